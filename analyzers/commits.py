@@ -1,9 +1,11 @@
 """Collect what is to be stored, and store it in few transactions.
 
     frames, breaks, rows -> wait here -> one transaction every few seconds, each second while somebody follows
-                                         the results, or at once when a command, a choice or a query waits
+                                         the results, or at once when a choice or a query waits
+    row of a command ----------------------> a transaction of its own: the command waits for no other row
 
-What was not yet stored when the analyzer is killed comes again from the collectors' logs.
+What was not yet stored when the analyzer is killed comes again from the collectors' logs, and gives the same
+rows and the same names of commands. Where it might not, a command waits for all (`_alone`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +16,9 @@ import anyio
 from anyio.to_thread import run_sync
 
 from analyzers.archive.store import Received, Store
-from analyzers.results.instructions import GiveAnswer, Instruction
-from analyzers.results.rows import CheckpointRow, JobRow, OwnUseRow, TryRow
+from analyzers.results.instructions import Command, GiveAnswer, Instruction
+from analyzers.results.result import OWN
+from analyzers.results.rows import CheckpointRow, CommandRow, JobRow, OwnUseRow, RecallRow, RunRow, TryRow
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import to_next_s
 from zeus_stream.protocol.frames import Break
@@ -32,6 +35,8 @@ MAX_BYTES = 4 * COMMIT_BYTES
 """Of frames that wait for the store; then no more are taken in."""
 CHOICES = {TryRow, JobRow}
 """Rows that are stored at once: the answer to a script follows from them."""
+BEGINNINGS = {RunRow, RecallRow}
+"""Rows from which the commands of a run follow, and that other settings would not give again."""
 
 
 class Publish(Protocol):
@@ -56,6 +61,8 @@ class Commits:
         self._bytes = 0
         self._choices = False
         """A choice waits."""
+        self._causes = False
+        """Something waits that may not come again, and from which commands follow."""
         self._large = anyio.Event()
         """Set: more than `COMMIT_BYTES` wait."""
         self._failed = False
@@ -68,6 +75,7 @@ class Commits:
         self._received.append(part)
         if not isinstance(part, Break):
             self._bytes += sum(len(frame.body) for frame, _ in part)
+            self._causes = self._causes or any(frame.host == OWN for frame, _ in part)
         if self._bytes > COMMIT_BYTES:
             self._large.set()
 
@@ -85,10 +93,30 @@ class Commits:
         """
         self._rows += rows
         self._interpreted |= interpreted
-        commands = not all(isinstance(each, GiveAnswer) for each in instructions)
-        self._choices = self._choices or not CHOICES.isdisjoint(map(type, rows))
-        if commands or self._choices or (rows and self.replaying):
+        kinds = set(map(type, rows))
+        self._choices = self._choices or not CHOICES.isdisjoint(kinds)
+        self._causes = self._causes or not BEGINNINGS.isdisjoint(kinds)
+        waiting = [each for each in instructions if not isinstance(each, GiveAnswer)]
+        if self._choices or (rows and self.replaying) or (waiting and not self._alone(waiting)):
             await self.commit()
+        elif waiting:
+            await self._commit_commands()
+
+    def _alone(self, instructions: Sequence[Instruction]) -> bool:
+        """Return whether these are commands whose rows may be stored before what else waits."""
+        rows = {row.command for row in self._rows if isinstance(row, CommandRow)}
+        return not self._causes and all(
+            isinstance(each, Command) and each.command in rows for each in instructions
+        )
+
+    async def _commit_commands(self) -> None:
+        """Store the rows of commands that wait, and let the others wait."""
+        async with self._one_at_a_time:
+            rows = [row for row in self._rows if isinstance(row, CommandRow)]
+            if self._failed or not rows:
+                return
+            await self._put([], rows, {})
+            self._rows = [row for row in self._rows if not (isinstance(row, CommandRow) and row in rows)]
 
     async def commit(self) -> None:
         """Store what waits. On return all is stored that waited at the call. Raises StorageError."""
@@ -99,12 +127,17 @@ class Commits:
             rows, self._rows = self._rows, []
             interpreted, self._interpreted = self._interpreted, {}
             self._bytes = 0
-            self._choices = False
-            self._failed = True
-            replayed = self.replaying
-            await run_sync(partial(self._store.put, received, rows, interpreted, replaying=replayed))
-            self._failed = False
-            self._publish([row for row in rows if not isinstance(row, CheckpointRow)], replayed=replayed)
+            self._choices = self._causes = False
+            await self._put(received, rows, interpreted)
+
+    async def _put(
+        self, received: Sequence[Received], rows: Sequence[Derived], interpreted: Mapping[str, int]
+    ) -> None:
+        self._failed = True
+        replayed = self.replaying
+        await run_sync(partial(self._store.put, received, rows, interpreted, replaying=replayed))
+        self._failed = False
+        self._publish([row for row in rows if not isinstance(row, CheckpointRow)], replayed=replayed)
 
     async def run(self) -> None:
         """Commit in time until cancelled, and once more then."""

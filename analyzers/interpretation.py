@@ -28,7 +28,7 @@ CHECKED_NS = 30_000_000_000
 PAUSE_S = 0.25
 """Between two looks at a feed while no search waits for it: one turn for many frames."""
 SEARCHES_NS = 200_000_000
-"""Between two looks at the searches of runs."""
+"""Between two looks at the searches of runs, unless something is to be done."""
 
 
 class Interpretation:
@@ -94,6 +94,8 @@ class Interpretation:
             last = {frame.host: frame for frame, _ in frames[: len(results)]}
             follows = [interpreter.handle(seen, 0) for seen in links(last)]
             result = in_order([*results, *follows])
+            if result.instructions:
+                self._searched_ns = 0  # a search may have begun: the next step is waited for
             if self._taker is not None:
                 spent_ns = monotonic_ns() - began_ns
                 taken = self._taker.take(

@@ -2,7 +2,7 @@
 
     followers -> decode -> interpret, in a thread of its own -> pending -> links
                     |          | rows
-                    +-> commits: a transaction every few seconds, or when a command or a query waits for it
+                    +-> commits: a transaction every few seconds, or when a query waits for it
     query socket -> SQL, status                    questions of scripts -> interpret
 
 A command leaves when its row is stored. After a start, the machines go on from the last checkpoint, and

@@ -2,9 +2,10 @@
 
     PYTHONPATH=. .venv-scale/bin/python -m benchmarks.idle_hosts --hosts 1000 --seconds 120
 
-An analyzer of one shard, NATS and PostgreSQL are real processes. The hosts reply to roll calls with the
-announcement of a real collector of 8 GPUs, under other names, and publish two messages of 4 kB a second each
-where their relays publish. The analyzer is measured without them and with them, its file process included.
+An analyzer of one shard of two, NATS and PostgreSQL are real processes. The hosts reply to roll calls with
+the announcement of a real collector of 8 GPUs, under other names and with 32 ended sessions of the other
+shard. They publish two messages of 4 kB a second each where their relays publish. The analyzer is measured
+without them and with them, its file process included.
 """
 
 import argparse
@@ -21,15 +22,22 @@ import anyio
 import anyio.lowlevel
 
 from analyzers.brokered.roll_call import RollCall
+from analyzers.shards.shard_leases import ShardLeases
 from benchmarks.common import cpu_seconds, process, table
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres
 from zeus_stream.broker import batches, requests
 from zeus_stream.broker.exchange import Exchange
-from zeus_stream.broker.requests import Announced
+from zeus_stream.broker.requests import MAX_ENDED, Announced, EndedRun
 from zeus_stream.protocol import codec
+from zeus_stream.protocol.fields import shard_of
 
 SITE = "site"
+SHARDS = 2
+SHARD = 0
+"""The one that is measured."""
+HELD_S = 3_600.0
+"""The other one is held for so long, by this process."""
 MESSAGES_S = 2
 """Of each host: its relay waits 0.5 s for more."""
 MESSAGE = bytes(4_000)
@@ -62,6 +70,15 @@ async def model(exchange: Exchange) -> Announced:
     return next(iter(roll.hosts.values()))
 
 
+def ended() -> tuple[EndedRun, ...]:
+    """Return the ended sessions of an idle host: all of the other shard."""
+    jobs = [job for job in map("train-{}".format, range(4 * MAX_ENDED)) if shard_of(job, SHARDS) != SHARD]
+    return tuple(
+        EndedRun(session=f"{at:032x}", job=job, first_offset=1000 * at, next_offset=1000 * at + 900)
+        for at, job in enumerate(jobs[:MAX_ENDED])
+    )
+
+
 async def reply(exchange: Exchange, hosts: Sequence[Announced]) -> None:
     """Announce all hosts to each roll call, until cancelled."""
     inbox = exchange.listen(requests.roll_subject(SITE))
@@ -90,7 +107,8 @@ async def idle_hosts(url: str, number: int) -> AsyncIterator[int]:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(exchange.run)
         first = await model(exchange)
-        hosts = [replace(first, host=f"idle-{each}", log_id=f"log-{each}", runs=()) for each in range(number)]
+        first = replace(first, runs=(), ended=ended())
+        hosts = [replace(first, host=f"idle-{each}", log_id=f"log-{each}") for each in range(number)]
         tasks.start_soon(reply, exchange, hosts)
         tasks.start_soon(publish, exchange, hosts)
         for host in hosts:
@@ -140,8 +158,13 @@ def main() -> None:
         site = ("--broker", url, "--site", SITE)
         collect = ("collect", "--host", "real", "--device", "simulated:a40x8", "--cpu", "off", *site)
         running.enter_context(process(host, *collect, ready="publish"))
-        analyze = ("analyze", "--shards", "1", "--lease-database", dsn, *site)
-        pid = running.enter_context(process(analyzer, *analyze, ready="shard-0/query"))
+        leases = ShardLeases(dsn, SITE, "the benchmark", HELD_S)
+        running.callback(leases.close)
+        leases.open(SHARDS)
+        leases.beat({}, SHARDS)
+        leases.take(1 - SHARD)
+        analyze = ("analyze", "--shards", str(SHARDS), "--lease-database", dsn, *site)
+        pid = running.enter_context(process(analyzer, *analyze, ready=f"shard-{SHARD}/query"))
         anyio.run(compare, url, pid, given.hosts, given.seconds)
     print(f"load of this machine: {os.getloadavg()[0]:.1f}", file=sys.stderr)
 

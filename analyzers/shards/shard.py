@@ -154,6 +154,7 @@ async def _follow_hosts(
     ``since``: by log, the offset of the checkpoint.
     """
     shards, followed = site.settings.shards, dict[str, tuple[anyio.CancelScope, int]]()
+    roll, seen = site.roll, 0
     commander = Commander(
         owner_of(site.settings.site, lease.shard), lease.epoch, lease.shard, shards, lambda: lease.valid
     )
@@ -166,9 +167,11 @@ async def _follow_hosts(
         for frame in map(analyzer.last_frame, followed):
             if frame is not None:
                 progress.reach(frame.log_id, frame.offset + 1)
-        firsts = first_offsets(site.roll.hosts, lease.shard, shards, progress.unmeasured)
-        for host, first in firsts.items():
-            progress.follow(site.roll.hosts[host])
+        some = followed.keys() | roll.changed_since(seen)  # nothing is new about the others
+        seen = roll.changed
+        hosts = {host: roll.hosts[host] for host in some if host in roll.hosts}
+        for host, first in first_offsets(hosts, lease.shard, shards, progress.unmeasured).items():
+            progress.follow(hosts[host])
             if host in followed:
                 followed[host] = followed[host][0], now_ns
                 continue
@@ -179,7 +182,7 @@ async def _follow_hosts(
                 site.settings,
                 commander=commander,
                 ours=ours,
-                begin=begin_of(site.roll.hosts[host], first, since),
+                begin=begin_of(hosts[host], first, since),
             )
             followed[host] = analyzer.join(collector), now_ns
         for host, (scope, last_ns) in tuple(followed.items()):
@@ -187,7 +190,7 @@ async def _follow_hosts(
                 scope.cancel()
                 del followed[host]
         with anyio.move_on_after(LOOK_S):
-            await site.roll.wait()
+            await roll.wait()
 
 
 def begin_of(announced: Announced, first: int, since: Mapping[str, int]) -> Begin:

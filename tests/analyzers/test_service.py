@@ -43,7 +43,9 @@ from zeus_stream.protocol.commands import (
     SetControl,
     Welcome,
 )
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.notes import Notes
+from zeus_stream.protocol.readings import Readings
 from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
@@ -187,8 +189,23 @@ async def test_a_command_leaves_once_its_row_is_stored_and_its_lease_is_renewed(
             await anyio.sleep(0.002)
         renewal = next(each for each in bench.collector.received if isinstance(each, RenewLeases))
         assert renewal.gpus == (wanted.gpu,)
+        await bench.analyzer.store_signals(())  # all that waits is stored with it
         last = bench.collector.frames[-1]
         assert bench.archive.position(last.host) == (last.log_id, last.offset + 1)
+
+
+async def test_frames_do_not_come_together_from_the_first_command_of_a_search_on() -> None:
+    """The next look at the searches came up to 0.2 s later, and the steps until then came 0.25 s late."""
+    frames, _ = recorded()
+    decoded = [(frame, codec.decode(frame.body, Readings, Events, Notes)) for frame in frames]
+    interpretation = Interpretation(Interpreter(plan(), pending=Pending(at_once=True)))
+    count, result = await interpretation.interpret(decoded[:1], 0, lambda _: ())
+    assert interpretation.pause_s() > 0
+    while count < len(decoded):
+        more, result = await interpretation.interpret(decoded[count:], 0, lambda _: ())
+        count += more
+    assert result.instructions
+    assert interpretation.pause_s() == 0
 
 
 async def test_leases_and_status_do_not_wait_for_the_interpreter(zeus_dir: Path) -> None:

@@ -1,0 +1,134 @@
+"""What a command waits for: its row alone, or all that waits. The archive is a real one."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from analyzers.archive.duckdb_file import Archive
+from analyzers.commits import Commits
+from analyzers.results.instructions import ApplyControl, Command, GiveAdvice, Instruction
+from analyzers.results.result import OWN
+from analyzers.results.rows import CommandRow, RecallRow, Row
+from analyzers.results.windows.step_columns import Derived
+from tests.analyzers.archives import HOST, RUN, A, frame
+from tests.empty_archive import archive_at
+from zeus_stream.protocol.events import Advice
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.readings import Readings
+from zeus_stream.settings import Settings
+
+pytestmark = pytest.mark.anyio
+FRAME = frame(0, Readings((A,), b""))
+COMMAND = ApplyControl(
+    command="run-1/session-1/1", run=RUN.run, host=HOST, gpu=A, control="power_limit", value=200_000
+)
+ROW = CommandRow(
+    command=COMMAND.command,
+    run=RUN.run,
+    gpu=A,
+    asked_ns=1,
+    limit_w=200.0,
+    outcome=None,
+    outcome_ns=None,
+    outcome_limit_w=None,
+    reason="",
+)
+RECALL = RecallRow(session=RUN.session, run=RUN.run, round=0)
+
+
+class Stored:
+    """An archive, and the commits that fill it."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive, self.published = archive, list[object]()
+        self.commits = Commits(archive, self._publish)
+        self.commits.replaying = False
+
+    def _publish(self, rows: Sequence[Derived], *, replayed: bool) -> None:
+        assert not replayed
+        self.published += rows
+
+    async def give(
+        self, *rows: Row, instructions: tuple[Instruction, ...] = (COMMAND,), received: Frame = FRAME[0]
+    ) -> None:
+        """Hand over a frame, and what it gave."""
+        self.commits.add_received([(received, FRAME[1])])
+        await self.commits.add_derived(rows, {received.log_id: received.offset + 1}, instructions)
+
+    def count(self, table: str) -> int:
+        with self.archive.reading() as reader:
+            _, batches = reader.batches(f"SELECT count(*) AS n FROM {table}", 1)  # noqa: S608  (a name of this file)
+            return int(next(iter(batches)).to_pylist()[0]["n"])
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Stored]:
+    archive = Archive.open(archive_at(folder / "energy.duckdb"), Settings())
+    try:
+        yield Stored(archive)
+    finally:
+        archive.close()
+
+
+async def test_a_command_waits_for_its_row_and_for_no_other(tmp_path: Path) -> None:
+    async with opened(tmp_path) as stored:
+        await stored.give(ROW)
+        assert stored.count("commands") == 1
+        assert stored.count("logs") == 0
+        assert stored.published == [ROW]
+        await stored.commits.commit()
+        assert (stored.count("commands"), stored.count("logs")) == (1, 1)
+        assert stored.published == [ROW]
+
+
+async def test_after_a_kill_the_same_frame_gives_the_same_command_again_and_one_row(tmp_path: Path) -> None:
+    async with opened(tmp_path) as stored:
+        await stored.give(ROW)
+    async with opened(tmp_path) as stored:
+        await stored.give(replace(ROW, outcome="applied", outcome_ns=2, outcome_limit_w=200.0))
+        await stored.commits.commit()
+        assert (stored.count("commands"), stored.count("commands WHERE outcome = 'applied'")) == (1, 1)
+        assert stored.count("logs") == 1
+
+
+OTHER: Command = replace(COMMAND, command="another")
+
+
+@pytest.mark.parametrize(
+    ("rows", "instructions", "received"),
+    [
+        pytest.param(
+            (ROW, RUN), (COMMAND,), FRAME[0], id="the begin of its run, under settings that may change"
+        ),
+        pytest.param((ROW, RECALL), (COMMAND,), FRAME[0], id="a profile that its run was given"),
+        pytest.param((ROW,), (COMMAND, OTHER), FRAME[0], id="another command that has no row here"),
+        pytest.param((), (COMMAND,), FRAME[0], id="a command of a power budget, which has no row yet"),
+        pytest.param(
+            (ROW,),
+            (COMMAND,),
+            replace(FRAME[0], host=OWN),
+            id="a note of the analyzer, which no log gives again",
+        ),
+        pytest.param(
+            (ROW,), (GiveAdvice(HOST, Advice("q", 32, go_on=True, reason="")),), FRAME[0], id="a batch size"
+        ),
+    ],
+)
+async def test_what_may_not_come_again_is_stored_before_a_command_leaves(
+    rows: tuple[Row, ...], instructions: tuple[Instruction, ...], received: Frame, tmp_path: Path
+) -> None:
+    async with opened(tmp_path) as stored:
+        await stored.give(*rows, instructions=instructions, received=received)
+        assert stored.count("logs") == 1
+
+
+async def test_a_row_that_a_full_commit_took_along_is_stored_and_published_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as stored, anyio.create_task_group() as tasks:
+        tasks.start_soon(stored.commits.commit)
+        await stored.give(ROW)
+        await stored.commits.commit()
+        assert (stored.count("commands"), stored.published) == (1, [ROW])
