@@ -224,7 +224,7 @@ class Archive(OpenFile, Retained):
                     utc_ns.append(place.utc_ns)
                     continue
                 case Events() | EventRows():
-                    of_frame = event_rows(body) if isinstance(body, Events) else body
+                    of_frame = body if isinstance(body, EventRows) else _rows_of(body)
                     events.append((frame, of_frame))
                     if place.utc_ns is not None:
                         ran += [(body.session, each, place.utc_ns) for each in of_frame.iterations]
@@ -246,7 +246,7 @@ class Archive(OpenFile, Retained):
         }
         if kept:
             tables["frames"] = columns.from_frames(self._schemas["frames"], kept)
-        if any(of_frame.rows for _, of_frame in events):
+        if any(of_frame.end > of_frame.first for _, of_frame in events):
             tables["events"] = columns.from_events(self._schemas["events"], events)
         if readings:
             tables["readings"] = columns.from_readings(readings, utc_ns)
@@ -364,3 +364,9 @@ class Archive(OpenFile, Retained):
         finally:
             for name in tables:
                 self._connection.unregister(f"incoming_{name}")
+
+
+def _rows_of(body: Events) -> EventRows:
+    shared, [fields] = event_rows([body])
+    assert fields is not None
+    return EventRows(shared, *fields)

@@ -168,14 +168,14 @@ class Windows:
         if len(self._open) >= MAX_OPEN:
             return False
         window = None if under_way is None else self._open.pop((STEP, under_way), None)
-        number, begin_ns = [-1, *steps.index[:-1]], [0, *steps.began_ns[:-1]]
-        if window is not None:
-            number[0], begin_ns[0] = window.number, window.begin_ns
         ended_ns: Sequence[int] = steps.ended_ns
-        # The end of a step was lost where the one before a boundary is not the last that began.
-        whole = [last == index - 1 for last, index in zip(number, steps.index, strict=True)]
-        whole[0] &= window is not None
-        if not all(whole):
+        if window is None:
+            number, begin_ns, ended_ns = steps.index[:-1], steps.began_ns[:-1], ended_ns[1:]
+        else:
+            number, begin_ns = [window.number, *steps.index[:-1]], [window.begin_ns, *steps.began_ns[:-1]]
+        follows = steps.index[-len(number) :] if number else []
+        if [last + 1 for last in number] != follows:  # the ends of some steps were lost
+            whole = [last == index - 1 for last, index in zip(number, follows, strict=True)]
             number, begin_ns, ended_ns = (
                 list(compress(column, whole)) for column in (number, begin_ns, ended_ns)
             )

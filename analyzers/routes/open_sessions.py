@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, compress
 from typing import TypeVar
 
 from analyzers.batch_size import job_events
@@ -260,21 +260,17 @@ class OpenSessions:
         session.loop = "step"
         if session.admitted is None:
             return
-        sure = [
-            (ended_ns, began_ns, boundary.uncertainty_ns or 0)
-            for boundary, ended_ns, began_ns in zip(
-                steps.boundaries, steps.ended_ns, steps.began_ns, strict=True
-            )
-            if (boundary.uncertainty_ns or 0) <= MAX_UNCERTAINTY_NS
-        ]
-        if not sure:
+        pairs: Iterable[tuple[int, int]] = zip(steps.ended_ns, steps.began_ns, strict=True)
+        doubts_ns = [boundary.uncertainty_ns or 0 for boundary in steps.boundaries]
+        if max(doubts_ns) > MAX_UNCERTAINTY_NS:
+            sure = [doubt_ns <= MAX_UNCERTAINTY_NS for doubt_ns in doubts_ns]
+            pairs, doubts_ns = compress(pairs, sure), list(compress(doubts_ns, sure))
+        t_ns = list(chain.from_iterable(pairs))
+        if not t_ns:
             return
-        marks = StepMarks(
-            who=session.session,
-            phases=(gap, session.phase),
-            t_ns=[t_ns for ended_ns, began_ns, _ in sure for t_ns in (ended_ns, began_ns)],
-            uncertainty_ns=[uncertainty_ns for *_, uncertainty_ns in sure for _ in (1, 2)],
-        )
+        uncertainty_ns = list(chain.from_iterable(zip(doubts_ns, doubts_ns, strict=True)))
+        phases = gap, session.phase
+        marks = StepMarks(who=session.session, phases=phases, t_ns=t_ns, uncertainty_ns=uncertainty_ns)
         for gpu in session.admitted.gpus:
             self._fleet.gpus[gpu].shape.mark_steps(marks)
 

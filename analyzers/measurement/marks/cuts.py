@@ -150,7 +150,14 @@ class Cuts:
 
     def consume(self, timeline: Timeline, until_ns: int, kinds: Kinds) -> None:
         """Turn marks into cuts. ``kinds``: numbers them."""
-        if self._marks or self._steps is None or not self._consume_steps(timeline, until_ns, kinds):
+        steps = self._steps
+        if self._marks and steps is not None:
+            last_ns = max([t_ns for t_ns, *_ in self._marks])
+            if steps.t_ns and steps.t_ns[0] - last_ns >= BRIEF_NS:  # they do not mix
+                self._consume_each(timeline, until_ns, kinds)
+            else:
+                self._line_up()
+        if self._marks or steps is None or not self._consume_steps(timeline, until_ns, kinds):
             self._line_up()
             self._consume_each(timeline, until_ns, kinds)
 
