@@ -190,22 +190,10 @@ def measure_columns(
     early = edges.early[:count] | (knots.epoch[before[:count]] % 2 == 1)
     late = edges.late[count:]
     unseen_ns, coarse_ns = _between(edges.at(knots.unseen_ns)), _widest(edges)
-    known, shaped = whole & ordered, figures.shaped
-    coarse = (edges.left[:count] == edges.left[count:]) & ~shaped
-    left_out = LeftOut() if shape is None else shape.left_out
-    unfitted = np.where(shaped, FITTED, left_out.which(edges.t_ns[:count], edges.t_ns[count:]))
-    sensor_words = [tuple(_sensor_words(timeline, shape, aliased=beats)) for beats in (False, True)]
-    usual = known & (unseen_ns <= 0) & (coarse_ns <= GAP_NS)
-
-    @cache
-    def said(alike: int) -> str:
-        which, (is_coarse, beats) = alike // 4 + FITTED, divmod(alike % 4, 2)
-        words = (*(("within one refresh",) if is_coarse else ()), *sensor_words[beats])
-        return "; ".join(words if which == FITTED else (*words, left_out.reasons[which])) or "ok"
-
-    alike = (4 * (unfitted - FITTED) + 2 * coarse + figures.beats).tolist()
-    quality = list(map(said, alike))
-    for i in np.flatnonzero(~usual).tolist():
+    known = whole & ordered
+    quality = _qualities(timeline, shape, edges, figures)
+    plain = known & (unseen_ns <= 0) & (coarse_ns <= GAP_NS)
+    for i in np.flatnonzero(~plain).tolist():
         if known[i]:
             gaps = _gaps(int(unseen_ns[i]), int(coarse_ns[i]))
             quality[i] = "; ".join((*gaps, *((quality[i],) if quality[i] != "ok" else ())))
@@ -220,9 +208,26 @@ def measure_columns(
         p2_5_uj=figures.likely_low_uj,
         p97_5_uj=figures.likely_high_uj,
         phase_coverage=shape.phase_coverage if shape and timeline.follows_events else None,
-        estimator=["shaped" if each else straight for each in shaped.tolist()],
+        estimator=["shaped" if each else straight for each in figures.shaped.tolist()],
         quality=quality,
     )
+
+
+def _qualities(timeline: Timeline, shape: Shape | None, edges: _Edges, figures: _Figures) -> list[str]:
+    """Return what is to be known of each window that has readings all the while, ``ok`` if nothing is."""
+    count, shaped = len(figures.shaped), figures.shaped
+    coarse = (edges.left[:count] == edges.left[count:]) & ~shaped
+    left_out = LeftOut() if shape is None else shape.left_out
+    unfitted = np.where(shaped, FITTED, left_out.which(edges.t_ns[:count], edges.t_ns[count:]))
+    sensor_words = [tuple(_sensor_words(timeline, shape, aliased=beats)) for beats in (False, True)]
+
+    @cache
+    def words_of(alike: int) -> str:
+        which, (is_coarse, beats) = alike // 4 + FITTED, divmod(alike % 4, 2)
+        words = (*(("within one refresh",) if is_coarse else ()), *sensor_words[beats])
+        return "; ".join(words if which == FITTED else (*words, left_out.reasons[which])) or "ok"
+
+    return list(map(words_of, (4 * (unfitted - FITTED) + 2 * coarse + figures.beats).tolist()))
 
 
 def _widest(edges: _Edges) -> Ints:

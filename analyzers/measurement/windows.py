@@ -100,7 +100,7 @@ class _Waiting:
 
     @property
     def plain(self) -> bool:
-        """Return whether all are steps of which nothing is to be said."""
+        """Return whether all are steps without a remark."""
         return self.steps and self.remark.count(None) == len(self.remark)
 
     def add(self, ended: _Ended) -> None:
