@@ -107,7 +107,7 @@ async def idle_hosts(url: str, number: int) -> AsyncIterator[int]:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(exchange.run)
         first = await model(exchange)
-        first = replace(first, runs=(), ended=ended())
+        first = replace(first, runs=(), ended=ended(), earlier=b"")
         hosts = [replace(first, host=f"idle-{each}", log_id=f"log-{each}") for each in range(number)]
         tasks.start_soon(reply, exchange, hosts)
         tasks.start_soon(publish, exchange, hosts)

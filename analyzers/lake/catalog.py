@@ -38,7 +38,14 @@ ALTER TABLE minutes SET PARTITIONED BY (year(began_at), month(began_at))
 """
 
 
-def attach(dsn: str, settings: Settings, *, data: str | None = None, read_only: bool = False) -> Connection:
+def attach(
+    dsn: str,
+    settings: Settings,
+    *,
+    data: str | None = None,
+    read_only: bool = False,
+    threads: int | None = None,
+) -> Connection:
     """Connect to a lake; its tables are those of the default database.
 
     Args:
@@ -46,6 +53,7 @@ def attach(dsn: str, settings: Settings, *, data: str | None = None, read_only: 
         settings: of DuckDB.
         data: directory or URL of the Parquet files, needed only by who makes the lake.
         read_only: change nothing.
+        threads: of DuckDB. None: one for each core.
 
     Raises:
         StorageError: an extension is missing, or the catalog cannot be reached.
@@ -57,6 +65,7 @@ def attach(dsn: str, settings: Settings, *, data: str | None = None, read_only: 
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
             "python_enable_replacements": False,
+            **({} if threads is None else {"threads": threads}),
         }
     )
     try:

@@ -9,7 +9,7 @@ commit was.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from analyzers.archive import columns
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.event_rows import EventRows
-from analyzers.archive.opening import Connection
+from analyzers.archive.opening import THREADS, Connection
 from analyzers.archive.replay_source import Log
 from analyzers.archive.rollups.placing import Placing
 from analyzers.archive.store import Received
@@ -76,7 +76,7 @@ class LakeArchive(Archive):
             renewal = Renewal(dsn, held) if renewing else None
             if renewal is not None:
                 on_failure.callback(renewal.end)
-            connection = attach(dsn, settings)
+            connection = attach(dsn, settings, threads=THREADS)
             on_failure.callback(connection.close)
             check(connection)
             try:
@@ -143,11 +143,12 @@ class LakeArchive(Archive):
             for log_id, log in logs.items()
         ]
         self._declared = {"logs": positions}
-        names = ("log_id", "host", "next", "logged_ns")
+        # As one text: DuckDB asks of each value in a list whether it is one of pandas, and looks for pandas
+        # in all of sys.path if it is not there.
         self._connection.execute(
-            "INSERT INTO logs SELECT unnest($1::VARCHAR[]), unnest($2::VARCHAR[]), unnest($3::BIGINT[]),"
-            " unnest($4::BIGINT[]), 0",
-            [[each[name] for each in positions] for name in names],
+            "INSERT INTO logs SELECT each ->> 'log_id', each ->> 'host', (each ->> 'next')::BIGINT,"
+            " (each ->> 'logged_ns')::BIGINT, 0 FROM (SELECT unnest($1::JSON[]) AS each)",
+            [json.dumps(positions)],
         )
 
     def _add_hours(self) -> None:
@@ -173,10 +174,11 @@ class LakeArchive(Archive):
     @contextmanager
     def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
         try:
-            for name, table in tables.items():
-                self._connection.register(f"incoming_{name}", table)
             self._connection.execute("BEGIN")
+            for name, table in tables.items():  # outside of it, each would ask the catalog for its snapshot
+                self._connection.register(f"incoming_{name}", table)
             yield self._connection
+            self._forget(tables)
             if self._declared:
                 self._connection.execute(
                     f"CALL {LAKE}.set_commit_message($1, 'frames', extra_info => $2)",
@@ -187,20 +189,15 @@ class LakeArchive(Archive):
                 self.held = Held(self.held.name, self.held.holder, self.held.epoch, self._until)
             self._declared = {}
         except duckdb.Error as wrong:
-            self._roll_back()
+            self._roll_back(tables)
             raise self._not_stored(str(wrong)) from wrong
         except BaseException:
-            self._roll_back()
+            self._roll_back(tables)
             raise
-        finally:
-            self._forget(tables)
 
     def _forget(self, tables: Mapping[str, pa.Table]) -> None:
         for name in tables:
-            try:
-                self._connection.unregister(f"incoming_{name}")
-            except duckdb.Error:
-                return  # PostgreSQL is away: what went wrong is on its way to the caller, who opens it again
+            self._connection.unregister(f"incoming_{name}")
 
     def _words(self) -> str:
         """Return what the fence reads. It knows a commit of ours by the first key."""
@@ -213,12 +210,12 @@ class LakeArchive(Archive):
         }
         return json.dumps(declared, separators=(",", ":"))
 
-    def _roll_back(self) -> None:
+    def _roll_back(self, tables: Mapping[str, pa.Table]) -> None:
         self._declared = {}
-        try:
+        with suppress(duckdb.Error):  # a COMMIT that failed has ended it already
             self._connection.execute("ROLLBACK")
-        except duckdb.Error:
-            return  # a COMMIT that failed has ended it already; what went wrong is on its way to the caller
+        with suppress(duckdb.Error):  # PostgreSQL is away: the caller opens it again
+            self._forget(tables)
 
     def _not_stored(self, says: str) -> StorageError:
         if "fenced off" in says:

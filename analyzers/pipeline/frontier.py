@@ -25,7 +25,7 @@ from zeus_stream.records import record
 
 StageKind = tuple[int, str, int]
 """Stage, kind and chunk: instructions that take the same time and energy."""
-_TINY = 1e-9
+TINY = 1e-9
 FEW = 256
 """Combinations of clocks that are all tried, instead of rounding."""
 
@@ -120,7 +120,7 @@ class ClockProgram:
         Raises:
             RefusedError: no clocks meet the deadline.
         """
-        if deadline_s < self.fastest_s * (1 - _TINY):
+        if deadline_s < self.fastest_s * (1 - TINY):
             raise RefusedError(
                 f"pipeline: could not plan an iteration of {deadline_s:.6g} s: at the highest clocks it takes"
                 f" {self.fastest_s:.6g} s. Allow at least that."
@@ -195,7 +195,7 @@ class ClockProgram:
         hull = self._hulls[group]
         for at in range(len(hull) - 1, 0, -1):
             pick = hull[at][0]
-            if all(self._times[i][pick] <= spans[i] * (1 + _TINY) for i in self._members[group]):
+            if all(self._times[i][pick] <= spans[i] * (1 + TINY) for i in self._members[group]):
                 return at
         return 0
 
@@ -204,7 +204,7 @@ class ClockProgram:
         durations = [float(self._times[i][self._hulls[g][picked[g]][0]]) for i, g in enumerate(self._group)]
         stuck: set[int] = set()
         while True:
-            best, most_j = None, _TINY
+            best, most_j = None, TINY
             for group, hull in enumerate(self._hulls):
                 at = picked[group]
                 if group not in stuck and at + 1 < len(hull) and hull[at][1] - hull[at + 1][1] > most_j:
@@ -222,10 +222,10 @@ class ClockProgram:
                 stuck.add(best)
 
     def _holds(self, durations_s: Sequence[float], deadline_s: float) -> bool:
-        if self._graph.makespan_s(durations_s) > deadline_s * (1 + _TINY):
+        if self._graph.makespan_s(durations_s) > deadline_s * (1 + TINY):
             return False
         reserved_s = deadline_s + self._reserved_s - self.fastest_s
-        return self._graph.makespan_s(durations_s, self._reserve_s) <= reserved_s * (1 + _TINY)
+        return self._graph.makespan_s(durations_s, self._reserve_s) <= reserved_s * (1 + TINY)
 
     def _makespan_s(self, picks: Sequence[int], reserve_s: float = 0.0) -> float:
         durations_s = [float(self._times[i][picks[group]]) for i, group in enumerate(self._group)]

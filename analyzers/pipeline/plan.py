@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from analyzers.pipeline.frontier import ClockProgram, PipelineProfile
+from analyzers.pipeline.frontier import TINY, ClockProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from zeus_stream.errors import SettingsError
 from zeus_stream.records import record
@@ -105,7 +105,7 @@ def make_plans(
     plans: dict[float, FrequencyPlan] = {}
     tried: list[tuple[float, float, tuple[int, ...]]] = []
     for deadline_s in sorted(set(deadlines_s)):
-        bound_j = math.inf
+        bound_j, most_s = math.inf, deadline_s * (1 + TINY)
         for program in programs:
             point = program.solve(deadline_s)
             clocks = tuple(
@@ -114,7 +114,8 @@ def make_plans(
             )
             bound_j = min(bound_j, point.bound_j)
             tried.append((*play(graph, profile, clocks, switching_s), clocks))
-        time_s, energy_j, clocks = min(tried, key=lambda plan: plan[1])
+        # a higher clock that was measured as slower makes switches longer than the program knows
+        time_s, energy_j, clocks = min(tried, key=lambda plan: (plan[0] > most_s, plan[1]))
         plans[deadline_s] = FrequencyPlan(clocks, time_s, energy_j, bound_j)
     return tuple(plans[deadline_s] for deadline_s in deadlines_s)
 

@@ -7,7 +7,7 @@ another analyzer has taken it over, or when it is cancelled.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,12 @@ from analyzers.brokered.roll_call import RollCall
 from analyzers.checkpoints.restart import restart
 from analyzers.dispatch.collector_link import Commander
 from analyzers.service import Analyzer
+from analyzers.shards.hosts_of_shard import LogSpan, Progress, spans_of
 from analyzers.shards.shard_leases import ShardLeases
 from analyzers.shards.shard_store import ShardStore
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.exchange import Exchange
-from zeus_stream.broker.requests import Announced, AnnouncedRun, EndedRun
+from zeus_stream.broker.requests import Announced
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places, claim, prepare
 from zeus_stream.protocol.fields import owner_of, shard_of
@@ -120,32 +121,6 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
                 channel.close()
 
 
-class Progress:
-    """The frames that a shard has interpreted, under this holder and the ones before."""
-
-    def __init__(self, interpreted: Mapping[str, int], unfinished: Collection[str]) -> None:
-        """Begin with a checkpoint.
-
-        Args:
-            interpreted: by log, the offset that is to be interpreted next.
-            unfinished: sessions that are not measured to their end there.
-        """
-        self._next = dict(interpreted)
-        self._unfinished = set(unfinished)
-
-    def follow(self, announced: Announced) -> None:
-        """A host is followed from now on, so its sessions are measured to their end."""
-        self._unfinished -= {run.session for run in announced.ended}
-
-    def reach(self, log_id: str, next_offset: int) -> None:
-        """Take in how far a log is interpreted."""
-        self._next[log_id] = max(next_offset, self._next.get(log_id, 0))
-
-    def unmeasured(self, log_id: str, run: EndedRun) -> bool:
-        """Return whether frames of a run that has ended are still to be interpreted."""
-        return run.session in self._unfinished or run.next_offset > self._next.get(log_id, 0)
-
-
 async def _follow_hosts(
     site: Site, lease: Lease, analyzer: Analyzer, since: Mapping[str, int], progress: Progress
 ) -> None:
@@ -154,6 +129,7 @@ async def _follow_hosts(
     ``since``: by log, the offset of the checkpoint.
     """
     shards, followed = site.settings.shards, dict[str, tuple[anyio.CancelScope, int]]()
+    spans = dict[str, tuple[LogSpan, ...]]()
     roll, seen = site.roll, 0
     commander = Commander(
         owner_of(site.settings.site, lease.shard), lease.epoch, lease.shard, shards, lambda: lease.valid
@@ -167,11 +143,14 @@ async def _follow_hosts(
         for frame in map(analyzer.last_frame, followed):
             if frame is not None:
                 progress.reach(frame.log_id, frame.offset + 1)
-        some = followed.keys() | roll.changed_since(seen)  # nothing is new about the others
-        seen = roll.changed
-        hosts = {host: roll.hosts[host] for host in some if host in roll.hosts}
-        for host, first in first_offsets(hosts, lease.shard, shards, progress.unmeasured).items():
-            progress.follow(hosts[host])
+        changed, seen = tuple(roll.changed_since(seen)), roll.changed
+        spans |= {host: spans_of(roll.hosts[host], lease.shard, shards) for host in changed}
+        for host in followed.keys() | changed:  # nothing is new about the others
+            announced = roll.hosts.get(host)
+            first = None if announced is None else progress.first_offset(announced.log_id, spans[host])
+            if announced is None or first is None:
+                continue
+            progress.follow(spans[host])
             if host in followed:
                 followed[host] = followed[host][0], now_ns
                 continue
@@ -182,13 +161,14 @@ async def _follow_hosts(
                 site.settings,
                 commander=commander,
                 ours=ours,
-                begin=begin_of(hosts[host], first, since),
+                begin=begin_of(announced, first, since),
             )
             followed[host] = analyzer.join(collector), now_ns
         for host, (scope, last_ns) in tuple(followed.items()):
             if now_ns - last_ns > LEAVE_NS:
                 scope.cancel()
                 del followed[host]
+        spans = {host: spans[host] for host in followed}
         with anyio.move_on_after(LOOK_S):
             await roll.wait()
 
@@ -198,32 +178,9 @@ def begin_of(announced: Announced, first: int, since: Mapping[str, int]) -> Begi
 
     Args:
         announced: by the host.
-        first: offset at which the first open run of the shard began.
+        first: offset at which the first span begins that the shard has to interpret.
         since: by log, the offset of the checkpoint.
     """
     if since.get(announced.log_id, -1) >= first:
         return Begin(announced, since[announced.log_id], known=True)
     return Begin(announced, first)
-
-
-def first_offsets(
-    hosts: Mapping[str, Announced],
-    shard: int,
-    shards: int,
-    unmeasured: Callable[[str, EndedRun], bool] = lambda _log_id, _run: False,
-) -> dict[str, int]:
-    """Return, by host with runs of a shard, the offset at which the first of them began.
-
-    Args:
-        hosts: as they announced themselves.
-        shard, shards: this one, and the number of them.
-        unmeasured: tells of a log and a run that has ended whether it counts. Else open runs count alone.
-    """
-    found: dict[str, int] = {}
-    for name, announced in hosts.items():
-        ended = [run for run in announced.ended if unmeasured(announced.log_id, run)]
-        runs: list[AnnouncedRun | EndedRun] = [*announced.runs, *ended]
-        offsets = [run.first_offset for run in runs if shard_of(run.job, shards) == shard]
-        if offsets:
-            found[name] = min(offsets)
-    return found

@@ -22,7 +22,7 @@ from anyio.to_thread import run_sync
 from analyzers.brokered.roll_call import RollCall
 from analyzers.power_budget.allocation import over
 from analyzers.service import only_analyzer
-from analyzers.shards.shard import Lease, Site, decide, first_offsets, places_of
+from analyzers.shards.shard import Lease, Site, decide, places_of
 from analyzers.shards.shard_leases import Beat, Held, ShardLeases
 from analyzers.shards.shard_store import ShardStore
 from analyzers.shards.status_server import serve_status
@@ -32,6 +32,7 @@ from zeus_stream.broker.exchange import Exchange
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, StorageError
 from zeus_stream.paths import Places
+from zeus_stream.protocol.fields import shard_of
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 
@@ -203,9 +204,11 @@ class ShardedAnalyzer:
 
     def _give_up_one(self, now_ns: int) -> None:
         """Leave a shard to another analyzer: one without runs at once, one with runs seldom."""
-        hosts = {
-            shard: len(first_offsets(self._site.roll.hosts, shard, self._shards)) for shard in self._held
-        }
+        busy = [
+            {shard_of(run.job, self._shards) for run in announced.runs}
+            for announced in self._site.roll.hosts.values()
+        ]
+        hosts = {shard: sum(shard in shards for shards in busy) for shard in self._held}
         shard = min(hosts, key=lambda each: hosts[each])
         if not hosts[shard] or now_ns - self._given_up_ns > MOVE_NS:
             self._given_up_ns = now_ns

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from collectors.broker.announcer import Announcer, announced_runs, ended_runs
+from collectors.broker.announcer import Announcer, EndedSessions, announced_runs
 from collectors.broker.relay import Relay
 from collectors.ingest.sessions import Session
 from collectors.log.sqlite import Log
@@ -37,15 +37,19 @@ class HostAtBroker:
     ) -> None:
         """Relay, announce and take in requests until cancelled."""
 
+        ended = EndedSessions()
+
         def announced() -> Announced:
             extent, known = self._log.extent, sessions()
+            ended.look(known, extent.first_offset)
             return Announced(
                 host=self._host,
                 log_id=extent.log_id,
                 incarnation=incarnation,
                 standing=standing.notes(),
                 runs=announced_runs(known, extent.first_offset),
-                ended=ended_runs(known, extent.first_offset),
+                ended=ended.last,
+                earlier=ended.earlier,
             )
 
         async with anyio.create_task_group() as tasks:

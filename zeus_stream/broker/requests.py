@@ -10,8 +10,9 @@ Permissions of the broker say who may send on which subject; so the subject is t
 """
 
 import zlib
-from collections.abc import Sequence
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgpack
 
@@ -24,7 +25,10 @@ BrokerRole: TypeAlias = Literal["command", "follow"]
 MAX_PARTS = 8_000
 """Of a message: a reply to a fetch has three a frame."""
 MAX_ENDED = 32
-"""Ended sessions in an announcement: those of one host that end while no analyzer is there."""
+"""Ended sessions that an announcement names. Of earlier ones it has the jobs."""
+_EARLIER = Struct("<IQQ")
+MAX_EARLIER = 1_000
+"""Jobs; a collector knows no more sessions."""
 MAX_UNPACKED = 16_000_000
 COMPRESSED_BYTES = 16_000
 """Shorter messages go as they are."""
@@ -67,6 +71,30 @@ class Announced:
     runs: Annotated[tuple[AnnouncedRun, ...], Within(0, 2000)]
     ended: Annotated[tuple[EndedRun, ...], Within(0, 100)] = ()
     """Those that ended last, at most MAX_ENDED. Older collectors name none."""
+    earlier: Annotated[bytes, Within(0, MAX_EARLIER * _EARLIER.size)] = b""
+    """The jobs of those that ended before. Encoded by `pack_earlier`."""
+
+
+class EarlierJob(NamedTuple):
+    """The sessions of one job that ended before the named ones. Short: a host may have hundreds of jobs."""
+
+    job_hash: int
+    """`hash_of` its name."""
+    first_offset: int
+    """Of the host's log, at the beginning of the first, or a little before."""
+    next_offset: int
+    """The one after the last event of the last, or a little later."""
+
+
+def pack_earlier(jobs: Iterable[EarlierJob]) -> bytes:
+    """Return jobs as bytes."""
+    return b"".join(_EARLIER.pack(*job) for job in jobs)
+
+
+def unpack_earlier(packed: bytes) -> list[EarlierJob]:
+    """Return the jobs of `pack_earlier`; what is too short at the end is left out."""
+    whole = len(packed) // _EARLIER.size * _EARLIER.size
+    return [EarlierJob(*each) for each in _EARLIER.iter_unpack(packed[:whole])]
 
 
 def request_subject(site: str, host: str, role: BrokerRole) -> str:

@@ -60,7 +60,12 @@ class Unknown:
 
 def shard_of(job: str, shards: int) -> int:
     """Return the shard in which all runs of a job are decided."""
-    return zlib.crc32(job.encode()) % shards
+    return hash_of(job) % shards
+
+
+def hash_of(job: str) -> int:
+    """Return the number of a job that decides on its shard, 32 bits."""
+    return zlib.crc32(job.encode())
 
 
 def owner_of(site: str, shard: int) -> str:

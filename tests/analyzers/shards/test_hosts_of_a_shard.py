@@ -1,9 +1,15 @@
 """Hosts that an analyzer follows for a shard: of runs that are open, or ended while it was away."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
-from analyzers.shards.shard import Progress, begin_of, first_offsets
-from zeus_stream.broker.requests import Announced, AnnouncedRun, EndedRun
+from analyzers.shards.hosts_of_shard import Progress, spans_of
+from analyzers.shards.shard import begin_of
+from collectors.broker.announcer import LEAD_FRAMES, EndedSessions
+from collectors.ingest.sessions import Session
+from zeus_stream.broker.requests import MAX_ENDED, Announced, AnnouncedRun, EndedRun
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import shard_of
 from zeus_stream.protocol.notes import Notes
@@ -53,16 +59,56 @@ def test_a_shard_follows_a_host_from_where_its_runs_are_not_measured(
 ) -> None:
     assert shard_of("another job", SHARDS) != SHARD
     progress = Progress(interpreted, unfinished)
-    firsts = first_offsets({"north": host}, SHARD, SHARDS, progress.unmeasured)
-    found = begin_of(host, firsts["north"], interpreted).first if firsts else None
-    assert found == begin
+    first = progress.first_offset("log", spans_of(host, SHARD, SHARDS))
+    assert (None if first is None else begin_of(host, first, interpreted).first) == begin
 
 
 def test_a_host_is_followed_for_an_ended_run_until_its_last_frame_is_interpreted() -> None:
-    host = announced((), (ended_run(40, 60),))
+    spans = spans_of(announced((), (ended_run(40, 60),)), SHARD, SHARDS)
     progress = Progress({"log": 50}, ("s40",))
-    progress.follow(host)
+    progress.follow(spans)
     progress.reach("log", 59)
-    assert first_offsets({"north": host}, SHARD, SHARDS, progress.unmeasured) == {"north": 40}
+    assert progress.first_offset("log", spans) == 40
     progress.reach("log", 60)
-    assert first_offsets({"north": host}, SHARD, SHARDS, progress.unmeasured) == {}
+    assert progress.first_offset("log", spans) is None
+
+
+LENGTH = 1_000
+"""Frames of a session in the log of `host_of`."""
+
+
+def host_of(jobs: Sequence[str]) -> Announced:
+    """Return the announcement of a host on which sessions of these jobs ended, one after the other."""
+    sessions = [
+        Session(session=f"s{at}", job=job, over=True, first_offset=at * LENGTH, last_offset=(at + 1) * LENGTH)
+        for at, job in enumerate(jobs)
+    ]
+    ended = EndedSessions()
+    ended.look(sessions, 0)
+    assert len(ended.last) == min(len(jobs), MAX_ENDED)
+    return replace(announced((), ended.last), earlier=ended.earlier)
+
+
+def first_of(host: Announced, interpreted: int) -> int | None:
+    host = codec.decode(codec.encode(host), Announced)
+    return Progress({"log": interpreted}, ()).first_offset("log", spans_of(host, SHARD, SHARDS))
+
+
+def test_no_session_is_left_out_however_many_have_ended_since() -> None:
+    host = host_of(["another job", JOB, JOB, *(f"job {at}" for at in range(900))])
+    assert first_of(host, interpreted=0) == LENGTH - LEAD_FRAMES
+    assert first_of(host, interpreted=2 * LENGTH) == LENGTH - LEAD_FRAMES
+    others = spans_of(host, SHARD, SHARDS)
+    named = [f"job {at}" for at in range(900) if shard_of(f"job {at}", SHARDS) == SHARD]
+    assert len(others) == len(named) + 1
+
+
+def test_earlier_sessions_of_a_job_are_read_again_if_their_last_windows_may_be_missing() -> None:
+    host = host_of([JOB, *["another job"] * 40])
+    assert first_of(host, interpreted=LENGTH) == 0
+    assert first_of(host, interpreted=LENGTH + LEAD_FRAMES) is None
+
+
+def test_an_announcement_of_many_sessions_of_few_jobs_is_short() -> None:
+    few, many = host_of([JOB] * 40), host_of([JOB] * 900)
+    assert len(codec.encode(many)) - len(codec.encode(few)) < 200
