@@ -46,15 +46,17 @@ class _Entry:
     """A device and what its thread knows of it."""
 
     polled: Polled
-    due_ns: int = 0
+    number: int
+    """Its own: it orders devices that are due at the same time."""
     slow: int = 0
     """Slow reads in a row."""
     alone_until_ns: int = 0
     at_once: bool = False
     """To be read again after the read that is under way."""
 
-    def __lt__(self, other: "_Entry") -> bool:
-        return self.due_ns < other.due_ns
+
+_Due = tuple[int, int, _Entry]
+"""When a device is due, ns, its number, and the device: tuples are compared without a call of Python code."""
 
 
 class _Turns:
@@ -63,7 +65,7 @@ class _Turns:
     def __init__(
         self,
         mutex: threading.Lock,
-        entries: list[_Entry],
+        entries: list[_Due],
         after: Callable[["_Turns", _Entry, int | None, int], None],
     ) -> None:
         """``after``: called after each read with when the next is due, and the end of this one."""
@@ -83,13 +85,26 @@ class _Turns:
 
     def _run(self) -> None:
         take_real_time_priority()
+        entry: _Entry | None = None
+        due_ns: int | None = None
+        now_ns = until_ns = monotonic_ns()
         while True:
             with self._mutex:
+                if entry is not None:
+                    self.reading = None
+                    self._after(self, entry, due_ns, now_ns)
                 if self.ended:
                     return
-                due_ns = self.entries[0].due_ns if self.entries else None
-            self._wait(due_ns)
-            self._read_due()
+                due_ns = self.entries[0][0] if self.entries else None
+                entry = None if due_ns is None or due_ns > until_ns else heappop(self.entries)[2]
+                self.reading, self.since_ns = entry, now_ns
+            if entry is not None:
+                due_ns = entry.polled.poll()
+                now_ns = monotonic_ns()
+            else:
+                self._wait(due_ns)
+                now_ns = monotonic_ns()
+                until_ns = now_ns + TOGETHER_NS
 
     def _wait(self, due_ns: int | None) -> None:
         wait_ns = _LONGEST_NS if due_ns is None else min(due_ns - monotonic_ns(), _LONGEST_NS)
@@ -101,22 +116,6 @@ class _Turns:
             except Empty:
                 return
 
-    def _read_due(self) -> None:
-        """Read each device that is due by soon after now."""
-        now_ns = monotonic_ns()
-        until_ns = now_ns + TOGETHER_NS
-        while True:
-            with self._mutex:
-                if self.ended or not self.entries or self.entries[0].due_ns > until_ns:
-                    return
-                entry = self.reading = heappop(self.entries)
-                self.since_ns = now_ns
-            due_ns = entry.polled.poll()
-            now_ns = monotonic_ns()
-            with self._mutex:
-                self.reading = None
-                self._after(self, entry, due_ns, now_ns)
-
 
 class Poller:
     """All devices, and the threads that read them: one, and one for each device that holds up others."""
@@ -125,6 +124,7 @@ class Poller:
         """``alone_ns``: for how long a device that was slow has a thread of its own."""
         self._alone_ns = alone_ns
         self._mutex = threading.Lock()
+        self._added = 0
         self._threads: list[_Turns] = []
         """First the one that all devices share."""
 
@@ -139,7 +139,8 @@ class Poller:
             if not self._threads:
                 self._threads.append(self._start([]))
             shared = self._threads[0]
-            heappush(shared.entries, _Entry(polled))
+            self._added += 1
+            heappush(shared.entries, (0, self._added, _Entry(polled, self._added)))
         shared.ring()
 
     def read_now(self, polled: Polled) -> None:
@@ -148,9 +149,10 @@ class Poller:
             for each in self._threads:
                 if each.reading is not None and each.reading.polled is polled:
                     each.reading.at_once = True
-                for entry in each.entries:
-                    if entry.polled is polled:
-                        entry.due_ns = 0
+                each.entries = [
+                    (0 if entry.polled is polled else due_ns, number, entry)
+                    for due_ns, number, entry in each.entries
+                ]
                 heapify(each.entries)
                 each.ring()
 
@@ -178,7 +180,7 @@ class Poller:
             each.thread.join(timeout_s)
         return not any(each.thread.is_alive() for each in threads)
 
-    def _start(self, entries: Iterable[_Entry]) -> _Turns:
+    def _start(self, entries: Iterable[_Due]) -> _Turns:
         turns = _Turns(self._mutex, list(entries), self._after)
         turns.thread.start()
         return turns
@@ -205,5 +207,5 @@ class Poller:
             turns = self._threads[0]
             turns.ring()
         if due_ns is not None:
-            entry.due_ns, entry.at_once = 0 if entry.at_once else due_ns, False
-            heappush(turns.entries, entry)
+            heappush(turns.entries, (0 if entry.at_once else due_ns, entry.number, entry))
+            entry.at_once = False
