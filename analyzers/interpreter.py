@@ -230,6 +230,8 @@ class Interpreter:
         result |= self._windows.handle(frame, body, self._now_ns, hurried=hurried)
         forecast = partial(self._forecasts.handle, body, result.rows)
         result |= self._attempts.make(frame, "forecasts", self._now_ns, forecast)
+        if result is NOTHING and not self._enforcer.active:
+            return result
         enforce = partial(self._enforce, frame.host, result)
         return self._attempts.make(frame, "budgets", self._now_ns, enforce, otherwise=result)
 

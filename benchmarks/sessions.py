@@ -32,6 +32,7 @@ from analyzers.results.readings import READING
 from analyzers.results.result import in_order
 from analyzers.results.rows import GapRow, WindowRow
 from analyzers.results.windows.step_columns import Derived, each_row
+from zeus_stream import own_cost
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import RunStarted, StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -218,6 +219,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=14)
     parser.add_argument("--behind", action="store_true")
     arguments = parser.parse_args()
+    own_cost.collect_seldom()  # as the analyzer does
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
     with tempfile.TemporaryDirectory() as where:
         for sessions in arguments.sessions:

@@ -75,7 +75,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _import("importlib.metadata").version("zeus-stream")
+        return _import("zeus_stream.package_version").VERSION
     if name not in __all__ and name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "simulated":

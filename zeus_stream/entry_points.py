@@ -1,16 +1,18 @@
 """Load objects that other distributions bring as entry points, by group and name."""
 
-from importlib.metadata import entry_points
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from zeus_stream.errors import SettingsError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 T = TypeVar("T")
 
 
 def names(group: str) -> list[str]:
     """Return the names that distributions bring to a group, in order."""
-    return sorted({point.name for point in entry_points(group=group)})
+    return sorted({point.name for point in _registered(group)})
 
 
 def load(group: str, name: str, kind: type[T], what: str, guide: str) -> T | None:
@@ -26,7 +28,7 @@ def load(group: str, name: str, kind: type[T], what: str, guide: str) -> T | Non
     Raises:
         SettingsError: it could not be imported, or is of another class.
     """
-    for point in entry_points(group=group, name=name):
+    for point in _registered(group).select(name=name):
         try:
             found = point.load()
         except Exception as wrong:
@@ -39,3 +41,9 @@ def load(group: str, name: str, kind: type[T], what: str, guide: str) -> T | Non
             )
         return found
     return None
+
+
+def _registered(group: str) -> "EntryPoints":
+    from importlib.metadata import entry_points  # 25 ms, and a process that names only ours needs none
+
+    return entry_points(group=group)

@@ -1,7 +1,7 @@
 """Frozen records: what ``@dataclass(frozen=True, slots=True)`` makes, in a third of the time.
 
 A process of ours makes up to 400 such classes when it starts. The standard library compiles six functions for
-each; here one is compiled, the constructor, and the others are shared (docs/decisions/036).
+each; here one is compiled, the constructor, at its first use, and the others are shared (docs/decisions/036).
 """
 
 from collections.abc import Callable
@@ -26,6 +26,8 @@ def record(cls: type[T] | None = None, /, *, kw_only: bool = False) -> type[T] |
         for name, method in _methods(plain).items():
             if plain.__dict__.get(name) is None:
                 setattr(plain, name, method)
+        if "__init__" not in plain.__dict__:
+            type.__setattr__(plain, "__init__", _Constructor(plain))
         return plain
 
     return made if cls is None else made(cls)
@@ -47,7 +49,6 @@ def _methods(cls: type) -> dict[str, Callable[..., Any]]:
         return f"{self.__class__.__qualname__}({content})"
 
     return {
-        "__init__": _constructor(cls, all_fields),
         "__repr__": text,
         "__eq__": is_equal,
         "__hash__": hash_of,
@@ -80,6 +81,21 @@ def _state(self: Any) -> list[Any]:
 def _set_state(self: Any, state: list[Any]) -> None:
     for each, value in zip(fields(self), state, strict=True):
         object.__setattr__(self, each.name, value)
+
+
+class _Constructor:
+    """The place of a constructor that nobody has used yet: most records of a process are never made."""
+
+    __slots__ = ("_cls",)
+
+    def __init__(self, cls: type) -> None:
+        self._cls = cls
+
+    def __get__(self, of: object | None, owner: type | None = None) -> Callable[..., None]:
+        """Compile the constructor, and put it where this was."""
+        constructor = _constructor(self._cls, fields(self._cls))
+        type.__setattr__(self._cls, "__init__", constructor)
+        return constructor.__get__(of, owner)  # type: ignore[no-any-return]
 
 
 class _Made:

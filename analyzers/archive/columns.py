@@ -1,6 +1,6 @@
 """Frames as columns, on their way into the archive, and readings as frames again. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain, pairwise
 from operator import attrgetter
@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from analyzers.archive.event_rows import COLUMNS, EventRows
+from analyzers.archive.event_rows import COLUMNS, EventRows, gathered
 from analyzers.results.readings import READING, SEEN
 from analyzers.results.windows.step_columns import VARIED, StepColumns
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes
 from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS, Readings
 
+_WORDS = pa.dictionary(pa.int32(), pa.string())
 _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
 _NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
 _frame_columns = attrgetter(*(field.name for field in fields(Frame)))
@@ -79,7 +80,7 @@ def from_frames(schema: pa.Schema, frames: Sequence[Frame]) -> pa.Table:
 
 def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, EventRows]]) -> pa.Table:
     """Return frames with at least one event as rows of the table ``events``."""
-    sizes = [len(of_frame.rows) for _, of_frame in events]
+    sizes = [of_frame.end - of_frame.first for _, of_frame in events]
     columns: dict[str, Any] = {
         "log_id": _repeated([frame.log_id for frame, _ in events], sizes),
         "offset": np.repeat([frame.offset for frame, _ in events], sizes),
@@ -87,27 +88,37 @@ def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, EventRows]]) ->
         "session": _repeated([of_frame.session for _, of_frame in events], sizes),
         "sequence": np.repeat([of_frame.sequence for _, of_frame in events], sizes) + _numbers(sizes),
     }
-    rows = [row for _, of_frame in events for row in of_frame.rows]
-    columns |= zip(COLUMNS, zip(*rows, strict=True), strict=True)
+    columns |= zip(COLUMNS, gathered(of_frame for _, of_frame in events), strict=True)
     for name, values in columns.items():
         if not isinstance(values, pa.Array):
             columns[name] = pa.array(values, schema.field(name).type)
     return pa.table(columns)
 
 
+def worded(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with dictionaries in place of strings."""
+    return pa.schema([each.with_type(_WORDS) if each.type == pa.string() else each for each in schema])
+
+
 def from_steps(schema: pa.Schema, steps: Sequence[StepColumns]) -> pa.Table:
-    """Return steps, at least one, as rows of the table ``windows``."""
+    """Return steps, at least one, as rows of the table ``windows``. ``schema``: `worded`."""
     sizes, same = [len(each) for each in steps], [each.same for each in steps]
-    columns = []
-    for field in schema:
-        if field.name in VARIED:
-            values = chain.from_iterable([getattr(each, field.name) for each in steps])
-            columns.append(pa.array(list(values), field.type))
-        elif field.type == pa.string():
-            columns.append(_repeated([each[field.name] for each in same], sizes).dictionary_decode())
-        else:
-            columns.append(pa.array(np.repeat([each[field.name] for each in same], sizes), field.type))
-    return pa.table(columns, schema=schema)
+    return pa.table([_of_steps(field, steps, same, sizes) for field in schema], schema=schema)
+
+
+def _of_steps(
+    field: pa.Field, steps: Sequence[StepColumns], same: Sequence[Mapping[str, Any]], sizes: Sequence[int]
+) -> pa.Array:
+    """Return one column of steps."""
+    if field.name not in VARIED:
+        values = [each[field.name] for each in same]
+        words = field.type == _WORDS
+        return _repeated(values, sizes) if words else pa.array(np.repeat(values, sizes), field.type)
+    parts = [getattr(each, field.name) for each in steps]
+    if isinstance(parts[0], tuple):
+        return pa.array(list(chain.from_iterable(parts)), field.type)
+    figures = np.concatenate(parts)
+    return pa.array(figures, field.type, mask=np.isnan(figures) if figures.dtype == np.float64 else None)
 
 
 def _numbers(sizes: Sequence[int]) -> np.ndarray[Any, Any]:

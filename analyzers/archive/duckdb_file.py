@@ -40,7 +40,7 @@ from analyzers.archive.rollups.placing import Placing, add_hours, restore
 from analyzers.archive.rollups.retention import Retained
 from analyzers.archive.store import Received
 from analyzers.archive.tables import COLUMNS, COMPUTED, TABLES, Values, values_of
-from analyzers.results.rows import WindowRow
+from analyzers.results.rows import Row, WindowRow
 from analyzers.results.table import Table
 from analyzers.results.windows.step_columns import Derived, each_row
 from zeus_stream.errors import RefusedError, StorageError
@@ -224,7 +224,7 @@ class Archive(OpenFile, Retained):
                     utc_ns.append(place.utc_ns)
                     continue
                 case Events() | EventRows():
-                    of_frame = event_rows(body) if isinstance(body, Events) else body
+                    of_frame = body if isinstance(body, EventRows) else _rows_of(body)
                     events.append((frame, of_frame))
                     if place.utc_ns is not None:
                         ran += [(body.session, each, place.utc_ns) for each in of_frame.iterations]
@@ -246,7 +246,7 @@ class Archive(OpenFile, Retained):
         }
         if kept:
             tables["frames"] = columns.from_frames(self._schemas["frames"], kept)
-        if any(of_frame.rows for _, of_frame in events):
+        if any(of_frame.end > of_frame.first for _, of_frame in events):
             tables["events"] = columns.from_events(self._schemas["events"], events)
         if readings:
             tables["readings"] = columns.from_readings(readings, utc_ns)
@@ -323,14 +323,17 @@ class Archive(OpenFile, Retained):
                 key = itemgetter(*map(COLUMNS[kind].index, table.key))
                 chosen = list({key(row): row for row in chosen}.values())
             if chosen:
-                schema = pa.schema([self._schemas[table.name].field(name) for name in COLUMNS[kind]])
-                tables[table.name] = columns.columnar(schema, chosen)
+                tables[table.name] = columns.columnar(self._schema_of(kind), chosen)
         if steps:
-            schema = pa.schema([self._schemas["windows"].field(name) for name in COLUMNS[WindowRow]])
-            of_steps = columns.from_steps(schema, steps)
+            of_steps = columns.from_steps(self._schema_of(WindowRow), steps)
             others = tables.get("windows")
             tables["windows"] = of_steps if others is None else pa.concat_tables([others, of_steps])
         return tables
+
+    def _schema_of(self, kind: type[Row]) -> pa.Schema:
+        """Return the schema of rows of a class; of windows, which come by the thousand, with dictionaries."""
+        schema = pa.schema([self._schemas[kind.TABLE.name].field(name) for name in COLUMNS[kind]])
+        return columns.worded(schema) if kind is WindowRow else schema
 
     def _put_derived(self, tables: Mapping[str, pa.Table], *, replaying: bool) -> None:
         for table in TABLES.values():
@@ -361,3 +364,9 @@ class Archive(OpenFile, Retained):
         finally:
             for name in tables:
                 self._connection.unregister(f"incoming_{name}")
+
+
+def _rows_of(body: Events) -> EventRows:
+    shared, [fields] = event_rows([body])
+    assert fields is not None
+    return EventRows(shared, *fields)

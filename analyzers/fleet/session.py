@@ -1,7 +1,6 @@
 """One rank of a run, as its events tell it: where it is in its loop, and when its steps began. Pure."""
 
-from collections.abc import Sequence
-
+from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.windows import Owner, Windows
 from analyzers.results.rows import RunRow
@@ -73,6 +72,9 @@ class Session:
         self._start = start
         self._began: dict[int, int] = {}
         self._whole: dict[int, int] = {}
+        self._noted: list[tuple[list[int], list[int]]] = []
+        """Steps and when they began, that are not in these yet."""
+        self._noted_steps = 0
         self._keep = steps_kept
 
     @property
@@ -98,6 +100,7 @@ class Session:
     def note(self, boundary: StepBoundary) -> None:
         """Remember a boundary."""
         index, ended_ns, began_ns = boundary.index, boundary.ended_ns, boundary.began_ns
+        self._take_in()
         if began_ns is not None:
             self._began[index] = began_ns
         if ended_ns is not None:
@@ -105,13 +108,22 @@ class Session:
             self._whole[index] = ended_ns if began_ns is None else began_ns
         self._forget()
 
-    def note_all(self, boundaries: Sequence[StepBoundary]) -> None:
+    def note_all(self, steps: PlainSteps) -> None:
         """Remember boundaries at which a step ended and another one began."""
-        began_ns = {boundary.index: boundary.began_ns for boundary in boundaries[-self._keep :]}
-        known_ns = {index: t_ns for index, t_ns in began_ns.items() if t_ns is not None}
-        self._began |= known_ns
-        self._whole |= known_ns
-        self._forget()
+        self._noted.append((steps.index, steps.began_ns))
+        self._noted_steps += len(steps.index)
+        if self._noted_steps > self._keep:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        """Take in the boundaries of `note_all`: seldom, since few ask for them."""
+        if self._noted:
+            for indices, began_ns in self._noted:
+                began = dict(zip(indices[-self._keep :], began_ns[-self._keep :], strict=True))
+                self._began |= began
+                self._whole |= began
+            self._noted, self._noted_steps = [], 0
+            self._forget()
 
     def _forget(self) -> None:
         for kept in (self._began, self._whole):
@@ -120,10 +132,12 @@ class Session:
 
     def began_ns(self, index: int) -> int | None:
         """Return when a step began, if that is remembered."""
+        self._take_in()
         return self._began.get(index)
 
     def first_since(self, t_ns: int) -> int | None:
         """Return the first step that began at ``t_ns`` or later, if one has."""
+        self._take_in()
         first = None
         for index, began_ns in reversed(self._began.items()):
             if began_ns < t_ns:
@@ -133,10 +147,12 @@ class Session:
 
     def last_before(self, t_ns: int) -> int | None:
         """Return the last step that began before ``t_ns``, if that is remembered."""
+        self._take_in()
         return next((index for index, began_ns in reversed(self._began.items()) if began_ns < t_ns), None)
 
     def edges(self, span: Span) -> tuple[int, int] | None:
         """Return when a span of steps began and was whole, if it is and that is remembered."""
+        self._take_in()
         begin_ns, end_ns = self._began.get(span.first), self._whole.get(span.end)
         return None if begin_ns is None or end_ns is None else (begin_ns, end_ns)
 

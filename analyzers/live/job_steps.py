@@ -1,9 +1,10 @@
 """Histograms of the steps of jobs, for metrics. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import frexp
+
+import numpy as np
 
 from zeus_stream.protocol.snapshots import MAX_JOB_ROWS, Bucket, JobSteps
 
@@ -13,26 +14,42 @@ LEAST, MOST = -30, 40
 """Exponents of two: smaller and larger values are in the outermost buckets."""
 
 
-def exponent(value: float) -> int:
-    """Return the least exponent of two whose power is not below a value."""
-    if value <= 0:
-        return LEAST
-    mantissa, power = frexp(value)
-    power -= mantissa == 0.5
-    return power if LEAST <= power <= MOST else max(LEAST, min(power, MOST))
+TOGETHER = 1_000
+"""Values that are counted together."""
+
+
+def exponents(values: Sequence[float]) -> list[int]:
+    """Return for each value the least exponent of two whose power is not below it."""
+    mantissa, power = np.frexp(values)
+    bounded = np.clip(power - (mantissa == 0.5), LEAST, MOST)
+    return np.where(mantissa > 0, bounded, LEAST).tolist()  # type: ignore[no-any-return]  # NumPy says Any
 
 
 @dataclass(slots=True)
 class _Histogram:
     counts: Counter[int] = field(default_factory=Counter)
-    total: float = 0.0
+    counted: float = 0.0
+    """The sum of the values that are counted."""
+    fresh: list[float] = field(default_factory=list)
+    """Values that are not."""
+
+    @property
+    def total(self) -> float:
+        """Return the sum of all values."""
+        return self.counted + sum(self.fresh)
 
     def add(self, values: Iterable[float]) -> None:
-        for value in values:
-            self.counts[exponent(value)] += 1
-            self.total += value
+        self.fresh += values
+        if len(self.fresh) >= TOGETHER:
+            self.count()
+
+    def count(self) -> None:
+        """Count the fresh values."""
+        self.counts.update(exponents(self.fresh))
+        self.counted, self.fresh = self.total, []
 
     def buckets(self) -> tuple[Bucket, ...]:
+        self.count()
         return tuple(sorted(self.counts.items()))
 
 

@@ -97,10 +97,10 @@ class _Run:
                 rows += len(rank.gpus) or 1
         return rows
 
-    def add_at_limit(self, energy_j: float, limit_w: float) -> None:
-        """Take in a measured step under a power limit."""
+    def add_at_limit(self, steps: int, energy_j: float, limit_w: float) -> None:
+        """Take in measured steps under a power limit, and their energy."""
         at = self.at_limits.setdefault(limit_w, _AtLimit(limit_w))
-        at.steps, at.energy_j = at.steps + 1, at.energy_j + energy_j
+        at.steps, at.energy_j = at.steps + steps, at.energy_j + energy_j
         if len(self.at_limits) > MAX_LIMITS:
             del self.at_limits[next(iter(self.at_limits))]
 
@@ -222,19 +222,19 @@ class LiveRuns:
         """Take in steps; those of a run with one GPU at once."""
         rank = run.ranks.get(steps.session)
         first = run.steps.get(steps.session, (0, -1))[0]
-        late = run.open_steps or min(steps.index) < first
+        late = run.open_steps or int(steps.index.min()) < first
         if rank is None or len(run.ranks) > 1 or rank.gpus != (steps.gpu,) or rank.ended_ns or late:
             for row in steps.rows():
                 self._step(run, row)
             return
-        energies, seconds = steps.energy_j, steps.duration_s
-        steps_j = run.gpu_steps_j.setdefault(steps.gpu, deque(maxlen=RECENT_STEPS))
-        steps_j.extend([energy_j for energy_j in energies if energy_j is not None])
+        energies, seconds = steps.values("energy_j"), steps.values("duration_s")
+        known = [energy_j for energy_j in energies if energy_j is not None]
+        run.gpu_steps_j.setdefault(steps.gpu, deque(maxlen=RECENT_STEPS)).extend(known)
         run.recent.extend(zip(energies[-RECENT_STEPS:], seconds[-RECENT_STEPS:], strict=True))
-        self.steps_by_job.add_many(run.job, energies, seconds)
-        for energy_j, limit_w in zip(energies, steps.power_limit_w, strict=True):
-            if energy_j is not None and limit_w is not None:
-                run.add_at_limit(energy_j, limit_w)
+        self.steps_by_job.add_many(run.job, known, seconds)
+        for limit_w in dict.fromkeys(filter(None, steps.values("power_limit_w"))):
+            at_limit = steps.energy_j[(steps.power_limit_w == limit_w) & (steps.energy_j >= 0)]
+            run.add_at_limit(len(at_limit), float(at_limit.sum()), limit_w)
 
     def _step(self, run: _Run, row: WindowRow) -> None:
         if row.gpu is not None:
@@ -258,7 +258,7 @@ class LiveRuns:
         self.steps_by_job.add(run.job, step.energy_j, step.duration_s)
         if step.energy_j is None or step.highest_w is None:
             return
-        run.add_at_limit(step.energy_j, step.highest_w)
+        run.add_at_limit(1, step.energy_j, step.highest_w)
 
     # ---- the answer
 

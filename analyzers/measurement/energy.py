@@ -15,12 +15,14 @@ see differs from what it saw as readings differ from each other, the same way fo
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy_fit import WAIT_NS, Shape
+from analyzers.measurement.fixed_energies import FITTED, LeftOut
 from analyzers.measurement.knots import GAP_NS, Ints, Knots
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.windows.energies import NO_JOULES, Energies, Energy, Estimator, Missing
@@ -75,12 +77,15 @@ class Meter:
         share = self.shape.counter.boxcar_share
         return [mixed(*both, share) for both in zip(energies, others, strict=True)]
 
-    def measure_columns(self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int) -> Energies:
+    def measure_columns(
+        self, begin_ns: Sequence[int] | Ints, end_ns: Sequence[int] | Ints, now_ns: int
+    ) -> Energies:
         """Return the energies of `measure` as columns, by the first hypothesis where two may be right."""
+        until_ns = int(np.max(end_ns))
         if self.hurried:
-            self.shape.shed(self.timeline, max(end_ns))
+            self.shape.shed(self.timeline, until_ns)
         else:
-            self.shape.advance(self.timeline, max(end_ns), now_ns)
+            self.shape.advance(self.timeline, until_ns, now_ns)
         return measure_columns(self.timeline, begin_ns, end_ns, self.shape)
 
 
@@ -157,7 +162,10 @@ def measure(
 
 
 def measure_columns(
-    timeline: Timeline, begin_ns: Sequence[int], end_ns: Sequence[int], shape: Shape | None = None
+    timeline: Timeline,
+    begin_ns: Sequence[int] | Ints,
+    end_ns: Sequence[int] | Ints,
+    shape: Shape | None = None,
 ) -> Energies:
     """Return the energies of many windows at the price of one. Nothing is extrapolated.
 
@@ -170,7 +178,7 @@ def measure_columns(
     count, knots = len(begin_ns), timeline.knots()
     if len(knots.mid_ns) < 2:
         return Energies.missing(["no readings of this GPU"] * count)
-    edges = _locate(knots, np.array((*begin_ns, *end_ns), np.int64))
+    edges = _locate(knots, np.concatenate((begin_ns, end_ns)).astype(np.int64, copy=False))
     before, after = edges.before, edges.after
     whole = ~edges.early & ~edges.late & (knots.epoch[before] == knots.epoch[after])
     whole = whole[:count] & whole[count:] & (knots.epoch[after[:count]] == knots.epoch[before[count:]])
@@ -182,20 +190,15 @@ def measure_columns(
     early = edges.early[:count] | (knots.epoch[before[:count]] % 2 == 1)
     late = edges.late[count:]
     unseen_ns, coarse_ns = _between(edges.at(knots.unseen_ns)), _widest(edges)
-    one_refresh = (edges.left[:count] == edges.left[count:]).tolist()
-    known, shaped = whole & ordered, figures.shaped.tolist()
-    sensor_words = {beats: tuple(_sensor_words(timeline, shape, aliased=beats)) for beats in (False, True)}
-    gapless = ((unseen_ns <= 0) & (coarse_ns <= GAP_NS)).tolist()
-    quality: list[str] = []
-    for i, beats in enumerate(figures.beats.tolist()):
-        if not known[i]:
-            quality.append(_reason(timeline, end_ns[i], early=early[i], late=late[i], ordered=ordered[i]))
-            continue
-        coarse = one_refresh[i] and not shaped[i]
-        unfitted = None if shaped[i] or shape is None else shape.left_out.why(begin_ns[i], end_ns[i])
-        words = () if gapless[i] else tuple(_gaps(int(unseen_ns[i]), int(coarse_ns[i])))
-        words += (*(("within one refresh",) if coarse else ()), *sensor_words[beats])
-        quality.append("; ".join((*words, unfitted) if unfitted else words) or "ok")
+    known = whole & ordered
+    quality = _qualities(timeline, shape, edges, figures)
+    plain = known & (unseen_ns <= 0) & (coarse_ns <= GAP_NS)
+    for i in np.flatnonzero(~plain).tolist():
+        if known[i]:
+            gaps = _gaps(int(unseen_ns[i]), int(coarse_ns[i]))
+            quality[i] = "; ".join((*gaps, *((quality[i],) if quality[i] != "ok" else ())))
+        else:
+            quality[i] = _reason(timeline, end_ns[i], early=early[i], late=late[i], ordered=ordered[i])
     straight: Estimator = timeline.estimator
     return Energies(
         known=known,
@@ -205,9 +208,26 @@ def measure_columns(
         p2_5_uj=figures.likely_low_uj,
         p97_5_uj=figures.likely_high_uj,
         phase_coverage=shape.phase_coverage if shape and timeline.follows_events else None,
-        estimator=["shaped" if each else straight for each in shaped],
+        estimator=["shaped" if each else straight for each in figures.shaped.tolist()],
         quality=quality,
     )
+
+
+def _qualities(timeline: Timeline, shape: Shape | None, edges: _Edges, figures: _Figures) -> list[str]:
+    """Return what is to be known of each window that has readings all the while, ``ok`` if nothing is."""
+    count, shaped = len(figures.shaped), figures.shaped
+    coarse = (edges.left[:count] == edges.left[count:]) & ~shaped
+    left_out = LeftOut() if shape is None else shape.left_out
+    unfitted = np.where(shaped, FITTED, left_out.which(edges.t_ns[:count], edges.t_ns[count:]))
+    sensor_words = [tuple(_sensor_words(timeline, shape, aliased=beats)) for beats in (False, True)]
+
+    @cache
+    def words_of(alike: int) -> str:
+        which, (is_coarse, beats) = alike // 4 + FITTED, divmod(alike % 4, 2)
+        words = (*(("within one refresh",) if is_coarse else ()), *sensor_words[beats])
+        return "; ".join(words if which == FITTED else (*words, left_out.reasons[which])) or "ok"
+
+    return list(map(words_of, (4 * (unfitted - FITTED) + 2 * coarse + figures.beats).tolist()))
 
 
 def _widest(edges: _Edges) -> Ints:
@@ -290,13 +310,14 @@ def _overlay(figures: _Figures, shape: Shape, knots: Knots, edges: _Edges) -> No
     usable = fixed.known if shape.window_ns is None else np.tile(shaped, 2)
     used_uj = _between(np.where(usable, fixed.energy_uj, edges.at(knots.energy_uj)))
     deviation_uj = 1e6 * np.sqrt(shape.variance(fixed))
-    begin_ns, end_ns = edges.t_ns[:count].tolist(), edges.t_ns[count:].tolist()
-    beats = [shape.beats(*window) for window in zip(begin_ns, end_ns, strict=True)]
-    figures.beats = np.array([found is True for found in beats])
-    if any(found is not False for found in beats):
-        # What differs between the phases that it sees and the others, the model cannot know.
+    if shape.window_ns is not None:  # else it sees all
+        begin_ns, end_ns = edges.t_ns[:count].tolist(), edges.t_ns[count:].tolist()
+        beats = [shape.beats(*window) for window in zip(begin_ns, end_ns, strict=True)]
+        figures.beats = np.array([found is True for found in beats])
         doubtful = [found is not False for found in beats]
-        deviation_uj = np.hypot(deviation_uj, np.where(doubtful, _scatter_uj(knots, edges), 0.0))
+        if any(doubtful):
+            # What differs between the phases that it sees and the others, the model cannot know.
+            deviation_uj = np.hypot(deviation_uj, np.where(doubtful, _scatter_uj(knots, edges), 0.0))
     give_or_take_uj = Z * deviation_uj
     # How far off it is while it may not be of this kind, the model cannot tell.
     sure = shaped & shape.sure

@@ -18,17 +18,16 @@ model observed through another row. Its total says nothing of what it did not se
 is, it shows itself (`analyzers.measurement.counter_kind`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
 from analyzers.measurement.counter_kind import TOGETHER, WINDOWS_NS, Counter, CounterKind, Verdict
 from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Fixed, LeftOut, Points, Written
 from analyzers.measurement.knots import Knots
+from analyzers.measurement.marks.cuts import Cuts, Parts, StepMarks
 from analyzers.measurement.observation import (
-    Cuts,
     Observation,
-    Parts,
     Stretch,
     boxcar,
     counted_by_rivals,
@@ -119,11 +118,11 @@ class Shape:
         if self.rival is not None:
             self.rival.mark(who, t_ns, phase, uncertainty_ns)
 
-    def mark_all(self, who: str, marks: Sequence[tuple[int, str, int]]) -> None:
-        """Take in marks of one: instant, phase and uncertainty (ns) of each."""
-        self._cuts.mark_all(who, marks)
+    def mark_steps(self, marks: StepMarks) -> None:
+        """Take in marks of steps in a row, as `mark` does one by one."""
+        self._cuts.mark_steps(marks)
         if self.rival is not None:
-            self.rival.mark_all(who, marks)
+            self.rival.mark_steps(marks)
 
     def advance(self, timeline: Timeline, until_ns: int, now_ns: int) -> None:
         """Fix the energy until the refresh past ``until_ns``, if it is there.

@@ -189,6 +189,10 @@ def _roomy(rows: npt.NDArray[Any], room: int) -> npt.NDArray[Any]:
     return made
 
 
+FITTED = -1
+"""In place of a reason: there is none."""
+
+
 class LeftOut:
     """The last stretches whose energies were not fitted, with the reasons."""
 
@@ -210,9 +214,15 @@ class LeftOut:
         else:
             self._stretches = [*self._stretches[1 - MAX_LEFT_OUT :], (since_ns, until_ns, why)]
 
-    def why(self, begin_ns: int, end_ns: int) -> str | None:
-        """Return why energies between two instants were not fitted; None: they were, or it is long ago."""
-        for since_ns, until_ns, why in self._stretches:
-            if begin_ns < until_ns and end_ns > since_ns:
-                return why
-        return None
+    def which(self, begin_ns: Ints, end_ns: Ints) -> Ints:
+        """Return, for each energy between two instants, the place of the reason in `reasons` why it was not
+        fitted; `FITTED`: it was, or it is long ago."""
+        which = np.full(len(begin_ns), FITTED)
+        for place, (since_ns, until_ns, _) in reversed([*enumerate(self._stretches)]):
+            which[(begin_ns < until_ns) & (end_ns > since_ns)] = place
+        return which
+
+    @property
+    def reasons(self) -> list[str]:
+        """Return the reason of each stretch."""
+        return [why for *_, why in self._stretches]

@@ -196,7 +196,8 @@ class Timeline:
     @property
     def estimator(self) -> Estimator:
         """``power`` until the first value of a counter."""
-        self._read()
+        if self._estimator == "power":
+            self._read()
         return self._estimator
 
     @property
@@ -232,6 +233,11 @@ class Timeline:
         if self._size <= PERIODS:
             return None
         return round(float(np.median(np.diff(self._row(Row.MID)[-PERIODS - 1 :]))))
+
+    @property
+    def period_known(self) -> bool:
+        """Return whether there is a `period_ns`, without taking in what lies unread if there is."""
+        return self._size > PERIODS or self.period_ns is not None
 
     @property
     def sees_all(self) -> bool:

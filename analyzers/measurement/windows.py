@@ -7,14 +7,18 @@ Steps, epochs, named windows and the run itself are all windows. They may nest a
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.energy import NO_JOULES, Energy, Meter, Missing
+from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.results.rows import WindowRow
 from analyzers.results.windows.step_columns import StepColumns
-from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.records import record
 
@@ -56,11 +60,74 @@ class _Window(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    window: _Window
+    kind: Kind
+    number: int
+    name: str
+    begin_ns: int
     end_ns: int
     received_ns: int
     """Frame time at which its end arrived: the timeout runs from there."""
     remark: str | None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Windows that have ended, as the columns of `_Ended`, in the order in which they ended."""
+
+    kind: list[Kind] = field(default_factory=list)
+    number: list[int] = field(default_factory=list)
+    name: list[str] = field(default_factory=list)
+    begin_ns: list[int] = field(default_factory=list)
+    end_ns: list[int] = field(default_factory=list)
+    received_ns: list[int] = field(default_factory=list)
+    remark: list[str | None] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __iter__(self) -> Iterator[_Ended]:
+        """Yield each window."""
+        return map(_Ended._make, zip(*self._columns, strict=True))
+
+    @property
+    def _columns(self) -> tuple[list[Any], ...]:
+        return self.kind, self.number, self.name, self.begin_ns, self.end_ns, self.received_ns, self.remark
+
+    @property
+    def steps(self) -> bool:
+        """Return whether all are steps."""
+        return self.kind.count(STEP) == len(self.kind)
+
+    @property
+    def plain(self) -> bool:
+        """Return whether all are steps without a remark."""
+        return self.steps and self.remark.count(None) == len(self.remark)
+
+    def add(self, ended: _Ended) -> None:
+        """Add a window."""
+        for column, value in zip(self._columns, ended, strict=True):
+            column.append(value)
+
+    def add_steps(
+        self, number: Sequence[int], begin_ns: Sequence[int], end_ns: Sequence[int], received_ns: int
+    ) -> None:
+        """Add steps."""
+        count = len(number)
+        self.kind += [STEP] * count
+        self.number += number
+        self.name += [STEP] * count
+        self.begin_ns += begin_ns
+        self.end_ns += end_ns
+        self.received_ns += [received_ns] * count
+        self.remark += [None] * count
+
+    def take(self, chosen: Sequence[bool]) -> "_Waiting":
+        """Return those that are chosen, and forget them."""
+        taken, left = _Waiting(), [not each for each in chosen]
+        for column, of_taken in zip(self._columns, taken._columns, strict=True):
+            of_taken.extend(compress(column, chosen))
+            column[:] = compress(column, left)
+        return taken
 
 
 class Windows:
@@ -70,7 +137,7 @@ class Windows:
         self._owner = owner
         self._timeout_ns = timeout_ns
         self._open: dict[tuple[Kind, int], _Window] = {}
-        self._ended: list[_Ended] = []
+        self._ended = _Waiting()
         self._urgent = False
         """Windows wait that are no steps."""
         self._measured_ns = -BATCH_NS
@@ -87,28 +154,33 @@ class Windows:
         """End a window; one that is not open is none of ours. ``remark`` goes into its quality."""
         window = self._open.pop((kind, index), None)
         if window is not None:
-            self._ended.append(_Ended(window, t_ns, now_ns, remark))
+            self._ended.add(_Ended(*window, t_ns, now_ns, remark))
             self._urgent |= kind != "step"
 
-    def pass_steps(self, boundaries: Sequence[StepBoundary], under_way: int | None, now_ns: int) -> bool:
+    def pass_steps(self, steps: PlainSteps, under_way: int | None, now_ns: int) -> bool:
         """End and open a step at each boundary. Returns False, and does not, if `MAX_OPEN` are open.
 
         Args:
-            boundaries: each ends a step and begins one.
+            steps: the boundaries.
             under_way: the step that is open; its end was lost if it is another than the first that ends.
             now_ns: frame time of the session's host.
         """
-        opened, ended = self._open, self._ended
-        if len(opened) >= MAX_OPEN:
+        if len(self._open) >= MAX_OPEN:
             return False
-        window = None if under_way is None else opened.pop((STEP, under_way), None)
-        for boundary in boundaries:
-            index, ended_ns, began_ns = boundary.index, boundary.ended_ns, boundary.began_ns
-            if window is not None and window.number == index - 1 and ended_ns is not None:
-                ended.append(_Ended(window, ended_ns, now_ns, None))
-            window = None if began_ns is None else _Window(STEP, index, STEP, began_ns)
-        if window is not None:
-            opened[STEP, window.number] = window
+        window = None if under_way is None else self._open.pop((STEP, under_way), None)
+        ended_ns: Sequence[int] = steps.ended_ns
+        if window is None:
+            number, begin_ns, ended_ns = steps.index[:-1], steps.began_ns[:-1], ended_ns[1:]
+        else:
+            number, begin_ns = [window.number, *steps.index[:-1]], [window.begin_ns, *steps.began_ns[:-1]]
+        follows = steps.index[-len(number) :] if number else []
+        if [last + 1 for last in number] != follows:  # the ends of some steps were lost
+            whole = [last == index - 1 for last, index in zip(number, follows, strict=True)]
+            number, begin_ns, ended_ns = (
+                list(compress(column, whole)) for column in (number, begin_ns, ended_ns)
+            )
+        self._ended.add_steps(number, begin_ns, ended_ns, now_ns)
+        self._open[STEP, steps.index[-1]] = _Window(STEP, steps.index[-1], STEP, steps.began_ns[-1])
         return True
 
     def cancel(self, kind: Kind, index: int) -> None:
@@ -122,27 +194,27 @@ class Windows:
 
     def abandon(self, t_ns: int, reason: str) -> list[WindowRow]:
         """Return the row of the run, without energy; nothing more is measured of this session."""
-        ended = [each for each in self._ended if each.window.kind == "run"]
+        ended = [each for each in self._ended if each.kind == "run"]
         opened = [
-            _Ended(window, t_ns, t_ns, None) for (kind, _), window in self._open.items() if kind == "run"
+            _Ended(*window, t_ns, t_ns, None) for (kind, _), window in self._open.items() if kind == "run"
         ]
         self._open.clear()
-        self._ended.clear()
+        self._ended = _Waiting()
         return [self._row(each, None, Missing(reason)) for each in (*ended, *opened)]
 
     @property
     def empty(self) -> bool:
         """Nothing is open or waits."""
-        return not self._open and not self._ended
+        return not self._open and not len(self._ended)
 
     def ready(self, now_ns: int) -> bool:
         """Return whether windows wait that may be measured now, as far as batches go."""
-        return bool(self._ended) and (self._urgent or not 0 <= now_ns - self._measured_ns < BATCH_NS)
+        return len(self._ended) > 0 and (self._urgent or not 0 <= now_ns - self._measured_ns < BATCH_NS)
 
     def needed_ns(self) -> list[int]:
         """Return the instants whose energy is still to be asked for."""
         opened = [window.begin_ns for window in self._open.values()]
-        return opened + [t for ended in self._ended for t in (ended.window.begin_ns, ended.end_ns)]
+        return [*opened, *self._ended.begin_ns, *self._ended.end_ns]
 
     def measured(
         self, meters: Mapping[str, Meter] | None, now_ns: int, shared: Shared
@@ -155,23 +227,22 @@ class Windows:
             now_ns: frame time of the session's host.
             shared: see `Shared`.
         """
-        due = self._due(meters, now_ns) if self.ready(now_ns) else []
+        chosen = self._due(meters, now_ns) if self.ready(now_ns) else []
         spare = len(self._ended) - MAX_WAITING
-        if spare > len(due):
-            due = self._ended[:spare]
-        if not due:
+        if spare > chosen.count(True):
+            chosen = [place < spare for place in range(len(self._ended))]
+        if True not in chosen:
             return []
         self._measured_ns = now_ns
-        if len(due) == len(self._ended):
-            self._ended = []
+        if False in chosen:
+            due = self._ended.take(chosen)
         else:
-            gone = set(map(id, due))
-            self._ended = [ended for ended in self._ended if id(ended) not in gone]
-        self._urgent = any(ended.window.kind != "step" for ended in self._ended)
+            due, self._ended = self._ended, _Waiting()
+        self._urgent = not self._ended.steps
         if meters is None:
             return [self._row(e, None, Missing("the collector has not named its GPUs")) for e in due]
         rows: list[WindowRow | StepColumns] = []
-        columns = len(due) >= MANY and all(map(_is_plain, due))
+        columns = len(due) >= MANY and due.plain
         for gpu, meter in meters.items():
             steps = self._columns(due, gpu, meter, now_ns, shared) if columns else None
             rows += self._measure(due, gpu, meter, now_ns, shared) if steps is None else [steps]
@@ -179,28 +250,25 @@ class Windows:
             rows += [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
         return rows
 
-    def _due(self, meters: Mapping[str, Meter] | None, now_ns: int) -> list[_Ended]:
-        """Return the windows that have timed out, or that the readings of all GPUs have passed."""
-        settled_ns = None
+    def _due(self, meters: Mapping[str, Meter] | None, now_ns: int) -> list[bool]:
+        """Return which windows have timed out, or have been passed by the readings of all GPUs."""
+        ended, passed_ns = self._ended, -1
         if meters is not None and self._waits(meters, now_ns):
             return []
         if meters is not None:
             # Readings that have passed an instant have passed all before it.
-            ends_ns = sorted([ended.end_ns for ended in self._ended])
+            ends_ns = sorted(ended.end_ns)
             passed = bisect_left(ends_ns, True, key=lambda t_ns: not _settled(meters, t_ns, now_ns))  # noqa: FBT003
-            settled_ns = ends_ns[passed - 1] if passed else None
-            if passed == len(ends_ns):
-                return self._ended
+            passed_ns = ends_ns[passed - 1] if passed else -1
+        old_ns = now_ns - self._timeout_ns
         return [
-            ended
-            for ended in self._ended
-            if (settled_ns is not None and ended.end_ns <= settled_ns)
-            or now_ns - ended.received_ns >= self._timeout_ns
+            end_ns <= passed_ns or received_ns <= old_ns
+            for end_ns, received_ns in zip(ended.end_ns, ended.received_ns, strict=True)
         ]
 
     def _waits(self, meters: Mapping[str, Meter], now_ns: int) -> bool:
         """Return whether steps wait until it is known what the counter of a GPU counts."""
-        if self._urgent or now_ns - self._ended[0].received_ns >= UNDECIDED_NS:
+        if self._urgent or now_ns - self._ended.received_ns[0] >= UNDECIDED_NS:
             return False
         waits = [meter.identify(now_ns) for meter in meters.values()]
         if any(waits):
@@ -208,19 +276,20 @@ class Windows:
         return any(waits)
 
     def _columns(
-        self, due: Sequence[_Ended], gpu: str, meter: Meter, now_ns: int, shared: Shared
+        self, due: _Waiting, gpu: str, meter: Meter, now_ns: int, shared: Shared
     ) -> StepColumns | None:
         """Return the rows of steps as columns; None where each energy is worked out for itself."""
-        if meter.mixes() or meter.timeline.gain is not None or meter.timeline.doubt is not None:
+        timeline = meter.timeline
+        if meter.mixes() or timeline.gain is not None or timeline.doubt is not None:
             return None
-        begins, ends = tuple(ended.window.begin_ns for ended in due), tuple(ended.end_ns for ended in due)
-        found = meter.measure_columns(begins, ends, now_ns)
+        begins, ends = due.begin_ns, due.end_ns
+        begin_ns, end_ns = np.array(begins, np.int64), np.array(ends, np.int64)
+        found = meter.measure_columns(begin_ns, end_ns, now_ns)
         if meter.mixes():
             return None
-        limits_mw = meter.timeline.limits_mw(begins, ends)
-        energy_j, low_j, high_j, p2_5_j, p97_5_j = found.joules()
+        limits_mw = np.array(timeline.limits_mw(begins, ends), np.float64)  # NaN in place of None
         alone, owner = not shared(gpu, min(begins), max(ends)), self._owner
-        known = found.known.tolist()
+        energy_j, low_j, high_j, p2_5_j, p97_5_j = found.joules()
         return StepColumns(
             session=owner.session,
             run=owner.run,
@@ -228,29 +297,28 @@ class Windows:
             rank=owner.rank,
             host=owner.host,
             gpu=gpu,
-            index=tuple(ended.window.number for ended in due),
-            begin_ns=begins,
-            end_ns=ends,
-            duration_s=tuple((end - begin) / 1e9 for begin, end in zip(begins, ends, strict=True)),
-            energy_j=tuple(energy_j),
-            energy_low_j=tuple(low_j),
-            energy_high_j=tuple(high_j),
-            energy_p2_5_j=tuple(p2_5_j),
-            energy_p97_5_j=tuple(p97_5_j),
-            phase_coverage=tuple(found.phase_coverage if one else None for one in known),
-            power_limit_w=tuple(None if mw is None else mw / 1000 for mw in limits_mw),
-            estimator=tuple(one if sure else None for sure, one in zip(known, found.estimator, strict=True)),
+            index=np.array(due.number, np.int64),
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            duration_s=(end_ns - begin_ns) / 1e9,
+            energy_j=energy_j,
+            energy_low_j=low_j,
+            energy_high_j=high_j,
+            energy_p2_5_j=p2_5_j,
+            energy_p97_5_j=p97_5_j,
+            phase_coverage=np.where(found.known, np.array(found.phase_coverage, np.float64), np.nan),
+            power_limit_w=limits_mw / 1000,
+            estimator=tuple(
+                one if sure else None for sure, one in zip(found.known.tolist(), found.estimator, strict=True)
+            ),
             quality=tuple(found.quality),
-            shared=(False,) * len(due)
+            shared=np.zeros(len(due), np.bool_)
             if alone
-            else tuple(shared(gpu, begin, end) for begin, end in zip(begins, ends, strict=True)),
+            else np.array([shared(gpu, begin, end) for begin, end in zip(begins, ends, strict=True)]),
         )
 
-    def _measure(
-        self, due: Sequence[_Ended], gpu: str, meter: Meter, now_ns: int, shared: Shared
-    ) -> list[WindowRow]:
-        begins = [ended.window.begin_ns for ended in due]
-        ends = [ended.end_ns for ended in due]
+    def _measure(self, due: _Waiting, gpu: str, meter: Meter, now_ns: int, shared: Shared) -> list[WindowRow]:
+        begins, ends = due.begin_ns, due.end_ns
         energies, limits = meter.measure(begins, ends, now_ns), meter.timeline.limits_mw(begins, ends)
         energies = calibrated(meter.timeline, energies, begins, ends)
         alone = not shared(gpu, min(begins), max(ends))
@@ -268,7 +336,7 @@ class Windows:
         *,
         shared: bool = False,
     ) -> WindowRow:
-        owner, window = self._owner, ended.window
+        owner = self._owner
         if isinstance(energy, Missing):
             quality, estimator, coverage, joules = energy.reason, None, None, NO_JOULES
         else:
@@ -283,13 +351,13 @@ class Windows:
             job=owner.job,
             rank=owner.rank,
             host=owner.host,
-            kind=window.kind,
-            name=window.name,
-            index=window.number,
+            kind=ended.kind,
+            name=ended.name,
+            index=ended.number,
             gpu=gpu,
-            begin_ns=window.begin_ns,
+            begin_ns=ended.begin_ns,
             end_ns=ended.end_ns,
-            duration_s=(ended.end_ns - window.begin_ns) / 1e9,
+            duration_s=(ended.end_ns - ended.begin_ns) / 1e9,
             energy_j=energy_j,
             energy_low_j=low_j,
             energy_high_j=high_j,
@@ -301,10 +369,6 @@ class Windows:
             quality=quality,
             shared=shared,
         )
-
-
-def _is_plain(ended: _Ended) -> bool:
-    return ended.window.kind == "step" and ended.remark is None
 
 
 def _settled(meters: Mapping[str, Meter], t_ns: int, now_ns: int) -> bool:

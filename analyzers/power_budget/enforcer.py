@@ -137,13 +137,13 @@ class Enforcer:
             case LimitAsked(command):
                 return Result((), (self._granted(command),))
             case RunsChanged():
-                self._accounts.stale = self._accounts.stale or self._active
+                self._accounts.stale = self._accounts.stale or self.active
             case FrameHandled(host):
-                return self._keep(host) if self._active else NOTHING
+                return self._keep(host) if self.active else NOTHING
         return NOTHING
 
     @property
-    def _active(self) -> bool:
+    def active(self) -> bool:
         """True while there are budgets, or rows of some are still open."""
         return bool(self._budgets or self._reports.binding)
 
@@ -151,7 +151,7 @@ class Enforcer:
         """Return the command that may leave: no limit is above the ration of its GPU."""
         if (share := self._shares.allocations.get(command.gpu)) is not None:
             command = replace(command, value=min(command.value, share.most_mw))
-        if self._active:
+        if self.active:
             self._accounts.asked(command)
         return command
 

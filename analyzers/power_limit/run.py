@@ -15,12 +15,13 @@ After a choice, where the plan wants it, a second machine (`per_gpu`) looks for 
 and may have a lower limit. It works while the first one keeps watch, and ends with whatever moves that on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from analyzers.dispatch.pending import ControlOfGpu, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
+from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.power_limit import run_events
 from analyzers.power_limit.drivers.commands import Commands
 from analyzers.power_limit.drivers.limit_search import NOTHING_USED, LimitSearch, Used
@@ -99,8 +100,8 @@ class Run:
         match event:
             case StepPassed(session, boundary):
                 return self._step_passed(session, boundary)
-            case StepsPassed(session, boundaries):
-                return self._steps_passed(session, boundaries)
+            case StepsPassed(session, steps):
+                return self._steps_passed(session, steps)
             case EpochPassed(session):
                 return self._epoch_passed(session)
             case SearchAsked(wish):
@@ -142,15 +143,16 @@ class Run:
                 result |= self._search.feed_both(StepsPaused(boundary.index - 1, began_ns))
         return result | self._search.land()
 
-    def _steps_passed(self, session: Session, boundaries: Sequence[StepBoundary]) -> Result:
+    def _steps_passed(self, session: Session, steps: PlainSteps) -> Result:
         """Take in steps, one after the other; at once where nothing is searched for."""
-        *before, last = boundaries
         search = self._search
         if search.state is None and search.settings.selector is None and self._ranks.lead is not None:
-            session.note_all(before)
-            return self._step_passed(session, last)
+            session.note_all(steps)
+            if session is self._ranks.lead:
+                search.steps = steps.index[-1] + 1
+            return search.land()
         results = []
-        for boundary in boundaries:
+        for boundary in steps.boundaries:
             session.step = boundary.index
             results.append(self._step_passed(session, boundary))
         return in_order(results)

@@ -1,9 +1,9 @@
 """The events of a run: what its ranks, its GPUs and a power budget say. Pure."""
 
-from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from analyzers.fleet.session import Session
+from analyzers.measurement.marks.plain_steps import PlainSteps
 from zeus_stream.protocol.events import SearchWanted, StepBoundary
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
@@ -21,8 +21,7 @@ class StepsPassed(NamedTuple):
     """A rank went on to its next step, several times."""
 
     session: Session
-    boundaries: Sequence[StepBoundary]
-    """Each ends a step and begins one."""
+    steps: PlainSteps
 
 
 @record

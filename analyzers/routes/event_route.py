@@ -1,6 +1,6 @@
 """The route of events of training processes: to sessions, windows, runs and jobs. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from typing import cast
@@ -10,6 +10,7 @@ from analyzers.batch_size.tracker import Jobs
 from analyzers.fleet.fleet import Clocks
 from analyzers.fleet.questions import Questions, missing
 from analyzers.fleet.session import Session
+from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
 from analyzers.pipeline.pipelines import Pipelines
@@ -69,10 +70,13 @@ class EventRoute:
         known = self._sessions.of.get(body.session)
         if known is not None and known.host != host:
             return rows_only(self._gpus.objection(host, f"session {body.session}", known.host, "events", now))
-        events = [event for event in body.events if not isinstance(event, Unknown)]
-        for started in [event for event in events if isinstance(event, RunStarted)]:
-            begin = partial(self._sessions.begin, host, body, started, now)
-            result |= self._attempts.make(frame, "events", now, begin)
+        events, kinds = cast("Sequence[Event]", body.events), set(map(type, body.events))
+        if Unknown in kinds:
+            events = [event for event in body.events if not isinstance(event, Unknown)]
+        if RunStarted in kinds:
+            for started in [event for event in events if isinstance(event, RunStarted)]:
+                begin = partial(self._sessions.begin, host, body, started, now)
+                result |= self._attempts.make(frame, "events", now, begin)
         if session := self._sessions.of.get(body.session):
             session.received_ns = now[host]
             given: list[Result] = []
@@ -84,15 +88,16 @@ class EventRoute:
             result |= rows_only([GapRow(host, "events", now[host], len(body.events), reason)])
         return result
 
-    def _events(self, session: Session, events: Iterable[Event], now: Clocks, given: list[Result]) -> Result:
+    def _events(self, session: Session, events: Sequence[Event], now: Clocks, given: list[Result]) -> Result:
         """Take in events of a session, one after the other; add what they gave to ``given``.
 
         If one of them fails, what came before it stays.
         """
+        if self._plain(session, events, now, given):
+            return NOTHING
         for plain, group in groupby(events, _is_plain_step):
             part = tuple(group)
-            steps = cast("tuple[StepBoundary, ...]", part)
-            if plain and session.ended is None and self._steps(session, steps, now, given):
+            if plain and self._plain(session, part, now, given):
                 continue
             for event in part:
                 if (result := self._event(session, event, now)) is not NOTHING:
@@ -147,15 +152,14 @@ class EventRoute:
         result = NOTHING if began_ns is None else _begin(session, "step", index, "step", began_ns)
         return result | self._sessions.runs[session.started.run].handle(StepPassed(session, event), now)
 
-    def _steps(
-        self, session: Session, steps: Sequence[StepBoundary], now: Clocks, given: list[Result]
-    ) -> bool:
+    def _plain(self, session: Session, events: Sequence[Event], now: Clocks, given: list[Result]) -> bool:
         """Take in steps in a row at once, as `_step` does one by one. Return False if that cannot be done."""
-        if not session.windows.pass_steps(steps, session.step, now[session.host]):
+        steps = None if session.ended is not None else PlainSteps.of(events)
+        if steps is None or not session.windows.pass_steps(steps, session.step, now[session.host]):
             return False
-        session.placed = steps[-1].placed
+        session.placed = steps.boundaries[-1].placed
         self._sessions.mark_steps(session, steps)
-        session.step = steps[-1].index
+        session.step = steps.index[-1]
         result = self._sessions.runs[session.started.run].handle(StepsPassed(session, steps), now)
         if result is not NOTHING:
             given.append(result)

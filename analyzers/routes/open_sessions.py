@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, compress
 from typing import TypeVar
 
 from analyzers.batch_size import job_events
@@ -12,6 +12,8 @@ from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet, Use
 from analyzers.fleet.part_names import are_of_one_run, part_name
 from analyzers.fleet.session import Session
+from analyzers.measurement.marks.cuts import StepMarks
+from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.pipeline.pipeline_events import StageEnded
 from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_limit.drivers.limit_search import NOTHING_USED, Used
@@ -23,7 +25,7 @@ from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
 from analyzers.routes.followed_gpus import FollowedGpus
-from zeus_stream.protocol.events import RunStarted, StepBoundary
+from zeus_stream.protocol.events import RunStarted
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import RunAdmitted
@@ -251,24 +253,26 @@ class OpenSessions:
         for gpu in session.admitted.gpus:
             self._fleet.gpus[gpu].shape.mark(name, t_ns, phase, uncertainty_ns or 0)
 
-    def mark_steps(self, session: Session, boundaries: Iterable[StepBoundary]) -> None:
+    def mark_steps(self, session: Session, steps: PlainSteps) -> None:
         """Mark the ends and begins of steps of a session on its GPUs."""
         session.loop = "gap"
         gap = session.phase
         session.loop = "step"
-        step = session.phase
         if session.admitted is None:
             return
-        marks: list[tuple[int, str, int]] = []
-        for boundary in boundaries:
-            uncertainty_ns = boundary.uncertainty_ns or 0
-            if uncertainty_ns > MAX_UNCERTAINTY_NS:
-                continue
-            for t_ns, phase in ((boundary.ended_ns, gap), (boundary.began_ns, step)):
-                if t_ns is not None:
-                    marks.append((t_ns, phase, uncertainty_ns))
+        pairs: Iterable[tuple[int, int]] = zip(steps.ended_ns, steps.began_ns, strict=True)
+        doubts_ns = [boundary.uncertainty_ns or 0 for boundary in steps.boundaries]
+        if max(doubts_ns) > MAX_UNCERTAINTY_NS:
+            sure = [doubt_ns <= MAX_UNCERTAINTY_NS for doubt_ns in doubts_ns]
+            pairs, doubts_ns = compress(pairs, sure), list(compress(doubts_ns, sure))
+        t_ns = list(chain.from_iterable(pairs))
+        if not t_ns:
+            return
+        uncertainty_ns = list(chain.from_iterable(zip(doubts_ns, doubts_ns, strict=True)))
+        phases = gap, session.phase
+        marks = StepMarks(who=session.session, phases=phases, t_ns=t_ns, uncertainty_ns=uncertainty_ns)
         for gpu in session.admitted.gpus:
-            self._fleet.gpus[gpu].shape.mark_all(session.session, marks)
+            self._fleet.gpus[gpu].shape.mark_steps(marks)
 
     # ---- ends
 

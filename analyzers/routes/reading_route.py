@@ -69,7 +69,7 @@ class ReadingRoute:
         if 0 <= frame.t_ns - gpu.learned_ns < LEARN_NS:
             return found
         gpu.learned_ns = frame.t_ns
-        learned = gpu.timeline.period_ns is not None, gpu.counter_kind, gpu.window_ns
+        learned = gpu.timeline.period_known, gpu.counter_kind, gpu.window_ns
         if learned != gpu.told or not same_gain:
             gpu.told, gpu.told_gain = learned, gpu.timeline.gain
             self._gpus.learn(uuid, gpu)

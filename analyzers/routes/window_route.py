@@ -77,12 +77,12 @@ class WindowRoute:
     def _searching(self, frame: Frame, body: Body, *, due: bool) -> list[Run]:
         """Return the runs whose trials are looked at after a frame: those that wait for one's cost."""
         on_host = self._sessions.on[frame.host]
-        if not isinstance(body, Events):
-            sessions: Iterable[Session] = on_host.values()
-        elif len(on_host) <= FEW:
-            sessions = [on_host[body.session]] if body.session in on_host else ()
+        if len(on_host) > FEW and not due and isinstance(body, Events):
+            return []
+        if len(on_host) <= FEW and isinstance(body, Events):
+            sessions: Iterable[Session] = [on_host[body.session]] if body.session in on_host else ()
         else:
-            sessions = on_host.values() if due else ()
+            sessions = on_host.values()
         names = dict.fromkeys(session.started.run for session in sessions)
         runs = [run for name in names if (run := self._sessions.runs.get(name)) is not None]
         return [run for run in runs if run.search.waits]

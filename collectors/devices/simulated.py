@@ -150,8 +150,10 @@ class SimulatedDevice:
             "memory_clock": MEMORY_CLOCKS_MHZ,
         }
         self._counter = Counter(self._draw, self._refreshes, spec.kind, self._window_ns, self._start())
-        self._last: tuple[int, Sample] | None = None
-        """The newest refresh that was read, and its sample: a driver says the same until the next."""
+        self._last: Sample | None = None
+        """As of the newest refresh that was read: a driver says the same until the next."""
+        self._next_ns = 0
+        """When that is."""
         self.closed = False
 
     def describe(self) -> Description:
@@ -171,16 +173,18 @@ class SimulatedDevice:
         )
 
     def sample(self) -> Sample:
-        self._answer("be read")
+        if self.closed or self._spec.faults:
+            self._answer("be read")
         self._learn()
         now_ns = self._now()
-        if self._last is None or self._last[0] != self._refreshes.last(now_ns):
+        if self._last is None or now_ns >= self._next_ns:
             self._last = self._sample(now_ns)
-        return self._last[1]
+        return self._last
 
-    def _sample(self, now_ns: int) -> tuple[int, Sample]:
+    def _sample(self, now_ns: int) -> Sample:
         model = self._spec.model
         refresh, energy_pj = self._counter.read_pj(now_ns)
+        self._next_ns = self._refreshes.at_ns(refresh + 1)
         self._surroundings.save_counter(refresh, energy_pj // 1000)
         end_ns = self._refreshes.at_ns(refresh)
         begin_ns = end_ns - self._window_ns
@@ -190,7 +194,7 @@ class SimulatedDevice:
         clock_mhz = model.idle_clock_mhz
         if load:
             clock_mhz = model.workloads[load.workload].clock_mhz(limit_mw, self.locked_mhz("graphics_clock"))
-        return refresh, Sample(
+        return Sample(
             energy_mj=None if self._spec.power_only else energy_pj // 10**9,
             power_mw=power_mw,
             limit_mw=limit_mw,
@@ -276,12 +280,13 @@ class SimulatedDevice:
             self._counter.rewind(self._draw.learn_limit(change))
         for number, load in loads:
             self._counter.rewind(self._draw.learn_load(number, load))
-        resets = [fault for fault in self._resets if self._begin_ns(fault) <= self._now()]
-        for fault in resets:
-            self._counter.reset(self._begin_ns(fault))
-            self._resets.remove(fault)
-        if changes or loads or resets:
+        if changes or loads:
             self._last = None
+        for fault in self._resets[:]:
+            if self._begin_ns(fault) <= self._now():
+                self._counter.reset(self._begin_ns(fault))
+                self._resets.remove(fault)
+                self._last = None
 
     def _begin_ns(self, fault: Fault) -> int:
         return self._opened_ns + _ns(fault.begin_s * 1000)

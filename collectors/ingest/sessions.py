@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeAlias, TypeVar
 
 from collectors.device import Description
@@ -61,7 +61,7 @@ class Session:
     """The process of its pid can have made its connection: same user, and no younger than the connection."""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
 
 
 def from_json(text: str) -> Session:

@@ -83,13 +83,26 @@ class _Turns:
 
     def _run(self) -> None:
         take_real_time_priority()
+        entry: _Entry | None = None
+        due_ns: int | None = None
+        now_ns = until_ns = monotonic_ns()
         while True:
             with self._mutex:
+                if entry is not None:
+                    self.reading = None
+                    self._after(self, entry, due_ns, now_ns)
                 if self.ended:
                     return
                 due_ns = self.entries[0].due_ns if self.entries else None
-            self._wait(due_ns)
-            self._read_due()
+                entry = None if due_ns is None or due_ns > until_ns else heappop(self.entries)
+                self.reading, self.since_ns = entry, now_ns
+            if entry is not None:
+                due_ns = entry.polled.poll()
+                now_ns = monotonic_ns()
+            else:
+                self._wait(due_ns)
+                now_ns = monotonic_ns()
+                until_ns = now_ns + TOGETHER_NS
 
     def _wait(self, due_ns: int | None) -> None:
         wait_ns = _LONGEST_NS if due_ns is None else min(due_ns - monotonic_ns(), _LONGEST_NS)
@@ -100,22 +113,6 @@ class _Turns:
                 self._bell.get(timeout=wait_ns / 1e9)
             except Empty:
                 return
-
-    def _read_due(self) -> None:
-        """Read each device that is due by soon after now."""
-        now_ns = monotonic_ns()
-        until_ns = now_ns + TOGETHER_NS
-        while True:
-            with self._mutex:
-                if self.ended or not self.entries or self.entries[0].due_ns > until_ns:
-                    return
-                entry = self.reading = heappop(self.entries)
-                self.since_ns = now_ns
-            due_ns = entry.polled.poll()
-            now_ns = monotonic_ns()
-            with self._mutex:
-                self.reading = None
-                self._after(self, entry, due_ns, now_ns)
 
 
 class Poller:

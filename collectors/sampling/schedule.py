@@ -111,9 +111,9 @@ def failed(schedule: Schedule) -> Schedule:
 
 def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
     """Return when to read next, ns after which it is due."""
-    mean_ns = _distance_ns(schedule, now_ns)
     if schedule.failures:
-        return now_ns + min(mean_ns << min(schedule.failures, 10), RETRY_MOST_NS)
+        distance_ns = _distance_ns(schedule, now_ns) << min(schedule.failures, 10)
+        return now_ns + min(distance_ns, RETRY_MOST_NS)
     if schedule.poll_ns == 0 and schedule.period_ns is not None and schedule.expected_ns is not None:
         soonest_ns = now_ns + _look_ns(schedule.period_ns)
         if now_ns < schedule.expected_ns + 2 * schedule.width_ns:
@@ -121,7 +121,7 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
             guard_ns = schedule.period_ns // GUARDS_A_PERIOD if guard else 0
             return max(soonest_ns, schedule.expected_ns - schedule.width_ns - guard_ns)
     spread = (schedule.reads**2 * _GOLDEN) % 2**64 / 2**64 - 0.5
-    return now_ns + round(mean_ns * (1 + DITHER * spread))
+    return now_ns + round(_distance_ns(schedule, now_ns) * (1 + DITHER * spread))
 
 
 def relax(schedule: Schedule, now_ns: int) -> tuple[Schedule, int | None]:

@@ -10,11 +10,11 @@ import pytest
 
 from analyzers.interpreter import Interpreter, Logged
 from analyzers.measurement import windows
+from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import parse
 from analyzers.results.rows import GapRow, Row, WindowRow
 from analyzers.results.windows.step_columns import StepColumns, each_row
-from analyzers.routes import event_route
 from benchmarks.sessions import BATCH_NS, MS, START_NS, S, begin, gpu, readings
 from zeus_stream.protocol.events import EpochBegan, EpochEnded, Event, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.fields import Unknown
@@ -105,7 +105,7 @@ def test_steps_that_come_together_give_the_rows_of_one_after_the_other(
     seed: int, settings: RunSettings, *, hurried: bool
 ) -> None:
     together, in_columns = derived(seed, settings, hurried=hurried)
-    with patch.object(event_route, "_is_plain_step", lambda _: False), patch.object(windows, "MANY", 2**40):
+    with patch.object(PlainSteps, "of", lambda _: None), patch.object(windows, "MANY", 2**40):
         single, none = derived(seed, settings, hurried=hurried)
     assert together == single
     steps = sum(isinstance(row, WindowRow) and row.kind == "step" for row in together)

@@ -33,7 +33,7 @@ from zeus_stream.protocol.commands import Fetch
 from zeus_stream.protocol.queries import AskStatus, Query
 from zeus_stream.transport.client import Connection
 
-MESSAGES = 1_500
+MESSAGES = 800
 GROWTH_MB = 250
 """What queues and sessions at their bounds may take."""
 NOBODY = 65_534

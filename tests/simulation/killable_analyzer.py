@@ -40,6 +40,8 @@ class Analyzer(Process):
         self._held: set[str] = set()
         self._unanswered: dict[str, SetControl | ReleaseControl] = {}
         self._to_interpret: list[tuple[Frame, Body]] = []
+        self._interpreted: dict[str, int] = {}
+        """How far each log is interpreted since rows were put last."""
         for page in world.archive.to_replay():
             self._interpret(page, replaying=True)
         self._tick()
@@ -103,9 +105,10 @@ class Analyzer(Process):
         for frame, body in frames:
             obey = not replaying and self.world.now_ns - frame.t_ns < S
             rows += self._take_up(frame, body, obey=obey)
-        if rows:
-            interpreted = {frame.log_id: frame.offset + 1 for frame, _ in frames}
-            self.world.archive.put_rows(rows, interpreted, replaying=replaying)
+        self._interpreted |= {frame.log_id: frame.offset + 1 for frame, _ in frames}
+        if rows:  # as `Commits` does, frames that gave none are counted with the next that do
+            self.world.archive.put_rows(rows, self._interpreted, replaying=replaying)
+            self._interpreted = {}
 
     def _take_up(self, frame: Frame, body: Body, *, obey: bool) -> list[Row]:
         for note in body.notes if isinstance(body, Notes) else ():

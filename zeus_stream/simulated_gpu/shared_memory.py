@@ -110,7 +110,7 @@ class Board:
             fcntl.flock(self._state.fd, fcntl.LOCK_SH)
         self._workloads = tuple(load_models()[model].workloads)
         self._next_limit = self._limits.oldest()
-        self._first_load = self._loads.oldest()
+        self._from_load = self._loads.oldest()
         self._last_load: tuple[int, ...] = (0,)
 
     def set_limit(self, limit_mw: int, since_ns: int) -> None:
@@ -120,8 +120,9 @@ class Board:
     def limits(self) -> list[LimitChange]:
         """Return changes of the limit since the last call, oldest first; at first, all the board holds."""
         records = self._limits.since(self._next_limit)
-        if records:
-            self._next_limit = records[-1][0] + 1
+        if not records:
+            return []
+        self._next_limit = records[-1][0] + 1
         return [LimitChange(*record[1:]) for record in records]
 
     def loads(self) -> list[tuple[int, Load]]:
@@ -129,10 +130,11 @@ class Board:
 
         A number that is missing was overwritten before it was read, or named no workload.
         """
-        records = self._loads.since(max(self._last_load[0], self._first_load))
-        news = [record for record in records if record != self._last_load]
-        if news:
-            self._last_load = news[-1]
+        news = [record for record in self._loads.since(self._from_load) if record != self._last_load]
+        if not news:
+            return []
+        self._last_load = news[-1]
+        self._from_load = self._last_load[0]
         return [
             (number, Load(begin_ns, until_ns, self._workloads[index]))
             for number, begin_ns, until_ns, index in news
@@ -222,6 +224,7 @@ class Ring:
 
     def __init__(self, region: Region, layout: Struct, slots: int) -> None:
         self._region, self._layout, self._slots = region, layout, slots
+        self._stride = layout.size + _CHECK.size
 
     def put(self, number: int, *values: int) -> None:
         self._region.put(self._layout, self._at(number), number, *values)
@@ -251,7 +254,7 @@ class Ring:
         return found
 
     def _at(self, number: int) -> int:
-        return _RINGS_AT + number % self._slots * (self._layout.size + _CHECK.size)
+        return _RINGS_AT + number % self._slots * self._stride
 
 
 def _unusable(path: Path, wrong: OSError) -> StorageError:

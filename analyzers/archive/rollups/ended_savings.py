@@ -60,8 +60,11 @@ def _touched(tables: Mapping[str, pa.Table]) -> tuple[set[str], set[str]]:
     """Return the runs that may have ended with these rows, and those whose savings they change."""
     ended: set[str] = set()
     if "windows" in tables:
-        runs, kinds = tables["windows"]["run"], tables["windows"]["kind"].to_pylist()
-        ended.update(runs[at].as_py() for at, kind in enumerate(kinds) if kind == "run")
+        columns = tables["windows"]["run"].chunks, tables["windows"]["kind"].chunks
+        for runs, kinds in zip(*columns, strict=True):
+            if "run" in kinds.dictionary.to_pylist():  # else they are steps by the thousand
+                rows = zip(runs.to_pylist(), kinds.to_pylist(), strict=True)
+                ended.update(run for run, kind in rows if kind == "run")
     changed = {run for name in _DECIDE & tables.keys() for run in tables[name]["run"].to_pylist()}
     return ended - {None}, changed - {None}
 

@@ -255,7 +255,7 @@ def _combined(
         known, weighed = solved[:, :, :-1], solved[:, :, -1]
         evidence = -0.5 * (np.sum(off * weighed, axis=1) + np.linalg.slogdet(total)[1])
         log_weights.append(log(max(curve.weight, 1e-300)) + means.log_weight + evidence)
-        found.append((curve, known, weighed))
+        found.append((curve, prior[:, at], known, weighed))
     log_weight = np.array(log_weights)
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
@@ -263,10 +263,9 @@ def _combined(
     enough = int(np.searchsorted(np.cumsum(weight.flat[order]), 1 - NEGLIGIBLE)) + 1
     mean, covariance, weights, kinds = [], [], [], []
     for kind, model in zip(*np.unravel_index(order[:enough], weight.shape), strict=True):
-        curve, known, weighed = found[kind]
-        prior = curve.covariance
-        after = prior - prior[:, at] @ known[model]
-        mean.append(curve.mean + prior[:, at] @ weighed[model])
+        curve, across, known, weighed = found[kind]
+        after = curve.covariance - across @ known[model]
+        mean.append(curve.mean + across @ weighed[model])
         covariance.append((after + after.T) / 2)
         weights.append(weight[kind, model])
         kinds.append(kind)

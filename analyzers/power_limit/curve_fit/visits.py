@@ -204,12 +204,14 @@ def _normal(values: Sequence[float], most: float) -> list[bool]:
     upwards = sorted(values)
     gap = next((i + 1 for i, (x, y) in enumerate(pairwise(upwards)) if i and y - x > most), len(upwards))
     usual = median(upwards[:gap])
-    return [abs(x - usual) <= max(most, min(abs(x - usual) for x in values)) for x in values]
+    off = [abs(x - usual) for x in values]
+    least = max(most, min(off, default=0.0))
+    return [each <= least for each in off]
 
 
 def _scatter(visits: Sequence[Sequence[float]]) -> float:
     """Return about the standard deviation of a block within its visit, whatever odd ones there are."""
     several = [of for of in visits if len(of) > 1]
-    off = [abs(x - median(of)) for of in several for x in of]
+    off = [abs(x - middle) for of in several for middle in (median(of),) for x in of]
     some = sorted(off)[sum(len(of) % 2 for of in several) :]  # a median is not off itself
     return max(LEAST_SCATTER, NORMAL * median(some)) if some else float("inf")

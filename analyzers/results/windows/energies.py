@@ -9,6 +9,7 @@ import numpy.typing as npt
 from zeus_stream.records import record
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Estimator = Literal["counter", "power", "shaped"]
 Joules = tuple[float | None, float | None, float | None, float | None, float | None]
 """An energy, its hard bounds and its 95 % interval."""
@@ -113,16 +114,10 @@ class Energies:
             )
         ]
 
-    def joules(self) -> list[list[float | None]]:
-        """Return the columns of `Energy.joules`; None where the energy is not known."""
+    def joules(self) -> list[Floats]:
+        """Return the columns of `Energy.joules`; NaN where the energy is not known."""
         every = (self.energy_uj, self.low_uj, self.high_uj, self.p2_5_uj, self.p97_5_uj)
-        return [self._joules(uj) for uj in every]
-
-    def _joules(self, uj: Ints | None) -> list[float | None]:
-        if uj is None:
-            return [None] * len(self.quality)
-        joules: list[float | None] = (uj / 1e6).tolist()
-        if not self.known.all():
-            for at in np.flatnonzero(~self.known):
-                joules[at] = None
-        return joules
+        return [
+            np.full(len(self.known), np.nan) if uj is None else np.where(self.known, uj / 1e6, np.nan)
+            for uj in every
+        ]

@@ -1,10 +1,14 @@
 """Steps that were measured together, as columns: a row object each would take most of their time. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from analyzers.results.rows import Row, WindowRow
+from analyzers.results.windows.energies import Floats, Ints
 from zeus_stream.records import record
 
 _OWNER = ("session", "run", "job", "rank", "host", "gpu")
@@ -22,20 +26,21 @@ class StepColumns:
     rank: int
     host: str
     gpu: str
-    index: tuple[int, ...]
-    begin_ns: tuple[int, ...]
-    end_ns: tuple[int, ...]
-    duration_s: tuple[float, ...]
-    energy_j: tuple[float | None, ...]
-    energy_low_j: tuple[float | None, ...]
-    energy_high_j: tuple[float | None, ...]
-    energy_p2_5_j: tuple[float | None, ...]
-    energy_p97_5_j: tuple[float | None, ...]
-    phase_coverage: tuple[float | None, ...]
-    power_limit_w: tuple[float | None, ...]
+    index: Ints
+    begin_ns: Ints
+    end_ns: Ints
+    duration_s: Floats
+    energy_j: Floats
+    """NaN, here and in the others, stands for NULL."""
+    energy_low_j: Floats
+    energy_high_j: Floats
+    energy_p2_5_j: Floats
+    energy_p97_5_j: Floats
+    phase_coverage: Floats
+    power_limit_w: Floats
     estimator: tuple[str | None, ...]
     quality: tuple[str, ...]
-    shared: tuple[bool, ...]
+    shared: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.index)
@@ -48,8 +53,18 @@ class StepColumns:
     def rows(self) -> Iterator[WindowRow]:
         """Yield each row."""
         same = self.same
-        for values in zip(*(getattr(self, name) for name in VARIED), strict=True):
+        for values in zip(*(self.values(name) for name in VARIED), strict=True):
             yield WindowRow(**same, **dict(zip(VARIED, values, strict=True)))
+
+    def values(self, name: str) -> Sequence[Any]:
+        """Return a column as rows have it."""
+        column = getattr(self, name)
+        if isinstance(column, tuple):
+            return column
+        values: list[Any] = column.tolist()
+        if column.dtype == np.float64 and np.isnan(column).any():
+            return [None if value != value else value for value in values]  # noqa: PLR0124  (it is NaN)
+        return values
 
 
 VARIED = tuple(field.name for field in fields(StepColumns) if field.name not in _OWNER)

@@ -45,6 +45,17 @@ def queries(store: StoreClient) -> Iterator[Queries]:
     queries.stop()
 
 
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreClient, Queries]]:
+    """A store for queries that are refused: each has a process of its own and leaves nothing."""
+    store = StoreClient.open(archive_at(tmp_path_factory.mktemp("bounded") / "energy.duckdb"), SETTINGS)
+    fill(store)
+    queries = Queries(store, SETTINGS)
+    yield store, queries
+    queries.stop()
+    store.close()
+
+
 def ask(queries: Queries, sql: str, *, timeout_ms: int = 300_000) -> list[dict[str, object]]:
     _, parts = queries.answer(Query(sql, 1000, timeout_ms))
     rows: list[dict[str, object]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
@@ -96,7 +107,8 @@ class Sampler(threading.Thread):
         "WITH a AS (" * 10,
     ],
 )
-def test_no_query_takes_more_than_its_memory_and_time(store: StoreClient, queries: Queries, sql: str) -> None:
+def test_no_query_takes_more_than_its_memory_and_time(bounded: tuple[StoreClient, Queries], sql: str) -> None:
+    store, queries = bounded
     sampler = Sampler(store.pid)
     sampler.start()
     began = time.monotonic()

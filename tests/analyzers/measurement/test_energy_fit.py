@@ -9,7 +9,7 @@ from analyzers.measurement.counter_kind import WINDOWS_NS, Counter
 from analyzers.measurement.energy import Energy, Meter, measure
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.fixed_energies import MAX_POINTS
-from analyzers.measurement.observation import MAX_CUTS
+from analyzers.measurement.marks.cuts import MAX_CUTS
 from analyzers.measurement.power_model import MAX_KINDS, Kinds
 from analyzers.measurement.timeline import Timeline
 from benchmarks.loads import Name, load

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import exp
 from random import Random
@@ -167,6 +168,14 @@ def test_a_search_that_runs_out_of_steps_says_that_it_is_not_sure() -> None:
     assert isinstance(bounds, Measure)  # with more steps it goes on
 
 
+@cache
+def played(number: int, seed: int, text: str) -> KnownCurve:
+    """Return a published curve that was searched. Several tests compare with it, and none changes it."""
+    curve = published(number, noise=0.01, seed=seed)
+    curve.searched(goal(text))
+    return curve
+
+
 def at_level(trials: Sequence[Trial], energy: float, time: float) -> list[Trial]:
     return [
         Trial(t.limit_mw, round(t.energy_mj * energy), round(t.duration_ns * time), t.steps) for t in trials
@@ -179,8 +188,7 @@ def at_level(trials: Sequence[Trial], energy: float, time: float) -> list[Trial]
 def test_what_is_remembered_rightly_is_confirmed_by_a_few_visits(text: str, level: float) -> None:
     before, after, excesses = [], [], []
     for number in range(0, len(CURVES), 2):
-        first = published(number, noise=0.01, seed=100 + number)
-        first.searched(goal(text))
+        first = played(number, 100 + number, text)
         curve = published(number, noise=0.01, seed=number)
         chosen = curve.searched(goal(text), at_level(first.measured, level, level))
         assert chosen.remembered is not None
@@ -197,10 +205,8 @@ def test_what_is_remembered_rightly_is_confirmed_by_a_few_visits(text: str, leve
 def test_what_is_remembered_wrongly_costs_little(text: str) -> None:
     more, excesses = [], []
     for number in range(0, len(CURVES), 2):
-        other = published(next(o for o in range(number + 1, 99) if same_model(o, number)), noise=0.01)
-        other.searched(goal(text))
-        plain, curve = (published(number, noise=0.01, seed=number) for _ in range(2))
-        plain.searched(goal(text))
+        other = played(next(o for o in range(number + 1, 99) if same_model(o, number)), 0, text)
+        plain, curve = played(number, number, text), published(number, noise=0.01, seed=number)
         chosen = curve.searched(goal(text), other.measured)
         more.append(len(curve.visits) - len(plain.visits))
         excesses.append(curve.excess(chosen.limit_mw, goal(text)))
@@ -339,8 +345,8 @@ def test_whatever_is_remembered_no_limit_is_kept_that_was_measured_to_be_worse(
 def test_what_was_measured_at_limits_that_cannot_be_had_any_longer_is_left_out(
     number: int, text: str
 ) -> None:
-    curve = published(number, noise=0.01)
-    chosen = curve.searched(goal(text))
+    curve = played(number, 0, text)
+    chosen = advise(curve.limits, 1, goal(text), curve.visits)
     left = tuple(limit for limit in curve.limits if limit != chosen.limit_mw)
     assert advise(left, 1, goal(text), curve.visits).limit_mw in left
 

@@ -54,6 +54,8 @@ def test_energy_is_the_draw_of_each_stretch_for_as_long_as_it_lasts() -> None:
         10 * V100.idle_mw + 10 * squad.power_mw(250_000) + 10 * squad.power_mw(125_000) + 5 * V100.idle_mw
     )
     assert gpu.energy_pj(START_NS, START_NS + 35 * MS) == by_hand * MS
+    parts = (gpu.energy_pj(at, at + MS) for at in range(START_NS, START_NS + 35 * MS, MS))
+    assert sum(parts) == by_hand * MS
     assert gpu.busy_ns(START_NS, START_NS + 35 * MS) == 20 * MS
 
 

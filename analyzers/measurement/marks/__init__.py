@@ -1,0 +1,1 @@
+"""Marks of events: where they cut the time of a GPU into parts."""
