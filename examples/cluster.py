@@ -11,15 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres
 
 T = TypeVar("T")
+Archiver: TypeAlias = "subprocess.Popen[bytes]"
 HOSTS = ("north", "east", "south")
 GPUS = 16
 SHARDS = 4
@@ -73,6 +74,11 @@ def answer(*arguments: str) -> str:
         zeus_stream(*arguments, "--format", "csv"), check=False, capture_output=True, text=True
     )
     return "".join(done.stdout.splitlines(keepends=True)[1:])
+
+
+def holding(archivers: Iterable[Archiver], parts: str) -> list[Archiver]:
+    """Return the archivers that hold parts. ``parts``: as `lake status` lists them."""
+    return [each for each in archivers if f'/{each.pid}"' in parts]
 
 
 def wait_for(condition: Callable[[], T]) -> T:
@@ -151,8 +157,7 @@ def main() -> None:
         show("Who archives and who decides:", *site)
         print("\nKills an analyzer while it searches, and an archiver. The others take over.", flush=True)
         cluster.analyzers[searching[0][0]][0].kill()
-        held = answer("lake", "status", *feed)
-        next(each for each in archivers if f"/{each.pid}," in held).kill()
+        wait_for(lambda: holding(archivers, answer("lake", "status", *feed)))[0].kill()
         decided = ("lake", "sql", DECISIONS)
         wait_for(lambda: len(answer(*decided).splitlines()) >= len(HOSTS))
         show("Who archives and who decides now:", *site)

@@ -107,7 +107,9 @@ def _keep(dsn: str, settings: Settings, wall_ns: int, renew: Callable[[], bool])
                 connection.execute(statement)
         for call in HOUSEKEEPING:
             if not renew():
-                raise RefusedError("lake: could not be kept to the end: another process does so now.")
+                raise RefusedError(
+                    "lake: could not be kept to the end: another process does so now. Wait for its end."
+                )
             try:
                 connection.execute(call)
             except duckdb.Error as wrong:
