@@ -61,8 +61,8 @@ def observe(
     """
     last = state.last
     if sample == last and after_ns - state.published_ns < heartbeat_ns:  # as at most reads
-        same = state.published_ns, state.changed_ns, state.intervals_ns, state.period_ns
-        return State(sample, before_ns, *same), None
+        intervals_ns, period_ns = state.intervals_ns, state.period_ns
+        return State(sample, before_ns, state.published_ns, state.changed_ns, intervals_ns, period_ns), None
     seen = _compare(last, sample)
     fresh = last is not None and _figure(sample) != _figure(last)
     changed = seen in (Seen.CHANGED, Seen.RESET) or (seen == Seen.POWER and fresh)

@@ -46,15 +46,17 @@ class _Entry:
     """A device and what its thread knows of it."""
 
     polled: Polled
-    due_ns: int = 0
+    number: int
+    """Its own: it orders devices that are due at the same time."""
     slow: int = 0
     """Slow reads in a row."""
     alone_until_ns: int = 0
     at_once: bool = False
     """To be read again after the read that is under way."""
 
-    def __lt__(self, other: "_Entry") -> bool:
-        return self.due_ns < other.due_ns
+
+_Due = tuple[int, int, _Entry]
+"""When a device is due, ns, its number, and the device: tuples are compared without a call of Python code."""
 
 
 class _Turns:
@@ -63,7 +65,7 @@ class _Turns:
     def __init__(
         self,
         mutex: threading.Lock,
-        entries: list[_Entry],
+        entries: list[_Due],
         after: Callable[["_Turns", _Entry, int | None, int], None],
     ) -> None:
         """``after``: called after each read with when the next is due, and the end of this one."""
@@ -93,8 +95,8 @@ class _Turns:
                     self._after(self, entry, due_ns, now_ns)
                 if self.ended:
                     return
-                due_ns = self.entries[0].due_ns if self.entries else None
-                entry = None if due_ns is None or due_ns > until_ns else heappop(self.entries)
+                due_ns = self.entries[0][0] if self.entries else None
+                entry = None if due_ns is None or due_ns > until_ns else heappop(self.entries)[2]
                 self.reading, self.since_ns = entry, now_ns
             if entry is not None:
                 due_ns = entry.polled.poll()
@@ -122,6 +124,7 @@ class Poller:
         """``alone_ns``: for how long a device that was slow has a thread of its own."""
         self._alone_ns = alone_ns
         self._mutex = threading.Lock()
+        self._added = 0
         self._threads: list[_Turns] = []
         """First the one that all devices share."""
 
@@ -136,7 +139,8 @@ class Poller:
             if not self._threads:
                 self._threads.append(self._start([]))
             shared = self._threads[0]
-            heappush(shared.entries, _Entry(polled))
+            self._added += 1
+            heappush(shared.entries, (0, self._added, _Entry(polled, self._added)))
         shared.ring()
 
     def read_now(self, polled: Polled) -> None:
@@ -145,9 +149,10 @@ class Poller:
             for each in self._threads:
                 if each.reading is not None and each.reading.polled is polled:
                     each.reading.at_once = True
-                for entry in each.entries:
-                    if entry.polled is polled:
-                        entry.due_ns = 0
+                each.entries = [
+                    (0 if entry.polled is polled else due_ns, number, entry)
+                    for due_ns, number, entry in each.entries
+                ]
                 heapify(each.entries)
                 each.ring()
 
@@ -175,7 +180,7 @@ class Poller:
             each.thread.join(timeout_s)
         return not any(each.thread.is_alive() for each in threads)
 
-    def _start(self, entries: Iterable[_Entry]) -> _Turns:
+    def _start(self, entries: Iterable[_Due]) -> _Turns:
         turns = _Turns(self._mutex, list(entries), self._after)
         turns.thread.start()
         return turns
@@ -202,5 +207,5 @@ class Poller:
             turns = self._threads[0]
             turns.ring()
         if due_ns is not None:
-            entry.due_ns, entry.at_once = 0 if entry.at_once else due_ns, False
-            heappush(turns.entries, entry)
+            heappush(turns.entries, (0 if entry.at_once else due_ns, entry.number, entry))
+            entry.at_once = False

@@ -18,6 +18,7 @@ from zeus_stream.cli.options import (
     json_option,
     output_options,
     settings_options,
+    without_numpy_threads,
 )
 from zeus_stream.errors import RefusedError
 from zeus_stream.paths import claim, places
@@ -175,7 +176,7 @@ def report(
     zeus-stream report --since 7d --html week.html --svg charts
     zeus-stream report --since 2026-05-01 --until 2026-06-01 --json
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts as many threads as there are cores
+    without_numpy_threads()
     from zeus_stream.cli.screens.archive_source import answering
 
     files = html or svg or png
@@ -269,6 +270,7 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
     With --select: show what another selector would have chosen from the same measurements. The archive is
     only read, also while the analyzer runs. The exit code is 1 if a decision differs.
     """
+    without_numpy_threads()  # as the analyzer does
     from analyzers import replay as archive_replay
     from analyzers.state_files import calibrations
     from zeus_stream.reports.tables import write

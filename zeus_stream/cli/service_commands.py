@@ -18,6 +18,7 @@ from zeus_stream.cli.options import (
     ask_sql,
     json_option,
     settings_options,
+    without_numpy_threads,
 )
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
 from zeus_stream.paths import holder, places, prepare
@@ -40,6 +41,7 @@ def collect(settings: Settings, *, parent_pid: int | None) -> None:
     """
     _end_with(parent_pid)
     _set_niceness(settings.nice, "collector")
+    without_numpy_threads()
     from collectors.devices.registry import open_bus
     from collectors.service import collect as service
     from collectors.service import host_name
@@ -55,6 +57,7 @@ def analyze(settings: Settings, *, parent_pid: int | None) -> None:
     """Start the analyzer: archive what collectors send, choose power limits, answer SQL."""
     _end_with(parent_pid)
     _set_niceness(settings.nice, "analyzer")
+    without_numpy_threads()
     service = _analyzer_of(settings)
     _serve(lambda started: service(settings, environ=os.environ, started=started), "analyzer")
 
