@@ -19,7 +19,7 @@ from zeus_stream.paths import places
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.reports.archive_file import open_archive
 
-DEVICE = "simulated:a100x4,seed=1"
+DEVICE, STAGES = "simulated:a100x2,seed=1", 2
 BEGAN = "SELECT number FROM plans WHERE state IN ('followed', 'replaced') ORDER BY number"
 """A plan that was replaced on a busy host has been followed as well."""
 PLANS = "SELECT * FROM plans ORDER BY number"
@@ -38,7 +38,16 @@ def training(directory: Path, *arguments: str) -> Iterator["subprocess.Popen[str
         [
             *(sys.executable, "-m", "zeus_stream", "run", "--device", DEVICE, *arguments, "--"),
             *(sys.executable, str(ROOT / "examples" / "pipeline.py")),
-            *("--iterations", "100000", "--work-ms", "6", "--end-when", str(directory / "end")),
+            *(
+                "--iterations",
+                "100000",
+                "--work-ms",
+                "6",
+                "--stages",
+                str(STAGES),
+                "--end-when",
+                str(directory / "end"),
+            ),
         ],
         env=environment(directory),
         stderr=subprocess.PIPE,
@@ -64,10 +73,10 @@ def test_a_pipeline_is_profiled_and_planned_while_it_trains_and_its_clocks_retur
             assert process.returncode == 0, err
         archive = open_archive(directory / "energy.duckdb")
         [profiled] = archive.sql("SELECT * FROM pipelines").to_pylist()
-        assert (profiled["stages"], profiled["micro_batches"], profiled["replicas"]) == (4, 8, 1)
+        assert (profiled["stages"], profiled["micro_batches"], profiled["replicas"]) == (STAGES, 8, 1)
         assert profiled["reason"].endswith("has ended")
         kinds = archive.sql("SELECT DISTINCT stage, kind FROM instructions").to_pylist()
-        assert len(kinds) == 8
+        assert len(kinds) == 2 * STAGES
         points = archive.sql("SELECT * FROM plan_points ORDER BY slowdown").to_pylist()
         assert points[0]["time_s"] <= points[0]["unplanned_s"] * BUSY
         energies_j = [point["energy_j"] for point in points]
@@ -76,8 +85,8 @@ def test_a_pipeline_is_profiled_and_planned_while_it_trains_and_its_clocks_retur
         assert plan["first_iteration"] is not None, "every collector had the plan"
         assert plan["promised_j"] <= plan["unplanned_j"] * BUSY
         commands = archive.sql(COMMANDS).to_pylist()
-        assert {"plan": began, "applied": 8, "gpus": 4} in commands, "offered, then begun"
+        assert {"plan": began, "applied": 2 * STAGES, "gpus": STAGES} in commands, "offered, then begun"
         bus = SimulatedBus.parse(DEVICE, directory)
-        assert [gpu.locked_mhz("graphics_clock") for gpu in bus.discover()] == [UNLOCKED] * 4
+        assert [gpu.locked_mhz("graphics_clock") for gpu in bus.discover()] == [UNLOCKED] * STAGES
         bus.close()
         assert not list((directory / "restore").glob("*.json"))

@@ -7,14 +7,14 @@ import pytest
 from tests.simulation.troubled_world import TroubledWorld, run
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(12))
 def test_through_all_trouble_every_event_is_archived_once_and_every_limit_returns(seed: int) -> None:
     report = run(seed)
     assert report.archived > 100
     assert report.windows > 50
 
 
-@pytest.mark.parametrize("seed", [0, 39])  # 39: an open run goes on in a new log
+@pytest.mark.parametrize("seed", [39])  # an open run goes on in a new log
 def test_the_real_archive_stores_all_of_it_once_and_replays_it_through_kills_of_the_analyzer(
     seed: int,
 ) -> None:

@@ -37,7 +37,7 @@ def decided(world: World) -> World:
 @pytest.mark.parametrize(
     ("model", "workload", "step_s", "selector"),
     [
-        ("v100", "imagenet", 0.005, "energy"),
+        ("v100", "imagenet", 0.01, "energy"),
         ("v100", "imagenet", 0.02, "cost:0.5"),
         ("v100", "imagenet", 0.02, "slowdown:1.2"),
         ("a40", "cifar100", 0.05, "energy"),

@@ -1,10 +1,8 @@
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import venv
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 
 from tests.waiting import until
 from tests.zeus_stream.cli.test_main import said
-from tests.zeus_stream.conftest import ROOT, SCRIPT, SIMULATED, Cli
+from tests.zeus_stream.conftest import ROOT, SIMULATED, Cli
 from zeus_stream.cli.run_training import as_environment
 from zeus_stream.paths import holder
 from zeus_stream.settings import Settings, load
@@ -27,12 +25,6 @@ def test_settings_survive_the_environment() -> None:
     assert len(as_environment(settings)) == len(
         [value for value in asdict(settings).values() if value is not None]
     )
-
-
-def test_a_command_that_publishes_nothing_is_told_the_one_line(zeus: Cli) -> None:
-    completed = zeus("run", "--device", SIMULATED, "--", sys.executable, "-c", "print(1); exit(3)")
-    assert (completed.returncode, completed.stdout) == (3, "1\n")
-    assert "zeus_stream.steps(" in completed.stderr
 
 
 def test_a_signal_reaches_the_command_and_its_code_comes_back(zeus: Cli) -> None:
@@ -75,30 +67,6 @@ def test_one_sigint_to_the_process_group_reaches_the_script_once(zeus: Cli) -> N
     assert out == "1\n"
 
 
-def test_a_python_without_the_package_is_named(zeus: Cli) -> None:
-    bare = zeus.directory / "bare"
-    venv.create(bare, symlinks=True)
-    python = str(bare / "bin" / "python")
-    script = zeus.directory / "train.py"
-    script.write_text("import zeus_stream\n", encoding="utf-8")
-    completed = zeus("run", "--device", SIMULATED, "--", python, str(script), PYTHONPATH="")
-    assert completed.returncode == 1
-    assert f"{python} has no package zeus_stream." in completed.stderr
-
-
-def test_services_that_run_already_are_used_and_left_running(zeus: Cli) -> None:
-    script = zeus.directory / "train.py"
-    script.write_text(SCRIPT, encoding="utf-8")
-    with zeus.start("collect", "--device", SIMULATED) as collector:
-        try:
-            completed = zeus("run", "--device", "nvml", "--", sys.executable, str(script), "8")
-            assert completed.returncode == 0, completed.stderr
-            assert "8 steps" in completed.stderr
-            assert holder(zeus.directory / "collector.lock") == collector.pid
-        finally:
-            collector.terminate()
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -136,17 +104,6 @@ def test_a_service_that_cannot_start_does_not_stop_the_training(zeus: Cli) -> No
     assert (completed.returncode, completed.stdout) == (3, "trained\n")
     assert "notes.txt" in completed.stderr
     assert "The command runs unmeasured." in completed.stderr
-
-
-def test_a_command_that_fails_is_stored_and_reported_as_failed(zeus: Cli) -> None:
-    script = zeus.directory / "train.py"
-    script.write_text(SCRIPT + "raise ValueError('no such file')\n", encoding="utf-8")
-    completed = zeus("run", "--device", SIMULATED, "--select", "none", "--", sys.executable, str(script), "8")
-    assert completed.returncode == 1
-    assert re.search(r"^failed +exit code 1: ValueError: no such file", completed.stderr, re.MULTILINE)
-    run = json.loads(zeus("report", "--json").stdout)
-    assert run["command_ended_how"] == "exit code 1"
-    assert run["ended_how"] == "ValueError: no such file"
 
 
 def test_the_example_learns_and_is_measured(zeus: Cli) -> None:

@@ -1,0 +1,66 @@
+"""Commands under ``zeus-stream run`` beside services that run already: they start nothing."""
+
+import json
+import re
+import sys
+import venv
+from collections.abc import Iterator
+
+import pytest
+
+from tests.directories import short_directory
+from tests.zeus_stream.cli.test_main import serving
+from tests.zeus_stream.conftest import SCRIPT, SIMULATED, Cli
+from zeus_stream.paths import holder
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Cli]:
+    """A setup whose collector and analyzer run, for tests that are not about starting them."""
+    with short_directory() as directory:
+        zeus = Cli(directory)
+        with (
+            serving(zeus, "collect", "--device", SIMULATED),
+            serving(zeus, "analyze", "--select", "none"),
+        ):
+            yield zeus
+
+
+def test_a_command_that_publishes_nothing_is_told_the_one_line(site: Cli) -> None:
+    completed = site("run", "--device", SIMULATED, "--", sys.executable, "-c", "print(1); exit(3)")
+    assert (completed.returncode, completed.stdout) == (3, "1\n")
+    assert "zeus_stream.steps(" in completed.stderr
+
+
+def test_a_python_without_the_package_is_named(site: Cli) -> None:
+    bare = site.directory / "bare"
+    venv.create(bare, symlinks=True)
+    python = str(bare / "bin" / "python")
+    script = site.directory / "bare.py"
+    script.write_text("import zeus_stream\n", encoding="utf-8")
+    completed = site("run", "--device", SIMULATED, "--", python, str(script), PYTHONPATH="")
+    assert completed.returncode == 1
+    assert f"{python} has no package zeus_stream." in completed.stderr
+
+
+def test_services_that_run_already_are_used_and_left_running(site: Cli) -> None:
+    script = site.directory / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    locks = [site.directory / f"{process}.lock" for process in ("collector", "analyzer")]
+    before = [holder(lock) for lock in locks]
+    assert None not in before
+    completed = site("run", "--device", "nvml", "--", sys.executable, str(script), "8")
+    assert completed.returncode == 0, completed.stderr
+    assert "8 steps" in completed.stderr
+    assert [holder(lock) for lock in locks] == before
+
+
+def test_a_command_that_fails_is_stored_and_reported_as_failed(site: Cli) -> None:
+    script = site.directory / "fails.py"
+    script.write_text(SCRIPT + "raise ValueError('no such file')\n", encoding="utf-8")
+    completed = site("run", "--device", SIMULATED, "--select", "none", "--", sys.executable, str(script), "8")
+    assert completed.returncode == 1
+    assert re.search(r"^failed +exit code 1: ValueError: no such file", completed.stderr, re.MULTILINE)
+    run = json.loads(site("report", "--json").stdout)
+    assert run["command_ended_how"] == "exit code 1"
+    assert run["ended_how"] == "ValueError: no such file"
