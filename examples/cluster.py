@@ -11,15 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres
 
 T = TypeVar("T")
+Archiver: TypeAlias = "subprocess.Popen[bytes]"
 HOSTS = ("north", "east", "south")
 GPUS = 16
 SHARDS = 4
@@ -55,9 +56,15 @@ def zeus_stream(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "zeus_stream", *arguments]
 
 
+def quoted(word: str) -> str:
+    """Return a word as a shell takes it; queries have neither `$` nor a backslash."""
+    return '"' + word.strip().replace('"', '\\"') + '"'
+
+
 def show(what: str, *arguments: str) -> None:
     """Run a command, and show it with its output."""
-    print(f"\n{what}\n$ zeus-stream {arguments[0]} {arguments[1]}", flush=True)
+    words = [quoted(word) if " " in word else word for word in arguments]
+    print(f"\n{what}\n$ zeus-stream {' '.join(words)}", flush=True)
     subprocess.run(zeus_stream(*arguments), check=True)  # noqa: S603  (our own commands)
 
 
@@ -67,6 +74,11 @@ def answer(*arguments: str) -> str:
         zeus_stream(*arguments, "--format", "csv"), check=False, capture_output=True, text=True
     )
     return "".join(done.stdout.splitlines(keepends=True)[1:])
+
+
+def holding(archivers: Iterable[Archiver], parts: str) -> list[Archiver]:
+    """Return the archivers that hold parts. ``parts``: as `lake status` lists them."""
+    return [each for each in archivers if f'/{each.pid}"' in parts]
 
 
 def wait_for(condition: Callable[[], T]) -> T:
@@ -85,7 +97,8 @@ class Cluster:
     def __init__(self, running: ExitStack) -> None:
         self._running = running
         print("Starts PostgreSQL and NATS.", flush=True)
-        self.dsn = running.enter_context(postgres()).make("lake")
+        self.dsn = os.environ["ZEUS_STREAM_LAKE"] = running.enter_context(postgres()).make("lake")
+        print(f'\n$ export ZEUS_STREAM_LAKE="{self.dsn}"', flush=True)
         self.feed = ("--broker", running.enter_context(nats()).url, "--site", "demo")
         self.analyzers: list[tuple[subprocess.Popen[bytes], Path]] = []
 
@@ -125,14 +138,14 @@ def main() -> None:
         cluster = Cluster(running)
         data = running.enter_context(tempfile.TemporaryDirectory())
         dsn, feed = cluster.dsn, cluster.feed
-        show("Makes the lake.", "lake", "create", "--lake", dsn, "--data", data)
+        show("Makes the lake.", "lake", "create", "--data", data)
         hosts = {host: cluster.directory() for host in HOSTS}
         for host, where in hosts.items():
             cluster.start("-m", "zeus_stream", "collect", "--host", host, "--device", f"simulated:a40x{GPUS}",
                           "--cpu", "off", *feed, where=where)  # fmt: skip
-        archiver, _ = (cluster.start("-m", "zeus_stream", "archive", "--lake", dsn, *feed) for _ in range(2))
+        archivers = [cluster.start("-m", "zeus_stream", "archive", *feed) for _ in range(2)]
         print(f"\n{len(HOSTS)} collectors with {GPUS} GPUs each, and 2 archivers, are running.", flush=True)
-        wait_for(lambda: int(answer("lake", "sql", "--lake", dsn, COUNT) or 0) >= len(HOSTS))
+        wait_for(lambda: int(answer("lake", "sql", COUNT) or 0) >= len(HOSTS))
 
         for _ in range(2):
             cluster.analyze()
@@ -140,18 +153,22 @@ def main() -> None:
             cluster.start("-c", TRAINER, f"training-{host}", where=where)
         print("\n2 analyzers share the jobs of 3 trainings, one on each host.", flush=True)
         searching = wait_for(lambda: cluster.answers("SELECT command FROM commands"))
-        site = ("status", "--whole-site", "--lake", dsn, "--lease-database", dsn, *feed)
+        site = ("status", "--whole-site", "--lease-database", dsn, *feed)
         show("Who archives and who decides:", *site)
         print("\nKills an analyzer while it searches, and an archiver. The others take over.", flush=True)
         cluster.analyzers[searching[0][0]][0].kill()
-        archiver.kill()
-        decided = ("lake", "sql", "--lake", dsn, DECISIONS)
+        wait_for(lambda: holding(archivers, answer("lake", "status", *feed)))[0].kill()
+        decided = ("lake", "sql", DECISIONS)
         wait_for(lambda: len(answer(*decided).splitlines()) >= len(HOSTS))
         show("Who archives and who decides now:", *site)
         show("Decisions of all analyzers, before and after the take-over:", *decided)
-        show("Steps, each once:", "lake", "sql", "--lake", dsn, STEPS)
-        show("Energy by host:", "lake", "sql", "--lake", dsn, BY_HOST)
-        show("Each reading once:", "lake", "sql", "--lake", dsn, ONCE)
+        show("Steps, each once:", "lake", "sql", STEPS)
+        show("Energy by host:", "lake", "sql", BY_HOST)
+        show("Each reading once:", "lake", "sql", ONCE)
+        print(
+            "\nEnds, and removes all of it. docs/how-to/cluster.md has the commands for real hosts.",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from zeus_stream.records import record
 TTL_S = 10.0
 """A holder that was silent for so long may be replaced."""
 
+KEEPER = "keeper"
+"""The name under which `zeus-stream lake keep` is held."""
 ROWS = "rows"
 """The part whose holder takes rows out of the outbox."""
 
@@ -107,6 +109,14 @@ class Holders:
             )
         return done.rowcount == 1
 
+    def release(self, held: Held) -> None:
+        """Give a part up: another process may take it at once."""
+        with self._working() as connection:
+            connection.execute(
+                "UPDATE zs.holders SET until = now() - interval '1 ms' WHERE name = %s AND epoch = %s",
+                (held.name, held.epoch),
+            )
+
     def rewind(self, held: Held) -> None:
         """Begin the stream of a part again: the broker has lost it. The logs' positions stay."""
         with self._working() as connection:
@@ -144,13 +154,14 @@ class Holders:
         return row[0] if row else 0
 
     def parts(self) -> list[Part]:
-        """Return all parts, by name."""
+        """Return all parts that archivers hold or held, by name."""
         with self._working() as connection:
             rows = connection.execute(
                 """
                 SELECT name, holder, epoch, next, extract(epoch FROM now() - until)::float8 FROM zs.holders
-                ORDER BY name
-                """
+                WHERE name <> %s ORDER BY name
+                """,
+                (KEEPER,),
             ).fetchall()
         return [
             Part(name=name, holder=holder, epoch=epoch, next=number, silent_s=over_s + TTL_S)

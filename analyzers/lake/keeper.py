@@ -3,8 +3,8 @@
 One process does it, as holder of ``keeper``. What it does may be done twice without harm.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import duckdb
@@ -15,11 +15,12 @@ from analyzers.archive.replay_source import Log
 from analyzers.archive.rollups.retention import Retained
 from analyzers.archive.store import Ages
 from analyzers.lake.catalog import LAKE, attach, check, why
-from analyzers.lake.holders import Holders
+from analyzers.lake.holders import KEEPER, Holders
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
-KEEPER = "keeper"
+HELD_S = 600.0
+"""A keeper that did not go on to its next step for so long is replaced."""
 MERGED_FILES = 1000
 """At a time."""
 HOURS = """
@@ -80,24 +81,41 @@ def keep(dsn: str, settings: Settings, *, holder: str, wall_ns: int) -> dict[str
     """
     holders = Holders(dsn)
     try:
-        if holders.take(KEEPER, holder, ttl_s=600) is None:
-            raise RefusedError("lake: could not be kept: another process does so. Wait until it has ended.")
-        connection = attach(dsn, settings)
+        held = holders.take(KEEPER, holder, ttl_s=HELD_S)
+        if held is None:
+            raise RefusedError(
+                "lake: could not be kept: another process does so. Wait until it has ended; one that was"
+                f" killed is replaced after {HELD_S / 60:.0f} minutes."
+            )
         try:
-            check(connection)
-            removed = Keeper(connection).prune(Ages.of(settings), wall_ns)
-            with storing(connection, "lake: hours could not be added up"):
-                for statement in (*HOURS.split(";"), LAST_POSITIONS):
-                    connection.execute(statement)
-            for call in HOUSEKEEPING:
-                try:
-                    connection.execute(call)
-                except duckdb.Error as wrong:
-                    raise StorageError(
-                        f"lake: could not be tidied: {why(str(wrong))} Run `zeus-stream lake keep` again."
-                    ) from wrong
+            removed = _keep(dsn, settings, wall_ns, lambda: holders.renew(held, ttl_s=HELD_S))
         finally:
-            connection.close()
+            with suppress(StorageError):  # then it ends by its time
+                holders.release(held)
     finally:
         holders.close()
+    return removed
+
+
+def _keep(dsn: str, settings: Settings, wall_ns: int, renew: Callable[[], bool]) -> dict[str, int]:
+    connection = attach(dsn, settings)
+    try:
+        check(connection)
+        removed = Keeper(connection).prune(Ages.of(settings), wall_ns)
+        with storing(connection, "lake: hours could not be added up"):
+            for statement in (*HOURS.split(";"), LAST_POSITIONS):
+                connection.execute(statement)
+        for call in HOUSEKEEPING:
+            if not renew():
+                raise RefusedError(
+                    "lake: could not be kept to the end: another process does so now. Wait for its end."
+                )
+            try:
+                connection.execute(call)
+            except duckdb.Error as wrong:
+                raise StorageError(
+                    f"lake: could not be tidied: {why(str(wrong))} Run `zeus-stream lake keep` again."
+                ) from wrong
+    finally:
+        connection.close()
     return removed

@@ -16,7 +16,7 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.opening import Connection, Reader
 from analyzers.lake import catalog, keeper
-from analyzers.lake.holders import TTL_S, Holders
+from analyzers.lake.holders import KEEPER, TTL_S, Holders
 from analyzers.lake.lake_archive import LakeArchive
 from analyzers.lake.renewal import Renewal
 from tests.analyzers.archives import BOOTED_NS, HOST, LOG, SECOND, frame, frames, readings, rows
@@ -324,9 +324,20 @@ def test_the_keeper_removes_by_age_and_adds_up_hours(lake: str) -> None:
     removed = keeper.keep(lake, SETTINGS, holder="k", wall_ns=BOOTED_NS + late_ns)
     assert removed["seconds"] > 200
     assert ask(lake, "SELECT round(sum(energy_j), 3) FROM hours") == by_minute
-    with pytest.raises(RefusedError, match="another process does so"):
-        keeper.keep(lake, SETTINGS, holder="other", wall_ns=BOOTED_NS)
     assert ask(lake, "SELECT DISTINCT host FROM hours") == [(HOST,)]
+
+
+def test_two_keepers_at_a_time_are_refused_and_one_after_the_other_are_not(lake: str) -> None:
+    holders = Holders(lake)
+    held = holders.take(KEEPER, "first", ttl_s=600)
+    assert held is not None
+    with pytest.raises(RefusedError, match="another process does so"):
+        keeper.keep(lake, SETTINGS, holder="second", wall_ns=BOOTED_NS)
+    holders.release(held)
+    for holder in ("second", "third"):
+        keeper.keep(lake, SETTINGS, holder=holder, wall_ns=BOOTED_NS)
+    assert not holders.parts()
+    holders.close()
 
 
 @pytest.fixture(autouse=True)
