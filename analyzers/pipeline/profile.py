@@ -23,7 +23,7 @@ from zeus_stream.records import record
 
 _NORMAL_95 = 1.96
 SMOOTH_FROM = 4
-"""With so many measured clocks values are smoothed over the clock, and clocks between are options too."""
+"""With so many measured clocks power is smoothed over the clock, and clocks between are options too."""
 
 
 @record
@@ -170,8 +170,9 @@ def fit_stage(
 def combine(stages: Sequence[StageProfile], clocks_mhz: Sequence[int] = ()) -> PipelineProfile:
     """Return the profile of all stages for planning.
 
-    From SMOOTH_FROM clocks on, time is fitted as ``a + b / clock`` and power as a square of the clock. Each
-    clock of ``clocks_mhz`` within the measured span is then an option too.
+    Time is fitted as ``a + b / clock`` with a and b of at least 0: a lower clock is never faster, as plans
+    assume. From SMOOTH_FROM clocks on, power is fitted as a square of the clock, and each clock of
+    ``clocks_mhz`` within the measured span is an option too.
     """
     options: dict[StageKind, tuple[ClockOption, ...]] = {}
     for profile in stages:
@@ -192,15 +193,19 @@ def combine(stages: Sequence[StageProfile], clocks_mhz: Sequence[int] = ()) -> P
 
 
 def _options(measured: Sequence[MeasuredInstruction], clocks_mhz: Sequence[int]) -> tuple[ClockOption, ...]:
-    if len(measured) < SMOOTH_FROM:
-        return tuple(ClockOption(each.clock_mhz, each.time_s, each.energy_j) for each in measured)
     mhz = np.array([each.clock_mhz for each in measured], float)
-    time_s = np.array([each.time_s for each in measured])
-    power_w = np.array([each.energy_j for each in measured]) / time_s
     top, low = mhz[0], mhz[-1]
+    time_s = np.array([each.time_s for each in measured])
+    time_fit = non_negative_least_squares(np.column_stack([np.ones(len(mhz)), top / mhz]), time_s)
+    if len(measured) < SMOOTH_FROM:
+        times = np.polynomial.polynomial.polyval(top / mhz, time_fit)
+        return tuple(
+            ClockOption(each.clock_mhz, float(time), each.energy_j)
+            for each, time in zip(measured, times, strict=True)
+        )
+    power_w = np.array([each.energy_j for each in measured]) / time_s
     wanted = sorted({int(m) for m in mhz} | {c for c in clocks_mhz if low <= c <= top}, reverse=True)
     at = np.array(wanted, float) / top
-    time_fit = np.polynomial.polynomial.polyfit(top / mhz, time_s, 1)
     power_fit = np.polynomial.polynomial.polyfit(mhz / top, power_w, 2)
     times = np.polynomial.polynomial.polyval(1 / at, time_fit)
     powers = np.maximum(np.polynomial.polynomial.polyval(at, power_fit), 0.0)

@@ -19,7 +19,7 @@ from zeus_stream.paths import places
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.reports.archive_file import open_archive
 
-DEVICE, STAGES = "simulated:a100x2,seed=1", 2
+DEVICE, STAGES = "simulated:a100x4,seed=1", 4
 BEGAN = "SELECT number FROM plans WHERE state IN ('followed', 'replaced') ORDER BY number"
 """A plan that was replaced on a busy host has been followed as well."""
 PLANS = "SELECT * FROM plans ORDER BY number"
@@ -38,16 +38,7 @@ def training(directory: Path, *arguments: str) -> Iterator["subprocess.Popen[str
         [
             *(sys.executable, "-m", "zeus_stream", "run", "--device", DEVICE, *arguments, "--"),
             *(sys.executable, str(ROOT / "examples" / "pipeline.py")),
-            *(
-                "--iterations",
-                "100000",
-                "--work-ms",
-                "6",
-                "--stages",
-                str(STAGES),
-                "--end-when",
-                str(directory / "end"),
-            ),
+            *("--iterations", "100000", "--work-ms", "6", "--end-when", str(directory / "end")),
         ],
         env=environment(directory),
         stderr=subprocess.PIPE,
@@ -78,7 +69,7 @@ def test_a_pipeline_is_profiled_and_planned_while_it_trains_and_its_clocks_retur
         kinds = archive.sql("SELECT DISTINCT stage, kind FROM instructions").to_pylist()
         assert len(kinds) == 2 * STAGES
         points = archive.sql("SELECT * FROM plan_points ORDER BY slowdown").to_pylist()
-        assert points[0]["time_s"] <= points[0]["unplanned_s"] * BUSY
+        assert points[0]["time_s"] <= points[0]["unplanned_s"] * (1 + 1e-9)
         energies_j = [point["energy_j"] for point in points]
         assert energies_j == sorted(energies_j, reverse=True), "more time never costs more energy"
         plan = next(row for row in archive.sql(PLANS).to_pylist() if row["number"] == began)

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from analyzers.pipeline.frontier import ClockOption, ClockProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph, make_graph
 from analyzers.pipeline.plan import group_instructions, make_plan, make_plans, play, unplanned_s
-from analyzers.pipeline.profile import InstructionSpan, combine, cut_windows, fit_stage
+from analyzers.pipeline.profile import (
+    InstructionSpan,
+    MeasuredInstruction,
+    StageProfile,
+    combine,
+    cut_windows,
+    fit_stage,
+)
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
 
 CLOCKS_MHZ = tuple(range(1410, 600, -15))
@@ -222,6 +229,30 @@ def test_energies_come_out_of_windows_that_hold_several_instructions() -> None:
     assert found.waiting_w == pytest.approx(40.0, rel=1e-6)
     assert energies["forward"].energy_low_j <= 3.0 + 1e-9
     assert combine([found]).of(make_graph("1f1b", 1, 1).instructions[0])[0].time_s == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize("clocks", [3, 6])
+def test_a_lower_clock_is_never_faster_whatever_was_measured_on_a_busy_host(clocks: int) -> None:
+    measured = tuple(
+        MeasuredInstruction(
+            stage=0,
+            kind="forward",
+            chunk=0,
+            clock_mhz=1410 - 100 * place,
+            samples=3,
+            time_s=0.020 - 0.001 * place,
+            time_low_s=0.015,
+            time_high_s=0.025,
+            energy_j=4.0,
+            energy_low_j=3.5,
+            energy_high_j=4.5,
+        )
+        for place in range(clocks)
+    )
+    [options] = combine([StageProfile(measured, 90.0, 85.0, 95.0)]).options.values()
+    times_s = [each.time_s for each in options]
+    assert times_s == pytest.approx(sorted(times_s))
+    assert 0.020 - 0.001 * clocks < times_s[0] < 0.020
 
 
 def test_too_few_windows_are_refused_with_a_sentence() -> None:
