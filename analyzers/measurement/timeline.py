@@ -255,6 +255,7 @@ class Timeline:
 
         None: there is no counter, or not yet `CHECK_NS` of both without a break.
         """
+        self._read()
         if self.estimator != "counter" or not self._size:
             return None
         mid_ns = self._row(Row.MID)
