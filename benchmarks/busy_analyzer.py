@@ -59,7 +59,7 @@ class Loaded(service.Collector):
     sessions, rate, seconds = 0, 0, 0.0
     report = Path()
 
-    async def _beat(self) -> None:
+    async def _tell_time(self) -> None:
         say, ended = self._journal.say, Counter[str]()
 
         def counting(*notes: Note) -> None:
@@ -69,7 +69,7 @@ class Loaded(service.Collector):
 
         self._journal.say = counting  # type: ignore[method-assign]  # of this object alone, to count
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(super()._beat)
+            tasks.start_soon(super()._tell_time)
             tasks.start_soon(self._load)
 
     async def _load(self) -> None:
