@@ -70,7 +70,7 @@ test-scale: $(SCALE)/.installed ## test lake, broker and store with the real eng
 demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, archivers, two analyzers and SQL on a lake, on this machine
 	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py
 
-test-fast: install ## the inner loop: all tests but sweeps, without the checks; about a minute and a half on two cores
+test-fast: install ## the inner loop: all tests but sweeps, without the checks; about a minute on two cores
 	$(BIN)/python -m pytest --numprocesses $(FAST_WORKERS) --dist worksteal -m "not sweep"
 
 AXE := 4.14.1
