@@ -44,7 +44,7 @@ from collectors.status import Row, device_rows
 from zeus_stream import own_cost
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.live.answer import LiveAnswers
-from zeus_stream.package_version import package_version
+from zeus_stream.package_version import VERSION
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
 from zeus_stream.protocol.snapshots import Snapshot
@@ -246,7 +246,7 @@ class Collector:
             CollectorStarted(
                 t_ns=now.monotonic_ns,
                 incarnation=self._incarnation,
-                version=package_version(),
+                version=VERSION,
                 boot_id=boot_id(),
                 wall_ns=now.wall_ns,
                 wall_error_ns=now.error_ns,
@@ -289,7 +289,7 @@ class Collector:
             self._intake.sessions,
             self._host,
             monotonic_ns(),
-            version=package_version(),
+            version=VERSION,
             wall_ns=anchor().wall_ns,
             trouble=self._journal.trouble or self._guards.trouble or "",
             counters=[

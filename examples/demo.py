@@ -33,7 +33,7 @@ from rich.text import Text
 from zeus_stream.cli.screens.report_files import write_files
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import UnreachableError, ZeusStreamError
-from zeus_stream.package_version import package_version
+from zeus_stream.package_version import VERSION
 from zeus_stream.paths import Places, places
 from zeus_stream.reports.html.document import run_report
 from zeus_stream.reports.html.questions import last_run
@@ -331,7 +331,7 @@ def report(analyzer: Connection, out: Path, console: Console) -> None:
         console.print()
     console.rule("Next", style="dim")
     here = {"archive": out / ARCHIVE, "program": program("zeus-stream"), "python": program("python")}
-    made = run_report(analyzer.sql, last_run(analyzer.sql) or "", package_version(), {})
+    made = run_report(analyzer.sql, last_run(analyzer.sql) or "", VERSION, {})
     here["page"] = write_files(made, out / "report.html", None, None)[0] if made else "it has no run"
     console.print(FROM_HERE.format(**here), soft_wrap=True)
 

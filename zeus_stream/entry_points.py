@@ -10,9 +10,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def registered(group: str) -> "EntryPoints":
+    """Return what distributions bring to a group."""
+    from importlib.metadata import entry_points  # 25 ms, and a process that names only ours needs none
+
+    return entry_points(group=group)
+
+
 def names(group: str) -> list[str]:
     """Return the names that distributions bring to a group, in order."""
-    return sorted({point.name for point in _registered(group)})
+    return sorted({point.name for point in registered(group)})
 
 
 def load(group: str, name: str, kind: type[T], what: str, guide: str) -> T | None:
@@ -28,7 +35,7 @@ def load(group: str, name: str, kind: type[T], what: str, guide: str) -> T | Non
     Raises:
         SettingsError: it could not be imported, or is of another class.
     """
-    for point in _registered(group).select(name=name):
+    for point in registered(group).select(name=name):
         try:
             found = point.load()
         except Exception as wrong:
@@ -41,9 +48,3 @@ def load(group: str, name: str, kind: type[T], what: str, guide: str) -> T | Non
             )
         return found
     return None
-
-
-def _registered(group: str) -> "EntryPoints":
-    from importlib.metadata import entry_points  # 25 ms, and a process that names only ours needs none
-
-    return entry_points(group=group)

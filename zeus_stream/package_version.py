@@ -4,8 +4,3 @@ A service says it when it starts: to ask the installed distribution took a tenth
 """
 
 VERSION = "0.1.0"
-
-
-def package_version() -> str:
-    """Return the version of zeus-stream."""
-    return VERSION

@@ -9,7 +9,7 @@ from analyzers.power_limit.search_progress import SearchProgress
 from analyzers.results.rows import GapRow
 from zeus_stream.live.answer import blank
 from zeus_stream.live.latest import Latest
-from zeus_stream.package_version import package_version
+from zeus_stream.package_version import VERSION
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Lost, Notes
 from zeus_stream.protocol.readings import Readings
@@ -51,7 +51,7 @@ def site_head(
     )
     return blank(
         "analyzer",
-        package_version(),
+        VERSION,
         wall_ns,
         hosts,
         archive_id=archive_id,

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from zeus_stream.entry_points import names, registered
 from zeus_stream.errors import SettingsError
 from zeus_stream.records import record
 
 if TYPE_CHECKING:
-    from importlib import metadata
+    from importlib.metadata import EntryPoint
 
 GROUP = "zeus_stream.selectors"
 """Entry points of packages that add selectors."""
@@ -246,18 +247,12 @@ def _unnamed(text: str) -> Selector:
 # ---- selectors of other packages -----------------------------------------------------------------------
 
 
-def _plugin(name: str) -> "metadata.EntryPoint | None":
+def _plugin(name: str) -> "EntryPoint | None":
     """Return the entry point of an installed package that registers a name; the first, if there are two."""
-    return next(iter(_registered().select(name=name)), None) if name else None
+    return next(iter(registered(GROUP).select(name=name)), None) if name else None
 
 
-def _registered() -> "metadata.EntryPoints":
-    from importlib import metadata  # 25 ms of each start, which only selectors of others need
-
-    return metadata.entry_points(group=GROUP)
-
-
-def _of_plugin(text: str, plugin: "metadata.EntryPoint", value: str | None) -> Selector:
+def _of_plugin(text: str, plugin: "EntryPoint", value: str | None) -> Selector:
     """Return the selector that a package makes of a value: a function as for MODULE:FUNCTION."""
     try:
         choose = plugin.load()(value)
@@ -320,7 +315,7 @@ def _number(value: str | None, expected: str, least: float, most: float) -> floa
 
 
 def _wrong(text: str, why: str) -> SettingsError:
-    installed = sorted({plugin.name for plugin in _registered()})
+    installed = names(GROUP)
     there = ", ".join([*(entry.usage for entry in BUILT_IN.values()), *installed])
     return SettingsError(
         f"select = {text!r}: could not be understood: {why}."

@@ -1,4 +1,4 @@
-"""What a command waits for: its row alone, or all that waits. The archive is a real one."""
+"""A command waits for its row alone, or for all that waits. The archive is a real one."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

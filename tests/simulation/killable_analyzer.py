@@ -41,7 +41,7 @@ class Analyzer(Process):
         self._unanswered: dict[str, SetControl | ReleaseControl] = {}
         self._to_interpret: list[tuple[Frame, Body]] = []
         self._interpreted: dict[str, int] = {}
-        """How far each log is interpreted since rows were put last."""
+        """By log, the offset that is interpreted next, since rows were put last."""
         for page in world.archive.to_replay():
             self._interpret(page, replaying=True)
         self._tick()

@@ -16,7 +16,7 @@ from analyzers.measurement.timeline import Timeline
 EDGE_NS = 2_000_000
 """A change of kind is over."""
 BRIEF_NS = 200_000
-"""What lasts less is left out: a step that begins as soon as the last has ended follows it without a gap."""
+"""Briefer states are left out: a step that begins as soon as the last has ended follows it without a gap."""
 MAX_CUTS = 4_096
 
 
@@ -27,7 +27,7 @@ class Parts:
     begin: Floats
     length: Floats
     scale: Floats
-    """What x counts: 1 for segments (J per W), 1/length for changes (J per J)."""
+    """Units that x counts: 1 for segments (J per W), 1/length for changes (J per J)."""
     kind: Ints
     spread: Floats
     """Variance, beside that of the kind."""

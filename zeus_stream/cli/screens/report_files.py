@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_stream.errors import RefusedError, SettingsError, StorageError
-from zeus_stream.package_version import package_version
+from zeus_stream.package_version import VERSION
 from zeus_stream.reports.html.document import Report, run_report
 from zeus_stream.reports.html.questions import last_run
 from zeus_stream.settings import Settings, spelled
@@ -33,7 +33,7 @@ def write_run(
         StorageError, SettingsError: as `write_files`.
     """
     name = run or last_run(answer)
-    made = None if name is None else run_report(answer, name, package_version(), spelled(Settings()))
+    made = None if name is None else run_report(answer, name, VERSION, spelled(Settings()))
     if made is None:
         raise no_run(name)
     return write_files(made, html, svg, png)
