@@ -96,8 +96,14 @@ QUOTES = (
         "windows",
         "The energy of a step of 100 ms is off by {ours} on average; reads at its two ends, by {peer}.",
         {
-            "ours": Place("Energy of single steps", {"load": "clean", "step": "100 ms"}, "shaped"),
-            "peer": Place("Energy of single steps", {"load": "clean", "step": "100 ms"}, "direct reads"),
+            "ours": Place(
+                "Energy of single steps", {"load": "clean", "counter": "100 ms", "step": "100 ms"}, "shaped"
+            ),
+            "peer": Place(
+                "Energy of single steps",
+                {"load": "clean", "counter": "100 ms", "step": "100 ms"},
+                "direct reads",
+            ),
         },
     ),
     Quote(

@@ -19,15 +19,18 @@ MEMORY_S = 20.0
 """What is learned fades with this time constant."""
 MAX_KINDS = 24
 """Of segments and changes together; the one seen longest ago goes."""
-LATE_S = 0.0015
-"""Power comes this much late at a change of kind, until it is known better; times the change of power that is
-an energy. Each change has a lateness of its own, a rise and a fall too."""
+LAG_S, LATE_S = 0.0005, 0.0015
+"""Lateness of power at a change of kind until it is known better: mean and standard deviation. Times the
+change of power that is an energy. Each change has a lateness of its own, a rise and a fall too."""
 LATE_AGAIN_S = 0.00015
 """The same where a segment follows another of its kind."""
 FLAT = 0.1
 """A change is taken to move power by at least this part of the mean power, when its lateness is judged."""
 GAP_SPREAD = 0.1
 """A gap draws as much as the GPU at rest, give or take this part of its mean power, in the same judgement."""
+UNSTEADY = 0.2
+"""Segments of a kind may deviate by this part of its mean power, until it is known better. Too little would
+give the first refreshes too much weight in the means for as long as they are remembered."""
 TRUSTED = 10.0
 """The model is trusted as if so many refreshes had been as far off as expected."""
 OUTLIER = 25.0
@@ -135,7 +138,7 @@ class Kinds:
         unsure = np.linalg.inv(normal).astype(np.float64, copy=False)
         mean = unsure @ (self._moment[:n] + precision * centre)
         self._mean, self._unsure = mean, unsure
-        guess = np.where(change, 0.3 * self._late_s[:n] * mean_w, np.maximum(0.05 * mean, 0.01 * mean_w))
+        guess = np.where(change, 0.3 * self._late_s[:n] * mean_w, np.maximum(UNSTEADY * mean, 0.01 * mean_w))
         spread = _variance(self._spread[:n], guess, GRIDS[change.view(np.int8)])
         noise_w2s = _variance(self._flicker, np.full(2, 0.002 * mean_w), GRID_FLICKER)
         return mean, unsure, spread, np.where(change, 0.0, noise_w2s[(role == Role.REST).view(np.int8)])
@@ -149,14 +152,15 @@ class Kinds:
         role = self.role[: len(change)]
         rise_w, unsure_w = self._rises(len(change))
         moved_w = np.hypot(np.hypot(rise_w, np.minimum(unsure_w, mean_w)), FLAT * mean_w)
-        mean = np.where(change, 0.0, mean_w)
+        mean = np.where(change, -LAG_S * rise_w, mean_w)
         width = np.where(change, self._late_s[: len(change)] * moved_w, 0.6 * mean_w)
         rests = np.flatnonzero(role == Role.REST)
+        rests = rests[rests < len(self._mean)]
         for gap in np.flatnonzero(role == Role.GAP).tolist():
-            rest = [self._rest[gap]] if gap in self._rest else rests
-            weight = self._normal[rest, rest].sum()
-            if weight > 0:
-                mean[gap] = min(float(self._moment[rest].sum() / weight), mean_w)
+            rest = [self._rest[gap]] if self._rest.get(gap, MAX_KINDS) < len(self._mean) else rests
+            weight = self._normal[rest, rest]
+            if weight.any():
+                mean[gap] = min(float(self._mean[rest] @ weight / weight.sum()), mean_w)
                 width[gap] = GAP_SPREAD * mean_w
         return mean, width
 

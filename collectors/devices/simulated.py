@@ -292,13 +292,19 @@ class SimulatedDevice:
         return self._opened_ns + _ns(fault.begin_s * 1000)
 
     def _faulty(self, kind: str) -> bool:
+        return self._left_s(kind) > 0
+
+    def _left_s(self, kind: str) -> float:
+        """Return how long a fault of this kind lasts yet, s; 0 if there is none now."""
         if not self._spec.faults:
-            return False
+            return 0.0
         since_s = (self._now() - self._opened_ns) / 1e9
         faults = (fault for fault in self._spec.faults if fault.kind == kind)
-        return any(fault.begin_s <= since_s < fault.end_s for fault in faults)
+        return max((each.end_s - since_s for each in faults if each.begin_s <= since_s), default=0.0)
 
     def _answer(self, what: str) -> None:
+        if (hangs_s := self._left_s("hang")) > 0:
+            self._sleep(hangs_s)
         if self.lost:
             raise LostError(
                 f"{self.gpu}: could not {what}: the GPU is lost. It is taken up again when it returns."

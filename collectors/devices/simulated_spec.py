@@ -21,8 +21,9 @@ After ``simulated:`` come groups of equal GPUs, joined by ``+``: a model (``v100
 ``set_ms``
     How long a change of the limit or of a clock's lock blocks; it takes effect at the end.
 ``fault``
-    ``lost``, ``timeout``, ``permission`` or ``reset`` (of the counter), any number of them; ``@5`` from 5 s
-    after the bus was opened, ``@5-8`` until 8 s; for ever where it does not say. A reset is an instant.
+    ``lost``, ``timeout``, ``permission``, ``reset`` (of the counter) or ``hang`` (every call blocks until its
+    end), any number of them; ``@5`` from 5 s after the bus was opened, ``@5-8`` until 8 s; for ever where it
+    does not say. A reset is an instant, and a hang has an end.
 
 The graphics and the memory clock can be locked. The lock of the graphics clock lowers the draw and slows the
 work (`zeus_stream.simulated_gpu.workloads`); that of the memory clock changes neither.
@@ -50,7 +51,7 @@ _NUMBERS = {  # option: least, most
     "slower": (1.0, 10.0),
     "set_ms": (0.0, 60_000.0),
 }
-_FAULTS = ("lost", "timeout", "permission", "reset")
+_FAULTS = ("lost", "timeout", "permission", "reset", "hang")
 _OPTIONS = (*_NUMBERS, "kind", "seed", "power_only", "fault")
 
 
@@ -153,7 +154,7 @@ def _fault(value: str) -> Fault:
     kind, _, span = value.partition("@")
     begin, _, end = span.partition("-")
     fault = Fault(kind, float(begin or 0), float(end or "inf"))
-    if kind not in _FAULTS or not 0 <= fault.begin_s < fault.end_s:
+    if kind not in _FAULTS or not 0 <= fault.begin_s < fault.end_s or (kind == "hang" and not end):
         raise ValueError(value)
     return fault
 

@@ -198,6 +198,16 @@ def test_a_rise_and_a_fall_of_power_have_a_lateness_of_their_own(name: Name) -> 
     assert 0.9 <= np.mean(shares) <= 1.0
 
 
+def test_the_first_refreshes_of_a_load_that_scatters_do_not_weigh_too_much() -> None:
+    """A scatter of 9 % was taken for 5 % until it was known: single steps were off by 1.1 %."""
+    found = []
+    for seed in (1, 2, 3, 4):
+        played = load("noisy", 100, 200, seed)
+        steps, _ = play(played, counter(played, seed=seed))
+        found.append(np.abs(errors(steps[50:])).mean())
+    assert np.mean(found) < 0.0095
+
+
 def test_steps_without_a_gap_between_them_are_of_one_kind() -> None:
     played = load("constant", 20, 500)
     steps, meter = play(played, counter(played))

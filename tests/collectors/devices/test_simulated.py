@@ -128,6 +128,22 @@ def test_a_fault_lasts_exactly_as_long_as_it_was_ordered_to(fault: str, error: t
     lab.gpu.sample()
 
 
+def test_a_call_blocks_until_the_end_of_a_hang() -> None:
+    lab, healthy = Lab(",fault=hang@1-3"), Lab()
+    lab.at(999)
+    lab.gpu.sample()
+    assert lab.now_ns == START_NS + 999 * MS
+    for one in (lab, healthy):
+        one.load(0, 4000)
+    lab.at(1200)
+    hung_mj = lab.energy_mj()
+    assert lab.now_ns == START_NS + 3000 * MS
+    healthy.at(3000)
+    assert hung_mj == healthy.energy_mj(), "it shows the value of its end"
+    lab.gpu.sample()
+    assert lab.now_ns == START_NS + 3000 * MS
+
+
 def test_time_that_a_gpu_was_lost_is_in_its_counter_when_it_returns() -> None:
     lab, healthy = Lab(",fault=lost@1-2"), Lab()
     for one in (lab, healthy):

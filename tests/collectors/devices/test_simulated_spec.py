@@ -72,6 +72,7 @@ def test_a_window_always_fits_into_its_period(text: str, window_ms: float) -> No
         ("simulated:v100,fault=fire", "fault cannot be 'fire'"),
         ("simulated:v100,fault=lost@8-5", "fault cannot be 'lost@8-5'"),
         ("simulated:v100,fault=lost@soon", "fault cannot be 'lost@soon'"),
+        ("simulated:v100,fault=hang@5", "fault cannot be 'hang@5'"),
     ],
 )
 def test_a_wrong_text_is_told_what_is_wrong_with_it_and_how_to_write_it(text: str, why: str) -> None:
