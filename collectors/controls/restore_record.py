@@ -12,7 +12,7 @@ A record exists as long as something of ours may be in force. One that a restore
 next collector has logged it: another key, ``settled``, says how.
 
 A process that changes a device holds an exclusive flock on ``<gpu>.lock`` beside them (a record itself is
-replaced at each write), from before it reads the records until it lets go of the device: so a restorer
+replaced at its first write), from before it reads the records until it lets go of the device: so a restorer
 and a new collector take turns, and the later one sees what the earlier has done. ``time`` is for people.
 Unknown keys are ignored.
 """
@@ -21,6 +21,7 @@ import fcntl
 import json
 import os
 import time
+from errno import EIO
 from pathlib import Path
 
 from collectors.control import spell, unit, words
@@ -38,6 +39,8 @@ SUFFIXES: dict[Control, str] = {
     "power_limit": ".json",
 }
 """The first that a name ends with is its control's."""
+PLACE_BYTES = 512
+"""A record is filled up to this, a sector of a disk: a longer one never replaces it in place."""
 PATIENCE_S = 5.0
 """A restorer that holds the lock is done in less."""
 _ASK_AGAIN_S = 0.02
@@ -67,6 +70,10 @@ class RecordFile:
         """Wait for the lock at most ``patience_s``. Raises StorageError."""
         self._directory = directory
         self._gpu = gpu
+        self._on_disk: dict[Control, tuple[int, str]] = {}
+        """Found and boot id of the records that are on disk."""
+        self._unforced: set[Control] = set()
+        """Those with a later value that may not be on disk yet."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(directory / f"{gpu}.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -109,32 +116,73 @@ class RecordFile:
 
     def write(self, record: Record) -> None:
         """Replace a control's record; when this returns it outlives a power failure. Raises StorageError."""
-        suffix = unit(record.control)
-        content = {
-            "gpu": record.gpu,
-            f"found_{suffix}": record.limits.found,
-            f"confirmed_{suffix}": record.limits.confirmed,
-            f"pending_{suffix}": record.limits.pending,
-            "boot_id": record.boot_id,
-            "time": record.time,
-        }
-        if record.settled is not None:
-            content["settled"] = record.settled
-        path = self.path(record.control)
+        path, content = self.path(record.control), _spelled(record)
         new = path.with_suffix(".new")
+        self._on_disk.pop(record.control, None)
         try:
-            with new.open("w", encoding="utf-8") as file:
-                json.dump(content, file)
+            with new.open("wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             new.rename(path)
             self._sync_directory()
         except OSError as wrong:
             raise self._failure(path, "be written", wrong) from wrong
+        if len(content) == PLACE_BYTES:
+            self._on_disk[record.control] = record.limits.found, record.boot_id
+        self._unforced.discard(record.control)
+
+    def update(self, record: Record) -> None:
+        """Replace a control's record; when this returns it outlives this process. Raises StorageError.
+
+        The value found outlives a power failure. What was set does so after `force`: a restart of the host
+        ends it anyway.
+        """
+        content = _spelled(record)
+        known = self._on_disk.get(record.control) == (record.limits.found, record.boot_id)
+        if not known or len(content) > PLACE_BYTES:
+            self.write(record)
+            return
+        path = self.path(record.control)
+        try:
+            place = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if os.pwrite(place, content, 0) < len(content):
+                    raise OSError(EIO, "only a part was written")
+            finally:
+                os.close(place)
+        except FileNotFoundError:  # somebody removed it
+            self.write(record)
+        except OSError as wrong:
+            raise self._failure(path, "be written", wrong) from wrong
+        else:
+            self._unforced.add(record.control)
+
+    @property
+    def forced(self) -> bool:
+        """Every record outlives a power failure as it is."""
+        return not self._unforced
+
+    def force(self) -> None:
+        """Force to disk what `update` has written. Raises StorageError; the next update is forced then."""
+        while self._unforced:
+            control = self._unforced.pop()
+            path = self.path(control)
+            try:
+                place = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    os.fdatasync(place)
+                finally:
+                    os.close(place)
+            except OSError as wrong:
+                self._on_disk.pop(control, None)
+                raise self._failure(path, "be written", wrong) from wrong
 
     def clear(self, control: Control = "power_limit") -> None:
         """Remove a control's record: nothing of ours is in force. Raises StorageError."""
         path = self.path(control)
+        self._on_disk.pop(control, None)
+        self._unforced.discard(control)
         try:
             path.unlink(missing_ok=True)
             self._sync_directory()
@@ -158,6 +206,22 @@ class RecordFile:
             f"{path}: could not {what}: {why}. Without it nothing of {self._gpu} is changed:"
             " make room or give access; if it is broken, set the value by hand and remove it."
         )
+
+
+def _spelled(record: Record) -> bytes:
+    """Return a record as its file has it: blanks leave room for a later value."""
+    suffix = unit(record.control)
+    content = {
+        "gpu": record.gpu,
+        f"found_{suffix}": record.limits.found,
+        f"confirmed_{suffix}": record.limits.confirmed,
+        f"pending_{suffix}": record.limits.pending,
+        "boot_id": record.boot_id,
+        "time": record.time,
+    }
+    if record.settled is not None:
+        content["settled"] = record.settled
+    return json.dumps(content).encode().ljust(PLACE_BYTES - 1) + b"\n"
 
 
 def _parse(content: object, control: Control) -> Record:
