@@ -41,6 +41,8 @@ SUFFIXES: dict[Control, str] = {
 """The first that a name ends with is its control's."""
 PLACE_BYTES = 512
 """A record is filled up to this, a sector of a disk: a longer one never replaces it in place."""
+ROOM_BYTES = 1 << 20
+"""With less room on its disk a record is made again at each change, which fails when there is none."""
 PATIENCE_S = 5.0
 """A restorer that holds the lock is done in less."""
 _ASK_AGAIN_S = 0.02
@@ -147,6 +149,10 @@ class RecordFile:
         try:
             place = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
+                disk = os.fstatvfs(place)
+                if disk.f_bavail * disk.f_frsize < ROOM_BYTES:
+                    self.write(record)
+                    return
                 if os.pwrite(place, content, 0) < len(content):
                     raise OSError(EIO, "only a part was written")
             finally:
