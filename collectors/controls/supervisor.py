@@ -146,7 +146,9 @@ class Guards:
     def renew(self, renewal: RenewLeases) -> None:
         for gpu in renewal.gpus:
             if (guard := self._guards.get(gpu)) is not None:
-                self._tell_all(guard, renewal)
+                for control, guarding in guard.controls.items():
+                    if guarding.state.lease is not None:  # else there is nothing to renew
+                        self._tell(guard, control, renewal, monotonic_ns())
 
     def guard(self, gpu: str) -> Guard | None:
         """Return a device that was found."""
@@ -206,7 +208,7 @@ class Guards:
         for guard in self._guards.values():
             for control, guarding in guard.controls.items():
                 requested = guard.watch.requested_mw if control == "power_limit" else None
-                if not guarding.state.unmoved(requested):
+                if not guarding.state.unmoved(requested, now_ns):
                     self._tell(guard, control, lease_messages.Beat(requested), now_ns)
         return self._poller.check(now_ns)
 
