@@ -120,9 +120,7 @@ class Guards:
     @property
     def leases(self) -> int:
         """Return the number of controls that are held under a lease."""
-        return sum(
-            c.state.lease is not None for guard in self._guards.values() for c in guard.controls.values()
-        )
+        return sum(c.state.lease is not None for g in self._guards.values() for c in g.controls.values())
 
     @property
     def looked(self) -> bool:
