@@ -129,6 +129,8 @@ class Watch:
     def relax(self, *, relaxed: bool) -> None:
         """Read about once a second from now on, or as closely as ever, and then at once."""
         sooner, self._relaxed = self._relaxed and not relaxed, relaxed
+        if relaxed:
+            self._looks = None
         if sooner:
             self._poller.read_now(self)
 
