@@ -30,7 +30,7 @@ from collectors.controls.device_messages import (
     Stop,
 )
 from collectors.controls.frequency_plan import ChangeClock
-from collectors.controls.restore_record import Record, RecordFile, place, put, put_back
+from collectors.controls.restore_record import Record, RecordFile, place, put_back, try_put
 from collectors.device import Description, Device, Sample
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
@@ -38,14 +38,12 @@ from collectors.sampling.poller import Poller
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
-    PermissionMissingError,
     RefusedError,
     RetryError,
     StorageError,
     UnsupportedError,
 )
 from zeus_stream.protocol.fields import UNLOCKED, Control
-from zeus_stream.protocol.notes import Cause
 from zeus_stream.protocol.readings import Seen
 
 MAX_ROWS = 20_000
@@ -358,29 +356,10 @@ class Watch:
             _log.warning("%s", wrong)  # the next start finds that what it says is not in force any more
 
     def _set(self, control: Control, value: int, expected: int) -> lease_messages.Event:
-        try:
-            done = put(self._device, control, value, expected)
-        except PermissionMissingError as wrong:
-            return self._failed_set(control, "permission", wrong, expected)
-        except RefusedError as wrong:
-            return self._failed_set(control, "range", wrong, expected)
-        except DeviceError as wrong:
-            denied = isinstance(wrong, UnsupportedError)
-            return self._failed_set(control, "device", wrong, expected if denied else None)
-        self._see(control, done.requested)
-        return done
-
-    def _failed_set(
-        self, control: Control, cause: Cause, wrong: Exception, seen: int | None
-    ) -> lease_messages.SetFailed:
-        """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
-        if control == "power_limit":
-            try:
-                seen = self.requested_mw = self._device.read_control(control)
-            except DeviceError as again:
-                _log.info("%s", again)
-                seen = None
-        return lease_messages.SetFailed(cause, str(wrong), seen)
+        event = try_put(self._device, control, value, expected)
+        if event.requested is not None:
+            self._see(control, event.requested)
+        return event
 
     def _restore(self, control: Control, limits: lease_messages.Limits) -> lease_messages.Event:
         try:

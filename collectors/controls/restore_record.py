@@ -19,6 +19,7 @@ Unknown keys are ignored.
 
 import fcntl
 import json
+import logging
 import os
 import time
 from errno import EIO
@@ -29,8 +30,16 @@ from collectors.controls import lease_messages
 from collectors.controls.lease_messages import Limits, close
 from collectors.device import Device
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import RetryError, StorageError
+from zeus_stream.errors import (
+    DeviceError,
+    PermissionMissingError,
+    RefusedError,
+    RetryError,
+    StorageError,
+    UnsupportedError,
+)
 from zeus_stream.protocol.fields import UNLOCKED, Control
+from zeus_stream.protocol.notes import Cause
 from zeus_stream.records import record
 
 SUFFIXES: dict[Control, str] = {
@@ -46,6 +55,7 @@ ROOM_BYTES = 1 << 20
 PATIENCE_S = 5.0
 """A restorer that holds the lock is done in less."""
 _ASK_AGAIN_S = 0.02
+_log = logging.getLogger(__name__)
 
 
 @record(kw_only=True)
@@ -276,6 +286,34 @@ def put(
     device.set_control(control, value)
     confirmed = device.read_control(control)
     return lease_messages.SetDone(value if confirmed is None else confirmed)
+
+
+def try_put(
+    device: Device, control: Control, value: int, expected: int
+) -> lease_messages.SetDone | lease_messages.SetFoundOther | lease_messages.SetFailed:
+    """Set a value as `put` does; return a failure with what is requested then, as far as that is known."""
+    try:
+        return put(device, control, value, expected)
+    except PermissionMissingError as wrong:
+        return _failed(device, control, "permission", wrong, expected)
+    except RefusedError as wrong:
+        return _failed(device, control, "range", wrong, expected)
+    except DeviceError as wrong:
+        denied = isinstance(wrong, UnsupportedError)
+        return _failed(device, control, "device", wrong, expected if denied else None)
+
+
+def _failed(
+    device: Device, control: Control, cause: Cause, wrong: Exception, seen: int | None
+) -> lease_messages.SetFailed:
+    """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
+    if control == "power_limit":
+        try:
+            seen = device.read_control(control)
+        except DeviceError as again:
+            _log.info("%s", again)
+            seen = None
+    return lease_messages.SetFailed(cause, str(wrong), seen)
 
 
 def put_back(device: Device, limits: Limits, control: Control = "power_limit") -> PutBack:
