@@ -56,7 +56,7 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark(name="step_cost", arguments=("--steps", "500"), small=("--steps", "50")),
-    Benchmark(name="windows", repeats=1),
+    Benchmark(name="windows", arguments=("--runs", "2"), repeats=1),
     Benchmark(name="latency"),
     Benchmark(name="throughput", repeats=1, small=("--frames", "100", "--runs", "1")),
     Benchmark(
