@@ -196,7 +196,7 @@ class Interpreter:
             case Logged(frame, body, hurried):
                 return self._frame(frame, body, now_ns, hurried=hurried)
             case Asked(host, ask):
-                return self._ask(host, ask, now_ns)
+                return self._attempts.answer(host, now_ns, partial(self._ask, host, ask, now_ns))
             case JobForgotten(job):
                 return self._jobs.handle(job_events.JobForgotten(job), self._now_ns)
             case LinkSeen(host, connected, behind):
