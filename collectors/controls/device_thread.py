@@ -31,7 +31,7 @@ from collectors.controls.device_messages import (
 )
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import Record, RecordFile, place, put, put_back
-from collectors.device import Description, Device
+from collectors.device import Description, Device, Sample
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.poller import Poller
@@ -89,6 +89,10 @@ class Watch:
         self._record: RecordFile | None = None
         self._seen = change_detector.State()
         self._schedule = schedule.Schedule(0)
+        self._looks: schedule.CloseLooks | None = None
+        """The next reads, as long as they see nothing new."""
+        self._before_ns = 0
+        """When the last of those began."""
         self._rows: deque[bytes] = deque()
         self._find_ns: int | None = 0
         """When to look for it; None: it is there."""
@@ -125,6 +129,8 @@ class Watch:
     def relax(self, *, relaxed: bool) -> None:
         """Read about once a second from now on, or as closely as ever, and then at once."""
         sooner, self._relaxed = self._relaxed and not relaxed, relaxed
+        if relaxed:
+            self._looks = None
         if sooner:
             self._poller.read_now(self)
 
@@ -188,7 +194,7 @@ class Watch:
         controls = tuple(self._find_controls(description, requested_mw))
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
-        self._seen = change_detector.State()
+        self._seen, self._before_ns, self._looks = change_detector.State(), 0, None
         self._schedule, self._paused = schedule.Schedule(now_ns, self._poll_ns), False
         self._mail.put(self, Found(now_ns, description, requested_mw, controls))
         self._poller.add(self)
@@ -253,8 +259,18 @@ class Watch:
             return None
         after_ns = monotonic_ns()
         self.reads += 1
+        looks = self._looks
+        if looks is not None and after_ns < looks.until_ns and sample == self._seen.last:
+            self._before_ns = before_ns  # as at most reads: what follows would change nothing else
+            return max(after_ns + looks.apart_ns, looks.first_ns)
+        return self._take_in(sample, before_ns, after_ns)
+
+    def _take_in(self, sample: Sample, before_ns: int, after_ns: int) -> int:
+        """Take in a read; return when to read next."""
         self.trouble = None
         self.requested_mw = sample.requested_mw
+        if self._before_ns > self._seen.before_ns:
+            self._seen = change_detector.saw_the_same(self._seen, self._before_ns)
         seen, reading = change_detector.observe(self._seen, sample, before_ns, after_ns, self._heartbeat_ns)
         self._seen = change_detector.keep_period(self._seen, seen) if self._paused else seen
         if reading is not None:
@@ -269,12 +285,14 @@ class Watch:
         relaxed_ns = None
         if self._relaxed:
             self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns)
-        self._paused = relaxed_ns is not None
+        self._paused, self._looks = relaxed_ns is not None, None
+        if relaxed_ns is None:
+            self._looks = schedule.close_looks(self._schedule, self._seen.published_ns + self._heartbeat_ns)
         return schedule.next_poll_ns(self._schedule, after_ns) if relaxed_ns is None else relaxed_ns
 
     def _try_again(self, wrong: RetryError) -> int:
         self.retries += 1
-        self.trouble = str(wrong)
+        self.trouble, self._looks = str(wrong), None
         self._schedule = schedule.failed(self._schedule)
         return schedule.next_poll_ns(self._schedule, monotonic_ns())
 
