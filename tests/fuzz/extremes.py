@@ -235,7 +235,7 @@ def _read_all(archive: Archive) -> None:
 
 def _asked(rng: Random, interpreter: Interpreter, host: str) -> Result:
     like = list(interpreter.open_sessions())
-    ask = any_of(rng, rng.choice((Ask, AskTry)), like)
+    ask = any_of(rng, Ask, like) if rng.random() < 0.5 else any_of(rng, AskTry, like)
     return interpreter.handle(Asked(host, ask), interpreter.frame_ns(host))
 
 
