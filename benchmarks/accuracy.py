@@ -165,7 +165,9 @@ def measure(loads: Sequence[Load], options: argparse.Namespace, seed: int) -> di
             running = [train(tool, where, out, environ) for tool, out in outs.items()]
             for tool, each in zip(outs, running, strict=True):
                 if each.wait():
-                    print(f"{tool}: failed:\n{(where / f'{outs[tool].name}.log').read_text()}", file=sys.stderr)
+                    print(
+                        f"{tool}: failed:\n{(where / f'{outs[tool].name}.log').read_text()}", file=sys.stderr
+                    )
                     if tool == OURS:
                         sys.exit(1)
                     options.tools.remove(tool)  # some peers do not start on a busy machine
