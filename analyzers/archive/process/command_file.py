@@ -70,11 +70,13 @@ class CommandFile:
         if self._bytes + len(lines) > MAX_BYTES:
             return False
         try:
-            written = os.write(self._file, lines)
+            whole = os.write(self._file, lines) == len(lines)
+            if not whole:  # the next line is not to continue a part of this one
+                os.ftruncate(self._file, self._bytes)
         except OSError as wrong:
             raise self._failure("be written", wrong) from wrong
-        self._bytes += written
-        return written == len(lines)
+        self._bytes += len(lines) if whole else 0
+        return whole
 
     def clear(self) -> None:
         """Forget all rows: they are in the archive. Raises StorageError."""

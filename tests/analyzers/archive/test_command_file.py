@@ -90,6 +90,25 @@ def test_a_file_that_is_full_takes_no_more_until_all_is_stored(tmp_path: Path) -
     assert CommandFile(tmp_path / "energy.duckdb", "this").read() == [OTHER]
 
 
+def test_a_line_that_had_no_room_is_taken_back(tmp_path: Path) -> None:
+    file = CommandFile(tmp_path / "energy.duckdb", "this")
+    assert file.add([ROW])
+    held = command_file.beside(tmp_path / "energy.duckdb").stat().st_size
+    script = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({held + 10}, {held + 10}))\n"
+        "from pathlib import Path\n"
+        "from analyzers.archive.process.command_file import CommandFile\n"
+        "from analyzers.results.rows import CommandRow\n"
+        "assert not CommandFile(Path(sys.argv[1]), 'this').add([CommandRow(**eval(sys.argv[2]))])\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "energy.duckdb"), repr(asdict(OTHER))]
+    subprocess.run(command, check=True)
+    assert CommandFile(tmp_path / "energy.duckdb", "this").add([OTHER])
+    assert CommandFile(tmp_path / "energy.duckdb", "this").read() == [ROW, OTHER]
+
+
 def test_a_directory_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"energy\.duckdb\.commands: could not be opened: No such file"):
         CommandFile(tmp_path / "gone" / "energy.duckdb", "this")
