@@ -150,10 +150,11 @@ def _sensor_window_ms(gpu: Gpu) -> float | None:
 
 
 def hangs(host: str, uuid: str, timeline: Timeline) -> Iterator[GapRow]:
-    """Yield a gap for each stretch in which the driver of a GPU hung, once."""
+    """Yield a gap for each stretch in which a GPU was not read, once."""
     while timeline.hangs_ns:
         begin_ns, end_ns = timeline.hangs_ns.popleft()
-        reason = f"{uuid}: the driver hung: no reading for {(end_ns - begin_ns) / 1e9:.1f} s"
+        for_s = (end_ns - begin_ns) / 1e9
+        reason = f"{uuid}: no reading for {for_s:.1f} s: the driver hung, or the collector was stopped"
         yield GapRow(host, "readings", begin_ns, 1, reason)
 
 

@@ -32,6 +32,8 @@ from analyzers.power_limit.profiler import (
     Capped,
     Lapsed,
     LimitRefused,
+    Observing,
+    Over,
     RunOver,
     StepBegan,
     StepsPaused,
@@ -127,7 +129,7 @@ class Run:
     def _step_passed(self, session: Session, boundary: StepBoundary) -> Result:
         session.note(boundary)
         result = NOTHING
-        if self._search.state is not None and session not in self._ranks.about and session.admitted:
+        if not self._is_known(session):
             result |= self._break_up(f"rank {session.started.rank} has joined")
         if self._ranks.lead is None:
             self._ranks.lead = self._ranks.choose_lead()
@@ -143,10 +145,14 @@ class Run:
                 result |= self._search.feed_both(StepsPaused(boundary.index - 1, began_ns))
         return result | self._search.land()
 
+    def _is_known(self, session: Session) -> bool:
+        """Return False if a rank has joined that the machine is not about."""
+        return self._search.state is None or session in self._ranks.about or not session.admitted
+
     def _steps_passed(self, session: Session, steps: PlainSteps) -> Result:
         """Take in steps, one after the other; at once where nothing is searched for."""
         search = self._search
-        if search.state is None and search.settings.selector is None and self._ranks.lead is not None:
+        if self.rests(session):
             session.note_all(steps)
             if session is self._ranks.lead:
                 search.steps = steps.index[-1] + 1
@@ -233,6 +239,15 @@ class Run:
     def search(self) -> LimitSearch:
         """The search for its power limit."""
         return self._search
+
+    def rests(self, session: Session) -> bool:
+        """Return whether no machine waits for steps of a rank: no limit is searched for, or may be set."""
+        state = self._search.state
+        if self._ranks.lead is None or not self._is_known(session):
+            return False
+        if state is None:
+            return self.settings.selector is None
+        return isinstance(state.phase, Observing | Over)  # then no limits of single GPUs are tried either
 
     @property
     def used(self) -> Used:

@@ -1,6 +1,6 @@
 """The state of the lease of one control of one device. Pure."""
 
-from collectors.controls.lease_messages import Command, Limits, Outcome
+from collectors.controls.lease_messages import Command, Limits, Outcome, close
 from zeus_stream.protocol.commands import ReleaseControl, SetControl
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import LeaseCause
@@ -101,6 +101,13 @@ class Guarded:
         """Nothing of ours is in force, and nothing is under way."""
         return self.busy is None and not self.limits.changed and not self.waiting
 
-    def unmoved(self, requested: int | None) -> bool:
+    def unmoved(self, requested: int | None, now_ns: int) -> bool:
         """Return True if a `Beat` with this value would change nothing."""
-        return self.at_rest and self.lease is None and requested in (None, self.limits.found)
+        if self.busy is not None or self.waiting:
+            return False
+        if self.lease is None:
+            return not self.limits.changed and requested in (None, self.limits.found)
+        confirmed = self.limits.confirmed
+        if confirmed is None or self.lease.over(now_ns):
+            return False
+        return requested is None or close(requested, confirmed)

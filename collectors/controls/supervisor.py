@@ -120,9 +120,7 @@ class Guards:
     @property
     def leases(self) -> int:
         """Return the number of controls that are held under a lease."""
-        return sum(
-            c.state.lease is not None for guard in self._guards.values() for c in guard.controls.values()
-        )
+        return sum(c.state.lease is not None for g in self._guards.values() for c in g.controls.values())
 
     @property
     def looked(self) -> bool:
@@ -146,7 +144,9 @@ class Guards:
     def renew(self, renewal: RenewLeases) -> None:
         for gpu in renewal.gpus:
             if (guard := self._guards.get(gpu)) is not None:
-                self._tell_all(guard, renewal)
+                for control, guarding in guard.controls.items():
+                    if guarding.state.lease is not None:  # else there is nothing to renew
+                        self._tell(guard, control, renewal, monotonic_ns())
 
     def guard(self, gpu: str) -> Guard | None:
         """Return a device that was found."""
@@ -206,7 +206,7 @@ class Guards:
         for guard in self._guards.values():
             for control, guarding in guard.controls.items():
                 requested = guard.watch.requested_mw if control == "power_limit" else None
-                if not guarding.state.unmoved(requested):
+                if not guarding.state.unmoved(requested, now_ns):
                     self._tell(guard, control, lease_messages.Beat(requested), now_ns)
         return self._poller.check(now_ns)
 

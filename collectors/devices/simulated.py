@@ -175,9 +175,13 @@ class SimulatedDevice:
     def sample(self) -> Sample:
         if self.closed or self._spec.faults:
             self._answer("be read")
-        self._learn()
         now_ns = self._now()
-        if self._last is None or now_ns >= self._next_ns:
+        if self._last is None or now_ns >= self._next_ns or self._resets:
+            self._learn()
+            self._last = self._last if now_ns < self._next_ns else None
+        elif changes := self._surroundings.limits():  # they show at once, loads at the next refresh
+            self._take_in(changes)
+        if self._last is None:
             self._last = self._sample(now_ns)
         return self._last
 
@@ -188,9 +192,14 @@ class SimulatedDevice:
         self._surroundings.save_counter(refresh, energy_pj // 1000)
         end_ns = self._refreshes.at_ns(refresh)
         begin_ns = end_ns - self._window_ns
-        power_mw = self._draw.energy_pj(begin_ns, end_ns) // self._window_ns
-        busy = self._draw.busy_ns(begin_ns, end_ns) / self._window_ns
-        load, limit_mw = self._draw.load_at(now_ns), self._draw.limit_mw
+        limit_mw = self._draw.limit_mw
+        if (steady := self._draw.steady(begin_ns, now_ns + 1)) is not None:  # as nearly always
+            power_mw, load = steady
+            busy = float(load is not None)
+        else:
+            power_mw = self._draw.energy_pj(begin_ns, end_ns) // self._window_ns
+            busy = self._draw.busy_ns(begin_ns, end_ns) / self._window_ns
+            load = self._draw.load_at(now_ns)
         clock_mhz = model.idle_clock_mhz
         if load:
             clock_mhz = model.workloads[load.workload].clock_mhz(limit_mw, self.locked_mhz("graphics_clock"))
@@ -275,18 +284,20 @@ class SimulatedDevice:
 
     def _learn(self) -> None:
         """Take in what happened around since the last call."""
-        changes, loads = self._surroundings.limits(), self._surroundings.loads()
-        for change in changes:
-            self._counter.rewind(self._draw.learn_limit(change))
-        for number, load in loads:
+        self._take_in(self._surroundings.limits())
+        for number, load in self._surroundings.loads():
             self._counter.rewind(self._draw.learn_load(number, load))
-        if changes or loads:
             self._last = None
         for fault in self._resets[:]:
             if self._begin_ns(fault) <= self._now():
                 self._counter.reset(self._begin_ns(fault))
                 self._resets.remove(fault)
                 self._last = None
+
+    def _take_in(self, changes: list[LimitChange]) -> None:
+        for change in changes:
+            self._counter.rewind(self._draw.learn_limit(change))
+            self._last = None
 
     def _begin_ns(self, fault: Fault) -> int:
         return self._opened_ns + _ns(fault.begin_s * 1000)

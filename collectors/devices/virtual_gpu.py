@@ -98,23 +98,23 @@ class Draw:
 
     def energy_pj(self, t0_ns: int, t1_ns: int) -> int:
         """Return the energy of an interval, pJ; adjacent intervals add up to the last pJ."""
-        if (steady := self._steady(t0_ns, t1_ns)) is not None:
+        if (steady := self.steady(t0_ns, t1_ns)) is not None:
             return (t1_ns - t0_ns) * steady[0]
         return sum((end - begin) * power for begin, end, power, _ in self._segments(t0_ns, t1_ns))
 
     def busy_ns(self, t0_ns: int, t1_ns: int) -> int:
         """Return how long of an interval it worked."""
-        if (steady := self._steady(t0_ns, t1_ns)) is not None:
+        if (steady := self.steady(t0_ns, t1_ns)) is not None:
             return 0 if steady[1] is None else t1_ns - t0_ns
         return sum(end - begin for begin, end, _, load in self._segments(t0_ns, t1_ns) if load)
 
     def load_at(self, t_ns: int) -> Load | None:
         """Return what it works on."""
-        if (steady := self._steady(t_ns, t_ns + 1)) is not None:
+        if (steady := self.steady(t_ns, t_ns + 1)) is not None:
             return steady[1]
         return next((load for _, _, _, load in self._segments(t_ns, t_ns + 1)), None)
 
-    def _steady(self, t0_ns: int, t1_ns: int) -> tuple[int, Load | None] | None:
+    def steady(self, t0_ns: int, t1_ns: int) -> tuple[int, Load | None] | None:
         """Return power (mW) and load of an interval under the newest limit and load, or after that load.
 
         None: there is more in it. Nearly all that is asked is this; `_segments` takes ten times as long.
@@ -207,7 +207,10 @@ class Refreshes:
 
     def last(self, now_ns: int) -> int:
         """Return the index of the newest refresh at ``now_ns``."""
-        index = (now_ns - self.phase_ns) // self.period_ns + 1
+        index = (now_ns - self.phase_ns) // self.period_ns
+        if not self.jitter_ns:
+            return index
+        index += 1
         while self.at_ns(index) > now_ns:
             index -= 1
         return index

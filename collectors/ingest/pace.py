@@ -6,7 +6,7 @@ the training, the collector and the analyzer a fraction of many small ones.
 
 from collections.abc import Callable
 
-GATHER_NS = 250_000_000
+GATHER_NS = 500_000_000
 BEGINNING_NS = 30_000_000_000
 """From the begin of a session."""
 COMMAND_NS = 20_000_000_000

@@ -12,7 +12,6 @@ process), that stays true, and the stamps say how little is known.
     no counter                             POWER, when the power changed, and as above
 """
 
-from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -85,6 +84,11 @@ def observe(
     return following, Reading(lo_ns, after_ns, sample, seen) if publish else None
 
 
+def saw_the_same(state: State, before_ns: int) -> State:
+    """Return the state after a read that began then, saw nothing new and had nothing to publish."""
+    return State(state.last, before_ns, *state[2:])
+
+
 def keep_period(before: State, after: State) -> State:
     """Return a state in which a change that was seen after a long pause says nothing of the period."""
     return after._replace(changed_ns=None, intervals_ns=before.intervals_ns, period_ns=before.period_ns)
@@ -114,15 +118,18 @@ def _figure(sample: Sample) -> int | None:
 
 def pack(reading: Reading, gpu: int) -> bytes:
     """Return a reading as a row of `Readings.rows`; ``gpu`` is the device's place in `Readings.gpus`."""
-    sample = reading.sample
-    figures: Iterable[int | None] = (
-        sample.energy_mj,
-        sample.power_mw,
-        sample.limit_mw,
-        sample.requested_mw,
-        sample.clock_mhz,
-        sample.temperature_c,
-        sample.utilization_pct,
+    t_lo_ns, t_hi_ns, (energy_mj, power_mw, limit_mw, requested_mw, *others), seen = reading
+    clock_mhz, temperature_c, utilization_pct = others
+    return _ROW.pack(
+        t_lo_ns,
+        t_hi_ns,
+        ABSENT if energy_mj is None else energy_mj,
+        ABSENT if power_mw is None else power_mw,
+        ABSENT if limit_mw is None else limit_mw,
+        ABSENT if requested_mw is None else requested_mw,
+        ABSENT if clock_mhz is None else clock_mhz,
+        ABSENT if temperature_c is None else temperature_c,
+        ABSENT if utilization_pct is None else utilization_pct,
+        gpu,
+        seen,
     )
-    columns = (ABSENT if figure is None else figure for figure in figures)
-    return _ROW.pack(reading.t_lo_ns, reading.t_hi_ns, *columns, gpu, reading.seen)

@@ -104,6 +104,24 @@ def _expect(schedule: Schedule, period_ns: int, change: tuple[int, int]) -> tupl
     return came_ns + period_ns, min(width_ns, period_ns // 4), guards
 
 
+class CloseLooks(NamedTuple):
+    """The next reads of a device, as long as they see nothing new: `next_poll_ns` would say the same."""
+
+    first_ns: int
+    apart_ns: int
+    """From the end of a read to the next, if that is not before ``first_ns``."""
+    until_ns: int
+    """A read that ends later decides again when the next one is due."""
+
+
+def close_looks(schedule: Schedule, until_ns: int) -> CloseLooks | None:
+    """Return the reads around the next refresh, at most until then; None: it is not known when it comes."""
+    if schedule.poll_ns or schedule.failures or schedule.period_ns is None or schedule.expected_ns is None:
+        return None
+    first_ns, end_ns = schedule.expected_ns - schedule.width_ns, schedule.expected_ns + 2 * schedule.width_ns
+    return CloseLooks(first_ns, _look_ns(schedule.period_ns), min(end_ns, until_ns))
+
+
 def failed(schedule: Schedule) -> Schedule:
     """Return the schedule after a read that may succeed the next time."""
     return schedule._replace(failures=schedule.failures + 1)

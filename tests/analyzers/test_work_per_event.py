@@ -7,15 +7,17 @@ import pytest
 
 from analyzers.interpreter import Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.selectors import parse
 from benchmarks.sessions import frames
 from zeus_stream.protocol.frames import Events, Frame
 
 RATE, SECONDS = 200, 0.3
+MEASURES = RunSettings(selector=None)
 
 
-def calls_per_step(sessions: int) -> float:
+def calls_per_step(sessions: int, settings: RunSettings = MEASURES) -> float:
     """Return the number of function calls that a step event takes, with its share of measuring windows."""
-    interpreter, steps, profile = Interpreter(RunSettings(selector=None)), 0, cProfile.Profile()
+    interpreter, steps, profile = Interpreter(settings), 0, cProfile.Profile()
     for offset, (t_ns, body) in enumerate(frames(sessions, RATE, SECONDS)):
         frame = Frame(log_id="log", offset=offset, host="host", t_ns=t_ns, topic="t", body=b"")
         logged = Logged(frame, body, hurried=True)
@@ -33,3 +35,8 @@ def calls_per_step(sessions: int) -> float:
 def test_the_work_for_an_event_does_not_grow_with_the_number_of_sessions() -> None:
     few, many = calls_per_step(16), calls_per_step(64)  # of 8, each is measured more often
     assert many == pytest.approx(few, rel=0.25)
+
+
+def test_a_run_that_may_not_command_takes_no_more_work_than_one_that_searches_for_nothing() -> None:
+    barred = calls_per_step(16, RunSettings(selector=parse("cost:0.5")))
+    assert barred == pytest.approx(calls_per_step(16), rel=0.6)

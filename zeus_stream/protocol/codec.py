@@ -126,8 +126,10 @@ def decode_frame(topic: bytes, envelope: bytes, body: bytes) -> "Frame":
     if not isinstance(outer, list) or len(outer) != 4:
         raise MalformedError("frame: could not be read: its envelope is not [log, offset, host, time].")
     log_id, offset, host, t_ns = outer
-    content = {"log_id": log_id, "offset": offset, "host": host, "t_ns": t_ns, "body": body}
-    return _build(Frame, content | {"topic": topic.decode(errors="replace")}, "frame")
+    words = topic.decode(errors="replace")
+    # In the order of the fields, so that it is built at once.
+    content = {"log_id": log_id, "offset": offset, "host": host, "t_ns": t_ns, "topic": words, "body": body}
+    return _build(Frame, content, "frame")
 
 
 def _build(cls: type[M], content: dict[str, Any], what: str) -> M:

@@ -149,6 +149,13 @@ class Outbox:
         return self._unread + len(self._flight) + (not self._begun)
 
     @property
+    def fresh(self) -> bool:
+        """There is an entry that is known, or a stamped step, that was not taken into a batch."""
+        if self._steps_begun > self._read:
+            return True
+        return bool(self._entries) and isinstance(self._entries[0][1], tuple)
+
+    @property
     def holding(self) -> bool:
         """The next entry is not known yet: it is to be looked at again soon."""
         return bool(self._entries) and not isinstance(self._entries[0][1], tuple)

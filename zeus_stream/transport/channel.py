@@ -42,6 +42,8 @@ HEARTBEAT_MS = 2_000
 """A host that is gone says nothing: over TCP it is asked so often,"""
 SILENCE_MS = 6_000
 """and after so long without a sign of life the connection is over."""
+NOBODY = None, None, None
+"""Uid, pid and key of a peer that is not asked for."""
 BROKEN_OFF = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
@@ -49,7 +51,8 @@ BROKEN_OFF = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO
 class Received:
     """One message. ``sender`` is a ROUTER's address of the peer.
 
-    A peer on this host has uid and pid, from the kernel; one on another has the name of its key.
+    A peer on this host has uid and pid, from the kernel; one on another has the name of its key. They are
+    given for peers of a ROUTER alone.
     """
 
     sender: bytes
@@ -172,12 +175,15 @@ class Channel:
         drained = 0
         while len(messages) < DRAIN and drained < DRAIN_BYTES:
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = [self._socket.recv(zmq.NOBLOCK, copy=False)]
+                while frames[-1].more:
+                    frames.append(self._socket.recv(zmq.NOBLOCK, copy=False))
             except zmq.Again:
-                break
-            size = sum(len(frame) for frame in frames)
+                break  # before a first part: the others of a message are there with it
+            size = sum(map(len, frames))
             drained += size
-            peer, connection = _peer(frames[0]), _connected(frames[0]) if self._routes else None
+            # Only a listener asks who it is: on the feed, this took as long as the message itself.
+            peer, connection = (_peer(frames[0]), _connected(frames[0])) if self._routes else (NOBODY, None)
             if self.newcomers is not None and connection is not None:
                 self.newcomers.has_key(connection.inode)
             if size > MESSAGE_BYTES:

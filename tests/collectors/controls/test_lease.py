@@ -237,6 +237,24 @@ def test_a_renewal_prolongs_a_living_lease_of_its_owner_only() -> None:
     assert played.play(Beat(250 * W), 2500) == [CallRestore(Limits(FOUND, 250 * W))]
 
 
+@given(
+    limits=st.builds(Limits, st.just(FOUND), st.none() | st.just(250 * W)),
+    deadline_ns=st.none() | st.sampled_from([0, 2000]),
+    seen=st.none() | st.sampled_from([FOUND, 250 * W, 200 * W]),
+)
+def test_a_beat_that_need_not_be_told_changes_nothing(
+    limits: Limits, deadline_ns: int | None, seen: int | None
+) -> None:
+    held = None if deadline_ns is None else Lease("anna", "run", deadline_ns)
+    state = Guarded(limits=limits, lease=held)
+    if state.unmoved(seen, 1000):
+        assert step(RULES, state, Beat(seen), 1000) == (state, ())
+    alive = Guarded(limits=Limits(FOUND, 250 * W), lease=Lease("anna", "run", 2000))
+    assert alive.unmoved(250 * W, 1000)
+    assert not alive.unmoved(200 * W, 1000)
+    assert not alive.unmoved(250 * W, 2000)
+
+
 def test_a_release_is_answered_once_the_value_found_is_back() -> None:
     played = Played().hold()
     assert played.play(Asked(release("c2", fence=2)), 5) == [CallRestore(Limits(FOUND, 250 * W))]

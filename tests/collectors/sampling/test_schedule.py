@@ -19,6 +19,7 @@ from collectors.sampling.schedule import (
     SEARCH_NS,
     SLOW_NS,
     Schedule,
+    close_looks,
     failed,
     next_poll_ns,
     relax,
@@ -119,6 +120,37 @@ def test_whatever_is_seen_reads_go_on_and_never_take_a_whole_core(
         following_ns = next_poll_ns(schedule, now_ns)
         assert LEAST_NS // 2 <= following_ns - now_ns <= 2 * period_ms * MS
         now_ns = following_ns
+
+
+@given(
+    st.integers(20_000_000, 200_000_000),
+    st.integers(0, 10_000_000),
+    st.lists(st.integers(20_000, 3_000_000), min_size=1, max_size=12),
+)
+def test_close_looks_are_the_reads_that_a_schedule_asks_for_while_nothing_new_is_seen(
+    period_ns: int, width_ns: int, late_ns: list[int]
+) -> None:
+    seen = Schedule(0, period_ns=period_ns, expected_ns=2 * period_ns, width_ns=width_ns, guards=1)
+    looks = close_looks(seen, 4 * period_ns)
+    assert looks is not None
+    now_ns = next_poll_ns(seen, period_ns)
+    for late in late_ns:
+        now_ns += late
+        if now_ns >= looks.until_ns:
+            break
+        seen = was_read(seen, period_ns, None)
+        assert next_poll_ns(seen, now_ns) == max(now_ns + looks.apart_ns, looks.first_ns)
+        now_ns = next_poll_ns(seen, now_ns)
+
+
+def test_close_looks_end_when_a_reading_is_due_and_are_not_there_before_a_refresh_is_expected() -> None:
+    known = Schedule(0, period_ns=20 * MS, expected_ns=40 * MS, width_ns=MS)
+    looks = close_looks(known, 30 * MS)
+    assert looks is not None
+    assert looks.until_ns == 30 * MS
+    assert close_looks(known._replace(expected_ns=None), 30 * MS) is None
+    assert close_looks(known._replace(poll_ns=MS), 30 * MS) is None
+    assert close_looks(failed(known), 30 * MS) is None
 
 
 @pytest.mark.parametrize("period_ms", [10, 20, 100])

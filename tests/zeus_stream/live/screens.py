@@ -168,7 +168,7 @@ def _site() -> Snapshot:
             host="node2",
             what="readings",
             count=3,
-            reason="GPU-node2-2: the driver hung: no reading for 4.1 s",
+            reason="GPU-node2-2: no reading for 4.1 s: the driver hung, or the collector was stopped",
         ),
     )
     base = blank("analyzer", "0.1.0", NOW_NS, hosts, archive_id="archive", lag_ms=90)
