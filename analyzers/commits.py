@@ -2,7 +2,8 @@
 
     frames, breaks, rows -> wait here -> one transaction every few seconds, each second while somebody follows
                                          the results, or at once when a choice or a query waits
-    row of a command ----------------------> a transaction of its own: the command waits for no other row
+    row of a command ----------------------> a line of a file beside the archive, and the next transaction;
+                                             without that file, a transaction of its own
 
 What was not yet stored when the analyzer is killed comes again from the collectors' logs, and gives the same
 rows and the same names of commands. Where it might not, a command waits for all (`_alone`).
@@ -57,12 +58,16 @@ class Commits:
         self._one_at_a_time = anyio.Lock()
         self._received: list[Received] = []
         self._rows: list[Derived] = []
+        self._kept = 0
+        """Of these rows, the first that were looked through for rows of commands."""
         self._interpreted: dict[str, int] = {}
         self._bytes = 0
         self._choices = False
         """A choice waits."""
         self._causes = False
         """Something waits that may not come again, and from which commands follow."""
+        self._storing_causes = False
+        """The same of what is being stored."""
         self._large = anyio.Event()
         """Set: more than `COMMIT_BYTES` wait."""
         self._failed = False
@@ -100,14 +105,24 @@ class Commits:
         if self._choices or (rows and self.replaying) or (waiting and not self._alone(waiting)):
             await self.commit()
         elif waiting:
-            await self._commit_commands()
+            await self._keep_commands()
 
     def _alone(self, instructions: Sequence[Instruction]) -> bool:
         """Return whether these are commands whose rows may be stored before what else waits."""
         rows = {row.command for row in self._rows if isinstance(row, CommandRow)}
-        return not self._causes and all(
+        return not (self._causes or self._storing_causes) and all(
             isinstance(each, Command) and each.command in rows for each in instructions
         )
+
+    async def _keep_commands(self) -> None:
+        """Have the rows of commands outlive this process, and let the others wait."""
+        if (file := self._store.commands) is None:
+            await self._commit_commands()
+            return
+        rows = [row for row in self._rows[self._kept :] if isinstance(row, CommandRow)]
+        self._kept = len(self._rows)
+        if not file.add(rows):
+            await self.commit()
 
     async def _commit_commands(self) -> None:
         """Store the rows of commands that wait, and let the others wait."""
@@ -126,9 +141,13 @@ class Commits:
             received, self._received = self._received, []
             rows, self._rows = self._rows, []
             interpreted, self._interpreted = self._interpreted, {}
-            self._bytes = 0
+            self._bytes = self._kept = 0
+            self._storing_causes = self._causes
             self._choices = self._causes = False
             await self._put(received, rows, interpreted)
+            self._storing_causes = False
+            if self._store.commands is not None and not self._kept:
+                self._store.commands.clear()
 
     async def _put(
         self, received: Sequence[Received], rows: Sequence[Derived], interpreted: Mapping[str, int]

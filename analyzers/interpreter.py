@@ -37,6 +37,7 @@ from analyzers.routes.forecast_route import ForecastRoute
 from analyzers.routes.note_route import NoteRoute
 from analyzers.routes.open_sessions import OpenSessions
 from analyzers.routes.reading_route import ReadingRoute
+from analyzers.routes.step_route import StepRoute
 from analyzers.routes.window_route import WindowRoute
 from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -44,7 +45,16 @@ from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.records import record
 
-__all__ = ("OWN", "Asked", "Calibrated", "Forgotten", "Interpreter", "JobForgotten", "LinkSeen", "Logged")
+__all__ = (
+    "OWN",
+    "Asked",
+    "Calibrated",
+    "Forgotten",
+    "Interpreter",
+    "JobForgotten",
+    "LinkSeen",
+    "Logged",
+)
 
 
 @record
@@ -125,6 +135,8 @@ class Interpreter:
         runs: dict[str, Run] = {}
         self._now_ns: dict[str, int] = {}
         """By host: the time of its latest frame."""
+        self._left = NOTHING
+        """What comes with the result of the next event."""
         self._fleet = Fleet()
         self._pending = pending or Pending(at_once=True)
         self._known = KnownProfiles(memory)
@@ -155,17 +167,25 @@ class Interpreter:
 
     def _lay_routes(self, timeout_ns: int) -> None:
         self._attempts = Attempts(self._sessions)
+        self._steps = StepRoute(self._sessions, self._attempts)
         self._windows = WindowRoute(
             self._fleet,
             self._sessions,
             self._jobs,
             self._questions,
             self._attempts,
+            self._steps,
             timeout_ns=timeout_ns,
         )
         self._readings = ReadingRoute(self._gpus, self._sessions)
         self._events = EventRoute(
-            self._sessions, self._gpus, self._jobs, self._questions, self._attempts, self._pipelines
+            self._sessions,
+            self._gpus,
+            self._jobs,
+            self._questions,
+            self._attempts,
+            self._pipelines,
+            self._steps,
         )
         self._forecasts = ForecastRoute(self._sessions, self._fleet)
         self._notes = NoteRoute(
@@ -186,7 +206,8 @@ class Interpreter:
             event: what happened; frames come in the order of each log.
             now_ns: frame time of its host.
         """
-        rows, instructions = self._take(event, now_ns)
+        left, self._left = self._left, NOTHING
+        rows, instructions = left | self._take(event, now_ns)
         if instructions or isinstance(event, LinkSeen):
             return Result(rows, self._pending.release(instructions))
         return Result(rows)
@@ -195,12 +216,18 @@ class Interpreter:
         match event:
             case Logged(frame, body, hurried):
                 return self._frame(frame, body, now_ns, hurried=hurried)
+            case LinkSeen(host, connected, behind):
+                self._pending.link(host, connected=connected, behind=behind)
+                return NOTHING
+            case _:
+                return self._steps.catch_up_all(self._now_ns) | self._take_rare(event, now_ns)
+
+    def _take_rare(self, event: Asked | JobForgotten | Calibrated | Forgotten, now_ns: int) -> Result:
+        match event:
             case Asked(host, ask):
                 return self._ask(host, ask, now_ns)
             case JobForgotten(job):
                 return self._jobs.handle(job_events.JobForgotten(job), self._now_ns)
-            case LinkSeen(host, connected, behind):
-                self._pending.link(host, connected=connected, behind=behind)
             case Calibrated(gains):
                 self._gpus.calibrate(gains)
             case Forgotten(wall_ns):
@@ -218,15 +245,20 @@ class Interpreter:
     def _frame(self, frame: Frame, body: Body, now_ns: int, *, hurried: bool) -> Result:
         """Pass a frame to its route, measure what can be measured by then, and keep to power budgets."""
         self._now_ns[frame.host] = now_ns
-        result = NOTHING
+        result, enforces = NOTHING, self._enforcer.active
         match body:
             case Readings():
                 work = partial(self._readings.handle, frame, body, self._now_ns)
                 result = self._attempts.make(frame, "readings", self._now_ns, work)
+            case Events() if self._steps.put_off(frame, body, self._now_ns):
+                if not enforces and not self._windows.is_due(frame.host, frame.t_ns):
+                    return NOTHING
             case Events():
-                result = self._events.handle(frame, body, self._now_ns)
+                result = self._steps.catch_up_with(body.session, self._now_ns)
+                result |= self._events.handle(frame, body, self._now_ns)
             case Notes():
-                result = self._notes.handle(frame, body, self._now_ns)
+                result = self._steps.catch_up_all(self._now_ns)
+                result |= self._notes.handle(frame, body, self._now_ns)
         result |= self._windows.handle(frame, body, self._now_ns, hurried=hurried)
         forecast = partial(self._forecasts.handle, body, result.rows)
         result |= self._attempts.make(frame, "forecasts", self._now_ns, forecast)
@@ -251,6 +283,10 @@ class Interpreter:
                 return granted
             case _:
                 return instruction
+
+    def settle(self) -> None:
+        """Take in the steps that wait, before the state is written. The next event's result has theirs."""
+        self._left |= self._steps.catch_up_all(self._now_ns)
 
     # ---- what is known
 

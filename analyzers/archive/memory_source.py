@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
+from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.replay_source import ReplaySource, as_row
 from analyzers.archive.store import Begun
 from analyzers.results.fleet_rows import EarlierUse
@@ -20,6 +21,9 @@ from zeus_stream.settings import Settings, read_back
 
 class MemorySource(ReplaySource):
     """The part of an archive that knows earlier runs. For any thread."""
+
+    commands: CommandFile | None = None
+    """None: rows of commands are stored at once."""
 
     def profiles(self) -> list[ProfileRow]:
         """Return what rounds of profiling have left for later runs."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from analyzers.archive.event_rows import EventRows
+from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.sandbox.question import Question
 from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.rows import (
@@ -71,6 +72,10 @@ class Store(Protocol):
     @property
     def starts(self) -> int:
         """The number of times that it was opened for writing, this time included."""
+
+    @property
+    def commands(self) -> CommandFile | None:
+        """Rows of commands that are not stored yet. None: a row is stored before its command leaves."""
 
     def put(
         self,

@@ -34,6 +34,7 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "_windows": ("_timeout_ns",),
     "_readings": (),
     "_events": (),
+    "_steps": (),
     "_notes": (),
 }
 """Parts of an interpreter that there are once, and their attributes that are no state of its machines.
@@ -47,6 +48,7 @@ LIVE_KEPT: Mapping[str, tuple[str, ...]] = {"": (), "_runs": ("_energy_mj",)}
 
 def state_of(interpreter: Interpreter) -> bytes:
     """Return the state of an interpreter. Raises `object_graph.UnknownObjectError`."""
+    interpreter.settle()  # steps that wait are an object each
     jobs = _part(interpreter, "_jobs")
     return _encoded(interpreter, KEPT, jobs.known.open_jobs(jobs.used_jobs()))
 

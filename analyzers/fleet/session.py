@@ -1,5 +1,8 @@
 """One rank of a run, as its events tell it: where it is in its loop, and when its steps began. Pure."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.windows import Owner, Windows
@@ -15,6 +18,16 @@ class Span:
 
     first: int
     end: int
+
+
+class PutOff(NamedTuple):
+    """Steps in a frame that wait until somebody asks for them."""
+
+    log_id: str
+    offset: int
+    t_ns: int
+    """Frame time."""
+    steps: Sequence[StepBoundary]
 
 
 class Session:
@@ -58,6 +71,8 @@ class Session:
         """Frame time at which its windows were last looked at."""
         self.received_ns = started.t_ns
         """Frame time of its latest events."""
+        self.put_off: list[PutOff] = []
+        """Its latest steps, which the route of steps has not taken in; oldest first."""
         owner = Owner(session, started.run, started.job, started.rank, host)
         self.windows = Windows(owner, timeout_ns)
         self.phases = PhaseTracker(owner)

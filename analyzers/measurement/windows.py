@@ -109,7 +109,11 @@ class _Waiting:
             column.append(value)
 
     def add_steps(
-        self, number: Sequence[int], begin_ns: Sequence[int], end_ns: Sequence[int], received_ns: int
+        self,
+        number: Sequence[int],
+        begin_ns: Sequence[int],
+        end_ns: Sequence[int],
+        received_ns: Sequence[int],
     ) -> None:
         """Add steps."""
         count = len(number)
@@ -118,7 +122,7 @@ class _Waiting:
         self.name += [STEP] * count
         self.begin_ns += begin_ns
         self.end_ns += end_ns
-        self.received_ns += [received_ns] * count
+        self.received_ns += received_ns
         self.remark += [None] * count
 
     def take(self, chosen: Sequence[bool]) -> "_Waiting":
@@ -157,13 +161,13 @@ class Windows:
             self._ended.add(_Ended(*window, t_ns, now_ns, remark))
             self._urgent |= kind != "step"
 
-    def pass_steps(self, steps: PlainSteps, under_way: int | None, now_ns: int) -> bool:
+    def pass_steps(self, steps: PlainSteps, under_way: int | None, received_ns: Sequence[int]) -> bool:
         """End and open a step at each boundary. Returns False, and does not, if `MAX_OPEN` are open.
 
         Args:
             steps: the boundaries.
             under_way: the step that is open; its end was lost if it is another than the first that ends.
-            now_ns: frame time of the session's host.
+            received_ns: frame time of the session's host at each boundary.
         """
         if len(self._open) >= MAX_OPEN:
             return False
@@ -171,15 +175,16 @@ class Windows:
         ended_ns: Sequence[int] = steps.ended_ns
         if window is None:
             number, begin_ns, ended_ns = steps.index[:-1], steps.began_ns[:-1], ended_ns[1:]
+            received_ns = received_ns[1:]
         else:
             number, begin_ns = [window.number, *steps.index[:-1]], [window.begin_ns, *steps.began_ns[:-1]]
         follows = steps.index[-len(number) :] if number else []
         if [last + 1 for last in number] != follows:  # the ends of some steps were lost
             whole = [last == index - 1 for last, index in zip(number, follows, strict=True)]
-            number, begin_ns, ended_ns = (
-                list(compress(column, whole)) for column in (number, begin_ns, ended_ns)
+            number, begin_ns, ended_ns, received_ns = (
+                list(compress(column, whole)) for column in (number, begin_ns, ended_ns, received_ns)
             )
-        self._ended.add_steps(number, begin_ns, ended_ns, now_ns)
+        self._ended.add_steps(number, begin_ns, ended_ns, received_ns)
         self._open[STEP, steps.index[-1]] = _Window(STEP, steps.index[-1], STEP, steps.began_ns[-1])
         return True
 

@@ -152,7 +152,7 @@ class Run:
     def _steps_passed(self, session: Session, steps: PlainSteps) -> Result:
         """Take in steps, one after the other; at once where nothing is searched for."""
         search = self._search
-        if self.rests and self._ranks.lead is not None and self._is_known(session):
+        if self.rests(session):
             session.note_all(steps)
             if session is self._ranks.lead:
                 search.steps = steps.index[-1] + 1
@@ -240,10 +240,11 @@ class Run:
         """The search for its power limit."""
         return self._search
 
-    @property
-    def rests(self) -> bool:
-        """True while no machine waits for steps: nothing is searched for, or nothing may be commanded."""
+    def rests(self, session: Session) -> bool:
+        """Return whether no machine waits for steps of a rank: no limit is searched for, or may be set."""
         state = self._search.state
+        if self._ranks.lead is None or not self._is_known(session):
+            return False
         if state is None:
             return self.settings.selector is None
         return isinstance(state.phase, Observing | Over)  # then no limits of single GPUs are tried either

@@ -10,16 +10,16 @@ from analyzers.batch_size.tracker import Jobs
 from analyzers.fleet.fleet import Clocks
 from analyzers.fleet.questions import Questions, missing
 from analyzers.fleet.session import Session
-from analyzers.measurement.marks.plain_steps import PlainSteps
-from analyzers.measurement.windows import MAX_OPEN, Kind
+from analyzers.measurement.windows import Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
 from analyzers.pipeline.pipelines import Pipelines
-from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked, StepPassed, StepsPassed
+from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.followed_gpus import FollowedGpus
 from analyzers.routes.open_sessions import OpenSessions
+from analyzers.routes.step_route import StepRoute, too_many_open
 from zeus_stream.protocol.events import (
     EpochBegan,
     EpochEnded,
@@ -55,14 +55,16 @@ class EventRoute:
         questions: Questions,
         attempts: Attempts,
         pipelines: Pipelines,
+        steps: StepRoute,
     ) -> None:
-        """``questions``: those that wait for the energy of a window."""
+        """``questions``: those that wait for the energy of a window. ``steps``: takes in boundaries."""
         self._sessions = sessions
         self._gpus = gpus
         self._jobs = jobs
         self._questions = questions
         self._attempts = attempts
         self._pipelines = pipelines
+        self._steps = steps
 
     def handle(self, frame: Frame, body: Events, now: Clocks) -> Result:
         """Take in the events of one session."""
@@ -93,11 +95,12 @@ class EventRoute:
 
         If one of them fails, what came before it stays.
         """
-        if self._plain(session, events, now, given):
+        received_ns = [now[session.host]] * len(events)
+        if self._steps.plain(session, events, received_ns, now, given):
             return NOTHING
         for plain, group in groupby(events, _is_plain_step):
             part = tuple(group)
-            if plain and self._plain(session, part, now, given):
+            if plain and self._steps.plain(session, part, received_ns[: len(part)], now, given):
                 continue
             for event in part:
                 if (result := self._event(session, event, now)) is not NOTHING:
@@ -111,7 +114,7 @@ class EventRoute:
             return NOTHING
         match event:
             case StepBoundary():
-                return self._step(session, event, now)
+                return self._steps.single(session, event, now)
             case EpochBegan() | EpochEnded():
                 return self._epoch(session, event, now)
             case WindowBegan() | WindowEnded() | WindowCancelled():
@@ -135,35 +138,6 @@ class EventRoute:
                 return self._sessions.end(session, t_ns, failure or "ended", now)
             case RunStarted() | RunPlanned():
                 return NOTHING  # the first began the session; the second is for its forecast
-
-    def _step(self, session: Session, event: StepBoundary, now: Clocks) -> Result:
-        windows, index = session.windows, event.index
-        ended_ns, began_ns, uncertainty_ns = event.ended_ns, event.began_ns, event.uncertainty_ns
-        if (ended_ns, began_ns) != (None, None):  # as of a step that is cancelled
-            session.placed = event.placed
-        if ended_ns is not None:
-            windows.end("step", index - 1, ended_ns, now[session.host])
-            self._sessions.mark(session, ended_ns, "rest" if began_ns is None else "gap", uncertainty_ns)
-        if began_ns is not None:
-            self._sessions.mark(session, began_ns, "step", uncertainty_ns)
-        if session.step is not None:
-            windows.cancel("step", session.step)  # its end was lost, or it has just ended
-        session.step = None if began_ns is None else index
-        result = NOTHING if began_ns is None else _begin(session, "step", index, "step", began_ns)
-        return result | self._sessions.runs[session.started.run].handle(StepPassed(session, event), now)
-
-    def _plain(self, session: Session, events: Sequence[Event], now: Clocks, given: list[Result]) -> bool:
-        """Take in steps in a row at once, as `_step` does one by one. Return False if that cannot be done."""
-        steps = None if session.ended is not None else PlainSteps.of(events)
-        if steps is None or not session.windows.pass_steps(steps, session.step, now[session.host]):
-            return False
-        session.placed = steps.boundaries[-1].placed
-        self._sessions.mark_steps(session, steps)
-        session.step = steps.index[-1]
-        result = self._sessions.runs[session.started.run].handle(StepsPassed(session, steps), now)
-        if result is not NOTHING:
-            given.append(result)
-        return True
 
     def _epoch(self, session: Session, event: EpochBegan | EpochEnded, now: Clocks) -> Result:
         began = isinstance(event, EpochBegan)
@@ -229,5 +203,4 @@ def _begin(session: Session, kind: Kind, index: int, name: str, t_ns: int) -> Re
     """Begin to measure a window, unless too many are open."""
     if session.windows.begin(kind, index, name, t_ns):
         return NOTHING
-    reason = f"session {session.session}: {MAX_OPEN} windows are open, so {name} is not measured. End some."
-    return rows_only([GapRow(session.host, "windows", t_ns, 1, reason)])
+    return too_many_open(session, name, t_ns)

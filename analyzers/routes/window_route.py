@@ -18,12 +18,11 @@ from analyzers.results.rows import WindowRow
 from analyzers.results.windows.step_columns import StepColumns
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.open_sessions import OpenSessions
+from analyzers.routes.step_route import FEW, StepRoute
 from zeus_stream.protocol.frames import Body, Events, Frame
 
 LOOK_NS, LOOK_MORE_NS, LOOK_SELDOM_NS = 20_000_000, 200_000, 1_000_000_000
 """Between two looks at the windows of a session: alone on its host, more for each other, and at most."""
-FEW = 4
-"""Sessions of a host that are looked at after each of its frames."""
 PLACED_NS = 1_100_000_000
 """A boundary that is placed where the GPU got there is handed over so much later, at the most."""
 
@@ -38,15 +37,17 @@ class WindowRoute:
         jobs: Jobs,
         questions: Questions,
         attempts: Attempts,
+        steps: StepRoute,
         *,
         timeout_ns: int,
     ) -> None:
-        """``timeout_ns``: that questions wait for, twice."""
+        """``timeout_ns``: that questions wait for, twice. ``steps``: those that wait are to be measured."""
         self._fleet = fleet
         self._sessions = sessions
         self._jobs = jobs
         self._questions = questions
         self._attempts = attempts
+        self._steps = steps
         self._timeout_ns = timeout_ns
         self._looked_ns: dict[str, int] = {}
         """By host, frame time at which windows were looked at."""
@@ -87,10 +88,14 @@ class WindowRoute:
         runs = [run for name in names if (run := self._sessions.runs.get(name)) is not None]
         return [run for run in runs if run.search.waits]
 
-    def _due(self, host: str, now_ns: int) -> bool:
+    def is_due(self, host: str, now_ns: int) -> bool:
         """Return whether it is time to look at all sessions of a host."""
         pause_ns = max(LOOK_NS, len(self._sessions.on[host]) * LOOK_MORE_NS)
-        if 0 <= now_ns - self._looked_ns.get(host, 0) < pause_ns:
+        return not 0 <= now_ns - self._looked_ns.get(host, 0) < pause_ns
+
+    def _due(self, host: str, now_ns: int) -> bool:
+        """Return whether all sessions of a host are looked at now."""
+        if not self.is_due(host, now_ns):
             return False
         self._looked_ns[host] = now_ns
         return True
@@ -116,9 +121,12 @@ class WindowRoute:
         ]
 
     def _session(self, frame: Frame, session: Session, now: Clocks, *, hurried: bool) -> Result:
+        caught_up = self._steps.catch_up_with(session.session, now)
+        if session.session not in self._sessions.of:
+            return caught_up  # it was set aside
         session.measured_ns = frame.t_ns
         work = partial(self.measure, session, frame.t_ns, now, hurried=hurried)
-        result = self._attempts.make(frame, "windows", now, work, session=session)
+        result = caught_up | self._attempts.make(frame, "windows", now, work, session=session)
         over = session.ended is not None and session.windows.empty
         if session.phases.marked:
             look = partial(self._phases, session, frame.t_ns, ended=over)

@@ -30,7 +30,7 @@ from collectors.controls.device_messages import (
     Stop,
 )
 from collectors.controls.frequency_plan import ChangeClock
-from collectors.controls.restore_record import Record, RecordFile, place, put, put_back
+from collectors.controls.restore_record import Record, RecordFile, place, put_back, try_put
 from collectors.device import Description, Device, Sample
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
@@ -38,18 +38,18 @@ from collectors.sampling.poller import Poller
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
-    PermissionMissingError,
     RefusedError,
     RetryError,
     StorageError,
     UnsupportedError,
 )
 from zeus_stream.protocol.fields import UNLOCKED, Control
-from zeus_stream.protocol.notes import Cause
 from zeus_stream.protocol.readings import Seen
 
 MAX_ROWS = 20_000
 """Readings of one device that wait for the event loop; past it new ones are dropped and counted."""
+FORCE_S = 0.5
+"""From the last job to when its record is forced to disk: nobody waits by then."""
 _BUSY_NS = 1_000_000
 """From when it could not be read, since an instruction is carried out, to the next try; doubled up to
 _BUSY_MOST_NS."""
@@ -153,30 +153,44 @@ class Watch:
         try:
             while not isinstance(job := self._wait(), Stop):
                 try:
-                    with self._gate:
-                        if job is not None:
-                            self._carry_out(job)
-                        elif self._description is None:
-                            self._find_ns = self._open()
+                    self._take_turn(job)
                 except Exception as wrong:  # noqa: BLE001  (the event loop raises it; it can still restore)
                     self._mail.put(self, Crashed(wrong))
                     self._find_ns = None
         finally:
             if self._record is not None:
+                self._force_record()
                 self._record.close()
             with self._gate:
                 self._description = None
                 self._device.close()
 
     def _wait(self) -> Job | None:
-        """Return the next job, or None when it is time to look for the device."""
-        if self._find_ns is None:
-            return self._jobs.get()
-        wait_ns = self._find_ns - monotonic_ns()
+        """Return the next job, or None when it is time to look for the device, or to force its records."""
+        wait_s = None if self._find_ns is None else max(0, self._find_ns - monotonic_ns()) / 1e9
+        if self._record is not None and not self._record.forced:
+            wait_s = FORCE_S if wait_s is None else min(wait_s, FORCE_S)
         try:
-            return self._jobs.get(timeout=wait_ns / 1e9) if wait_ns > 0 else self._jobs.get_nowait()
+            return self._jobs.get(timeout=wait_s) if wait_s != 0 else self._jobs.get_nowait()
         except queue.Empty:
             return None
+
+    def _take_turn(self, job: Job | None) -> None:
+        """Carry out a job, or what is due without one. The poller may read while a record is written."""
+        match job:
+            case Do(control, lease_messages.WriteRecord(limits)):
+                self._report(control, self._write_record(control, limits))
+            case Do(control, lease_messages.ClearRecord()):
+                self._clear_record(control)
+            case None if self._find_ns is None or self._find_ns > monotonic_ns():
+                self._force_record()
+            case None:
+                with self._gate:
+                    if self._description is None:
+                        self._find_ns = self._open()
+            case _:
+                with self._gate:
+                    self._carry_out(job)
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -300,14 +314,10 @@ class Watch:
 
     def _carry_out(self, job: Job) -> None:
         match job:
-            case Do(control, lease_messages.WriteRecord(limits)):
-                self._report(control, self._write_record(control, limits))
             case Do(control, lease_messages.CallSet(value, expected)):
                 self._report(control, self._set(control, value, expected))
             case Do(control, lease_messages.CallRestore(limits)):
                 self._report(control, self._restore(control, limits))
-            case Do(control, lease_messages.ClearRecord()):
-                self._clear_record(control)
             case ChangeClock(clock_mhz):
                 self._change_clock(clock_mhz)
             case SeeProcesses():
@@ -323,13 +333,20 @@ class Watch:
         try:
             if self._record is None:
                 return lease_messages.RecordFailed(limits, "no restore record can be kept.")
-            self._record.write(
+            self._record.update(
                 Record(gpu=self.gpu, limits=limits, boot_id=self._boot_id, time=now, control=control)
             )
         except StorageError as wrong:
             _log.warning("%s", wrong)
             return lease_messages.RecordFailed(limits, str(wrong))
         return lease_messages.RecordWritten(limits)
+
+    def _force_record(self) -> None:
+        try:
+            if self._record is not None:
+                self._record.force()
+        except StorageError as wrong:
+            _log.warning("%s", wrong)  # the next change is refused as long as it cannot be written
 
     def _clear_record(self, control: Control) -> None:
         try:
@@ -339,29 +356,10 @@ class Watch:
             _log.warning("%s", wrong)  # the next start finds that what it says is not in force any more
 
     def _set(self, control: Control, value: int, expected: int) -> lease_messages.Event:
-        try:
-            done = put(self._device, control, value, expected)
-        except PermissionMissingError as wrong:
-            return self._failed_set(control, "permission", wrong, expected)
-        except RefusedError as wrong:
-            return self._failed_set(control, "range", wrong, expected)
-        except DeviceError as wrong:
-            denied = isinstance(wrong, UnsupportedError)
-            return self._failed_set(control, "device", wrong, expected if denied else None)
-        self._see(control, done.requested)
-        return done
-
-    def _failed_set(
-        self, control: Control, cause: Cause, wrong: Exception, seen: int | None
-    ) -> lease_messages.SetFailed:
-        """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
-        if control == "power_limit":
-            try:
-                seen = self.requested_mw = self._device.read_control(control)
-            except DeviceError as again:
-                _log.info("%s", again)
-                seen = None
-        return lease_messages.SetFailed(cause, str(wrong), seen)
+        event = try_put(self._device, control, value, expected)
+        if event.requested is not None:
+            self._see(control, event.requested)
+        return event
 
     def _restore(self, control: Control, limits: lease_messages.Limits) -> lease_messages.Event:
         try:

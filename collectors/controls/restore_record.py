@@ -12,15 +12,17 @@ A record exists as long as something of ours may be in force. One that a restore
 next collector has logged it: another key, ``settled``, says how.
 
 A process that changes a device holds an exclusive flock on ``<gpu>.lock`` beside them (a record itself is
-replaced at each write), from before it reads the records until it lets go of the device: so a restorer
+replaced at its first write), from before it reads the records until it lets go of the device: so a restorer
 and a new collector take turns, and the later one sees what the earlier has done. ``time`` is for people.
 Unknown keys are ignored.
 """
 
 import fcntl
 import json
+import logging
 import os
 import time
+from errno import EIO
 from pathlib import Path
 
 from collectors.control import spell, unit, words
@@ -28,8 +30,16 @@ from collectors.controls import lease_messages
 from collectors.controls.lease_messages import Limits, close
 from collectors.device import Device
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import RetryError, StorageError
+from zeus_stream.errors import (
+    DeviceError,
+    PermissionMissingError,
+    RefusedError,
+    RetryError,
+    StorageError,
+    UnsupportedError,
+)
 from zeus_stream.protocol.fields import UNLOCKED, Control
+from zeus_stream.protocol.notes import Cause
 from zeus_stream.records import record
 
 SUFFIXES: dict[Control, str] = {
@@ -38,9 +48,14 @@ SUFFIXES: dict[Control, str] = {
     "power_limit": ".json",
 }
 """The first that a name ends with is its control's."""
+PLACE_BYTES = 512
+"""A record is filled up to this, a sector of a disk: a longer one never replaces it in place."""
+ROOM_BYTES = 1 << 20
+"""With less room on its disk a record is made again at each change, which fails when there is none."""
 PATIENCE_S = 5.0
 """A restorer that holds the lock is done in less."""
 _ASK_AGAIN_S = 0.02
+_log = logging.getLogger(__name__)
 
 
 @record(kw_only=True)
@@ -67,6 +82,10 @@ class RecordFile:
         """Wait for the lock at most ``patience_s``. Raises StorageError."""
         self._directory = directory
         self._gpu = gpu
+        self._on_disk: dict[Control, tuple[int, str]] = {}
+        """Found and boot id of the records that are on disk."""
+        self._unforced: set[Control] = set()
+        """Those with a later value that may not be on disk yet."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(directory / f"{gpu}.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -109,32 +128,77 @@ class RecordFile:
 
     def write(self, record: Record) -> None:
         """Replace a control's record; when this returns it outlives a power failure. Raises StorageError."""
-        suffix = unit(record.control)
-        content = {
-            "gpu": record.gpu,
-            f"found_{suffix}": record.limits.found,
-            f"confirmed_{suffix}": record.limits.confirmed,
-            f"pending_{suffix}": record.limits.pending,
-            "boot_id": record.boot_id,
-            "time": record.time,
-        }
-        if record.settled is not None:
-            content["settled"] = record.settled
-        path = self.path(record.control)
+        path, content = self.path(record.control), _spelled(record)
         new = path.with_suffix(".new")
+        self._on_disk.pop(record.control, None)
         try:
-            with new.open("w", encoding="utf-8") as file:
-                json.dump(content, file)
+            with new.open("wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             new.rename(path)
             self._sync_directory()
         except OSError as wrong:
             raise self._failure(path, "be written", wrong) from wrong
+        if len(content) == PLACE_BYTES:
+            self._on_disk[record.control] = record.limits.found, record.boot_id
+        self._unforced.discard(record.control)
+
+    def update(self, record: Record) -> None:
+        """Replace a control's record; when this returns it outlives this process. Raises StorageError.
+
+        The value found outlives a power failure. What was set does so after `force`: a restart of the host
+        ends it anyway.
+        """
+        content = _spelled(record)
+        known = self._on_disk.get(record.control) == (record.limits.found, record.boot_id)
+        if not known or len(content) > PLACE_BYTES:
+            self.write(record)
+            return
+        path = self.path(record.control)
+        try:
+            place = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                disk = os.fstatvfs(place)
+                if disk.f_bavail * disk.f_frsize < ROOM_BYTES:
+                    self.write(record)
+                    return
+                if os.pwrite(place, content, 0) < len(content):
+                    raise OSError(EIO, "only a part was written")
+            finally:
+                os.close(place)
+        except FileNotFoundError:  # somebody removed it
+            self.write(record)
+        except OSError as wrong:
+            raise self._failure(path, "be written", wrong) from wrong
+        else:
+            self._unforced.add(record.control)
+
+    @property
+    def forced(self) -> bool:
+        """Every record outlives a power failure as it is."""
+        return not self._unforced
+
+    def force(self) -> None:
+        """Force to disk what `update` has written. Raises StorageError; the next update is forced then."""
+        while self._unforced:
+            control = self._unforced.pop()
+            path = self.path(control)
+            try:
+                place = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    os.fdatasync(place)
+                finally:
+                    os.close(place)
+            except OSError as wrong:
+                self._on_disk.pop(control, None)
+                raise self._failure(path, "be written", wrong) from wrong
 
     def clear(self, control: Control = "power_limit") -> None:
         """Remove a control's record: nothing of ours is in force. Raises StorageError."""
         path = self.path(control)
+        self._on_disk.pop(control, None)
+        self._unforced.discard(control)
         try:
             path.unlink(missing_ok=True)
             self._sync_directory()
@@ -158,6 +222,22 @@ class RecordFile:
             f"{path}: could not {what}: {why}. Without it nothing of {self._gpu} is changed:"
             " make room or give access; if it is broken, set the value by hand and remove it."
         )
+
+
+def _spelled(record: Record) -> bytes:
+    """Return a record as its file has it: blanks leave room for a later value."""
+    suffix = unit(record.control)
+    content = {
+        "gpu": record.gpu,
+        f"found_{suffix}": record.limits.found,
+        f"confirmed_{suffix}": record.limits.confirmed,
+        f"pending_{suffix}": record.limits.pending,
+        "boot_id": record.boot_id,
+        "time": record.time,
+    }
+    if record.settled is not None:
+        content["settled"] = record.settled
+    return json.dumps(content).encode().ljust(PLACE_BYTES - 1) + b"\n"
 
 
 def _parse(content: object, control: Control) -> Record:
@@ -206,6 +286,34 @@ def put(
     device.set_control(control, value)
     confirmed = device.read_control(control)
     return lease_messages.SetDone(value if confirmed is None else confirmed)
+
+
+def try_put(
+    device: Device, control: Control, value: int, expected: int
+) -> lease_messages.SetDone | lease_messages.SetFoundOther | lease_messages.SetFailed:
+    """Set a value as `put` does; return a failure with what is requested then, as far as that is known."""
+    try:
+        return put(device, control, value, expected)
+    except PermissionMissingError as wrong:
+        return _failed(device, control, "permission", wrong, expected)
+    except RefusedError as wrong:
+        return _failed(device, control, "range", wrong, expected)
+    except DeviceError as wrong:
+        denied = isinstance(wrong, UnsupportedError)
+        return _failed(device, control, "device", wrong, expected if denied else None)
+
+
+def _failed(
+    device: Device, control: Control, cause: Cause, wrong: Exception, seen: int | None
+) -> lease_messages.SetFailed:
+    """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
+    if control == "power_limit":
+        try:
+            seen = device.read_control(control)
+        except DeviceError as again:
+            _log.info("%s", again)
+            seen = None
+    return lease_messages.SetFailed(cause, str(wrong), seen)
 
 
 def put_back(device: Device, limits: Limits, control: Control = "power_limit") -> PutBack:

@@ -6,7 +6,8 @@ killed loses nothing; after a loss of power, or when the file is broken, was cut
 that were handed out may be gone: then the log starts over, with another id. Two things show that:
 every row has a checksum, and beside the log lies a mark, the next offset after each transaction. The same
 mark in memory (`BootMark`) is ahead of a log whose file system has lost what was not on its disk yet.
-(SQLite drops without a word what follows a damaged place in its write-ahead log.)
+(SQLite drops without a word what follows a damaged place in its write-ahead log.) So the writer forces
+nothing to disk; another thread does, with each checkpoint (`WalCheckpoint`).
 
 Events may take half of the room. Past that, the oldest events of the user who has most of them are removed
 first: no user displaces readings, or events of others. Such a removal leaves a hole in the offsets, which
@@ -24,6 +25,7 @@ from pathlib import Path
 from collectors.log.boot_mark import BootMark
 from collectors.log.database import MARK, beside, frame_crc, open_database, read_mark, row_crc
 from collectors.log.store import UNKNOWN_UID, Extent, SessionMemory
+from collectors.log.wal_checkpoint import INLINE_PAGES, WalCheckpoint
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.records import record
@@ -62,12 +64,15 @@ class Log:
         self._path = path
         self._host = host
         self._boot_mark = boot_mark or BootMark(path, None)
+        self._checkpoint = WalCheckpoint(path)
         with self._explained("be opened"):
             self._mark = os.open(beside(path, "-mark"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 marks = read_mark(os.pread(self._mark, MARK.size, 0)), read_mark(self._boot_mark.read())
                 self._db, self.started_over = open_database(path, boot_id, *marks)
                 self._begin(boot_id)
+                for pragma in (f"wal_autocheckpoint = {INLINE_PAGES}", "synchronous = OFF"):
+                    self._db.execute(f"PRAGMA {pragma}")
             except BaseException:
                 os.close(self._mark)
                 self._boot_mark.close()
@@ -149,6 +154,7 @@ class Log:
         self._next += len(frames)
         size = sum(_size(topic, body) for topic, body in entries)
         self._bytes += size
+        self._checkpoint.wrote(size)
         if written_by is not None:
             self._written[written_by] += size
         try:
@@ -268,7 +274,10 @@ class Log:
 
     def close(self) -> None:
         """Close in order: the next start trusts it, even after a reboot. Raises StorageError."""
+        self._checkpoint.close()
         try:
+            with self._explained("be closed"):
+                self._db.execute("PRAGMA synchronous = NORMAL")
             with self._explained("be closed"), self._db:
                 self._db.execute("REPLACE INTO meta VALUES ('clean', 'yes')")
                 os.fsync(self._mark)

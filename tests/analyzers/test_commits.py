@@ -1,4 +1,7 @@
-"""A command waits for its row alone, or for all that waits. The archive is a real one."""
+"""A command waits for its row alone, or for all that waits. The archive is a real one.
+
+Its rows are kept in a file beside the archive, or stored in a transaction of their own where there is none.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -9,6 +12,7 @@ import anyio
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.process.command_file import MAX_BYTES, CommandFile
 from analyzers.commits import Commits
 from analyzers.results.instructions import ApplyControl, Command, GiveAdvice, Instruction
 from analyzers.results.result import OWN
@@ -66,12 +70,45 @@ class Stored:
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[Stored]:
-    archive = Archive.open(archive_at(folder / "energy.duckdb"), Settings())
+async def opened(folder: Path, *, file: bool = False) -> AsyncIterator[Stored]:
+    """``file``: there is a file for rows of commands."""
+    path = archive_at(folder / "energy.duckdb")
+    archive = Archive.open(path, Settings())
+    archive.commands = CommandFile(path, archive.archive_id) if file else None
     try:
         yield Stored(archive)
     finally:
         archive.close()
+
+
+async def test_a_command_leaves_when_its_row_is_in_the_file_and_the_row_follows(tmp_path: Path) -> None:
+    async with opened(tmp_path, file=True) as stored:
+        assert (file := stored.archive.commands) is not None
+        await stored.give(ROW)
+        assert (stored.count("commands"), stored.published) == (0, [])
+        assert file.read() == [ROW]
+        other = replace(ROW, command=OTHER.command)
+        await stored.give(other, instructions=(OTHER,))
+        assert file.read() == [ROW, other]
+        await stored.commits.commit()
+        assert (stored.count("commands"), stored.count("logs")) == (2, 1)
+        assert stored.published == [ROW, other]
+        assert file.read() == []
+
+
+async def test_a_command_waits_for_the_begin_of_its_run_while_that_is_being_stored(tmp_path: Path) -> None:
+    async with opened(tmp_path, file=True) as stored, anyio.create_task_group() as tasks:
+        await stored.give(RUN, instructions=())
+        tasks.start_soon(stored.commits.commit)
+        await anyio.lowlevel.checkpoint()
+        await stored.give(ROW)
+        assert (stored.count("runs"), stored.count("commands")) == (1, 1)
+
+
+async def test_a_command_whose_row_finds_no_room_in_the_file_waits_for_all(tmp_path: Path) -> None:
+    async with opened(tmp_path, file=True) as stored:
+        await stored.give(replace(ROW, reason="x" * MAX_BYTES))
+        assert (stored.count("commands"), stored.count("logs")) == (1, 1)
 
 
 async def test_a_command_waits_for_its_row_and_for_no_other(tmp_path: Path) -> None:
@@ -118,16 +155,25 @@ OTHER: Command = replace(COMMAND, command="another")
         ),
     ],
 )
+@pytest.mark.parametrize("file", [False, True])
 async def test_what_may_not_come_again_is_stored_before_a_command_leaves(
-    rows: tuple[Row, ...], instructions: tuple[Instruction, ...], received: Frame, tmp_path: Path
+    rows: tuple[Row, ...],
+    instructions: tuple[Instruction, ...],
+    received: Frame,
+    tmp_path: Path,
+    *,
+    file: bool,
 ) -> None:
-    async with opened(tmp_path) as stored:
+    async with opened(tmp_path, file=file) as stored:
         await stored.give(*rows, instructions=instructions, received=received)
         assert stored.count("logs") == 1
 
 
-async def test_a_row_that_a_full_commit_took_along_is_stored_and_published_once(tmp_path: Path) -> None:
-    async with opened(tmp_path) as stored, anyio.create_task_group() as tasks:
+@pytest.mark.parametrize("file", [False, True])
+async def test_a_row_that_a_full_commit_took_along_is_stored_and_published_once(
+    tmp_path: Path, *, file: bool
+) -> None:
+    async with opened(tmp_path, file=file) as stored, anyio.create_task_group() as tasks:
         tasks.start_soon(stored.commits.commit)
         await stored.give(ROW)
         await stored.commits.commit()

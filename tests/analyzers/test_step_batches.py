@@ -15,6 +15,7 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import parse
 from analyzers.results.rows import GapRow, Row, WindowRow
 from analyzers.results.windows.step_columns import StepColumns, each_row
+from analyzers.routes.step_route import StepRoute
 from benchmarks.sessions import BATCH_NS, MS, START_NS, S, begin, gpu, readings
 from zeus_stream.protocol.events import EpochBegan, EpochEnded, Event, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.fields import Unknown
@@ -61,17 +62,17 @@ def events_of(rng: random.Random) -> Iterator[tuple[int, Event | Unknown]]:
         yield t_ns, plain
 
 
-def bodies(seed: int) -> Iterator[tuple[int, Body]]:
+def bodies(seed: int, sessions: int = SESSIONS) -> Iterator[tuple[int, Body]]:
     """Yield what a collector logs: sessions on a GPU each but the last, whose GPU is not its own."""
     rng = random.Random(seed)
-    for body in begin(SESSIONS):
+    for body in begin(sessions):
         if isinstance(body, Notes) and isinstance(note := body.notes[0], RunAdmitted):
-            shared = note.session == f"s{SESSIONS - 1}"
+            shared = note.session == f"s{sessions - 1}"
             admitted = replace(note, gpus=(gpu(0),) if shared else note.gpus, may_command=not shared)
             yield START_NS, Notes((admitted,))
         else:
             yield START_NS, body
-    sent, flushed_ns = [list(events_of(rng)) for _ in range(SESSIONS)], START_NS
+    sent, flushed_ns = [list(events_of(rng)) for _ in range(sessions)], START_NS
     for now_ns in range(START_NS + BATCH_NS, START_NS + (SECONDS + 3) * S, BATCH_NS):
         for session, events in enumerate(sent):
             due = tuple(event for t_ns, event in events if now_ns - BATCH_NS < t_ns <= now_ns)
@@ -79,13 +80,15 @@ def bodies(seed: int) -> Iterator[tuple[int, Body]]:
                 yield now_ns, Events(f"s{session}", 1, 0, session + 1, due)
         if now_ns - flushed_ns >= 50 * MS:
             flushed_ns += 50 * MS
-            yield now_ns, readings(SESSIONS, flushed_ns)
+            yield now_ns, readings(sessions, flushed_ns)
 
 
-def derived(seed: int, settings: RunSettings, *, hurried: bool) -> tuple[list[Row], int]:
+def derived(
+    seed: int, settings: RunSettings, *, hurried: bool, sessions: int = SESSIONS
+) -> tuple[list[Row], int]:
     """Return the rows of an interpreter, and how many of them were in columns."""
     interpreter, rows, offset, in_columns = Interpreter(settings), list[Row](), count(), 0
-    for t_ns, body in bodies(seed):
+    for t_ns, body in bodies(seed, sessions):
         frame = Frame(log_id="log", offset=next(offset), host="host", t_ns=t_ns, topic="t", body=b"")
         found = interpreter.handle(Logged(frame, body, hurried), t_ns).rows
         in_columns += sum(len(each) for each in found if isinstance(each, StepColumns))
@@ -112,3 +115,28 @@ def test_steps_that_come_together_give_the_rows_of_one_after_the_other(
     assert none == 0
     assert steps >= in_columns > steps // 2
     assert not [row for row in together if isinstance(row, GapRow) and row.what != "frames"]
+
+
+@pytest.mark.parametrize(
+    ("seed", "settings", "hurried"),
+    [
+        pytest.param(3, RunSettings(selector=None), True, id="without the fit"),
+        pytest.param(4, SEARCHED, True, id="while a limit is searched for"),
+        pytest.param(5, RunSettings(selector=None), False, id="with the fit"),
+    ],
+)
+def test_steps_that_wait_until_they_are_measured_give_the_same_rows(
+    seed: int, settings: RunSettings, *, hurried: bool
+) -> None:
+    waited, put_off = list[bool](), StepRoute.put_off
+
+    def watched(route: StepRoute, frame: Frame, body: Events, now: dict[str, int]) -> bool:
+        waited.append(put_off(route, frame, body, now))
+        return waited[-1]
+
+    with patch.object(StepRoute, "put_off", watched):
+        late, _ = derived(seed, settings, hurried=hurried, sessions=6)
+    with patch.object(StepRoute, "put_off", lambda *_: False):
+        at_once, _ = derived(seed, settings, hurried=hurried, sessions=6)
+    assert late == at_once
+    assert sum(waited) > len(waited) // 10

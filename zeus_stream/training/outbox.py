@@ -96,6 +96,11 @@ class Outbox:
         return len(self._entries) + len(self._flight) + (not self._begun)
 
     @property
+    def fresh(self) -> bool:
+        """There is an entry that is known and was not taken into a batch."""
+        return bool(self._entries) and isinstance(self._entries[0], tuple)
+
+    @property
     def holding(self) -> bool:
         """The next entry is not known yet: it is to be looked at again soon."""
         return bool(self._entries) and not isinstance(self._entries[0], tuple)

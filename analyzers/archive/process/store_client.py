@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self
 
+from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_channel import (
     Ask,
     Call,
@@ -74,6 +75,8 @@ class StoreClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._started: deque[float] = deque(maxlen=RESTARTS)
         self._asked = 0
+        self.commands: CommandFile | None = None
+        """Rows of commands that are not stored yet."""
         self.replaced = 0
         """Store processes that ended by themselves."""
 
@@ -83,6 +86,14 @@ class StoreClient:
         client = cls(path, settings)
         client._start(again=False)
         client.archive_id, client.starts = client._call("archive_id"), client._call("starts")
+        try:
+            client.commands = commands = CommandFile(path, client.archive_id)
+            if left := commands.read():
+                client.put([], left, replaying=True)
+            commands.clear()
+        except StorageError:
+            client.close()
+            raise
         return client
 
     archive_id: str
@@ -99,6 +110,8 @@ class StoreClient:
         with self._lock:
             if self._channel is None or self._process is None:
                 return
+            if self.commands is not None:
+                self.commands.close()
             try:
                 send(self._channel, Close())
                 receive(self._channel)

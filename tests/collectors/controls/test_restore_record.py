@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,44 @@ def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) 
     file.close()
 
 
+def test_a_later_value_takes_the_place_of_the_one_before_and_is_forced_to_disk_later(tmp_path: Path) -> None:
+    file, path = RecordFile(tmp_path, GPU), tmp_path / f"{GPU}.json"
+    confirmed = replace(RECORD, limits=Limits(300_000, 250_000))
+    file.update(RECORD)
+    first = path.stat().st_ino
+    assert file.forced, "what was found is on disk before the first change"
+    file.update(confirmed)
+    assert (file.read(), path.stat().st_ino, file.forced) == (confirmed, first, False)
+    file.force()
+    assert (file.read(), file.forced) == (confirmed, True)
+    found = replace(RECORD, limits=Limits(280_000, None, 250_000))
+    file.update(found)
+    assert (file.read(), file.forced) == (found, True), "another value was found"
+    path.unlink()
+    file.update(confirmed)
+    assert (file.read(), file.forced) == (confirmed, True), "somebody had removed it"
+    long = replace(confirmed, settled="x" * 1000)
+    file.update(long)
+    file.update(confirmed)
+    assert file.read() == confirmed
+    file.close()
+
+
+def test_a_record_that_cannot_be_forced_is_named_and_forced_with_the_next_change(tmp_path: Path) -> None:
+    file, path = RecordFile(tmp_path, GPU), tmp_path / f"{GPU}.json"
+    file.update(RECORD)
+    file.update(RECORD)
+    path.unlink()
+    with pytest.raises(StorageError, match=r"GPU-5a1c\.json: could not be written"):
+        file.force()
+    file.update(RECORD)
+    assert (file.read(), file.forced) == (RECORD, True)
+    file.clear()
+    file.force()
+    assert file.read() is None
+    file.close()
+
+
 def test_two_writers_take_turns_and_the_later_sees_what_the_earlier_did(tmp_path: Path) -> None:
     first = RecordFile(tmp_path, GPU)
     first.write(RECORD)
@@ -92,8 +131,8 @@ from pathlib import Path
 from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import Record, RecordFile
 file = RecordFile(Path({str(tmp_path)!r}), {GPU!r})
-limits = Limits(300_000, None, 250_000)
-file.write(Record(gpu={GPU!r}, limits=limits, boot_id="boot", time="2026-01-02T03:04:05+00:00"))
+for limits in (Limits(300_000, None, 200_000), Limits(300_000, 200_000), Limits(300_000, None, 250_000)):
+    file.update(Record(gpu={GPU!r}, limits=limits, boot_id="boot", time="2026-01-02T03:04:05+00:00"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9

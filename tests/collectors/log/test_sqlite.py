@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from collectors.log.boot_mark import BootMark
 from collectors.log.sqlite import CHUNK, MAX_SESSIONS, Log
 from collectors.log.store import SessionMemory
+from collectors.log.wal_checkpoint import DUE_BYTES, INLINE_PAGES, PAGE_BYTES
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.commands import Fetched, Welcome
 from zeus_stream.protocol.frames import Break, Frame
@@ -447,3 +449,18 @@ def test_readings_alone_are_pruned_by_their_age_in_the_log(path: Path) -> None:
     assert log.extent.first_offset > 500
     assert log.size_bytes <= 100_000
     log.close()
+
+
+def test_the_write_ahead_log_is_brought_in_while_the_log_is_written(path: Path) -> None:
+    """The collector's event loop does not do it: the thread of the log does."""
+    with contextlib.closing(opened(path)) as log:
+        fill(log, 50, size=200_000)
+        deadline_s = time.monotonic() + 300
+        while path.stat().st_size < DUE_BYTES:
+            assert time.monotonic() < deadline_s
+            fill(log, 1)
+            time.sleep(0.01)
+        frames = log.extent.next_offset
+        assert path.with_name("log.sqlite-wal").stat().st_size < INLINE_PAGES * PAGE_BYTES
+    with contextlib.closing(opened(path, "boot-2")) as log:
+        assert (log.started_over, log.extent.next_offset) == (None, frames)

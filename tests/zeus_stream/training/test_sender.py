@@ -2,15 +2,21 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
+import zmq
 
 from tests.zeus_stream.stand_in_collector import Collector, answer, until
-from zeus_stream.protocol.events import Metric
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol.events import Metric, RunStarted
 from zeus_stream.training.answers import Missing
+from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.sender import GLANCE_S, TICK_S, Courier
 
 HOLDS_THE_INTERPRETER = """
 import ctypes, sys, time, zeus_stream
@@ -60,3 +66,65 @@ def test_events_come_together_as_long_as_the_collector_says_but_not_before_a_que
     assert isinstance(energy, Missing)
     assert energy.reason.endswith("nothing was measured")
     assert len(collector.seen(Metric)) == 40
+
+
+STARTED = RunStarted(
+    t_ns=0,
+    job="job",
+    run="run",
+    rank=0,
+    world_size=1,
+    gpus=("GPU-0",),
+    pid=1,
+    boot_id="boot",
+    wall_ns=0,
+    wall_error_ns=0,
+)
+
+
+class Waits:
+    """The lock by which a courier waits, in virtual time; something happens at an instant of it."""
+
+    def __init__(self, at_s: float, happen: Callable[[], None]) -> None:
+        self.now_s, self.turns, self._at_s, self._happen = 0.0, 0, at_s, happen
+
+    def acquire(self, *, timeout: float) -> bool:
+        before_s, self.now_s, self.turns = self.now_s, self.now_s + timeout, self.turns + 1
+        if before_s < self._at_s <= self.now_s:
+            self._happen()
+        return False
+
+
+@pytest.mark.parametrize(
+    ("gather_s", "looks"),
+    [
+        pytest.param(0.0, True, id="somebody waits: it looks for events within a tick"),
+        pytest.param(0.25, False, id="nobody waits: it wakes when they are due"),
+    ],
+)
+def test_an_event_is_looked_for_while_somebody_waits_for_it(gather_s: float, *, looks: bool) -> None:
+    late_s = []
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        for event_s in (0.001, 0.004, 0.007, 0.0095):
+            outbox = Outbox(STARTED, lambda: "session")
+            courier = Courier(outbox, [], lambda *_: None, lambda _: None)
+            waits = Waits(event_s, partial(outbox.put, (Metric, 1, "loss", 1.0)))
+            courier._wake, courier._socket, courier._gather_s = waits, socket, gather_s  # type: ignore[assignment]
+            courier._progress_ns = monotonic_ns() + 10**15  # acknowledged, however late this test runs
+            courier._stops(1)
+            assert outbox.fresh
+            late_s.append(waits.now_s - event_s)
+            assert looks or waits.turns == 1
+    assert (max(late_s) <= 1.5 * GLANCE_S) == looks, late_s
+
+
+def test_steps_that_last_long_are_looked_for_no_oftener_than_every_tick() -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        courier = Courier(Outbox(STARTED, lambda: "session"), [], lambda *_: None, lambda _: None)
+        waits = Waits(-1, lambda: None)
+        courier._wake, courier._socket = waits, socket  # type: ignore[assignment]
+        courier._progress_ns = monotonic_ns() + 10**15
+        courier._between_ns = 1_000_000_000
+        for turns in range(100):
+            courier._stops(turns)
+    assert waits.turns <= 1.1 * waits.now_s / TICK_S
