@@ -225,7 +225,7 @@ class Interpreter:
     def _take_rare(self, event: Asked | JobForgotten | Calibrated | Forgotten, now_ns: int) -> Result:
         match event:
             case Asked(host, ask):
-                return self._ask(host, ask, now_ns)
+                return self._attempts.answer(host, now_ns, partial(self._ask, host, ask, now_ns))
             case JobForgotten(job):
                 return self._jobs.handle(job_events.JobForgotten(job), self._now_ns)
             case Calibrated(gains):

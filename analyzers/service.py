@@ -312,7 +312,7 @@ class Analyzer:
                 frames[at:], behind_ns, partial(links_seen, self._hosts)
             )
             part, at = frames[at : at + count], at + count
-            self._live.take(part, result.rows, monotonic_ns(), live=not self._commits.replaying)
+            result |= self._live.follow(part, result.rows, monotonic_ns(), live=not self._commits.replaying)
             result = with_live(result, self._live)
             for frame, _ in part:
                 self._hosts[frame.host].last = frame

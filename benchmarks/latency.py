@@ -1,6 +1,6 @@
 """Measure the time from the step that decides a change of limit to the limit on the device.
 
-    step begins -> publisher's timer (20 ms) -> collector's log -> analyzer -> collector -> device
+    step begins -> publisher's look (5 to 20 ms) -> collector's log -> analyzer -> collector -> device
 
 A simulated GPU, a limit for every watt, two steps each: every second step asks for another limit.
 

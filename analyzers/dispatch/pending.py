@@ -173,8 +173,14 @@ class Pending:
         return max((asked.row.asked_ns for asked in self._under_way[gpu].values()), default=0)
 
     def settle(self, host: str, note: ControlApplied | ControlRefused) -> CommandRow | None:
-        """Take in the outcome of a command. Return its row without it; None: it is not remembered."""
-        known, asked = self._hosts[host], self._asked.pop(note.command, None)
+        """Take in the outcome of a command. Return its row without it; None: it is not remembered.
+
+        The outcome of a command on another GPU is none: its own may still come.
+        """
+        asked = self._asked.get(note.command)
+        if asked is not None and asked.of_gpu[0] != note.gpu:
+            return None
+        known, _ = self._hosts[host], self._asked.pop(note.command, None)
         known.leases = None
         known.sent.pop(note.command, None)
         known.unsettled.pop(note.command, None)

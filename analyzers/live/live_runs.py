@@ -12,7 +12,7 @@ from analyzers.power_limit.search_progress import SearchProgress
 from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
 from analyzers.results.windows.step_columns import StepColumns
 from zeus_stream.protocol.events import EpochBegan, StepBoundary
-from zeus_stream.protocol.fields import of_host
+from zeus_stream.protocol.fields import MOST_WALL_NS, of_host
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.snapshots import MAX_TRIAL_ROWS, ForecastNow, RunNow, SearchNow, TrialNow
 
@@ -271,7 +271,7 @@ class LiveRuns:
     def steps_j(self) -> dict[str, float]:
         """Return, by GPU, the mean energy of the last steps of the run that began last on it."""
         runs = sorted(self._runs.values(), key=lambda run: run.began_wall_ns)
-        return {gpu: sum(steps) / len(steps) for run in runs for gpu, steps in run.gpu_steps_j.items()}
+        return {gpu: sum(j) / len(j) for run in runs for gpu, j in run.gpu_steps_j.items() if j}
 
     def saved(self) -> tuple[float | None, float | None]:
         """Return joules and percent that all runs have saved since the start. None: no limit was set."""
@@ -285,8 +285,7 @@ class LiveRuns:
         energies = [joules for joules, _ in run.recent if joules is not None]
         used = [self._used_mj(run, gpu) for gpu in gpus]
         known = [used_mj for used_mj in used if used_mj is not None]
-        ranks = run.ranks.values()
-        ended = run.ended_ns is not None
+        ranks, ended = run.ranks.values(), run.ended_ns is not None
         return RunNow(
             run=run.run,
             job=run.job,
@@ -294,7 +293,7 @@ class LiveRuns:
             hosts=tuple(dict.fromkeys(rank.host for rank in ranks))[:256],
             gpus=gpus,
             began_wall_ns=run.began_wall_ns,
-            ended_wall_ns=max(_ended_wall_ns(rank) for rank in ranks) if ended else None,
+            ended_wall_ns=max(map(_ended_wall_ns, ranks)) if ended else None,
             epoch=run.epoch,
             step=run.step,
             step_j=sum(energies) / len(energies) if len(energies) == len(run.recent) > 0 else None,
@@ -331,7 +330,8 @@ def _forecast(row: ForecastRow | None, wall_ns: int) -> ForecastNow | None:
 
 
 def _ended_wall_ns(rank: RunRow) -> int:
-    return rank.began_wall_ns + max(0, (rank.ended_ns or rank.began_ns) - rank.began_ns)
+    ended_ns = max(rank.began_ns, rank.ended_ns or 0)  # as a script says: any time
+    return min(rank.began_wall_ns + ended_ns - rank.began_ns, MOST_WALL_NS)
 
 
 def _search(run: _Run, progress: SearchProgress | None) -> SearchNow | None:

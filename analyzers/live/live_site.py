@@ -6,6 +6,7 @@ from typing import Protocol
 
 from analyzers.live.live_runs import LiveRuns
 from analyzers.power_limit.search_progress import SearchProgress
+from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
 from zeus_stream.live.answer import blank
 from zeus_stream.live.latest import Latest
@@ -70,6 +71,19 @@ class LiveSite:
     def _energy_mj(self, gpu: str) -> int | None:
         device = self._latest.devices.get(gpu)
         return None if device is None or device.last_mj is None else device.energy_mj
+
+    def follow(
+        self, frames: Sequence[tuple[Frame, Body]], rows: Sequence[object], now_ns: int, *, live: bool
+    ) -> Result:
+        """Take in frames as `take` does. Return a gap if that fails: no frame ends the process."""
+        try:
+            self.take(frames, rows, now_ns, live=live)
+        except Exception as wrong:  # noqa: BLE001  (as in `Attempts`: it becomes a row in ``gaps``)
+            frame, _ = frames[-1]
+            where = f"log {frame.log_id}, until offset {frame.offset}"
+            reason = f"{where}: the live state could not follow: {repr(wrong)[:500]}. Report it."
+            return rows_only([GapRow(frame.host, "live state", frame.t_ns, len(frames), reason)])
+        return NOTHING
 
     def take(
         self, frames: Sequence[tuple[Frame, Body]], rows: Sequence[object], now_ns: int, *, live: bool

@@ -50,6 +50,8 @@ CROWDED = 1_024
 """Points at which it is worth to forget some."""
 RECENT_NS = 5_000_000_000
 """Points kept whatever is asked."""
+_NUMERIC = (ArithmeticError, LookupError, ValueError)
+"""Failures of linear algebra, and of readings whose times contradict each other."""
 
 
 class Shape:
@@ -155,7 +157,7 @@ class Shape:
                 for at in range(begin, close, BLOCK):
                     self._solve(knots, max(first, at - BEFORE), at, min(at + BLOCK, close), last)
                 self._compare(knots, first, close)
-        except np.linalg.LinAlgError:
+        except _NUMERIC:
             self._give_up(int(knots.mid_ns[begin]), int(knots.mid_ns[close]))
 
     def identify(self, timeline: Timeline, now_ns: int) -> bool:
@@ -167,8 +169,12 @@ class Shape:
             if self._cuts.crowded:
                 return False
             others = np.flatnonzero(np.diff(knots.epoch[: close + 1]))
+            first = int(others[-1]) + 1 if len(others) else 0
             self._consume(timeline, int(knots.mid_ns[close]))
-            self._compare(knots, int(others[-1]) + 1 if len(others) else 0, close)
+            try:
+                self._compare(knots, first, close)
+            except _NUMERIC:
+                self._give_up(int(knots.mid_ns[first]), int(knots.mid_ns[close]))
         return self.undecided
 
     def shed(self, timeline: Timeline, until_ns: int) -> None:

@@ -41,3 +41,11 @@ class Attempts:
             )
             result = otherwise | rows_only([GapRow(frame.host, what, frame.t_ns, 1, reason)])
             return result if session is None else result | self._sessions.set_aside(session, frame.t_ns, now)
+
+    def answer(self, host: str, t_ns: int, work: Callable[[], Result]) -> Result:
+        """Return the answer to a question of a script. If it fails: a gap, and no answer."""
+        try:
+            return work()
+        except Exception as wrong:  # noqa: BLE001  (as above)
+            reason = f"a question could not be answered: {repr(wrong)[:500]}. Report this with the log."
+            return rows_only([GapRow(host, "questions", t_ns, 1, reason)])

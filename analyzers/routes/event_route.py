@@ -124,7 +124,8 @@ class EventRoute:
             case SearchWanted():
                 return self._sessions.runs[session.started.run].handle(SearchAsked(event), now)
             case EventsDropped(t_ns, count, reason):
-                dropped = GapRow(session.host, "events", t_ns, count, f"session {session.session}: {reason}")
+                why = f"session {session.session}: {reason[:200]}"  # it is in the status of all users
+                dropped = GapRow(session.host, "events", t_ns, count, why)
                 return rows_only([dropped])
             case PipelineBegan():
                 left = self._sessions.runs[session.started.run].handle(PipelineJoined(), now)

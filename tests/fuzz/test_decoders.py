@@ -1,12 +1,13 @@
 """The fuzzer's targets, over messages with something wrong in them. `make fuzz` goes on where this ends."""
 
+from pathlib import Path
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import hostile
-from tests.fuzz import targets
+from tests.fuzz import extremes, targets
 from zeus_stream.protocol import codec
 
 
@@ -28,3 +29,8 @@ def test_any_message_with_something_wrong_in_it_is_understood_or_malformed(seed:
 @given(st.integers(0, 2**32))
 def test_frames_with_another_value_somewhere_are_interpreted(seed: int) -> None:
     assert targets.interpret(seed) == []
+
+
+def test_any_field_may_have_the_least_or_the_most_that_it_may_have(tmp_path: Path) -> None:
+    """Interpreted, shown, stored, replayed, reported: `extremes` has each of it. `make fuzz` goes on."""
+    assert extremes.play(0, tmp_path) == []

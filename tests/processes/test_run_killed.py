@@ -13,14 +13,23 @@ from tests.waiting import until
 from zeus_stream.paths import holder, places
 
 ENDS_S = 10.0
-TRAINS = (sys.executable, "-c", "import sys; print('trains', flush=True); sys.stdin.read()")
+TRAINS = """
+import select, sys
+from zeus_stream import Publisher
+with Publisher(job="killed", gpus=[sys.argv[1]]) as publisher:
+    print("trains", flush=True)
+    for _ in publisher.steps(iter(lambda: select.select([sys.stdin], [], [], 0.01)[0], [sys.stdin])):
+        pass
+"""
+"""It trains until its input ends, and so after its command was killed."""
 
 
 def test_a_killed_run_takes_its_services_with_it(zeus_dir: Path) -> None:
     where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
     with simulated(zeus_dir) as host:
+        training = (sys.executable, "-c", TRAINS, host.gpu)
         run = subprocess.Popen(
-            [sys.executable, "-m", "zeus_stream", "run", "--device", host.device, "--", *TRAINS],
+            [sys.executable, "-m", "zeus_stream", "run", "--device", host.device, "--", *training],
             env=environment(host, zeus_dir),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -32,6 +41,7 @@ def test_a_killed_run_takes_its_services_with_it(zeus_dir: Path) -> None:
             assert run.stdout.readline() == "trains\n"
             services = [holder(where.run / f"{name}.lock") for name in ("collector", "analyzer")]
             assert None not in services
+            until(lambda: host.read_mw() < FOUND_MW)
             run.kill()
             run.wait()
             killed_s = time.monotonic()
@@ -39,7 +49,7 @@ def test_a_killed_run_takes_its_services_with_it(zeus_dir: Path) -> None:
         assert time.monotonic() - killed_s < ENDS_S * load()
         assert host.read_mw() == FOUND_MW
     with duckdb.connect(str(where.archive), read_only=True) as archive:
-        assert archive.execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
+        assert archive.execute("SELECT count(*) FROM runs").fetchall() == [(1,)]
     assert not where.archive.with_name(f"{where.archive.name}.wal").exists()
 
 

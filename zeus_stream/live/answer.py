@@ -62,8 +62,11 @@ class LiveAnswers:
         """Return the answer to one question, as it is sent."""
         until_ns, data = self._kept.get(asked.host, (now_ns, b""))
         if now_ns >= until_ns:
-            snapshot = self._snapshot(asked.host)
-            data = encoded(snapshot)
+            try:
+                snapshot = self._snapshot(asked.host)
+                data = encoded(snapshot)
+            except Exception as wrong:  # noqa: BLE001  (no question ends a service: who asks reads why)
+                return codec.encode(No(f"now: could not be answered: {repr(wrong)[:500]}. Report it."))
             rows = len(snapshot.gpus) + len(snapshot.parts) + len(snapshot.runs)
             self._kept.pop(asked.host, None)
             self._kept[asked.host] = now_ns + KEPT_NS + rows * KEPT_ROW_NS, data

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from struct import Struct
 from types import MappingProxyType
 
-from zeus_stream.protocol.fields import Unknown, of_host
+from zeus_stream.protocol.fields import MOST_COUNT, MOST_WORDS, Unknown, of_host
 from zeus_stream.protocol.notes import (
     ControlApplied,
     ControlLeaseEnded,
@@ -182,8 +182,8 @@ class Latest:
     def add_gap(self, host: str, what: str, count: int, reason: str) -> None:
         """Count data that is known to be missing."""
         before, _ = self._gaps.pop((host, what), (0, ""))
-        self._gaps[host, what] = before + count, reason
-        self._gap_count += count
+        self._gaps[host, what] = min(before + count, MOST_COUNT), reason[:MOST_WORDS]
+        self._gap_count = min(self._gap_count + count, MOST_COUNT)
         if len(self._gaps) > MAX_GAP_ROWS:
             del self._gaps[next(iter(self._gaps))]
 

@@ -22,15 +22,20 @@ class Within:
 
 Name = Annotated[str, Within(1, 200)]
 """Job, run, window, metric, host, owner, ids."""
-Text = Annotated[str, Within(0, 2000)]
+MOST_WORDS = 2_000
+"""Characters."""
+Text = Annotated[str, Within(0, MOST_WORDS)]
 """A sentence for people."""
 Gpu = Annotated[str, Within(1, 80)]
 """UUID ``GPU-...``, or a part of the host itself (`of_host`); in `RunStarted` alone also ``MIG-...``,
 ``index:N`` (PCI order) and ``index:all``: the collector resolves them."""
 Ns = Annotated[int, Within(0, 2**62)]
-WallNs = Annotated[int, Within(0, 4_102_444_800 * 10**9)]
-"""Until 2100: with any `Ns` added it still is an int64."""
-Count = Annotated[int, Within(0, 2**53)]
+MOST_WALL_NS = 4_102_444_800 * 10**9
+"""2100."""
+WallNs = Annotated[int, Within(0, MOST_WALL_NS)]
+"""With any `Ns` added it still is an int64."""
+MOST_COUNT = 2**53
+Count = Annotated[int, Within(0, MOST_COUNT)]
 Milliwatts = Annotated[int, Within(0, 100_000_000)]
 Milliseconds = Annotated[int, Within(0, 86_400_000)]
 Gpus = Annotated[tuple[Gpu, ...], Within(0, 256)]

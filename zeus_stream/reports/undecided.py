@@ -35,14 +35,20 @@ def why_undecided(totals: Mapping[str, Any]) -> str | None:
             f" {totals['ranks']} ranks never came, for which the search waits at first. Start all ranks, or"
             " train longer"
         )
+    if not limits and totals["behind_s"] is None and (totals["unanswered_s"] or 0) > BEHIND_S:
+        asked_s = f"{totals['unanswered_s']:.0f} s after the first {level} was asked for"
+        return (
+            f"no {what}: the training ended {asked_s}, which was not in force by then. Look at zeus-stream"
+            " status: whether the collector is followed, and how far the analyzer is behind"
+        )
     when = f"during the search, after {measured}" if limits else f"before a {level} was measured"
     cures = ["Run it again: the search goes on from there. Or train longer" if limits else "Train longer"]
     if limits and level == "limit":
         cures.append("set a larger --stride-w, which leaves fewer limits")
     late = ""
     if (totals["behind_s"] or 0) > BEHIND_S:
-        late = f". This machine was busy: {level}s came into force up to {totals['behind_s']:.0f} s late"
-        cures[1:] = ["leave the services more of the processor"]
+        late = f". {level.capitalize()}s came into force up to {totals['behind_s']:.0f} s late"
+        cures[1:] = ["leave the services more of the processor, if the machine was busy"]
     return f"no {what}: the training ended {when}{late}. {', or '.join(cures)}"
 
 

@@ -24,6 +24,7 @@ from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
 from zeus_stream.protocol.frames import Break, Frame, Part
 from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
+from zeus_stream.transport.channel import DRAIN
 from zeus_stream.transport.ways import Source, Talk
 
 MAX_KEPT = 2_000
@@ -163,21 +164,21 @@ async def follow(
     It goes on for ever, through restarts of the collector. While the caller is busy nothing is read: what
     the feed then loses is fetched afterwards. ``counters`` also counts ``malformed`` messages and requests
     that were ``unanswered`` or ``refused``. ``host``: as for the `Sequencer`. ``pause_s``: how long to let
-    frames come together before each look at the feed.
+    frames come together before each look at the feed; not after one that found as many as a look takes in.
     """
     counters = Counter() if counters is None else counters
     sequencer = Sequencer(log_id, next_offset, counters, host)
     feed: Talk | None = await sockets.once_possible(partial(sockets.follow, context, where.feed))
     control = _Control(context, where, counters)
     request: Hello | Fetch | None = HELLO
-    silent = False
+    silent = full = False
     try:
         while True:
             if request is None:
                 feed = feed or await sockets.once_possible(partial(sockets.follow, context, where.feed))
-                await anyio.sleep(pause_s())
+                await anyio.sleep(0.0 if full else pause_s())
                 received = await _received(feed, counters)
-                silent = not received
+                silent, full = not received, len(received) >= DRAIN
                 ready = sequencer.frames(received)
                 request = sequencer.wanted() or (None if ready else HELLO)
             else:

@@ -40,8 +40,8 @@ _TABLE_FUNCTIONS = _words(
 _CATALOG_OF_A_LAKE = "__ducklake_metadata"
 """Prefix of the name under which DuckLake attaches PostgreSQL, with whatever else is in that database."""
 REFUSED_FUNCTIONS = _words(
-    # They change something, wait, read the environment or memory, or run text as SQL.
-    "nextval currval setval setseed write_log sleep_ms pg_sleep getenv stats vector_type"
+    # They change something, wait, read the environment, settings or memory, or run text as SQL.
+    "current_setting nextval currval setval setseed write_log sleep_ms pg_sleep getenv stats vector_type"
     " query query_table json_execute_serialized_sql json_serialize_plan json_deserialize_sql"
 )
 VOLATILE_FUNCTIONS = _words(

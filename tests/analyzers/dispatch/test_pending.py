@@ -250,3 +250,11 @@ def test_a_limit_that_a_run_asks_for_by_itself_is_no_budget_s_any_more() -> None
     assert pending.is_of_budget("g")
     pending.ask(apply("c3"), "r", 3)
     assert not pending.is_of_budget("g")
+
+
+def test_an_outcome_on_another_gpu_is_none_of_a_command() -> None:
+    pending = Pending(at_once=True)
+    row = pending.ask(apply("c", gpu="other"), "r", 1)
+    assert pending.settle("h", applied("c")) is None
+    assert (pending.in_force("h"), pending.asked_ns("other")) == ({}, 1)
+    assert pending.settle("h", replace(applied("c"), gpu="other")) == row

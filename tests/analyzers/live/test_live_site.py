@@ -1,19 +1,26 @@
 """The live state of a site, against the rows of the interpreter that it is made from."""
 
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
+from analyzers.interpreter import Interpreter, Logged
 from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, GapRow, WindowRow
+from tests.analyzers.archives import RUN
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
-from zeus_stream.live.answer import encoded
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.live.answer import LiveAnswers, encoded
 from zeus_stream.protocol import codec
+from zeus_stream.protocol.fields import MOST_COUNT, MOST_WALL_NS, MOST_WORDS
 from zeus_stream.protocol.frames import Body, Frame
-from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.protocol.queries import No
+from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.snapshots import AskNow, Snapshot
 
 PLAN = RunSettings(
     selector=selectors.parse("energy"),
@@ -131,3 +138,37 @@ def test_a_gap_of_the_interpreter_is_counted() -> None:
     site.take([], [GapRow("h", "events", 1, 2, "why")], 1, live=True)
     now = site.snapshot(site_head({}, "archive", 1, 0, {}), {}, 1, None)
     assert [(gap.host, gap.what, gap.count, gap.reason) for gap in now.gaps] == [("h", "events", 2, "why")]
+
+
+def test_steps_without_energy_are_shown_without_it() -> None:
+    world = World("simulated:v100x1", Training("imagenet", 0.02, 100), RunSettings(selector=None))
+    world.run()
+    site, interpreter = LiveSite(), Interpreter(RunSettings(selector=None))
+    for frame, body in world.frames:
+        if isinstance(body, Readings):
+            body = Readings((), b"")  # noqa: PLW2901  (no reading comes)
+        rows = interpreter.handle(Logged(frame, body), frame.t_ns).rows
+        site.take([(frame, body)], rows, frame.t_ns, live=True)
+    assert [gpu.step_j for gpu in site.snapshot(site_head({}, "a", 1, 0, {}), {}, 1, None).gpus] == [None]
+
+
+def test_whatever_a_script_counts_or_says_the_answer_can_be_read() -> None:
+    site = LiveSite()
+    gap = GapRow("h", "events", 1, MOST_COUNT, "r" * (MOST_WORDS + 20))
+    late = replace(RUN, began_wall_ns=MOST_WALL_NS, ended_ns=2**62, ended_how="ended")
+    site.take([], [gap, gap, RUN, late], 1, live=True)
+    read = codec.decode(encoded(site.snapshot(site_head({}, "a", 1, 0, {}), {}, 1, None)), Snapshot)
+    assert (read.totals.gaps, read.gaps[0].count) == (MOST_COUNT, MOST_COUNT)
+    assert [run.ended_wall_ns for run in read.runs] == [MOST_WALL_NS]
+
+
+def test_a_frame_that_the_live_state_cannot_follow_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Watched("simulated:v100x1", Training("imagenet", 0.02, 5), PLAN)
+    world.run()
+    monkeypatch.delattr(world.site, "_runs")
+    (gap,) = world.site.follow(world.frames[:1], [], 1, live=True).rows
+    assert isinstance(gap, GapRow)
+    assert "offset 0: the live state could not follow" in gap.reason
+    answers = LiveAnswers(world.now)
+    refused = codec.decode(answers.answer(AskNow(), monotonic_ns()), No)
+    assert refused.reason.startswith("now: could not be answered")

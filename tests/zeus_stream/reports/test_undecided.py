@@ -37,6 +37,7 @@ ENDED: Mapping[str, Any] = {
     "limits": 2,
     "clocks": False,
     "behind_s": 0.1,
+    "unanswered_s": None,
     "steps_not_fitted": 0,
 }
 
@@ -46,7 +47,9 @@ NO_END = "not yet: the end of the run is not in the archive"
 SEARCHED = "during the search, after 2 limits measured"
 AGAIN = "Run it again: the search goes on from there. Or train longer"
 FEWER = "set a larger --stride-w, which leaves fewer limits"
-LATE = "This machine was busy: limits came into force up to 9 s late"
+LATE = "Limits came into force up to 9 s late"
+LOOK = "Look at zeus-stream status: whether the collector is followed, and how far the analyzer is behind"
+MORE = "leave the services more of the processor, if the machine was busy"
 NO_STEPS = "no power limit: the run has no steps. Wrap its loop in zeus_stream.steps"
 NEVER_CAME = (
     "and 3 of its 4 ranks never came, for which the search waits at first. Start all ranks, or train longer"
@@ -77,7 +80,15 @@ SITUATIONS: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
     "it goes on, at its first limit": ({"open_sessions": 1, "limits": 1}, f"{NO_END}; 1 limit measured"),
     "a busy host held the search up": (
         {"behind_s": 9.4},
-        f"{ENDED_EARLY} {SEARCHED}. {LATE}. {AGAIN}, or leave the services more of the processor",
+        f"{ENDED_EARLY} {SEARCHED}. {LATE}. {AGAIN}, or {MORE}",
+    ),
+    "the first limit never came into force": (
+        {**NOTHING_MEASURED, "unanswered_s": 12.0},
+        f"{ENDED_EARLY} 12 s after the first limit was asked for, which was not in force by then. {LOOK}",
+    ),
+    "the last limit had no outcome": (
+        {"unanswered_s": 12.0},
+        f"{ENDED_EARLY} {SEARCHED}. {AGAIN}, or {FEWER}",
     ),
     "there is nothing to limit": ({**NOTHING_MEASURED, "gpus": 0}, "no power limit: the run uses no GPU"),
     "it only has windows": ({**NOTHING_MEASURED, "steps": 0}, NO_STEPS),
@@ -144,6 +155,11 @@ def test_the_archive_shows_the_situations(of: Summarize) -> None:
         reason="",
         outcome_limit_w=175.0,
         outcome_ns=10 * S,
+    )
+    asked = replace(late, outcome=None, outcome_limit_w=None, outcome_ns=None)
+    ended = replace(RUN, gpus=("GPU-a",), ended_ns=13 * S)
+    assert "12 s after the first limit was asked for" in " ".join(
+        shown(of([ended, WHOLE, *STEPS, asked])).split()
     )
     shed = replace(STEPS[0], quality="the analyzer was behind: by the counter alone")
     text = shown(of([RUN, WHOLE, shed, *STEPS[1:], *TRIALS, late]))

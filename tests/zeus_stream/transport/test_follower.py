@@ -18,6 +18,7 @@ from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
 from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
+from zeus_stream.transport.channel import DRAIN
 from zeus_stream.transport.follower import MAX_FETCH, MAX_KEPT, Sequencer, follow
 
 
@@ -374,6 +375,54 @@ async def test_between_two_looks_at_the_feed_lies_the_pause(collector: Collector
         tasks.cancel_scope.cancel()
     assert following.offsets == list(range(100))
     assert following.groups <= (anyio.current_time() - began_s) / 0.1 + len(collector.requests) + 1
+
+
+class Pages:
+    """A feed that gives frames page by page, logged when they are asked for."""
+
+    trouble = None
+
+    def __init__(self, collector: Collector, sizes: list[int]) -> None:
+        self.feed, self.control = self, collector.where.control
+        self._log, self._sizes = collector.log, sizes
+
+    def open(self) -> "Pages":
+        return self
+
+    def send(self, *_: bytes) -> bool:
+        return False
+
+    async def receive(self) -> list[sockets.Received]:
+        await anyio.lowlevel.checkpoint()
+        parts = [codec.encode_frame(self._log.append()) for _ in range(self._sizes.pop(0))]
+        return [sockets.Received(sender=b"", parts=[*each], uid=None, pid=None) for each in parts]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.anyio
+async def test_a_look_at_the_feed_that_finds_all_that_it_may_is_followed_by_another_at_once(
+    collector: Collector,
+) -> None:
+    found, paused_at = 0, list[int]()
+
+    def pause_s() -> float:
+        paused_at.append(found)
+        return 0.0
+
+    context, pages = sockets.context(), Pages(collector, [DRAIN, DRAIN, 10, 1])
+    async with (
+        collector.running(),
+        aclosing(follow(context, pages, pause_s=pause_s)) as stream,  # type: ignore[type-var]
+    ):
+        async for group in stream:
+            assert isinstance(group, list)
+            found += len(group)
+            if found == 2 * DRAIN + 11:
+                break
+    context.destroy(linger=0)
+    assert paused_at == [0, 2 * DRAIN + 10]
 
 
 @pytest.mark.anyio

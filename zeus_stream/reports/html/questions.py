@@ -70,6 +70,9 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
         WHERE own.run = {run} AND kind = 'search_wanted') AS search_wanted,
     (SELECT max(outcome_ns - asked_ns) / 1e9 FROM commands WHERE run = {run} AND outcome = 'applied')
         AS behind_s,
+    (SELECT max(own.ended_ns - asked_ns) / 1e9
+        FROM commands JOIN runs AS own ON own.run = commands.run AND list_contains(own.gpus, commands.gpu)
+        WHERE own.run = {run} AND outcome IS NULL) AS unanswered_s,
     (SELECT count(DISTINCT index) FROM windows
         WHERE run = {run} AND kind = 'step' AND quality LIKE '%the analyzer was behind%') AS steps_not_fitted
 FROM runs WHERE run = {run}
