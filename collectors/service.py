@@ -75,6 +75,7 @@ async def collect(
         SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
     """
     _wake_in_time()
+    own_cost.collect_seldom()
     where = places(environ)
     prepare(where, settings.group)
     host = host_name(settings)

@@ -251,6 +251,10 @@ class Counter:
         """Return the index of the newest refresh and what the counter shows since."""
         newest = self._refreshes.last(now_ns)
         index, total_pj = self._sums[-1]
+        if newest - index > 1 and self._kind is Kind.INTEGRATING:  # it was not read for a while
+            begin_ns, end_ns = self._refreshes.at_ns(index), self._refreshes.at_ns(newest)
+            index, total_pj = newest, total_pj + self._draw.energy_pj(begin_ns, end_ns)
+            self._sums.append((index, total_pj))
         while index < newest:
             index += 1
             total_pj += self._added_pj(index)

@@ -100,11 +100,10 @@ class _Turns:
                 self.reading, self.since_ns = entry, now_ns
             if entry is not None:
                 due_ns = entry.polled.poll()
-                now_ns = monotonic_ns()
             else:
                 self._wait(due_ns)
-                now_ns = monotonic_ns()
-                until_ns = now_ns + TOGETHER_NS
+            now_ns = monotonic_ns()
+            until_ns = now_ns + TOGETHER_NS
 
     def _wait(self, due_ns: int | None) -> None:
         wait_ns = _LONGEST_NS if due_ns is None else min(due_ns - monotonic_ns(), _LONGEST_NS)

@@ -1,9 +1,12 @@
 """The events that a publisher has yet to hand over: in order, each once, in bounded memory. Pure.
 
-    put -> entries (at most ROOM) -> flight (one batch, sent until acknowledged) -> gone
+    put -> entries (at most ROOM) --\\
+                                    +-> flight (one batch, sent until acknowledged) -> gone
+    loop of steps -> its stamps ----/
 
 The training thread puts, one other thread does everything else. An entry is a tuple of a message's class
-and its fields: making it costs the training next to nothing, the message is built when it is sent.
+and its fields: making it costs the training next to nothing, the message is built when it is sent. A loop of
+steps appends instants to a list of its own, and each entry carries the number of the steps before it.
 
 A collector that acknowledges less than it did before has lost its log (or is another one): then the same
 run goes on in a new session, which begins with its `RunStarted` like every other.
@@ -17,9 +20,13 @@ from typing import Any, Protocol
 from zeus_stream.protocol.events import Ack, Ask, AskTry, Batch, Event, EventsDropped, RunStarted
 from zeus_stream.protocol.fields import Name, Ns
 from zeus_stream.records import record
+from zeus_stream.training.steps.step_stamps import StepStamps
 
 ROOM = 100_000
-"""Events kept for a collector that is not there: 18 MB, or 25 minutes of 15 ms steps."""
+"""Events kept for a collector that is not there: 18 MB, or 25 minutes of 15 ms steps. A loop notices after
+the sender's next turn that there is no more room."""
+LONG = 8_000
+"""Stamps after which a loop begins another list of them, so that memory is given back."""
 BATCH = 500
 ASK_AGAIN_NS = 1_000_000_000
 
@@ -54,7 +61,12 @@ class Outbox:
         self._begins_ns = started.t_ns + hold_ns
         self._new_session = new_session
         self._room = room
-        self._entries: deque[tuple[Any, ...] | Held] = deque()
+        self._entries: deque[tuple[int, tuple[Any, ...] | Held]] = deque()
+        """Each with the number of stamped steps that began before it was put."""
+        self._stamps: deque[StepStamps] = deque()
+        """The last one may still grow."""
+        self._read = self._last_read = 0
+        """Stamped steps that were read; those that are read once it is closed."""
         self._flight: tuple[Event, ...] = ()
         self._begun = False
         """The beginning was sent, so it stays as it is."""
@@ -73,51 +85,94 @@ class Outbox:
 
     def put(self, entry: tuple[Any, ...] | Held) -> None:
         """Take in ``(class, field, ...)``, without a lock or a wait. The class may be any callable."""
-        if len(self._entries) < self._room:
-            self._entries.append(entry)
+        if self._unread < self._room:
+            self._entries.append((self._steps_begun, entry))
         else:
             self.dropped += 1
 
+    def stamps(self, first: int, ended_ns: Ns | None) -> StepStamps | None:
+        """Return where a loop stamps its steps from number ``first`` on. None: there is no room."""
+        if self._unread >= self._room:
+            return None
+        stamps = StepStamps(first, ended_ns, self._steps_begun)
+        self._stamps.append(stamps)
+        stamps.stop = self._room < 0  # closed by another thread since
+        return stamps
+
+    def watch(self) -> bool:
+        """Have the loop leave stamps that are too many. Returns whether a loop may be stamping."""
+        if not self._stamps:
+            return False
+        stamps = self._stamps[-1]
+        stamps.stop = stamps.stop or len(stamps.instants_ns) > LONG or self._unread >= self._room
+        return not stamps.stop
+
     def close(self, *last: tuple[Any, ...]) -> None:
         """Take in ``last``, room or not, and nothing more."""
-        self._room = -1
-        self._entries.extend(last)
+        self._end_stamps()
+        self._entries.extend((self._last_read, entry) for entry in last)
 
     def empty(self) -> None:
         """Forget everything, and take in nothing more."""
-        self._room = -1
+        self._end_stamps()
+        self._read = self._last_read
+        self._stamps.clear()
         self._entries.clear()
         self._questions.clear()
         self._flight, self._begun = (), True
 
+    def _end_stamps(self) -> None:
+        self._last_read, self._room = self._steps_begun, -1
+        for stamps in tuple(self._stamps):
+            stamps.stop = True
+
+    @property
+    def _steps_begun(self) -> int:
+        """Stamped steps that began, as far as they are taken in."""
+        if self._room < 0 or not self._stamps:
+            return self._last_read
+        stamps = self._stamps[-1]
+        return stamps.before + stamps.begun
+
+    @property
+    def _unread(self) -> int:
+        return len(self._entries) + self._steps_begun - self._read
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more is taken in."""
+        return self._room < 0
+
     @property
     def waiting(self) -> int:
-        """Entries that are not acknowledged."""
-        return len(self._entries) + len(self._flight) + (not self._begun)
+        """Events that are not acknowledged."""
+        return self._unread + len(self._flight) + (not self._begun)
 
     @property
     def fresh(self) -> bool:
-        """There is an entry that is known and was not taken into a batch."""
-        return bool(self._entries) and isinstance(self._entries[0], tuple)
+        """There is an entry that is known, or a stamped step, that was not taken into a batch."""
+        if self._steps_begun > self._read:
+            return True
+        return bool(self._entries) and isinstance(self._entries[0][1], tuple)
 
     @property
     def holding(self) -> bool:
         """The next entry is not known yet: it is to be looked at again soon."""
-        return bool(self._entries) and not isinstance(self._entries[0], tuple)
+        return bool(self._entries) and not isinstance(self._entries[0][1], tuple)
 
     def batch(self, now_ns: Ns) -> Batch | None:
         """Return what is in flight: the same until it is acknowledged. None: there is nothing to send."""
         if not self._begun:
-            open_yet = self._room >= 0 and len(self._entries) < 3
+            open_yet = self._room >= 0 and self._unread < 3
             if self._started.batch_size is None and open_yet and now_ns < self._begins_ns:
                 return None
             self._begun = True
             self._flight = (self._started,)
         if not self._flight:
             self._load(now_ns)
-            if self.dropped > self._dropped_said and len(self._entries) < self._room:
+            if self.dropped > self._dropped_said and self._unread < self._room:
                 count = self.dropped - self._dropped_said
-                self._entries.append((EventsDropped, now_ns, count, "no collector took them in time"))
+                self.put((EventsDropped, now_ns, count, "no collector took them in time"))
                 self._dropped_said += count
         return Batch(self.session, self._sequence, self._flight) if self._flight else None
 
@@ -128,8 +183,16 @@ class Outbox:
 
     def _load(self, now_ns: Ns) -> None:
         events = list(self._flight)
-        while self._entries and len(events) < BATCH:
-            head = self._entries[0]
+        while len(events) < BATCH:
+            begun = self._steps_begun  # before the entries: what is put from here on comes after these steps
+            before, head = self._entries[0] if self._entries else (begun, None)
+            if self._read < min(before, begun):
+                self._load_steps(min(before, begun, self._read + BATCH - len(events)), events)
+                continue
+            if head is None:
+                break
+            if self._read < before:
+                continue
             entry = head if isinstance(head, tuple) else head.settle(now_ns)
             if entry is None:
                 break
@@ -143,6 +206,16 @@ class Outbox:
                 self._questions[question.question] = question, 0
             self._entries.popleft()
         self._flight = tuple(events)
+
+    def _load_steps(self, end: int, events: list[Event]) -> None:
+        """Read stamped steps up to this one, or up to the last of the oldest stamps."""
+        stamps = self._stamps[0]
+        while len(self._stamps) > 1 and self._read == stamps.before + stamps.begun:
+            self._stamps.popleft()
+            stamps = self._stamps[0]
+        end = min(end - stamps.before, stamps.begun)
+        events.extend(stamps.boundaries(self._read - stamps.before, end))
+        self._read = stamps.before + end
 
     def acknowledge(self, ack: Ack) -> bool:
         """Let go of what the collector has. Returns whether it has anything new."""

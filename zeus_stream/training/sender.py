@@ -30,6 +30,8 @@ GLANCE_S = 0.005
 MAX_FLUSH_S = 3600.0
 FLUSH_S = 0.5
 """Time that the training waits at exit until its last events are acknowledged, unless a setting says more."""
+WATCH_S = 0.1
+"""Between two looks at a loop of steps while there is no collector: it may have no more room."""
 LOOK_NS = 1_000_000_000
 """Between two looks for a collector while there is none."""
 PATIENCE_NS = 1_000_000_000
@@ -93,6 +95,8 @@ class Courier:
         self._due_ns = 0
         """When the next batch is to be sent."""
         self._progress_ns = self._next_look_ns = 0
+        self._looping = False
+        """A loop of steps may be under way."""
         self._glances = self._fresh_ns = self._between_ns = 0
         """Looks for new events, when one last found any, and how long after the one before."""
         self._found = False
@@ -196,7 +200,8 @@ class Courier:
         """Return the time to the next turn: one is seldom while there is nobody to take in anything."""
         now_ns = monotonic_ns()
         if self._socket is None and turns:
-            return max(TICK_S, (self._next_look_ns - now_ns) / 1e9)
+            look_s = max(TICK_S, (self._next_look_ns - now_ns) / 1e9)
+            return min(look_s, WATCH_S) if self._looping else look_s
         if self._socket is not None and now_ns - self._progress_ns > STUCK_NS + self._gather_s * 1e9:
             return pause_s(turns, STUCK_TICKS * TICK_S)
         return pause_s(turns, TICK_S if self._outbox.holding or self._hurried else self._gather_s or TICK_S)
@@ -213,6 +218,7 @@ class Courier:
         return self._stopping or bool(self._answers) or self._outbox.waiting >= BATCH
 
     def _turn(self, context: "zmq.Context[zmq.Socket[bytes]]", now_ns: int) -> None:
+        self._looping = self._outbox.watch()
         if self._socket is None and now_ns >= self._next_look_ns:
             self._look(context, now_ns)
         if self._socket is None:

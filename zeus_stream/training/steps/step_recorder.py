@@ -1,6 +1,6 @@
 """Records the steps of one publisher: numbers and stamps them, and queues their boundaries.
 
-`loop` is the hot path: one clock read and one append for each step.
+`loop` is the hot path: two clock reads and two appends for each step.
 """
 
 import threading
@@ -12,6 +12,7 @@ from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.steps import jax_ready
 from zeus_stream.training.steps.step_boundaries import Boundaries
+from zeus_stream.training.steps.step_stamps import StepStamps
 from zeus_stream.training.steps.torch_events import CudaQueue
 
 LOOK_AGAIN_S = 0.001
@@ -37,8 +38,15 @@ class StepRecorder:
         self._looping = self._stepping = False
         self._ended_ns: int | None = None
         """End of the last step, while it is not queued: it is queued with the beginning of the next."""
-        self.last: int | None = None
-        """Number of the step that began last. None: none has begun."""
+        self._stamps: StepStamps | None = None
+        """Where a loop stamps its steps."""
+
+    @property
+    def last(self) -> int | None:
+        """Return the number of the step that began last. None: none has begun."""
+        stamps = self._stamps
+        following = self._next if stamps is None else stamps.first + stamps.begun
+        return following - 1 if following else None
 
     def begin(self) -> None:
         """Begin a step, and end the step before if it is open."""
@@ -53,7 +61,6 @@ class StepRecorder:
             if self._boundaries.placing:
                 self._boundaries.mark(now_ns)
         self._queue_end(now_ns)
-        self.last = self._next
         self._next += 1
         self._stepping = True
 
@@ -79,15 +86,13 @@ class StepRecorder:
         if self._stepping:
             self._outbox.put((StepBoundary, self._next, None, None))
             self._next -= 1
-            self.last = self._next - 1 if self._next else None
             self._stepping = False
 
     def continue_from(self, step: int) -> None:
         """Give the next step this number, unless it is lower than that of the next step."""
-        if step > self._next:
+        if step > self._next and not self._looping:
             self.pause()
             self._next = step
-            self.last = step - 1
 
     def pause(self) -> None:
         """Queue the end of the last step: none follows at once."""
@@ -101,44 +106,82 @@ class StepRecorder:
             self._warn("output", f"{what}: it has no is_ready(). Give it an array of JAX, such as the loss.")
         else:
             self._boundaries.ends_with(array)
+            if self._stamps is not None:
+                self._stamps.stop = True
 
     def loop(self, iterable: Iterable[T]) -> Iterator[T]:
-        """Yield the items of an iterable; the time that the caller has each is a step."""
+        """Yield the items of an iterable; the time that the caller has each is a step.
+
+        Where steps end by dispatch, a step is two stamps and a flag, here and nowhere else: with cold caches
+        each call and each object touched costs (docs/decisions/067). A batch is its loop's alone: held here,
+        its memory could not be used again, so it is given away as it is yielded, and None takes its place.
+        """
         if self._looping or self._stepping:
             self._warn_nested()
             yield from iterable
             return
         self.pause()
         self._looping = True
-        put, boundaries = self._outbox.put, self._boundaries
-        boundaries.begin(self._find_queue())
-        first = index = self._next
-        ended_ns: int | None = None
+        first = self._next
+        self._boundaries.begin(self._find_queue())
         try:
-            for box in map(_boxed, iterable):
-                began_ns = monotonic_ns()
-                if boundaries.placing:
-                    if ended_ns is None:
-                        boundaries.mark(began_ns)
-                    put(boundaries.boundary(index, ended_ns, began_ns))
+            batches = iter(iterable)
+            while not self._outbox.closed:
+                if (stamps := self._stamp()) is None:
+                    for batch in batches:
+                        self._place_begin()
+                        yield (batch, batch := None)[0]  # type: ignore[assignment]
+                        self._mark_end(monotonic_ns())
+                        break
+                    else:
+                        return
                 else:
-                    put((StepBoundary, index, ended_ns, began_ns))
-                self.last = index
-                index += 1
-                ended_ns = None
-                yield box.pop()  # a batch is its loop's alone: held here, its memory could not be used again
-                ended_ns = monotonic_ns()
-                if boundaries.placing:
-                    boundaries.mark(ended_ns)
+                    instants_ns, clock = stamps.instants_ns, monotonic_ns
+                    for batch in batches:
+                        instants_ns.append(clock())
+                        yield (batch, batch := None)[0]
+                        instants_ns.append(clock())
+                        if stamps.stop:
+                            break
+                    else:
+                        return
+                    self._leave_stamps()
+            yield from batches
         finally:
-            self._next = index
-            if index > first:
-                if ended_ns is None:
+            self._leave_stamps()
+            if self._next > first:
+                if self._ended_ns is None:
                     self._mark_end(monotonic_ns())
-                else:
-                    self._ended_ns = ended_ns
                 self._queue_end(None)
             self._looping = False
+
+    def _stamp(self) -> StepStamps | None:
+        """Return where the loop stamps its next steps. None: they are placed one by one, or find no room."""
+        if not self._boundaries.placing:
+            self._stamps = self._outbox.stamps(self._next, self._ended_ns)
+            if self._stamps is not None:
+                self._ended_ns = None
+        return self._stamps
+
+    def _leave_stamps(self) -> None:
+        """Go on from what the loop stamped, if it did."""
+        if (stamps := self._stamps) is not None:
+            self._next, self._ended_ns = stamps.first + stamps.begun, stamps.last_ended_ns
+            self._stamps, stamps.stop = None, True
+            if self._boundaries.placing and self._ended_ns is not None:
+                self._boundaries.mark(self._ended_ns)
+
+    def _place_begin(self) -> None:
+        """Queue the boundary at which a step of the loop begins."""
+        now_ns, boundaries = monotonic_ns(), self._boundaries
+        if boundaries.placing:
+            if self._ended_ns is None:
+                boundaries.mark(now_ns)
+            self._outbox.put(boundaries.boundary(self._next, self._ended_ns, now_ns))
+        else:
+            self._outbox.put((StepBoundary, self._next, self._ended_ns, now_ns))
+        self._next += 1
+        self._ended_ns = None
 
     def wait_for_device(self, until_ns: int) -> None:
         """Wait until the device has ended the steps that are marked, or until then."""
@@ -158,7 +201,3 @@ class StepRecorder:
         """Queue the end of the last step, if one ended, and the beginning of the next, if it began."""
         self._outbox.put(self._boundaries.boundary(self._next, self._ended_ns, began_ns))
         self._ended_ns = None
-
-
-def _boxed(item: T) -> list[T]:
-    return [item]
