@@ -59,10 +59,10 @@ class Gpu:
         """Of a GPU that a run uses: from now on there is one."""
         if self.shaped is None:
             self.shaped = Shape()
-            simulated = self.found is None or self.found.driver == "simulated"  # a counter as it is specified
+            integrates = self.found is None or self.found.driver == "simulated"  # as it is specified
             if self.known is not None:
                 self.shaped.remember(self.known.kind, self.known.window_ns)
-            elif not simulated:
+            elif not integrates:
                 self.shaped.suspect(self.timeline.sensor.window_ns)
         return self.shaped
 

@@ -89,6 +89,6 @@ EXACT = Gain(gain=1.0, gain_error=0.0, offset_w=0.0, source="a simulated sensor 
 
 def prior(gpu: str, driver: str) -> Gain | None:
     """Return what is known of the gain of a sensor that was not calibrated; None: nothing is published."""
-    if driver == "simulated":
+    if driver.startswith("simulated"):
         return EXACT
     return PRIOR if gpu.startswith("GPU-") and driver[:1].isdigit() else None

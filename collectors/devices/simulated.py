@@ -15,7 +15,7 @@ from typing import Protocol
 from collectors.control import spell_change, words
 from collectors.device import Description, Sample, check_clock, check_limit
 from collectors.devices.simulated_spec import Fault, Spec, parse
-from collectors.devices.virtual_gpu import Counter, Draw, Refreshes, unit
+from collectors.devices.virtual_gpu import Counter, Draw, Kind, Refreshes, unit
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import (
     LostError,
@@ -163,7 +163,7 @@ class SimulatedDevice:
             gpu=self.gpu,
             index=self._index,
             name=model.name,
-            driver="simulated",
+            driver="simulated" if self._spec.kind is Kind.INTEGRATING else "simulated, boxcar",
             counts_energy=not self._spec.power_only,
             min_limit_mw=model.min_limit_mw,
             max_limit_mw=model.max_limit_mw,

@@ -202,7 +202,7 @@ def admit(
         owned: of each GPU, whether the session's process computes on it; None: that cannot be seen.
     """
     gpus, unknown = resolve(session.asked_gpus, devices)
-    simulated = {device.gpu for device in devices if device.driver == "simulated"}
+    simulated = {device.gpu for device in devices if device.driver.startswith("simulated")}
     divided = {device.gpu for device in devices if device.mig and len(device.tenants) > 1}
     strange = [gpu for gpu in gpus if gpu not in simulated and (gpu in divided or not owned.get(gpu))]
     may_command = True

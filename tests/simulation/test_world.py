@@ -162,6 +162,17 @@ def test_where_steps_beat_with_a_boxcar_sensor_a_limit_is_measured_for_longer() 
     assert len(world.rows(DecisionRow)) == 1
 
 
+def test_steps_of_a_blind_counter_have_no_bounds_until_its_kind_is_known() -> None:
+    world = World(
+        "simulated:a100x1,kind=boxcar,period_ms=100",
+        Training("imagenet", 0.03, 100),
+        RunSettings(selector=None),
+    )
+    world.run()
+    bounds = {row.energy_low_j for row in world.rows(WindowRow) if row.kind == "step"}
+    assert bounds == {None}
+
+
 def test_a_limit_the_device_refuses_is_left_out() -> None:
     plan = RunSettings(
         selector=selectors.parse("energy"), stride_mw=75_000, profile_steps=20, exhaustive=True

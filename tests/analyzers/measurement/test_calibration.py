@@ -90,6 +90,7 @@ def test_ten_windows_are_narrower_than_two_and_a_calibration_says_that_it_is_one
     [
         pytest.param("GPU-0", "570.86.15", PRIOR, id="NVIDIA"),
         pytest.param("GPU-0", "simulated", EXACT, id="simulated"),
+        pytest.param("GPU-0", "simulated, boxcar", EXACT, id="simulated boxcar"),
         pytest.param("CPU-h-package-0", "powercap", None, id="RAPL"),
         pytest.param("GPU-0", "amdgpu", None, id="AMD"),
     ],

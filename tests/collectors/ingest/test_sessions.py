@@ -109,6 +109,7 @@ def test_what_a_run_names_becomes_uuids(
     [
         pytest.param("550", {1000}, {}, True, id="a trusted user"),
         pytest.param("simulated", set(), {}, True, id="a simulated GPU is everybody's"),
+        pytest.param("simulated, boxcar", set(), {}, True, id="and so is one whose counter is blind"),
         pytest.param("550", set(), {"GPU-aa22": True}, True, id="its process computes on it"),
         pytest.param("550", set(), {"GPU-aa22": False}, False, id="another's process does"),
         pytest.param("550", set(), {"GPU-aa22": None}, False, id="it cannot be seen"),
