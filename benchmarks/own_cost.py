@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.common import ROOT, cpu_seconds, directory, peer_python, process, table
+from benchmarks.common import ROOT, directory, peer_python, process, table
 from tests.gpu import stand_in
 from zeus_stream.records import record
 
@@ -109,20 +109,16 @@ def family(pid: int) -> list[int]:
 
 
 def used(pid: int) -> Use:
-    """Return the use of a process and its descendants. Threads that have ended are left out."""
+    """Return the use of a process and its descendants. Wake-ups are of threads that have not ended."""
     cpu_ns = wake_ups = 0
     for each in family(pid):
-        for task in Path(f"/proc/{each}/task").iterdir():
+        with suppress(OSError):  # a process that has just ended
+            cpu_ns += time.clock_gettime_ns(~each << 3 | 2)  # clock_getcpuclockid(3) of Linux
+        for task in Path(f"/proc/{each}/task").glob("*"):
             with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
                 status = (task / "status").read_text()
-                cpu_ns += int((task / "schedstat").read_text().split()[0])
                 wake_ups += int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
     return Use(cpu_ns / 1e9, wake_ups)
-
-
-def used_by_ticks(pid: int) -> Use:
-    """Return the same in ticks of 10 ms, with threads that have ended: some tools make one for each look."""
-    return Use(sum(map(cpu_seconds, family(pid))), used(pid).wake_ups)
 
 
 def words(before: Use, after: Use, seconds: float) -> tuple[str, str]:
@@ -226,10 +222,10 @@ def peer_rows(seconds: float) -> list[list[object]]:
             ready = select.select([tool.stdout], [], [], PEER_START_S)[0]
             begun[name] = bool(ready and tool.stdout.read(len("ready")))
         time.sleep(PEER_WARM_S)
-        before = {name: used_by_ticks(tool.pid) for name, tool in tools.items() if begun[name]}
+        before = {name: used(tool.pid) for name, tool in tools.items() if begun[name]}
         time.sleep(seconds)
         return [
-            [name, PEER_GPUS, *words(before[name], used_by_ticks(tool.pid), seconds)]
+            [name, PEER_GPUS, *words(before[name], used(tool.pid), seconds)]
             if name in before and tool.poll() is None
             else [name, PEER_GPUS, "it ended", ""]
             for name, tool in tools.items()
