@@ -191,8 +191,8 @@ class Outbox:
                 continue
             if head is None:
                 break
-            if self._read < before:
-                continue
+            if self._read < before and not self.closed:
+                continue  # they began since we looked; if it was closed since, they are not taken in
             entry = head if isinstance(head, tuple) else head.settle(now_ns)
             if entry is None:
                 break
