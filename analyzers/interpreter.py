@@ -45,16 +45,7 @@ from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.records import record
 
-__all__ = (
-    "OWN",
-    "Asked",
-    "Calibrated",
-    "Forgotten",
-    "Interpreter",
-    "JobForgotten",
-    "LinkSeen",
-    "Logged",
-)
+__all__ = ("OWN", "Asked", "Calibrated", "Forgotten", "Interpreter", "JobForgotten", "LinkSeen", "Logged")
 
 
 @record
@@ -136,7 +127,7 @@ class Interpreter:
         self._now_ns: dict[str, int] = {}
         """By host: the time of its latest frame."""
         self._left = NOTHING
-        """What comes with the result of the next event."""
+        """Comes with the result of the next event."""
         self._fleet = Fleet()
         self._pending = pending or Pending(at_once=True)
         self._known = KnownProfiles(memory)

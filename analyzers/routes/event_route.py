@@ -10,7 +10,6 @@ from analyzers.batch_size.tracker import Jobs
 from analyzers.fleet.fleet import Clocks
 from analyzers.fleet.questions import Questions, missing
 from analyzers.fleet.session import Session
-from analyzers.measurement.windows import Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
 from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked
@@ -19,7 +18,7 @@ from analyzers.results.rows import GapRow, MetricRow
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.followed_gpus import FollowedGpus
 from analyzers.routes.open_sessions import OpenSessions
-from analyzers.routes.step_route import StepRoute, too_many_open
+from analyzers.routes.step_route import StepRoute, begin_window
 from zeus_stream.protocol.events import (
     EpochBegan,
     EpochEnded,
@@ -147,7 +146,7 @@ class EventRoute:
             session.windows.end("epoch", event.index, event.t_ns, now[session.host])
         self._jobs.handle(job_events.EpochPassed(session, event.index, began), now)
         if began:
-            return _begin(session, "epoch", event.index, "epoch", event.t_ns)
+            return begin_window(session, "epoch", event.index, "epoch", event.t_ns)
         return self._sessions.runs[session.started.run].handle(EpochPassed(session), now)
 
     def _window(
@@ -156,7 +155,7 @@ class EventRoute:
         t_ns, window, result = event.t_ns, event.window, NOTHING
         match event:
             case WindowBegan(name=name):
-                result = _begin(session, "window", window, name, t_ns)
+                result = begin_window(session, "window", window, name, t_ns)
                 if not result.rows:
                     session.named[window] = name
                     self._sessions.mark(session, t_ns)
@@ -198,10 +197,3 @@ class EventRoute:
 def _is_plain_step(event: Event) -> bool:
     """Return whether an event ends a step and begins one."""
     return isinstance(event, StepBoundary) and event.ended_ns is not None and event.began_ns is not None
-
-
-def _begin(session: Session, kind: Kind, index: int, name: str, t_ns: int) -> Result:
-    """Begin to measure a window, unless too many are open."""
-    if session.windows.begin(kind, index, name, t_ns):
-        return NOTHING
-    return too_many_open(session, name, t_ns)

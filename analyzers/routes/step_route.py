@@ -16,7 +16,7 @@ from typing import cast
 from analyzers.fleet.fleet import Clocks
 from analyzers.fleet.session import PutOff, Session
 from analyzers.measurement.marks.plain_steps import PlainSteps
-from analyzers.measurement.windows import MAX_OPEN
+from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.power_limit.run_events import StepPassed, StepsPassed
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow
@@ -140,13 +140,13 @@ class StepRoute:
         if session.step is not None:
             windows.cancel("step", session.step)  # its end was lost, or it has just ended
         session.step = None if began_ns is None else index
-        result = NOTHING
-        if began_ns is not None and not windows.begin("step", index, "step", began_ns):
-            result = too_many_open(session, "step", began_ns)
+        result = NOTHING if began_ns is None else begin_window(session, "step", index, "step", began_ns)
         return result | self._sessions.runs[session.started.run].handle(StepPassed(session, event), now)
 
 
-def too_many_open(session: Session, name: str, t_ns: int) -> Result:
-    """Return the gap of a window that is not measured since too many are open."""
+def begin_window(session: Session, kind: Kind, index: int, name: str, t_ns: int) -> Result:
+    """Begin to measure a window, unless too many are open."""
+    if session.windows.begin(kind, index, name, t_ns):
+        return NOTHING
     reason = f"session {session.session}: {MAX_OPEN} windows are open, so {name} is not measured. End some."
     return rows_only([GapRow(session.host, "windows", t_ns, 1, reason)])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.zeus_stream.training.steps.queued_gpu import STARTED
 from zeus_stream.protocol.events import (
     Ack,
     Ask,
@@ -14,24 +15,10 @@ from zeus_stream.protocol.events import (
     EventsDropped,
     Metric,
     RunEnded,
-    RunStarted,
     StepBoundary,
 )
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.training.outbox import ASK_AGAIN_NS, BATCH, Outbox, Question
-
-STARTED = RunStarted(
-    t_ns=0,
-    job="job",
-    run="run",
-    rank=0,
-    world_size=1,
-    gpus=(),
-    pid=1,
-    boot_id="boot",
-    wall_ns=0,
-    wall_error_ns=0,
-)
 
 
 def outbox(room: int = 1000) -> Outbox:

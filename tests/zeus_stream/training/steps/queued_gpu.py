@@ -16,6 +16,18 @@ from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.sender import pause_s
 from zeus_stream.training.steps.step_boundaries import Boundaries
 
+STARTED = RunStarted(
+    t_ns=0,
+    job="job",
+    run="run",
+    rank=0,
+    world_size=1,
+    gpus=(),
+    pid=1,
+    boot_id="boot",
+    wall_ns=0,
+    wall_error_ns=0,
+)
 STAMP_NS = 500
 """Resolution of an event's stamp."""
 
@@ -193,19 +205,7 @@ class Placing:
 
 def train(gpu: QueuedGpu, steps: int) -> list[Placing]:
     """Run a loop of steps as `Publisher.steps` does. Returns the boundaries as they reached a collector."""
-    started = RunStarted(
-        t_ns=0,
-        job="job",
-        run="run",
-        rank=0,
-        world_size=1,
-        gpus=(),
-        pid=1,
-        boot_id="boot",
-        wall_ns=0,
-        wall_error_ns=0,
-    )
-    outbox = Outbox(started, lambda: "session")
+    outbox = Outbox(STARTED, lambda: "session")
     nudges = Nudges()
     boundaries = Boundaries(gpu.now, _fail, nudges)
     asked: list[tuple[int, int | None]] = []

@@ -1,41 +1,19 @@
 """Loops of steps that stamp into lists, and the outbox that makes boundaries of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.zeus_stream.training.steps.queued_gpu import STARTED, Nudges
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.protocol.events import Ack, Event, EventsDropped, Metric, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.events import Ack, Event, EventsDropped, Metric, RunEnded, StepBoundary
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.training import outbox as outbox_module
 from zeus_stream.training.outbox import BATCH, Outbox
 from zeus_stream.training.steps.step_boundaries import Boundaries
 from zeus_stream.training.steps.step_recorder import StepRecorder
-
-STARTED = RunStarted(
-    t_ns=0,
-    job="job",
-    run="run",
-    rank=0,
-    world_size=1,
-    gpus=(),
-    pid=1,
-    boot_id="boot",
-    wall_ns=0,
-    wall_error_ns=0,
-)
-
-
-class NoNudge:
-    """As where a signal is taken."""
-
-    def arm(self, call: Callable[[], object]) -> None: ...
-
-    def ask(self) -> None: ...
-
-    def disarm(self) -> None: ...
 
 
 class Script:
@@ -44,7 +22,7 @@ class Script:
     def __init__(self, room: int = 10_000) -> None:
         self.box = Outbox(STARTED, lambda: "session", room)
         self.warnings: list[str] = []
-        boundaries = Boundaries(monotonic_ns, self.warn, NoNudge())
+        boundaries = Boundaries(monotonic_ns, self.warn, Nudges())
         self.recorder = StepRecorder(self.box, boundaries, lambda: None, self.warn)
         self.received: list[Event | Unknown] = []
 
