@@ -140,15 +140,44 @@ def load(name: Name, step_ms: int, steps: int | None = None, seed: int = SEED) -
         steps: how many; None: those of 20 s, at least 40.
         seed: of everything that is drawn.
     """
-    count = max(40, 20_000 // step_ms) if steps is None else steps
-    truth, (gap_least, gap_most) = TRUTHS[name], GAPS[name]
-    rng = np.random.default_rng([seed, _ORDER.index(name), step_ms])
-    drawn = rng.random((count, _DRAWS))
-    long_ns = np.rint(step_ms * 1e6 * (1 + STEP_SWING[name] * (2 * drawn[:, 0] - 1))).astype(np.int64)
-    gap_ns = np.rint(step_ms * 1e6 * (gap_least + (gap_most - gap_least) * drawn[:, 1])).astype(np.int64)
+    long_ns, gap_ns = lengths(name, step_ms, steps, seed)
     begin_ns = REST_NS + np.concatenate(([0], np.cumsum(long_ns + gap_ns)[:-1]))
     steps_ns = np.stack((begin_ns, begin_ns + long_ns), axis=1)
     next_ns = np.concatenate((begin_ns[1:], steps_ns[-1:, 1] + REST_NS))
+    return _shaped(name, step_ms, steps_ns, next_ns, int(next_ns[-1]), seed)
+
+
+def lengths(name: Name, step_ms: int, steps: int | None = None, seed: int = SEED) -> tuple[Ints, Ints]:
+    """Return the lengths of the steps of a load and of the gaps after them, ns; shape (n,) each."""
+    drawn, (least, most) = _draws(name, step_ms, steps, seed), GAPS[name]
+    long_ns = np.rint(step_ms * 1e6 * (1 + STEP_SWING[name] * (2 * drawn[:, 0] - 1))).astype(np.int64)
+    gap_ns = np.rint(step_ms * 1e6 * (least + (most - least) * drawn[:, 1])).astype(np.int64)
+    return long_ns, gap_ns
+
+
+def followed(name: Name, step_ms: int, steps_ns: Ints, end_ns: int, seed: int = SEED) -> Load:
+    """Return a load as `load` does, whose steps began and ended when a training says.
+
+    A fall is over within the length that `lengths` has for the gap, so no power depends on a later step.
+
+    Args:
+        name, step_ms, seed: as of `load`.
+        steps_ns: begin and end of the steps so far, ns from the start of the load, shape (n, 2). The gap
+            after a step is at least as long as in `lengths`.
+        end_ns: when the rest after the last step is over.
+    """
+    _, gap_ns = lengths(name, step_ms, len(steps_ns), seed)
+    return _shaped(name, step_ms, steps_ns, steps_ns[:, 1] + gap_ns, end_ns, seed)
+
+
+def _draws(name: Name, step_ms: int, steps: int | None, seed: int) -> npt.NDArray[np.float64]:
+    count = max(40, 20_000 // step_ms) if steps is None else steps
+    return np.random.default_rng([seed, _ORDER.index(name), step_ms]).random((count, _DRAWS))
+
+
+def _shaped(name: Name, step_ms: int, steps_ns: Ints, fallen_ns: Ints, end_ns: int, seed: int) -> Load:
+    """Return the load of steps whose falls are over by ``fallen_ns``, shape (n,)."""
+    truth, drawn = TRUTHS[name], _draws(name, step_ms, len(steps_ns), seed)
 
     def between(limits: tuple[int, int], column: int) -> Ints:
         least, most = limits
@@ -156,15 +185,15 @@ def load(name: Name, step_ms: int, steps: int | None = None, seed: int = SEED) -
 
     step_mw = np.rint(truth.step_mw * (1 + truth.swing * (2 * drawn[:, 2] - 1))).astype(np.int64)
     gap_mw = np.rint(truth.gap_mw * (1 + truth.swing * (2 * drawn[:, 3] - 1))).astype(np.int64)
-    before_mw = np.concatenate(([truth.gap_mw], gap_mw[:-1]))
-    rise_ns = begin_ns + between(truth.late_ns, 4)
+    before_mw = np.concatenate(([truth.gap_mw], gap_mw))
+    rise_ns = steps_ns[:, 0] + between(truth.late_ns, 4)
     risen_ns = rise_ns + between(truth.ramp_ns, 5)
-    fall_ns = np.minimum(steps_ns[:, 1] + between(truth.fall_late_ns, 7), next_ns)
-    fallen_ns = np.minimum(fall_ns + between(truth.fall_ramp_ns or truth.ramp_ns, 6), next_ns)
+    fall_ns = np.minimum(steps_ns[:, 1] + between(truth.fall_late_ns, 7), fallen_ns)
+    fallen_ns = np.minimum(fall_ns + between(truth.fall_ramp_ns or truth.ramp_ns, 6), fallen_ns)
     t_ns = np.stack((rise_ns, risen_ns, fall_ns, fallen_ns), axis=1).ravel()
-    power_mw = np.stack((before_mw, step_mw, step_mw, gap_mw), axis=1).ravel()
-    t_ns = np.concatenate(([0], t_ns, next_ns[-1:]))
-    power_mw = np.concatenate(([truth.gap_mw], power_mw, gap_mw[-1:]))
+    power_mw = np.stack((before_mw[:-1], step_mw, step_mw, gap_mw), axis=1).ravel()
+    t_ns = np.concatenate(([0], t_ns, [end_ns]))
+    power_mw = np.concatenate(([truth.gap_mw], power_mw, before_mw[-1:]))
     twice_pj = np.diff(t_ns) * (power_mw[1:] + power_mw[:-1])
     sums = np.concatenate(([0], np.cumsum(twice_pj)))
     return Load(name, step_ms, steps_ns, t_ns, power_mw, truth, sums)

@@ -1,11 +1,12 @@
-"""A training that waits for its steps to come and go, and calls one measuring tool at their edges.
+"""A training that loads a GPU of its own (following.py) and calls one measuring tool at its steps' edges.
 
 python training.py TOOL PLAN OUT      (in the environment of the tool; accuracy.py does it)
 
-PLAN holds, for each load, its name and the begin and end of its steps on CLOCK_MONOTONIC, ns. OUT receives,
-for each load, the steps that were measured, the instants right before and after each call of the tool, and
-the energy it found, J (null where it found none). Each tool is used as its documentation says; what has no
-windows as short as a step is used by the shortest it has.
+It makes the file OUT.ready and waits for PLAN, which holds, for each load, its name and the lengths of its
+steps and of the gaps after them, ns. OUT.marks has when steps began and ended. OUT receives, for each load,
+the instants right before and after each call of the tool, and the energy it found, J (null where it found
+none). Each tool is used as its documentation says; what has no windows as short as a step is used by the
+shortest it has.
 """
 
 import json
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
+
+from benchmarks.marks import Marks, wait_until
 
 KWH_J = 3.6e6
 
@@ -179,39 +182,38 @@ TOOLS: dict[str, Callable[[], Tool]] = {
 }
 
 
-def wait_until(t_ns: int) -> None:
-    """Sleep until an instant, on the last stretch in short naps."""
-    while (left_ns := t_ns - time.monotonic_ns()) > 0:
-        time.sleep(max(left_ns - 300_000, 20_000) / 1e9)
-
-
-def train(tool: Tool, load: dict[str, Any]) -> dict[str, Any]:
-    """Live through one load. A step that is over before the tool is done with those before is left out."""
-    steps, stamps_ns = [], []
+def train(tool: Tool, load: dict[str, Any], marks: Marks) -> dict[str, Any]:
+    """Train through one load. Each step begins when its tool is done with the one before."""
+    stamps_ns = []
     tool.load_begins(load["name"])
-    for number, (begin_ns, end_ns) in enumerate(load["steps_ns"]):
-        wait_until(begin_ns)
-        if time.monotonic_ns() >= end_ns:
-            continue
+    wait_until(marks.add() + load["rest_ns"])
+    for long_ns, gap_ns in load["lengths_ns"]:
         stamps = [time.monotonic_ns()]
         tool.begin()
         stamps.append(time.monotonic_ns())
-        wait_until(end_ns)
+        wait_until(marks.add() + long_ns)
+        ended_ns = marks.add()
         stamps.append(time.monotonic_ns())
         tool.end()
         stamps.append(time.monotonic_ns())
-        steps.append(number)
         stamps_ns.append(stamps)
-    return {"name": load["name"], "steps": steps, "stamps_ns": stamps_ns, "energy_j": tool.load_ends()}
+        wait_until(ended_ns + gap_ns)
+    time.sleep(load["rest_ns"] / 1e9)
+    marks.add()
+    energies_j = tool.load_ends()
+    time.sleep(load["pause_ns"] / 1e9)
+    return {"stamps_ns": stamps_ns, "energy_j": energies_j}
 
 
 def main() -> None:
     name, plan, out = sys.argv[1:]
-    tool = TOOLS[name]()
-    loads = json.loads(Path(plan).read_text())
-    if time.monotonic_ns() > loads[0]["steps_ns"][0][0]:
-        sys.exit(f"{name}: was not ready when the first step began. Give it more time with --start.")
-    Path(out).write_text(json.dumps([train(tool, load) for load in loads]))
+    tool, marks = TOOLS[name](), Marks(Path(f"{out}.marks"))
+    Path(f"{out}.ready").touch()
+    while not Path(plan).exists():
+        time.sleep(0.01)
+    Path(out).write_text(
+        json.dumps([train(tool, load, marks) for load in json.loads(Path(plan).read_text())])
+    )
 
 
 if __name__ == "__main__":
