@@ -26,7 +26,7 @@ INSIGHT_NS = 1_000_000_000
 CHECKED_NS = 30_000_000_000
 """Between two comparisons of counters with power: each works out the readings of all GPUs."""
 PAUSE_S = 0.25
-"""Between two looks at a feed while no search waits for it: one turn for many frames."""
+"""Between two looks at the feed of a host whose runs search for nothing: one turn for many frames."""
 SEARCHES_NS = 200_000_000
 """Between two looks at the searches of runs, unless something is to be done."""
 
@@ -43,6 +43,8 @@ class Interpretation:
         self.insight = Insight({}, {}, {})
         self.searches: Mapping[str, SearchProgress] = {}
         """By open run, where the search for its power limit stood a short time ago."""
+        self.gathering: frozenset[str] = frozenset()
+        """Hosts whose frames may come together, as of the last look at the searches."""
         self.leases: Mapping[str, frozenset[str]] = {}
         """By host, the GPUs whose leases are to be renewed, as of the last work."""
         self.waiting: Mapping[str, int] = {}
@@ -50,9 +52,9 @@ class Interpretation:
         self.stalled_ns: int | None = None
         """Since when (CLOCK_MONOTONIC) the work under way has lasted; None: there is none."""
 
-    def pause_s(self) -> float:
-        """Return how long frames may come together before they are interpreted."""
-        return PAUSE_S if settled(self.searches.values()) else 0.0
+    def pause_s(self, host: str) -> float:
+        """Return how long frames of a host may come together before they are interpreted."""
+        return PAUSE_S if host in self.gathering else 0.0
 
     async def run(self, work: Callable[[Interpreter], T]) -> T:
         """Return the result of some work with the interpreter."""
@@ -124,6 +126,8 @@ class Interpretation:
             if self.stalled_ns - self._searched_ns >= SEARCHES_NS:
                 self._searched_ns = self.stalled_ns
                 self.searches = self._interpreter.searches()
+                waiting = {run for run, search in self.searches.items() if not settled((search,))}
+                self.gathering = self._interpreter.hosts_without(waiting)
         finally:
             self.stalled_ns = None
         return done

@@ -7,7 +7,7 @@
 Time is that of the frames, by host. The same frames give the same results, command ids included.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -298,6 +298,14 @@ class Interpreter:
     def open_sessions(self) -> dict[str, str]:
         """Return the sessions that are followed, and the run of each."""
         return {name: session.started.run for name, session in self._sessions.of.items()}
+
+    def hosts_without(self, runs: Container[str]) -> frozenset[str]:
+        """Return the hosts with sessions, none of which is of these runs."""
+        return frozenset(
+            host
+            for host, sessions in self._sessions.on.items()
+            if sessions and not any(session.started.run in runs for session in sessions.values())
+        )
 
     def leases(self) -> Mapping[str, frozenset[str]]:
         """Return, by host, the GPUs whose leases are to be renewed."""

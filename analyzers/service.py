@@ -241,8 +241,7 @@ class Analyzer:
 
     async def _follow(self, collector: Collector, send: MemoryObjectSendStream[list[Frame] | Break]) -> None:
         name = await collector.link.host()
-        host = self._hosts[name]
-        if host.collector is not None:
+        if (host := self._hosts[name]).collector is not None:
             _log.warning(
                 "%s: could not be followed: it speaks for %s, as %s does. Give one of them another name with"
                 " --host, then start the analyzer again.",
@@ -251,7 +250,8 @@ class Analyzer:
             return
         host.collector = collector
         collector.link.leases = lambda: self.interpretation.leases.get(name, frozenset())
-        async for part in collector.follow(*self.archive.position(name), pause_s=self.interpretation.pause_s):
+        position, pause_s = self.archive.position(name), partial(self.interpretation.pause_s, name)
+        async for part in collector.follow(*position, pause_s=pause_s):
             await send.send(part)
 
     # ---- frames

@@ -18,8 +18,8 @@ from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
 from analyzers.checkpoints.restart import Restart
 from analyzers.dispatch.pending import Pending
 from analyzers.followed_collectors import Collector
-from analyzers.interpretation import Interpretation
-from analyzers.interpreter import Interpreter
+from analyzers.interpretation import PAUSE_S, Interpretation
+from analyzers.interpreter import Interpreter, Logged
 from analyzers.live.live_site import LiveSite
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
@@ -194,18 +194,38 @@ async def test_a_command_leaves_once_its_row_is_stored_and_its_lease_is_renewed(
         assert bench.archive.position(last.host) == (last.log_id, last.offset + 1)
 
 
-async def test_frames_do_not_come_together_from_the_first_command_of_a_search_on() -> None:
+async def pauses_of(settings: RunSettings) -> list[float]:
+    """Return the pause of a host's feed after each frame of the recorded log."""
+    interpreter, pauses = Interpreter(settings, pending=Pending(at_once=True)), list[float]()
+    for frame in recorded()[0]:
+        body = codec.decode(frame.body, Readings, Events, Notes)
+        interpreter.handle(Logged(frame, body), frame.t_ns)
+        interpretation = Interpretation(interpreter)
+        await interpretation.run(Interpreter.searches)
+        pauses.append(interpretation.pause_s(frame.host))
+    return pauses
+
+
+async def test_frames_of_a_host_come_together_while_its_runs_search_for_nothing() -> None:
+    """They did so before its first run as well: the first steps of a search came up to 0.25 s late."""
+    assert set(await pauses_of(plan())) == {0.0}
+    pauses = await pauses_of(replace(plan(), selector=None))
+    assert pauses == sorted(pauses)
+    assert set(pauses) == {0.0, PAUSE_S}
+
+
+async def test_a_search_that_begins_again_is_waited_for_from_its_first_command_on() -> None:
     """The next look at the searches came up to 0.2 s later, and the steps until then came 0.25 s late."""
     frames, _ = recorded()
     decoded = [(frame, codec.decode(frame.body, Readings, Events, Notes)) for frame in frames]
     interpretation = Interpretation(Interpreter(plan(), pending=Pending(at_once=True)))
     count, result = await interpretation.interpret(decoded[:1], 0, lambda _: ())
-    assert interpretation.pause_s() > 0
+    interpretation.gathering = frozenset({frames[0].host})
     while count < len(decoded):
         more, result = await interpretation.interpret(decoded[count:], 0, lambda _: ())
         count += more
     assert result.instructions
-    assert interpretation.pause_s() == 0
+    assert interpretation.pause_s(frames[0].host) == 0
 
 
 async def test_leases_and_status_do_not_wait_for_the_interpreter(zeus_dir: Path) -> None:
