@@ -54,7 +54,8 @@ def connect(path: Path, settings: Settings, *, read_only: bool, checkpoint: str 
             },
         )
     except duckdb.Error as wrong:
-        raise StorageError(_why_not_opened(path, str(wrong))) from wrong
+        kind = HeldError if "Could not set lock" in str(wrong) else StorageError
+        raise kind(_why_not_opened(path, str(wrong))) from wrong
     return connection
 
 
@@ -89,6 +90,10 @@ def damage(says: str) -> str:
         f"it is damaged, {first_line(says)}. `zeus-stream set-aside` moves the damaged part away and says"
         " what is lost; or name another file with --archive."
     )
+
+
+class HeldError(StorageError):
+    """Another process has the file open."""
 
 
 class OlderSchemaError(StorageError):

@@ -13,11 +13,13 @@ are waited for; above HOLD_BYTES new queries wait for the checkpoint; above KILL
 ended.
 """
 
+import logging
 import os
 import selectors
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,12 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.opening import HeldError
 from analyzers.archive.process.store_channel import (
     Ask,
     Call,
     Cancel,
     Close,
     Next,
+    Open,
     Pages,
     Request,
     receive,
@@ -41,6 +45,13 @@ from analyzers.archive.sandbox import query_process
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.own_cost import collect_seldom
 
+_log = logging.getLogger(__name__)
+
+HELD_S = 30.0
+"""For another process that has the file open. It may be the store of an analyzer that was killed, in the
+middle of a commit, or a command that reads: both end by themselves."""
+LOOK_S = 0.05
+"""Between two tries to open it then."""
 CHECKPOINT_BYTES = 16 << 20
 """A checkpoint stops the commits for about 0.1 s; of a WAL of 256 MB it was 1 to 2 s."""
 HOLD_BYTES = 64 << 20
@@ -149,11 +160,29 @@ class Store:
             self.reap(pidfd)
 
 
+def _opened(channel: socket.socket, request: Open) -> Archive:
+    """Open the file once no other process has it. Raises StorageError, or EOFError: the analyzer ended."""
+    until_s, warned = time.monotonic() + HELD_S, False
+    while True:
+        try:
+            return Archive.open(request.path, request.settings, again=request.again, checkpoints=False)
+        except HeldError as held:
+            if time.monotonic() > until_s:
+                raise
+            if not warned:
+                _log.warning("%s Waiting for it, at most %g s.", held, HELD_S)
+                warned = True
+        with selectors.DefaultSelector() as selector:
+            selector.register(channel, selectors.EVENT_READ)
+            if selector.select(LOOK_S):
+                raise EOFError  # nothing else is sent before the reply
+
+
 def serve(channel: socket.socket) -> None:
     """Open the file that the first request names, then answer until the analyzer goes."""
     request, _ = receive(channel)
     try:
-        archive = Archive.open(request.path, request.settings, again=request.again, checkpoints=False)
+        archive = _opened(channel, request)
     except ZeusStreamError as wrong:
         send(channel, (False, wrong))
         return
@@ -196,9 +225,11 @@ def main() -> None:
     os.umask(0o077)  # archive, WAL and what queries keep on disk are for this user alone
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the keyboard is the analyzer's
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so is the end of a service; it ends us by its own end
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    try:
         serve(channel)
-    os._exit(0)  # without DuckDB's own end, which would checkpoint
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        os._exit(0)  # while the traceback keeps the archive: DuckDB's own end would checkpoint
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +30,21 @@ MORE_MB = 256
 """That a query may take beyond its memory."""
 LATER_S = 20.0
 """That a query may take beyond its time."""
+READER = """
+import sys, duckdb
+file = duckdb.connect(sys.argv[1], read_only=True)
+print("open", flush=True)
+sys.stdin.read()
+"""
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from analyzers.archive.process.store_client import StoreClient
+from tests.analyzers.archives import fill
+from zeus_stream.settings import Settings
+fill(StoreClient.open(Path(sys.argv[1]), Settings()))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture
@@ -174,6 +191,39 @@ def test_a_store_that_is_killed_is_replaced_and_nothing_is_lost_or_stored_twice(
         [row] = [row for batch in reader.batches(sql, 10)[1] for row in batch.to_pylist()]
     archive.close()
     assert row == {"windows": len(stored), "events": 42, "readings": 2400, "offsets": len(stored)}
+
+
+def test_an_archive_that_a_command_reads_is_opened_as_soon_as_it_ends(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An analyzer ended at once when `zeus-stream jobs` had begun to read before it had come up."""
+    path, said = archive_at(tmp_path / "energy.duckdb"), ""
+    command = [sys.executable, "-c", READER, str(path)]
+    with (
+        ThreadPoolExecutor(1) as pool,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader,
+    ):
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"open\n"
+        opened = pool.submit(StoreClient.open, path, SETTINGS)
+        while f"process {reader.pid} holds it" not in said:
+            assert not opened.done()
+            said += capfd.readouterr().err
+        reader.communicate()
+        opened.result().close()
+
+
+def test_a_store_whose_analyzer_was_killed_ends_at_once_and_leaves_the_file_as_it_is(tmp_path: Path) -> None:
+    """It wrote the log of the file into the file, and the next analyzer found the file held."""
+    path = archive_at(tmp_path / "energy.duckdb")
+    before = path.read_bytes()
+    # The store has the same stderr: at its end, both have ended.
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], stderr=subprocess.PIPE, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert path.read_bytes() == before
+    store = StoreClient.open(path, SETTINGS)
+    assert store.position("alpha")[1]
+    store.close()
 
 
 def test_what_is_interpreted_again_goes_on_with_another_store(store: StoreClient) -> None:
