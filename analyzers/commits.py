@@ -1,7 +1,7 @@
 """Collect what is to be stored, and store it in few transactions.
 
     frames, breaks, rows -> wait here -> one transaction every few seconds, each second while somebody follows
-                                         the results, or at once when a choice or a query waits
+                                         the results, or at once when a choice or a query waits, or for much
     row of a command ----------------------> a line of a file beside the archive, and the next transaction;
                                              without that file, a transaction of its own
 
@@ -20,24 +20,32 @@ from analyzers.archive.store import Received, Store
 from analyzers.results.instructions import Command, GiveAnswer, Instruction
 from analyzers.results.result import OWN
 from analyzers.results.rows import CheckpointRow, CommandRow, JobRow, OwnUseRow, RecallRow, RunRow, TryRow
-from analyzers.results.windows.step_columns import Derived
+from analyzers.results.windows.step_columns import Derived, StepColumns
 from zeus_stream.clock import to_next_s
-from zeus_stream.protocol.frames import Break
+from zeus_stream.protocol.frames import Break, Frame
 
 COMMIT_S = 1.0
 """Between two commits while results are followed."""
 QUIET_COMMITS = 5
-"""Times that, while nobody follows them: a commit costs about 30 ms of processor time, whatever is in it."""
+"""Times that, while nobody follows them: a commit costs about 30 ms of processor time, whatever is in it. The
+first after a start comes after once that, the second after twice: one that is soon killed gets on as well."""
 IDLE_COMMITS = 120
 """Times that, while nothing follows from the frames that wait but our own use: no training runs."""
 COMMIT_BYTES = 4 << 20
-"""Of frames; more are stored at once."""
-MAX_BYTES = 4 * COMMIT_BYTES
-"""Of frames that wait for the store; then no more are taken in."""
+"""Of frames and rows; more are stored at once."""
+ROW_BYTES = 100
+"""Of a row, about."""
+MAX_BYTES = 2 * COMMIT_BYTES
+"""Of what waits for the store; then no more is taken in: a commit takes a second on a busy host, not ten."""
 CHOICES = {TryRow, JobRow}
 """Rows that are stored at once: the answer to a script follows from them."""
 BEGINNINGS = {RunRow, RecallRow}
 """Rows from which the commands of a run follow, and that other settings would not give again."""
+
+
+def size_of(part: Sequence[Frame] | Break) -> int:
+    """Return the bytes of the bodies of frames."""
+    return 0 if isinstance(part, Break) else sum(len(frame.body) for frame in part)
 
 
 class Publish(Protocol):
@@ -79,8 +87,11 @@ class Commits:
         """Add frames or a break."""
         self._received.append(part)
         if not isinstance(part, Break):
-            self._bytes += sum(len(frame.body) for frame, _ in part)
+            self._grow(size_of([frame for frame, _ in part]))
             self._causes = self._causes or any(frame.host == OWN for frame, _ in part)
+
+    def _grow(self, size: int) -> None:
+        self._bytes += size
         if self._bytes > COMMIT_BYTES:
             self._large.set()
 
@@ -94,15 +105,18 @@ class Commits:
     ) -> None:
         """Add rows, and return when the instructions that came with them may leave.
 
-        A command or a choice leaves when its row is stored; a choice may be asked for at any time.
+        A command or a choice leaves when its row is stored; a choice may be asked for at any time, but not
+        before the end of a replay.
         """
         self._rows += rows
+        self._grow(ROW_BYTES * sum(len(row) if type(row) is StepColumns else 1 for row in rows))
         self._interpreted |= interpreted
         kinds = set(map(type, rows))
         self._choices = self._choices or not CHOICES.isdisjoint(kinds)
         self._causes = self._causes or not BEGINNINGS.isdisjoint(kinds)
         waiting = [each for each in instructions if not isinstance(each, GiveAnswer)]
-        if self._choices or (rows and self.replaying) or (waiting and not self._alone(waiting)):
+        together = self.replaying or not self._alone(waiting)
+        if (self._choices and not self.replaying) or (waiting and together):
             await self.commit()
         elif waiting:
             await self._keep_commands()
@@ -158,18 +172,26 @@ class Commits:
         self._failed = False
         self._publish([row for row in rows if not isinstance(row, CheckpointRow)], replayed=replayed)
 
+    async def end_replay(self) -> None:
+        """Store what was derived again. No row that comes after it is stored already."""
+        await self.commit()
+        self.replaying = False
+
     async def run(self) -> None:
         """Commit in time until cancelled, and once more then."""
+        commits = 0
         try:
             while True:
                 for waited in range(1, IDLE_COMMITS + 1):
                     with anyio.move_on_after(to_next_s(COMMIT_S)):
                         await self._large.wait()
-                    due = waited >= QUIET_COMMITS and not all(isinstance(r, OwnUseRow) for r in self._rows)
+                    pause = min(1 + commits, QUIET_COMMITS)
+                    due = waited >= pause and not all(isinstance(row, OwnUseRow) for row in self._rows)
                     if due or self._large.is_set() or self._followed():
                         break
                 self._large = anyio.Event()
                 await self.commit()
+                commits += 1
         finally:
             with anyio.CancelScope(shield=True):
                 await self.commit()

@@ -1,7 +1,9 @@
-"""The state that a starting analyzer takes over: profiles of earlier runs, and settings of open runs."""
+"""The start of an analyzer: its claim, profiles of earlier runs, and settings of open runs."""
 
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from analyzers.archive.store import Store
 from analyzers.batch_size import registry
@@ -13,10 +15,26 @@ from analyzers.power_limit import profiles, selectors
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import PLANNED, RunSettings
 from analyzers.power_limit.selectors import Selector
+from zeus_stream import own_cost
 from zeus_stream.errors import SettingsError
+from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.settings import Settings
 
 _log = logging.getLogger(__name__)
+SWITCH_S = 0.001
+"""For so long the thread that interprets keeps the interpreter lock of Python to itself."""
+
+
+@contextmanager
+def only_analyzer(settings: Settings, environ: Mapping[str, str]) -> Iterator[Places]:
+    """Make this process the analyzer of its directories. Raises SettingsError, RefusedError."""
+    sys.setswitchinterval(SWITCH_S)
+    own_cost.collect_seldom()
+    where = places(environ)
+    check(settings)
+    prepare(where, settings.group)
+    with claim(where.run / "analyzer.lock", "analyzer"):
+        yield where
 
 
 def check(settings: Settings) -> None:

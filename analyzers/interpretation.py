@@ -67,7 +67,7 @@ class Interpretation:
     def replayed(self) -> None:
         """Take in that all is interpreted that an earlier start had interpreted."""
         if self._taker is not None:
-            self._taker.replaying = False
+            self._taker.whole = True
 
     async def forget(self, job: str) -> Result:
         """Let a job begin again, and have that in the next checkpoint."""

@@ -14,15 +14,14 @@ Any number of collectors is followed, one of each host; their frames are interpr
 """
 
 import logging
-import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
+from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
@@ -32,9 +31,9 @@ from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.store import Store
 from analyzers.checkpoints.checkpoint_taker import with_live
 from analyzers.checkpoints.restart import Restart, restart
-from analyzers.commits import Commits
+from analyzers.commits import COMMIT_BYTES, Commits, size_of
 from analyzers.dispatch.own_log import AnalyzerUse, OwnLog
-from analyzers.earlier_runs import check
+from analyzers.earlier_runs import only_analyzer
 from analyzers.followed_collectors import Collector, Host, complain, links_seen
 from analyzers.interpretation import Interpretation
 from analyzers.interpreter import Asked
@@ -49,7 +48,6 @@ from zeus_stream import own_cost
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.live.answer import LiveAnswers
-from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Body, Break, Events, Frame
@@ -74,8 +72,6 @@ MAX_QUESTIONS = 1_000
 """Questions of scripts that wait for the interpreter; one more is dropped, and the script asks again."""
 SMALL_BYTES = 20_000
 """Frames that are decoded at once: a thread takes longer to begin."""
-SWITCH_S = 0.001
-"""For so long the thread that interprets keeps the interpreter lock of Python to itself."""
 
 Decoded = Sequence[tuple[Frame, Body]]
 
@@ -129,18 +125,6 @@ async def analyze(
         finally:
             archive.close()
             context.destroy(linger=0)
-
-
-@contextmanager
-def only_analyzer(settings: Settings, environ: Mapping[str, str]) -> Iterator[Places]:
-    """Make this process the analyzer of its directories. Raises SettingsError, RefusedError."""
-    sys.setswitchinterval(SWITCH_S)
-    own_cost.collect_seldom()
-    where = places(environ)
-    check(settings)
-    prepare(where, settings.group)
-    with claim(where.run / "analyzer.lock", "analyzer"):
-        yield where
 
 
 class Given(NamedTuple):
@@ -202,14 +186,8 @@ class Analyzer:
                 self._tasks, self._send = tasks, send
                 for collector in self._first:
                     self.join(collector)
-                pages = iter(self.archive.to_replay(self._since))
-                while (page := await run_sync(next, pages, None)) is not None:
-                    self._counters["frames replayed at the start"] += len(page)
-                    async for given in self._interpret(page):
-                        await self._deliver(given)
-                self._commits.replaying = False
-                self.interpretation.replayed()
                 tasks.start_soon(self._commits.run)
+                await self._replay(tasks)
                 tasks.start_soon(self._store, receive, stored)
                 tasks.start_soon(self._digest, decoded)
                 tasks.start_soon(self._deliver_all, results)
@@ -220,6 +198,26 @@ class Analyzer:
                 if alone:
                     tasks.start_soon(self._own_use.publish, log)
                 self._replayed.set()
+
+    async def _replay(self, tasks: TaskGroup) -> None:
+        """Interpret again what came since the checkpoint; the next page is read in the meantime."""
+        send, pages = anyio.create_memory_object_stream[Decoded](1)
+
+        async def read() -> None:
+            stored = iter(self.archive.to_replay(self._since))
+            with send:
+                while (page := await run_sync(next, stored, None)) is not None:
+                    await send.send(page)
+
+        tasks.start_soon(read)
+        with pages:
+            async for page in pages:
+                self._counters["frames replayed at the start"] += len(page)
+                async for given in self._interpret(page):
+                    await self._deliver(given)
+                    await self._commits.make_room()
+        await self._commits.end_replay()
+        self.interpretation.replayed()
 
     def join(self, collector: Collector) -> anyio.CancelScope:
         """Follow and command a collector until the scope is cancelled. `follow` has to run."""
@@ -263,9 +261,10 @@ class Analyzer:
     ) -> None:
         """Archive what comes in, in one commit what came in during the last: the busier, the larger."""
         async for part in parts:
-            waiting = [part]
-            while parts.statistics().current_buffer_used:
+            waiting, size = [part], size_of(part)
+            while parts.statistics().current_buffer_used and size < COMMIT_BYTES:
                 waiting.append(parts.receive_nowait())
+                size += size_of(waiting[-1])
             frames: list[Frame] = []
             for item in waiting:
                 if isinstance(item, Break):
@@ -281,7 +280,7 @@ class Analyzer:
             return
         self._received_ns.append(monotonic_ns())
         pairs = ((frame, self._decoded(frame)) for frame in received)
-        small = sum(len(frame.body) for frame in received) <= SMALL_BYTES
+        small = size_of(received) <= SMALL_BYTES
         frames = list(pairs) if small else await run_sync(tuple, pairs, limiter=self._writer)
         self._commits.add_received(frames)
         await stored.send([(frame, body) for frame, body in frames if body is not None])

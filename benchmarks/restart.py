@@ -152,12 +152,12 @@ def interpret(
 def make(path: Path, readings: int) -> None:
     """Make the archive of an analyzer that was killed."""
     archive = Archive.open(path, SETTINGS)
-    interpreter, taker = interpreter_of(archive, SETTINGS), CheckpointTaker(archive.starts, {})
+    interpreter, taker = interpreter_of(archive, SETTINGS), CheckpointTaker(archive.starts, {}, whole=True)
     interpret(archive, interpreter, taker, beginning())
     archive.close()
     fill(path, readings)
     archive = Archive.open(path, SETTINGS, again=True)
-    load, offset, taker.replaying = Load(), RUN_S // FRAME_S, False
+    load, offset = Load(), RUN_S // FRAME_S
     spent_ns = 0
     for second in range(RUN_S, RUN_S + 7200, FRAME_S):
         t_ns = (second + FRAME_S) * SECOND

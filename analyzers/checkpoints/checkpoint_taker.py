@@ -34,16 +34,19 @@ MOST_PUT_OFF = 5
 class CheckpointTaker:
     """The checkpoints of one start of an analyzer. For the thread of the interpreter."""
 
-    def __init__(self, start: int, interpreted: Mapping[str, int]) -> None:
+    def __init__(self, start: int, interpreted: Mapping[str, int], *, whole: bool) -> None:
         """Begin before the first frame.
 
         Args:
             start: of the analyzer.
             interpreted: by log, the offset that is to be interpreted next.
+            whole: the interpreter knows what came before these offsets, as one that goes on from a
+                checkpoint. Another knows it at the end of its replay, and is worth a checkpoint then.
         """
         self.times = CheckpointTimes(monotonic_ns())
-        self.replaying = True
-        """In the middle of a replay an interpreter does not know all of it."""
+        self.times.wanted = not whole
+        self.whole = whole
+        """The interpreter knows all before the offsets; until then no checkpoint is taken."""
         self._start = start
         self._next = dict(interpreted)
         self._number = self._put_off = 0
@@ -71,7 +74,7 @@ class CheckpointTaker:
             self._next[frame.log_id] = max(frame.offset + 1, self._next.get(frame.log_id, 0))
         self.times.work(spent_ns)
         self.times.wanted |= not WANTED.isdisjoint(map(type, rows))
-        if self.replaying or self._failed or not self.times.due(began_ns := monotonic_ns()):
+        if not self.whole or self._failed or not self.times.due(began_ns := monotonic_ns()):
             return ()
         if hurried and self._put_off < MOST_PUT_OFF:
             self._put_off += 1

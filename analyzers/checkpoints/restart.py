@@ -55,7 +55,7 @@ def restart(archive: Store, settings: Settings) -> Restart:
                 datetime.fromtimestamp(row.wall_ns // 10**9, UTC).isoformat(), wrong,
             )  # fmt: skip
     interpreter = interpreter_of(archive, settings, archive.sessions_to_replay())
-    return Restart(interpreter, LiveSite(), CheckpointTaker(archive.starts, interpreted), None)
+    return Restart(interpreter, LiveSite(), CheckpointTaker(archive.starts, interpreted, whole=False), None)
 
 
 def _go_on(archive: Store, settings: Settings, row: CheckpointRow, interpreted: Mapping[str, int]) -> Restart:
@@ -77,4 +77,4 @@ def _go_on(archive: Store, settings: Settings, row: CheckpointRow, interpreted: 
 
     machine_state.restore(interpreter, state, select)
     machine_state.restore_live(live, of_live, monotonic_ns())
-    return Restart(interpreter, live, CheckpointTaker(archive.starts, since), since)
+    return Restart(interpreter, live, CheckpointTaker(archive.starts, since, whole=True), since)

@@ -20,8 +20,8 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
 from analyzers.brokered.roll_call import RollCall
+from analyzers.earlier_runs import only_analyzer
 from analyzers.power_budget.allocation import over
-from analyzers.service import only_analyzer
 from analyzers.shards.shard import Lease, Site, decide, places_of
 from analyzers.shards.shard_leases import Beat, Held, ShardLeases
 from analyzers.shards.shard_store import ShardStore

@@ -6,14 +6,16 @@ Its rows are kept in a file beside the archive, or stored in a transaction of th
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
 import pytest
 
+from analyzers import commits
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process.command_file import MAX_BYTES, CommandFile
-from analyzers.commits import Commits
+from analyzers.commits import QUIET_COMMITS, Commits
 from analyzers.results.instructions import ApplyControl, Command, GiveAdvice, Instruction
 from analyzers.results.result import OWN
 from analyzers.results.rows import CommandRow, RecallRow, Row
@@ -53,7 +55,7 @@ class Stored:
         self.commits.replaying = False
 
     def _publish(self, rows: Sequence[Derived], *, replayed: bool) -> None:
-        assert not replayed
+        assert replayed == self.commits.replaying
         self.published += rows
 
     async def give(
@@ -94,6 +96,59 @@ async def test_a_command_leaves_when_its_row_is_in_the_file_and_the_row_follows(
         assert (stored.count("commands"), stored.count("logs")) == (2, 1)
         assert stored.published == [ROW, other]
         assert file.read() == []
+
+
+async def test_what_a_replay_gives_is_stored_together_and_not_slice_by_slice(tmp_path: Path) -> None:
+    """A commit for each slice took ten times as long as the work: a kill came before the end of a replay."""
+    async with opened(tmp_path) as stored:
+        stored.commits.replaying = True
+        for number in range(3):
+            await stored.give(replace(ROW, command=str(number)), instructions=())
+        assert (stored.count("commands"), stored.published) == (0, [])
+        await stored.commits.end_replay()
+        assert (stored.count("commands"), len(stored.published)) == (3, 3)
+        assert not stored.commits.replaying
+
+
+async def test_rows_that_wait_are_bounded_as_frames_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "MAX_BYTES", 2 * commits.ROW_BYTES)
+    async with opened(tmp_path) as stored:
+        stored.commits.replaying = True
+        for number, expected in enumerate([0, 0, 3]):
+            await stored.commits.add_derived([replace(ROW, command=str(number))], {}, ())
+            await stored.commits.make_room()
+            assert stored.count("commands") == expected
+
+
+async def test_the_first_commits_after_a_start_come_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An analyzer that lived for less than five seconds stored nothing, unless it received much."""
+    waited, stored_at = 0, list[int]()
+
+    def wait(_: float) -> float:
+        nonlocal waited
+        waited += 1
+        return 0.0
+
+    class Noted(Commits):
+        """Commits that store nothing, so that something waits at any time."""
+
+        async def commit(self) -> None:
+            stored_at.append(waited)
+
+    monkeypatch.setattr(commits, "to_next_s", wait)
+    async with opened(tmp_path) as stored, anyio.create_task_group() as tasks:
+        noted = Noted(stored.archive, lambda *_, **__: None, followed=lambda: False)
+        await noted.add_derived([ROW], {}, ())
+        tasks.start_soon(noted.run)
+        while len(stored_at) < QUIET_COMMITS + 2:
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    pauses = [after - before for before, after in pairwise([0, *stored_at])][: QUIET_COMMITS + 2]
+    assert pauses == [*range(1, QUIET_COMMITS + 1), QUIET_COMMITS, QUIET_COMMITS]
 
 
 async def test_a_command_waits_for_the_begin_of_its_run_while_that_is_being_stored(tmp_path: Path) -> None:

@@ -160,7 +160,9 @@ async def running(zeus_dir: Path, kind: type[Archive] = Archive) -> AsyncIterato
         archive.go = threading.Event()
     try:
         collector = RecordedCollector(context, where)
-        begin = Restart(Interpreter(plan(), pending=Pending()), LiveSite(), CheckpointTaker(1, {}), None)
+        begin = Restart(
+            Interpreter(plan(), pending=Pending()), LiveSite(), CheckpointTaker(1, {}, whole=False), None
+        )
         followed = Collector(context, "here", where, archive, SETTINGS)
         analyzer = Analyzer(archive, zeus_dir, SETTINGS, begin, [followed])
         gate = Gate(context, None, where.keys, {})

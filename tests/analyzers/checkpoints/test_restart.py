@@ -3,7 +3,7 @@
 import logging
 import zlib
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from analyzers.live.live_site import LiveSite
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import Result
-from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow, Row, RunRow
+from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow, Row, RunRow, WindowRow
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World, outputs_of, replayed
@@ -64,8 +64,7 @@ class Busy(CheckpointTaker):
 def store(path: Path, world: World, count: int, settings: Settings = SETTINGS) -> None:
     """Archive the first frames of a world, and what an analyzer derived that was killed after them."""
     archive = Archive.open(archive_at(path), settings)
-    interpreter, taker = Interpreter(plan_of(settings)), Busy(1, {})
-    taker.replaying = False
+    interpreter, taker = Interpreter(plan_of(settings)), Busy(1, {}, whole=True)
     archive.put_frames(
         [(replace(frame, body=codec.encode(body)), body) for frame, body in world.frames[:count]]
     )
@@ -191,21 +190,60 @@ def test_a_checkpoint_that_cannot_be_used_is_a_sentence_and_everything_is_replay
     assert decided[0] == decided[1] != []
 
 
+SLICE, SLICE_NS = 20, 50 * 1_000_000
+"""Frames that are interpreted and committed together, and the work that they are."""
+LIFE_SLICES = 8
+"""Of an analyzer; then it is killed."""
+
+
+def test_an_analyzer_that_is_killed_again_and_again_reaches_the_end_of_what_is_stored(
+    tmp_path: Path, world: World
+) -> None:
+    """No checkpoint was taken in a replay: each life began at the same frame."""
+    path, first = tmp_path / "energy.duckdb", 2 * EVERY
+    store(path, world, first)
+    archive = Archive.open(archive_at(path), SETTINGS)
+    later = world.frames[first:]
+    archive.put_frames([(replace(frame, body=codec.encode(body)), body) for frame, body in later])
+    lives, replayed_last = 0, False
+    while not replayed_last:
+        lives += 1
+        assert lives <= 4 * len(later) / (SLICE * LIFE_SLICES) + 1, "it does not get on"
+        begin = restart(archive, SETTINGS)
+        assert begin.since is not None
+        parts = chain.from_iterable(archive.to_replay(begin.since))
+        for _ in range(LIFE_SLICES):
+            part = list(islice(parts, SLICE))
+            replayed_last = not part
+            rows = [row for row in replayed(begin.interpreter, part) if isinstance(row, Row)]
+            taken = begin.taker.take(begin.interpreter, part, rows, SLICE_NS)
+            result = with_live(Result((*rows, *taken)), begin.live)
+            interpreted = {frame.log_id: frame.offset + 1 for frame, _ in part}
+            archive.put_rows(result.rows, interpreted, replaying=True)
+    undisturbed = Interpreter(plan_of(SETTINGS))
+    expected = [row for row in replayed(undisturbed, world.frames) if isinstance(row, WindowRow)]
+    with archive.reading() as reader:
+        _, batches = reader.batches("SELECT session, kind, index, gpu, energy_j FROM windows", 10_000)
+        found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    archive.close()
+    assert sorted(found) == sorted(
+        (row.session, row.kind, row.index, row.gpu, row.energy_j) for row in expected
+    )
+
+
 def test_one_is_taken_when_the_kind_of_a_counter_is_known(world: World) -> None:
-    taker = CheckpointTaker(1, {})
-    taker.replaying = False
+    taker = CheckpointTaker(1, {}, whole=True)
     assert taker.take(world.interpreter, (), world.rows(RunRow)[:1], 0) == ()
     (row,) = taker.take(world.interpreter, (), world.rows(GpuRow)[-1:], 0)
     assert row.runs == ("run",)
 
 
-def test_none_is_taken_in_the_middle_of_a_replay_nor_after_one_could_not_be(
+def test_none_is_taken_in_the_middle_of_a_replay_of_open_runs_nor_after_one_could_not_be(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    taker = CheckpointTaker(1, {})
-    taker.times.wanted = True
+    taker = CheckpointTaker(1, {}, whole=False)
     assert taker.take(world.interpreter, world.frames, (), 0) == ()
-    taker.replaying = False
+    taker.whole = True
     (row,) = taker.take(world.interpreter, (), (), 0)
     assert row.runs == ("run",)
     assert dict(zip(row.log_ids, row.offsets, strict=True)) == {
@@ -221,8 +259,7 @@ def test_none_is_taken_in_the_middle_of_a_replay_nor_after_one_could_not_be(
 
 
 def test_one_waits_while_a_command_waits_but_not_for_ever(world: World) -> None:
-    taker = CheckpointTaker(1, {})
-    taker.replaying = False
+    taker = CheckpointTaker(1, {}, whole=True)
     taker.times.wanted = True
     for _ in range(checkpoint_taker.MOST_PUT_OFF):
         assert taker.take(world.interpreter, (), (), 0, hurried=True) == ()
