@@ -1,5 +1,6 @@
 """The interpreter in a thread of its own: what is slow there holds up no lease, command, status or query."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -11,7 +12,7 @@ from analyzers.interpreter import Input, Interpreter, JobForgotten, LinkSeen, Lo
 from analyzers.power_limit.search_progress import SearchProgress, settled
 from analyzers.results.result import Result, in_order, rows_only
 from analyzers.status import Insight
-from zeus_stream.clock import monotonic_ns
+from zeus_stream.clock import monotonic_ns, thread_time_ns
 from zeus_stream.protocol.frames import Body, Frame
 
 T = TypeVar("T")
@@ -20,7 +21,11 @@ Links = Callable[[Mapping[str, Frame]], Iterable[LinkSeen]]
 AT_ONCE_NS = 100_000_000
 """Work of the thread after which what was decided leaves it, and others have their turn."""
 SHED_NS = 1_000_000_000
-"""The energy of single steps is not fitted while frames wait longer than this."""
+"""The energy of single steps is fitted while no frame waits longer than this."""
+OWED_NS = 250_000_000
+"""And where no search waits, while the work that waits is less than this."""
+RECENT_NS = 5_000_000_000
+"""The share of the processor that the work takes fades with this."""
 INSIGHT_NS = 1_000_000_000
 """Between two looks at what the status shows."""
 CHECKED_NS = 30_000_000_000
@@ -31,6 +36,19 @@ SEARCHES_NS = 200_000_000
 """Between two looks at the searches of runs, unless something is to be done."""
 
 
+def sheds(behind_ns: int, share: float, *, searching: bool) -> bool:
+    """Return whether the energy of single steps is to be left out.
+
+    An analyzer that gets little of a busy host is behind, and may yet have little to do. It catches up.
+
+    Args:
+        behind_ns: how long the oldest frame waits.
+        share: of a core that interpretation takes, at least 0.
+        searching: a search for a limit waits for these frames.
+    """
+    return behind_ns > SHED_NS and (searching or share * behind_ns > OWED_NS)
+
+
 class Interpretation:
     """The only way to the interpreter. Calls wait for each other, the event loop for none of them."""
 
@@ -39,6 +57,8 @@ class Interpretation:
         self._interpreter = interpreter
         self._turn = anyio.CapacityLimiter(1)
         self._looked_ns = self._searched_ns = self._checked_ns = 0
+        self._share, self._share_ns = 0.0, monotonic_ns()
+        """Of a core that the work took lately, and when that was."""
         self._taker = taker
         self.insight = Insight({}, {}, {})
         self.searches: Mapping[str, SearchProgress] = {}
@@ -88,7 +108,8 @@ class Interpretation:
         """
 
         def work(interpreter: Interpreter) -> tuple[int, Result]:
-            hurried, began_ns, results = behind_ns > SHED_NS, monotonic_ns(), list[Result]()
+            hurried = sheds(behind_ns, self._share, searching=not self.pause_s(frames[0][0].host))
+            began_ns, results = monotonic_ns(), list[Result]()
             for frame, body in frames:
                 results.append(interpreter.handle(Logged(frame, body, hurried), frame.t_ns))
                 if monotonic_ns() >= began_ns + AT_ONCE_NS:
@@ -113,7 +134,7 @@ class Interpretation:
         return await self.run(work)
 
     def _run(self, work: Callable[[Interpreter], T]) -> T:
-        self.stalled_ns = monotonic_ns()
+        self.stalled_ns, worked_ns = monotonic_ns(), thread_time_ns()
         try:
             done = work(self._interpreter)
             self.leases, self.waiting = self._interpreter.leases(), self._interpreter.waiting()
@@ -129,5 +150,7 @@ class Interpretation:
                 waiting = {run for run, search in self.searches.items() if not settled((search,))}
                 self.gathering = self._interpreter.hosts_without(waiting)
         finally:
-            self.stalled_ns = None
+            fades = math.exp((self._share_ns - self.stalled_ns) / RECENT_NS)
+            self._share = self._share * fades + (thread_time_ns() - worked_ns) / RECENT_NS
+            self._share_ns, self.stalled_ns = self.stalled_ns, None
         return done

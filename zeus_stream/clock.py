@@ -5,11 +5,11 @@ an anchor that lets tables show UTC; no energy and no duration depends on it.
 """
 
 from pathlib import Path
-from time import monotonic_ns, time_ns
+from time import monotonic_ns, thread_time_ns, time_ns
 
 from zeus_stream.records import record
 
-__all__ = ["Anchor", "anchor", "boot_id", "monotonic_ns", "to_next_s"]
+__all__ = ["Anchor", "anchor", "boot_id", "monotonic_ns", "thread_time_ns", "to_next_s"]
 
 
 @record

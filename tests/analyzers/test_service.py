@@ -21,10 +21,11 @@ from analyzers.followed_collectors import Collector
 from analyzers.interpretation import PAUSE_S, Interpretation
 from analyzers.interpreter import Interpreter, Logged
 from analyzers.live.live_site import LiveSite
+from analyzers.measurement.fixed_energies import SHED
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl
-from analyzers.results.windows.step_columns import Derived
+from analyzers.results.windows.step_columns import Derived, StepColumns
 from analyzers.service import Analyzer, analyze
 from analyzers.shards.sharded_analyzer import analyze_shards
 from tests.empty_archive import archive_at
@@ -214,6 +215,38 @@ async def test_frames_of_a_host_come_together_while_its_runs_search_for_nothing(
     pauses = await pauses_of(replace(plan(), selector=None))
     assert pauses == sorted(pauses)
     assert set(pauses) == {0.0, PAUSE_S}
+
+
+@pytest.mark.parametrize(
+    ("selector", "behind_s", "shed"),
+    [
+        pytest.param("cost:0.5", 0.9, False, id="hardly behind"),
+        pytest.param("cost:0.5", 2, True, id="a search waits"),
+        pytest.param(None, 2, False, id="little to do on a busy host"),
+        pytest.param(None, 1e6, True, id="much to do"),
+    ],
+)
+async def test_steps_are_fitted_while_little_work_waits(
+    selector: str | None,
+    behind_s: float,
+    shed: bool,  # noqa: FBT001  (a column of the table)
+) -> None:
+    """A host that was busy with others lost the fit, though its analyzer had little to do."""
+    chosen = None if selector is None else selectors.parse(selector)
+    pending, qualities = Pending(at_once=True), set[str]()
+    interpreter = Interpreter(replace(plan(), selector=chosen), pending=pending)
+    world = World("simulated:v100x1", Training("imagenet", 0.02, 200), replace(plan(), selector=None))
+    world.run()  # nothing answers commands, so a search waits for ever
+    for frame in (replace(frame, body=codec.encode(body)) for frame, body in world.frames):
+        interpretation = Interpretation(interpreter)
+        await interpretation.run(Interpreter.searches)
+        body = codec.decode(frame.body, Readings, Events, Notes)
+        _, result = await interpretation.interpret([(frame, body)], round(behind_s * 1e9), lambda _: ())
+        qualities.update(
+            quality for rows in result.rows if isinstance(rows, StepColumns) for quality in rows.quality
+        )
+    assert qualities
+    assert any(SHED in quality for quality in qualities) == shed
 
 
 async def test_a_search_that_begins_again_is_waited_for_from_its_first_command_on() -> None:
