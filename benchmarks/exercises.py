@@ -1,7 +1,7 @@
 """Print one table of kills, cuts, full disks, pauses, clocks and versions: what was tried and what was lost.
 
     python -m benchmarks.exercises [--only cuts,room] [--kills 300] [--cuts 100] [--pause-s 120] [--load 0]
-                                   [--sessions 0] [--rate 200] [--older DIR] [--seed 0]
+                                   [--sessions 0] [--rate 200] [--between-s 1.5] [--older DIR] [--seed 0]
 
 kills      SIGKILLs of collector, analyzer and trainings in turn (``benchmarks/soak.py``), beside ``--load``
            busy processes, and the steps of ``--sessions`` more runs
@@ -234,9 +234,9 @@ def _archive_without_room(folder: Path, wrong: list[str]) -> str:
 # ---- processes --------------------------------------------------------------------------------------------
 
 
-def kills(number: int, load: int, sessions: int, rate: int, seed: int) -> Outcome:
+def kills(number: int, load: int, sessions: int, rate: int, between_s: float, seed: int) -> Outcome:
     """Kill processes in turn, beside busy ones and the steps of many sessions."""
-    command = ["benchmarks/soak.py", "--seeds", "0", "--messages", "0"]
+    command = ["benchmarks/soak.py", "--seeds", "0", "--messages", "0", "--between-s", str(between_s)]
     command += ["--sessions", str(sessions), "--rate", str(rate)]
     with ExitStack() as held:
         for _ in range(load):
@@ -338,6 +338,7 @@ def main() -> int:
     parser.add_argument("--load", type=int, default=0, help="busy processes beside the kills")
     parser.add_argument("--sessions", type=int, default=0, help="sessions that send steps beside the kills")
     parser.add_argument("--rate", type=int, default=200, help="steps a second of each of them")
+    parser.add_argument("--between-s", type=float, default=1.5, help="from kill to kill, on average")
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--pause-s", type=float, default=120)
     parser.add_argument("--worlds", type=int, default=5)
@@ -357,7 +358,15 @@ def main() -> int:
         "clocks": partial(clocks, chosen.worlds),
         "disks": lambda: Outcome(*map(tuple, faults(1, rng))),
         "pauses": partial(within_directory, lambda where: pauses(where, chosen.pause_s)),
-        "kills": partial(kills, chosen.kills, chosen.load, chosen.sessions, chosen.rate, chosen.seed),
+        "kills": partial(
+            kills,
+            chosen.kills,
+            chosen.load,
+            chosen.sessions,
+            chosen.rate,
+            chosen.between_s,
+            chosen.seed,
+        ),
     }
     if chosen.older is not None:
         exercises |= {"versions": lambda: Outcome(tuple(both_ways(chosen.older)))}

@@ -1,14 +1,15 @@
 """Nothing lost, nothing twice, nothing left throttled, nothing crashed: one table of all that was tried.
 
     python benchmarks/soak.py [--seeds 1000] [--kills 60] [--messages 100000] [--gpus 2] [--seed 0]
-                              [--sessions 0] [--rate 200]
+                              [--sessions 0] [--rate 200] [--between-s 1.5]
 
 First the whole pipeline in one thread, once a seed (benchmarks/soak_worlds.py). Then real processes: a
 collector, an analyzer that tries power limits, and a training on each simulated GPU are killed in turn at
-random moments and started again in any order; with ``--sessions``, beside the steps of so many sessions
-(``--rate`` a second each; benchmarks/session_load.py). Last, every socket of live processes is sent what
-nobody should send (benchmarks/hostile.py). Ends by itself, with one table; its exit code is 1 if anything was
-lost, stored twice, set above the limit found, left in force, restored too late, or crashed.
+random moments, ``--between-s`` apart on average, and started again in any order; with ``--sessions``, beside
+the steps of so many sessions (``--rate`` a second each; benchmarks/session_load.py). Last, every socket of
+live processes is sent what nobody should send (benchmarks/hostile.py). Ends by itself, with one table; its
+exit code is 1 if anything was lost, stored twice, set above the limit found, left in force, restored too
+late, or crashed.
 """
 
 import argparse
@@ -31,8 +32,9 @@ FOUND_MW = 220_000
 """Neither the default nor the maximum of the GPUs: what an administrator chose."""
 GOAL_S = 2.0
 PATIENCE_S = 10.0
-LONGEST_S = 3.0
-"""Between two kills: long enough for limits to be set, short enough for some to die while they start."""
+BETWEEN_S = 1.5
+"""Between two kills, on average; up to twice that: long enough for limits to be set, short enough for some to
+die while they start."""
 EAGER = (
     *("--search", "exhaustive", "--profile-steps", "5", "--warmup-steps", "2"),
     *("--stride-w", "40", "--settle-ms", "50"),
@@ -105,14 +107,23 @@ class Limits:
         self._bus.close()
 
 
-def kills(where: Path, number: int, gpus: int, rng: random.Random, sessions: int = 0, rate: int = 0) -> Found:
+def kills(
+    where: Path,
+    number: int,
+    gpus: int,
+    rng: random.Random,
+    *,
+    sessions: int = 0,
+    rate: int = 0,
+    between_s: float = BETWEEN_S,
+) -> Found:
     limits = Limits(where, gpus)
     begin = time.monotonic()
     try:
         with pipeline(where, gpus, EAGER) as setup:
             with session_load(where, gpus, sessions, rate):
                 killed = setup.kill_in_turn(
-                    number, rng, lambda name: one_killed(name, limits, rng), LONGEST_S
+                    number, rng, lambda name: one_killed(name, limits, rng), 2 * between_s
                 )
                 until(setup.welcome)
             account = settle(setup)
@@ -214,6 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--sessions", type=int, default=0, help="sessions that send steps beside the kills")
     parser.add_argument("--rate", type=int, default=200, help="steps a second of each of them")
+    parser.add_argument("--between-s", type=float, default=BETWEEN_S, help="from kill to kill, on average")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the moments of the kills, and of the messages"
     )
@@ -226,7 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.kills:
         with directory() as where:
             rng = random.Random(options.seed)
-            found = kills(where, options.kills, options.gpus, rng, options.sessions, options.rate)
+            load = {"sessions": options.sessions, "rate": options.rate, "between_s": options.between_s}
+            found = kills(where, options.kills, options.gpus, rng, **load)
         parts.append(("real processes", found))
     if options.messages:
         parts.append(("hostile messages", fire(options.messages, random.Random(options.seed))))

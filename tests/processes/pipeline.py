@@ -249,7 +249,7 @@ class Setup:
         end = self._end_of_log()
         self.start("collector")
         until(self.welcome)
-        until(lambda: self.archived(*end))
+        self._wait_archived(*end)
         until(lambda: self.sql(UNMEASURED) == [{"n": 0}])
         assert self.stop("analyzer") == 0, self.output("analyzer")
         assert self.stop("collector") == 0, self.output("collector")
@@ -266,8 +266,23 @@ class Setup:
 
     def archived(self, log_id: str, end: int) -> bool:
         """Whether the analyzer has a log up to an offset."""
+        return self._next_offset(log_id) >= end
+
+    def _next_offset(self, log_id: str) -> int:
         logs = self.sql("SELECT log_id, next_offset FROM logs")
-        return any(log["log_id"] == log_id and log["next_offset"] >= end for log in logs)
+        return next((int(log["next_offset"]) for log in logs if log["log_id"] == log_id), 0)
+
+    def _wait_archived(self, log_id: str, end: int) -> None:
+        """Wait as long as the analyzer gets on: what is left of a large load may take any time."""
+        at = -1
+
+        def further() -> bool:
+            nonlocal at
+            before, at = at, self._next_offset(log_id)
+            return at > before
+
+        while at < end:
+            until(further)
 
     def account(self, path: Path) -> Account:
         """Compare an archive, which nobody may have open, with what the publishers told."""
