@@ -27,6 +27,7 @@ from anyio.to_thread import run_sync
 
 from analyzers import pruning, watched_files
 from analyzers.archive.process.store_client import StoreClient
+from analyzers.archive.process.store_start import StartedStore
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.store import Store
 from analyzers.checkpoints.checkpoint_taker import with_live
@@ -85,12 +86,14 @@ async def analyze(
     environ: Mapping[str, str],
     started: Callable[[str], None],
     roster: Roster | None = None,
+    store: StartedStore | None = None,
 ) -> None:
     """Run the analyzer until cancelled.
 
     Args:
         started: called once, with a sentence for people.
         roster: finds the collectors. None: they are those of the settings.
+        store: its process, if it has been started already.
 
     Raises:
         SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
@@ -99,7 +102,7 @@ async def analyze(
         named = {} if roster else {text: source(text, where.keys) for text in settings.follow}
         sources = named or ({} if roster else {str(where.run): where})
         path = settings.archive or where.archive
-        archive = StoreClient.open(path, settings)
+        archive = StoreClient.open(path, settings, store)
         context = sockets.context()
         try:
             begin = restart(archive, settings)
@@ -148,8 +151,7 @@ class Analyzer:
         begin: Restart,
         collectors: Iterable[Collector],
     ) -> None:
-        self.archive = archive
-        self._path, self._settings = path, settings
+        self.archive, self._path, self._settings = archive, path, settings
         self.interpretation = Interpretation(begin.interpreter, begin.taker)
         self._collectors: list[Collector] = []
         self._first = tuple(collectors)
@@ -193,8 +195,8 @@ class Analyzer:
                 tasks.start_soon(self._deliver_all, results)
                 tasks.start_soon(self._answer, questions)
                 log = OwnLog(*self.archive.own_log(), send)
-                groups = dict(self._settings.budget_groups)
-                tasks.start_soon(watched_files.publish_budgets, budgets, groups, log)
+                publish = watched_files.publish_budgets
+                tasks.start_soon(publish, budgets, dict(self._settings.budget_groups), log)
                 if alone:
                     tasks.start_soon(self._own_use.publish, log)
                 self._replayed.set()
@@ -202,9 +204,9 @@ class Analyzer:
     async def _replay(self, tasks: TaskGroup) -> None:
         """Interpret again what came since the checkpoint; the next page is read in the meantime."""
         send, pages = anyio.create_memory_object_stream[Decoded](1)
+        stored = iter(self.archive.to_replay(self._since))
 
         async def read() -> None:
-            stored = iter(self.archive.to_replay(self._since))
             with send:
                 while (page := await run_sync(next, stored, None)) is not None:
                     await send.send(page)
@@ -280,8 +282,8 @@ class Analyzer:
             return
         self._received_ns.append(monotonic_ns())
         pairs = ((frame, self._decoded(frame)) for frame in received)
-        small = size_of(received) <= SMALL_BYTES
-        frames = list(pairs) if small else await run_sync(tuple, pairs, limiter=self._writer)
+        few = size_of(received) <= SMALL_BYTES
+        frames = list(pairs) if few else await run_sync(tuple, pairs, limiter=self._writer)
         self._commits.add_received(frames)
         await stored.send([(frame, body) for frame, body in frames if body is not None])
         await self._commits.make_room()
@@ -306,9 +308,8 @@ class Analyzer:
             if isinstance(body, Notes) and (collector := self._hosts[frame.host].collector) is not None:
                 collector.link.take_notes(body.notes)
         while at < len(frames):
-            behind_ns = self.behind_ns()
             count, result = await self.interpretation.interpret(
-                frames[at:], behind_ns, partial(links_seen, self._hosts)
+                frames[at:], self.behind_ns(), partial(links_seen, self._hosts)
             )
             part, at = frames[at : at + count], at + count
             result |= self._live.follow(part, result.rows, monotonic_ns(), live=not self._commits.replaying)

@@ -1,7 +1,8 @@
 """Print one table of kills, cuts, full disks, pauses, clocks and versions: what was tried and what was lost.
 
     python -m benchmarks.exercises [--only cuts,room] [--kills 300] [--cuts 100] [--pause-s 120] [--load 0]
-                                   [--sessions 0] [--rate 200] [--between-s 1.5] [--older DIR] [--seed 0]
+                                   [--sessions 0] [--rate 200] [--between-s 1.5] [--log-mb 256]
+                                   [--older DIR] [--seed 0]
 
 kills      SIGKILLs of collector, analyzer and trainings in turn (``benchmarks/soak.py``), beside ``--load``
            busy processes, and the steps of ``--sessions`` more runs
@@ -234,16 +235,17 @@ def _archive_without_room(folder: Path, wrong: list[str]) -> str:
 # ---- processes --------------------------------------------------------------------------------------------
 
 
-def kills(number: int, load: int, sessions: int, rate: int, between_s: float, seed: int) -> Outcome:
+def kills(chosen: argparse.Namespace) -> Outcome:
     """Kill processes in turn, beside busy ones and the steps of many sessions."""
-    command = ["benchmarks/soak.py", "--seeds", "0", "--messages", "0", "--between-s", str(between_s)]
-    command += ["--sessions", str(sessions), "--rate", str(rate)]
+    command = ["benchmarks/soak.py", "--seeds", "0", "--messages", "0"]
+    for name in ("kills", "sessions", "rate", "between_s", "log_mb", "seed"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(chosen, name))]
     with ExitStack() as held:
-        for _ in range(load):
+        for _ in range(chosen.load):
             busy = held.enter_context(subprocess.Popen([sys.executable, "-c", STRESS]))
             held.callback(busy.kill)
         done = subprocess.run(
-            [sys.executable, *command, "--kills", str(number), "--seed", str(seed)],
+            [sys.executable, *command],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -339,6 +341,7 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=0, help="sessions that send steps beside the kills")
     parser.add_argument("--rate", type=int, default=200, help="steps a second of each of them")
     parser.add_argument("--between-s", type=float, default=1.5, help="from kill to kill, on average")
+    parser.add_argument("--log-mb", type=int, default=256, help="of the collector's log, and a user's hour")
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--pause-s", type=float, default=120)
     parser.add_argument("--worlds", type=int, default=5)
@@ -358,15 +361,7 @@ def main() -> int:
         "clocks": partial(clocks, chosen.worlds),
         "disks": lambda: Outcome(*map(tuple, faults(1, rng))),
         "pauses": partial(within_directory, lambda where: pauses(where, chosen.pause_s)),
-        "kills": partial(
-            kills,
-            chosen.kills,
-            chosen.load,
-            chosen.sessions,
-            chosen.rate,
-            chosen.between_s,
-            chosen.seed,
-        ),
+        "kills": partial(kills, chosen),
     }
     if chosen.older is not None:
         exercises |= {"versions": lambda: Outcome(tuple(both_ways(chosen.older)))}

@@ -35,7 +35,7 @@ AGAIN_S = 2.0
 """Without an acknowledgement for so long, a batch is sent again."""
 MOST = 500
 """Events of a batch."""
-FLUSH_S = 120.0
+FLUSH_S = 600.0
 """At the end, for what is not acknowledged yet."""
 SENT_S = FLUSH_S + 60.0
 """Until its processes have ended then."""

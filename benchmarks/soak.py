@@ -1,15 +1,15 @@
 """Nothing lost, nothing twice, nothing left throttled, nothing crashed: one table of all that was tried.
 
     python benchmarks/soak.py [--seeds 1000] [--kills 60] [--messages 100000] [--gpus 2] [--seed 0]
-                              [--sessions 0] [--rate 200] [--between-s 1.5]
+                              [--sessions 0] [--rate 200] [--between-s 1.5] [--log-mb 256]
 
 First the whole pipeline in one thread, once a seed (benchmarks/soak_worlds.py). Then real processes: a
 collector, an analyzer that tries power limits, and a training on each simulated GPU are killed in turn at
 random moments, ``--between-s`` apart on average, and started again in any order; with ``--sessions``, beside
-the steps of so many sessions (``--rate`` a second each; benchmarks/session_load.py). Last, every socket of
-live processes is sent what nobody should send (benchmarks/hostile.py). Ends by itself, with one table; its
-exit code is 1 if anything was lost, stored twice, set above the limit found, left in force, restored too
-late, or crashed.
+the steps of so many sessions (``--rate`` a second each; benchmarks/session_load.py), into a log of
+``--log-mb``. Last, every socket of live processes is sent what nobody should send (benchmarks/hostile.py).
+Ends by itself, with one table; its exit code is 1 if anything was lost, stored twice, set above the limit
+found, left in force, restored too late, or crashed.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from benchmarks.session_load import loaded, session_load
 from benchmarks.soak_worlds import KINDS, Found, Rows, kills_by_process, simulations
 from collectors.devices.simulated import SimulatedBus
 from tests.processes.pipeline import Account, Setup, pipeline, until
+from zeus_stream.settings import Settings
 
 FOUND_MW = 220_000
 """Neither the default nor the maximum of the GPUs: what an administrator chose."""
@@ -35,6 +36,7 @@ PATIENCE_S = 10.0
 BETWEEN_S = 1.5
 """Between two kills, on average; up to twice that: long enough for limits to be set, short enough for some to
 die while they start."""
+LOG_MB = Settings().log_mb
 EAGER = (
     *("--search", "exhaustive", "--profile-steps", "5", "--warmup-steps", "2"),
     *("--stride-w", "40", "--settle-ms", "50"),
@@ -116,11 +118,12 @@ def kills(
     sessions: int = 0,
     rate: int = 0,
     between_s: float = BETWEEN_S,
+    log_mb: int = LOG_MB,
 ) -> Found:
     limits = Limits(where, gpus)
     begin = time.monotonic()
     try:
-        with pipeline(where, gpus, EAGER) as setup:
+        with pipeline(where, gpus, EAGER, ("--log-mb", str(log_mb))) as setup:
             with session_load(where, gpus, sessions, rate):
                 killed = setup.kill_in_turn(
                     number, rng, lambda name: one_killed(name, limits, rng), 2 * between_s
@@ -227,6 +230,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=int, default=200, help="steps a second of each of them")
     parser.add_argument("--between-s", type=float, default=BETWEEN_S, help="from kill to kill, on average")
     parser.add_argument(
+        "--log-mb", type=int, default=LOG_MB, help="of the collector's log, and a user's hour"
+    )
+    parser.add_argument(
         "--seed", type=int, default=0, help="of the moments of the kills, and of the messages"
     )
     options = parser.parse_args(arguments)
@@ -238,8 +244,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.kills:
         with directory() as where:
             rng = random.Random(options.seed)
-            load = {"sessions": options.sessions, "rate": options.rate, "between_s": options.between_s}
-            found = kills(where, options.kills, options.gpus, rng, **load)
+            found = kills(
+                where,
+                options.kills,
+                options.gpus,
+                rng,
+                sessions=options.sessions,
+                rate=options.rate,
+                between_s=options.between_s,
+                log_mb=options.log_mb,
+            )
         parts.append(("real processes", found))
     if options.messages:
         parts.append(("hostile messages", fire(options.messages, random.Random(options.seed))))

@@ -5,6 +5,8 @@ import sys
 
 SHOWN = """
 import sys
+import analyzers.archive.process.store_start
+print(*sorted({"numpy", "zmq", "anyio"} & set(sys.modules)))
 import analyzers.service
 print(*sorted({"duckdb", "pyarrow"} & set(sys.modules)), "then", end=" ")
 import analyzers.archive.process.store_process

@@ -65,9 +65,12 @@ def analyze(settings: Settings, *, parent_pid: int | None) -> None:
 def _analyzer_of(settings: Settings) -> Callable[..., Awaitable[None]]:
     """Return the service that the settings ask for: of some collectors, or of all at a broker."""
     if not settings.shards and settings.follow != ("broker",):
+        from analyzers.archive.process.store_start import start_store
+
+        store = start_store()  # it imports DuckDB while this process imports the rest
         from analyzers.service import analyze as service
 
-        return service
+        return partial(service, store=store)
     if settings.broker is None:
         raise SettingsError("analyze: could not start: no broker is named. Name its servers with --broker.")
     if settings.shards:

@@ -6,11 +6,9 @@ same key).
 """
 
 import logging
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +31,7 @@ from analyzers.archive.process.store_channel import (
     receive,
     send,
 )
+from analyzers.archive.process.store_start import StartedStore, start_store
 from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Ages, Begun, Received
 from analyzers.archive.tables import values_of
@@ -53,14 +52,10 @@ from zeus_stream.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-STORE_PROCESS = "analyzers.archive.process.store_process"
-"""Imported by that process alone: DuckDB is a fifth of what an analyzer would import."""
 RESTARTS, RESTARTS_S = 10, 60.0
 """Store processes that are started within this time, at most; then the analyzer ends."""
 LINGER_S = 30.0
 """For the file to be closed, with a checkpoint, before its process is killed."""
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""For the store process: it forks, and threads of libraries would not be in its children."""
 
 
 class StoreClient:
@@ -81,10 +76,13 @@ class StoreClient:
         """Store processes that ended by themselves."""
 
     @classmethod
-    def open(cls, path: Path, settings: Settings) -> Self:
-        """Start the process that opens the archive for writing. Raises StorageError, as `Archive.open`."""
+    def open(cls, path: Path, settings: Settings, started: StartedStore | None = None) -> Self:
+        """Open the archive for writing, in a process of its own. Raises StorageError, as `Archive.open`.
+
+        ``started``: a process that has been started already.
+        """
         client = cls(path, settings)
-        client._start(again=False)
+        client._start(again=False, started=started)
         client.archive_id, client.starts = client._call("archive_id"), client._call("starts")
         try:
             client.commands = commands = CommandFile(path, client.archive_id)
@@ -283,19 +281,9 @@ class StoreClient:
         )  # fmt: skip
         self._start(again=True)
 
-    def _start(self, *, again: bool) -> None:
+    def _start(self, *, again: bool, started: StartedStore | None = None) -> None:
         self._started.append(time.monotonic())
-        ours, theirs = socket.socketpair()
-        # The store finds the packages where this process found them, whatever the working directory holds.
-        path = os.pathsep.join((*filter(None, sys.path), str(Path(__file__).parents[3])))
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603  (our own module)
-                [sys.executable, "-P", "-m", STORE_PROCESS, str(theirs.fileno())],
-                env=os.environ | ONE_THREAD | {"PYTHONPATH": path},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # an interrupt from the keyboard is the analyzer's affair
-            )
+        self._process, ours = started or start_store()
         self._channel = ours
         try:
             send(ours, Open(self._path, self._settings, again))

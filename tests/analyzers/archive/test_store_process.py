@@ -16,6 +16,7 @@ import pytest
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process import store_client
 from analyzers.archive.process.store_client import StoreClient
+from analyzers.archive.process.store_start import start_store
 from analyzers.archive.sandbox.bounded_queries import Queries
 from tests.analyzers.archives import LOG, RUN, A, fill, frame, frames, readings, window
 from tests.empty_archive import archive_at
@@ -164,6 +165,21 @@ def test_a_query_that_was_cancelled_ends_and_leaves_nothing(
             answered.result(timeout=30)
     until(lambda: not children.read_text().split())
     until(lambda: not list(tmp_path.glob("*.tmp/*")))
+
+
+def test_a_store_that_was_started_before_its_analyzer_was_imported_opens_the_archive(tmp_path: Path) -> None:
+    started = start_store()
+    store = StoreClient.open(archive_at(tmp_path / "energy.duckdb"), SETTINGS, started)
+    assert store.pid == started.process.pid
+    assert store.starts == 1
+    store.close()
+    assert started.process.returncode == 0
+
+
+def test_a_store_that_was_started_for_nothing_ends_with_its_channel() -> None:
+    started = start_store()
+    started.channel.close()
+    assert started.process.wait(timeout=60) == 0
 
 
 @pytest.mark.sweep
