@@ -1,7 +1,8 @@
 """The only file that reads time.
 
 Times that are subtracted are CLOCK_MONOTONIC in ns, valid within one boot of one host. Wall time is
-an anchor that lets tables show UTC; no energy and no duration depends on it.
+an anchor that lets tables show UTC; no energy and no duration depends on it. The processor time of a thread
+says what something cost.
 """
 
 from pathlib import Path

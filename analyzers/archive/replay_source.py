@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from datetime import datetime
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,11 @@ from zeus_stream.protocol.notes import Notes
 from zeus_stream.records import record
 
 REPLAYED_OFFSETS = 200
-"""Frames of a log that are read at a time."""
+"""Frames of a log that are read at a time, at most."""
+FIRST_OFFSETS = 10
+"""At first; twice as many after each page that was small."""
+PAGE_BYTES = 200_000
+"""Of frames; a page of more is large. Commits wait while one is read."""
 LEAD_NS = 5_000_000_000
 _KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
 """Bodies that are kept as bytes."""
@@ -87,7 +91,15 @@ class ReplaySource:
             first = {log_id: since.get(log_id, 0) for log_id in self._logs}
             logs = {log_id: self.frames_since(log_id, offset) for log_id, offset in first.items()}
             frames = self._in_turn(logs, first)
-        yield from iter(lambda: list(islice(frames, REPLAYED_OFFSETS)), [])
+        page, size = list[tuple[Frame, Body]](), 0
+        for each in frames:
+            page.append(each)
+            size += len(each[0].body)
+            if len(page) >= REPLAYED_OFFSETS or size >= PAGE_BYTES:
+                yield page
+                page, size = [], 0
+        if page:
+            yield page
 
     def _replay_since(self, cursor: Connection) -> dict[str, int]:
         """Return by log the offset from which on `to_replay` has everything again."""
@@ -183,6 +195,7 @@ class ReplaySource:
         Readings are built again from their columns: the same rows for the same GPUs, in the same order;
         the frame's own body is empty. Frames whose bodies could not be decoded are left out.
         """
+        count = FIRST_OFFSETS
         while True:
             with self.cursor() as cursor:
                 [(first,)] = cursor.execute(
@@ -195,12 +208,14 @@ class ReplaySource:
                 ).fetchall()
                 if first is None:
                     return
-                offset = first + REPLAYED_OFFSETS
+                offset = first + count
                 page = [
                     *_kept_frames(cursor, log_id, first, offset),
                     *_readings_frames(cursor, log_id, first, offset),
                 ]
             yield from sorted(page, key=lambda decoded: decoded[0].offset)
+            large = sum(len(frame.body) for frame, _ in page) > PAGE_BYTES
+            count = max(1, count // 2) if large else min(2 * count, REPLAYED_OFFSETS)
 
     def stored_frames(self) -> Iterator[tuple[Frame, Body]]:
         """Yield all that rows were derived from, of all logs, in first order; bodies as `frames_since`."""

@@ -13,7 +13,7 @@ from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.result import Result
 from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow
 from analyzers.results.windows.step_columns import Derived
-from zeus_stream.clock import anchor, monotonic_ns
+from zeus_stream.clock import anchor, monotonic_ns, thread_time_ns
 from zeus_stream.protocol.frames import Body, Frame
 
 _log = logging.getLogger(__name__)
@@ -74,19 +74,20 @@ class CheckpointTaker:
             self._next[frame.log_id] = max(frame.offset + 1, self._next.get(frame.log_id, 0))
         self.times.work(spent_ns)
         self.times.wanted |= not WANTED.isdisjoint(map(type, rows))
-        if not self.whole or self._failed or not self.times.due(began_ns := monotonic_ns()):
+        if not self.whole or self._failed or not self.times.due(monotonic_ns()):
             return ()
         if hurried and self._put_off < MOST_PUT_OFF:
             self._put_off += 1
             return ()
         self._put_off = 0
+        began_cpu_ns = thread_time_ns()
         try:
             state = zlib.compress(machine_state.state_of(interpreter), FAST)
         except object_graph.UnknownObjectError as wrong:
             self._failed = True
             _log.warning(_NOT_TAKEN, wrong)
             return ()
-        self.times.taken(began_ns, monotonic_ns())
+        self.times.taken(monotonic_ns(), thread_time_ns() - began_cpu_ns)
         self._number += 1
         sessions = interpreter.open_sessions()
         return (

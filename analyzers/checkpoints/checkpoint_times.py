@@ -9,7 +9,8 @@ EVERY_NS = 60_000_000_000
 WORK_NS = 2_000_000_000
 """Work of the interpreter after which one is due: a restart takes about as long."""
 LEAST_TIMES = 50
-"""A checkpoint waits until so many times what the last one took: they cost 2 % of a core at most."""
+"""A checkpoint waits until so many times the processor time of the last one: they take 2 % of a core at most.
+On a busy host it takes ten times as long: what a restart repeats is not to grow with that."""
 SOONER = 16
 """The first after a start is due this many times sooner than these two say, the next half as many times: of
 any life of an analyzer that is killed again and again, half the work is not repeated."""
@@ -36,8 +37,8 @@ class CheckpointTimes:
         late = self._worked_ns >= WORK_NS // self._sooner or now_ns - self._taken_ns >= EVERY_NS
         return (self.wanted or late) and now_ns >= self._not_before_ns
 
-    def taken(self, began_ns: int, ended_ns: int) -> None:
-        """Take in that one was taken."""
-        self.wanted, self._worked_ns, self._taken_ns = False, 0, ended_ns
-        self._not_before_ns = ended_ns + LEAST_TIMES * (ended_ns - began_ns) // self._sooner
+    def taken(self, now_ns: int, cpu_ns: int) -> None:
+        """Take in that one was taken, with so much processor time."""
+        self.wanted, self._worked_ns, self._taken_ns = False, 0, now_ns
+        self._not_before_ns = now_ns + LEAST_TIMES * cpu_ns // self._sooner
         self._sooner = max(1, self._sooner // 2)

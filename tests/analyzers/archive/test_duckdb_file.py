@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from analyzers.archive import opening, snapshot
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.opening import MIGRATIONS
+from analyzers.archive.replay_source import PAGE_BYTES
 from analyzers.results.readings import READING
 from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, GapRow, MetricRow
 from tests.analyzers.archives import (
@@ -357,6 +358,19 @@ def test_a_run_that_is_open_is_replayed_with_what_it_stands_on(path: Path) -> No
     assert offsets[0] == 0, "the notes of the collector's start come first"
     assert offsets[1] == began - 1 - 5, "then five seconds of readings before the run"
     assert offsets[1:] == list(range(offsets[1], len(stored)))
+
+
+def test_large_frames_come_back_in_small_pages(path: Path) -> None:
+    """A page of 200 of them took seconds on a busy host, and commits waited for it."""
+    steps = tuple(StepBoundary(index, 2 * index, 2 * index + 1) for index in range(500))
+    stored = [frame(offset, Events("session", 500 * offset, 0, 1, steps)) for offset in range(60)]
+    largest = max(len(each.body) for each, _ in stored)
+    with opened(path) as archive:
+        archive.put_frames(stored)
+        pages = list(archive.to_replay({}))
+    assert [each for page in pages for each in page] == stored
+    assert all(sum(len(each.body) for each, _ in page) < PAGE_BYTES + largest for page in pages)
+    assert len(pages) < len(stored) / 5
 
 
 def test_frames_of_several_logs_come_back_in_the_order_in_which_they_were_heard(path: Path) -> None:

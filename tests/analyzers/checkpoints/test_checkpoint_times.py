@@ -20,7 +20,7 @@ def test_the_first_are_due_after_little_work_so_that_a_short_life_keeps_half_of_
     for now_ns in range(slice_ns, 10 * WORK_NS, slice_ns):
         times.work(slice_ns)
         if times.due(now_ns):
-            times.taken(now_ns, now_ns)
+            times.taken(now_ns, 0)
             taken_ns.append(now_ns)
     for before_ns, after_ns in pairwise(taken_ns):
         assert after_ns - before_ns <= min(before_ns + WORK_NS // SOONER, WORK_NS) + slice_ns
@@ -42,7 +42,7 @@ def test_it_is_due_after_a_minute_or_after_so_much_work() -> None:
 def test_one_that_was_taken_begins_both_again() -> None:
     times = long_since_started()
     times.work(WORK_NS)
-    times.taken(10 * MS, 11 * MS)
+    times.taken(11 * MS, 1 * MS)
     assert not times.due(EVERY_NS)
     assert times.due(11 * MS + EVERY_NS)
 
@@ -51,7 +51,7 @@ def test_a_decision_is_written_as_soon_as_the_last_one_has_cost_little_enough() 
     times = long_since_started()
     times.wanted = True
     assert times.due(0)
-    times.taken(0, 10 * MS)
+    times.taken(10 * MS, 10 * MS)
     times.wanted = True
     assert not times.due(10 * MS + LEAST_TIMES * 10 * MS - 1)
     assert times.due(10 * MS + LEAST_TIMES * 10 * MS)

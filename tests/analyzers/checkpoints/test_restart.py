@@ -3,7 +3,7 @@
 import logging
 import zlib
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 
 import pytest
@@ -256,6 +256,18 @@ def test_none_is_taken_in_the_middle_of_a_replay_of_open_runs_nor_after_one_coul
         assert taker.take(world.interpreter, (), (), 0) == ()
     (sentence,) = caplog.messages
     assert "A restart replays the streams of all open runs" in sentence
+
+
+def test_one_that_waited_for_the_processor_puts_off_the_next_no_more_than_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host the next came half a minute later, and a restart repeated that."""
+    now_s = count(0, 10)
+    monkeypatch.setattr(checkpoint_taker, "monotonic_ns", lambda: next(now_s) * 1_000_000_000)
+    taker = CheckpointTaker(1, {}, whole=True)
+    for _ in range(10):
+        taker.times.wanted = True
+        assert taker.take(world.interpreter, (), (), 0) != ()
 
 
 def test_one_waits_while_a_command_waits_but_not_for_ever(world: World) -> None:
