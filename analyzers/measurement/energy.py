@@ -336,9 +336,14 @@ def _rounded(values: npt.NDArray[np.float64]) -> Ints:
 
 def _gaps(unseen_ns: int, coarse_ns: int) -> Iterator[str]:
     if unseen_ns > 0:
-        yield f"unseen for {unseen_ns / 1e9:.1f} s"
+        yield f"unseen for {_duration(unseen_ns)}"
     if coarse_ns > GAP_NS:
         yield f"an edge between readings {coarse_ns / 1e9:.1f} s apart"
+
+
+def _duration(t_ns: int) -> str:
+    """Return seconds, or milliseconds where there are less than 100; nothing is shorter than 1 ms."""
+    return f"{t_ns / 1e9:.1f} s" if t_ns >= 100_000_000 else f"{max(round(t_ns / 1e6), 1)} ms"
 
 
 def _sensor_words(timeline: Timeline, shape: Shape | None, *, aliased: bool) -> Iterator[str]:

@@ -280,7 +280,13 @@ class Shape:
         doubt_j2 = (seen.var_j2[1:] + seen.var_j2[:-1]) if sums else seen.doubt_j2
         doubt = taken_kind @ believed.noise_w2s + doubt_j2[inside]
         grown, took = stretch.grown[inside], stretch.took[inside]
-        kinds.regress(taken_kind, took, grown, taken**2 @ believed.own + doubt)  # (8)
+        doubts_j2 = (taken * believed.own) @ taken.T
+        doubts_j2.reshape(-1)[:: len(took) + 1] += doubt
+        if sums:  # what is not known of an instant is in the refresh before it and, the other way, behind it
+            between = seen.var_j2[1:][inside][:-1]
+            doubts_j2.reshape(-1)[1 :: len(took) + 1] -= between
+            doubts_j2.reshape(-1)[len(took) :: len(took) + 1] -= between
+        kinds.regress(taken_kind, took, grown, doubts_j2)  # (8)
         # Without one of them, the others say of a refresh: left / certain less, give or take 1 / certain. (9)
         certain = inverse.diagonal()[inside]
         told = ~taken_kind[:, kinds.role[: len(believed.mean)] == Role.REST].any(axis=1)

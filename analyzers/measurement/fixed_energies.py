@@ -39,7 +39,7 @@ class Written:
     energy_uj: Floats
     """Shape (m,)."""
     joint_j2: Floats
-    """Covariance of their errors; shape (m, m)."""
+    """Covariance of their errors; shape (m, m). It is changed when they are written."""
 
 
 class Points:
@@ -114,9 +114,25 @@ class Points:
         if anchored:
             fresh_uj = np.maximum(fresh_uj, self.energy_uj[-1])
         fresh_uj = np.maximum.accumulate(fresh_uj)
+        if anchored:
+            self._revise(energy_uj, joint, var, m - n)
         column = np.arange(m - n, m)[:, None] - 1 - np.arange(NEIGHBOURS)
         cov = np.where(column >= 0, joint[np.arange(m - n, m)[:, None], np.maximum(column, 0)], 0.0)
         self.add(np.stack((fresh.t_ns, fresh_uj, np.full(n, epoch))), var[m - n :], cov.astype(np.float32))
+
+    def _revise(self, energy_uj: Floats, joint: Floats, var: Floats, count: int) -> None:
+        """Change a covariance so that the points fixed before stay where they were fixed.
+
+        The refreshes of now place them elsewhere, with a variance of their own. An energy from one of them to
+        a new point is off by that difference, beside what these refreshes leave open.
+
+        Args:
+            energy_uj, joint, var: see `_continued`.
+            count: of them were fixed before.
+        """
+        before = slice(self.size - count, self.size)
+        moved_j = (self.energy_uj[before] - energy_uj[:count]) / 1e6
+        joint[count : count + NEIGHBOURS, :count] += (self.var[before] - var[:count] - moved_j**2) / 2
 
     def _continued(
         self, energy_uj: Floats, joint: Floats, var: Floats, at: int, *, anchored: bool

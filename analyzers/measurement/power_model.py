@@ -40,8 +40,9 @@ CALIBRATION = (1.0, 9.0)
 STEPS = np.exp2(np.arange(-2.0, 15.0))
 GRIDS, GRID_FLICKER = np.array((0.05 * STEPS, 0.0005 * STEPS)), 0.005 * STEPS
 """Standard deviations that are thought of: of segments (W) and of changes (J); of the noise (W s^0.5)."""
-SHARED = 2.0
-"""Each instant ends one refresh and begins another: so many say together what one would alone."""
+SHARED = 3.0
+"""Refreshes that are learned from together share segments and instants with those before and after them: so
+many say together what one would alone."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -190,13 +191,13 @@ class Kinds:
             shares: of each kind in each, s (a change: how many); shape (r, n).
             took_s: shape (r,).
             grown_j: what the counter counted; shape (r,).
-            doubt_j2: variance of that beside the means; shape (r,).
+            doubt_j2: covariance of that beside the means; shape (r, r).
         """
         n, seconds = shares.shape[1], float(took_s.sum())
         fade = float(np.exp(-seconds / MEMORY_S))
         for sums in (self._sums, self._normal, self._moment, self._spread, self._flicker, self._tested):
             np.multiply(sums, fade, out=sums)
-        weighted = (shares / (SHARED * doubt_j2[:, None])).T
+        weighted = (np.linalg.inv(doubt_j2) @ shares).T / SHARED
         self._normal[:n, :n] += weighted @ shares
         self._moment[:n] += weighted @ grown_j
         self._sums += seconds, grown_j.sum()

@@ -11,6 +11,10 @@ the lag d, the energy between the marks of k is
 
     E_k = T_k P_k + d sum_l n_lk (P_l - P_k)                                                   (14)
 
+Power moves at once, or each change has a lag of its own and a ramp: it is spread over 2 ms about d. Under the
+first hypothesis a load of the second kind has too much energy in its phases of little power. The estimate is
+the mean of both by what they leave unexplained, and its interval includes their difference.
+
 Before anything is known each P_k is the mean power, give or take `PRIOR` of it. What is not known of the
 instants of refreshes would pull all P_k together: its variance is taken out of the normal matrix. The
 covariance is that of clusters of consecutive refreshes (Liang and Zeger, Biometrika 73, 1986): noise of
@@ -24,6 +28,10 @@ from zeus_stream.records import record
 
 LAGS_S = np.arange(-1.0, 5.01, 0.5) / 1e3
 """Lags that are thought of: negative where marks come late."""
+AROUND_S = np.arange(-1.5, 5.51, 0.5) / 1e3
+"""These, and one more on either side."""
+HYPOTHESES = 2 * len(LAGS_S)
+"""Each lag with prompt changes, then each with changes that are spread."""
 PRIOR = 0.6
 """Standard deviation of the power of a phase before it is known, as a part of the mean power."""
 LAG_S, LAG_ERROR_S = 0.5e-3, 2e-3
@@ -43,7 +51,7 @@ class Shares:
     """Refreshes of a counter by the phases in them; r refreshes, k phases."""
 
     lagged_s: Floats
-    """Seconds of each phase if power follows by each lag; shape (lags, r, k)."""
+    """Seconds of each phase under each hypothesis; shape (h, r, k)."""
     grown_j: Floats
     """The energy that the counter showed; shape (r,)."""
     open_s2: Floats
@@ -65,25 +73,40 @@ class PhaseEnergies:
     """A phase is identified if its error is less: its marks moved enough against the counter to tell."""
 
 
+def hypotheses(around_s: Floats) -> Floats:
+    """Return the seconds of each phase under each hypothesis, from those by each lag of `AROUND_S`."""
+    spread_s = (around_s[:-2] + 2 * around_s[1:-1] + around_s[2:]) / 4
+    return np.concatenate((around_s[1:-1], spread_s))
+
+
+@record(kw_only=True)
+class _Found:
+    """Energies of k phases under one hypothesis of how power moves."""
+
+    energy_j: Floats
+    variance_j2: Floats
+    left_j2: float
+    """What it leaves unexplained."""
+
+
 class PhaseFit:
     """Sums over refreshes of one session on one GPU at one power limit, and the energies that follow."""
 
     def __init__(self, phases: int) -> None:
         """``phases``: their number; `grow` takes in more."""
-        lags = len(LAGS_S)
         self.refreshes = 0
         self.seconds = np.zeros(phases)
         self.entered = np.zeros((phases, phases))
         self._joules = 0.0
         self._square = 0.0
         self._open = np.zeros(phases)
-        self._normal = [np.zeros((lags, phases, phases))]
+        self._normal = [np.zeros((HYPOTHESES, phases, phases))]
         """Of each cluster, the last one open."""
-        self._moment = [np.zeros((lags, phases))]
+        self._moment = [np.zeros((HYPOTHESES, phases))]
         self._count = [0]
         self._size = CLUSTER
-        self._unexplained = np.zeros(lags)
-        """The part that each lag leaves unexplained, computed last, J^2."""
+        self._unexplained = np.zeros(HYPOTHESES)
+        """The part that each hypothesis leaves unexplained, computed last, J^2."""
 
     def grow(self, phases: int) -> None:
         """Make room for phases that were marked for the first time."""
@@ -129,17 +152,27 @@ class PhaseFit:
         mean_w = max(self._joules / float(self.seconds.sum()), 1.0)
         # Phases that were not marked here say nothing.
         used = np.flatnonzero(self._normal_sum().diagonal(axis1=1, axis2=2)[0] > 0)
-        power_w, covariance = self._powers(used, mean_w)
-        turn = self._turn(used)
-        lag_s, power_w, covariance, (lag_error_s, slope) = self._at_lag(power_w, covariance)
-        by_power = np.diag(self.seconds[used]) + lag_s * turn
-        variance = (by_power @ covariance @ by_power.T).diagonal()
-        variance = variance + (lag_error_s * (by_power @ slope + turn @ power_w)) ** 2
+        powers_w, covariances = self._powers(used, mean_w)
+        half, turn = len(LAGS_S), self._turn(used)
+        prompt, spread = (
+            self._at_lag(powers_w[at], covariances[at], self._unexplained[at], turn, self.seconds[used])
+            for at in (slice(half), slice(half, None))
+        )
+        noise_j2 = float(self._unexplained.min()) / self.refreshes + self._least_j2
+        share = 1 / (1 + np.exp(np.clip((spread.left_j2 - prompt.left_j2) / (2 * noise_j2), -50, 50)))
+        apart_j = spread.energy_j - prompt.energy_j
+        variance = (1 - share) * prompt.variance_j2 + share * spread.variance_j2
+        variance += share * (1 - share) * apart_j**2
         energy_j, error_j = np.zeros(len(self.seconds)), np.zeros(len(self.seconds))
-        energy_j[used] = by_power @ power_w
+        energy_j[used] = prompt.energy_j + share * apart_j
         error_j[used] = self._quantile(len(used)) * np.sqrt(np.maximum(variance, 0.0))
         before_j = KNOWN * 1.96 * PRIOR * mean_w * self.seconds
         return PhaseEnergies(energy_j=energy_j, error_j=error_j, before_j=before_j)
+
+    @property
+    def _least_j2(self) -> float:
+        """Variance of a refresh beside the phases, at least."""
+        return (LEAST_NOISE * self._joules / self.refreshes) ** 2
 
     def _normal_sum(self) -> Floats:
         total: Floats = np.sum(self._normal, axis=0)
@@ -152,23 +185,22 @@ class PhaseFit:
         return turn
 
     def _powers(self, used: np.ndarray, mean_w: float) -> tuple[Floats, Floats]:
-        """Return the powers at each lag, shape (lags, k), and their covariances, shape (lags, k, k)."""
-        across = np.ix_(np.arange(len(LAGS_S)), used, used)
+        """Return the powers under each hypothesis, shape (h, k), and their covariances, shape (h, k, k)."""
+        across = np.ix_(np.arange(HYPOTHESES), used, used)
         normals = np.array([each[across] for each in self._normal])
         moments = np.array([each[:, used] for each in self._moment])
         normal, moment = normals.sum(axis=0), moments.sum(axis=0)
         centre = np.full(len(used), mean_w)
         # Noise of the instants adds to the squares of shares, and nothing to what they show together.
         normal = _positive(normal - np.diag(self._open[used]))
-        least_j2 = (LEAST_NOISE * self._joules / self.refreshes) ** 2
-        left = self._left(normal, moment, np.tile(centre, (len(LAGS_S), 1)))
-        noise_j2 = float(left.min()) / self.refreshes + least_j2
+        left = self._left(normal, moment, np.tile(centre, (HYPOTHESES, 1)))
+        noise_j2 = float(left.min()) / self.refreshes + self._least_j2
         precision = np.eye(len(used)) / (PRIOR * mean_w) ** 2
         for _ in range(2):
             bread = np.linalg.inv(normal + noise_j2 * precision)
             power_w = (bread @ (moment + noise_j2 * precision @ centre)[..., None])[..., 0]
             left = self._left(normal, moment, power_w)
-            noise_j2 = float(left.min()) / max(self.refreshes - len(used), 1) + least_j2
+            noise_j2 = float(left.min()) / max(self.refreshes - len(used), 1) + self._least_j2
         open_ = np.array(self._count)[:, None, None] / self.refreshes * np.diag(self._open[used])
         fitted = ((normals - open_[:, None]) @ power_w[None, ..., None])[..., 0]
         scores = moments - fitted
@@ -181,7 +213,7 @@ class PhaseFit:
         return power_w, bread @ middle @ bread
 
     def _left(self, normal: Floats, moment: Floats, power_w: Floats) -> Floats:
-        """Return what each lag leaves unexplained, J^2."""
+        """Return what each hypothesis leaves unexplained, J^2."""
         explained = 2 * (power_w * moment).sum(axis=1)
         explained -= np.einsum("lk,lkm,lm->l", power_w, normal, power_w)
         left: Floats = np.maximum(self._square - explained, 0.0)
@@ -189,12 +221,17 @@ class PhaseFit:
         return left
 
     def _at_lag(
-        self, power_w: Floats, covariance: Floats
-    ) -> tuple[float, Floats, Floats, tuple[float, Floats]]:
-        """Return the best lag, powers and covariance there, and the lag's deviation with the
-        powers' slope."""
+        self, power_w: Floats, covariance: Floats, unexplained: Floats, turn: Floats, seconds: Floats
+    ) -> "_Found":
+        """Return the energies at the best lag.
+
+        Args:
+            power_w: at each lag, shape (lags, k); ``covariance``: of these, shape (lags, k, k).
+            unexplained: of each lag, J^2; shape (lags,).
+            turn: see `_turn`; ``seconds``: of each phase; shape (k,).
+        """
         noise_j2 = float(self._unexplained.min()) / self.refreshes
-        left = self._unexplained + noise_j2 * ((LAGS_S - LAG_S) / LAG_ERROR_S) ** 2
+        left = unexplained + noise_j2 * ((LAGS_S - LAG_S) / LAG_ERROR_S) ** 2
         step_s = float(LAGS_S[1] - LAGS_S[0])
         at = min(max(int(left.argmin()), 1), len(left) - 2)
         curve = left[at - 1] - 2 * left[at] + left[at + 1]
@@ -203,7 +240,13 @@ class PhaseFit:
         toward = at + (1 if part > 0 else -1)
         power = power_w[at] + abs(part) * (power_w[toward] - power_w[at])
         slope = (power_w[at + 1] - power_w[at - 1]) / (2 * step_s)
-        return float(LAGS_S[at]) + part * step_s, power, covariance[at], (error_s, slope)
+        by_power = np.diag(seconds) + (float(LAGS_S[at]) + part * step_s) * turn
+        variance = (by_power @ covariance[at] @ by_power.T).diagonal()
+        return _Found(
+            energy_j=by_power @ power,
+            variance_j2=variance + (error_s * (by_power @ slope + turn @ power)) ** 2,
+            left_j2=float(left[at] - part**2 * max(curve, 0.0) / 2),
+        )
 
     def _quantile(self, phases: int) -> float:
         """Return how many deviations hold 95 %: Student's, by the clusters that are left over."""

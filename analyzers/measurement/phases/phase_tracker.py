@@ -11,7 +11,7 @@ import numpy as np
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.knots import Ints, Knots
 from analyzers.measurement.phases.mark_times import MarkTimes
-from analyzers.measurement.phases.phase_fit import LAGS_S, PhaseFit, Shares
+from analyzers.measurement.phases.phase_fit import AROUND_S, PhaseFit, Shares, hypotheses
 from analyzers.measurement.windows import Owner
 from analyzers.results.windows.window_rows import PhaseRow
 from zeus_stream.protocol.phases import PhasesRan, unpack_marks
@@ -77,7 +77,7 @@ class PhaseTracker:
         until_ns = self._marks.last_ns if silent else self._marks.last_ns - SETTLE_NS
         for gpu, meter in meters.items():
             self._take_in(gpu, meter, until_ns)
-        self._marks.forget(min(self._taken_ns.values(), default=until_ns) - round(LAGS_S[-1] * 1e9) * 2)
+        self._marks.forget(min(self._taken_ns.values(), default=until_ns) - round(AROUND_S[-1] * 1e9) * 2)
         if not ended and 0 <= now_ns - self._row_ns < ROWS_NS:
             return []
         self._row_ns = now_ns
@@ -137,7 +137,7 @@ class PhaseTracker:
     def _shares(self, knots: Knots, part: slice, window_ns: int | None) -> Shares:
         """Return the phases in each refresh; a boxcar saw the last ``window_ns`` of each, equation (5)."""
         t_ns, marks = knots.mid_ns[part], self._marks
-        lags_ns = np.rint(LAGS_S * 1e9).astype(np.int64)
+        lags_ns = np.rint(AROUND_S * 1e9).astype(np.int64)
         ends = marks.until((t_ns - lags_ns[:, None]).ravel()).reshape(len(lags_ns), len(t_ns), -1)
         open_s = (knots.hi_ns[part] - knots.lo_ns[part]) / 1e9
         at = np.eye(len(marks.names))[marks.under_way(t_ns)] * (open_s**2 / 12)[:, None]
@@ -150,7 +150,7 @@ class PhaseTracker:
             lagged_s = scale * (ends[:, 1:] - since.reshape(len(lags_ns), len(t_ns) - 1, -1))
             open_s2 = 2 * scale**2 * at[1:]
         return Shares(
-            lagged_s=lagged_s,
+            lagged_s=hypotheses(lagged_s),
             grown_j=np.diff(knots.energy_uj[part]) / 1e6,
             open_s2=open_s2,
             marked_s=marked_s,

@@ -105,6 +105,11 @@ def test_time_without_readings_is_named() -> None:
     )
 
 
+def test_a_short_part_of_a_pause_is_named_in_milliseconds() -> None:
+    line = timeline(steady(100, 5), readings(row(Seen.CHANGED, 3 * S, 3 * S, energy_mj=300_000)))
+    assert known(energy(line, 500 * MS, 540 * MS)).quality.startswith("unseen for 40 ms;")
+
+
 def broken(seen: Seen) -> Timeline:
     begun = row(seen, 1 * S, 1 * S, energy_mj=7)
     return timeline(steady(100, 5), readings(begun), steady(100, 5, begin_ns=2 * S)[1:])

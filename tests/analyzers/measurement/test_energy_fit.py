@@ -171,6 +171,14 @@ def test_the_95_percent_interval_holds_about_so_many_truths_whatever_the_load() 
     assert 0.1 < widths["noisy 50"] < 0.4
 
 
+def test_steps_between_two_solves_have_an_interval_that_holds_the_truth() -> None:
+    """One edge of such a step was fixed by earlier refreshes, the other by later ones."""
+    played = load("constant", 50, 160, 1)
+    steps, _ = play(played, counter(played, 20 * MS, seed=1))
+    assert min(s.answer.p97_5_uj - s.answer.p2_5_uj for s in steps) > 2_000
+    assert covered(steps) >= 0.95
+
+
 @pytest.mark.parametrize("edge", [0, 1])
 def test_the_energy_before_a_mark_that_came_late_is_not_booked_behind_it(edge: int) -> None:
     """A process got the processor 8 ms late, at a step's begin or at its end."""

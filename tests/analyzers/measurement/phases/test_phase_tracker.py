@@ -28,15 +28,26 @@ def marks_of(seconds: float, jitter: float, seed: int = 1) -> np.ndarray:
     return marks_ns
 
 
-def meter_of(marks_ns: np.ndarray, *, limit_mw: int = 300_000, period_ns: int = 100 * MS) -> Meter:
-    """Return a meter whose counter counted what phases of this length use."""
+def meter_of(
+    marks_ns: np.ndarray,
+    *,
+    limit_mw: int = 300_000,
+    period_ns: int = 100 * MS,
+    lags_ns: Sequence[int] | np.ndarray = (0,),
+) -> Meter:
+    """Return a meter whose counter counted what phases of this length use.
+
+    Power follows the marks by each of ``lags_ns``, equally often.
+    """
     used_j = np.concatenate(
         ([0.0], np.cumsum(np.diff(marks_ns) / 1e9 * np.tile(POWER_W, len(marks_ns) // 2)))
     )
     t_ns = np.arange(S, int(marks_ns[-1]) + 2 * S, period_ns)
     rows = np.zeros(len(t_ns), READING)
     rows["t_lo_ns"] = rows["t_hi_ns"] = t_ns
-    rows["energy_mj"] = np.interp(t_ns, marks_ns, used_j) * 1e3 + 1
+    rows["energy_mj"] = (
+        np.mean([np.interp(t_ns - lag, marks_ns, used_j) for lag in lags_ns], axis=0) * 1e3 + 1
+    )
     rows["power_mw"], rows["limit_mw"], rows["requested_mw"] = 200_000, limit_mw, limit_mw
     rows["seen"] = Seen.CHANGED
     rows["seen"][0] = Seen.FIRST
@@ -72,6 +83,19 @@ def test_the_joules_of_phases_shorter_than_a_refresh_are_told_by_many() -> None:
         assert (row.quality, row.epoch) == ("ok", None)
     assert sum(row.share or 0.0 for row in rows.values()) == pytest.approx(1.0)
     assert rows["forward"].times == pytest.approx(60 * S / LENGTH_NS.sum(), rel=0.01)
+
+
+def test_power_that_moves_by_and_by_is_not_booked_to_the_phase_of_least_power() -> None:
+    """Each change is 0 to 1 ms late and takes 1 ms, so power is 1 ms late in the mean."""
+    marks_ns, tracker = marks_of(60, 0.1), PhaseTracker(Owner("session", "run", "job", 0, "host"))
+    lags_ns = np.add.outer(np.linspace(0, MS, 9), np.linspace(0, MS, 9)).ravel()
+    tracker.take(event_of(marks_ns))
+    rows = tracker.measure(
+        {"GPU-a": meter_of(marks_ns, lags_ns=lags_ns)}, int(marks_ns[-1]) + 2 * S, ended=True
+    )
+    forward = next(row for row in rows if row.phase == "forward")
+    used_j = POWER_W[0] * forward.duration_s + forward.times * np.diff(POWER_W)[0] * 1e-3
+    assert forward.energy_j == pytest.approx(used_j, rel=0.002)
 
 
 def test_marks_that_never_move_against_the_counter_tell_nothing() -> None:
