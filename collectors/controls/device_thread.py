@@ -7,7 +7,6 @@ and what happens to the device, goes to the event loop through the `Mail`.
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,10 +30,11 @@ from collectors.controls.device_messages import (
 )
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import Record, RecordFile, place, put_back, try_put
-from collectors.device import Description, Device, Sample
+from collectors.device import Description, Device
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.poller import Poller
+from collectors.sampling.sampled_device import NEVER_NS, SampledDevice
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
@@ -44,10 +44,7 @@ from zeus_stream.errors import (
     UnsupportedError,
 )
 from zeus_stream.protocol.fields import UNLOCKED, Control
-from zeus_stream.protocol.readings import Seen
 
-MAX_ROWS = 20_000
-"""Readings of one device that wait for the event loop; past it new ones are dropped and counted."""
 FORCE_S = 0.5
 """From the last job to when its record is forced to disk: nobody waits by then."""
 _BUSY_NS = 1_000_000
@@ -80,44 +77,35 @@ class Watch:
         self._mail = mail
         self._poller = poller
         self._records = records
-        self._poll_ns = poll_ns
-        self._heartbeat_ns = heartbeat_ns
         self._boot_id = boot_id()
         self._jobs: queue.Queue[Job] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name=f"device {place}")
         self._description: Description | None = None
         self._record: RecordFile | None = None
-        self._seen = change_detector.State()
-        self._schedule = schedule.Schedule(0)
-        self._looks: schedule.CloseLooks | None = None
-        """The next reads, as long as they see nothing new."""
-        self._before_ns = 0
-        """When the last of those began."""
-        self._rows: deque[bytes] = deque()
+        self._sampled = SampledDevice(0, poll_ns, heartbeat_ns)
         self._find_ns: int | None = 0
         """When to look for it; None: it is there."""
         self.gpu = ""
         """Known once it was found."""
         self.requested_mw: int | None = None
         """As last read; never older than the last Happened."""
+        self.early_ns = NEVER_NS
+        """See `SampledDevice.early_ns`."""
         self.reads = 0
         self.retries = 0
         """Reads that failed and were tried again."""
-        self._dropped = 0
-        self._relaxed = self._paused = False
-        """No session uses it; the pause before the next read is a long one."""
         self.trouble: str | None = None
         """Why it does not answer."""
 
     @property
     def period_ns(self) -> int | None:
         """The refresh interval of the device, as far as it was seen."""
-        return self._schedule.period_ns
+        return self._sampled.period_ns
 
     @property
     def at_rest(self) -> bool:
         """Tell whether it is read seldom, or not there."""
-        return self._paused or self._description is None
+        return self._sampled.paused or self._description is None
 
     def start(self) -> None:
         self._thread.start()
@@ -128,10 +116,7 @@ class Watch:
 
     def relax(self, *, relaxed: bool) -> None:
         """Read about once a second from now on, or as closely as ever, and then at once."""
-        sooner, self._relaxed = self._relaxed and not relaxed, relaxed
-        if relaxed:
-            self._looks = None
-        if sooner:
+        if self._sampled.relax(relaxed=relaxed):
             self._poller.read_now(self)
 
     def join(self, timeout_s: float) -> bool:
@@ -141,12 +126,11 @@ class Watch:
 
     def take_rows(self, most: int) -> list[bytes]:
         """Return the oldest readings, packed."""
-        return [self._rows.popleft() for _ in range(min(most, len(self._rows)))]
+        return [change_detector.pack(reading, self._place) for reading in self._sampled.take_readings(most)]
 
     def take_dropped(self) -> int:
         """Return how many readings found no room since the last call."""
-        dropped, self._dropped = self._dropped, 0
-        return dropped
+        return self._sampled.take_dropped()
 
     def _run(self) -> None:
         take_real_time_priority()
@@ -208,8 +192,7 @@ class Watch:
         controls = tuple(self._find_controls(description, requested_mw))
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
-        self._seen, self._before_ns, self._looks = change_detector.State(), 0, None
-        self._schedule, self._paused = schedule.Schedule(now_ns, self._poll_ns), False
+        self._sampled.begin(now_ns)
         self._mail.put(self, Found(now_ns, description, requested_mw, controls))
         self._poller.add(self)
         return None
@@ -246,7 +229,7 @@ class Watch:
         Called by the poller's thread.
         """
         if not self._gate.acquire(blocking=False):
-            self._busy_ns = min(2 * self._busy_ns, _BUSY_MOST_NS)
+            self._busy_ns, self.early_ns = min(2 * self._busy_ns, _BUSY_MOST_NS), NEVER_NS
             return monotonic_ns() + self._busy_ns
         try:
             self._busy_ns = _BUSY_NS
@@ -273,42 +256,14 @@ class Watch:
             return None
         after_ns = monotonic_ns()
         self.reads += 1
-        looks = self._looks
-        if looks is not None and after_ns < looks.until_ns and sample == self._seen.last:
-            self._before_ns = before_ns  # as at most reads: what follows would change nothing else
-            return max(after_ns + looks.apart_ns, looks.first_ns)
-        return self._take_in(sample, before_ns, after_ns)
-
-    def _take_in(self, sample: Sample, before_ns: int, after_ns: int) -> int:
-        """Take in a read; return when to read next."""
-        self.trouble = None
-        self.requested_mw = sample.requested_mw
-        if self._before_ns > self._seen.before_ns:
-            self._seen = change_detector.saw_the_same(self._seen, self._before_ns)
-        seen, reading = change_detector.observe(self._seen, sample, before_ns, after_ns, self._heartbeat_ns)
-        self._seen = change_detector.keep_period(self._seen, seen) if self._paused else seen
-        if reading is not None:
-            if len(self._rows) < MAX_ROWS:
-                self._rows.append(change_detector.pack(reading, self._place))
-            else:
-                self._dropped += 1
-        change = None
-        if reading is not None and reading.seen == Seen.CHANGED and not self._paused:
-            change = reading.t_lo_ns, reading.t_hi_ns
-        self._schedule = schedule.was_read(self._schedule, self._seen.period_ns, change)
-        relaxed_ns = None
-        if self._relaxed:
-            self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns)
-        self._paused, self._looks = relaxed_ns is not None, None
-        if relaxed_ns is None:
-            self._looks = schedule.close_looks(self._schedule, self._seen.published_ns + self._heartbeat_ns)
-        return schedule.next_poll_ns(self._schedule, after_ns) if relaxed_ns is None else relaxed_ns
+        due_ns = self._sampled.take_in(sample, before_ns, after_ns)
+        self.trouble, self.requested_mw, self.early_ns = None, sample.requested_mw, self._sampled.early_ns
+        return due_ns
 
     def _try_again(self, wrong: RetryError) -> int:
         self.retries += 1
-        self.trouble, self._looks = str(wrong), None
-        self._schedule = schedule.failed(self._schedule)
-        return schedule.next_poll_ns(self._schedule, monotonic_ns())
+        self.trouble, self.early_ns = str(wrong), NEVER_NS
+        return self._sampled.fail(monotonic_ns())
 
     # ---- carrying out instructions -------------------------------------------------------------------
 

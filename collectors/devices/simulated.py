@@ -188,11 +188,12 @@ class SimulatedDevice:
     def _sample(self, now_ns: int) -> Sample:
         model = self._spec.model
         refresh, energy_pj = self._counter.read_pj(now_ns)
+        end_ns = self._refreshes.at_ns(refresh)
         self._next_ns = self._refreshes.at_ns(refresh + 1)
         self._surroundings.save_counter(refresh, energy_pj // 1000)
-        end_ns = self._refreshes.at_ns(refresh)
         begin_ns = end_ns - self._window_ns
-        limit_mw = self._draw.limit_mw
+        limit = self._draw.limit
+        limit_mw = limit.limit_mw
         if (steady := self._draw.steady(begin_ns, now_ns + 1)) is not None:  # as nearly always
             power_mw, load = steady
             busy = float(load is not None)
@@ -202,7 +203,7 @@ class SimulatedDevice:
             load = self._draw.load_at(now_ns)
         clock_mhz = model.idle_clock_mhz
         if load:
-            clock_mhz = model.workloads[load.workload].clock_mhz(limit_mw, self.locked_mhz("graphics_clock"))
+            clock_mhz = model.workloads[load.workload].clock_mhz(limit_mw, limit.locked_mhz)
         return Sample(
             energy_mj=None if self._spec.power_only else energy_pj // 10**9,
             power_mw=power_mw,
@@ -219,7 +220,7 @@ class SimulatedDevice:
         if control != "power_limit":
             return None
         self._learn()
-        return self._draw.limit_mw
+        return self._draw.limit.limit_mw
 
     def set_control(self, control: Control, value: int) -> None:
         what = spell_change(control, value)
@@ -284,11 +285,12 @@ class SimulatedDevice:
 
     def _learn(self) -> None:
         """Take in what happened around since the last call."""
-        self._take_in(self._surroundings.limits())
+        if changes := self._surroundings.limits():
+            self._take_in(changes)
         for number, load in self._surroundings.loads():
             self._counter.rewind(self._draw.learn_load(number, load))
             self._last = None
-        for fault in self._resets[:]:
+        for fault in self._resets[:] if self._resets else ():
             if self._begin_ns(fault) <= self._now():
                 self._counter.reset(self._begin_ns(fault))
                 self._resets.remove(fault)

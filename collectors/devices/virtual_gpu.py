@@ -59,9 +59,9 @@ class Draw:
         """Loads that were never reported, by the gaps in their numbers."""
 
     @property
-    def limit_mw(self) -> int:
-        """The limit in force last."""
-        return self._limits[-1].limit_mw
+    def limit(self) -> LimitChange:
+        """The limit in force last, and the lock of the graphics clock."""
+        return self._limits[-1]
 
     def learn_limit(self, change: LimitChange) -> int:
         """Take in a change of the limit. Returns the first instant whose power it may change, ns."""
@@ -251,7 +251,7 @@ class Counter:
         """Return the index of the newest refresh and what the counter shows since."""
         newest = self._refreshes.last(now_ns)
         index, total_pj = self._sums[-1]
-        if newest - index > 1 and self._kind is Kind.INTEGRATING:  # it was not read for a while
+        if newest > index and self._kind is Kind.INTEGRATING:  # also if it was not read for a while
             begin_ns, end_ns = self._refreshes.at_ns(index), self._refreshes.at_ns(newest)
             index, total_pj = newest, total_pj + self._draw.energy_pj(begin_ns, end_ns)
             self._sums.append((index, total_pj))
@@ -263,8 +263,7 @@ class Counter:
         return newest, self._shown_pj
 
     def _added_pj(self, index: int) -> int:
+        """Return what a counter that sees a window adds at a refresh."""
         at_ns = self._refreshes.at_ns(index)
-        if self._kind is Kind.INTEGRATING:
-            return self._draw.energy_pj(self._refreshes.at_ns(index - 1), at_ns)
         seen_pj = self._draw.energy_pj(at_ns - self._window_ns, at_ns)
         return seen_pj * self._refreshes.period_ns // self._window_ns

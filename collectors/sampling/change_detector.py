@@ -18,10 +18,14 @@ from typing import NamedTuple
 from collectors.device import Sample
 from zeus_stream.protocol.readings import ABSENT, READING_STRUCT, Seen
 
-INTERVALS = 15
-"""Intervals between changes, the mean of whose middle half is the period."""
 ENOUGH = 5
-"""Intervals from which on the period counts as known."""
+"""Intervals between changes, the mean of whose middle half is the period at first."""
+SMOOTHED = 32
+"""Later it is the mean of about so many intervals that fit it: the newer, the more they count."""
+FITS, FITS_NS = 50, 1_200_000
+"""An interval fits the period if it is off by at most this part of it, or so much."""
+OTHERS = 15
+"""In a row that do not fit: then they make another period."""
 _ROW = Struct(READING_STRUCT)
 
 
@@ -44,8 +48,11 @@ class State(NamedTuple):
     changed_ns: int | None = None
     """Middle of the two instants of the last change."""
     intervals_ns: tuple[int, ...] = ()
+    """Those since the last one that fits the period."""
     period_ns: int | None = None
     """How often the device refreshes; None while too few changes were seen."""
+    smoothed: int = 0
+    """Intervals of which the period is the mean, at most SMOOTHED."""
 
 
 def observe(
@@ -60,19 +67,17 @@ def observe(
     """
     last = state.last
     if sample == last and after_ns - state.published_ns < heartbeat_ns:  # as at most reads
-        intervals_ns, period_ns = state.intervals_ns, state.period_ns
-        return State(sample, before_ns, state.published_ns, state.changed_ns, intervals_ns, period_ns), None
+        return saw_the_same(state, before_ns), None
     seen = _compare(last, sample)
     fresh = last is not None and _figure(sample) != _figure(last)
     changed = seen in (Seen.CHANGED, Seen.RESET) or (seen == Seen.POWER and fresh)
     lo_ns = state.before_ns if changed else before_ns
-    changed_ns, intervals_ns, period_ns = state.changed_ns, state.intervals_ns, state.period_ns
+    known = state
     if fresh:
         middle_ns = (state.before_ns + after_ns) // 2
-        if changed_ns is not None:
-            intervals_ns = (*intervals_ns, middle_ns - changed_ns)[-INTERVALS:]
-            period_ns = _period_ns(intervals_ns) if len(intervals_ns) >= ENOUGH else None
-        changed_ns = middle_ns
+        if state.changed_ns is not None:
+            known = _add_interval(state, middle_ns - state.changed_ns)
+        known = known._replace(changed_ns=middle_ns)
     publish = (
         fresh
         or last is None
@@ -80,7 +85,7 @@ def observe(
         or (sample.limit_mw, sample.requested_mw) != (last.limit_mw, last.requested_mw)
     )
     published_ns = after_ns if publish else state.published_ns
-    following = State(sample, before_ns, published_ns, changed_ns, intervals_ns, period_ns)
+    following = State(sample, before_ns, published_ns, *known[3:])
     return following, Reading(lo_ns, after_ns, sample, seen) if publish else None
 
 
@@ -89,9 +94,28 @@ def saw_the_same(state: State, before_ns: int) -> State:
     return State(state.last, before_ns, *state[2:])
 
 
+def grew(state: State, sample: Sample, lo_ns: int, before_ns: int, after_ns: int) -> State | None:
+    """Return the state after a read in which the counter grew, as `observe` does; None: ask `observe`.
+
+    ``lo_ns``: when the read before it began. The reading to publish is that of a change from ``lo_ns`` on.
+    """
+    last, _, _, changed_ns, intervals_ns, period_ns, smoothed = state
+    energy_mj = sample.energy_mj
+    if last is None or energy_mj is None or last.energy_mj is None or energy_mj <= last.energy_mj:
+        return None
+    if changed_ns is None or period_ns is None:
+        return None
+    middle_ns = (lo_ns + after_ns) // 2
+    off_ns = middle_ns - changed_ns - period_ns
+    if intervals_ns or abs(off_ns) > max(period_ns // FITS, FITS_NS):
+        return None
+    smoothed = min(smoothed + 1, SMOOTHED)
+    return State(sample, before_ns, after_ns, middle_ns, (), period_ns + off_ns // smoothed, smoothed)
+
+
 def keep_period(before: State, after: State) -> State:
     """Return a state in which a change that was seen after a long pause says nothing of the period."""
-    return after._replace(changed_ns=None, intervals_ns=before.intervals_ns, period_ns=before.period_ns)
+    return State(*after[:3], None, *before[4:])
 
 
 def _compare(last: Sample | None, sample: Sample) -> Seen:
@@ -102,6 +126,19 @@ def _compare(last: Sample | None, sample: Sample) -> Seen:
     if sample.energy_mj == last.energy_mj:
         return Seen.UNCHANGED
     return Seen.CHANGED if sample.energy_mj > last.energy_mj else Seen.RESET
+
+
+def _add_interval(state: State, interval_ns: int) -> State:
+    """Return the state with the period one interval later."""
+    intervals_ns, period_ns, smoothed = state.intervals_ns, state.period_ns, state.smoothed
+    if period_ns is not None and abs(interval_ns - period_ns) <= max(period_ns // FITS, FITS_NS):
+        smoothed = min(smoothed + 1, SMOOTHED)
+        period_ns += (interval_ns - period_ns) // smoothed
+        return state._replace(intervals_ns=(), period_ns=period_ns, smoothed=smoothed)
+    intervals_ns += (interval_ns,)
+    if len(intervals_ns) < (ENOUGH if period_ns is None else OTHERS):
+        return state._replace(intervals_ns=intervals_ns)
+    return state._replace(intervals_ns=(), period_ns=_period_ns(intervals_ns), smoothed=ENOUGH)
 
 
 def _period_ns(intervals_ns: tuple[int, ...]) -> int:

@@ -9,7 +9,8 @@ is slow again and again, is left to a thread of its own:
     SLOW_READS in a row of SLOW_NS        seen by its thread, which does the same
     ALONE_NS later                        read with the others again
 
-A read is early by at most `TOGETHER_NS`, never late: looks at a counter come no farther apart.
+A read is early by at most `TOGETHER_NS`, never late: looks at a counter come no farther apart. Only a guard
+(`schedule`) may come sooner: it is read whenever the thread is awake, as waking is most of what it takes.
 """
 
 import threading
@@ -36,6 +37,9 @@ _LONGEST_NS = 3_600_000_000_000
 
 class Polled(Protocol):
     """A device that says when it is to be read."""
+
+    early_ns: int
+    """From then on it may be read, if that takes no wake-up."""
 
     def poll(self) -> int | None:
         """Read it; return when to read it next, ns. None: it is not read any more. Must not raise."""
@@ -95,8 +99,11 @@ class _Turns:
                     self._after(self, entry, due_ns, now_ns)
                 if self.ended:
                     return
-                due_ns = self.entries[0][0] if self.entries else None
-                entry = None if due_ns is None or due_ns > until_ns else heappop(self.entries)[2]
+                due_ns = entry = None
+                if self.entries:
+                    due_ns, _, first = self.entries[0]
+                    if due_ns <= until_ns or first.polled.early_ns <= now_ns:
+                        entry = heappop(self.entries)[2]
                 self.reading, self.since_ns = entry, now_ns
             if entry is not None:
                 due_ns = entry.polled.poll()

@@ -8,7 +8,8 @@ refresh is seen. So a refresh is placed within one close look, with fewer reads 
             '---- period --------|------->' expected_ns      what is expected, read every LOOK
                                  '- a guard: should the next look come late, the refresh still lies behind it
 
-    seen between two close looks     expected a period after the middle of where it was expected and where it
+    seen where it was expected       expected a period later, and a little earlier than that
+    seen between other close looks   expected a period after the middle of where it was expected and where it
                                      was seen; the window follows how far it strayed
     seen after a longer pause        a look came late, or the refresh early: what was expected stays, as far
                                      as it can be; the window widens if it cannot; the next GUARDED windows
@@ -32,8 +33,11 @@ LOOKS_A_PERIOD = 200
 LEAST_NS = 400_000
 CLOSE = 4
 """Two reads are close if they are at most so many looks apart: a read takes time."""
-GUARDS_A_PERIOD = 12
-"""The guard is this part of a period before the window."""
+EARLIER = 16
+"""A refresh that came where it was expected is expected this part of a look earlier the next time: one that
+comes before all looks is known to a whole period only, one that comes late costs another look."""
+GUARD_A_PERIOD, EARLY_GUARD_A_PERIOD = 12, 8
+"""The guard is these parts of a period before the window, at the latest and at the earliest."""
 GUARDED = 50
 """Windows that have a guard after a refresh that no close looks saw: who is punctual needs none."""
 MOST_NS = 200_000_000
@@ -95,9 +99,12 @@ def _expect(schedule: Schedule, period_ns: int, change: tuple[int, int]) -> tupl
     if expected_ns is None:
         came_ns, width_ns = middle_ns, 2 * look_ns
     elif hi_ns - lo_ns <= CLOSE * look_ns:
-        # Half way: what strays by itself each time is followed half as far, what adds up is followed.
-        came_ns = (expected_ns + middle_ns) // 2
-        width_ns = max(width_ns * 95 // 100, abs(middle_ns - expected_ns) * 3 // 2, look_ns)
+        stray_ns = middle_ns - expected_ns
+        if lo_ns < expected_ns and 2 * abs(stray_ns) <= look_ns:
+            came_ns = expected_ns - look_ns // EARLIER
+        else:  # Half way: what strays by itself each time is followed half as far, what adds up is followed.
+            came_ns = expected_ns + stray_ns // 2
+        width_ns = max(width_ns * 95 // 100, abs(stray_ns) * 3 // 2, look_ns)
     else:  # a look came late, or the refresh early: what was expected stays, as far as it can be
         came_ns, guards = min(max(expected_ns, lo_ns), hi_ns), GUARDED
         width_ns = max(width_ns * (9 if came_ns == expected_ns else 20) // 10, 2 * look_ns)
@@ -112,6 +119,8 @@ class CloseLooks(NamedTuple):
     """From the end of a read to the next, if that is not before ``first_ns``."""
     until_ns: int
     """A read that ends later decides again when the next one is due."""
+    guard_ns: int | None = None
+    """The earliest time of a guard before ``first_ns``; None: there is none."""
 
 
 def close_looks(schedule: Schedule, until_ns: int) -> CloseLooks | None:
@@ -119,7 +128,34 @@ def close_looks(schedule: Schedule, until_ns: int) -> CloseLooks | None:
     if schedule.poll_ns or schedule.failures or schedule.period_ns is None or schedule.expected_ns is None:
         return None
     first_ns, end_ns = schedule.expected_ns - schedule.width_ns, schedule.expected_ns + 2 * schedule.width_ns
-    return CloseLooks(first_ns, _look_ns(schedule.period_ns), min(end_ns, until_ns))
+    guard_ns = None
+    if schedule.guards and not schedule.guarded:
+        guard_ns = first_ns - schedule.period_ns // EARLY_GUARD_A_PERIOD
+    return CloseLooks(first_ns, _look_ns(schedule.period_ns), min(end_ns, until_ns), guard_ns)
+
+
+def follow(
+    schedule: Schedule, period_ns: int, change: tuple[int, int], until_ns: int
+) -> tuple[Schedule, CloseLooks, int] | None:
+    """Return the schedule after a read that saw a refresh, the next reads, and when the first of them is due.
+
+    The same as `was_read`, `close_looks` and `next_poll_ns`, in one. None: ask them; it was seen too late.
+    ``change``, ``until_ns``: as there. The read ended at the second instant.
+    """
+    begun_ns, poll_ns, reads, *_ = schedule
+    expected_ns, width_ns, guards = _expect(schedule, period_ns, change)
+    until_ns, first_ns = min(expected_ns + 2 * width_ns, until_ns), expected_ns - width_ns
+    if poll_ns or change[1] >= until_ns:
+        return None
+    due_ns, guard_ns = first_ns, None
+    if guards:
+        due_ns, guard_ns = (
+            first_ns - period_ns // GUARD_A_PERIOD,
+            first_ns - period_ns // EARLY_GUARD_A_PERIOD,
+        )
+    following = Schedule(begun_ns, poll_ns, reads + 1, 0, period_ns, expected_ns, width_ns, guards=guards)
+    look_ns = _look_ns(period_ns)
+    return following, CloseLooks(first_ns, look_ns, until_ns, guard_ns), max(change[1] + look_ns, due_ns)
 
 
 def failed(schedule: Schedule) -> Schedule:
@@ -136,7 +172,7 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
         soonest_ns = now_ns + _look_ns(schedule.period_ns)
         if now_ns < schedule.expected_ns + 2 * schedule.width_ns:
             guard = schedule.guards and not schedule.guarded
-            guard_ns = schedule.period_ns // GUARDS_A_PERIOD if guard else 0
+            guard_ns = schedule.period_ns // GUARD_A_PERIOD if guard else 0
             return max(soonest_ns, schedule.expected_ns - schedule.width_ns - guard_ns)
     spread = (schedule.reads**2 * _GOLDEN) % 2**64 / 2**64 - 0.5
     return now_ns + round(_distance_ns(schedule, now_ns) * (1 + DITHER * spread))

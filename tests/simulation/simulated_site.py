@@ -78,7 +78,7 @@ class Gpu:
     def requested_mw(self) -> int:
         """The limit that the driver would report, also while the GPU is lost."""
         self.device._learn()
-        return self.device._draw.limit_mw
+        return self.device._draw.limit.limit_mw
 
     def slowdown(self, workload: str) -> float:
         locked_mhz = self.device.locked_mhz("graphics_clock")

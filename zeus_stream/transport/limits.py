@@ -15,15 +15,20 @@ import ctypes
 import errno
 import os
 import resource
+import threading
+import time
 from collections.abc import Callable, Sequence
 
 import anyio
+from anyio.to_thread import run_sync
 
 from zeus_stream.clock import monotonic_ns, to_next_s
 from zeus_stream.transport.sockets import Channel
 
 LOOK_S = 0.05
 """Between two looks; in that time some 2,500 connections or 100 MB can come in."""
+WATCH_S = 2.5
+"""Between two looks at whether any connection is there that could bring much."""
 REST_S = 5.0
 """Between two looks while no connection is there that could bring much."""
 FILES_PER_S = 100_000
@@ -58,7 +63,7 @@ async def _look(channels: Sequence[Channel], say: Callable[[str], None]) -> None
     most_bytes = memory_bytes() + MAX_GROWTH_BYTES
     while True:
         if any(channel.connections.watched(monotonic_ns()) for channel in channels):
-            await anyio.sleep(to_next_s(look_s))
+            await _watch(look_s, most_files, most_bytes)
         else:
             await _rest(channels)
         if (reason := _trouble(most_files, most_bytes)) is not None:
@@ -72,6 +77,22 @@ async def _look(channels: Sequence[Channel], say: Callable[[str], None]) -> None
                     await channel.cut()
                 say(f"{reason}: all connections were cut")
             await anyio.sleep(PAUSE_S)
+
+
+async def _watch(look_s: float, most_files: int, most_bytes: int) -> None:
+    """Look closely for a while, or until there is trouble, in a thread: to wake the event loop takes more."""
+    until_ns, over = monotonic_ns() + round(WATCH_S * 1e9), threading.Event()
+
+    def look() -> None:
+        while not over.is_set() and monotonic_ns() < until_ns:
+            time.sleep(to_next_s(look_s))
+            if _trouble(most_files, most_bytes) is not None:
+                return
+
+    try:
+        await run_sync(look, abandon_on_cancel=True)
+    finally:
+        over.set()
 
 
 async def _rest(channels: Sequence[Channel]) -> None:

@@ -97,12 +97,14 @@ def test_the_refresh_that_gave_a_new_value_lies_between_its_stamps(
 
 @pytest.mark.parametrize("period_ms", [20, 100])
 def test_the_period_is_learned_from_changes_and_not_from_a_pause_among_them(period_ms: int) -> None:
-    state, t_ms = State(), 0
-    while len(state.intervals_ns) < ENOUGH + 4:
-        assert state.period_ns is None or len(state.intervals_ns) >= ENOUGH
+    state, t_ms, changes = State(), 0, 0
+    while changes < 40:
+        assert state.period_ns is None or changes > ENOUGH
+        before_ns = state.changed_ns
         state, _ = observe(state, sample(t_ms // period_ms), t_ms * MS, t_ms * MS, FOREVER_NS)
+        changes += state.changed_ns != before_ns
         t_ms += 5 if t_ms != 300 else 7000
-    assert state.period_ns == pytest.approx(period_ms * MS, rel=0.06)
+    assert state.period_ns == pytest.approx(period_ms * MS, rel=0.01)
 
 
 def test_a_packed_row_is_what_readers_unpack_and_absent_figures_are_marked() -> None:

@@ -98,7 +98,7 @@ def test_a_counter_that_is_read_in_time_needs_two_looks_a_refresh_and_no_guard()
     times, changes = follow(refreshes, period_ns)
     assert max(hi - lo for lo, hi in changes[20:]) <= max(period_ns // LOOKS_A_PERIOD, LEAST_NS)
     settled = [t for t in times if t > 2 * GUARDED * period_ns]
-    assert len(settled) / (len(refreshes) - 2 * GUARDED) < 2.7
+    assert len(settled) / (len(refreshes) - 2 * GUARDED) < 2.45
 
 
 def test_a_counter_that_stops_for_a_while_is_found_again() -> None:

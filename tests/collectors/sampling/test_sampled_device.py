@@ -1,0 +1,57 @@
+"""Most reads go the shortest way that they can: what is known after it is the same."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from random import Random
+
+import pytest
+
+from collectors.device import Sample
+from collectors.sampling.change_detector import Reading
+from collectors.sampling.sampled_device import SampledDevice
+from zeus_stream.protocol.readings import Seen
+
+MS = 1_000_000
+READ_NS = 20_000
+PERIOD_NS, PHASE_NS = 20 * MS, 7 * MS
+COUNT = 1_000
+
+
+def reads(device: SampledDevice, rng: Random, late: float) -> Iterator[tuple[Sample, int, int, int]]:
+    """Read a counter as often as its reads ask for: yield sample, begin and end of each, and the next time.
+
+    ``late``: share of the reads that come 5 ms too late.
+    """
+    now_ns = 0
+    while now_ns < COUNT * PERIOD_NS:
+        sample = Sample((now_ns - PHASE_NS) // PERIOD_NS, 100_000, 250_000, 250_000)
+        end_ns = now_ns + READ_NS
+        due_ns = device.take_in(sample, now_ns, end_ns)
+        yield sample, now_ns, end_ns, due_ns
+        now_ns = max(due_ns, end_ns) + (5 * MS if rng.random() < late else rng.randrange(50_000))
+
+
+@pytest.mark.parametrize("late", [0, 0.05])
+def test_the_shortest_way_of_a_read_gives_what_any_way_does(late: float) -> None:
+    device, copy, count = SampledDevice(0, 0, 500 * MS), SampledDevice(0, 0, 500 * MS), 0
+    for sample, begin_ns, end_ns, due_ns in reads(device, Random(7), late):
+        count += 1
+        assert copy.take_in_any(sample, begin_ns, end_ns) == due_ns
+        assert copy.take_readings(9) == device.take_readings(9)
+        assert (copy.early_ns, copy.period_ns) == (device.early_ns, device.period_ns)
+        copy = deepcopy(device)
+    assert count < (2.5 + 50 * late) * COUNT
+
+
+@pytest.mark.parametrize("late", [0, 0.3])
+def test_each_refresh_lies_between_its_bounds_however_late_reads_come(late: float) -> None:
+    device, readings = SampledDevice(0, 0, 500 * MS), list[Reading]()
+    for _ in reads(device, Random(11), late):
+        readings += device.take_readings(9)
+    changes = [reading for reading in readings if reading.seen == Seen.CHANGED]
+    assert len(changes) > 0.9 * COUNT
+    for reading in changes:
+        energy_mj = reading.sample.energy_mj
+        assert energy_mj is not None
+        assert reading.t_lo_ns <= energy_mj * PERIOD_NS + PHASE_NS <= reading.t_hi_ns
+    assert device.period_ns == pytest.approx(PERIOD_NS, rel=0.02)
