@@ -2,7 +2,7 @@
 
     frames, breaks, rows -> wait here -> one transaction every few seconds, each second while somebody follows
                                          the results, or at once when a choice or a query waits, or for much
-    row of a command ----------------------> a line of a file beside the archive, and the next transaction;
+    row of a command, of a run's beginning -> a line of a file beside the archive, and the next transaction;
                                              without that file, a transaction of its own
 
 What was not yet stored when the analyzer is killed comes again from the collectors' logs, and gives the same
@@ -39,7 +39,7 @@ MAX_BYTES = 2 * COMMIT_BYTES
 """Of what waits for the store; then no more is taken in: a commit takes a second on a busy host, not ten."""
 CHOICES = {TryRow, JobRow}
 """Rows that are stored at once: the answer to a script follows from them."""
-BEGINNINGS = {RunRow, RecallRow}
+BEGINNINGS = RunRow | RecallRow
 """Rows from which the commands of a run follow, and that other settings would not give again."""
 
 
@@ -113,7 +113,9 @@ class Commits:
         self._interpreted |= interpreted
         kinds = set(map(type, rows))
         self._choices = self._choices or not CHOICES.isdisjoint(kinds)
-        self._causes = self._causes or not BEGINNINGS.isdisjoint(kinds)
+        beginnings = [row for row in rows if isinstance(row, BEGINNINGS)]
+        if beginnings and (self.replaying or not self._keep(beginnings)):
+            self._causes = True
         waiting = [each for each in instructions if not isinstance(each, GiveAnswer)]
         together = self.replaying or not self._alone(waiting)
         if (self._choices and not self.replaying) or (waiting and together):
@@ -128,14 +130,18 @@ class Commits:
             isinstance(each, Command) and each.command in rows for each in instructions
         )
 
+    def _keep(self, rows: Sequence[CommandRow | RunRow | RecallRow]) -> bool:
+        """Have rows outlive this process. Return False if they do not before they are stored."""
+        return self._store.commands is not None and self._store.commands.add(rows)
+
     async def _keep_commands(self) -> None:
         """Have the rows of commands outlive this process, and let the others wait."""
-        if (file := self._store.commands) is None:
+        if self._store.commands is None:
             await self._commit_commands()
             return
         rows = [row for row in self._rows[self._kept :] if isinstance(row, CommandRow)]
         self._kept = len(self._rows)
-        if not file.add(rows):
+        if rows and not self._keep(rows):
             await self.commit()
 
     async def _commit_commands(self) -> None:
@@ -158,10 +164,11 @@ class Commits:
             self._bytes = self._kept = 0
             self._storing_causes = self._causes
             self._choices = self._causes = False
+            end = 0 if self._store.commands is None else self._store.commands.end
             await self._put(received, rows, interpreted)
             self._storing_causes = False
-            if self._store.commands is not None and not self._kept:
-                self._store.commands.clear()
+            if self._store.commands is not None:
+                self._store.commands.clear(end)
 
     async def _put(
         self, received: Sequence[Received], rows: Sequence[Derived], interpreted: Mapping[str, int]

@@ -250,7 +250,9 @@ class Interpreter:
             case Notes():
                 result = self._steps.catch_up_all(self._now_ns)
                 result |= self._notes.handle(frame, body, self._now_ns)
-        result |= self._windows.handle(frame, body, self._now_ns, hurried=hurried)
+        if not (isinstance(body, Events) and any(isinstance(i, ApplyControl) for i in result.instructions)):
+            # else with the next frame: a command does not wait for the fit of a second's steps
+            result |= self._windows.handle(frame, body, self._now_ns, hurried=hurried)
         forecast = partial(self._forecasts.handle, body, result.rows)
         result |= self._attempts.make(frame, "forecasts", self._now_ns, forecast)
         if result is NOTHING and not self._enforcer.active:

@@ -219,7 +219,7 @@ class Analyzer:
                     await self._deliver(given)
                     await self._commits.make_room()
         await self._commits.end_replay()
-        self.interpretation.replayed()
+        await self.interpretation.replayed()
 
     def join(self, collector: Collector) -> anyio.CancelScope:
         """Follow and command a collector until the scope is cancelled. `follow` has to run."""

@@ -23,7 +23,7 @@ class MemorySource(ReplaySource):
     """The part of an archive that knows earlier runs. For any thread."""
 
     commands: CommandFile | None = None
-    """None: rows of commands are stored at once."""
+    """None: rows that commands wait for are stored at once."""
 
     def profiles(self) -> list[ProfileRow]:
         """Return what rounds of profiling have left for later runs."""

@@ -241,7 +241,10 @@ class ReplaySource:
             return dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
 
     def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
-        """Return the sessions whose beginning is in `to_replay`."""
+        """Return the sessions whose beginning is in `to_replay`, or may come again from a collector's log.
+
+        Of a run that an earlier start was killed soon after, the row may be stored without its frames.
+        """
         with self.cursor() as cursor:
             if since is None:
                 since = self._replay_since(cursor)
@@ -252,6 +255,8 @@ class ReplaySource:
                 SELECT DISTINCT session FROM events JOIN (
                     SELECT unnest($1) AS log_id, unnest($2) AS since
                 ) USING (log_id) WHERE kind = 'run_started' AND "offset" >= since
+                UNION
+                SELECT session FROM runs WHERE ended_ns IS NULL AND start = (SELECT max(start) FROM runs)
                 """,
                 [list(since), list(since.values())],
             ).fetchall()

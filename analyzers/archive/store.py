@@ -75,7 +75,7 @@ class Store(Protocol):
 
     @property
     def commands(self) -> CommandFile | None:
-        """Rows of commands that are not stored yet. None: a row is stored before its command leaves."""
+        """Rows that commands wait for and that are not stored yet. None: they are stored before that."""
 
     def put(
         self,
@@ -140,7 +140,7 @@ class Store(Protocol):
         """Return, by job that recurs, the user whose try was its first, where that is known."""
 
     def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
-        """Return the sessions whose beginning is in `to_replay`."""
+        """Return the sessions whose beginning is in `to_replay`, or may come again from a collector's log."""
 
     def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:
         """Return which runs began under which settings, the first to begin first; only of these sessions."""

@@ -151,11 +151,33 @@ async def test_the_first_commits_after_a_start_come_sooner(
     assert pauses == [*range(1, QUIET_COMMITS + 1), QUIET_COMMITS, QUIET_COMMITS]
 
 
-async def test_a_command_waits_for_the_begin_of_its_run_while_that_is_being_stored(tmp_path: Path) -> None:
+async def test_the_first_command_of_a_run_waits_for_no_commit(tmp_path: Path) -> None:
+    async with opened(tmp_path, file=True) as stored:
+        assert (file := stored.archive.commands) is not None
+        await stored.give(RUN, instructions=())
+        await stored.give(RECALL, ROW)
+        assert (stored.count("runs"), stored.count("commands")) == (0, 0)
+        assert file.read() == [RUN, RECALL, ROW]
+
+
+async def test_the_begin_of_a_run_that_is_being_stored_is_in_the_file_until_then(tmp_path: Path) -> None:
     async with opened(tmp_path, file=True) as stored, anyio.create_task_group() as tasks:
+        assert (file := stored.archive.commands) is not None
         await stored.give(RUN, instructions=())
         tasks.start_soon(stored.commits.commit)
         await anyio.lowlevel.checkpoint()
+        await stored.give(ROW)
+        assert file.read() == [RUN, ROW]
+        async with anyio.create_task_group() as others:
+            others.start_soon(stored.commits.commit)
+        assert (stored.count("runs"), stored.count("commands"), file.read()) == (1, 1, [])
+
+
+async def test_a_begin_of_a_run_that_finds_no_room_in_the_file_is_stored_before_a_command(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, file=True) as stored:
+        await stored.give(replace(RUN, command_reason="x" * MAX_BYTES), instructions=())
         await stored.give(ROW)
         assert (stored.count("runs"), stored.count("commands")) == (1, 1)
 
@@ -193,10 +215,6 @@ OTHER: Command = replace(COMMAND, command="another")
 @pytest.mark.parametrize(
     ("rows", "instructions", "received"),
     [
-        pytest.param(
-            (ROW, RUN), (COMMAND,), FRAME[0], id="the begin of its run, under settings that may change"
-        ),
-        pytest.param((ROW, RECALL), (COMMAND,), FRAME[0], id="a profile that its run was given"),
         pytest.param((ROW,), (COMMAND, OTHER), FRAME[0], id="another command that has no row here"),
         pytest.param((), (COMMAND,), FRAME[0], id="a command of a power budget, which has no row yet"),
         pytest.param(
@@ -221,6 +239,21 @@ async def test_what_may_not_come_again_is_stored_before_a_command_leaves(
 ) -> None:
     async with opened(tmp_path, file=file) as stored:
         await stored.give(*rows, instructions=instructions, received=received)
+        assert stored.count("logs") == 1
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(RUN, id="the begin of its run, under settings that may change"),
+        pytest.param(RECALL, id="a profile that its run was given"),
+    ],
+)
+async def test_without_a_file_the_begin_of_a_run_is_stored_before_its_command(
+    row: Row, tmp_path: Path
+) -> None:
+    async with opened(tmp_path) as stored:
+        await stored.give(ROW, row)
         assert stored.count("logs") == 1
 
 

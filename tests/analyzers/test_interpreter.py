@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from analyzers.dispatch.pending import MAX_ASKED
-from analyzers.interpreter import Calibrated, Forgotten, Interpreter
+from analyzers.dispatch.pending import MAX_ASKED, Pending
+from analyzers.interpreter import Calibrated, Forgotten, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiles import Memory
@@ -24,6 +24,7 @@ from analyzers.results.rows import (
     TrialRow,
     WindowRow,
 )
+from analyzers.results.windows.step_columns import StepColumns
 from analyzers.routes import followed_gpus
 from tests.analyzers.readings import steady
 from tests.simulation.simulated_site import START_NS, Training
@@ -137,6 +138,21 @@ def test_a_run_is_profiled_measured_and_given_back() -> None:
     ]
     assert outcomes[0] == (250.0, "applied", 250.0)
     assert outcomes[-1] == (None, "applied", 250.0)
+
+
+def test_a_command_does_not_wait_for_the_fit_of_the_steps_before_it() -> None:
+    plan = replace(QUICK, stride_mw=1_000, warmup_steps=1, profile_steps=1, refreshes=0)
+    made, interpreter = world(plan=plan), Interpreter(plan, pending=Pending(at_once=True))
+    made.run(8)
+    gave = [interpreter.handle(Logged(frame, body), frame.t_ns) for frame, body in made.frames]
+    commands = [
+        result
+        for (_, body), result in zip(made.frames, gave, strict=True)
+        if isinstance(body, Events) and any(isinstance(each, ApplyControl) for each in result.instructions)
+    ]
+    measured = [row for result in gave for row in result.rows if isinstance(row, StepColumns)]
+    assert (len(commands) > 20, len(measured) > 4) == (True, True)
+    assert not any(isinstance(row, StepColumns) for result in commands for row in result.rows)
 
 
 def test_a_trial_holds_the_truth_of_its_steps() -> None:

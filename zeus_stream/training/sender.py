@@ -192,7 +192,8 @@ class Courier:
                 break
             if self._outbox.fresh:
                 now_ns = monotonic_ns()
-                self._between_ns, self._fresh_ns = now_ns - self._fresh_ns, now_ns
+                self._between_ns = now_ns - self._fresh_ns if self._fresh_ns else 0
+                self._fresh_ns = now_ns
                 break
         return self._stopping
 

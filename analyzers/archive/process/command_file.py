@@ -1,26 +1,40 @@
-"""Rows of commands that are not in the archive yet, in a file beside it.
+"""Rows that commands wait for and that are not in the archive yet, in a file beside it.
 
-A command leaves once its row outlives the analyzer. A line here does: no transaction and no disk is waited
-for. It is in the archive with the next commit, and after a kill with the next start. After a loss of power
-the frames come again from the collectors' logs, and give the same row (decision 063).
+A command leaves once its row outlives the analyzer, and the rows of its run's beginning. A line here does: no
+transaction and no disk is waited for. It is in the archive with the next commit, and after a kill with the
+next start. After a loss of power the frames come again from the collectors' logs, and give the same rows
+(decisions 063 and 071).
 
-    <archive>.commands    a line a row: checksum, archive id, values by column
+    <archive>.commands    lines of a checksum, and rows or how far they are in the archive, in base64
 """
 
-import json
 import logging
 import os
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
+from typing import TypeAlias
 
-from analyzers.results.rows import CommandRow
-from zeus_stream.errors import StorageError
+from analyzers.results.rows import CommandRow, RecallRow, RunRow
+from zeus_stream.errors import MalformedError, StorageError
+from zeus_stream.protocol import codec
+from zeus_stream.records import record
 
 MAX_BYTES = 1 << 20
 """Of rows that wait for a commit; then no more are taken in."""
+Kept: TypeAlias = CommandRow | RunRow | RecallRow
 _log = logging.getLogger(__name__)
+
+
+@record
+class _Stored:
+    """The lines before a place of the file are in the archive."""
+
+    end: int
+
+
+_KINDS: tuple[type[Kept | _Stored], ...] = (CommandRow, RunRow, RecallRow, _Stored)
 
 
 def beside(archive: Path) -> Path:
@@ -34,72 +48,89 @@ class CommandFile:
     def __init__(self, archive: Path, archive_id: str) -> None:
         """Open it, or make it. Raises StorageError."""
         self._path = beside(archive)
-        self._archive_id = archive_id
+        self._archive_id = archive_id.encode()
         try:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            self._bytes = os.fstat(self._file).st_size
+            self.end = os.fstat(self._file).st_size
+            """Where the next line begins."""
         except OSError as wrong:
             raise self._failure("be opened", wrong) from wrong
 
-    def read(self) -> list[CommandRow]:
+    def read(self) -> list[Kept]:
         """Return the rows that an earlier start left, the oldest first. Raises StorageError."""
         try:
-            lines = os.pread(self._file, self._bytes, 0).splitlines()
+            lines = os.pread(self._file, self.end, 0).splitlines(keepends=True)
         except OSError as wrong:
             raise self._failure("be read", wrong) from wrong
-        rows = []
+        rows: list[tuple[int, Kept]] = []
+        at = 0
         for line in lines:
-            try:
-                crc, archive_id, values = json.loads(line)
-                if crc == _crc(archive_id, values) and archive_id == self._archive_id:
-                    rows.append(CommandRow(**values))
-            except (ValueError, TypeError) as wrong:  # cut by a loss of power, or of another version
-                _log.warning("%s: a row is left out, its frames give it again: %s", self._path, wrong)
-        return rows
+            for row in self._decoded(line):
+                if isinstance(row, _Stored):
+                    rows = [(place, kept) for place, kept in rows if place >= row.end]
+                else:
+                    rows.append((at, row))
+            at += len(line)
+        return [row for _, row in rows]
 
-    def add(self, rows: Sequence[CommandRow]) -> bool:
+    def _decoded(self, line: bytes) -> list[Kept | _Stored]:
+        """Return what a line says; nothing if it is not whole, or of another archive or version."""
+        crc, _, text = line.partition(b" ")
+        try:
+            content = b64decode(text)
+            whole = int(crc, 16) == self._crc(content)
+            found = codec.decode_records(content, _KINDS) if whole else ()
+        except (ValueError, MalformedError):  # cut by a loss of power, or of another version
+            found = ()
+        if not found:
+            _log.warning("%s: a line is left out, its frames give its rows again.", self._path)
+        return [row for row in found if isinstance(row, Kept | _Stored)]
+
+    def add(self, rows: Sequence[Kept]) -> bool:
         """Add rows; they outlive this process. False: there is no room for all, so they need a commit.
 
         Raises StorageError.
         """
-        values = [asdict(row) for row in rows]
-        lines = b"".join(
-            json.dumps([_crc(self._archive_id, each), self._archive_id, each]).encode() + b"\n"
-            for each in values
-        )
-        if self._bytes + len(lines) > MAX_BYTES:
-            return False
-        try:
-            whole = os.write(self._file, lines) == len(lines)
-            if not whole:  # the next line is not to continue a part of this one
-                os.ftruncate(self._file, self._bytes)
-        except OSError as wrong:
-            raise self._failure("be written", wrong) from wrong
-        self._bytes += len(lines) if whole else 0
-        return whole
+        return self._append(rows)
 
-    def clear(self) -> None:
-        """Forget all rows: they are in the archive. Raises StorageError."""
-        if not self._bytes:
+    def clear(self, end: int) -> None:
+        """Forget the rows before that place: they are in the archive. Raises StorageError."""
+        if end < self.end:
+            self._append([_Stored(end)])  # without room for it, rows of the next start replace their like
+            return
+        if not end:
             return
         try:
             os.ftruncate(self._file, 0)
         except OSError as wrong:
             raise self._failure("be written", wrong) from wrong
-        self._bytes = 0
+        self.end = 0
 
     def close(self) -> None:
         """Close it, and remove it if it is empty."""
         os.close(self._file)
-        if not self._bytes:
+        if not self.end:
             self._path.unlink(missing_ok=True)
+
+    def _append(self, records: Sequence[Kept | _Stored]) -> bool:
+        content = codec.encode_records(records)
+        line = b"%08x %b\n" % (self._crc(content), b64encode(content))
+        if self.end + len(line) > MAX_BYTES:
+            return False
+        try:
+            whole = os.write(self._file, line) == len(line)
+            if not whole:  # the next line is not to continue a part of this one
+                os.ftruncate(self._file, self.end)
+        except OSError as wrong:
+            raise self._failure("be written", wrong) from wrong
+        self.end += len(line) if whole else 0
+        return whole
+
+    def _crc(self, content: bytes) -> int:
+        return zlib.crc32(content, zlib.crc32(self._archive_id))
 
     def _failure(self, what: str, wrong: OSError) -> StorageError:
         return StorageError(
             f"{self._path}: could not {what}: {wrong.strerror or wrong}. Make room or give access, then start"
             " the analyzer again."
         )
-
-
-def _crc(archive_id: object, values: object) -> int:
-    return zlib.crc32(json.dumps([archive_id, values], sort_keys=True).encode())

@@ -71,7 +71,7 @@ class StoreClient:
         self._started: deque[float] = deque(maxlen=RESTARTS)
         self._asked = 0
         self.commands: CommandFile | None = None
-        """Rows of commands that are not stored yet."""
+        """Rows that commands wait for and that are not stored yet."""
         self.replaced = 0
         """Store processes that ended by themselves."""
 
@@ -88,7 +88,7 @@ class StoreClient:
             client.commands = commands = CommandFile(path, client.archive_id)
             if left := commands.read():
                 client.put([], left, replaying=True)
-            commands.clear()
+            commands.clear(commands.end)
         except StorageError:
             client.close()
             raise
@@ -186,7 +186,7 @@ class StoreClient:
         return value
 
     def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
-        """Return the sessions whose beginning is in `to_replay`."""
+        """Return the sessions to be interpreted again; see `Archive.sessions_to_replay`."""
         value: list[str] = self._call("sessions_to_replay", since)
         return value
 

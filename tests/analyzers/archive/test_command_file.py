@@ -1,4 +1,4 @@
-"""Rows of commands beside the archive: there after a kill, in the archive with the next start."""
+"""Rows that commands wait for beside the archive: there after a kill, in it with the next start."""
 
 import subprocess
 import sys
@@ -11,7 +11,8 @@ from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process import command_file
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.results.rows import CommandRow
+from analyzers.results.rows import AtLimit, CommandRow, RecallRow
+from tests.analyzers.archives import RUN
 from tests.empty_archive import archive_at
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
@@ -28,6 +29,9 @@ ROW = CommandRow(
     reason="",
 )
 OTHER = replace(ROW, command="run-1/session-1/2", asked_ns=2)
+RECALL = RecallRow(
+    session=RUN.session, run=RUN.run, round=0, limits=(AtLimit(200.0, 10, 1.5, 300.0, "run-0", 1),)
+)
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -64,6 +68,21 @@ def test_rows_of_a_killed_analyzer_are_in_the_archive_after_the_next_start(tmp_p
     assert not command_file.beside(path).exists(), "they are in the archive"
 
 
+def test_a_run_whose_frames_were_not_stored_keeps_to_what_it_began_with(tmp_path: Path) -> None:
+    """Its frames come again from the collector's log, after the next start or the one after that."""
+    path = archive_at(tmp_path / "energy.duckdb")
+    store = StoreClient.open(path, Settings())
+    began = replace(RUN, start=store.starts)
+    store.close()
+    CommandFile(path, store.archive_id).add([began, RECALL, ROW])
+    for _ in range(2):
+        store = StoreClient.open(path, Settings())
+        sessions = store.sessions_to_replay()
+        assert [(each.session, each.start) for each in store.begun(sessions)] == [(RUN.session, began.start)]
+        assert list(store.recalled(sessions).values()) == [RECALL]
+        store.close()
+
+
 def test_what_was_cut_and_what_is_of_another_archive_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,9 +92,28 @@ def test_what_was_cut_and_what_is_of_another_archive_is_left_out(
     beside = command_file.beside(path)
     beside.write_bytes(beside.read_bytes()[:-20])
     assert CommandFile(path, "this").read() == [ROW]
-    assert "a row is left out" in caplog.text
-    beside.write_bytes(beside.read_bytes().replace(b"200.0", b"100.0"))
+    assert caplog.text.count("a line is left out") == 2
+    content = bytearray(beside.read_bytes())
+    content[content.index(b"\n") + 30] ^= 1
+    beside.write_bytes(content)
     assert CommandFile(path, "this").read() == []
+
+
+def test_the_rows_of_a_run_s_beginning_are_kept_as_they_are(tmp_path: Path) -> None:
+    CommandFile(tmp_path / "energy.duckdb", "this").add([RUN, RECALL, ROW])
+    assert CommandFile(tmp_path / "energy.duckdb", "this").read() == [RUN, RECALL, ROW]
+
+
+def test_what_is_in_the_archive_is_forgotten_while_later_rows_stay(tmp_path: Path) -> None:
+    """A start stored it again, and a command lost the outcome that its row in the archive had by then."""
+    file = CommandFile(tmp_path / "energy.duckdb", "this")
+    assert file.add([ROW])
+    stored = file.end
+    assert file.add([OTHER])
+    file.clear(stored)
+    assert CommandFile(tmp_path / "energy.duckdb", "this").read() == [OTHER]
+    file.clear(file.end)
+    assert file.read() == []
 
 
 def test_a_file_that_is_full_takes_no_more_until_all_is_stored(tmp_path: Path) -> None:
@@ -84,7 +122,7 @@ def test_a_file_that_is_full_takes_no_more_until_all_is_stored(tmp_path: Path) -
     assert not file.add([long])
     assert file.add([ROW])
     assert file.read() == [ROW]
-    file.clear()
+    file.clear(file.end)
     assert (file.read(), file.add([OTHER]), file.read()) == ([], True, [OTHER])
     file.close()
     assert CommandFile(tmp_path / "energy.duckdb", "this").read() == [OTHER]

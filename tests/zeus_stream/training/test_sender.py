@@ -118,6 +118,19 @@ def test_an_event_is_looked_for_while_somebody_waits_for_it(gather_s: float, *, 
     assert (max(late_s) <= 1.5 * GLANCE_S) == looks, late_s
 
 
+def test_the_event_after_the_first_is_looked_for_as_closely() -> None:
+    """The time since the boot of the host counted as that between the first two."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        courier = Courier(Outbox(STARTED, lambda: "session"), [], lambda *_: None, lambda _: None)
+        courier._socket, courier._progress_ns = socket, monotonic_ns() + 10**15
+        for event_s in (0.001, 0.004):
+            courier._outbox = Outbox(STARTED, lambda: "session")
+            waits = Waits(event_s, partial(courier._outbox.put, (Metric, 1, "loss", 1.0)))
+            courier._wake = waits  # type: ignore[assignment]
+            courier._stops(1)
+            assert waits.now_s - event_s <= 1.5 * GLANCE_S
+
+
 def test_steps_that_last_long_are_looked_for_no_oftener_than_every_tick() -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         courier = Courier(Outbox(STARTED, lambda: "session"), [], lambda *_: None, lambda _: None)
