@@ -44,7 +44,9 @@ BEAT_S = 0.3
 SILENCE_NS = 3_000_000_000
 """The socket is opened again when the collector has sent nothing for this time."""
 RESEND_S = 1.2
-"""Between two sendings of a command that got no reply, and between two greetings."""
+"""Between two sendings of a command that got no reply, and between two greetings while leases are held."""
+GREET_S = 2.4
+"""Between two greetings at rest."""
 FIRST_NS = 10_000_000_000
 """From a greeting that was answered: leases of an earlier analyzer may become known."""
 MAX_UNANSWERED = 1_000
@@ -142,7 +144,9 @@ class Link:
         """Forget a welcome of an earlier collector than the one that the log says has started."""
         for note in notes:
             if isinstance(note, CollectorStarted) and (welcome := self._welcome) is not None:
-                self._welcome = welcome if welcome.incarnation == note.incarnation else None
+                if welcome.incarnation != note.incarnation:
+                    self._welcome = None
+                    self._bell.set()  # greet it now: it takes no command before
 
     def carry_out(self, instruction: Instruction) -> None:
         """Send what the interpreter wants done; commands again until the collector has replied."""
@@ -238,7 +242,7 @@ class Link:
         if self._welcome is None:
             return BEAT_S / 6
         first = monotonic_ns() - self._welcomed_ns < FIRST_NS
-        return BEAT_S if first or self._unanswered or self.leases() else RESEND_S
+        return BEAT_S if first or self._unanswered or self.leases() else GREET_S
 
     async def _receive(self, channel: Talk, asked: Callable[[str, Ask | AskTry], object]) -> None:
         while True:

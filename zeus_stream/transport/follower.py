@@ -18,6 +18,7 @@ from functools import partial
 
 import anyio
 
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
@@ -34,6 +35,8 @@ QUIET_S = 1.0
 """Without a frame for so long, the collector is asked how far its log goes."""
 REPLY_S = 1.0
 RETRY_S = 0.05
+LULL_NS = 600_000_000
+"""After a wait so long for a frame, nothing is gained by letting more come together."""
 HELLO = Hello("watcher", "follower")
 
 
@@ -171,13 +174,15 @@ async def follow(
     feed: Talk | None = await sockets.once_possible(partial(sockets.follow, context, where.feed))
     control = _Control(context, where, counters)
     request: Hello | Fetch | None = HELLO
-    silent = full = False
+    silent = full = lull = False
     try:
         while True:
             if request is None:
                 feed = feed or await sockets.once_possible(partial(sockets.follow, context, where.feed))
-                await anyio.sleep(0.0 if full else pause_s())
+                await anyio.sleep(0.0 if full or lull else pause_s())
+                began_ns = monotonic_ns()
                 received = await _received(feed, counters)
+                lull = monotonic_ns() - began_ns > LULL_NS
                 silent, full = not received, len(received) >= DRAIN
                 ready = sequencer.frames(received)
                 request = sequencer.wanted() or (None if ready else HELLO)
