@@ -143,10 +143,10 @@ class Link:
     def take_notes(self, notes: Iterable[Note | Unknown]) -> None:
         """Forget a welcome of an earlier collector than the one that the log says has started."""
         for note in notes:
-            if isinstance(note, CollectorStarted) and (welcome := self._welcome) is not None:
-                if welcome.incarnation != note.incarnation:
-                    self._welcome = None
-                    self._bell.set()  # greet it now: it takes no command before
+            welcome = self._welcome
+            if isinstance(note, CollectorStarted) and welcome and welcome.incarnation != note.incarnation:
+                self._welcome = None
+                self._bell.set()  # greet it now: it takes no command before
 
     def carry_out(self, instruction: Instruction) -> None:
         """Send what the interpreter wants done; commands again until the collector has replied."""
