@@ -6,7 +6,7 @@ Each row is one window of one pair of services with simulated GPUs. Rows of few 
 those of 64 GPUs alone; one pair of services goes through idle, steps of 25 ms and steps of 250 ms. Shares are
 of one core, from the scheduler's nanoseconds, without the training; children of the analyzer count: one owns
 the archive. Wake-ups are voluntary switches of all threads: noise of other programs does not change them.
-An empty loop beside each row says what share of a core there was. Whole it takes about nine minutes.
+An empty loop beside each row says what share of a core there was. Whole it takes about twelve minutes.
 
 Other tools run at their defaults on the same machine, from an environment of their own over a shared library
 that stands in for NVML and takes 50 us a call, as drivers do. Zeus measures windows of 25 ms in a training
@@ -28,8 +28,8 @@ from benchmarks.common import ROOT, directory, peer_python, process, table
 from tests.gpu import stand_in
 from zeus_stream.records import record
 
-SETTLE_S = 34
-"""GPUs that no session has used are read seldom after 30 s."""
+SETTLE_S = 70
+"""GPUs that no session has used are read seldom after 30 s; an analyzer prunes its archive after 60 s."""
 WARM_S = 50
 """From the start of a training: the search is over, and nobody waits for its events any more."""
 PEER_START_S = 60
