@@ -24,14 +24,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.common import ROOT, directory, peer_python, process, table
+from benchmarks.common import ROOT, directory, peer_python, process, sql, table, wait_for
 from tests.gpu import stand_in
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.records import record
 
 SETTLE_S = 70
 """GPUs that no session has used are read seldom after 30 s; an analyzer prunes its archive after 60 s."""
 WARM_S = 50
-"""From the start of a training: the search is over, and nobody waits for its events any more."""
+"""From the start of a training: nobody waits for its events any more."""
+SEARCH_S, SEARCHED_S = 150, 20
+"""A busy machine takes so long for a search, at the most; it is over after so long without a command."""
 PEER_START_S = 60
 PEER_WARM_S = 2
 PEER_LEAST_S = 16
@@ -149,6 +152,14 @@ def measured(setups: Sequence[Setup], steps: str, seconds: float) -> Iterator[li
         yield row
 
 
+def searches(setup: Setup) -> bool:
+    """Tell whether the analyzer of a setup has commanded a GPU within `SEARCHED_S`."""
+    since_ns = monotonic_ns() - SEARCHED_S * 1_000_000_000
+    time.sleep(1)  # a question takes more than the search that it asks about
+    query = f"SELECT 1 FROM commands WHERE asked_ns > {since_ns} LIMIT 1"  # noqa: S608  (a number)
+    return bool(sql(setup.where, query))
+
+
 @contextmanager
 def training(setup: Setup, step_ms: int) -> Iterator[None]:
     """Run a training on all GPUs of a setup."""
@@ -185,7 +196,10 @@ def group_rows(
                 for setup in setups:
                     trainings.enter_context(training(setup, step_ms))
                 time.sleep(WARM_S)
-                rows += measured(setups, f"{step_ms} ms", seconds)
+                with suppress(TimeoutError):  # the row says so
+                    wait_for(lambda: not any(map(searches, setups)), SEARCH_S)
+                going_on = ", in a search" if any(map(searches, setups)) else ""
+                rows += measured(setups, f"{step_ms} ms{going_on}", seconds)
     return rows
 
 
