@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 from analyzers.batch_size import job_events
 from analyzers.batch_size.tracker import Jobs
@@ -23,6 +24,8 @@ from zeus_stream.protocol.frames import Body, Events, Frame
 
 LOOK_NS, LOOK_MORE_NS, LOOK_SELDOM_NS = 20_000_000, 200_000, 1_000_000_000
 """Between two looks at the windows of a session: alone on its host, more for each other, and at most."""
+HURRIED_NS = 2_000_000_000
+"""The last of these while frames wait: to measure many steps takes as long as a few."""
 PLACED_NS = 1_100_000_000
 """A boundary that is placed where the GPU got there is handed over so much later, at the most."""
 
@@ -61,9 +64,9 @@ class WindowRoute:
             now: frame times, by host.
             hurried: leave out the fit of the energy of single steps.
         """
-        host = frame.host
+        host, pause_ns = frame.host, frame.t_ns - self._looked_ns.get(frame.host, 0)
         due, result = self._due(host, frame.t_ns), NOTHING
-        for session in self._to_measure(frame, body, due=due):
+        for session in self._to_measure(frame, body, pause_ns if due else None, hurried=hurried):
             result |= self._session(frame, session, now, hurried=hurried)
         for run in self._searching(frame, body, due=due):
             work = partial(run.handle, ReadingsCame(), now)
@@ -100,25 +103,26 @@ class WindowRoute:
         self._looked_ns[host] = now_ns
         return True
 
-    def _to_measure(self, frame: Frame, body: Body, *, due: bool) -> list[Session]:
+    def _to_measure(self, frame: Frame, body: Body, pause_ns: int | None, *, hurried: bool) -> list[Session]:
         """Return the sessions whose windows are looked at after a frame of their host.
 
-        The more sessions a host has, the less often each is looked at: the work for a frame stays the same.
+        The more sessions a host has, the less often each is looked at, and the longest ago first: the work
+        for a frame stays the same. ``pause_ns``: since the last look at all of them; None: it is not due.
         """
         on_host = self._sessions.on[frame.host]
         if len(on_host) <= FEW:
             if isinstance(body, Events):
                 return [on_host[body.session]] if body.session in on_host else []
             return list(on_host.values())
-        if not due:
+        if pause_ns is None:
             return []
-        every_ns = min(len(on_host) * LOOK_NS, LOOK_SELDOM_NS)
+        every_ns = min(len(on_host) * LOOK_NS, HURRIED_NS if hurried else LOOK_SELDOM_NS)
         asked = self._questions.sessions(frame.host)
-        return [
-            session
-            for session in on_host.values()
-            if session.session in asked or not 0 <= frame.t_ns - session.measured_ns < every_ns
-        ]
+        old = [each for each in on_host.values() if not 0 <= frame.t_ns - each.measured_ns < every_ns]
+        if 0 <= pause_ns < every_ns:  # those that began together are measured one after the other
+            old = sorted(old, key=attrgetter("measured_ns"))[: 1 + len(on_host) * pause_ns // every_ns]
+        chosen = asked.union([each.session for each in old])
+        return [each for each in on_host.values() if each.session in chosen]
 
     def _session(self, frame: Frame, session: Session, now: Clocks, *, hurried: bool) -> Result:
         caught_up = self._steps.catch_up_with(session.session, now)

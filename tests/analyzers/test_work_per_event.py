@@ -8,10 +8,11 @@ import pytest
 from analyzers.interpreter import Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import parse
+from analyzers.results.windows.step_columns import StepColumns
 from benchmarks.sessions import frames
 from zeus_stream.protocol.frames import Events, Frame
 
-RATE, SECONDS = 200, 0.3
+RATE, SECONDS = 200, 1.5
 MEASURES = RunSettings(selector=None)
 
 
@@ -30,6 +31,16 @@ def calls_per_step(sessions: int, settings: RunSettings = MEASURES) -> float:
         steps += len(body.events)
     calls: int = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]  # not in the stubs
     return calls / steps
+
+
+def test_sessions_that_began_together_are_measured_one_after_the_other() -> None:
+    interpreter, at_once = Interpreter(MEASURES), list[int]()
+    for offset, (t_ns, body) in enumerate(frames(32, 50, 3)):
+        frame = Frame(log_id="log", offset=offset, host="host", t_ns=t_ns, topic="t", body=b"")
+        rows = interpreter.handle(Logged(frame, body, hurried=True), t_ns).rows
+        at_once.append(len({row.session for row in rows if isinstance(row, StepColumns)}))
+    assert sum(at_once) >= 2 * 32
+    assert max(at_once) <= 3
 
 
 def test_the_work_for_an_event_does_not_grow_with_the_number_of_sessions() -> None:
