@@ -7,6 +7,7 @@ back `LATE_NS` after their last step, as in the analyzer.
 from dataclasses import dataclass, field, replace
 
 from analyzers.power_limit import profiler
+from analyzers.power_limit.curve_fit.host_delays import delay_ns
 from analyzers.power_limit.profiler import (
     Apply,
     Decide,
@@ -93,7 +94,8 @@ class Driven:
     def _measured(self, asked: MeasureTrial) -> None:
         steps = [step for span in asked.spans for step in self._steps[span.first : span.end]]
         energy_mj, duration_ns = sum(s.energy_mj for s in steps), sum(s.duration_ns for s in steps)
-        self._tell(TrialMeasured(asked.number, energy_mj, duration_ns))
+        delayed_ns = delay_ns(step.duration_ns for step in steps)
+        self._tell(TrialMeasured(asked.number, energy_mj, duration_ns, delay_ns=delayed_ns))
 
     def _tell(self, event: profiler.Event) -> None:
         before = self._state.round

@@ -87,6 +87,8 @@ class Session:
         self._start = start
         self._began: dict[int, int] = {}
         self._whole: dict[int, int] = {}
+        self._step_ns: dict[int, int] = {}
+        """From a batch until the next is asked for; of steps that were noted one by one."""
         self._noted: list[tuple[list[int], list[int]]] = []
         """Steps and when they began, that are not in these yet."""
         self._noted_steps = 0
@@ -121,6 +123,8 @@ class Session:
         if ended_ns is not None:
             # Steps in a row are measured from begin to begin; the last before a pause to its end.
             self._whole[index] = ended_ns if began_ns is None else began_ns
+            if (since_ns := self._began.get(index - 1)) is not None:
+                self._step_ns[index - 1] = ended_ns - since_ns
         self._forget()
 
     def note_all(self, steps: PlainSteps) -> None:
@@ -141,7 +145,7 @@ class Session:
             self._forget()
 
     def _forget(self) -> None:
-        for kept in (self._began, self._whole):
+        for kept in (self._began, self._whole, self._step_ns):
             while len(kept) > self._keep:
                 del kept[next(iter(kept))]
 
@@ -170,6 +174,10 @@ class Session:
         self._take_in()
         begin_ns, end_ns = self._began.get(span.first), self._whole.get(span.end)
         return None if begin_ns is None or end_ns is None else (begin_ns, end_ns)
+
+    def steps_ns(self, span: Span) -> list[int]:
+        """Return how long steps took, those that are known; without the wait for their batches."""
+        return [self._step_ns[index] for index in range(span.first, span.end) if index in self._step_ns]
 
     def row(self) -> RunRow:
         started, admitted = self.started, self.admitted

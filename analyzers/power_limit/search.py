@@ -5,8 +5,8 @@ After every block of steps the machine asks again:
     visits so far -> Measure(limit), the one in force or another
                   -> Choose(limit), with how much worse than the best one it may be
 
-`visits` says which blocks count, `noise` how sure a mean is, `curves` what they say of all limits,
-`belief` what follows. The rules:
+`host_delays` takes away what a busy host did, `visits` says which blocks count, `noise` how sure a mean is,
+`curves` what they say of all limits, `belief` what follows. The rules:
 
  1. The first visit is long enough to learn the noise: `LOOK` blocks, and up to `LONG_LOOK` while steps are
     correlated by more than `LOUD`. If it was short, that limit is measured again before the choice: a run
@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from analyzers.power_limit.curve_fit import belief as beliefs
 from analyzers.power_limit.curve_fit import curves, noise
 from analyzers.power_limit.curve_fit.belief import TOLERATED, Belief, Confidence
+from analyzers.power_limit.curve_fit.host_delays import evenly_delayed
 from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, counted, settled
 from analyzers.power_limit.selectors import Goal, Trial
 from zeus_stream.records import record
@@ -104,7 +105,7 @@ def advise(
     """
     visits = [visit for visit in visits if visit.limit_mw in limits_mw]
     left = most_blocks(len(limits_mw)) + more_blocks - sum(len(visit.blocks) for visit in visits)
-    visits = settled(visits)
+    visits = settled(evenly_delayed(visits))
     memory = curves.recall(limits_mw, gpus, goal, remembered, visits, clocks=clocks)
     if not visits and (memory is None or goal.factor is not None):
         return Measure(limits_mw[0])  # at whose time a bound is set

@@ -48,6 +48,8 @@ class Trial:
     duration_ns: int
     """Of all steps: the slowest rank's."""
     steps: int
+    delay_ns: int = 0
+    """Of the duration: how much longer steps took than the quickest of their block."""
 
     @property
     def step_mj(self) -> float:

@@ -12,6 +12,7 @@ from analyzers.fleet.session import Session, Span
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy import Meter, Missing, measure
+from analyzers.power_limit.curve_fit.host_delays import delay_ns
 from analyzers.power_limit.curve_fit.visits import by_limit
 from analyzers.power_limit.profiler import MeasureTrial, Purpose
 from analyzers.power_limit.selectors import Trial
@@ -31,6 +32,8 @@ class Taken:
     """Of its GPUs and spans, as far as they are known."""
     locked: bool
     """A sensor saw the same parts of steps again and again."""
+    delay_ns: int = 0
+    """How much longer the slowest rank's steps took than the quickest of them, from batch to the next ask."""
 
     @property
     def energy_mj(self) -> int:
@@ -57,7 +60,7 @@ def taken(
     Returns:
         None while they are awaited.
     """
-    duration_ns = 0
+    duration_ns = delayed_ns = 0
     energy_uj: dict[str, int] = {}
     temperatures_c: list[float] = []
     locked = False
@@ -73,7 +76,9 @@ def taken(
         return None
     for session, whole in of_ranks:
         begins, ends = [begin for begin, _ in whole], [end for _, end in whole]
-        duration_ns = max(duration_ns, sum(ends) - sum(begins))
+        if (lasted_ns := sum(ends) - sum(begins)) > duration_ns:
+            duration_ns = lasted_ns
+            delayed_ns = delay_ns(step_ns for span in spans for step_ns in session.steps_ns(span))
         for gpu in session.gpus:
             if gpu in energy_uj:
                 continue
@@ -89,7 +94,7 @@ def taken(
             locked |= shaped and meter.shape.beats(begins[0], ends[-1]) is True
             known = (timeline.temperature_c(begin, end) for begin, end in whole)
             temperatures_c += [temperature for temperature in known if temperature is not None]
-    return Taken(energy_uj, duration_ns, tuple(temperatures_c), locked)
+    return Taken(energy_uj, duration_ns, tuple(temperatures_c), locked, delayed_ns)
 
 
 def _shaped(meter: Meter) -> bool:

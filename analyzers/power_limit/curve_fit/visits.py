@@ -65,6 +65,7 @@ def added(trials: Sequence[Trial]) -> Trial:
         sum(trial.energy_mj for trial in trials),
         sum(trial.duration_ns for trial in trials),
         sum(trial.steps for trial in trials),
+        sum(trial.delay_ns for trial in trials),
     )
 
 

@@ -381,7 +381,9 @@ class LimitSearch:
             if not self.by_clock and (clock_mhz := self._ranks.clock_mhz()) is not None:
                 self._led_to_mhz[asked.limit_mw] = clock_mhz
             row = None if asked.purpose is Purpose.WATCH else self._trial_row(asked, took)
-            follows = self.feed(TrialMeasured(asked.number, took.energy_mj, took.duration_ns, took.locked))
+            follows = self.feed(
+                TrialMeasured(asked.number, took.energy_mj, took.duration_ns, took.locked, took.delay_ns)
+            )
             if row is not None:
                 follows = rows_only([row]) | follows | rows_only(self._rows.learned(row, self.state))
             if asked.purpose is Purpose.CONFIRM:

@@ -115,6 +115,8 @@ class TrialMeasured:
     duration_ns: int
     locked: bool = False
     """Its sensor saw the same parts of steps again and again."""
+    delay_ns: int = 0
+    """Of the duration: how much longer its steps took than the quickest of them."""
 
 
 @record

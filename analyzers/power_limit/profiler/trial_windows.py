@@ -74,7 +74,7 @@ def record_trial(state: State, measured: TrialMeasured, plan: Plan) -> Answer:
     asked, state = _take(state, measured.number)
     if asked is None:
         return state, ()
-    trial = Trial(asked.limit_mw, measured.energy_mj, measured.duration_ns, asked.steps)
+    trial = Trial(asked.limit_mw, measured.energy_mj, measured.duration_ns, asked.steps, measured.delay_ns)
     if asked.purpose is Purpose.PROFILE:
         if plan.goal is not None and min(trial.energy_mj, trial.duration_ns) <= 0:
             return _missed(state, asked, "no energy was counted in it", plan)

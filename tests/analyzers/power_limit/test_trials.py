@@ -80,6 +80,17 @@ def test_a_gpu_of_two_ranks_is_counted_once_and_the_slowest_rank_tells_the_time(
     assert found.duration_ns == (20 * STEP_MS + 7) * MS
 
 
+def test_a_delay_is_that_of_the_slowest_rank_beyond_its_quickest_step_without_waits_for_batches() -> None:
+    slow = rank(1, "GPU-a", steps=20)
+    t_ms = 19 * STEP_MS
+    for index, (step_ms, batch_ms) in enumerate([(50, 0), (50, 30), (90, 0), (50, 0)], 20):
+        slow.note(StepBoundary(index, (t_ms + step_ms) * MS, (t_ms + step_ms + batch_ms) * MS))
+        t_ms += step_ms + batch_ms
+    found = took(Span(19, 23), meters={"GPU-a": meter()}, ranks=(rank(0, "GPU-a"), slow))
+    assert (found.duration_ns, found.delay_ns) == (270 * MS, 40 * MS)
+    assert took(Span(2, 12), meters={"GPU-a": meter()}, ranks=(slow,)).delay_ns == 0
+
+
 def test_what_may_still_come_is_awaited_and_what_does_not_is_missing() -> None:
     meters = {"GPU-a": meter(changes=8)}
     short, whole = rank(1, "GPU-a", steps=12), rank(0, "GPU-a")

@@ -1,0 +1,66 @@
+"""Visits without the noise of a busy host: as if every step had been delayed by the same time. Pure.
+
+Other processes take the processor from a training that should launch its next kernels. The GPU idles then.
+Such delays differ by more between two visits than limits do, and have nothing to do with the limit. They are
+seen: among the steps of a block, some were quick. So time and energy of a step are fitted, within limits:
+
+    time = time at the limit + a d        d: delay of a step, off the quickest of its block
+    energy = energy at the limit + b d    b: draw of GPUs that idle
+
+and blocks are brought to the mean delay of all. Costs at that delay have the same order as those measured for
+long. This is done only where delays explain nearly all differences between blocks of a limit, and GPUs drew
+little during them. Batches of unlike lengths fail the first, long steps of the GPU the second.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from analyzers.power_limit.curve_fit.visits import Visit
+from analyzers.power_limit.selectors import Trial
+
+LEAST_BLOCKS = 6
+"""Fewer may agree with the fit by chance."""
+EXPLAINED = 0.8
+"""Share of the variance of time that delays explain, at least."""
+IDLE = 0.55
+"""Share of the mean power that GPUs draw in a delay, at most."""
+
+
+def delay_ns(steps_ns: Iterable[int]) -> int:
+    """Return how much longer some steps took than if all had been as quick as the quickest."""
+    known = list(steps_ns)
+    return sum(known) - len(known) * min(known, default=0)
+
+
+def evenly_delayed(visits: Sequence[Visit]) -> list[Visit]:
+    """Return visits as if each of their steps had been delayed by the mean time, where that is clear."""
+    blocks = [block for visit in visits for block in visit.blocks]
+    if len(blocks) < LEAST_BLOCKS or not any(block.delay_ns for block in blocks):
+        return list(visits)
+    steps = np.array([block.steps for block in blocks], dtype=float)
+    sums = np.array([(block.delay_ns, block.duration_ns, block.energy_mj) for block in blocks]).T
+    off = sums / steps
+    for limit_mw in {block.limit_mw for block in blocks}:
+        same = [block.limit_mw == limit_mw for block in blocks]
+        off[:, same] -= sums[:, same].sum(axis=1, keepdims=True) / steps[same].sum()
+    products = (off * steps) @ off.T
+    of_delay, of_time = products[0, 0], products[1, 1]
+    if of_delay <= 0 or products[0, 1] ** 2 < EXPLAINED * of_delay * of_time:
+        return list(visits)
+    longer, idle = products[0, 1] / of_delay, products[0, 2] / of_delay
+    delay, duration, energy = sums.sum(axis=1)
+    if not 0 <= idle * duration < IDLE * energy:
+        return list(visits)
+    mean = delay / steps.sum()
+
+    def even(block: Trial) -> Trial:
+        more = block.delay_ns - mean * block.steps
+        return replace(
+            block,
+            energy_mj=max(1, round(block.energy_mj - idle * more)),
+            duration_ns=max(1, round(block.duration_ns - longer * more)),
+        )
+
+    return [replace(visit, blocks=tuple(map(even, visit.blocks))) for visit in visits]
