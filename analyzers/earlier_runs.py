@@ -9,6 +9,7 @@ from analyzers.archive.store import Store
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_TRIES, Known
 from analyzers.dispatch.pending import Pending
+from analyzers.fleet.ownership import MAX_NAMES
 from analyzers.interpreter import Interpreter
 from analyzers.measurement.counter_kind import known_counters
 from analyzers.power_limit import profiles, selectors
@@ -56,11 +57,18 @@ def interpreter_of(archive: Store, settings: Settings, sessions: Sequence[str] |
         StorageError: the archive cannot be read.
     """
     selector = selectors.parse(settings.select)
+    jobs, runs, hosts = archive.owners(MAX_NAMES)
     return Interpreter(
         RunSettings.of(settings, selector, archive.starts),
         remembered(archive, sessions),
         policy=(settings.policy, registry.parse(settings.policy)),
-        jobs=Known(*archive.known_jobs(MAX_TRIES), archive.job_owners(), frozenset(settings.shared_jobs)),
+        jobs=Known(
+            *archive.known_jobs(MAX_TRIES),
+            jobs,
+            frozenset(settings.shared_jobs),
+            run_owners=runs,
+            hosts=hosts,
+        ),
         began_under=settings_of_begun(archive, settings, selector, sessions),
         pending=Pending(),
     )

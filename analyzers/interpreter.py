@@ -152,6 +152,8 @@ class Interpreter:
             known=self._known,
             began_under=began_under or {},
             shared_jobs=(jobs or Known()).shared,
+            run_owners=(jobs or Known()).run_owners,
+            hosts=(jobs or Known()).hosts,
             earlier=() if memory is None else memory.uses,
         )
         self._lay_routes(settings.timeout_ns)
@@ -253,7 +255,7 @@ class Interpreter:
         if not (isinstance(body, Events) and any(isinstance(i, ApplyControl) for i in result.instructions)):
             # else with the next frame: a command does not wait for the fit of a second's steps
             result |= self._windows.handle(frame, body, self._now_ns, hurried=hurried)
-        forecast = partial(self._forecasts.handle, body, result.rows)
+        forecast = partial(self._forecasts.handle, frame.host, body, result.rows)
         result |= self._attempts.make(frame, "forecasts", self._now_ns, forecast)
         if result is NOTHING and not self._enforcer.active:
             return result

@@ -19,6 +19,8 @@ import pyarrow as pa
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.opening import Reader
 from analyzers.archive.snapshot import opened_as
+from analyzers.batch_size.history import Known
+from analyzers.fleet.ownership import MAX_NAMES
 from analyzers.interpreter import Calibrated, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import profiler, selectors
@@ -117,6 +119,7 @@ def interpret(
     gains: Mapping[str, Gain],
     recalled: Mapping[tuple[str, int], RecallRow] | None = None,
     plans: Mapping[str, RunSettings] | None = None,
+    known: Known | None = None,
 ) -> Replayed:
     """Let the machines hear frames again, in the order given; keep what they derive of runs and limits.
 
@@ -127,8 +130,10 @@ def interpret(
         recalled: what runs remembered then, by session of their lead and round: that may be from before these
             frames, from under another plan, or forgotten since.
         plans: by session, those under which runs began; ``plan`` if not given.
+        known: to whom jobs and runs belong.
     """
-    interpreter, replayed = Interpreter(plan, Memory(recalled=recalled or {}), began_under=plans), Replayed()
+    memory, replayed = Memory(recalled=recalled or {}), Replayed()
+    interpreter = Interpreter(plan, memory, jobs=known, began_under=plans)
     interpreter.handle(Calibrated(gains), 0)
     for frame, body in frames:
         replayed.frames += 1
@@ -346,9 +351,11 @@ def replay(
             for start, then in archive.settings_then({each.start for each in begun}).items()
         }
         of_session = {each.session: plans[each.start] for each in begun if each.start in plans}
+        jobs, runs, _ = archive.owners(MAX_NAMES)
+        known = Known((), (), jobs, frozenset(settings.shared_jobs), runs)
         frames, again, found, chosen = 0, list[DecisionRow](), list[Difference](), list[OtherChoice]()
         for of_site, of_run in _by_site({each.run: of_session.get(each.session) for each in begun}).items():
-            replayed = interpret(watch(archive.stored_frames()), of_site, gains, recalled, of_session)
+            replayed = interpret(watch(archive.stored_frames()), of_site, gains, recalled, of_session, known)
             frames = replayed.frames
             mine = [row for row in replayed.decisions.values() if row.run in of_run]
             again += mine

@@ -34,7 +34,7 @@ from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
-from zeus_stream.protocol.fields import BUDGET
+from zeus_stream.protocol.fields import BUDGET, names_of_run
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import Lost, RunAdmitted, SessionEnded
 from zeus_stream.protocol.queries import No
@@ -120,7 +120,9 @@ class Intake:
         """Return why a run may not command a device, or None."""
         if run.startswith(BUDGET):
             return None  # who may command at all may hold a budget
-        of_run = [session for session in self._sessions.values() if session.run == run and not session.over]
+        of_run = [
+            session for session in self._sessions.values() if not session.over and run in _names(session)
+        ]
         if any(gpu in session.gpus and session.may_command for session in of_run):
             return None
         if not of_run:
@@ -191,7 +193,7 @@ class Intake:
                 self._guards.use(resolve(session.asked_gpus, self._guards.descriptions)[0])
                 self._attend(session, tasks)
             if session.over and not before.over:
-                self._end_run(session.run)
+                self._end_run(session)
         gather_ms = self._pace.gather_ns(monotonic_ns()) // 1_000_000
         self._channel.send(sender, codec.encode(Ack(session.session, session.next_sequence, gather_ms)))
 
@@ -292,13 +294,14 @@ class Intake:
         self._journal.say(SessionEnded(ended_ns, name, f"process {session.pid} has ended"))
         session = self._sessions[name] = self._placed(session)
         self._journal.remember(_memory(session))
-        self._end_run(session.run, known=was_over)
+        self._end_run(session, known=was_over)
 
-    def _end_run(self, run: str, *, known: bool = False) -> None:
-        if all(session.over for session in self._sessions.values() if session.run == run):
-            self._guards.run_gone(run)
-            if not known:
-                self._run_ended()
+    def _end_run(self, ended: Session, *, known: bool = False) -> None:
+        of_run = [each for each in self._sessions.values() if each.run == ended.run and not each.over]
+        for name in _names(ended).difference(*map(_names, of_run)):
+            self._guards.run_gone(name)
+        if not of_run and not known:
+            self._run_ended()
 
     # ---- questions -------------------------------------------------------------------------------------
 
@@ -327,6 +330,10 @@ def _only(parts: list[bytes]) -> bytes:
     if len(parts) != 1:
         raise MalformedError(f"message: could not be read: {len(parts)} parts, 1 is taken.")
     return parts[0]
+
+
+def _names(session: Session) -> frozenset[str]:
+    return names_of_run(session.run, session.session, session.uid)
 
 
 def _memory(session: Session) -> SessionMemory:

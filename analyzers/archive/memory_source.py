@@ -117,14 +117,22 @@ class MemorySource(ReplaySource):
             ).fetchall()
         return tuple(as_row(JobRow, row) for row in jobs), tuple(as_row(TryRow, row) for row in tries)
 
-    def job_owners(self) -> dict[str, int]:
-        """Return, by job that recurs, the user whose try was its first, where that is known."""
+    def owners(self, most: int) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
+        """Return the users of jobs and of runs and the hosts of sessions, where known; the latest last."""
+        users = (
+            "SELECT name, arg_min(uid, began_wall_ns), max(began_wall_ns) AS latest FROM ({}) JOIN runs"
+            " USING (session) WHERE uid IS NOT NULL GROUP BY name"
+        )
+        jobs = users.format("SELECT job AS name, session FROM runs UNION SELECT job, session FROM tries")
+        runs = users.format("SELECT run AS name, session FROM runs")
+        hosts = "SELECT session, host, began_wall_ns AS latest FROM runs"
         with self.cursor() as cursor:
-            rows = cursor.execute(
-                "SELECT tries.job, arg_min(runs.uid, tries.number) FROM tries JOIN runs USING (session)"
-                " WHERE runs.uid IS NOT NULL GROUP BY tries.job"
-            ).fetchall()
-        return dict(rows)
+            found = (
+                [row[:2] for row in cursor.execute(f"{sql} ORDER BY latest DESC LIMIT {most}").fetchall()]
+                for sql in (jobs, runs, hosts)
+            )
+            of_jobs, of_runs, of_sessions = (dict(reversed(rows)) for rows in found)
+        return of_jobs, of_runs, of_sessions
 
     def earlier_uses(self, sessions: Sequence[str]) -> list[EarlierUse]:
         """Return the uses of GPUs that ended after the first of these sessions of their host began.

@@ -136,8 +136,8 @@ class Store(Protocol):
     def known_jobs(self, most_tries: int) -> tuple[tuple[JobRow, ...], tuple[TryRow, ...]]:
         """Return the latest version of every job that recurs, and its latest tries of all versions."""
 
-    def job_owners(self) -> dict[str, int]:
-        """Return, by job that recurs, the user whose try was its first, where that is known."""
+    def owners(self, most: int) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
+        """Return the users of jobs and of runs and the hosts of sessions, where known; the latest last."""
 
     def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
         """Return the sessions whose beginning is in `to_replay`, or may come again from a collector's log."""

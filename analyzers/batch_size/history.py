@@ -33,9 +33,13 @@ class Known:
     tries: tuple[TryRow, ...] = ()
     """The latest of each, of whatever version; ascending by number."""
     owners: Mapping[str, int] = field(default_factory=dict)
-    """By job, the user whose try was its first."""
+    """By job, the user whose run was its first."""
     shared: frozenset[str] = frozenset()
     """Jobs that an administrator shares among users."""
+    run_owners: Mapping[str, int] = field(default_factory=dict)
+    """By run, its user."""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """By session, its host."""
 
 
 @dataclass(slots=True, kw_only=True)

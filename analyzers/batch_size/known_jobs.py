@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from analyzers.batch_size.followed_try import meaning
 from analyzers.batch_size.history import Known, Learned, by_job
+from analyzers.fleet.ownership import Owners, name_of
 from analyzers.results.rows import JobRow, TryRow
 from zeus_stream.protocol.events import TryWanted
 from zeus_stream.records import record
@@ -13,8 +14,6 @@ MAX_JOBS = 10_000
 """Remembered; the oldest go."""
 MAX_RECORDED = 10_000
 """Tries that a session may ask for again; the oldest go."""
-MAX_NAMESAKES = 3
-"""Names that are tried for a job whose name belongs to another user."""
 
 
 @record
@@ -22,7 +21,6 @@ class OpenJobs:
     """The known tries of jobs that open runs are about."""
 
     jobs: Mapping[str, Learned]
-    owners: Mapping[str, int]
     recorded: Mapping[tuple[str, int], TryRow]
     """By session and attempt."""
     orphans: Mapping[str, set[int]]
@@ -34,7 +32,7 @@ class KnownJobs:
 
     def __init__(self, known: Known) -> None:
         self._jobs = by_job(known)
-        self._owners = dict(known.owners)
+        self._owners = Owners(known.owners)
         self._shared = known.shared
         self._recorded = {(row.session, row.attempt): row for row in known.tries}
         self._orphans: dict[str, set[int]] = {}
@@ -48,7 +46,6 @@ class KnownJobs:
         known = {job: self._jobs[job] for job in sorted(jobs) if job in self._jobs}
         return OpenJobs(
             jobs={job: replace(learned, state=None) for job, learned in known.items()},
-            owners={job: self._owners[job] for job in jobs if job in self._owners},
             recorded={key: row for key, row in self._recorded.items() if row.job in known},
             orphans={job: self._orphans[job] for job in jobs if job in self._orphans},
         )
@@ -65,7 +62,6 @@ class KnownJobs:
             if job in then.orphans:
                 self._orphans[job] = then.orphans[job]
             self._recorded |= {key: row for key, row in then.recorded.items() if row.job == job}
-        self._owners |= then.owners
 
     def name_of(self, job: str, uid: int | None) -> str:
         """Return the name under which a user's job is known: a job belongs to the user who named it first.
@@ -74,13 +70,7 @@ class KnownJobs:
             job: as its script names it.
             uid: of the user; None: it is not known, so the job is any user's.
         """
-        if uid is None or job in self._shared:
-            return job
-        for _ in range(MAX_NAMESAKES):
-            if self._owners.setdefault(job, uid) == uid:
-                break
-            job = f"{job[:180]} (user {uid})"
-        return job
+        return job if uid is None or job in self._shared else name_of(self._owners, job, uid)
 
     def __getitem__(self, job: str) -> Learned:
         return self._jobs[job]

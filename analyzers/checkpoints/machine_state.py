@@ -29,7 +29,7 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "_gpus": ("gains",),
     "_forecasts": (),
     "_pipelines": ("_settings",),
-    "_sessions": ("_settings", "_began_under", "_earlier"),
+    "_sessions": ("_settings", "_began_under", "_earlier", "_run_owners", "_hosts"),
     "_attempts": (),
     "_windows": ("_timeout_ns",),
     "_readings": (),

@@ -104,11 +104,12 @@ class Session:
         inner = next(reversed(self.named.values())) if self.named else ""
         return f"{self.started.job}/{inner}/{self.loop}"
 
-    def same_process(self, host: str, started: RunStarted) -> bool:
-        """Return True if a session that starts with this event belongs to this session's process."""
+    def same_process(self, host: str, uid: int | None, started: RunStarted) -> bool:
+        """Return True if a session of a user that starts with this event belongs to this one's process."""
         mine = self.started
-        return (self.host, mine.boot_id, mine.pid, mine.t_ns) == (
+        return (self.host, self.uid, mine.boot_id, mine.pid, mine.t_ns) == (
             host,
+            uid,
             started.boot_id,
             started.pid,
             started.t_ns,

@@ -13,6 +13,7 @@ from analyzers.power_limit.profiler import (
     State,
     Warming,
 )
+from zeus_stream.protocol.fields import MOST_COUNT
 from zeus_stream.protocol.snapshots import Phase
 from zeus_stream.records import record
 
@@ -62,7 +63,7 @@ def progress(state: State | None, plan: Plan | None) -> SearchProgress:
     limit_mw = state.phase.limit_mw
     others = {trial.limit_mw for trial in state.trials} - {limit_mw}
     wanted = plan.profile_steps if plan.goal is None else BLOCKS * BLOCK_STEPS
-    done = _steps(state)
+    done = min(_steps(state), MOST_COUNT)  # a script may number its steps as it likes
     return SearchProgress(
         phase="measuring",
         limit_mw=limit_mw,

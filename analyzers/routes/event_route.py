@@ -68,9 +68,8 @@ class EventRoute:
     def handle(self, frame: Frame, body: Events, now: Clocks) -> Result:
         """Take in the events of one session."""
         host, result = frame.host, NOTHING
-        known = self._sessions.of.get(body.session)
-        if known is not None and known.host != host:
-            return rows_only(self._gpus.objection(host, f"session {body.session}", known.host, "events", now))
+        if (owner := self._sessions.host_of(body.session, host)) != host:
+            return rows_only(self._gpus.objection(host, f"session {body.session}", owner, "events", now))
         events, kinds = cast("Sequence[Event]", body.events), set(map(type, body.events))
         if Unknown in kinds:
             events = [event for event in body.events if not isinstance(event, Unknown)]

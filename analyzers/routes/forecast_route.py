@@ -40,10 +40,10 @@ class ForecastRoute:
         self._fleet = fleet
         self._runs: dict[str, _Followed] = {}
 
-    def handle(self, body: Body, rows: Iterable[Derived]) -> Result:
+    def handle(self, host: str, body: Body, rows: Iterable[Derived]) -> Result:
         """Take in the plans in a frame, and the windows that were measured after it. Return forecasts."""
         if isinstance(body, Events):
-            self._plan(body)
+            self._plan(host, body)
         if not self._runs:
             return NOTHING
         made = []
@@ -56,12 +56,12 @@ class ForecastRoute:
         self._runs = {run: each for run, each in self._runs.items() if run in self._sessions.runs}
         return rows_only(made) if made else NOTHING
 
-    def _plan(self, body: Events) -> None:
+    def _plan(self, host: str, body: Events) -> None:
         for event in body.events:
             if type(event) is not RunPlanned:
                 continue
             session = self._sessions.of.get(body.session)
-            if session is not None and session.ended is None:
+            if session is not None and session.host == host and session.ended is None:
                 run = session.started.run
                 followed = self._runs.setdefault(run, _Followed(RunForecast(run=run)))
                 followed.forecast.plan(event.epochs, event.steps)

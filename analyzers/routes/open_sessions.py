@@ -10,7 +10,7 @@ from analyzers.batch_size import job_events
 from analyzers.batch_size.tracker import Jobs
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet, Use
-from analyzers.fleet.part_names import are_of_one_run, part_name
+from analyzers.fleet.ownership import Owners, name_of
 from analyzers.fleet.session import Session
 from analyzers.measurement.marks.cuts import StepMarks
 from analyzers.measurement.marks.plain_steps import PlainSteps
@@ -26,7 +26,7 @@ from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
 from analyzers.routes.followed_gpus import FollowedGpus
 from zeus_stream.protocol.events import RunStarted
-from zeus_stream.protocol.fields import of_host
+from zeus_stream.protocol.fields import are_of_one_run, of_host, part_name
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import RunAdmitted
 
@@ -60,6 +60,8 @@ class OpenSessions:
         known: KnownProfiles,
         began_under: Mapping[str, RunSettings],
         shared_jobs: Collection[str],
+        run_owners: Mapping[str, int],
+        hosts: Mapping[str, str],
         earlier: Iterable[EarlierUse] = (),
     ) -> None:
         """Begin with none.
@@ -76,6 +78,8 @@ class OpenSessions:
             known: profiles of earlier runs.
             began_under: by session, the settings of runs that began under an earlier analyzer.
             shared_jobs: names of jobs whose runs are every user's.
+            run_owners: by run of earlier starts, its user.
+            hosts: by session of earlier starts, its host.
             earlier: uses that were over when the analyzer started.
         """
         self.of: dict[str, Session] = {}
@@ -95,6 +99,8 @@ class OpenSessions:
         self._known = known
         self._began_under = began_under
         self._shared_jobs = shared_jobs
+        self._run_owners = Owners(run_owners)
+        self._hosts = Owners(hosts)
         self._earlier: defaultdict[str, list[EarlierUse]] = defaultdict(list)
         """By host."""
         for use in earlier:
@@ -110,6 +116,11 @@ class OpenSessions:
             return False
         _remember(self._unknown, session, None)
         return True
+
+    def host_of(self, session: str, host: str) -> str:
+        """Return the host of a session, followed or over; it is this one's if no other had it."""
+        known = self.of.get(session)
+        return known.host if known else self._hosts.owner(session, host)
 
     # ---- who uses what
 
@@ -157,7 +168,7 @@ class OpenSessions:
             return rows_only([GapRow(host, "events", started.t_ns, 1, reason)])
         living = [session for session in self.of.values() if session.ended is None]
         # A publisher whose collector lost its log goes on in a session that begins as the last did.
-        before = next((each for each in living if each.same_process(host, started)), None)
+        before = next((each for each in living if each.same_process(host, body.uid, started)), None)
         started, barred = (
             (before.started, before.barred) if before else self._named_apart(host, body, started, living)
         )
@@ -191,14 +202,14 @@ class OpenSessions:
         """Return the beginning of a session whose run and rank another process is already, under a name of
         its own, and why it may not command; as it is and None if there is no other.
 
-        A run belongs to its user, on all hosts: that of another user has a name of its own, unless its job
-        is shared. A second session of a script's process, or of a process that it started, is a part of the
-        run: it has a name of its own, is no other run to its GPUs, and may command while the run does not.
-        So the search follows the session whose steps began first.
+        A job and a run belong to their user, on all hosts: that of another user has a name of its own,
+        unless the job is shared. A second session of a script's process, or of a process that it started,
+        is a part of the run: it has a name of its own, is no other run to its GPUs, and may command while
+        the run does not. So the search follows the session whose steps began first.
         """
-        users = {other.uid for other in living if other.started.run == started.run} - {None, body.uid}
-        if body.uid is not None and users and started.job not in self._shared_jobs:
-            started = replace(started, run=f"{started.run[:180]} (user {body.uid})")
+        if body.uid is not None and started.job not in self._shared_jobs:
+            job = self._jobs.known.name_of(started.job, body.uid)
+            started = replace(started, job=job, run=name_of(self._run_owners, started.run, body.uid))
         run, rank = started.run, started.rank
         if all((other.started.run, other.started.rank) != (run, rank) for other in living):
             return started, None

@@ -8,7 +8,6 @@ from operator import attrgetter
 from analyzers.batch_size import job_events
 from analyzers.batch_size.tracker import Jobs
 from analyzers.fleet.fleet import Clocks, Fleet
-from analyzers.fleet.part_names import are_of_one_run
 from analyzers.fleet.questions import Questions, answer_of
 from analyzers.fleet.session import Session
 from analyzers.measurement.energy import Meter
@@ -20,6 +19,7 @@ from analyzers.results.windows.step_columns import StepColumns
 from analyzers.routes.attempts import Attempts
 from analyzers.routes.open_sessions import OpenSessions
 from analyzers.routes.step_route import FEW, StepRoute
+from zeus_stream.protocol.fields import are_of_one_run
 from zeus_stream.protocol.frames import Body, Events, Frame
 
 LOOK_NS, LOOK_MORE_NS, LOOK_SELDOM_NS = 20_000_000, 200_000, 1_000_000_000

@@ -444,6 +444,21 @@ async def test_a_run_is_told_its_gpus_by_uuid_and_whether_it_may_command(zeus_di
     assert "index:9" in word.reason
 
 
+@pytest.mark.parametrize("name", ["r (user {})", "r (part s)", "r (user {}) (part s)"])
+async def test_a_run_is_commanded_by_the_names_that_an_analyzer_makes_of_its_own(
+    zeus_dir: Path, name: str
+) -> None:
+    bus = ArithmeticBus(1)
+    async with collector(bus, zeus_dir, 1) as client:
+        await client.start_run()
+        assert (await client.set("c", 200, run="r (user 12345)")).cause == "ownership"
+        applied = await client.set("d", 250, run=name.format(os.geteuid()))
+        assert isinstance(applied, ControlApplied)
+        await client.say("s", 1, RunEnded(2))
+        await client.wait_for(ControlLeaseEnded)
+        assert bus.devices[0].requested_mw == FOUND_MW
+
+
 async def test_malformed_messages_are_counted_named_once_and_hurt_nobody(zeus_dir: Path) -> None:
     async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
         for junk in (

@@ -13,7 +13,7 @@ from random import Random
 
 SEEDS = 500
 WORLDS_SHARE = 0.3
-"""Of the time: recorded worlds with other values in them; the rest is for the decoders."""
+"""Of the time: recorded worlds with other values in them, or with a neighbour; the rest: decoders."""
 
 
 def guided(seconds: int, seed: int) -> None:
@@ -32,20 +32,26 @@ def guided(seconds: int, seed: int) -> None:
 
 
 def worlds(seconds: float, seed: int) -> None:
-    """Play recorded worlds with other values in them. Raises AssertionError if one cannot be interpreted."""
-    from tests.fuzz import extremes, targets
+    """Play recorded worlds with other values in them, and with a neighbour.
+
+    Raises AssertionError if one cannot be interpreted, or a neighbour changes what is not its own.
+    """
+    from tests.fuzz import extremes, neighbours, targets
 
     deadline, count = time.monotonic() + seconds, 0
     while time.monotonic() < deadline:
         with tempfile.TemporaryDirectory(prefix="zs-extremes-") as directory:
             try:
                 failed = [*targets.interpret(seed + count), *extremes.play(seed + count, Path(directory))]
+                failed += [
+                    wrong for kind in neighbours.KINDS for wrong in neighbours.play(seed + count, kind)
+                ]
             except Exception:
                 print(f"world {seed + count}", file=sys.stderr)
                 raise
         assert not failed, f"world {seed + count}: {failed}"
         count += 1
-    print(f"{2 * count} worlds in {seconds:.0f} s, none failed")
+    print(f"{(2 + len(neighbours.KINDS)) * count} worlds in {seconds:.0f} s, none failed")
 
 
 def mutated(seconds: int, seed: int) -> None:

@@ -56,6 +56,39 @@ def of_host(gpu: Gpu) -> bool:
     return gpu.startswith(("CPU-", "DRAM-"))
 
 
+_KEPT_OF_USER, _KEPT_OF_PART = 180, 170
+"""Characters of a name that stay in one made of it."""
+
+
+def user_name(name: str, uid: int) -> str:
+    """Return the name of a user's job or run whose own name belongs to another user."""
+    return f"{name[:_KEPT_OF_USER]} (user {uid})"
+
+
+def part_name(run: str, session: str) -> str:
+    """Return the name of a part of a run: a session beside the one that has the run's own name."""
+    return f"{run[:_KEPT_OF_PART]} (part {session[:8]})"
+
+
+def are_of_one_run(run: str, other: str) -> bool:
+    """Tell whether two names are those of one run: the same, or of a run and its part, or of two parts."""
+    if run == other:
+        return True
+    (one, first), (another, second) = _split(run), _split(other)
+    return bool(first or second) and one[:_KEPT_OF_PART] == another[:_KEPT_OF_PART]
+
+
+def _split(run: str) -> tuple[str, str]:
+    whole, mark, session = run.rpartition(" (part ")
+    return (whole, session) if mark else (run, "")
+
+
+def names_of_run(run: str, session: str, uid: int | None) -> frozenset[str]:
+    """Return the names that an analyzer may give to the run of a session, and name in its commands."""
+    whole = {run} if uid is None else {run, user_name(run, uid)}
+    return frozenset(whole | {part_name(each, session) for each in whole})
+
+
 @record
 class Unknown:
     """A kind this version does not know, from a newer sender: counted, never an error."""

@@ -180,9 +180,9 @@ class StoreClient:
         value: tuple[tuple[JobRow, ...], tuple[TryRow, ...]] = self._call("known_jobs", most_tries)
         return value
 
-    def job_owners(self) -> dict[str, int]:
-        """Return the users to whom jobs belong; see `Archive.job_owners`."""
-        value: dict[str, int] = self._call("job_owners")
+    def owners(self, most: int) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
+        """Return to whom jobs, runs and sessions belong; see `Archive.owners`."""
+        value: tuple[dict[str, int], dict[str, int], dict[str, str]] = self._call("owners", most)
         return value
 
     def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:

@@ -15,6 +15,10 @@ from typing import Any
 from zeus_stream.errors import RefusedError
 
 CURE = "Ask one SELECT (FROM, WITH), EXPLAIN, DESCRIBE, SHOW or SUMMARIZE."
+PIVOT_CURE = (
+    "Name its values, as in PIVOT windows ON kind IN ('step', 'epoch') USING sum(energy_j), or ask for"
+    " sum(energy_j) FILTER (WHERE kind = 'step')."
+)
 
 
 def _words(text: str) -> frozenset[str]:
@@ -95,6 +99,8 @@ def _kind(connection: Any, sql: str) -> str:
     except ValueError:
         raise _refusal("this statement is not allowed, the archive is only read here") from None
     match kinds:
+        case ["MULTI"]:  # DuckDB makes several statements of it, and says of none what stands in its tree
+            raise _refusal("a PIVOT whose values are not named creates a type first", PIVOT_CURE)
         case [kind]:
             return kind
         case []:
@@ -141,5 +147,5 @@ def _check_part(part: dict[str, Any]) -> None:
             raise _refusal(f"{name} is not allowed here")
 
 
-def _refusal(why: str) -> RefusedError:
-    return RefusedError(f"query: could not be answered: {why}. {CURE}")
+def _refusal(why: str, cure: str = CURE) -> RefusedError:
+    return RefusedError(f"query: could not be answered: {why}. {cure}")

@@ -5,12 +5,12 @@ from statistics import median
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet
-from analyzers.fleet.part_names import are_of_one_run
 from analyzers.fleet.session import Session, Span
 from analyzers.power_limit import levels, profiler
 from analyzers.power_limit.levels import Level
 from analyzers.power_limit.profiler import StepBegan
 from analyzers.power_limit.run_settings import RunSettings
+from zeus_stream.protocol.fields import are_of_one_run
 
 RESTORING_NS = 200_000_000
 """From when a collector restores a limit until it notes that the lease has ended, at the most."""

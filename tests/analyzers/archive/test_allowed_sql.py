@@ -1,6 +1,7 @@
 """A query only reads: nothing in the archive's directory changes, whatever is asked."""
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,25 @@ def test_a_query_that_only_reads_is_answered(archive: StoreClient, sql: str) -> 
     queries = Queries(archive, SETTINGS)
     queries.answer(Query(sql, 10, 5000))
     queries.stop()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "PIVOT windows ON kind USING sum(energy_j)",
+        "EXPLAIN PIVOT windows ON kind USING sum(energy_j)",
+        "WITH x AS (PIVOT windows ON kind IN (SELECT kind FROM windows) USING sum(energy_j)) FROM x",
+        "FROM (PIVOT (FROM windows) ON kind USING sum(energy_j) GROUP BY run)",
+    ],
+)
+def test_a_pivot_that_would_create_a_type_is_refused_with_what_is_answered(sql: str) -> None:
+    connection = duckdb.connect(":memory:", config={"threads": 1})
+    with pytest.raises(RefusedError, match="a PIVOT whose values are not named creates a type first") as why:
+        allowed_sql.checked(connection, sql)
+    pivot, filtered = re.search(r"as in (PIVOT .*), or ask for (.*)\.", str(why.value)).groups()  # type: ignore[union-attr]  # it is there
+    connection.execute("CREATE TABLE windows (run VARCHAR, kind VARCHAR, energy_j DOUBLE)")
+    for instead in (pivot, f"FROM windows SELECT {filtered}"):
+        connection.execute(allowed_sql.checked(connection, instead))
 
 
 def test_every_volatile_function_of_this_duckdb_is_classified() -> None:

@@ -28,11 +28,6 @@ def of_user(frames: Iterable[tuple[Frame, Body]], uid: int) -> Stream:
     return [(frame, replace(body, uid=uid) if isinstance(body, Events) else body) for frame, body in frames]
 
 
-def elsewhere(event: Event | Unknown) -> Event | Unknown:
-    """Return an event as another process has it."""
-    return replace(event, pid=event.pid + 1) if isinstance(event, RunStarted) else event
-
-
 @pytest.fixture(scope="module")
 def annas() -> Stream:
     return of_user(training(), ANNA)
@@ -70,7 +65,12 @@ def test_a_shared_job_is_every_user_s(annas: Stream) -> None:
         pytest.param("nightly", OTTO, "nightly (user 1002)", id="another user's"),
         pytest.param("nightly", None, "nightly", id="whose it is is not known"),
         pytest.param("new", OTTO, "new", id="nobody's yet"),
-        pytest.param("taken", OTTO, "taken (user 1002) (user 1002)", id="a name taken in advance"),
+        pytest.param(
+            "taken",
+            OTTO,
+            "taken (user 1002)",
+            id="another user's, in which a third has taken the name in advance",
+        ),
     ],
 )
 def test_the_name_of_a_user_s_job(job: str, uid: int | None, name: str) -> None:
@@ -83,18 +83,24 @@ def test_the_archive_knows_whose_a_job_is(tmp_path: Path, annas: Stream) -> None
     with_uid = replace(RUN, session=tried.session, uid=ANNA)
     archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     try:
-        assert archive.job_owners() == {}
+        assert archive.owners(10) == ({}, {}, {})
         archive.put_rows([with_uid, tried], {}, replaying=True)
-        assert archive.job_owners() == {"nightly": ANNA}
+        other = replace(with_uid, session="otto", uid=OTTO, began_wall_ns=with_uid.began_wall_ns + 1)
+        archive.put_rows([other], {}, replaying=True)
+        jobs, runs, hosts = archive.owners(10)
+        assert jobs == {"nightly": ANNA, with_uid.job: ANNA}
+        assert runs == {with_uid.run: ANNA}
+        assert hosts == {tried.session: with_uid.host, "otto": with_uid.host}
+        assert archive.owners(1)[2] == {"otto": with_uid.host}
     finally:
         archive.close()
 
 
 def test_a_run_of_another_user_on_the_same_host_is_a_run_of_its_own(annas: Stream) -> None:
-    """It begins while the first goes on, as its rank 1 might."""
+    """It begins while the first goes on, as its rank 1 might, with the first's own words."""
     middle = len(annas) // 2
     other = [
-        (frame, replace(body, session="otto", uid=OTTO, events=tuple(map(elsewhere, body.events))))
+        (frame, replace(body, session="otto", uid=OTTO))
         for frame, body in annas[:middle]
         if isinstance(body, Events)
     ]
@@ -111,7 +117,7 @@ def test_a_run_of_another_user_on_another_host_is_a_run_of_its_own(annas: Stream
     other = [
         (
             replace(frame, host="elsewhere", log_id="another"),
-            replace(body, session="otto", uid=OTTO, events=tuple(map(elsewhere, body.events))),
+            replace(body, session="otto", uid=OTTO),
         )
         for frame, body in annas[:middle]
         if isinstance(body, Events)
@@ -120,6 +126,23 @@ def test_a_run_of_another_user_on_another_host_is_a_run_of_its_own(annas: Stream
     heard = Heard(Turns(), known).hear(annas[:middle]).hear(other)
     runs = {row.run for row in heard.outputs if isinstance(row, RunRow) and row.session == "otto"}
     assert {name.startswith("run (user 1002)") for name in runs} == {not shared}
+
+
+def test_a_run_of_another_user_that_begins_when_the_first_is_over_is_a_run_of_its_own(annas: Stream) -> None:
+    other = again(of_user(annas, OTTO), 1)
+    named = [
+        (frame, replace(body, events=tuple(map(_of_the_same_name, body.events))))
+        if isinstance(body, Events)
+        else (frame, body)
+        for frame, body in other
+    ]
+    runs = [row for row in Heard(Turns()).hear(annas).hear(named).outputs if isinstance(row, RunRow)]
+    names = {(row.uid, row.run, row.job) for row in runs}
+    assert names == {(ANNA, "run", "job"), (OTTO, "run (user 1002)", "job (user 1002)")}
+
+
+def _of_the_same_name(event: Event | Unknown) -> Event | Unknown:
+    return replace(event, run="run") if isinstance(event, RunStarted) else event
 
 
 def _job_of(stream: Stream) -> str:

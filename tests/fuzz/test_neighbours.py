@@ -1,0 +1,14 @@
+"""Worlds with a neighbour, a few of each kind. `make fuzz` goes on where this ends."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz import neighbours
+
+
+@pytest.mark.parametrize("kind", neighbours.KINDS)
+@settings(deadline=None, max_examples=5)
+@given(seed=st.integers(0, 2**32))
+def test_what_is_ours_is_the_same_as_without_a_neighbour(kind: neighbours.Kind, seed: int) -> None:
+    assert neighbours.play(seed, kind) == []
