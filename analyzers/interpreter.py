@@ -151,9 +151,7 @@ class Interpreter:
             settings=settings,
             known=self._known,
             began_under=began_under or {},
-            shared_jobs=(jobs or Known()).shared,
-            run_owners=(jobs or Known()).run_owners,
-            hosts=(jobs or Known()).hosts,
+            names=jobs or Known(),
             earlier=() if memory is None else memory.uses,
         )
         self._lay_routes(settings.timeout_ns)

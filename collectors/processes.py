@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 
+PROC = Path("/proc")
 MAX_DEPTH = 64
 """Ancestors looked at."""
 FULL_S = 1.0
@@ -18,12 +19,12 @@ def sees_all_processes() -> bool:
     return Path("/proc/self/ns/pid").stat().st_ino == _INITIAL_PID_NAMESPACE
 
 
-def start_ticks(pid: int) -> int | None:
+def start_ticks(pid: int, proc: Path = PROC) -> int | None:
     """Return when a process started (clock ticks since boot), which tells it from a later one of its pid.
 
     None: there is no such process, or it cannot be seen.
     """
-    fields = _stat(pid)
+    fields = _stat(pid, proc)
     return None if fields is None else int(fields[19])
 
 
@@ -33,7 +34,7 @@ def uptime_ticks() -> int:
     return int(float(seconds) * os.sysconf("SC_CLK_TCK"))
 
 
-def is_peer(pid: int, uid: int | None, connected_ticks: int) -> bool | None:
+def is_peer(pid: int, uid: int | None, connected_ticks: int, proc: Path = PROC) -> bool | None:
     """Tell whether a process may be the one that made a connection; None: it cannot be seen.
 
     The pid of a process that has ended may be another's by now. That one has another user, or started later.
@@ -42,10 +43,11 @@ def is_peer(pid: int, uid: int | None, connected_ticks: int) -> bool | None:
         pid: of the connection, as the kernel says.
         uid: of the connection.
         connected_ticks: when the connection was first seen (`uptime_ticks`).
+        proc: where the kernel shows processes.
     """
-    started = start_ticks(pid)
+    started = start_ticks(pid, proc)
     try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        status = (proc / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     uids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
@@ -90,10 +92,10 @@ async def _open(pid: int) -> int:
         await anyio.sleep(FULL_S)  # others may have opened all the files there may be, and may close some
 
 
-def _stat(pid: int) -> list[str] | None:
+def _stat(pid: int, proc: Path = PROC) -> list[str] | None:
     """Return the fields of /proc/<pid>/stat behind the name (which may contain anything), state first."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     return text.rpartition(")")[2].split()

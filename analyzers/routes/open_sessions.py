@@ -7,6 +7,7 @@ from itertools import chain, compress
 from typing import TypeVar
 
 from analyzers.batch_size import job_events
+from analyzers.batch_size.history import Known
 from analyzers.batch_size.tracker import Jobs
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet, Use
@@ -59,9 +60,7 @@ class OpenSessions:
         settings: RunSettings,
         known: KnownProfiles,
         began_under: Mapping[str, RunSettings],
-        shared_jobs: Collection[str],
-        run_owners: Mapping[str, int],
-        hosts: Mapping[str, str],
+        names: Known,
         earlier: Iterable[EarlierUse] = (),
     ) -> None:
         """Begin with none.
@@ -77,9 +76,7 @@ class OpenSessions:
             settings: of runs that begin from now on.
             known: profiles of earlier runs.
             began_under: by session, the settings of runs that began under an earlier analyzer.
-            shared_jobs: names of jobs whose runs are every user's.
-            run_owners: by run of earlier starts, its user.
-            hosts: by session of earlier starts, its host.
+            names: to whom runs and sessions of earlier starts belong, and the jobs that are every user's.
             earlier: uses that were over when the analyzer started.
         """
         self.of: dict[str, Session] = {}
@@ -98,9 +95,9 @@ class OpenSessions:
         self._settings = settings
         self._known = known
         self._began_under = began_under
-        self._shared_jobs = shared_jobs
-        self._run_owners = Owners(run_owners)
-        self._hosts = Owners(hosts)
+        self._shared_jobs = names.shared
+        self._run_owners = Owners(names.run_owners)
+        self._hosts = Owners(names.hosts)
         self._earlier: defaultdict[str, list[EarlierUse]] = defaultdict(list)
         """By host."""
         for use in earlier:

@@ -1,7 +1,7 @@
 """Keys that let one host in at another: who may do what, as files.
 
     keys/server.secret           0600  the secret key of this setup's TCP sockets
-    keys/allowed/NAME.toml       0644  who NAME is, and its roles; without the file it is not let in
+    keys/allowed/NAME.toml       0600  who NAME is, and its roles; without the file it is not let in
     keys/issued/NAME.key         0600  what lets NAME in: to be moved to the host that uses it, as
     keys/servers/HOST:PORT.key   0600  what lets this host in at HOST:PORT
 
@@ -90,9 +90,9 @@ def create(
     quoted = ", ".join(f'"{role}"' for role in sorted(roles))
     listed = f'public = "{pair.public}"\nroles = [{quoted}]\n'
     try:
-        _write_new(keys / "allowed" / f"{name}.toml", listed, 0o644)
+        _write_new(keys / "allowed" / f"{name}.toml", listed)
         issued.unlink(missing_ok=True)  # of a namesake that was revoked
-        _write_new(issued, "".join(f"{key} = {json.dumps(value)}\n" for key, value in ticket.items()), 0o600)
+        _write_new(issued, "".join(f"{key} = {json.dumps(value)}\n" for key, value in ticket.items()))
     except FileExistsError as wrong:
         raise SettingsError(
             f"keys: could not create {name}: it has a key already."
@@ -172,7 +172,7 @@ def server_pair(keys: Path, *, make: Callable[[], Pair]) -> Pair:
     if not path.exists():
         pair = make()
         try:
-            _write_new(path, f'public = "{pair.public}"\nsecret = "{pair.secret}"\n', 0o600)
+            _write_new(path, f'public = "{pair.public}"\nsecret = "{pair.secret}"\n')
         except FileExistsError:
             pass  # another process of this setup was faster: its keys are the setup's
         except OSError as wrong:
@@ -217,13 +217,12 @@ def _secret(path: Path) -> dict[str, Any]:
     return content
 
 
-def _write_new(path: Path, text: str, mode: int) -> None:
-    """Write a file that is whole and of ``mode`` from the first moment. Raises FileExistsError."""
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that is whole and private from the first moment. Raises FileExistsError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, draft = tempfile.mkstemp(dir=path.parent)  # of mode 0600
     try:
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123  (a descriptor, not a path)
-            os.fchmod(file.fileno(), mode)
             file.write(text)
         os.link(draft, path)
     finally:

@@ -29,8 +29,8 @@ MEMORY_MB = 128
 SETTINGS = Settings(memory_mb=MEMORY_MB, query_seconds=300)
 MORE_MB = 256
 """That a query may take beyond its memory."""
-LATER_S = 20.0
-"""That a query may take beyond its time."""
+LATER_S = 2.0
+"""That a query may take beyond its time, without what a busy machine has its asker and the store wait."""
 READER = """
 import sys, duckdb
 file = duckdb.connect(sys.argv[1], read_only=True)
@@ -78,6 +78,18 @@ def ask(queries: Queries, sql: str, *, timeout_ms: int = 300_000) -> list[dict[s
     _, parts = queries.answer(Query(sql, 1000, timeout_ms))
     rows: list[dict[str, object]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
     return rows
+
+
+def waited_s(*pids: int) -> float:
+    """Return how long the threads of processes have waited for a processor, s."""
+    waited_ns = 0
+    for task in (task for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()):
+        try:
+            _, waiting, _ = (task / "schedstat").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        waited_ns += int(waiting)
+    return waited_ns / 1e9
 
 
 class Sampler(threading.Thread):
@@ -129,17 +141,27 @@ def test_no_query_takes_more_than_its_memory_and_time(bounded: tuple[StoreClient
     store, queries = bounded
     sampler = Sampler(store.pid)
     sampler.start()
-    began = time.monotonic()
-    with ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(ask, queries, sql, timeout_ms=2_000)
-        assert ask(queries, "SELECT count(*) AS n FROM runs") == [{"n": 1}], "others are answered"
-        with pytest.raises(RefusedError, match=r"^query: could not be (answered|finished)"):
-            answered.result()
+    began, waited = time.monotonic(), waited_s(os.getpid(), store.pid)
+    with pytest.raises(RefusedError, match=r"^query: could not be (answered|finished)"):
+        ask(queries, sql, timeout_ms=2_000)
+    waited = waited_s(os.getpid(), store.pid) - waited
     took_s = time.monotonic() - began
     sampler.stop()
-    assert took_s < 2 + LATER_S
+    assert took_s - waited < 2 + LATER_S
     assert sampler.children
     assert sampler.most_mb < MEMORY_MB + MORE_MB
+
+
+def test_others_are_answered_while_a_query_takes_all_it_can(queries: Queries) -> None:
+    endless = "SELECT count(*) AS n FROM range(10_000_000) a, range(10_000_000) b"
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(queries.answer, Query(endless, 10, 300_000), key="endless")
+        for _ in range(5):
+            assert ask(queries, "SELECT count(*) AS n FROM runs") == [{"n": 1}]
+            assert not answered.done()
+        queries.cancel("endless")
+        with pytest.raises(RefusedError, match="it was cancelled"):
+            answered.result()
 
 
 @pytest.mark.sweep
