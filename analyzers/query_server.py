@@ -11,6 +11,7 @@ from anyio.to_thread import run_sync
 
 from analyzers.archive.sandbox import bounded_queries
 from analyzers.archive.sandbox.bounded_queries import CANCELLED
+from analyzers.archive.sandbox.query_places import GUESTS, Asker, QueryPlaces
 from analyzers.results_server import ResultsServer
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError
@@ -43,13 +44,14 @@ Taken: TypeAlias = Query | Cancel | AskStatus | AskNow | AskResults | ForgetJob
 MAX_UNREAD_BYTES = 512 * 1024 * 1024
 """Answers on their way to clients; one more is withheld."""
 MAX_QUERIES = 32
-"""Queries under way or waiting; one more is refused."""
+"""Queries under way or waiting; one more is refused. So many more may be of users who have none."""
 
 
 @record
 class Open:
     """A query that is not answered yet."""
 
+    asker: Asker
     waiting: anyio.CancelScope
     """Of its wait for a thread."""
     connection: Connected | None
@@ -94,7 +96,8 @@ class QueryServer:
         self._commit = commit
         self.results = results
         self._only_sql = only_sql
-        self._readers = anyio.CapacityLimiter(readers)
+        self._places = QueryPlaces(readers)
+        self._threads = anyio.CapacityLimiter(readers + GUESTS)
         self.under_way = 0
         self._open: dict[Key, Open] = {}
         """Queries that are under way or wait."""
@@ -154,14 +157,14 @@ class QueryServer:
                     reply(No(objection))
                 else:
                     tasks.start_soon(self._forget, job, reply)
-            case Query() if self.under_way >= MAX_QUERIES:
+            case Query() if self._full(_asker(message)):
                 reply(No(f"query: could not be answered: {MAX_QUERIES} are under way. Ask again later."))
             case Cancel(other):
                 self._cancel((message.sender, other))
             case Query():
                 self.under_way += 1
                 key = message.sender, correlation
-                opened = self._open[key] = Open(anyio.CancelScope(), message.connection)
+                opened = self._open[key] = Open(_asker(message), anyio.CancelScope(), message.connection)
                 self._asked.set()
                 tasks.start_soon(self._query, request, key, opened, reply)
 
@@ -169,6 +172,13 @@ class QueryServer:
         """Answer a question for the live state."""
         if not channel.send(sender, correlation, self._now(asked, monotonic_ns())):
             self._counters["replies to nobody"] += 1
+
+    def _full(self, asker: Asker) -> bool:
+        """Return whether a query is one too many."""
+        if self.under_way < MAX_QUERIES:
+            return False
+        of_user = any(each.asker.user == asker.user for each in self._open.values())
+        return of_user or self.under_way >= 2 * MAX_QUERIES
 
     def _cancel(self, key: Key) -> None:
         """End a query, whether it is under way or waits."""
@@ -194,7 +204,8 @@ class QueryServer:
         try:
             await self._commit()
             with opened.waiting:
-                done, parts = await run_sync(self._queries.answer, asked, key, limiter=self._readers)
+                async with self._places.take(opened.asker):
+                    done, parts = await run_sync(self._queries.answer, asked, key, limiter=self._threads)
                 answer = QueryDone(*done), parts
         except RefusedError as wrong:
             reply(_no(wrong))
@@ -221,6 +232,10 @@ _WITHHELD = No(
     f"query: could not be answered: answers that nobody reads take {MAX_UNREAD_BYTES >> 20} MiB already."
     " Read or end them, then ask again."
 )
+
+
+def _asker(message: sockets.Received) -> Asker:
+    return Asker(message.uid if message.key is None else message.key, message.pid)
 
 
 def _no(wrong: Exception) -> No:
