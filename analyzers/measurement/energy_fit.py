@@ -46,6 +46,10 @@ BEFORE, AFTER, BLOCK = 4, 3, 8
 """Refreshes before and after those under way that are taken into account, and refreshes under way at once."""
 AGO_NS, AHEAD_NS = 1_500_000_000, 200_000_000
 """The same in time, at the most."""
+EDGE_OVER_NS = 2_500_000
+"""So long behind a change of kind it is not known how much of it is over: changes are ramps, or late."""
+EDGE_DOUBT_S = 0.00015
+"""Times the change of power, the deviation of the energy there."""
 CROWDED = 1_024
 """Points at which it is worth to forget some."""
 RECENT_NS = 5_000_000_000
@@ -232,9 +236,9 @@ class Shape:
         )
         old_ns, fresh_ns = self._asked(mid_ns[begin : end + 1], stretch.base_ns)
         point_t = (np.concatenate((old_ns, fresh_ns)) - stretch.base_ns) / 1e9
-        segment = self._cuts.t_ns.searchsorted(mid_ns[k0 : last + 1], side="right") - 1
-        power_w = np.maximum(mean[self._cuts.kind[0, segment]], 0.1 * self._kinds.mean_w)
-        about = stretch, parts, point_t, noise_w2s[parts.kind], stretch.var_j2(power_w)
+        power_w, moved_w = self._power_at(mid_ns[k0 : last + 1], mean)
+        var_j2 = stretch.var_j2(power_w) + (EDGE_DOUBT_S * moved_w) ** 2
+        about = stretch, parts, point_t, noise_w2s[parts.kind], var_j2
         seen = integrating(*about) if counter.window_ns is None else boxcar(*about, counter, self._cuts.t_ns)
         found = solve(seen, parts, believed, point_t, float(stretch.took.mean()))
         energy_uj = stretch.base_uj + found.energy_j * 1e6
@@ -245,6 +249,18 @@ class Shape:
         self._learn(stretch, seen, parts, believed, found, inside)
         if counter.looks:
             self._look(stretch, parts, inside)
+
+    def _power_at(self, t_ns: Ints, mean: Floats) -> tuple[Floats, Floats]:
+        """Return the power at instants, and by how much it changed at a mark just before; W, shape (n,) each.
+
+        Args:
+            mean: of each kind.
+        """
+        cuts = self._cuts
+        segment = cuts.t_ns.searchsorted(t_ns, side="right") - 1
+        power_w, before_w = mean[cuts.kind[0, [segment, np.maximum(segment - 1, 0)]]]
+        moved_w = np.where(t_ns - cuts.t_ns[segment] < EDGE_OVER_NS, power_w - before_w, 0.0)
+        return np.maximum(power_w, 0.1 * self._kinds.mean_w), moved_w
 
     def _asked(self, mid_ns: Ints, base_ns: int) -> tuple[Ints, Ints]:
         """Return the last instants fixed since ``base_ns``, and those to fix at and between some knots."""

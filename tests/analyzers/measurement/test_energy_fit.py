@@ -179,15 +179,32 @@ def test_steps_between_two_solves_have_an_interval_that_holds_the_truth() -> Non
     assert covered(steps) >= 0.95
 
 
+def test_steps_whose_edges_lie_just_before_a_refresh_have_an_interval_that_holds_the_truth() -> None:
+    """Such a refresh shows the energy in the middle of a ramp."""
+    near: list[Measured] = []
+    for seed in (1, 2, 3, 4):
+        played = load("ramped", 500, 40, seed)
+        shown = counter(played, 20 * MS, seed=seed)
+        steps, _ = play(played, shown)
+        for step in steps[10:]:
+            edges_ns = np.array([step.begin_ns, step.end_ns])
+            if (shown.t_ns[shown.t_ns.searchsorted(edges_ns)] - edges_ns).min() < 2 * MS:
+                near.append(step)
+    assert len(near) > 20
+    assert covered(near) > 0.9
+
+
 @pytest.mark.parametrize("edge", [0, 1])
 def test_the_energy_before_a_mark_that_came_late_is_not_booked_behind_it(edge: int) -> None:
     """A process got the processor 8 ms late, at a step's begin or at its end."""
-    played = load("clean", 500, 40, 1)
-    late_ns = played.steps_ns.copy()
-    late_ns[[20, 27, 34], edge] += 8 * MS
-    steps, _ = play(replace(played, steps_ns=late_ns), counter(played, seed=1))
-    found = [steps[20], steps[27], steps[34]]
-    assert np.abs(errors(found)).mean() < 0.003  # of 1.2 %
+    found: list[Measured] = []
+    for seed in (1, 2, 3):
+        played = load("clean", 500, 40, seed)
+        late_ns = played.steps_ns.copy()
+        late_ns[[20, 27, 34], edge] += 8 * MS
+        steps, _ = play(replace(played, steps_ns=late_ns), counter(played, seed=seed))
+        found += [steps[20], steps[27], steps[34]]
+    assert np.abs(errors(found)).mean() < 0.004  # of 1.2 %
     assert covered(found) > 0.5
 
 
