@@ -78,8 +78,8 @@ class Commits:
         """The same of what is being stored."""
         self._large = anyio.Event()
         """Set: more than `COMMIT_BYTES` wait."""
-        self._failed = False
-        """What came after a commit that failed is not stored either: the analyzer ends."""
+        self._failure: Exception | None = None
+        """Of a commit. What came after it is not stored either: the analyzer ends."""
         self.replaying = True
         """Rows of all kinds may be stored already."""
 
@@ -147,8 +147,9 @@ class Commits:
     async def _commit_commands(self) -> None:
         """Store the rows of commands that wait, and let the others wait."""
         async with self._one_at_a_time:
+            self._check()
             rows = [row for row in self._rows if isinstance(row, CommandRow)]
-            if self._failed or not rows:
+            if not rows:
                 return
             await self._put([], rows, {})
             self._rows = [row for row in self._rows if not (isinstance(row, CommandRow) and row in rows)]
@@ -156,7 +157,8 @@ class Commits:
     async def commit(self) -> None:
         """Store what waits. On return all is stored that waited at the call. Raises StorageError."""
         async with self._one_at_a_time:
-            if self._failed or not (self._received or self._rows):
+            self._check()
+            if not (self._received or self._rows):
                 return  # frames that gave no rows may be interpreted again
             received, self._received = self._received, []
             rows, self._rows = self._rows, []
@@ -173,11 +175,21 @@ class Commits:
     async def _put(
         self, received: Sequence[Received], rows: Sequence[Derived], interpreted: Mapping[str, int]
     ) -> None:
-        self._failed = True
         replayed = self.replaying
-        await run_sync(partial(self._store.put, received, rows, interpreted, replaying=replayed))
-        self._failed = False
+        put = partial(self._store.put, received, rows, interpreted, replaying=replayed)
+        try:
+            with anyio.CancelScope(shield=True):
+                await run_sync(put)
+        except Exception as wrong:
+            self._failure = wrong
+            self._large.set()
+            raise
         self._publish([row for row in rows if not isinstance(row, CheckpointRow)], replayed=replayed)
+
+    def _check(self) -> None:
+        """Raise what a commit has failed with: it may have been raised to a query alone."""
+        if self._failure is not None:
+            raise self._failure
 
     async def end_replay(self) -> None:
         """Store what was derived again. No row that comes after it is stored already."""
@@ -200,5 +212,6 @@ class Commits:
                 await self.commit()
                 commits += 1
         finally:
-            with anyio.CancelScope(shield=True):
-                await self.commit()
+            if self._failure is None:
+                with anyio.CancelScope(shield=True):
+                    await self.commit()

@@ -3,7 +3,7 @@
 Its rows are kept in a file beside the archive, or stored in a transaction of their own where there is none.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.to_thread import run_sync
 
 from analyzers import commits
 from analyzers.archive.duckdb_file import Archive
@@ -22,6 +23,7 @@ from analyzers.results.rows import CommandRow, RecallRow, Row
 from analyzers.results.windows.step_columns import Derived
 from tests.analyzers.archives import HOST, RUN, A, frame
 from tests.empty_archive import archive_at
+from zeus_stream.errors import StorageError
 from zeus_stream.protocol.events import Advice
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.readings import Readings
@@ -96,6 +98,40 @@ async def test_a_command_leaves_when_its_row_is_in_the_file_and_the_row_follows(
         assert (stored.count("commands"), stored.count("logs")) == (2, 1)
         assert stored.published == [ROW, other]
         assert file.read() == []
+
+
+async def test_a_commit_that_failed_while_a_query_waited_for_it_ends_the_analyzer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query was refused, and the analyzer went on without storing anything."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("no room")
+
+    async with opened(tmp_path) as stored:
+        monkeypatch.setattr(stored.archive, "put", fail)
+        await stored.commits.add_derived([ROW], {}, ())
+        with pytest.raises(StorageError, match="no room"):
+            await stored.commits.commit()
+        with anyio.fail_after(60), pytest.raises(StorageError, match="no room"):
+            await stored.commits.run()
+        assert stored.published == []
+
+
+async def test_a_commit_under_way_is_not_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scope = anyio.CancelScope()
+
+    async def cancel_and_run(work: Callable[[], None]) -> None:
+        scope.cancel()
+        await run_sync(work)
+
+    monkeypatch.setattr(commits, "run_sync", cancel_and_run)
+    async with opened(tmp_path) as stored:
+        await stored.commits.add_derived([ROW], {}, ())
+        with scope:
+            await stored.commits.commit()
+        assert scope.cancel_called
+        assert (stored.count("commands"), stored.published) == (1, [ROW])
 
 
 async def test_what_a_replay_gives_is_stored_together_and_not_slice_by_slice(tmp_path: Path) -> None:
