@@ -85,11 +85,12 @@ class Interpretation:
         """Return what an event other than a frame gives; ``host``: the one it is about."""
         return await self.run(lambda known: known.handle(event, known.frame_ns(host)))
 
-    async def replayed(self) -> None:
-        """Take in that all is interpreted that an earlier start had interpreted."""
+    async def end_replay(self) -> Result:
+        """Take in that all is interpreted that an earlier start had; return what else that may have given."""
         if self._taker is not None:
             self._taker.whole = True
         await self.run(_prepare)
+        return await self.run(Interpreter.measure_all)
 
     async def forget(self, job: str) -> Result:
         """Let a job begin again, and have that in the next checkpoint."""

@@ -218,8 +218,8 @@ class Analyzer:
                 async for given in self._interpret(page):
                     await self._deliver(given)
                     await self._commits.make_room()
+        await self._deliver(Given(await self.interpretation.end_replay(), {}))
         await self._commits.end_replay()
-        await self.interpretation.replayed()
 
     def join(self, collector: Collector) -> anyio.CancelScope:
         """Follow and command a collector until the scope is cancelled. `follow` has to run."""

@@ -139,6 +139,16 @@ class WindowRoute:
             self._sessions.drop(session)
         return result
 
+    def measure_all(self, now: Clocks) -> Result:
+        """Measure what can be measured of all sessions by now, whenever they were looked at."""
+        result = NOTHING
+        for session in list(self._sessions.of.values()):
+            session.windows.hasten()
+            t_ns = now[session.host]
+            frame = Frame(log_id="", offset=0, host=session.host, t_ns=t_ns, topic="", body=b"")
+            result |= self._session(frame, session, now, hurried=False)
+        return result
+
     def measure(self, session: Session, now_ns: int, now: Clocks, *, hurried: bool = False) -> Result:
         """Measure the windows of a session that have ended, as far as that can be done.
 
