@@ -16,7 +16,7 @@ from operator import truediv
 from pathlib import Path
 from statistics import median
 
-from benchmarks.common import directory, process, sql, table, wait_for
+from benchmarks.common import directory, process, sql, table
 from benchmarks.own_cost import used
 from collectors.log.sqlite import Log
 from zeus_stream.clock import boot_id, monotonic_ns
@@ -28,6 +28,8 @@ ROWS = 1_000
 GPUS = tuple(f"GPU-{number:032x}" for number in range(8))
 PERIOD_NS = 1_000_000
 RUNS = 3
+LOOK_S = 0.5
+"""Between two questions how much is stored: each has all stored that waits."""
 
 
 def frames(count: int) -> Iterator[bytes]:
@@ -69,7 +71,8 @@ def main() -> None:
             ):
                 begin, cpu_s = time.monotonic(), used(analyzer).cpu_s
                 target = given.frames * ROWS
-                wait_for(lambda where=where, target=target: sql(where, COUNT)[0][0] >= target, 120)
+                while sql(where, COUNT) < [(target,)]:
+                    time.sleep(LOOK_S)
                 took = time.monotonic() - begin
                 rates.append(target / took)
                 shares.append((used(analyzer).cpu_s - cpu_s) / took)

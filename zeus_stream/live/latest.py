@@ -7,8 +7,10 @@ Instants are arguments: ``t_ns`` on the clock of a reading's host, ``now_ns`` on
 CLOCK_MONOTONIC).
 """
 
+import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from struct import Struct
 from types import MappingProxyType
@@ -47,6 +49,8 @@ MAX_DEVICES = 50_000
 MINUTE_NS = 60_000_000_000
 MINUTES = 60
 _ROW = Struct(READING_STRUCT)
+_WORDS = READING_BYTES // 2
+_GROWS = {Seen.CHANGED, Seen.UNCHANGED}
 _MOST_MJ, _MOST_MW, _MOST_MHZ, _MOST_C, _MOST_PERCENT = 2**53, 100_000_000, 100_000, 3_000, 1_000
 
 
@@ -138,7 +142,7 @@ class Latest:
             return
         devices = [self._device(host, gpu, now_ns) for gpu in body.gpus]
         used_mj = 0
-        for row in _ROW.iter_unpack(body.rows):
+        for row in _rows_that_tell(body.rows):
             device = devices[row[9]] if row[9] < len(devices) else None
             if device is None:
                 continue
@@ -310,6 +314,26 @@ class Latest:
             saved_percent=saved[1],
             gaps=self._gap_count,
         )
+
+
+def _rows_that_tell(rows: bytes) -> Iterable[tuple[int, ...]]:
+    """Return rows that tell what all do, in order: of each GPU the first and the last two.
+
+    All of them where a counter may have fallen.
+
+    To look at each took a third of the processor time of an analyzer that catches up.
+    """
+    words = memoryview(rows).cast("H")
+    gpus, seen = words[_WORDS - 2 :: _WORDS].tolist(), words[_WORDS - 1 :: _WORDS].tolist()
+    if sys.byteorder != "little" or not _GROWS.issuperset(seen):
+        return _ROW.iter_unpack(rows)
+    places, backwards, end = set[int](), gpus[::-1], len(gpus) - 1
+    for gpu in set(gpus):
+        last = backwards.index(gpu)
+        places |= {gpus.index(gpu), end - last}
+        with suppress(ValueError):  # it has one row
+            places.add(end - backwards.index(gpu, last + 1))
+    return (_ROW.unpack_from(rows, place * READING_BYTES) for place in sorted(places))
 
 
 def _index(device: Device) -> int:

@@ -1,6 +1,7 @@
 """The latest readings: what is added up, what is silent, and what a snapshot leaves out."""
 
 import struct
+from random import Random
 
 import pytest
 
@@ -84,6 +85,26 @@ def test_energy_is_added_up_over_resets_of_the_counter() -> None:
     latest = Latest()
     heard(latest, row(1, 1_000), row(2, 1_500), row(3, 20, seen=Seen.RESET), row(4, 120))
     assert the_gpu(shown(latest)).energy_mj == 600
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_frame_of_many_readings_shows_what_they_show_one_by_one(seed: int) -> None:
+    rng, counters, rows = Random(seed), [0, 500, 9_000], list[bytes]()
+    for place in range(rng.randrange(40)):
+        gpu, seen = rng.randrange(3), Seen.CHANGED
+        counters[gpu] += rng.randrange(100)
+        if seed % 4 == 0 and rng.random() < 0.1:
+            counters[gpu], seen = 0, Seen.RESET
+        rows.append(row(S + place, counters[gpu], rng.randrange(300_000), gpu, seen))
+    whole, single, gpus = Latest(), Latest(), ("GPU-0", "GPU-1", "GPU-2")
+    heard(whole, *rows, gpus=gpus)
+    for each in rows:
+        heard(single, each, gpus=gpus)
+    heard(single, gpus=gpus)
+    assert shown(whole) == shown(single)
+    assert [each.pause_ns for each in whole.devices.values()] == [
+        each.pause_ns for each in single.devices.values()
+    ]
 
 
 def test_what_a_device_does_not_say_is_none_and_never_0() -> None:
