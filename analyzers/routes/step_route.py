@@ -27,7 +27,7 @@ from zeus_stream.protocol.frames import Events, Frame
 
 FEW = 4
 """Sessions of a host that are looked at after each of its frames."""
-MAX_PUT_OFF = 200
+MAX_PUT_OFF = 100
 """Frames of a session that wait, at most."""
 
 

@@ -24,8 +24,6 @@ from zeus_stream.protocol.frames import Body, Events, Frame
 
 LOOK_NS, LOOK_MORE_NS, LOOK_SELDOM_NS = 20_000_000, 200_000, 1_000_000_000
 """Between two looks at the windows of a session: alone on its host, more for each other, and at most."""
-HURRIED_NS = 2_000_000_000
-"""The last of these while frames wait: to measure many steps takes as long as a few."""
 PLACED_NS = 1_100_000_000
 """A boundary that is placed where the GPU got there is handed over so much later, at the most."""
 
@@ -66,7 +64,7 @@ class WindowRoute:
         """
         host, pause_ns = frame.host, frame.t_ns - self._looked_ns.get(frame.host, 0)
         due, result = self._due(host, frame.t_ns), NOTHING
-        for session in self._to_measure(frame, body, pause_ns if due else None, hurried=hurried):
+        for session in self._to_measure(frame, body, pause_ns if due else None):
             result |= self._session(frame, session, now, hurried=hurried)
         for run in self._searching(frame, body, due=due):
             work = partial(run.handle, ReadingsCame(), now)
@@ -103,7 +101,7 @@ class WindowRoute:
         self._looked_ns[host] = now_ns
         return True
 
-    def _to_measure(self, frame: Frame, body: Body, pause_ns: int | None, *, hurried: bool) -> list[Session]:
+    def _to_measure(self, frame: Frame, body: Body, pause_ns: int | None) -> list[Session]:
         """Return the sessions whose windows are looked at after a frame of their host.
 
         The more sessions a host has, the less often each is looked at, and the longest ago first: the work
@@ -116,7 +114,7 @@ class WindowRoute:
             return list(on_host.values())
         if pause_ns is None:
             return []
-        every_ns = min(len(on_host) * LOOK_NS, HURRIED_NS if hurried else LOOK_SELDOM_NS)
+        every_ns = min(len(on_host) * LOOK_NS, LOOK_SELDOM_NS)
         asked = self._questions.sessions(frame.host)
         old = [each for each in on_host.values() if not 0 <= frame.t_ns - each.measured_ns < every_ns]
         if 0 <= pause_ns < every_ns:  # those that began together are measured one after the other

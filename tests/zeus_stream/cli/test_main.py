@@ -121,7 +121,7 @@ def test_a_file_that_is_no_archive_is_named(zeus: Cli) -> None:
     assert "notes.txt" in said(zeus("sql", COUNT, "--archive", str(path)))
 
 
-def test_an_archive_that_another_process_holds_names_that_process(zeus: Cli) -> None:
+def test_an_archive_that_another_process_holds_is_waited_for_and_that_process_named(zeus: Cli) -> None:
     path = zeus.directory / "held.duckdb"
     hold = f"import duckdb; c = duckdb.connect({str(path)!r}); print('held', flush=True); input()"
     with subprocess.Popen(
@@ -129,8 +129,14 @@ def test_an_archive_that_another_process_holds_names_that_process(zeus: Cli) -> 
     ) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        assert str(other.pid) in said(zeus("analyze", "--archive", str(path)))
-        other.communicate("\n")
+        with zeus.start("analyze", "--archive", str(path)) as analyzer:
+            assert analyzer.stderr is not None
+            waits = analyzer.stderr.readline()
+            assert waits.startswith(f"{path}: could not be opened: process {other.pid} holds it. ")
+            assert waits.endswith(" Waiting for it, at most 30 s.\n")
+            other.communicate("\n")
+            assert analyzer.stderr.readline().startswith("analyzer:")
+            analyzer.terminate()
 
 
 def test_a_missing_argument_is_a_usage_error(zeus: Cli) -> None:
