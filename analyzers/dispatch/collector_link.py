@@ -44,9 +44,7 @@ BEAT_S = 0.3
 SILENCE_NS = 3_000_000_000
 """The socket is opened again when the collector has sent nothing for this time."""
 RESEND_S = 1.2
-"""Between two sendings of a command that got no reply, and between two greetings while leases are held."""
-GREET_S = 2.4
-"""Between two greetings at rest."""
+"""Between two sendings of a command that got no reply, and between two greetings."""
 FIRST_NS = 10_000_000_000
 """From a greeting that was answered: leases of an earlier analyzer may become known."""
 MAX_UNANSWERED = 1_000
@@ -242,7 +240,7 @@ class Link:
         if self._welcome is None:
             return BEAT_S / 6
         first = monotonic_ns() - self._welcomed_ns < FIRST_NS
-        return BEAT_S if first or self._unanswered or self.leases() else GREET_S
+        return BEAT_S if first or self._unanswered or self.leases() else RESEND_S
 
     async def _receive(self, channel: Talk, asked: Callable[[str, Ask | AskTry], object]) -> None:
         while True:
