@@ -30,7 +30,7 @@ import numpy as np
 
 from benchmarks import meter
 from benchmarks.common import ROOT, cpu_seconds, directory, peer_python, process, sql, table, wait_for
-from benchmarks.following import Followed, FollowingGpu, Wanted, follow, following
+from benchmarks.following import JITTER_NS, Followed, FollowingGpu, Wanted, follow, following
 from benchmarks.loads import NAMES, REST_NS, SEED, Ints, lengths
 from benchmarks.marks import Marks
 from benchmarks.training import TOOLS
@@ -42,8 +42,6 @@ from zeus_stream.records import record
 
 PERIOD_NS = 100_000_000
 """Of the counters whose instants are measured."""
-JITTER_NS = 200_000
-"""Each of their refreshes is up to this much early or late."""
 CONSTANT_MW = 250_000
 PAUSE_NS = 500_000_000
 """Between two loads."""
@@ -106,11 +104,11 @@ def measure(options: argparse.Namespace, seed: int) -> dict[str, dict[str, Found
         environ = {tool: host.environment(library) for tool, host in hosts.items()}
         stack.enter_context(process(where, "collect", "--observe", ready="publish", environ=environ[OURS]))
         stack.enter_context(process(where, "analyze", "--select", "none", ready="query"))
-        heard = trainings(loads, where, outs, environ, options.start)
+        reports = trainings(loads, where, outs, environ, options.start)
         found: dict[str, dict[str, Found]] = {}
         for number, wanted in enumerate(loads):
             found[label(wanted)] = of_load = {}
-            for tool, results in heard.items():
+            for tool, results in reports.items():
                 first = sum(each.marks for each in loads[:number])
                 now_ns, known = marks[tool].until_now()
                 truth = follow(wanted, known[first : first + wanted.marks], now_ns)
@@ -150,7 +148,7 @@ def trainings(
         for each in loads
     ]
     (where / "plan").write_text(json.dumps(plan))
-    heard = {}
+    reports = {}
     for tool, each in running.items():
         if not Path(f"{outs[tool]}.ready").exists():
             each.kill()
@@ -159,8 +157,8 @@ def trainings(
             if tool == OURS:
                 sys.exit(1)
         else:
-            heard[tool] = json.loads(outs[tool].read_text())
-    return heard
+            reports[tool] = json.loads(outs[tool].read_text())
+    return reports
 
 
 def train(tool: str, where: Path, out: Path, environ: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -183,12 +181,12 @@ def driver_tools(where: Path) -> Path:
     return program.parent
 
 
-def theirs(heard: dict[str, list[list[int]]], truth: Followed) -> Found:
+def theirs(report: dict[str, list[list[int]]], truth: Followed) -> Found:
     """Compare a tool's figures with the truth between its calls, each at the middle of its two stamps."""
-    stamps = np.array(heard["stamps_ns"], np.int64).reshape(-1, 4)
+    stamps = np.array(report["stamps_ns"], np.int64).reshape(-1, 4)
     begin_ns, end_ns = stamps[:, :2].mean(axis=1), stamps[:, 2:].mean(axis=1)
     truth_j = truth.energy_pj(begin_ns.astype(np.int64), end_ns.astype(np.int64)) / 1e12
-    return Found(np.array([np.nan if one is None else one for one in heard["energy_j"]]), truth_j)
+    return Found(np.array([np.nan if one is None else one for one in report["energy_j"]]), truth_j)
 
 
 def archived(where: Path, wanted: Wanted, truth: Followed) -> Found:

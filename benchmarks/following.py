@@ -26,6 +26,7 @@ IDLE_MW = 60_000
 JITTER_NS = 200_000
 """Each refresh is up to this much early or late."""
 NEXT_NS = 1_000_000
+"""More than a refresh takes to be computed."""
 AHEAD_NS = 10_000_000_000
 """A step that has not ended yet ends so much later."""
 PRIORITY = 10

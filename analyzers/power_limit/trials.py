@@ -33,7 +33,7 @@ class Taken:
     locked: bool
     """A sensor saw the same parts of steps again and again."""
     delay_ns: int = 0
-    """How much longer the slowest rank's steps took than the quickest of them, from batch to the next ask."""
+    """Time that the slowest rank's steps took above the quickest of them, from batch to the next ask."""
 
     @property
     def energy_mj(self) -> int:

@@ -50,7 +50,7 @@ class SampledDevice:
         self._schedule, self.paused = schedule.Schedule(begun_ns, self._schedule.poll_ns), False
 
     def relax(self, *, relaxed: bool) -> bool:
-        """Have it read about once a second from now on, or as closely as ever. True: it is to be read now."""
+        """Read it about once a second from now on, or closely again. Return whether it is to be read now."""
         sooner, self._relaxed = self._relaxed and not relaxed, relaxed
         if relaxed:
             self._looks = None

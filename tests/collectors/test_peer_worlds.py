@@ -41,7 +41,7 @@ class Process:
 
 @record
 class Connection:
-    """What a collector knows of a connection, and who made it."""
+    """The facts that a collector has of a connection, and its maker."""
 
     maker: Process
     seen_ticks: int
@@ -99,8 +99,8 @@ class Processes(RuleBasedStateMachine):
         maker, there = connection.maker, self.living.get(connection.maker.pid)
         seen = is_peer(maker.pid, maker.uid, connection.seen_ticks, self.proc)
         assert seen == (None if there is None else there.number == maker.number)
-        strangers = {1000, 1001, 1002} - {maker.uid, maker.effective}
-        for uid in strangers if there is maker else ():
+        others = {1000, 1001, 1002} - {maker.uid, maker.effective}
+        for uid in others if there is maker else ():
             assert is_peer(maker.pid, uid, connection.seen_ticks, self.proc) is False
 
     def _start(self, pid: int, uid: int, effective: int, name: str) -> None:

@@ -1,23 +1,22 @@
-"""What commands and services leave in a directory is for their user alone, whatever the umask."""
+"""Files that commands and services leave in a directory are for their user alone, whatever the umask."""
 
 import os
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.processes.setup import FOUND_MW, environment, simulated
-from tests.processes.test_run_killed import TRAINS
+from tests.processes.setup import FOUND_MW, simulated
+from tests.processes.test_run_killed import start_run
 from tests.waiting import until
 from tests.zeus_stream.conftest import Cli
 from zeus_stream.cli.main import COMMANDS
 
 NOBODY = 65534
-MEANWHILE = (
+DURING_RUN = (
     ("status",),
     ("doctor",),
     ("sql", "FROM runs"),
@@ -29,7 +28,7 @@ MEANWHILE = (
     ("calibrate",),
     ("export", "tables"),
 )
-AFTERWARDS = (
+AFTER_RUN = (
     ("report",),
     ("statement", "killed"),
     ("replay", "energy.duckdb"),
@@ -49,7 +48,7 @@ FOR_ALL = {
 }
 """Every user may publish. A web page without its token shows nothing, and a proxy may be in its group."""
 CHOSEN = ("tables", "results.jsonl", "simulated")
-"""What a user asked for under a name of his own; GPUs that are simulated are there for every user."""
+"""Files that a user asked for under a name of his own; GPUs that are simulated are there for every user."""
 MAY = 'while IFS= read -r path; do if [ -r "$path" ] || [ -w "$path" ]; then echo "$path"; fi; done'
 """A script of another user that names the files it may open: who can open a file can hold a lock of it."""
 
@@ -109,7 +108,7 @@ def run(zeus: Cli, arguments: tuple[str, ...]) -> None:
 
 
 def test_every_command_is_among_these() -> None:
-    tried = {command[0] for command in (*MEANWHILE, *AFTERWARDS, *STAYING)}
+    tried = {command[0] for command in (*DURING_RUN, *AFTER_RUN, *STAYING)}
     assert tried | SERVICES | ELSEWHERE == {name for names in COMMANDS.values() for name in names}
 
 
@@ -117,15 +116,8 @@ def test_every_command_is_among_these() -> None:
 def test_nothing_that_a_setup_makes_is_open_to_others(zeus_dir: Path) -> None:
     zeus = Cli(zeus_dir)
     with simulated(zeus_dir) as host:
-        training = (sys.executable, "-c", TRAINS, host.gpu)
         with umask(0):
-            services = subprocess.Popen(
-                [sys.executable, "-m", "zeus_stream", "run", "--device", host.device, "--", *training],
-                env=environment(host, zeus_dir),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+            services = start_run(host, zeus_dir)
         with services:
             assert services.stdin is not None
             assert services.stdout is not None
@@ -133,10 +125,10 @@ def test_nothing_that_a_setup_makes_is_open_to_others(zeus_dir: Path) -> None:
             until(lambda: host.read_mw() < FOUND_MW)
             with umask(0):
                 staying = [zeus.start(*arguments) for arguments in STAYING]
-            for arguments in MEANWHILE:
+            for arguments in DURING_RUN:
                 run(zeus, arguments)
             until(lambda: (zeus_dir / "web").exists() and (zeus_dir / "results.jsonl").exists())
-            meanwhile = open_to_others(zeus_dir)
+            in_run = open_to_others(zeus_dir)
             if os.geteuid() == 0:
                 (zeus_dir / "readable").touch(0o604)
                 assert opened_by_another_user(zeus_dir) == {"readable"}
@@ -145,11 +137,11 @@ def test_nothing_that_a_setup_makes_is_open_to_others(zeus_dir: Path) -> None:
                 process.terminate()
                 process.communicate(timeout=300)
             services.communicate("\n", timeout=300)
-    for arguments in AFTERWARDS:
+    for arguments in AFTER_RUN:
         run(zeus, arguments)
     os.truncate(zeus_dir / "energy.duckdb", 5_000)
     run(zeus, ("set-aside",))
-    assert meanwhile == {}
+    assert in_run == {}
     assert open_to_others(zeus_dir) == {}
 
 

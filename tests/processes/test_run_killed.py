@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 
-from tests.processes.setup import FOUND_MW, environment, simulated
+from tests.processes.setup import FOUND_MW, Host, environment, simulated
 from tests.waiting import until
 from zeus_stream.paths import holder, places
 
@@ -24,17 +24,22 @@ with Publisher(job="killed", gpus=[sys.argv[1]]) as publisher:
 """It trains until its input ends, and so after its command was killed."""
 
 
+def start_run(host: Host, zeus_dir: Path) -> "subprocess.Popen[str]":
+    """Start ``zeus-stream run`` with a training that ends with its input."""
+    training = (sys.executable, "-c", TRAINS, host.gpu)
+    return subprocess.Popen(
+        [sys.executable, "-m", "zeus_stream", "run", "--device", host.device, "--", *training],
+        env=environment(host, zeus_dir),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
 def test_a_killed_run_takes_its_services_with_it(zeus_dir: Path) -> None:
     where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
     with simulated(zeus_dir) as host:
-        training = (sys.executable, "-c", TRAINS, host.gpu)
-        run = subprocess.Popen(
-            [sys.executable, "-m", "zeus_stream", "run", "--device", host.device, "--", *training],
-            env=environment(host, zeus_dir),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        run = start_run(host, zeus_dir)
         assert run.stdin is not None
         assert run.stdout is not None
         with run.stdin, run.stdout:

@@ -113,7 +113,7 @@ class Board:
         self._from_load = self._loads.oldest()
         self._last_load: tuple[int, ...] = (0,)
         self._last_written = b""
-        """What was in the place of that load when it was looked at: it may have been renewed."""
+        """The bytes in the place of that load when it was looked at: it may have been renewed."""
 
     def set_limit(self, limit_mw: int, since_ns: int) -> None:
         """Put a limit in force."""

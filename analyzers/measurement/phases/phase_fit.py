@@ -86,7 +86,7 @@ class _Found:
     energy_j: Floats
     variance_j2: Floats
     left_j2: float
-    """What it leaves unexplained."""
+    """The sum of squares that it leaves unexplained."""
 
 
 class PhaseFit:

@@ -1,4 +1,4 @@
-"""Who gets the next place for a query: nobody's queries keep others out."""
+"""The next place for a query: nobody's queries keep others out."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,4 +1,4 @@
-"""What a question had measured before a restart comes in the replay, or not at all: it is stored already."""
+"""Windows measured for a question before a restart come in the replay, or not at all: they are stored."""
 
 from functools import cache
 
