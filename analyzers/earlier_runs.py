@@ -11,7 +11,7 @@ from analyzers.batch_size.history import MAX_TRIES, Known
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.ownership import MAX_NAMES
 from analyzers.interpreter import Interpreter
-from analyzers.measurement.counter_kind import known_counters
+from analyzers.measurement.counters.counter_kind import known_counters
 from analyzers.power_limit import profiles, selectors
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import PLANNED, RunSettings

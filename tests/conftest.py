@@ -46,7 +46,7 @@ SWEEPS = (
     "analyzers/checkpoints/",
     "analyzers/fleet/test_ownership.py",
     "analyzers/live/",
-    "analyzers/measurement/test_counter_kind.py",
+    "analyzers/measurement/counters/test_counter_kind.py",
     "analyzers/measurement/test_named_windows.py",
     "analyzers/pipeline/test_known_pipelines.py",
     "analyzers/pipeline/test_pipeline_run.py",

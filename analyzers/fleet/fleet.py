@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from analyzers.fleet.session import Session
 from analyzers.measurement import sensors
-from analyzers.measurement.counter_kind import CounterKind, KnownCounter
+from analyzers.measurement.counters.counter_kind import CounterKind, KnownCounter
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.sensors import Gain

@@ -20,7 +20,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.measurement.counter_kind import COVERED
+from analyzers.measurement.counters.counter_kind import COVERED
 from analyzers.measurement.energy_fit import WAIT_NS, Shape
 from analyzers.measurement.fixed_energies import FITTED, LeftOut
 from analyzers.measurement.knots import GAP_NS, Ints, Knots

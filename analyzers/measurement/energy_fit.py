@@ -15,14 +15,15 @@ comes with it. An energy that was given stays: windows that share an edge add up
 
 A boxcar counter (each refresh adds the mean power of the last ``window_ns``, times the period) is the same
 model observed through another row. Its total says nothing of what it did not see. Which of the two a counter
-is, it shows itself (`analyzers.measurement.counter_kind`).
+is, it shows itself (`analyzers.measurement.counters.counter_kind`).
 """
 
 from collections.abc import Iterable
 
 import numpy as np
 
-from analyzers.measurement.counter_kind import TOGETHER, WINDOWS_NS, Counter, CounterKind, Verdict
+from analyzers.measurement.counters.counter_kind import TOGETHER, WINDOWS_NS, Counter, CounterKind, Verdict
+from analyzers.measurement.counters.refresh_times import RefreshTimes
 from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Fixed, LeftOut, Points, Written
 from analyzers.measurement.knots import Knots
 from analyzers.measurement.marks.cuts import Cuts, Parts, StepMarks
@@ -65,6 +66,7 @@ class Shape:
         self.counter = Counter()
         self._kinds = kinds or Kinds()
         self._cuts = Cuts()
+        self._refreshes = RefreshTimes()
         self._fixed_ns: int | None = None
         self._compared_ns = 0
         """Refreshes until then have been compared with what each kind of counter would have counted."""
@@ -76,17 +78,17 @@ class Shape:
 
     @property
     def kind(self) -> CounterKind | None:
-        """See `analyzers.measurement.counter_kind.Counter`."""
+        """See `analyzers.measurement.counters.counter_kind.Counter`."""
         return self.counter.kind
 
     @property
     def window_ns(self) -> int | None:
-        """See `analyzers.measurement.counter_kind.Counter`."""
+        """See `analyzers.measurement.counters.counter_kind.Counter`."""
         return self.counter.window_ns
 
     @property
     def phase_coverage(self) -> float | None:
-        """See `analyzers.measurement.counter_kind.Counter`."""
+        """See `analyzers.measurement.counters.counter_kind.Counter`."""
         return self.counter.phase_coverage
 
     @property
@@ -96,7 +98,7 @@ class Shape:
         return known or self.counter.bounded or self.counter.alike(self._kinds.born)
 
     def beats(self, begin_ns: int, end_ns: int) -> bool | None:
-        """See `analyzers.measurement.counter_kind.Counter`. A counter that sees all never does."""
+        """See `analyzers.measurement.counters.counter_kind.Counter`. A counter that sees all never does."""
         return False if self.window_ns is None else self.counter.beats(begin_ns, end_ns)
 
     def suspect(self, window_ns: int | None) -> None:
@@ -148,6 +150,7 @@ class Shape:
         close = min(int(np.searchsorted(knots.lo_ns, until_ns)), usable - 1)
         if close < 1:
             return
+        knots = self._placed(knots, min(usable - 1, close + AFTER + BLOCK))
         begin = 0 if self._fixed_ns is None else int(np.searchsorted(knots.mid_ns, self._fixed_ns))
         others = np.flatnonzero(np.diff(knots.epoch[:usable]))
         first = int(others[others < close][-1]) + 1 if (others < close).any() else 0
@@ -174,12 +177,19 @@ class Shape:
                 return False
             others = np.flatnonzero(np.diff(knots.epoch[: close + 1]))
             first = int(others[-1]) + 1 if len(others) else 0
+            knots = self._placed(knots, close)
             self._consume(timeline, int(knots.mid_ns[close]))
             try:
                 self._compare(knots, first, close)
             except _NUMERIC:
                 self._give_up(int(knots.mid_ns[first]), int(knots.mid_ns[close]))
         return self.undecided
+
+    def _placed(self, knots: Knots, last: int) -> Knots:
+        """Return the knots, with those that matter from now on placed as closely as they are known."""
+        compared_ns = knots.hi_ns[max(last - 2 * BLOCK * TOGETHER, 0)]
+        since_ns = int(compared_ns if self._fixed_ns is None else min(compared_ns, self._fixed_ns))
+        return self._refreshes.placed(knots, since_ns - AGO_NS, last)
 
     def shed(self, timeline: Timeline, until_ns: int) -> None:
         """Leave what is not fixed yet to straight lines, unless the counter misses a part of the time."""
@@ -285,14 +295,7 @@ class Shape:
         rows = seen.rows[: seen.count]
         rows_kind = rows @ found.of_part
         sums = self.counter.window_ns is None
-        taken, taken_kind = (
-            (_each(rows, inside), _each(rows_kind, inside))
-            if sums
-            else (
-                rows[inside],
-                rows_kind[inside],
-            )
-        )
+        taken, taken_kind = (_each(each, inside) if sums else each[inside] for each in (rows, rows_kind))
         doubt_j2 = (seen.var_j2[1:] + seen.var_j2[:-1]) if sums else seen.doubt_j2
         doubt = taken_kind @ believed.noise_w2s + doubt_j2[inside]
         grown, took = stretch.grown[inside], stretch.took[inside]

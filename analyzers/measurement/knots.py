@@ -19,6 +19,7 @@ PERIODS = 16
 """Intervals between changes that `Timeline.period_ns` is the median of."""
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 Estimator = Literal["counter", "power"]
 
 
@@ -59,6 +60,8 @@ class Knots(NamedTuple):
     unseen_ns: Ints
     """Time so far that lay between knots more than `GAP_NS` apart."""
     epoch: Ints
+    doubt_ns: Floats
+    """Standard deviations of ``mid_ns``."""
 
 
 def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:

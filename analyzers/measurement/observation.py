@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzers.measurement.counter_kind import WINDOWS_NS, WINDOWS_S, Counter
+from analyzers.measurement.counters.counter_kind import WINDOWS_NS, WINDOWS_S, Counter
 from analyzers.measurement.knots import Knots
 from analyzers.measurement.marks.cuts import Parts
 from analyzers.measurement.power_model import Floats, Ints, Role
@@ -27,7 +27,9 @@ class Stretch:
     y: Floats
     """Counted since the first knot, J; shape (n + 1,)."""
     open_ns: Ints
-    """How closely each knot is known; shape (n + 1,)."""
+    """Distance of the bounds of each knot; shape (n + 1,)."""
+    doubt_s: Floats
+    """Standard deviation of the instant of each; shape (n + 1,)."""
 
     @classmethod
     def of(cls, knots: Knots, first: int, last: int) -> "Stretch":
@@ -40,6 +42,7 @@ class Stretch:
             t=(knots.mid_ns[stretch] - base_ns) / 1e9,
             y=(knots.energy_uj[stretch] - base_uj) / 1e6,
             open_ns=knots.hi_ns[stretch] - knots.lo_ns[stretch],
+            doubt_s=knots.doubt_ns[stretch] / 1e9,
         )
 
     @property
@@ -62,8 +65,7 @@ class Stretch:
         Args:
             power_w: at each knot; shape (n + 1,).
         """
-        doubt_s = self.open_ns / 1e9 / 12**0.5
-        var: Floats = (doubt_s * power_w) ** 2 + QUANTUM_J**2 / 12
+        var: Floats = (self.doubt_s * power_w) ** 2 + QUANTUM_J**2 / 12
         return var
 
 
@@ -99,7 +101,7 @@ def counted_by_rivals(
         role: of each kind; shape (n,).
 
     Returns:
-        What `analyzers.measurement.counter_kind.Counter.compare` takes: shares, joules, seconds, and doubt.
+        What `Counter.compare` takes: shares, joules, seconds, and doubt.
     """
     stretch = slice(begin, close + 1)
     t = (knots.mid_ns[stretch] - knots.mid_ns[begin]) / 1e9
@@ -114,7 +116,7 @@ def counted_by_rivals(
     shares[1:] *= took[:, None] / WINDOWS_S[:, None, None]
     # No event says what a GPU does at rest: the right value of a refresh without work is unknown.
     told = (shares[:, :, role != Role.REST] > 0.0).any(axis=(0, 2))
-    seen_s2 = ((knots.hi_ns[stretch] - knots.lo_ns[stretch]) / 1e9) ** 2 / 12
+    seen_s2 = (knots.doubt_ns[stretch] / 1e9) ** 2
     grown_j = np.diff(knots.energy_uj[stretch]) / 1e6
     doubt_s = (seen_s2[1:] + seen_s2[:-1]) ** 0.5
     return shares[:, told], grown_j[told], took[told], doubt_s[told]

@@ -213,10 +213,11 @@ class Timeline:
         return self._late
 
     def knots(self) -> Knots:
-        """Return the knots. They are views: valid until another method is called."""
+        """Return the knots. All but ``doubt_ns`` are views: valid until another method is called."""
         self._read()
         rows = (Row.LO, Row.HI, Row.MID, Row.ENERGY, Row.UNSEEN, Row.EPOCH)
-        return Knots(*(self._row(row) for row in rows))
+        lo_ns, hi_ns, mid_ns, energy_uj, unseen_ns, epoch = (self._row(row) for row in rows)
+        return Knots(lo_ns, hi_ns, mid_ns, energy_uj, unseen_ns, epoch, (hi_ns - lo_ns) / 12**0.5)
 
     def settled(self, t_ns: int) -> bool:
         """Return whether later readings can no longer change what is known of ``t_ns``."""

@@ -12,7 +12,7 @@ first and believes what it measures.
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field, fields
 
-from analyzers.measurement.counter_kind import KnownCounter
+from analyzers.measurement.counters.counter_kind import KnownCounter
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.rows import AtLimit, InstructionRow, ProfileRow, RecallRow

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from analyzers.fleet.session import Session, Span
 from analyzers.measurement.calibration import calibrated
-from analyzers.measurement.counter_kind import COVERED
+from analyzers.measurement.counters.counter_kind import COVERED
 from analyzers.measurement.energy import Meter, Missing, measure
 from analyzers.power_limit.curve_fit.host_delays import delay_ns
 from analyzers.power_limit.curve_fit.visits import by_limit

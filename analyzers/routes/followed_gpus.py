@@ -6,7 +6,7 @@ from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet, Gpu, gpu_row
 from analyzers.fleet.ownership import Claims
 from analyzers.measurement import sensors
-from analyzers.measurement.counter_kind import KnownCounter
+from analyzers.measurement.counters.counter_kind import KnownCounter
 from analyzers.measurement.sensors import Gain
 from analyzers.results.rows import GapRow, Row
 from zeus_stream.protocol.fields import of_host

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.measurement.counter_kind import WINDOWS_NS, Counter
+from analyzers.measurement.counters.counter_kind import WINDOWS_NS, Counter
 from analyzers.measurement.energy import Energy, Meter, measure
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.fixed_energies import MAX_POINTS

@@ -7,7 +7,7 @@ import pytest
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Fleet
-from analyzers.measurement.counter_kind import KnownCounter, known_counters
+from analyzers.measurement.counters.counter_kind import KnownCounter, known_counters
 from analyzers.measurement.energy import Energy, Meter, mixed
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.timeline import Timeline
