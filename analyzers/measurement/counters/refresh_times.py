@@ -35,6 +35,8 @@ STRAYED = 1e-3
 """A refresh in bounds less likely than this is none of this rhythm: a new phase begins."""
 MOST_PERIODS = 64
 """After a pause longer than this the phase is a new one."""
+WIDER = 1.2
+"""Deviations are stated as wider by this: no jitter is Gaussian."""
 _SQRT_2, _SQRT_2PI = sqrt(2), sqrt(2 * pi)
 
 
@@ -138,6 +140,6 @@ class RefreshTimes:
             if epoch % 2:
                 continue  # when the counter changed to its first value is not known
             instant_ns, var = self._rhythm.place(lo_ns, hi_ns)
-            ns[1, place], doubt_ns[place] = round(instant_ns), sqrt(var)
+            ns[1, place], doubt_ns[place] = round(instant_ns), WIDER * sqrt(var)
         self._ns = np.concatenate((self._ns, ns), axis=1)
         self._doubt_ns = np.concatenate((self._doubt_ns, doubt_ns))
