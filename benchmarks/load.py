@@ -78,9 +78,9 @@ class Loaded(service.Collector):
     rate = 0.0
     frames = 0
 
-    async def _beat(self) -> None:
+    async def _tell_time(self) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(super()._beat)
+            tasks.start_soon(super()._tell_time)
             tasks.start_soon(self._load)
 
     async def _load(self) -> None:

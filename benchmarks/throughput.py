@@ -19,8 +19,9 @@ from statistics import median
 from benchmarks.common import directory, process, sql, table
 from benchmarks.own_cost import used
 from collectors.log.sqlite import Log
-from zeus_stream.clock import boot_id, monotonic_ns
+from zeus_stream.clock import anchor, boot_id
 from zeus_stream.protocol import codec
+from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.readings import READING_STRUCT, Readings, Seen
 
 FRAMES = 2_000
@@ -32,9 +33,15 @@ LOOK_S = 0.5
 """Between two questions how much is stored: each has all stored that waits."""
 
 
-def frames(count: int) -> Iterator[bytes]:
-    """Give bodies of frames: 8 GPUs at 250 W, counters that changed every ms until now."""
-    begin_ns = monotonic_ns() - count * ROWS // len(GPUS) * PERIOD_NS
+def frames(count: int) -> Iterator[tuple[int, bytes]]:
+    """Give times and bodies of frames: 8 GPUs at 250 W, counters that changed every ms until now.
+
+    The first has both clocks: without them no reading has a place in the roll-ups.
+    """
+    both, frame_ns = anchor(), ROWS // len(GPUS) * PERIOD_NS
+    begin_ns = both.monotonic_ns - count * frame_ns
+    note = ClockAnchored(begin_ns, both.wall_ns - both.monotonic_ns + begin_ns, both.error_ns)
+    yield begin_ns, codec.encode(Notes((note,)))
     for frame in range(count):
         rows = bytearray()
         for row in range(ROWS):
@@ -45,13 +52,13 @@ def frames(count: int) -> Iterator[bytes]:
                 READING_STRUCT, t_ns, t_ns + PERIOD_NS // 10, tick * 250, 250_000, 250_000, 250_000,
                 1380, 65, 99, row % len(GPUS), seen,
             )  # fmt: skip
-        yield codec.encode(Readings(GPUS, bytes(rows)))
+        yield begin_ns + (frame + 1) * frame_ns, codec.encode(Readings(GPUS, bytes(rows)))
 
 
 def fill(where: Path, count: int) -> None:
     log = Log(where / "log.sqlite", "benchmark", boot_id())
-    for body in frames(count):
-        log.append([("readings/benchmark", body)], monotonic_ns())
+    for t_ns, body in frames(count):
+        log.append([("frames/benchmark", body)], t_ns)
     log.close()
 
 

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analyzers.measurement.knots import (
+    HANG_NS,
     PERIODS,
     RESET,
     WIDE,
@@ -38,13 +39,13 @@ from analyzers.measurement.knots import (
 )
 from analyzers.measurement.sensors import Gain, Sensor
 from analyzers.results.readings import READING
-from zeus_stream.protocol.readings import ABSENT, Seen
+from zeus_stream.protocol.readings import ABSENT, READING_BYTES, Seen
 
 RECENT_NS = 30_000_000_000
 """Kept of a GPU that a session uses, whatever is asked: events arrive after the readings they lie between."""
 IDLE_NS = 10_000_000_000
 """Kept of a GPU that no session uses: a session becomes known after its first readings."""
-UNREAD = 128
+UNREAD = 256
 """Readings that may lie unread."""
 CROWDED = 256
 """Knots at which it is worth to forget some."""
@@ -58,6 +59,10 @@ CHECK_NS = 25_000_000_000
 """Counter and power are compared over so much; less than `RECENT_NS`, or it may be forgotten."""
 AGREES = (0.9, 1.1)
 """Counter over power, where both are believed."""
+_COUNTED = np.array([seen not in (Seen.UNCHANGED, Seen.POWER) for seen in Seen])
+"""By `Seen`: whether such a reading of a counter is a knot."""
+_FIRST = np.array([{Seen.FIRST: 1, Seen.RESET: RESET}.get(seen, 0) for seen in Seen])
+"""By `Seen`: `Row.FIRST` of its knot."""
 
 
 class Timeline:
@@ -74,8 +79,8 @@ class Timeline:
         """The highest limit of the GPU; None: not known."""
         self.hangs_ns: deque[tuple[int, int]] = deque(maxlen=MAX_HANGS)
         """Begins and ends of stretches in which the driver hung until they are reported."""
-        self._inbox = np.empty(UNREAD, READING)
-        self._unread = 0
+        self._inbox = b""
+        """Readings that lie unread."""
         self._estimator: Estimator = "power"
         self._received_ns = 0
         self._late = 0
@@ -96,34 +101,37 @@ class Timeline:
     def add(self, rows: npt.NDArray[np.void]) -> None:
         """Take in readings of this GPU, of dtype `READING`, in any order."""
         self.gone = None
-        if self._unread + len(rows) > UNREAD:
+        if len(self._inbox) + rows.nbytes > UNREAD * READING_BYTES:
             self._read()
         if len(rows) > UNREAD:
             self._take_in(rows)
         else:
-            self._inbox[self._unread : self._unread + len(rows)] = rows
-            self._unread += len(rows)
+            self._inbox += rows.tobytes()
 
     def _read(self) -> None:
         """Take in what lies unread."""
-        if self._unread:
-            rows, self._unread = self._inbox[: self._unread], 0
+        if self._inbox:
+            rows, self._inbox = np.frombuffer(self._inbox, READING), b""
             self._take_in(rows)
 
     def _take_in(self, rows: npt.NDArray[np.void]) -> None:
-        if (np.diff(rows["t_hi_ns"]) < 0).any():
+        if (rows["t_hi_ns"][1:] < rows["t_hi_ns"][:-1]).any():
             rows = rows.take(np.argsort(rows["t_hi_ns"], kind="stable"))
         self._received_ns = max(self._received_ns, int(rows["t_hi_ns"][-1]))
         self._add_limits(rows)
-        seen = rows["seen"]
-        counted = (seen != Seen.POWER) & (seen != Seen.UNCHANGED) & (rows["energy_mj"] != ABSENT)
+        counted = _COUNTED[rows["seen"]] & (rows["energy_mj"] != ABSENT)
         if self._estimator == "power" and counted.any():
             self._estimator, self._size = "counter", 0
-        fit = counted if self._estimator == "counter" else (seen == Seen.POWER) & (rows["power_mw"] != ABSENT)
-        lag_ns = self.sensor.lag_ns if self._estimator == "power" else 0
-        timely = rows["t_hi_ns"] - lag_ns > self._whole_since_ns
-        self._late += int(np.count_nonzero(fit & ~timely))
-        rows = rows.compress(fit & timely)
+        if self._estimator == "counter":
+            fit, lag_ns = counted, 0
+        else:
+            fit, lag_ns = (rows["seen"] == Seen.POWER) & (rows["power_mw"] != ABSENT), self.sensor.lag_ns
+        if rows["t_hi_ns"][0] - lag_ns <= self._whole_since_ns:
+            timely = rows["t_hi_ns"] - lag_ns > self._whole_since_ns
+            self._late += int(np.count_nonzero(fit & ~timely))
+            fit &= timely
+        if not fit.all():
+            rows = rows.compress(fit)
         if len(rows):
             self._insert(self._fresh(rows, lag_ns))
 
@@ -140,8 +148,7 @@ class Timeline:
         fresh[Row.ENERGY] = rows["energy_mj"] * 1000
         fresh[Row.POWER] = rows["power_mw"]
         fresh[Row.TEMPERATURE] = rows["temperature_c"]
-        fresh[Row.FIRST] = rows["seen"] == Seen.FIRST
-        fresh[Row.FIRST][rows["seen"] == Seen.RESET] = RESET
+        fresh[Row.FIRST] = _FIRST[rows["seen"]]
         if self._broken:
             fresh[Row.FIRST, 0] = max(fresh[Row.FIRST, 0], 1)
             self._broken = False
@@ -149,8 +156,9 @@ class Timeline:
 
     def _insert(self, fresh: Ints) -> None:
         """Put knots in their place and work out again what depends on those before."""
-        at = int(np.searchsorted(self._row(Row.HI), fresh[Row.HI, 0], side="right"))
-        if at < self._size:
+        at = self._size
+        if at and fresh[Row.HI, 0] < self._wide[Row.HI, at - 1]:
+            at = int(np.searchsorted(self._row(Row.HI), fresh[Row.HI, 0], side="right"))
             fresh = np.concatenate((self._columns(at, self._size), fresh), axis=1)
             fresh = fresh[:, np.argsort(fresh[Row.HI], kind="stable")]
         before = self._columns(at - 1, at) if at else None
@@ -161,8 +169,9 @@ class Timeline:
         recent = slice(max(at - PERIODS - 1, 0), at)
         place(fresh, self._wide[Row.MID, recent], self._wide[Row.ENERGY, recent])
         chain(fresh, before, self._estimator)
-        hung = np.flatnonzero(hung_ns(fresh, before)) if at == self._size else np.zeros(0, np.int64)
-        self.hangs_ns.extend(zip(fresh[Row.LO, hung].tolist(), fresh[Row.HI, hung].tolist(), strict=True))
+        if at == self._size and (fresh[Row.HI] - fresh[Row.LO]).max() > HANG_NS:
+            lo_ns, hi_ns = fresh[: Row.HI + 1, hung_ns(fresh, before) > 0].tolist()
+            self.hangs_ns.extend(zip(lo_ns, hi_ns, strict=True))
         size = at + fresh.shape[1]
         if size > self._wide.shape[1]:
             room = max(size, self._wide.shape[1] * 5 // 4)
@@ -175,9 +184,10 @@ class Timeline:
         self._ready_ns = int(self._wide[Row.LO, size - 1])
 
     def _add_limits(self, rows: npt.NDArray[np.void]) -> None:
-        rows = rows[rows["t_hi_ns"] > self._limits_received_ns]
-        if not len(rows):
-            return
+        if rows["t_hi_ns"][0] <= self._limits_received_ns:
+            rows = rows[rows["t_hi_ns"] > self._limits_received_ns]
+            if not len(rows):
+                return
         self._limits_received_ns = int(rows["t_hi_ns"][-1])
         in_force = np.where(rows["limit_mw"] != ABSENT, rows["limit_mw"], rows["requested_mw"])
         last = self._limit_mw[-1] if self._limit_mw else None
@@ -221,14 +231,14 @@ class Timeline:
 
     def settled(self, t_ns: int) -> bool:
         """Return whether later readings can no longer change what is known of ``t_ns``."""
-        if self._ready_ns < t_ns and (self._inbox["t_lo_ns"][: self._unread] >= t_ns).any():
+        if self._ready_ns < t_ns and (np.frombuffer(self._inbox, READING)["t_lo_ns"] >= t_ns).any():
             self._read()
         return self._ready_ns >= t_ns or self.gone is not None
 
     @property
     def period_ns(self) -> int | None:
         """Return how often the device refreshes, as seen lately, or None while that is unknown."""
-        if self._size + self._unread <= PERIODS:
+        if self._size + len(self._inbox) // READING_BYTES <= PERIODS:
             return None
         self._read()
         if self._size <= PERIODS:

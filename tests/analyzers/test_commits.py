@@ -25,7 +25,8 @@ from tests.analyzers.archives import HOST, RUN, A, frame
 from tests.empty_archive import archive_at
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.events import Advice
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 
@@ -156,6 +157,20 @@ async def test_rows_that_wait_are_bounded_as_frames_are(
             await stored.commits.add_derived([replace(ROW, command=str(number))], {}, ())
             await stored.commits.make_room()
             assert stored.count("commands") == expected
+
+
+@pytest.mark.parametrize(("body", "most"), [(Notes(()), 4), (FRAME[1], 4 * commits.READINGS_SHARE)])
+async def test_more_readings_wait_than_others_since_they_are_stored_more_quickly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: Body, most: int
+) -> None:
+    """In small commits each reading took twice as long."""
+    monkeypatch.setattr(commits, "MAX_BYTES", 399)
+    async with opened(tmp_path) as stored:
+        for offset in range(most):
+            assert stored.count("logs") == 0
+            stored.commits.add_received([(replace(FRAME[0], offset=offset, body=b"x" * 100), body)])
+            await stored.commits.make_room()
+        assert stored.count("logs") == 1
 
 
 async def test_the_first_commits_after_a_start_come_sooner(

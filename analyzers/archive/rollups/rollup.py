@@ -12,10 +12,11 @@ LEAD_NS only. After a restart these are added again, and what they close is drop
 stored in the transaction of its frames.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,8 @@ from zeus_stream.protocol.readings import ABSENT, Readings, Seen
 from zeus_stream.records import record
 
 Ints = npt.NDArray[np.int64]
+Columns = Mapping[str, npt.NDArray[Any]]
+"""Fields of readings, by name."""
 
 S_NS = 1_000_000_000
 MINUTE_S = 60
@@ -40,6 +43,8 @@ JUMP_NS = S_NS
 """A host's UTC that moves by more against its clock ends all bins: it was set, or the host was restarted."""
 MOST_OPEN = 256
 """Open bins of a GPU; of more, all are closed."""
+TOGETHER = 64
+"""Frames that are added at once: of more the columns do not stay in the caches of the processor."""
 MOST_GPUS = 65_536
 """GPUs of a log."""
 
@@ -50,6 +55,10 @@ GPU, BEGIN_S, ENERGY_UJ, COVERED_NS, READ, LIMIT_MW, LIMITS, CLOCK_MHZ, CLOCKS, 
 PEAK_MW, TEMPERATURE_C = 11, 12
 """Columns of bins: a key, then sums, then maxima (ABSENT: not known)."""
 COLUMNS = 13
+_SUMMED = (
+    "seen", "t_hi_ns", "energy_mj", "power_mw", "limit_mw", "clock_mhz", "utilization_pct", "temperature_c",
+)  # fmt: skip
+"""Fields of readings that are added up."""
 
 
 @record
@@ -126,8 +135,8 @@ def _add(log: _Log, frames: Sequence[Placed]) -> list[tuple[_Log, Ints, Ints]]:
         bodies = [each.body for each in part if each.body is not None and each.body.rows]
         if utc_ns is None:
             continue
-        if bodies:
-            _add_readings(log, bodies, utc_ns)
+        for at in range(0, len(bodies), TOGETHER):
+            _add_readings(log, bodies[at : at + TOGETHER], utc_ns)
         crowded = len(log.seconds) > MOST_OPEN * max(len(log.gpus), 1)
         closed.append((log, *_close(log, None if crowded else log.until_ns + utc_ns - GRACE_NS)))
         if len(log.gpus) > MOST_GPUS:
@@ -146,70 +155,93 @@ def _known_utc(frames: Sequence[Placed], utc_ns: int | None) -> Iterator[tuple[i
 
 def _add_readings(log: _Log, bodies: Sequence[Readings], utc_ns: int) -> None:
     """Add readings to the open seconds."""
-    rows = np.frombuffer(b"".join([body.rows for body in bodies]), READING)
     codes = [[log.gpus.setdefault(gpu, len(log.gpus)) for gpu in body.gpus] for body in bodies]
     sizes = [len(body.rows) // READING.itemsize for body in bodies]
     starts = np.cumsum([0, *(len(each) for each in codes[:-1])])
     flat = np.array([code for each in codes for code in each], np.int64)
-    gpu = flat[np.repeat(starts, sizes) + rows["gpu"]]
-    seen_now = _points(rows, gpu, utc_ns)
-    rows, gpu = np.concatenate([log.last, rows]), np.concatenate([log.last_gpu, gpu])
-    order = np.lexsort((rows["t_hi_ns"], gpu))
-    rows, gpu = rows[order], gpu[order]
+    rows = np.frombuffer(b"".join([log.last.tobytes(), *(body.rows for body in bodies)]), READING)
+    known = len(log.last)
+    gpu = np.concatenate([log.last_gpu, flat[np.repeat(starts, sizes) + rows["gpu"][known:]]])
+    order = _in_order(gpu, rows["t_hi_ns"])
+    rows, gpu = rows.take(order), gpu.take(order)
     ends = np.flatnonzero(np.append(gpu[1:] != gpu[:-1], True))
     log.last, log.last_gpu = rows[ends], gpu[ends]
-    log.seconds = _merge([log.seconds, seen_now, _spans(rows, gpu, utc_ns)])
+    columns = {name: np.ascontiguousarray(rows[name]) for name in _SUMMED}
+    spans = _spans(columns, gpu, utc_ns)
+    if known:
+        fresh = order >= known
+        columns = {name: values.compress(fresh) for name, values in columns.items()}
+        gpu = gpu.compress(fresh)
+    log.seconds = _merge([log.seconds, _points(columns, gpu, utc_ns), spans])
 
 
-def _points(rows: npt.NDArray[np.void], gpu: Ints, utc_ns: int) -> Ints:
-    """Return a bin for each reading, with what it saw."""
-    bins = np.zeros((len(rows), COLUMNS), np.int64)
-    bins[:, GPU] = gpu
-    bins[:, BEGIN_S] = (rows["t_hi_ns"] + utc_ns) // S_NS
-    bins[:, READ] = 1
+def _in_order(gpu: Ints, t_ns: Ints) -> Ints:
+    """Return the order by GPU, then by time; rows of one GPU mostly are in the order of time."""
+    few = gpu.max(initial=0) <= np.iinfo(np.uint16).max  # then it is a radix sort
+    order: Ints = np.argsort(gpu.astype(np.uint16) if few else gpu, kind="stable")
+    late = np.diff(t_ns.take(order)) < 0
+    if (late & (np.diff(gpu.take(order)) == 0)).any():
+        order = np.lexsort((t_ns, gpu))
+    return order
+
+
+def _points(columns: Columns, gpu: Ints, utc_ns: int) -> Ints:
+    """Return what readings saw, by GPU and second. They are in the order of GPUs, then of time."""
+    second = (columns["t_hi_ns"] + utc_ns) // S_NS
+    starts = _starts(gpu, second)
+    bins = np.zeros((len(starts), COLUMNS), np.int64)
+    bins[:, GPU], bins[:, BEGIN_S] = gpu[starts], second[starts]
+    bins[:, READ] = np.diff(starts, append=len(gpu))
     for name, total, count in (
         ("limit_mw", LIMIT_MW, LIMITS),
         ("clock_mhz", CLOCK_MHZ, CLOCKS),
         ("utilization_pct", UTILIZED, UTILIZATIONS),
     ):
-        known = rows[name] != ABSENT
-        bins[:, total] = np.where(known, rows[name], 0)
-        bins[:, count] = known
-    bins[:, PEAK_MW] = rows["power_mw"]
-    bins[:, TEMPERATURE_C] = rows["temperature_c"]
+        known = columns[name] != ABSENT
+        bins[:, total] = np.add.reduceat(columns[name] * known, starts, dtype=np.int64)
+        bins[:, count] = np.add.reduceat(known, starts, dtype=np.int64)
+    bins[:, PEAK_MW] = np.maximum.reduceat(columns["power_mw"], starts)
+    bins[:, TEMPERATURE_C] = np.maximum.reduceat(columns["temperature_c"], starts)
     return bins
 
 
-def _spans(rows: npt.NDArray[np.void], gpu: Ints, utc_ns: int) -> Ints:
-    """Return bins with the energy between readings in a row of a GPU. ``rows``: by GPU, then by time."""
-    before, after = rows[:-1], rows[1:]
-    t_ns = after["t_hi_ns"] - before["t_hi_ns"]
-    sensed = (before["seen"] == Seen.POWER) & (after["seen"] == Seen.POWER)
-    counted = (before["seen"] != Seen.POWER) & (after["seen"] != Seen.POWER)
-    counted &= (after["seen"] != Seen.FIRST) & (after["seen"] != Seen.RESET)
-    counted &= (before["energy_mj"] != ABSENT) & (after["energy_mj"] != ABSENT)
-    used_mj = after["energy_mj"] - before["energy_mj"]
-    counted &= (used_mj >= 0) & (used_mj <= MOST_MW * (t_ns / S_NS))
-    sensed &= before["power_mw"] != ABSENT
+def _spans(columns: Columns, gpu: Ints, utc_ns: int) -> Ints:
+    """Return the energy between readings in a row of a GPU, by GPU and second; in order as for `_points`."""
+    seen, t_hi_ns, energy_mj, power_mw = (columns[name] for name in _SUMMED[:4])
+    t_ns = np.diff(t_hi_ns)
+    power, absent = seen == Seen.POWER, energy_mj == ABSENT
+    begins = ~(power | absent)
+    continues = begins & (seen != Seen.FIRST) & (seen != Seen.RESET)
+    used_mj = np.diff(energy_mj)
+    counted = begins[:-1] & continues[1:] & (used_mj >= 0) & (used_mj <= MOST_MW * (t_ns / S_NS))
+    sensed = power[:-1] & power[1:] & (power_mw[:-1] != ABSENT)
     known = np.flatnonzero((gpu[1:] == gpu[:-1]) & (t_ns > 0) & (t_ns <= CHAIN_NS) & (counted | sensed))
     # Of a counter whole millijoules, of a sensor (mW for some ns) whole microjoules.
     unit_uj = np.where(counted[known], 1000, 1)
-    used = np.where(counted[known], used_mj[known], before["power_mw"][known] * (t_ns[known] / 1e6))
-    t_ns, begin_ns = t_ns[known], before["t_hi_ns"][known] + utc_ns
+    used = np.where(counted[known], used_mj[known], power_mw[known] * (t_ns[known] / 1e6))
+    t_ns, begin_ns = t_ns[known], t_hi_ns[known] + utc_ns
     first_s, last_s = begin_ns // S_NS, (begin_ns + t_ns - 1) // S_NS
     counts = last_s - first_s + 1
     at = np.repeat(np.arange(len(known)), counts)
     second = first_s[at] + np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
     from_ns = np.maximum(second * S_NS - begin_ns[at], 0)
     until_ns = np.minimum((second + 1) * S_NS - begin_ns[at], t_ns[at])
-    bins = np.zeros((len(at), COLUMNS), np.int64)
-    bins[:, PEAK_MW] = bins[:, TEMPERATURE_C] = ABSENT
-    bins[:, GPU] = gpu[1:][known][at]
-    bins[:, BEGIN_S] = second
-    bins[:, COVERED_NS] = until_ns - from_ns
     used_until, used_from = (np.rint(used[at] * (part / t_ns[at])) for part in (until_ns, from_ns))
-    bins[:, ENERGY_UJ] = (used_until - used_from).astype(np.int64) * unit_uj[at]
+    gpu = gpu[1:][known][at]
+    starts = _starts(gpu, second)
+    bins = np.zeros((len(starts), COLUMNS), np.int64)
+    bins[:, PEAK_MW] = bins[:, TEMPERATURE_C] = ABSENT
+    bins[:, GPU], bins[:, BEGIN_S] = gpu[starts], second[starts]
+    bins[:, COVERED_NS] = np.add.reduceat(until_ns - from_ns, starts)
+    used_uj = (used_until - used_from).astype(np.int64) * unit_uj[at]
+    bins[:, ENERGY_UJ] = np.add.reduceat(used_uj, starts)
     return bins
+
+
+def _starts(gpu: Ints, second: Ints) -> Ints:
+    """Return where rows begin that are of another GPU or second than those before."""
+    new = (gpu[1:] != gpu[:-1]) | (second[1:] != second[:-1])
+    return np.flatnonzero(np.concatenate([[len(gpu) > 0], new]))
 
 
 def _merge(parts: Sequence[Ints]) -> Ints:
@@ -218,8 +250,7 @@ def _merge(parts: Sequence[Ints]) -> Ints:
     if not len(bins):
         return bins
     bins = bins[np.lexsort((bins[:, BEGIN_S], bins[:, GPU]))]
-    new = (bins[1:, :KEY] != bins[:-1, :KEY]).any(axis=1)
-    starts = np.concatenate([[0], np.flatnonzero(new) + 1])
+    starts = _starts(bins[:, GPU], bins[:, BEGIN_S])
     merged: Ints = bins[starts]
     merged[:, KEY:PEAK_MW] = np.add.reduceat(bins[:, KEY:PEAK_MW], starts)
     merged[:, PEAK_MW:] = np.maximum.reduceat(bins[:, PEAK_MW:], starts)

@@ -1,15 +1,17 @@
 """Roll-ups: the energy of a counter, by second and by minute, however its readings arrive."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from analyzers.archive.rollups.rollup import CHAIN_NS, GRACE_NS, Placed, Rollups
+from analyzers.archive.rollups.rollup import CHAIN_NS, GRACE_NS, TOGETHER, Placed, Rollups
 from analyzers.results.readings import READING
 from tests.analyzers.readings import row
 from zeus_stream.protocol.frames import Frame
@@ -86,6 +88,32 @@ def test_energy_is_that_of_the_counter_however_frames_come_and_whenever_it_resta
     )
     for name in ("seconds", "minutes"):
         assert sum(each["energy_j"] or 0 for each in joined(once, name)) == pytest.approx(used_mj / 1000)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gpus_of_a_host_have_the_sums_that_each_has_alone_in_whatever_order_its_readings_come(
+    seed: int,
+) -> None:
+    rng, names = Random(seed), (GPU, GPU.replace("a", "b"), GPU.replace("a", "c"))
+    streams = [stream(3 * seed + number) for number in range(len(names))]
+    together = list[Placed]()
+    for offset, frames in enumerate(zip(*streams, strict=False)):
+        mixed = list[np.void]()
+        for number, each in enumerate(frames):
+            rows = np.frombuffer(each.body.rows if each.body else b"", READING).copy()
+            rows["gpu"] = number
+            mixed.extend(rows)
+        rng.shuffle(mixed)
+        frame = replace(frames[0].frame, offset=offset, t_ns=max(each.frame.t_ns for each in frames))
+        together.append(Placed(frame, Readings(names, np.array(mixed, READING).tobytes()), UTC_NS))
+    assert len(together) > TOGETHER
+    found = Rollups().add([*together, placed(len(together), 10_000 * S)])
+    for number, name in enumerate(names):
+        alone = Rollups().add([*streams[number][: len(together)], placed(len(together), 10_000 * S)])
+        for table in ("seconds", "minutes"):
+            mine = found[table].filter(pc.equal(found[table]["gpu"], name))
+            expected = joined([alone], table)
+            assert joined([{table: mine}], table) == [{**row, "gpu": name} for row in expected]
 
 
 def test_a_difference_is_shared_among_its_seconds_and_the_parts_add_up() -> None:
