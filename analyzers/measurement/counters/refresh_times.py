@@ -31,7 +31,7 @@ DRIFTS = 3e-6
 """Standard deviation by which the period changes in a period, part of it."""
 ALIKE = 0.1
 """Two distances in a row that differ by less than this part are a period."""
-STRAYED = 1e-3
+STRAYED = 1e-6
 """A refresh in bounds less likely than this is none of this rhythm: a new phase begins."""
 MOST_PERIODS = 64
 """After a pause longer than this the phase is a new one."""
