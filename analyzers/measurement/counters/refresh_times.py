@@ -76,6 +76,7 @@ class Rhythm:
             self._jitter_var = min(2 * self._jitter_var + var, (self._period_ns / 4) ** 2)
             return mid_ns, var
         moved, part = within
+        part = min(part, var / expected_var)  # never more than the bounds leave open: rounding
         moved_ns, left_var = moved * sqrt(expected_var), part * expected_var
         gain, period_gain, jitter_gain = (each / expected_var for each in (at_var, shared_var, jitter_var))
         self._at_ns, self._period_ns = at_ns + gain * moved_ns, self._period_ns + period_gain * moved_ns

@@ -67,7 +67,7 @@ def test_a_rhythm_says_more_than_bounds_and_how_much_more(kind: str, part: float
     error_ns = mid_ns - t_ns[which][LEARNED:]
     middle_ns = ((lo_ns + hi_ns) / 2 - t_ns[which])[LEARNED:]
     assert np.abs(error_ns).mean() < part * np.abs(middle_ns).mean()
-    assert 0.4 < np.mean((error_ns / doubt_ns) ** 2) ** 0.5 < 1.3
+    assert 0.4 < np.mean((error_ns / doubt_ns) ** 2) ** 0.5 < 1.6
 
 
 def test_reads_of_a_busy_host_say_less_and_the_rhythm_makes_up_for_it() -> None:
@@ -77,7 +77,7 @@ def test_reads_of_a_busy_host_say_less_and_the_rhythm_makes_up_for_it() -> None:
     mid_ns, doubt_ns = placed(lo_ns, hi_ns)
     error_ns = (mid_ns - t_ns[which])[LEARNED:]
     assert np.abs(error_ns).mean() < 0.4 * np.abs((lo_ns + hi_ns) / 2 - t_ns[which])[LEARNED:].mean()
-    assert 0.4 < np.mean((error_ns / doubt_ns[LEARNED:]) ** 2) ** 0.5 < 1.3
+    assert 0.4 < np.mean((error_ns / doubt_ns[LEARNED:]) ** 2) ** 0.5 < 1.6
 
 
 def test_without_a_rhythm_the_middle_of_the_bounds_is_left() -> None:
