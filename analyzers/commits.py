@@ -30,7 +30,7 @@ COMMIT_S = 1.0
 QUIET_COMMITS = 5
 """Times that, while nobody follows them: a commit costs about 30 ms of processor time, whatever is in it. The
 first after a start comes after once that, the second after twice: one that is soon killed gets on as well."""
-IDLE_COMMITS = 120
+IDLE_COMMITS = 600
 """Times that, while nothing follows from the frames that wait but our own use: no training runs."""
 COMMIT_BYTES = 4 << 20
 """Of frames and rows; more are stored at once."""

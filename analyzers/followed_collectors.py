@@ -19,7 +19,7 @@ from zeus_stream.transport.follower import follow
 from zeus_stream.transport.ways import Source
 
 _log = logging.getLogger(__name__)
-LOOK_S = 1.0
+LOOK_S = 2.0
 """Between two looks at whether a collector lets us in."""
 
 

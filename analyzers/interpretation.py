@@ -1,4 +1,7 @@
-"""The interpreter in a thread of its own: what is slow there holds up no lease, command, status or query."""
+"""The interpreter in a thread of its own: what is slow there holds up no lease, command, status or query.
+
+Readings of hosts at rest are not slow: to wake the thread takes longer, so the event loop interprets them.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +18,7 @@ from analyzers.results.result import Result, in_order, rows_only
 from analyzers.status import Insight
 from zeus_stream.clock import monotonic_ns, thread_time_ns
 from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.protocol.readings import Readings
 
 T = TypeVar("T")
 Links = Callable[[Mapping[str, Frame]], Iterable[LinkSeen]]
@@ -30,7 +34,13 @@ RECENT_NS = 5_000_000_000
 INSIGHT_NS = 1_000_000_000
 """Between two looks at what the status shows."""
 CHECKED_NS = 30_000_000_000
-"""Between two comparisons of counters with power: each works out the readings of all GPUs."""
+"""Between two comparisons of counters with power while sessions are open: each works out all readings."""
+CHECKED_AT_REST_NS = 600_000_000_000
+"""Between two of them while none is, once they have shown anything."""
+SLIGHT_BYTES = 10_000
+"""Of frames with readings alone: as many of hosts at rest are interpreted by the event loop itself."""
+SLIGHT_SHARE = 0.02
+"""Of a core, and no more, for all such work: a large site leaves it to the thread."""
 PAUSE_S = 0.25
 """Between two looks at the feed of a host whose runs search for nothing: one turn for many frames."""
 SEARCHES_NS = 200_000_000
@@ -66,6 +76,8 @@ class Interpretation:
         """By open run, where the search for its power limit stood a short time ago."""
         self.gathering: frozenset[str] = frozenset()
         """Hosts whose frames may come together, as of the last look at the searches."""
+        self.used: frozenset[str] = frozenset()
+        """Hosts with sessions, as of the same look."""
         self.leases: Mapping[str, frozenset[str]] = {}
         """By host, the GPUs whose leases are to be renewed, as of the last work."""
         self.waiting: Mapping[str, int] = {}
@@ -110,6 +122,8 @@ class Interpretation:
             links: returns the state of all links, given the last frame of each host.
         """
 
+        slight = self._slight(frames)
+
         def work(interpreter: Interpreter) -> tuple[int, Result]:
             hurried = sheds(behind_ns, self._share, searching=not self.pause_s(frames[0][0].host))
             began_ns, results = monotonic_ns(), list[Result]()
@@ -129,12 +143,26 @@ class Interpretation:
                     frames[: len(results)],
                     result.rows,
                     spent_ns,
-                    hurried=bool(result.instructions),
+                    hurried=slight or bool(result.instructions),
                 )
                 result |= rows_only(taken)
             return len(results), result
 
-        return await self.run(work)
+        return self._run(work) if slight else await self.run(work)
+
+    def _slight(self, frames: Sequence[tuple[Frame, Body]]) -> bool:
+        """Return whether these take less work than waking the thread: no session is open anywhere."""
+        return (
+            not (self.used or self._turn.borrowed_tokens or self._share > SLIGHT_SHARE)
+            and all(isinstance(body, Readings) for _, body in frames)
+            and sum(len(frame.body) for frame, _ in frames) <= SLIGHT_BYTES
+            and not (self._taker is not None and self._taker.times.due(monotonic_ns()))
+            and not self._is_check_due(monotonic_ns())
+        )
+
+    def _is_check_due(self, now_ns: int) -> bool:
+        pause_ns = CHECKED_NS if self.used or not self.insight.cross_checks else CHECKED_AT_REST_NS
+        return now_ns - self._checked_ns >= pause_ns
 
     def _run(self, work: Callable[[Interpreter], T]) -> T:
         self.stalled_ns, worked_ns = monotonic_ns(), thread_time_ns()
@@ -144,7 +172,7 @@ class Interpretation:
             if self.stalled_ns - self._looked_ns >= INSIGHT_NS:
                 self._looked_ns = self.stalled_ns
                 known, checks = self._interpreter, self.insight.cross_checks
-                if self.stalled_ns - self._checked_ns >= CHECKED_NS:
+                if self._is_check_due(self.stalled_ns):
                     self._checked_ns, checks = self.stalled_ns, known.cross_checks()
                 self.insight = Insight(checks, known.gains, known.forgotten_wall_ns)
             if self.stalled_ns - self._searched_ns >= SEARCHES_NS:
@@ -152,6 +180,7 @@ class Interpretation:
                 self.searches = self._interpreter.searches()
                 waiting = {run for run, search in self.searches.items() if not settled((search,))}
                 self.gathering = self._interpreter.hosts_without(waiting)
+                self.used = self._interpreter.hosts_without(())
         finally:
             fades = math.exp((self._share_ns - self.stalled_ns) / RECENT_NS)
             self._share = self._share * fades + (thread_time_ns() - worked_ns) / RECENT_NS

@@ -252,6 +252,7 @@ class Analyzer:
         collector.link.leases = lambda: self.interpretation.leases.get(name, frozenset())
         position, pause_s = self.archive.position(name), partial(self.interpretation.pause_s, name)
         async for part in collector.follow(*position, pause_s=pause_s):
+            collector.link.saw_frames(used=name in self.interpretation.used)
             await send.send(part)
 
     # ---- frames
@@ -336,8 +337,7 @@ class Analyzer:
         self._counters["gaps"] += sum(type(row) is GapRow for row in rows)
         await self._commits.add_derived(rows, given.interpreted, instructions)
         for instruction in instructions:
-            collector = self._hosts[instruction.host].collector
-            if collector is not None:
+            if (collector := self._hosts[instruction.host].collector) is not None:
                 collector.link.carry_out(instruction)
         if given.stored is not None:
             await self._commits.commit()

@@ -1,9 +1,10 @@
 """Measure processor time and wake-ups of collector and analyzer, idle and after the search of a training.
 
-python benchmarks/own_cost.py [--seconds 8] [--gpus 1,8,64] [--select NAME] [--no-peers]
+python benchmarks/own_cost.py [--seconds 8] [--gpus 1,8,64] [--job-gpus 8] [--select NAME] [--no-peers]
 
 Each row is one window of one pair of services with simulated GPUs. Rows of few GPUs are measured together,
-those of 64 GPUs alone; one pair of services goes through idle, steps of 25 ms and steps of 250 ms. Shares are
+those of 64 GPUs alone; one pair of services goes through idle, steps of 25 ms and steps of 250 ms. A job has
+eight GPUs (`--job-gpus`) and one training process, so 64 GPUs are those of eight jobs. Shares are
 of one core, from the scheduler's nanoseconds, without the training; children of the analyzer count: one owns
 the archive. Wake-ups are voluntary switches of all threads: noise of other programs does not change them.
 An empty loop beside each row says what share of a core there was. Whole it takes about twelve minutes.
@@ -99,6 +100,13 @@ class Setup:
     where: Path
     collector: int
     analyzer: int
+    job_gpus: int
+
+    @property
+    def jobs(self) -> list[range]:
+        """The GPUs of each job, by index."""
+        every = range(self.gpus)
+        return [every[first : first + self.job_gpus] for first in every[:: self.job_gpus]]
 
 
 def family(pid: int) -> list[int]:
@@ -146,7 +154,7 @@ def measured(setups: Sequence[Setup], steps: str, seconds: float) -> Iterator[li
     loop = f"{empty_loop(0.5):.0f} %"
     for setup, old, new in zip(setups, before, after, strict=True):
         parts = [words(*pair, seconds) for pair in zip(old, new, strict=True)]
-        row: list[object] = [setup.gpus, f"{setup.period_ms} ms", steps]
+        row: list[object] = [setup.gpus, len(setup.jobs), f"{setup.period_ms} ms", steps]
         row += [*(word for part in parts for word in part), loop]
         print(*row, file=sys.stderr)
         yield row
@@ -162,21 +170,25 @@ def searches(setup: Setup) -> bool:
 
 @contextmanager
 def training(setup: Setup, step_ms: int) -> Iterator[None]:
-    """Run a training on all GPUs of a setup."""
+    """Run a training of each job of a setup."""
     environment = os.environ | {"ZEUS_STREAM_DIR": str(setup.where), "PYTHONPATH": str(ROOT)}
     script = TRAINING.format(step_s=step_ms / 1000)
-    running = subprocess.Popen([sys.executable, "-c", script], env=environment | {"ZEUS_STREAM_GPUS": "all"})
+    running = []
+    for number, gpus in enumerate(setup.jobs):
+        of_job = {"ZEUS_STREAM_GPUS": ",".join(map(str, gpus)), "ZEUS_STREAM_JOB": f"job-{number}"}
+        running.append(subprocess.Popen([sys.executable, "-c", script], env=environment | of_job))
     try:
         yield
     finally:
-        running.kill()
-        running.wait()
+        for each in running:
+            each.kill()
+            each.wait()
 
 
 def group_rows(
-    gpus: Sequence[int], periods_ms: Sequence[int], seconds: float, searching: Sequence[str]
+    gpus: Sequence[int], job_gpus: int, periods_ms: Sequence[int], seconds: float, searching: Sequence[str]
 ) -> list[list[object]]:
-    """Return the rows of setups that run side by side."""
+    """Return the rows of setups that run side by side. ``job_gpus``: GPUs of each job, at most."""
     rows: list[list[object]] = []
     with ExitStack() as stack:
         setups = []
@@ -188,7 +200,7 @@ def group_rows(
                     process(where, "collect", "--device", device, ready="publish")
                 )
                 analyzer = stack.enter_context(process(where, "analyze", *searching, ready="query"))
-                setups.append(Setup(count, period_ms, where, collector, analyzer))
+                setups.append(Setup(count, period_ms, where, collector, analyzer, job_gpus))
         time.sleep(SETTLE_S)
         rows += measured(setups, "idle", seconds)
         for step_ms in STEPS_MS:
@@ -252,6 +264,7 @@ def main() -> None:
     )
     arguments.add_argument("--seconds", type=float, default=8)
     arguments.add_argument("--gpus", default="1,8,64")
+    arguments.add_argument("--job-gpus", type=int, default=8, help="GPUs of a job, at most")
     arguments.add_argument("--periods", default=",".join(map(str, MODELS)), help="of the counters, ms")
     arguments.add_argument("--select", help="of the analyzer; none: no search. Default: its own")
     arguments.add_argument("--no-peers", action="store_true")
@@ -261,11 +274,21 @@ def main() -> None:
     periods_ms = [int(each) for each in given.periods.split(",")]
     rows: list[list[object]] = []
     if few := [each for each in gpus if each <= BESIDE]:
-        rows += group_rows(few, periods_ms, given.seconds, searching)
+        rows += group_rows(few, given.job_gpus, periods_ms, given.seconds, searching)
     for many in (each for each in gpus if each > BESIDE):
         for period_ms in periods_ms:
-            rows += group_rows([many], [period_ms], given.seconds, searching)
-    head = ["GPUs", "counter", "steps", "collector", "wake-ups", "analyzer", "wake-ups", "an empty loop gets"]
+            rows += group_rows([many], given.job_gpus, [period_ms], given.seconds, searching)
+    head = [
+        "GPUs",
+        "jobs",
+        "counter",
+        "steps",
+        "collector",
+        "wake-ups",
+        "analyzer",
+        "wake-ups",
+        "an empty loop gets",
+    ]
     table(f"Use of zeus-stream itself, share of a core (windows of {given.seconds:g} s)", head, rows)
     if not given.no_peers:
         what = "Others at their defaults, share of a core"

@@ -5,7 +5,9 @@ the stream: a busy site writes more often than an idle one.
 """
 
 EVERY_NS = 60_000_000_000
-"""Between two checkpoints, at most, while frames come."""
+"""Between two checkpoints, at most, once there was as much work as `LITTLE_NS`."""
+LITTLE_NS = 500_000_000
+"""Work of the interpreter that a restart may repeat at any time; an idle host gives as much in 15 min."""
 WORK_NS = 2_000_000_000
 """Work of the interpreter after which one is due: a restart takes about as long."""
 LEAST_TIMES = 50
@@ -34,8 +36,9 @@ class CheckpointTimes:
 
     def due(self, now_ns: int) -> bool:
         """Return whether it is time."""
-        late = self._worked_ns >= WORK_NS // self._sooner or now_ns - self._taken_ns >= EVERY_NS
-        return (self.wanted or late) and now_ns >= self._not_before_ns
+        late = self._worked_ns >= LITTLE_NS and now_ns - self._taken_ns >= EVERY_NS
+        due = self.wanted or late or self._worked_ns >= WORK_NS // self._sooner
+        return due and now_ns >= self._not_before_ns
 
     def taken(self, now_ns: int, cpu_ns: int) -> None:
         """Take in that one was taken, with so much processor time."""

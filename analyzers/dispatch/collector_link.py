@@ -44,7 +44,9 @@ BEAT_S = 0.3
 SILENCE_NS = 3_000_000_000
 """The socket is opened again when the collector has sent nothing for this time."""
 RESEND_S = 1.2
-"""Between two sendings of a command that got no reply, and between two greetings."""
+"""Between two sendings of a command that got no reply, and from a sign of life to a greeting."""
+GREET_S = 12.0
+"""Between two greetings while no lease is held and frames of the collector come: they say as much."""
 FIRST_NS = 10_000_000_000
 """From a greeting that was answered: leases of an earlier analyzer may become known."""
 MAX_UNANSWERED = 1_000
@@ -99,6 +101,10 @@ class Link:
         self._known = anyio.Event()
         self._bell = anyio.Event()
         """Rings when a lease may begin."""
+        self._pause = anyio.CancelScope()
+        """The wait for the next greeting or renewal."""
+        self._put_off_until = 0.0
+        """Frames may put off its end until then, on the event loop's clock."""
         self._host = ""
         self._received_ns = 0
         self._welcomed_ns = 0
@@ -145,6 +151,19 @@ class Link:
             if isinstance(note, CollectorStarted) and welcome and welcome.incarnation != note.incarnation:
                 self._welcome = None
                 self._bell.set()  # greet it now: it takes no command before
+
+    def saw_frames(self, *, used: bool) -> None:
+        """Take in that frames of its log have come: a greeting need not ask whether it is there.
+
+        They do not stand for the answer to a greeting that was sent.
+
+        Args:
+            used: sessions are open on the host. Greetings go on then: their delays give leases their length.
+        """
+        if not used and self._rests and not self._greeted_ns:
+            self._received_ns = monotonic_ns()
+            later = min(anyio.current_time() + RESEND_S, self._put_off_until)
+            self._pause.deadline = max(self._pause.deadline, later)
 
     def carry_out(self, instruction: Instruction) -> None:
         """Send what the interpreter wants done; commands again until the collector has replied."""
@@ -228,19 +247,25 @@ class Link:
                 self._send(Hello("analyzer", self._owner, known.epoch, known.shard, known.shards))
                 for request in self._unanswered.values():
                     self._send(request)
-            pause_s, slept_ns = self._pause_s(), monotonic_ns()
-            with anyio.move_on_after(pause_s) as due:
+            began = anyio.current_time()
+            self._put_off_until = began + GREET_S
+            with anyio.CancelScope(deadline=began + self._pause_s()) as self._pause:
                 await self._bell.wait()
-            now_ns = monotonic_ns()
-            if due.cancelled_caught:
-                self._lease.delayed(now_ns, now_ns - slept_ns - round(pause_s * 1e9))
+            if self._pause.cancelled_caught:
+                late_s = anyio.current_time() - self._pause.deadline
+                self._lease.delayed(monotonic_ns(), round(late_s * 1e9))
 
     def _pause_s(self) -> float:
         """Return the time to the next renewal, or to the next greeting if nothing is to be renewed."""
         if self._welcome is None:
             return BEAT_S / 6
+        return RESEND_S if self._rests else BEAT_S
+
+    @property
+    def _rests(self) -> bool:
+        """Tell whether nothing is to be renewed or sent again."""
         first = monotonic_ns() - self._welcomed_ns < FIRST_NS
-        return BEAT_S if first or self._unanswered or self.leases() else RESEND_S
+        return not (self._welcome is None or first or self._unanswered or self.leases())
 
     async def _receive(self, channel: Talk, asked: Callable[[str, Ask | AskTry], object]) -> None:
         while True:

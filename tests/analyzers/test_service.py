@@ -19,12 +19,13 @@ from analyzers.checkpoints.restart import Restart
 from analyzers.dispatch.pending import Pending
 from analyzers.followed_collectors import Collector
 from analyzers.interpretation import PAUSE_S, Interpretation
-from analyzers.interpreter import Interpreter, Logged
+from analyzers.interpreter import Input, Interpreter, Logged
 from analyzers.live.live_site import LiveSite
 from analyzers.measurement.fixed_energies import SHED
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl
+from analyzers.results.result import Result
 from analyzers.results.windows.step_columns import Derived, StepColumns
 from analyzers.service import Analyzer, analyze
 from analyzers.shards.sharded_analyzer import analyze_shards
@@ -261,6 +262,39 @@ async def test_a_search_that_begins_again_is_waited_for_from_its_first_command_o
         count += more
     assert result.instructions
     assert interpretation.pause_s(frames[0].host) == 0
+
+
+class Located(Interpreter):
+    """An interpreter that notes the thread in which it takes in readings."""
+
+    def handle(self, event: Input, now_ns: int) -> Result:
+        if isinstance(event, Logged) and isinstance(event.body, Readings):
+            self.threads = {*getattr(self, "threads", ()), threading.get_ident()}
+        return super().handle(event, now_ns)
+
+
+@pytest.mark.parametrize(
+    ("used", "wanted", "copies"),
+    [
+        pytest.param(False, False, 1, id="at rest"),
+        pytest.param(True, False, 1, id="while a session is open"),
+        pytest.param(False, True, 1, id="when a checkpoint is to be taken"),
+        pytest.param(False, False, 500, id="many at once"),
+    ],
+)
+async def test_the_event_loop_takes_in_readings_at_rest_and_leaves_all_else_to_a_thread(
+    used: bool,  # noqa: FBT001  (a column of the table)
+    wanted: bool,  # noqa: FBT001
+    copies: int,
+) -> None:
+    pairs = ((frame, codec.decode(frame.body, Readings, Events, Notes)) for frame in recorded()[0])
+    readings = next((frame, body) for frame, body in pairs if isinstance(body, Readings))
+    interpreter, taker = Located(plan()), CheckpointTaker(1, {}, whole=True)
+    interpretation = Interpretation(interpreter, taker)
+    await interpretation.run(Interpreter.searches)
+    interpretation.used, taker.times.wanted = frozenset({readings[0].host} if used else ()), wanted
+    await interpretation.interpret([readings] * copies, 0, lambda _: ())
+    assert (interpreter.threads == {threading.get_ident()}) == (not used and not wanted and copies == 1)
 
 
 async def test_leases_and_status_do_not_wait_for_the_interpreter(zeus_dir: Path) -> None:

@@ -158,7 +158,8 @@ class Channel:
 
         Cancelled, it has taken none.
         """
-        await anyio.lowlevel.checkpoint()
+        if self._readable():  # else the wait below lets others have their turn
+            await anyio.lowlevel.checkpoint()
         while not (messages := self._drain()):
             with anyio.CancelScope() as self._waiting:
                 # The descriptor is edge-triggered: look at EVENTS before each wait.

@@ -124,7 +124,7 @@ async def give_back() -> None:
         return  # not glibc
     most_bytes = memory_bytes() + TRIM_BYTES
     while True:
-        await anyio.sleep(TRIM_S)
+        await anyio.sleep(to_next_s(TRIM_S))
         if memory_bytes() > most_bytes:
             trim(0)
 

@@ -1,8 +1,15 @@
-"""When the state is written: after a decision, after work, after a minute, and never too often."""
+"""When the state is written: after a decision, after work, after a minute with some, and never too often."""
 
 from itertools import accumulate, pairwise
 
-from analyzers.checkpoints.checkpoint_times import EVERY_NS, LEAST_TIMES, SOONER, WORK_NS, CheckpointTimes
+from analyzers.checkpoints.checkpoint_times import (
+    EVERY_NS,
+    LEAST_TIMES,
+    LITTLE_NS,
+    SOONER,
+    WORK_NS,
+    CheckpointTimes,
+)
 
 MS = 1_000_000
 
@@ -29,11 +36,14 @@ def test_the_first_are_due_after_little_work_so_that_a_short_life_keeps_half_of_
     assert pauses_ns[-1] == WORK_NS
 
 
-def test_it_is_due_after_a_minute_or_after_so_much_work() -> None:
+def test_it_is_due_after_a_minute_with_a_little_work_or_after_much_work() -> None:
     times = long_since_started()
+    times.work(LITTLE_NS - 1)
+    assert not times.due(60 * EVERY_NS)
+    times.work(1)
     assert not times.due(EVERY_NS - 1)
     assert times.due(EVERY_NS)
-    times.work(WORK_NS - 1)
+    times.work(WORK_NS - LITTLE_NS - 1)
     assert not times.due(10 * MS)
     times.work(1)
     assert times.due(10 * MS)
@@ -43,6 +53,7 @@ def test_one_that_was_taken_begins_both_again() -> None:
     times = long_since_started()
     times.work(WORK_NS)
     times.taken(11 * MS, 1 * MS)
+    times.work(LITTLE_NS)
     assert not times.due(EVERY_NS)
     assert times.due(11 * MS + EVERY_NS)
 
