@@ -116,7 +116,8 @@ async def analyze(
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
-                tasks.start_soon(limits.keep, [channel], partial(_log.warning, "queries: %s."))
+                cut = partial(_log.warning, "queries: %s.")
+                tasks.start_soon(limits.keep, [channel], cut, begin.live.gpu_bytes)
                 tasks.start_soon(limits.give_back)
                 tasks.start_soon(watched_files.watch_all, watched, analyzer.interpretation.run)
                 tasks.start_soon(analyzer.follow, where.budgets)
@@ -165,8 +166,7 @@ class Analyzer:
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
         self._given: MemoryObjectSendStream[Given]
-        self._own_use = AnalyzerUse(settings)
-        self._since, self._live = begin.since, begin.live
+        self._own_use, self._since, self._live = AnalyzerUse(settings), begin.since, begin.live
         answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
         self.queries = QueryServer(*answering, self._counters, self._commits.commit, results)
 

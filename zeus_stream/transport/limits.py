@@ -46,22 +46,28 @@ TRIM_BYTES = 32 << 20
 """Growth since the start that is worth it."""
 
 
-async def keep(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
+async def keep(
+    channels: Sequence[Channel], say: Callable[[str], None], own_bytes: Callable[[], int] = lambda: 0
+) -> None:
     """Cut the connections of these listeners whenever they take too much, and say why. Until cancelled.
 
     Those of other hosts go first: they may come without a key. Those of this host go if that is not enough.
+    ``own_bytes`` returns what this process needs by now for its own state beyond its memory at the start.
     """
     async with anyio.create_task_group() as tasks:
         for channel in channels:
             tasks.start_soon(channel.note_accepted)
-        await _look(channels, say)
+        await _look(channels, say, own_bytes)
 
 
-async def _look(channels: Sequence[Channel], say: Callable[[str], None]) -> None:
+async def _look(
+    channels: Sequence[Channel], say: Callable[[str], None], own_bytes: Callable[[], int]
+) -> None:
     most_files = _all_files() // 2
     look_s = min(LOOK_S, most_files / FILES_PER_S)
-    most_bytes = memory_bytes() + MAX_GROWTH_BYTES
+    begin_bytes = memory_bytes() + MAX_GROWTH_BYTES
     while True:
+        most_bytes = begin_bytes + own_bytes()
         if any(channel.connections.watched(monotonic_ns()) for channel in channels):
             await _watch(look_s, most_files, most_bytes)
         else:
