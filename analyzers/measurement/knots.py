@@ -1,5 +1,7 @@
 """Knots of a timeline: where each lies, what was counted until then, and in which epoch. Pure."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -79,11 +81,8 @@ def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:
     energy_uj = np.concatenate((before_uj, knots[Row.ENERGY]))
     for place in np.flatnonzero(hi_ns - lo_ns > WIDE_NS):
         at = len(before_ns) + place
-        steps_ns = np.diff(mid_ns[max(at - PERIODS - 1, 0) : at])
-        if len(steps_ns) < PERIODS:
-            continue
-        period_ns = round(float(np.median(steps_ns)))
-        if np.percentile(np.abs(steps_ns - period_ns), 75) >= period_ns / REGULAR:
+        period_ns = _period_ns(mid_ns[max(at - PERIODS - 1, 0) : at].tolist())
+        if period_ns is None:
             continue
         since_ns = mid_ns[at] - mid_ns[at - 1]
         used_uj = energy_uj[at - 1] - energy_uj[at - 1 - PERIODS]
@@ -93,6 +92,20 @@ def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:
         expected_ns = mid_ns[at - 1] + max(round(since_ns / period_ns), 1) * period_ns
         mid_ns[at] = min(max(expected_ns, lo_ns[place]), hi_ns[place])
     knots[Row.MID] = mid_ns[len(before_ns) :]
+
+
+def _period_ns(mid_ns: Sequence[int]) -> int | None:
+    """Return the median distance of `PERIODS` + 1 instants; None: they are fewer, or not regular.
+
+    In plain numbers: NumPy takes twenty times as long for so few.
+    """
+    steps_ns = sorted(after - before for before, after in pairwise(mid_ns))
+    if len(steps_ns) < PERIODS:
+        return None
+    period_ns = round((steps_ns[PERIODS // 2 - 1] + steps_ns[PERIODS // 2]) / 2)
+    strays_ns = sorted(abs(step_ns - period_ns) for step_ns in steps_ns)
+    quartile_ns = (3 * strays_ns[PERIODS * 3 // 4 - 1] + strays_ns[PERIODS * 3 // 4]) / 4
+    return period_ns if quartile_ns < period_ns / REGULAR else None
 
 
 def bridge(knots: Ints, before: Ints | None, most_mw: int) -> Ints:
