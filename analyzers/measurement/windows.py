@@ -10,12 +10,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from operator import sub
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.energy import NO_JOULES, Energy, Meter, Missing
+from analyzers.measurement.energy_fit import EVENTS_ARRIVE_NS
 from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.results.rows import WindowRow
 from analyzers.results.windows.step_columns import StepColumns
@@ -34,6 +36,10 @@ MANY = 8
 """Steps that are measured together are columns if they are so many, and nothing else ended."""
 UNDECIDED_NS = 10_000_000_000
 """So long steps wait until the kind of a counter is known, which decides what they used."""
+MOST_LATE_NS = 1_000_000_000
+"""Steps wait for events that are as late as those before them, at most so late."""
+LATE_FADES = 20
+"""That is forgotten by this part of the time that passes."""
 
 Kind = Literal["step", "epoch", "window", "run"]
 STEP: Kind = "step"
@@ -146,6 +152,8 @@ class Windows:
         """Windows wait that are no steps."""
         self._measured_ns = -BATCH_NS
         """Frame time at which windows were measured last."""
+        self._late = 0, 0
+        """How late an end came in that was late, and when, ns."""
 
     def begin(self, kind: Kind, index: int, name: str, t_ns: int) -> bool:
         """Open a window. Returns False, and does not, if `MAX_OPEN` are."""
@@ -236,7 +244,8 @@ class Windows:
             now_ns: frame time of the session's host.
             shared: see `Shared`.
         """
-        chosen = self._due(meters, now_ns) if self.ready(now_ns) else []
+        heard_ns = self._heard_ns(now_ns)
+        chosen = self._due(meters, now_ns, heard_ns) if self.ready(now_ns) else []
         spare = len(self._ended) - MAX_WAITING
         if spare > chosen.count(True):
             chosen = [place < spare for place in range(len(self._ended))]
@@ -253,21 +262,28 @@ class Windows:
         rows: list[WindowRow | StepColumns] = []
         columns = len(due) >= MANY and due.plain
         for gpu, meter in meters.items():
-            steps = self._columns(due, gpu, meter, now_ns, shared) if columns else None
-            rows += self._measure(due, gpu, meter, now_ns, shared) if steps is None else [steps]
+            steps = self._columns(due, gpu, meter, heard_ns, shared) if columns else None
+            rows += self._measure(due, gpu, meter, heard_ns, shared) if steps is None else [steps]
         if all(map(of_host, meters)):
             rows += [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
         return rows
 
-    def _due(self, meters: Mapping[str, Meter] | None, now_ns: int) -> list[bool]:
+    def _heard_ns(self, now_ns: int) -> int:
+        """Return the frame time less what events are later than expected: refreshes are known before them."""
+        late_ns = max(map(sub, self._ended.received_ns, self._ended.end_ns), default=0)
+        if late_ns >= (faded_ns := self._late[0] - max(now_ns - self._late[1], 0) // LATE_FADES):
+            self._late, faded_ns = (late_ns, now_ns), late_ns
+        return now_ns if self._urgent else now_ns - max(min(faded_ns, MOST_LATE_NS) - EVENTS_ARRIVE_NS, 0)
+
+    def _due(self, meters: Mapping[str, Meter] | None, now_ns: int, heard_ns: int) -> list[bool]:
         """Return which windows have timed out, or have been passed by the readings of all GPUs."""
         ended, passed_ns = self._ended, -1
-        if meters is not None and self._waits(meters, now_ns):
+        if meters is not None and self._waits(meters, heard_ns):
             return []
         if meters is not None:
             # Readings that have passed an instant have passed all before it.
             ends_ns = sorted(ended.end_ns)
-            passed = bisect_left(ends_ns, True, key=lambda t_ns: not _settled(meters, t_ns, now_ns))  # noqa: FBT003
+            passed = bisect_left(ends_ns, True, key=lambda t_ns: not _settled(meters, t_ns, heard_ns))  # noqa: FBT003
             passed_ns = ends_ns[passed - 1] if passed else -1
         old_ns = now_ns - self._timeout_ns
         return [

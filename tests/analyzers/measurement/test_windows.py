@@ -50,7 +50,7 @@ def test_adjacent_windows_add_up_to_the_one_around_them() -> None:
     some.begin("epoch", 0, "epoch", 111 * MS)
     for index, (begin_ms, end_ms) in enumerate(((111, 240), (240, 241), (241, 777))):
         some.begin("step", index, "step", begin_ms * MS)
-        some.end("step", index, end_ms * MS, 1 * S)
+        some.end("step", index, end_ms * MS, (end_ms + 20) * MS)
     some.end("epoch", 0, 777 * MS, 1 * S)
     *steps, epoch = measured(some, lines)
     assert sum(round(1e6 * (step.energy_j or 0)) for step in steps) == round(1e6 * (epoch.energy_j or 0))
@@ -138,7 +138,7 @@ def test_steps_are_measured_in_batches_and_at_once_with_a_window_that_ended() ->
 
     def step(index: int, end_ms: int) -> None:
         some.begin("step", index, "step", (end_ms - 50) * MS)
-        some.end("step", index, end_ms * MS, 1 * S)
+        some.end("step", index, end_ms * MS, (end_ms + 20) * MS)
 
     step(0, 200)
     assert len(measured(some, lines, 1 * S)) == 1
@@ -148,7 +148,7 @@ def test_steps_are_measured_in_batches_and_at_once_with_a_window_that_ended() ->
     assert [row.index for row in measured(some, lines, 2 * S)] == [1, 2], "a batch"
     step(3, 350)
     some.begin("window", 0, "validation", 200 * MS)
-    some.end("window", 0, 400 * MS, 1 * S)
+    some.end("window", 0, 400 * MS, 420 * MS)
     assert [row.kind for row in measured(some, lines, 2 * S + 1)] == ["step", "window"], "nothing waits"
     step(4, 450)
     assert measured(some, lines, 2 * S + 2) == []
