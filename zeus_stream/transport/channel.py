@@ -158,15 +158,19 @@ class Channel:
 
         Cancelled, it has taken none.
         """
-        if self._readable():  # else the wait below lets others have their turn
-            await anyio.lowlevel.checkpoint()
-        while not (messages := self._drain()):
+        others_ran = False
+        while True:
+            if self._readable():
+                if not others_ran:
+                    await anyio.lowlevel.checkpoint()
+                if messages := self._drain():
+                    return messages
             with anyio.CancelScope() as self._waiting:
                 # The descriptor is edge-triggered: look at EVENTS before each wait.
                 if not self._readable():
+                    others_ran = True
                     await anyio.wait_readable(self._socket.fileno())
             self._waiting = None
-        return messages
 
     def _readable(self) -> bool:
         return bool(int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
