@@ -17,6 +17,7 @@ process, and polls power in a process of its own, as its daemon does for its cli
 import argparse
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -219,13 +220,17 @@ def group_rows(
 def peer(script: Path, environment: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
     """Run another tool from the environment of the peers."""
     tool = subprocess.Popen(
-        [peer_python(), script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [peer_python(), script],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         yield tool
     finally:
-        tool.terminate()
-        tool.wait(20)
+        os.killpg(tool.pid, signal.SIGKILL)  # some leave processes that go on without them
+        tool.wait()
 
 
 def peer_rows(seconds: float) -> list[list[object]]:

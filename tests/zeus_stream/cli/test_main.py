@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from zeus_stream.paths import holder
 from zeus_stream.settings import Settings
 
 QUERIES = files("analyzers.archive") / "queries"
+COLUMNS = ("runs", "steps_per_s"), ("gpus", "step_j")
 COUNT = "SELECT count(*) AS trials FROM trials"
 
 
@@ -171,16 +172,20 @@ def test_status_is_one_screen_and_json(zeus: Cli) -> None:
         script = zeus.directory / "train.py"
         script.write_text(SCRIPT, encoding="utf-8")
         train = [sys.executable, str(script), "100000"]
-        with subprocess.Popen(train, env=zeus.environment, stderr=subprocess.PIPE) as training:
+        with ExitStack() as stack:
+            training = stack.enter_context(
+                subprocess.Popen(train, env=zeus.environment, stderr=subprocess.DEVNULL)
+            )
+            stack.callback(training.kill)
 
             def busy() -> bool:
                 shown = json.loads(zeus("status", "--json").stdout)
-                return bool(shown["runs"] and shown["runs"][0]["steps_per_s"] and shown["gpus"][0]["step_j"])
+                rates, joules = ([each[name] for each in shown[rows]] for rows, name in COLUMNS)
+                return any(rates) and any(joules)
 
             until(busy)
             shown = json.loads(zeus("status", "--json").stdout)
             screen = zeus("status").stdout
-            training.kill()
     (gpu,), (run,) = shown["gpus"], shown["runs"]
     assert gpu["power_w"] > 0
     assert gpu["limit_w"] is not None
