@@ -12,16 +12,13 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from analyzers.measurement.energy import Energy, Missing, Z, measure
+from analyzers.measurement.knots import Floats, Ints
 from analyzers.measurement.sensors import PRIOR, PRIOR_OFFSET_W, Gain
 from analyzers.measurement.timeline import Timeline
 from zeus_stream.errors import RefusedError
 from zeus_stream.records import record
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 WINDOW_NS = 1_000_000_000
 """Mean power over so much is compared, or over ten samples of the meter if that is longer."""

@@ -25,7 +25,7 @@ import numpy as np
 from analyzers.measurement.counters.counter_kind import TOGETHER, WINDOWS_NS, Counter, CounterKind, Verdict
 from analyzers.measurement.counters.refresh_times import RefreshTimes
 from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Fixed, LeftOut, Points, Written
-from analyzers.measurement.knots import Knots
+from analyzers.measurement.knots import Floats, Ints, Knots
 from analyzers.measurement.marks.cuts import Cuts, Parts, StepMarks
 from analyzers.measurement.observation import (
     Observation,
@@ -35,7 +35,7 @@ from analyzers.measurement.observation import (
     integrating,
 )
 from analyzers.measurement.posterior import Believed, Posterior, solve
-from analyzers.measurement.power_model import MEMORY_S, Floats, Ints, Kinds, Role
+from analyzers.measurement.power_model import MEMORY_S, Kinds, Role
 from analyzers.measurement.timeline import Timeline
 
 EVENTS_ARRIVE_NS = 60_000_000

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.measurement.knots import Ints, Knots
+from analyzers.measurement.knots import Floats, Ints, Knots
 from zeus_stream.records import record
 
 MAX_POINTS = 8_192
@@ -15,8 +15,6 @@ FIT_FAILED = "the energy fit failed: by the counter alone"
 SHED = "the analyzer was behind: by the counter alone"
 NEIGHBOURS = 16
 """Points before each whose covariance with it is kept; farther ones have none."""
-
-Floats = npt.NDArray[np.float64]
 
 
 class Fixed(NamedTuple):

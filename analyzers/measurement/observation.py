@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzers.measurement.counters.counter_kind import WINDOWS_NS, WINDOWS_S, Counter
-from analyzers.measurement.knots import Knots
+from analyzers.measurement.knots import Floats, Ints, Knots
 from analyzers.measurement.marks.cuts import Parts
-from analyzers.measurement.power_model import Floats, Ints, Role
+from analyzers.measurement.power_model import Role
 from zeus_stream.records import record
 
 QUANTUM_J = 1e-3

@@ -5,9 +5,9 @@ The equations (6) and (7) are those of docs/explanation/measurement.md, "The mod
 
 import numpy as np
 
+from analyzers.measurement.knots import Floats, Ints
 from analyzers.measurement.marks.cuts import Parts
 from analyzers.measurement.observation import QUANTUM_J, Observation
-from analyzers.measurement.power_model import Floats, Ints
 from zeus_stream.records import record
 
 BELIEVED = 1.5

@@ -15,6 +15,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from analyzers.measurement.knots import Floats, Ints
+
 MEMORY_S = 20.0
 """What is learned fades with this time constant."""
 MAX_KINDS = 24
@@ -44,8 +46,6 @@ SHARED = 3.0
 """Refreshes that are learned from together share segments and instants with those before and after them: so
 many say together what one would alone."""
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 State = tuple[str, ...]
 """The power limit, then the phases of all who are there."""
 

@@ -153,7 +153,7 @@ class Windows:
         self._measured_ns = -BATCH_NS
         """Frame time at which windows were measured last."""
         self._late = 0, 0
-        """How late an end came in that was late, and when, ns."""
+        """The lateness of an end that came in late, and when that was, ns."""
 
     def begin(self, kind: Kind, index: int, name: str, t_ns: int) -> bool:
         """Open a window. Returns False, and does not, if `MAX_OPEN` are."""

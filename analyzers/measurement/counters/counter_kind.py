@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from analyzers.measurement.knots import Floats
 from analyzers.measurement.power_model import MAX_KINDS
 from analyzers.results.rows import GpuRow
 from zeus_stream.records import record
@@ -40,8 +41,6 @@ NARROW = 1.2
 """A boxcar's width is revised for one that leaves this much less unexplained."""
 OPEN = 5.0
 """While it is not stated, neither kind is more than exp(this) times as likely as the other."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @record

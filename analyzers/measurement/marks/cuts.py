@@ -10,7 +10,8 @@ from operator import itemgetter
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.measurement.power_model import Floats, Ints, Kinds, State
+from analyzers.measurement.knots import Floats, Ints
+from analyzers.measurement.power_model import Kinds, State
 from analyzers.measurement.timeline import Timeline
 
 EDGE_NS = 2_000_000

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from analyzers.measurement.knots import Floats, Ints
 
 MAX_PHASES = 16
 """Names of phases of one session; what is marked with one more counts as `OTHER`."""

@@ -23,7 +23,7 @@ neighbours hangs together.
 
 import numpy as np
 
-from analyzers.measurement.phases.mark_times import Floats
+from analyzers.measurement.knots import Floats
 from zeus_stream.records import record
 
 LAGS_S = np.arange(-1.0, 5.01, 0.5) / 1e3

@@ -48,8 +48,9 @@ def measured(most_late_ns: int) -> tuple[float, float, int]:
                 else:
                     windows.end("step", index, t_ns, came_ns)
             fresh = each_row(windows.measured({"gpu": meter}, at_ns, lambda *_: False))
-            found += [row for row in fresh if isinstance(row, WindowRow)]
-            waited_ns = max([waited_ns, *(at_ns - row.end_ns for row in fresh if isinstance(row, WindowRow))])
+            steps = [row for row in fresh if isinstance(row, WindowRow)]
+            waited_ns = max([waited_ns, *(at_ns - step.end_ns for step in steps)])
+            found += steps
     assert [row.index for row in found] == list(range(len(truth_j)))
     energy_j = np.array([row.energy_j for row in found], float)
     inside = [
