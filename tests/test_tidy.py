@@ -1,110 +1,38 @@
-"""Bounds on modules, functions and folders, with the exceptions that there are."""
+"""Bounds on modules, functions, names and imports, with the exceptions that there are."""
 
 import ast
-import json
 import re
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
-from typing import TypeAlias
 
-ROOT = Path(__file__).parents[1]
+import pytest
+
+from tests import house
+
+ROOT = house.ROOT
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-PACKAGES = ("zeus_stream", "collectors", "analyzers", "examples")
-MODULE_LINES = 400
-FUNCTION_LINES = 60
-FOLDER_MODULES = 12
-COMPLEXITY = 15
-
-LONG_MODULES: set[str] = set()
-"""Modules that are to be split. Nothing is added here."""
-LONG_FUNCTIONS: set[str] = set()
-COMPLEX_FUNCTIONS: set[str] = set()
-FULL_FOLDERS: set[str] = set()
-
-Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@cache
-def modules() -> dict[str, tuple[int, ast.Module]]:
-    """Return lines and tree of each module, by its path from the root."""
-    texts = {
-        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-    }
-    return {name: (text.count("\n"), ast.parse(text)) for name, text in texts.items()}
+@pytest.mark.parametrize("rule", house.RULES)
+def test_the_rules_of_the_house_hold(rule: str) -> None:
+    found, remedy = house.RULES[rule]
+    now = found()
+    excepted = {subject for other, subject in house.exceptions() if other == rule}
+    new = [f"{rule}: {subject} {remedy}." for subject in sorted(now - excepted)]
+    stale = [
+        f"{rule}: {subject} is no exception any more: python -m tests.house --prune"
+        for subject in sorted(excepted - now)
+    ]
+    assert "\n".join(new + stale) == ""
 
 
-def functions() -> Iterator[tuple[str, Function]]:
-    """Return each function with its name: ``folder/module.py:Class.function``."""
-
-    def below(node: ast.AST, name: str, joint: str) -> Iterator[tuple[str, Function]]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                inner = f"{name}{joint}{child.name}"
-                if not isinstance(child, ast.ClassDef):
-                    yield inner, child
-                yield from below(child, inner, ".")
-            else:
-                yield from below(child, name, joint)
-
-    for module, (_, tree) in modules().items():
-        yield from below(tree, module, ":")
-
-
-def is_one_match(function: Function) -> bool:
-    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
-    return len(body) == 1 and isinstance(body[0], ast.Match)
-
-
-def complaint(found: Iterable[str], allowed: set[str], law: str) -> str | None:
-    """Return what is wrong, in the words of somebody who has to mend it."""
-    found = set(found)
-    new = [f"{name}: {law}. Split it." for name in sorted(found - allowed)]
-    stale = [f"{name}: no longer an exception. Remove it from the list." for name in sorted(allowed - found)]
-    return "\n".join(new + stale) or None
-
-
-def test_no_module_is_too_long() -> None:
-    long = {name for name, (lines, _) in modules().items() if lines > MODULE_LINES}
-    assert complaint(long, LONG_MODULES, f"over {MODULE_LINES} lines") is None
-
-
-def test_no_function_is_too_long() -> None:
-    long = {name for name, found in functions() if (found.end_lineno or 0) - found.lineno >= FUNCTION_LINES}
-    assert complaint(long, LONG_FUNCTIONS, f"over {FUNCTION_LINES} lines") is None
-
-
-def test_no_function_is_too_complex_unless_it_is_one_match() -> None:
-    limit = f"lint.mccabe.max-complexity={COMPLEXITY}"
-    ruff = [sys.executable, "-m", "ruff", "check", "--select", "C901", "--ignore-noqa", "--config", limit]
-    done = subprocess.run(
-        [*ruff, "--output-format", "json", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode in (0, 1), done.stderr
-    at = {
-        (str(Path(found["filename"]).relative_to(ROOT)), found["location"]["row"])
-        for found in json.loads(done.stdout)
-    }
-    complex_ = {
-        name
-        for name, found in functions()
-        if (name.partition(":")[0], found.lineno) in at and not is_one_match(found)
-    }
-    assert complaint(complex_, COMPLEX_FUNCTIONS, f"complexity above {COMPLEXITY}") is None
-
-
-def test_no_folder_has_too_many_modules() -> None:
-    folders = [str(Path(name).parent) for name in modules() if not name.endswith("__init__.py")]
-    full = {folder for folder in set(folders) if folders.count(folder) > FOLDER_MODULES}
-    assert complaint(full, FULL_FOLDERS, f"over {FOLDER_MODULES} modules") is None
+def test_the_table_of_exceptions_is_sorted_and_names_rules_that_there_are() -> None:
+    lines = house.EXCEPTIONS.read_text(encoding="utf-8").splitlines()
+    assert lines == sorted(set(lines))
+    assert {rule for rule, _ in house.exceptions()} <= set(house.RULES)
 
 
 def test_every_package_is_in_the_table_of_the_architecture() -> None:
-    packages = {"/".join(Path(name).parts[:2]) for name in modules() if len(Path(name).parts) > 2}
+    packages = {"/".join(Path(name).parts[:2]) for name in house.trees() if len(Path(name).parts) > 2}
     assert {package for package in packages if f"`{package}`" not in ARCHITECTURE} == set()
 
 
@@ -128,7 +56,7 @@ def test_packages_import_what_the_table_of_the_architecture_allows_them() -> Non
             below[name] = allowed.union(*(below.get(other, set()) for other in allowed))
     imports = {
         ("/".join(Path(name).parts[:2]), "/".join(node.module.split(".")[:2]))
-        for name, (_, tree) in modules().items()
+        for name, tree in house.trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module is not None
     }
