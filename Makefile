@@ -115,7 +115,7 @@ figures: install ## run the benchmarks and write docs/figures.md; FIGURES="step_
 	$(BIN)/python -m benchmarks.figures --only $(FIGURES) --limit $(or $(LIMIT),600) $(if $(SMALL),--small) $(if $(TRACES),--traces $(TRACES))
 
 soak: install    ## 1000 simulated worlds, KILLS SIGKILLs of real processes, MESSAGES hostile messages: one table
-	$(BIN)/python benchmarks/soak.py --kills $(KILLS) --messages $(MESSAGES)
+	$(BIN)/python -m benchmarks.faults.soak --kills $(KILLS) --messages $(MESSAGES)
 
 fuzz: install    ## new examples for every property; then the decoders with atheris, for SECONDS=60
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile new

@@ -6,7 +6,7 @@ the period and half the window. Where both are the same, the readings moved back
 one after the other.
 
 Source: Yang, Adamek and Armour, SC24; that the lag of GA10x is 100 ms was seen again on the recorded
-RTX 3090 of benchmarks/meter.py: its readings are the means of the 100 ms before each refresh.
+RTX 3090 of benchmarks/windows/meter.py: its readings are the means of the 100 ms before each refresh.
 """
 
 import re

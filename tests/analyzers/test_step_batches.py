@@ -16,7 +16,7 @@ from analyzers.power_limit.selectors import parse
 from analyzers.results.rows import GapRow, Row, WindowRow
 from analyzers.results.windows.step_columns import StepColumns, each_row
 from analyzers.routes.step_route import StepRoute
-from benchmarks.sessions import BATCH_NS, MS, START_NS, S, begin, gpu, readings
+from benchmarks.load.sessions import BATCH_NS, MS, START_NS, S, begin, gpu, readings
 from zeus_stream.protocol.events import EpochBegan, EpochEnded, Event, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.figures import QUOTES, run_once
-from benchmarks.figures_page import (
+from benchmarks.figures.__main__ import QUOTES, run_once
+from benchmarks.figures.page import (
     Place,
     Quote,
     Table,

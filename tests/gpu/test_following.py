@@ -1,13 +1,13 @@
-"""The GPU of benchmarks/accuracy.py, whose power follows a training."""
+"""The GPU of benchmarks/windows/accuracy.py, whose power follows a training."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.following import FIRST_MJ, IDLE_MW, FollowingGpu, Wanted, follow
-from benchmarks.loads import EDGES, NAMES, REST_NS, Name, lengths, load
-from benchmarks.marks import Marks
+from benchmarks.windows.following import FIRST_MJ, IDLE_MW, FollowingGpu, Wanted, follow
+from benchmarks.windows.loads import EDGES, NAMES, REST_NS, Name, lengths, load
+from benchmarks.windows.marks import Marks
 from tests.gpu.stand_in import Gpu
 from zeus_stream.clock import monotonic_ns
 

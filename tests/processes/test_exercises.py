@@ -1,11 +1,11 @@
-"""Short versions of the exercises of ``benchmarks/exercises.py``."""
+"""Short versions of the exercises of ``benchmarks/faults/exercises.py``."""
 
 import random
 from pathlib import Path
 
 import pytest
 
-from benchmarks.exercises import cuts, pauses, room
+from benchmarks.faults.exercises import cuts, pauses, room
 
 
 def test_log_and_archive_that_were_cut_anywhere_go_on_or_say_why_not() -> None:

@@ -96,7 +96,7 @@ def logged(directory: Path) -> list[object]:
 
 
 def returns(host: Host) -> None:
-    """Wait until what was found is back. (How soon that is, `benchmarks/restore.py` measures.)"""
+    """Wait until what was found is back. (How soon that is, `benchmarks/faults/restore.py` measures.)"""
     until(host.as_found)
 
 

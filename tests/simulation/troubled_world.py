@@ -10,7 +10,7 @@ DuckDB, unless it is asked for (``stored``), which takes ten times as long. Proc
 actions, disks fill, log tails are damaged, wall clocks jump, the host is suspended, somebody else sets
 limits. The truth is known, and compared after every step.
 
-    python -m benchmarks.soak_worlds --first-seed 7 --seeds 1 [--stored]
+    python -m benchmarks.faults.soak_worlds --first-seed 7 --seeds 1 [--stored]
 """
 
 import tempfile
@@ -413,5 +413,5 @@ def run(seed: int, *, stored: bool = False) -> Report:
             return TroubledWorld(seed, Path(made) / "log.sqlite", archive=archive).run()
         except AssertionError as wrong:
             again = f"--first-seed {seed} --seeds 1{' --stored' if stored else ''}"
-            wrong.add_note(f"Repeat it with: python -m benchmarks.soak_worlds {again}")
+            wrong.add_note(f"Repeat it with: python -m benchmarks.faults.soak_worlds {again}")
             raise

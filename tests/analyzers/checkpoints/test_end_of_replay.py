@@ -10,7 +10,7 @@ from analyzers.results.result import Result
 from analyzers.results.rows import WindowRow
 from analyzers.results.windows.step_columns import each_row
 from analyzers.routes.step_route import FEW
-from benchmarks.sessions import MS, START_NS, S, frames
+from benchmarks.load.sessions import MS, START_NS, S, frames
 from zeus_stream.protocol.events import Ask, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events, Frame
 

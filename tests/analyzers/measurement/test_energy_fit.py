@@ -12,7 +12,7 @@ from analyzers.measurement.fixed_energies import MAX_POINTS
 from analyzers.measurement.marks.cuts import MAX_CUTS
 from analyzers.measurement.power_model import MAX_KINDS, Kinds
 from analyzers.measurement.timeline import Timeline
-from benchmarks.loads import Name, load
+from benchmarks.windows.loads import Name, load
 from tests.analyzers.readings import MS, S, steady
 from tests.simulation.played import Measured, counter, play
 

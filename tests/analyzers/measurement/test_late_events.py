@@ -8,7 +8,7 @@ from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import Owner, Windows
 from analyzers.results.rows import WindowRow
 from analyzers.results.windows.step_columns import each_row
-from benchmarks.loads import load
+from benchmarks.windows.loads import load
 from tests.analyzers.readings import MS, S
 from tests.simulation.played import counter, readings
 

@@ -35,7 +35,7 @@ from analyzers.simulation.simulated_jobs import (
     regret,
 )
 from analyzers.simulation.traces import read
-from benchmarks.worlds import GPUS, development_worlds, holdout_worlds
+from benchmarks.batch_size.worlds import GPUS, development_worlds, holdout_worlds
 from zeus_stream.errors import StorageError
 
 EPOCHS = {8: (None, None), 16: (4, 5), 32: (4, 4), 64: (6, 8)}

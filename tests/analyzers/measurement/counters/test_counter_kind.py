@@ -13,7 +13,7 @@ from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import UNDECIDED_NS
 from analyzers.routes.followed_gpus import FollowedGpus
-from benchmarks.loads import Load, Name, load
+from benchmarks.windows.loads import Load, Name, load
 from tests.analyzers.archives import FOUND, GPU
 from tests.simulation.played import Counter, Measured, counter, play, readings
 

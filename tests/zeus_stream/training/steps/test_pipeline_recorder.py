@@ -128,7 +128,7 @@ def test_a_collector_that_does_not_read_makes_nobody_wait(published: Published) 
 
 
 def test_an_instruction_costs_the_training_thread_little(published: Published) -> None:
-    """`benchmarks/step_cost.py` measures it; here only an order of magnitude is sure on a loaded machine."""
+    """`benchmarks.cost.step_cost` measures it; here only an order of magnitude is sure on a busy machine."""
     published.listen()
     pipe = published.pipeline(micro_batches=64)
     least_ns = min(_cost_ns(pipe, published) for _ in range(30))

@@ -1,0 +1,138 @@
+"""Simulated worlds full of trouble, one a seed: what is lost, stored twice or not restored in any of them.
+
+    python -m benchmarks.faults.soak_worlds [--seeds 1000] [--first-seed 0] [--processes 2] [--minutes 60]
+                                             [--stored]
+
+A world is the whole pipeline in one thread and in virtual time (tests/simulation). It raises at the first
+event that is lost or stored twice, limit that is not restored, impossible energy or other wrong row. One
+world in 20 archives into DuckDB, which takes ten times as long. After ``--minutes``, or a Ctrl-C, the
+worlds that were played by then are reported. The exit code is 1 if a world failed.
+"""
+
+import argparse
+import logging
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing import get_context
+
+from benchmarks.harness import table
+from tests.simulation.troubled_world import Report, run
+from zeus_stream.records import record
+
+STORED_EVERY = 20
+"""Worlds of which one archives into DuckDB."""
+KINDS = ("collector", "analyzer", "publisher")
+Rows = list[tuple[str, str]]
+"""A quantity, and its figure."""
+Found = tuple[Rows, list[str]]
+"""Figures, and what is wrong with them, a sentence each."""
+
+
+@record
+class Played:
+    """One world: what it counted, or what went wrong."""
+
+    seed: int
+    report: Report | None
+    wrong: str
+    cpu_s: float
+
+
+def play(seed: int, *, stored: bool = False) -> Played:
+    logging.disable()
+    begin_s = time.process_time()
+    try:
+        report, wrong = run(seed, stored=stored or seed % STORED_EVERY == 0), ""
+    except AssertionError as failed:
+        report, wrong = None, f"seed {seed}: {failed}. {' '.join(failed.__notes__)}"
+    return Played(seed, report, wrong, time.process_time() - begin_s)
+
+
+def ignore_interrupts() -> None:
+    """Leave a Ctrl-C to the process that reports."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def played(seeds: Sequence[int], processes: int, minutes: float, *, stored: bool) -> Iterator[Played]:
+    """Yield the worlds of seeds as they end, until ``minutes`` are over."""
+    end_s = time.monotonic() + 60 * minutes
+    with get_context("spawn").Pool(processes, ignore_interrupts) as pool:
+        for number, world in enumerate(pool.imap_unordered(partial(play, stored=stored), seeds), 1):
+            yield world
+            if number % 50 == 0:
+                print(f"{number} worlds played", file=sys.stderr, flush=True)
+            if time.monotonic() > end_s:
+                return
+
+
+def simulations(
+    seeds: Sequence[int], processes: int = 2, minutes: float = 24 * 60, *, stored: bool = False
+) -> Found:
+    worlds: list[Played] = []
+    with suppress(KeyboardInterrupt):  # the worlds that were played by then count
+        worlds.extend(played(seeds, processes, minutes, stored=stored))
+    wrong = [world.wrong for world in worlds if world.wrong]
+    reports = [world.report for world in worlds if world.report is not None]
+
+    def total(name: str) -> int:
+        return sum(getattr(report, name) for report in reports)
+
+    last = max((world.seed for world in worlds), default=0)
+    cpu_s = sum(world.cpu_s for world in worlds)
+    slowest_s = max((report.slowest_restore_s for report in reports), default=0.0)
+    of_failed = f", and {len(wrong)} worlds failed" if wrong else ""
+    return [
+        ("worlds", f"{len(worlds)} of {len(seeds)} (seeds up to {last}), {len(wrong)} failed"),
+        ("of them archived by DuckDB", "all" if stored else f"one in {STORED_EVERY}"),
+        ("processor time", f"{cpu_s:.0f} s, {cpu_s / max(1, len(worlds)):.2f} s a world"),
+        *kills_by_process(sum((report.kills for report in reports), Counter[str]())),
+        ("items emitted", f"{total('emitted')} events"),
+        ("items archived", f"{total('archived')} events"),
+        ("twice", none_but(total("twice"), "stored under two sessions, their log damaged") + of_failed),
+        ("lost", none_but(total("lost"), "in logs that were damaged: named in gaps") + of_failed),
+        ("rows in gaps", str(total("gaps"))),
+        ("windows measured, all within their bounds", str(total("windows"))),
+        (
+            "limits found, set, restored",
+            f"{total('found')}, {total('sets')}, {total('restored')}; else never set, or another's stays",
+        ),
+        ("not restored", "0" + of_failed),
+        ("slowest restore after a kill", f"{slowest_s:.2f} s"),
+    ], wrong
+
+
+def kills_by_process(killed: Counter[str]) -> Rows:
+    return [
+        ("SIGKILLs", str(killed.total())),
+        *((f"SIGKILLs of the {kind}", str(killed[kind])) for kind in KINDS),
+    ]
+
+
+def none_but(explained: int, by: str) -> str:
+    """Say that there is none, but for what a damaged log explains: all else has failed its world."""
+    return f"0, and {explained} {by}" if explained else "0"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=24 * 60, help="the longest time it may take")
+    parser.add_argument("--stored", action="store_true", help="archive all of them into DuckDB")
+    options = parser.parse_args(arguments)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    rows, wrong = simulations(seeds, options.processes, options.minutes, stored=options.stored)
+    table("Simulated worlds", ("what", "figure"), rows)
+    for sentence in wrong:
+        print(sentence, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+"""Run the benchmarks that a machine of two cores can, and write docs/figures.md: ``make figures``.
+
+    python -m benchmarks.figures [--only step_cost windows] [--repeats 3] [--limit 600] [--traces DIR]
+    python -m benchmarks.figures --small     only try whether each works
+
+Each benchmark runs several times, and is ended at its time limit with all that it started. A section of the
+page has its date, commit, machine and load, and the median of each figure with its spread. A benchmark that
+fails keeps its section of an earlier run, and the page names it. The exit code is the number of failures.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.figures.page import (
+    Place,
+    Quote,
+    Table,
+    between,
+    merged,
+    quoted,
+    read_tables,
+    sections,
+    write_tables,
+)
+from benchmarks.harness import ROOT, machine
+
+PAGE = ROOT / "docs" / "figures.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+LIMIT_S = 600
+LAST_WORDS = 600
+"""Letters of what a failed benchmark wrote last."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One command, and the runs that its spread is taken from."""
+
+    module: str
+    arguments: tuple[str, ...] = ()
+    repeats: int = 3
+    """1: it repeats by itself, or its figures are exact."""
+    traces: bool = False
+    """It needs Zeus's published traces: ``--traces DIR``."""
+    small: tuple[str, ...] | None = None
+    """Arguments of a run that shows only that it works: ``--small``. None: its own."""
+
+    @property
+    def name(self) -> str:
+        """Return the last part of the module's name: the heading of its section."""
+        return self.module.rpartition(".")[2]
+
+
+BENCHMARKS = (
+    Benchmark("benchmarks.cost.step_cost", arguments=("--steps", "500"), small=("--steps", "50")),
+    Benchmark("benchmarks.windows", arguments=("--runs", "2"), repeats=1),
+    Benchmark("benchmarks.load.latency"),
+    Benchmark("benchmarks.load.throughput", repeats=1, small=("--frames", "100", "--runs", "1")),
+    Benchmark(
+        "benchmarks.cost.own_cost",
+        arguments=("--seconds", "8"),
+        small=("--seconds", "2", "--gpus", "1", "--periods", "100", "--no-peers"),
+    ),
+    Benchmark("benchmarks.cost.collector_cpu", arguments=("3",), repeats=1, small=("1",)),
+    Benchmark("benchmarks.cost.startup", arguments=("--times", "5"), small=("--times", "1")),
+    Benchmark("benchmarks.screens", arguments=("--seconds", "10"), small=("--seconds", "3", "--rounds", "1")),
+    Benchmark("benchmarks.screens.web", small=("--readings", "50000")),
+    Benchmark("benchmarks.faults.restore", arguments=("--trials", "5"), repeats=1, small=("--trials", "1")),
+    Benchmark("benchmarks.pipeline", arguments=("--quick",), repeats=1),
+    Benchmark("benchmarks.load.retention", repeats=1, small=("--hours", "1")),
+    Benchmark("benchmarks.windows.accuracy", arguments=("--only", "steps", "--repeats", "1")),
+    Benchmark("benchmarks.noise.limits", repeats=1),
+    Benchmark("benchmarks.noise.controls", repeats=1, small=("--selectors", "energy", "--gpus", "a40")),
+    Benchmark(
+        "benchmarks.batch_size",
+        arguments=("--only", "reference", "players", "--seeds", "2"),
+        repeats=1,
+        small=("--only", "exhaustive"),
+    ),
+    Benchmark(
+        "benchmarks.noise.search", arguments=("--tables", "search", "--gpus", "v100"), repeats=1, traces=True
+    ),
+    Benchmark(
+        "benchmarks.noise.budgets",
+        arguments=("--draws", "100"),
+        repeats=1,
+        traces=True,
+        small=("--draws", "2"),
+    ),
+)
+QUOTES = (
+    Quote(
+        "step_cost",
+        "A step costs the training thread {ours}, with Zeus 0.16 {peer}.",
+        {
+            "ours": Place("A step in the training thread", {"tool": "zeus-stream", "GPUs": "1"}, "p50"),
+            "peer": Place("A step in the training thread", {"tool": "Zeus 0.16", "GPUs": "1"}, "p50"),
+        },
+    ),
+    Quote(
+        "windows",
+        "The energy of a step of 100 ms is off by {ours} on average; reads at its two ends, by {peer}.",
+        {
+            "ours": Place(
+                "Energy of single steps", {"load": "clean", "counter": "100 ms", "step": "100 ms"}, "shaped"
+            ),
+            "peer": Place(
+                "Energy of single steps",
+                {"load": "clean", "counter": "100 ms", "step": "100 ms"},
+                "direct reads",
+            ),
+        },
+    ),
+    Quote(
+        "latency",
+        "A new limit is on the device {p50} after the step that decides it, in 99 of 100 cases within {p99}.",
+        {
+            "p50": Place("Step begin to limit", {}, "p50"),
+            "p99": Place("Step begin to limit", {}, "p99"),
+        },
+    ),
+)
+HEAD = """# Figures
+
+<!-- Written by `make figures`. Do not edit. -->
+
+`make figures` ran these benchmarks and wrote this page. `make figures FIGURES="step_cost windows"` renews
+some of its sections. Figures are medians; least and most of the runs stand in brackets. A peer stands beside
+ours where it was measured in the same run. [Figures of longer runs](explanation/figures.md) has more.
+"""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A benchmark that did not give its figures."""
+
+    name: str
+    why: str
+
+
+def run_once(command: list[str], limit_s: float) -> tuple[str, str]:
+    """Return what a command printed, and why it failed; empty: it did not. It leaves no process behind."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environ |= {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        printed, errors = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            printed, errors = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            printed, errors = process.communicate()
+        return printed, f"it did not end within {limit_s:.0f} s"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it has started and not ended
+    if process.returncode:
+        return printed, f"exit code {process.returncode}: {(errors or printed).strip()[-LAST_WORDS:]}"
+    return printed, ""
+
+
+def works(benchmark: Benchmark, limit_s: float, traces: Path | None) -> str:
+    """Run a benchmark with a small size; return why it does not work, empty if it printed its tables."""
+    if benchmark.traces and traces is None:
+        return "it needs the published traces: TRACES=DIR"
+    arguments = benchmark.arguments if benchmark.small is None else benchmark.small
+    more = ("--traces", str(traces)) if benchmark.traces else ()
+    began_s = time.monotonic()
+    printed, why = run_once([sys.executable, "-m", benchmark.module, *arguments, *more], max(1.0, limit_s))
+    tables = read_tables(printed)
+    for each in tables:
+        print(f"  {each.title}: {len(each.rows)} rows")
+    print(f"  {time.monotonic() - began_s:.0f} s")
+    return why or ("" if tables else "it printed no table")
+
+
+def measured(benchmark: Benchmark, repeats: int, limit_s: float, traces: Path | None) -> str | Failure:
+    """Return the section of a benchmark, or why there is none. ``limit_s`` is for all of its runs."""
+    if benchmark.traces and traces is None:
+        return Failure(benchmark.name, "it needs the published traces: TRACES=DIR")
+    more = ("--traces", str(traces)) if benchmark.traces else ()
+    arguments = [*benchmark.arguments, *more]
+    end_s = time.monotonic() + limit_s
+    load_before, began_s = os.getloadavg()[0], time.monotonic()
+    runs: list[list[Table]] = []
+    for _ in range(min(repeats, benchmark.repeats)):
+        left_s = end_s - time.monotonic()
+        printed, why = run_once([sys.executable, "-m", benchmark.module, *arguments], max(1.0, left_s))
+        if why and not runs:
+            return Failure(benchmark.name, why)
+        if why:
+            break  # the runs before it count
+        runs.append(read_tables(printed))
+    if not any(runs):
+        return Failure(benchmark.name, "it printed no table")
+    shown = " ".join(
+        ["python -m", benchmark.module, *benchmark.arguments, *(("--traces", "DIR") if more else ())]
+    )
+    about = (
+        f"`{shown}`, {datetime.now(UTC):%Y-%m-%d}, commit {commit()}, {len(runs)} runs in"
+        f" {time.monotonic() - began_s:.0f} s, load {load_before:.1f} before and {os.getloadavg()[0]:.1f}"
+        " after."
+        f" {machine()}."
+    )
+    return f"{about}\n\n{write_tables(merged(runs))}"
+
+
+def commit() -> str:
+    """Return the commit that is measured, with ``+`` if files differ from it."""
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+"], check=False, cwd=ROOT, capture_output=True, text=True
+    )
+    return found.stdout.strip() or "unknown"
+
+
+def write_page(found: dict[str, str], failures: list[Failure]) -> None:
+    """Write the page, and the sentences that README quotes."""
+    sentences = quoted(QUOTES, found)
+    parts = [HEAD]
+    if sentences:
+        parts.append("In short:\n\n" + "\n".join(f"- {each}" for each in sentences) + "\n")
+    if failures:
+        parts.append(
+            "Not measured in the latest run: " + ", ".join(f"`{each.name}`" for each in failures) + ".\n"
+        )
+    order = [each.name for each in BENCHMARKS]
+    known = sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+    parts += [f"## `{name}`\n\n{found[name]}" for name in known]
+    PAGE.write_text("\n".join(parts), encoding="utf-8")
+    if len(sentences) == len(QUOTES):
+        README.write_text(
+            between(README.read_text(encoding="utf-8"), BEGIN, END, f" {' '.join(sentences)} "),
+            encoding="utf-8",
+        )
+
+
+def main() -> int:
+    """Run the benchmarks that were asked for."""
+    names = [each.name for each in BENCHMARKS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=names, default=[])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of one benchmark with its runs")
+    parser.add_argument("--small", action="store_true", help="only try whether each works, at a small size")
+    parser.add_argument("--traces", type=Path, help="directory of Zeus's summary_power_*.csv")
+    given = parser.parse_args()
+    found = sections(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
+    failures: list[Failure] = []
+    for benchmark in BENCHMARKS:
+        if given.only and benchmark.name not in given.only:
+            continue
+        print(f"{benchmark.name} ...", flush=True)
+        if given.small:
+            why = works(benchmark, given.limit, given.traces)
+            if why:
+                failures.append(Failure(benchmark.name, why))
+                print(f"  does not work: {why}", flush=True)
+            continue
+        made = measured(benchmark, given.repeats, given.limit, given.traces)
+        if isinstance(made, Failure):
+            failures.append(made)
+            print(f"{benchmark.name}: could not be measured: {made.why}", flush=True)
+        else:
+            found[benchmark.name] = made
+        write_page(found, failures)  # after each: what ends this command loses one benchmark at most
+    if given.small:
+        return len(failures)
+    print(f"{PAGE.relative_to(ROOT)} is written. {len(failures)} failed: {[each.name for each in failures]}")
+    return len(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

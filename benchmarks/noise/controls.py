@@ -1,0 +1,205 @@
+"""The search for a power limit, a graphics clock, and both, on simulated truth: steps to decide, and result.
+
+Every published workload of every simulated GPU model (`simulated_gpu/workloads.py`; 36) is a curve over 21
+power limits and over the clocks that `levels` picks from the hundreds of a model. Steps of 250 ms carry noise
+as in `search.py`. A limit and a clock of the same time draw the same power there: nobody published the clocks
+of these workloads, so a gain is only what limits cannot reach. That a locked clock saves more than a limit
+which makes the clock fluctuate is published (Kareus, 2026), but not with figures for these workloads.
+
+python -m benchmarks.noise.controls [--noise 0.02] [--selectors energy cost:0.5 slowdown:1.1] [--seeds 1]
+"""
+
+import argparse
+from collections.abc import Sequence
+from itertools import product
+from random import Random
+
+import numpy as np
+
+from analyzers.power_limit import search, selectors
+from analyzers.power_limit.curve_fit.visits import Visit, by_limit
+from analyzers.power_limit.drivers.clock_surrogate import at_level, foretold
+from analyzers.power_limit.drivers.search_plan import Start
+from analyzers.power_limit.levels import clock_levels
+from analyzers.power_limit.search import Choose
+from analyzers.power_limit.selectors import Selector
+from benchmarks.harness import table
+from benchmarks.noise.published import STEP_NS, Curve, Training
+from zeus_stream.protocol.fields import UNLOCKED
+from zeus_stream.records import record
+from zeus_stream.simulated_gpu.workloads import Model, Workload, load
+
+NEW = Start()
+LIMITS = 21
+SETTLING, BLOCK = 5, 4
+"""Steps, as in `search.py`."""
+SHARE = 1.001
+"""Rounding of powers to mW."""
+
+
+@record
+class Case:
+    """A workload on a GPU model."""
+
+    name: str
+    model: Model
+    workload: Workload
+
+    @property
+    def limits_mw(self) -> tuple[int, ...]:
+        found, least = self.model.default_limit_mw, self.model.min_limit_mw
+        return tuple(np.linspace(found, least, LIMITS).round().astype(int).tolist())
+
+    def at(self, limit_mw: int, clock_mhz: int = UNLOCKED) -> tuple[float, float]:
+        """Return ns and mJ of a step."""
+        first = self.workload.slowdown(self.model.default_limit_mw)
+        ns = STEP_NS * self.workload.slowdown(limit_mw, clock_mhz) / first
+        return ns, self.workload.power_mw(limit_mw, clock_mhz) * ns / 1e9
+
+    def by_limit(self) -> Curve:
+        figures = [self.at(limit_mw) for limit_mw in self.limits_mw]
+        return Curve(self.name, self.limits_mw, *map(tuple, zip(*figures, strict=True)))
+
+    @property
+    def clocks_mhz(self) -> range:
+        return range(self.model.max_clock_mhz, self.model.idle_clock_mhz - 1, -15)
+
+    def foretold(self, limit_mw: int, visits: Sequence[Visit]) -> Start:
+        """Return what is known of clocks at a limit after a search of limits, as `drivers/search_plan.py`."""
+        near_mhz = self.workload.clock_mhz(limit_mw)
+        levels = clock_levels(self.clocks_mhz, self.model.default_limit_mw, near_mhz)
+        measured = by_limit(block for visit in visits for block in visit.blocks)
+        led_to = {trial.limit_mw: float(self.workload.clock_mhz(trial.limit_mw)) for trial in measured}
+        expected = foretold(levels, limit_mw, measured, led_to)
+        return Start(expected, at_level(list(enumerate(visits)), limit_mw, levels[0]) if expected else ())
+
+    def by_clock(self, limit_mw: int, *, near: bool) -> tuple[Curve, tuple[int, ...]]:
+        """Return the curve over nominal powers at a limit, and the clocks; ``near``: where it leads to."""
+        near_mhz = self.workload.clock_mhz(limit_mw) if near else None
+        levels = clock_levels(self.clocks_mhz, self.model.default_limit_mw, near_mhz)
+        clocks = tuple(level.clock_mhz or 0 for level in levels)
+        figures = [self.at(limit_mw, clock) for clock in clocks]
+        nominal = tuple(level.limit_mw for level in levels)
+        return Curve(self.name, nominal, *map(tuple, zip(*figures, strict=True))), clocks
+
+
+def searched(
+    training: Training, selector: Selector, *, clocks: bool, risk: float = search.RISK, start: Start = NEW
+) -> tuple[int, list[Visit]]:
+    """Return the index of the level that the search chooses, and its visits."""
+    assert selector.goal is not None
+    limits = training.curve.limits_mw
+    visits = [visit for _, visit in start.visits]
+    while True:
+        advice = search.advise(
+            limits, 1, selector.goal, visits, start.remembered, clocks=clocks, tolerated_risk=risk
+        )
+        at = limits.index(advice.limit_mw)
+        if isinstance(advice, Choose):
+            return at, visits
+        before = ()
+        if len(visits) > len(start.visits) and visits[-1].limit_mw == advice.limit_mw:
+            before = visits.pop().blocks
+        else:
+            training.go_on(at, SETTLING)
+        visits.append(Visit((*before, training.go_on(at, BLOCK)), round(training.t_ns)))
+
+
+@record
+class Found:
+    """The outcome of one search."""
+
+    steps: int
+    ns: float
+    mj: float
+
+
+def found(case: Case, selector: Selector, control: str, noise: float, seed: str) -> Found:
+    """Search, and return what a step takes at the choice."""
+    limit_mw, clock_mhz, steps, start = case.model.default_limit_mw, UNLOCKED, 0, NEW
+    if control != "graphics_clock":
+        training = Training(case.by_limit(), noise, Random(seed))
+        training.go_on(0, 1)
+        risk = search.RISK_BEFORE_CLOCKS if control == "both" else search.RISK
+        at, visits = searched(training, selector, clocks=False, risk=risk)
+        limit_mw = case.limits_mw[at]
+        steps += training.steps
+        if control == "both":
+            start = case.foretold(limit_mw, visits)
+    if control != "power_limit":
+        curve, clocks = case.by_clock(limit_mw, near=control == "both")
+        slower = case.at(limit_mw)[0] / case.at(case.model.default_limit_mw)[0]
+        selector = selectors.with_slack_left(selector, slower)
+        training = Training(curve, noise, Random(f"clock {seed}"), steps)
+        training.go_on(0, 1)
+        clock_mhz = clocks[searched(training, selector, clocks=True, start=start)[0]]
+        steps = training.steps
+    return Found(steps, *case.at(limit_mw, clock_mhz))
+
+
+def at_equal_time(case: Case, limit: Found) -> float:
+    """Return how much less energy a step takes at the best clock that is no slower than a limit's choice."""
+    pairs = [case.at(case.model.default_limit_mw, clock_mhz) for clock_mhz in case.clocks_mhz]
+    return 1 - min((mj for ns, mj in pairs if ns <= limit.ns * SHARE), default=limit.mj) / limit.mj
+
+
+def rows(cases: Sequence[Case], texts: Sequence[str], noise: float, seeds: int) -> list[list[str]]:
+    made = []
+    for text in texts:
+        selector = selectors.parse(text)
+        assert selector is not None
+        of: dict[str, list[Found]] = {}
+        for control in ("power_limit", "graphics_clock", "both"):
+            of[control] = [
+                found(case, selector, control, noise, f"{seed} {number} {noise}")
+                for seed, (number, case) in product(range(seeds), enumerate(cases))
+            ]
+        tops = [case.at(case.model.default_limit_mw) for _, case in product(range(seeds), cases)]
+        for control, outcomes in of.items():
+            steps = [each.steps for each in outcomes]
+            saved = [1 - each.mj / top[1] for each, top in zip(outcomes, tops, strict=True)]
+            added = [each.ns / top[0] - 1 for each, top in zip(outcomes, tops, strict=True)]
+            limits = of["power_limit"]
+            less = [1 - each.mj / limit.mj for each, limit in zip(outcomes, limits, strict=True)]
+            made.append(
+                [
+                    text,
+                    control,
+                    f"{np.median(steps):.0f}",
+                    f"{np.percentile(steps, 90):.0f}",
+                    f"{100 * np.mean(saved):.1f}",
+                    f"{100 * np.mean(added):+.1f}",
+                    f"{100 * np.mean(less):+.1f}",
+                ]
+            )
+        equal = [
+            at_equal_time(case, limit)
+            for (_, case), limit in zip(product(range(seeds), cases), of["power_limit"], strict=True)
+        ]
+        made.append([text, "best clock at most as slow", "-", "-", "-", "-", f"{100 * np.mean(equal):+.1f}"])
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--noise", type=float, default=0.02)
+    parser.add_argument("--selectors", nargs="+", default=["energy", "cost:0.5", "slowdown:1.1"])
+    parser.add_argument("--gpus", nargs="+", default=list(load()))
+    parser.add_argument("--seeds", type=int, default=1)
+    given = parser.parse_args()
+    cases = [
+        Case(f"{key} {name}", model, workload)
+        for key, model in load().items()
+        if key in given.gpus
+        for name, workload in model.workloads.items()
+    ]
+    head = [
+        "selector", "control", "steps to decide, median", "p90", "energy saved, mean %", "time added, mean %",
+        "less energy than the limit's choice, mean %",
+    ]  # fmt: skip
+    title = f"{len(cases)} simulated workloads, noise {100 * given.noise:g} %, {given.seeds} seed(s)"
+    table(title, head, rows(cases, given.selectors, given.noise, given.seeds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The profiling machine, driven through the steps of a published curve.
+
+A step of `published.Training` after the other; commands take effect with the next step, and measurements come
+back `LATE_NS` after their last step, as in the analyzer.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from analyzers.power_limit import profiler
+from analyzers.power_limit.curve_fit.host_delays import delay_ns
+from analyzers.power_limit.profiler import (
+    Apply,
+    Decide,
+    LimitApplied,
+    MeasureTrial,
+    Measuring,
+    Plan,
+    StepBegan,
+    StepsPaused,
+    TrialMeasured,
+)
+from analyzers.power_limit.selectors import Selector, Trial
+from benchmarks.noise.published import Training
+
+LATE_NS = 200_000_000
+PLAN = Plan(
+    limits_mw=(),
+    gpus=1,
+    selector=Selector("", lambda *_: 0),
+    wait_steps=1,
+    warmup_steps=0,
+    profile_steps=40,
+    settle_ns=500_000_000,
+    window_ns=1_000_000_000,
+    outcome_ns=5_000_000_000,
+)
+"""As the analyzer has it, with a counter of 100 ms."""
+
+
+@dataclass
+class Driven:
+    """A run and its machine."""
+
+    training: Training
+    selector: Selector
+    remembered: tuple[Trial, ...] = ()
+    epoch: int | None = None
+    """Steps until a pause of a second."""
+    share: float = 0.05
+    decided: list[tuple[int, Decide]] = field(default_factory=list)
+    """By steps of the run until then."""
+    rounds: list[int] = field(default_factory=lambda: [0])
+    """Steps of the run when each round began."""
+    at: int = 0
+    """Index of the limit in force."""
+    _pauses_ns: int = 0
+    _steps: list[Trial] = field(default_factory=list)
+    _late: list[tuple[float, MeasureTrial]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._plan = replace(
+            PLAN,
+            limits_mw=self.training.curve.limits_mw,
+            selector=self.selector,
+            goal=self.selector.goal,
+            remembered=self.remembered,
+            profiling_share=self.share,
+        )
+        self._state = profiler.start(self._plan)
+        self._attempt: int | None = None
+
+    @property
+    def t_ns(self) -> int:
+        return round(self.training.t_ns) + self._pauses_ns
+
+    def steps(self, count: int) -> None:
+        """Train for so many steps."""
+        for _ in range(count):
+            self._step()
+
+    def _step(self) -> None:
+        began = StepBegan(len(self._steps), self.t_ns)
+        while self._late and self._late[0][0] <= self.t_ns:
+            self._measured(self._late.pop(0)[1])
+        self._tell(began)
+        if self._attempt is not None:
+            attempt, self._attempt = self._attempt, None
+            self._tell(LimitApplied(attempt, began))
+        self._steps.append(self.training.go_on(self.at, 1))
+        if self.epoch is not None and len(self._steps) % self.epoch == 0:
+            self._tell(StepsPaused(len(self._steps), self.t_ns))
+            self._pauses_ns += 1_000_000_000
+
+    def _measured(self, asked: MeasureTrial) -> None:
+        steps = [step for span in asked.spans for step in self._steps[span.first : span.end]]
+        energy_mj, duration_ns = sum(s.energy_mj for s in steps), sum(s.duration_ns for s in steps)
+        delayed_ns = delay_ns(step.duration_ns for step in steps)
+        self._tell(TrialMeasured(asked.number, energy_mj, duration_ns, delay_ns=delayed_ns))
+
+    def _tell(self, event: profiler.Event) -> None:
+        before = self._state.round
+        self._state, wanted = profiler.step(self._state, event, self._plan)
+        if self._state.round > before:
+            self.rounds.append(len(self._steps))
+        for instruction in wanted:
+            match instruction:
+                case Apply(attempt, limit_mw):
+                    self._attempt, self.at = attempt, self.training.curve.limits_mw.index(limit_mw)
+                case MeasureTrial():
+                    self._late.append((self.t_ns + LATE_NS, instruction))
+                case Decide():
+                    self.decided.append((len(self._steps), instruction))
+                case _:
+                    raise AssertionError(instruction)
+
+    @property
+    def watched(self) -> bool:
+        """True if the limit in force was chosen, and its usual figures are known."""
+        state = self._state
+        chosen = state.chosen
+        return isinstance(state.phase, Measuring) and chosen is not None and chosen.watch.usual is not None
+
+    @property
+    def curve_known(self) -> tuple[Trial, ...]:
+        """The basis of the last decision."""
+        return self.decided[-1][1].trials

@@ -1,0 +1,375 @@
+"""The cost of looking: the screen in a terminal, and the live answer of the analyzer.
+
+    synthetic site --AskNow--> zeus-stream top, 160 columns   time to the first screen, CPU, memory
+    real services  --AskNow--> 20 watchers, one look a second CPU of the analyzer
+    real services  --> 20 tabs and 5 screens                  step to limit, CPU of the analyzer
+
+A tab is a program that reads the page's stream.
+With ``--chromium`` it is a visible window of a real Chromium.
+
+python -m benchmarks.screens [--only top|answer|watchers|latency] [--seconds 20] [--rounds 2] [--chromium]
+"""
+
+import argparse
+import os
+import pty
+import select
+import statistics
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from fcntl import ioctl
+from math import sin
+from pathlib import Path
+
+import anyio
+
+from benchmarks.harness import ROOT, cpu_seconds, directory, process, sql, table
+from benchmarks.load.latency import LATENCY, SETTINGS, TRAINING
+from benchmarks.screens.tabs import tabs
+from tests.zeus_stream.live.screens import SNAPSHOT, a_gpu
+from zeus_stream.live.answer import LiveAnswers, encoded
+from zeus_stream.live.latest import Latest
+from zeus_stream.protocol.notes import DeviceFound
+from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.transport import sockets
+from zeus_stream.transport.async_client import AsyncClient
+
+WATCHERS = 20
+TABS, TOPS = 20, 5
+LAST = b"help"
+"""The last word of the foot: once it is drawn, the screen is whole."""
+KEYS = b"\x1b[?2004h"
+"""Textual asks for pasted text: from here on it takes keys."""
+
+
+# ---- a site that answers, of any size
+
+
+def site(gpus: int) -> Snapshot:
+    """Return a site of so many GPUs now: all of them have another power each second."""
+    now_s = time.time()
+    rows = tuple(
+        a_gpu(number % 8, f"node{number // 8}", gpu=f"GPU-{number}", run="asr-9a73",
+              power_mw=round(150_000 + 40_000 * sin(now_s + number)), energy_mj=round(now_s * 1000))
+        for number in range(gpus)
+    )  # fmt: skip
+    totals = replace(SNAPSHOT.totals, gpus=gpus, gpus_there=gpus)
+    return replace(SNAPSHOT, wall_ns=round(now_s * 1e9), gpus=rows, totals=totals)
+
+
+@contextmanager
+def answering(where: Path, gpus: int) -> Iterator[None]:
+    """Answer AskNow at the query socket of a setup, as an analyzer does."""
+    from zeus_stream.protocol import codec
+    from zeus_stream.protocol.snapshots import AskNow
+
+    answers, stop = LiveAnswers(lambda _: site(gpus)), threading.Event()
+
+    async def serve() -> None:
+        context = sockets.context()
+        channel = sockets.listen(context, where / "query")
+        try:
+            while not stop.is_set():
+                with anyio.move_on_after(0.2):
+                    for message in await channel.receive():
+                        correlation, payload = message.parts
+                        asked = codec.decode(payload, AskNow)
+                        channel.send(message.sender, correlation, answers.answer(asked, time.monotonic_ns()))
+        finally:
+            context.destroy(linger=0)
+
+    thread = threading.Thread(target=anyio.run, args=(serve,))
+    thread.start()
+    try:
+        while not (where / "query").exists():
+            time.sleep(0.01)
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+class Screen:
+    """``zeus-stream top`` in a terminal."""
+
+    def __init__(self, where: Path) -> None:
+        self.master, slave = pty.openpty()
+        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 160, 0, 0))
+        environ = os.environ | {
+            "ZEUS_STREAM_DIR": str(where),
+            "PYTHONPATH": str(ROOT),
+            "TERM": "xterm-256color",
+        }
+        self._seen = b""
+        self.began = time.monotonic()
+        command = [sys.executable, "-m", "zeus_stream", "top"]
+        self.process = subprocess.Popen(command, env=environ, stdin=slave, stdout=slave, stderr=slave)
+        os.close(slave)
+
+    def first_s(self) -> tuple[float, float]:
+        """Return the seconds from the command to the whole screen, and until it takes keys."""
+        return self._until(LAST), self._until(KEYS)
+
+    def _until(self, text: bytes) -> float:
+        while text not in self._seen:
+            assert time.monotonic() - self.began < 60, self._seen[-500:]
+            if select.select([self.master], [], [], 0.05)[0]:
+                self._seen += os.read(self.master, 1 << 16)
+        return time.monotonic() - self.began
+
+    def read(self, seconds: float) -> int:
+        """Read what is drawn for some time; return the bytes."""
+        until, count = time.monotonic() + seconds, 0
+        while (left := until - time.monotonic()) > 0:
+            if select.select([self.master], [], [], left)[0]:
+                count += len(os.read(self.master, 1 << 16))
+        return count
+
+    def memory_mb(self) -> float:
+        """Return the resident memory."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def close(self) -> None:
+        """End it by its key."""
+        os.write(self.master, b"q")
+        with suppress(OSError):  # the other end is closed once it has ended
+            self.read(2)
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+def tops(seconds: float) -> None:
+    """Measure the screen at 8 and at 64 GPUs."""
+    rows = []
+    for gpus in (8, 64):
+        firsts, keys, starts, cpus, memory_mb, drawn = [], [], [], [], 0.0, 0
+        with directory() as where, answering(where, gpus):
+            for _ in range(3):
+                screen = Screen(where)
+                first_s, keys_s = screen.first_s()
+                firsts.append(first_s)
+                keys.append(keys_s)
+                starts.append(cpu_seconds(screen.process.pid))
+                screen.read(2)
+                began_s, cpu_s = time.monotonic(), cpu_seconds(screen.process.pid)
+                drawn = screen.read(seconds / 3)
+                spent_s = cpu_seconds(screen.process.pid) - cpu_s
+                cpus.append(100 * spent_s / (time.monotonic() - began_s))
+                memory_mb = max(memory_mb, screen.memory_mb())
+                screen.close()
+        rows.append(
+            [
+                gpus,
+                f"{statistics.median(firsts):.2f} s ({min(firsts):.2f} to {max(firsts):.2f})",
+                f"{statistics.median(keys):.2f} s ({min(keys):.2f} to {max(keys):.2f})",
+                f"{statistics.median(starts):.2f} s ({min(starts):.2f} to {max(starts):.2f})",
+                f"{statistics.median(cpus):.1f} % ({min(cpus):.1f} to {max(cpus):.1f})",
+                f"{memory_mb:.0f} MB",
+                f"{drawn / (seconds / 3) / 1000:.1f} kB/s",
+            ]
+        )
+    head = [
+        "GPUs",
+        "first screen (goal 1 s)",
+        "takes keys",
+        "CPU until then",
+        "of a core (goal 1 and 2 %)",
+        "memory (goal 50 MB)",
+        "drawn",
+    ]
+    table("zeus-stream top, one look a second, every GPU changes: median of 3 (spread)", head, rows)
+
+
+def answer() -> None:
+    """Measure how long an answer takes to make, and to make the second time."""
+    rows = []
+    for gpus, goal in ((64, "1 ms"), (2000, "20 ms")):
+        latest = Latest()
+        for number in range(gpus):
+            found = DeviceFound(
+                t_ns=0,
+                gpu=f"GPU-{number}",
+                index=number,
+                name="V100",
+                driver="1",
+                counts_energy=True,
+                min_limit_mw=100_000,
+                max_limit_mw=250_000,
+                default_limit_mw=250_000,
+                found_limit_mw=250_000,
+                mig=False,
+            )
+            latest.take_note(f"node{number // 8}", found)
+
+        def make(latest: Latest = latest) -> bytes:
+            return encoded(latest.snapshot(SNAPSHOT, SNAPSHOT.runs, 1))
+
+        took = sorted(_ms(make) for _ in range(15))
+        rows.append([gpus, f"{took[0]:.2f} ms ({took[7]:.2f})", goal, f"{len(make()) / 1000:.0f} kB"])
+    table(
+        "AskNow: an answer made of memory, processor time, least of 15 (median)",
+        ["GPUs", "time", "goal", "size"],
+        rows,
+    )
+
+
+def _ms(make: Callable[[], object]) -> float:
+    began = time.thread_time()
+    make()
+    return 1000 * (time.thread_time() - began)
+
+
+# ---- watchers of real services
+
+
+@contextmanager
+def watching(where: Path, watchers: int) -> Iterator[list[float]]:
+    """Have so many watchers look once a second. Give how long each answer took, s."""
+    took: list[float] = []
+    stop = threading.Event()
+
+    async def watch(place: int) -> None:
+        async with AsyncClient(where / "query", "analyzer") as client:
+            await anyio.sleep(place / watchers)
+            while not stop.is_set():
+                began = time.monotonic()
+                await client.ask_now(timeout_s=10)
+                took.append(time.monotonic() - began)
+                await anyio.sleep(1)
+
+    async def all_of_them() -> None:
+        async with anyio.create_task_group() as tasks:
+            for place in range(watchers):
+                tasks.start_soon(watch, place)
+
+    thread = threading.Thread(target=anyio.run, args=(all_of_them,))
+    thread.start()
+    try:
+        yield took
+    finally:
+        stop.set()
+        thread.join()
+
+
+def watchers(seconds: float) -> None:
+    """Measure the analyzer with and without watchers, in turns."""
+    spent: dict[int, list[float]] = {0: [], WATCHERS: []}
+    took: list[float] = []
+    with (
+        directory() as where,
+        process(where, "collect", "--device", "simulated:v100x8", ready="publish"),
+        process(where, "analyze", ready="query") as analyzer,
+    ):
+        time.sleep(3)
+        for number in range(6):
+            count = WATCHERS if number % 2 else 0
+            with watching(where, count) as answers:
+                time.sleep(1)
+                began_s, cpu_s = time.monotonic(), cpu_seconds(analyzer)
+                time.sleep(seconds / 3)
+                used = 100 * (cpu_seconds(analyzer) - cpu_s) / (time.monotonic() - began_s)
+                spent[count].append(used)
+            took += answers
+    rows = [
+        [count, f"{statistics.median(used):.2f} % ({min(used):.2f} to {max(used):.2f})"]
+        for count, used in spent.items()
+    ]
+    p50, p99 = (1000 * statistics.quantiles(took, n=100)[place] for place in (49, 98))
+    table(
+        f"An analyzer of 8 GPUs, of a core, in turns (goal: +1 %); answers: {p50:.1f} ms, p99 {p99:.0f} ms",
+        ["watchers", "median of 3 (spread)"],
+        rows,
+    )
+
+
+@contextmanager
+def screens(where: Path, count: int) -> Iterator[None]:
+    """Run so many real screens, each in a terminal of its own whose output is read."""
+    opened = [Screen(where) for _ in range(count)]
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            for screen in opened:
+                screen.read(0.05)
+
+    for screen in opened:
+        screen.first_s()
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        reader.join()
+        for screen in opened:
+            screen.close()
+
+
+def latency(rounds: int = 2, *, chromium: bool = False) -> None:
+    """Measure step to limit, and the analyzer, without and with 20 tabs and 5 screens, in turns."""
+    found: dict[tuple[int, int], list[tuple[float, float, float, float]]] = {(0, 0): [], (TABS, TOPS): []}
+    for _ in range(rounds):
+        for (browsers, terminals), runs in found.items():
+            with (
+                directory() as where,
+                process(where, "collect", "--device", "simulated:v100x1", ready="publish"),
+                process(where, "analyze", ready="query", environ=os.environ | SETTINGS) as analyzer,
+                screens(where, terminals),
+                tabs(where, browsers, chromium=chromium),
+            ):
+                there = {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
+                began_s, cpu_s = time.monotonic(), cpu_seconds(analyzer)
+                subprocess.run([sys.executable, "-c", TRAINING], env=os.environ | there, check=True)
+                share = 100 * (cpu_seconds(analyzer) - cpu_s) / (time.monotonic() - began_s)
+                [(_, (p50, p99, worst))] = sql(where, LATENCY)
+            runs.append((p50, p99, worst, share))
+    rows = [
+        [browsers, terminals, *(spread([run[place] for run in runs], unit) for place, unit in COLUMNS)]
+        for (browsers, terminals), runs in found.items()
+    ]
+    kind = "Chromium" if chromium else "readers of the stream"
+    head = ["tabs", "screens", "p50", "p99 (goal +5 %)", "worst", "analyzer, of a core (goal +1 %)"]
+    title = f"Step begin to limit on the device, medians of {rounds} runs in turns (spread); tabs: {kind}"
+    table(f"{title}; load {os.getloadavg()[0]:.0f}", head, rows)
+
+
+COLUMNS = ((0, "ms"), (1, "ms"), (2, "ms"), (3, "%"))
+
+
+def spread(values: list[float], unit: str) -> str:
+    """Write a median with the least and the greatest value."""
+    return f"{statistics.median(values):.1f} {unit} ({min(values):.1f} to {max(values):.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=("top", "answer", "watchers", "latency"))
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=2, help="of each row of the latency")
+    parser.add_argument(
+        "--chromium", action="store_true", help="real tabs, with the driver of `make screens`"
+    )
+    given = parser.parse_args()
+    parts: dict[str, Callable[[], None]] = {
+        "top": lambda: tops(given.seconds),
+        "answer": answer,
+        "watchers": lambda: watchers(given.seconds),
+        "latency": lambda: latency(given.rounds, chromium=given.chromium),
+    }
+    for name, part in parts.items():
+        if given.only in (None, name):
+            part()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Cost of the web page: bytes, time to the first and the last byte of a run page, power over time.
+
+    python -m benchmarks.screens.web             1 M readings of 8 GPUs (3.5 h), 100 k steps of one run
+    python -m benchmarks.screens.web --readings 10000000
+
+The archive is made by SQL. The server reads it as a file, in a process of its own; the client is this one.
+"""
+
+import argparse
+import gzip
+import http.client
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import duckdb
+
+from benchmarks.harness import ROOT, directory, table
+
+GPUS = 8
+PERIOD_NS = 100_000_000
+STEPS = 100_000
+TIMES = 7
+
+
+READINGS = """
+INSERT INTO readings BY NAME SELECT '{log}' AS log_id, n AS "offset", n // {gpus} * {period_ns} AS logged_ns,
+    'GPU-' || n % {gpus} AS gpu, logged_ns AS t_lo_ns, logged_ns + 1000000 AS t_hi_ns,
+    n // {gpus} * 20000 AS energy_mj, 200000 AS power_mw, 300000 AS limit_mw, 'changed' AS seen,
+    '{host}' AS host,
+    make_timestamp(({booted_ns} + logged_ns) // 1000) AS read_at
+FROM range({readings}) AS r(n)
+"""
+WINDOWS = """
+INSERT INTO windows
+SELECT windows.* REPLACE (n AS index, n * {step_ns} AS begin_ns, (n + 1) * {step_ns} AS end_ns)
+FROM windows, range(1, {steps}) AS r(n) WHERE kind = 'step'
+"""
+MINUTES = """
+INSERT INTO minutes BY NAME SELECT gpu, host, date_trunc('minute', read_at) AS began_at,
+    0.001 * (max(energy_mj) - min(energy_mj)) AS energy_j, 59.9 AS covered_s, 200 AS peak_w, 300 AS limit_w
+FROM readings GROUP BY ALL
+"""
+
+
+def make(path: Path, readings: int) -> int:
+    """Make an archive with one run; return its length, ns."""
+    from analyzers.archive.duckdb_file import Archive
+    from tests.analyzers import archives
+    from zeus_stream.settings import Settings
+
+    gpus = tuple(f"GPU-{n}" for n in range(GPUS))
+    length_ns = readings // GPUS * PERIOD_NS
+    archive = Archive.open(path, Settings())
+    run = replace(archives.RUN, gpus=gpus, began_ns=0, ended_ns=length_ns, began_wall_ns=archives.BOOTED_NS)
+    window = replace(archives.window("step", 0, 0, 1, archives.A), gpu=gpus[0])
+    rows = [
+        run,
+        *(replace(archives.GPU, gpu=gpu, index=n) for n, gpu in enumerate(gpus)),
+        archives.trial(0, 300.0),
+    ]
+    rows += [archives.trial(1, 200.0), archives.DECISION, window]
+    archive.put([list(archives.frames())[:1]], rows, {archives.LOG: 1})
+    archive.close()
+    with duckdb.connect(path) as file:
+        for sql in (READINGS, WINDOWS, MINUTES, "UPDATE logs SET logged_ns = {length_ns}"):
+            file.execute(
+                sql.format(
+                    log=archives.LOG, host=archives.HOST, booted_ns=archives.BOOTED_NS, gpus=GPUS,
+                    period_ns=PERIOD_NS, readings=readings, steps=STEPS, step_ns=length_ns // STEPS,
+                    length_ns=length_ns,
+                )
+            )  # fmt: skip
+    return length_ns
+
+
+def ask(port: int, token: str, path: str) -> tuple[float, float, bytes]:
+    """Return ms to the first and to the last byte of the body, and the body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    begin = time.perf_counter()
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+    answer = connection.getresponse()
+    body = answer.read(1)
+    first = time.perf_counter()
+    body += answer.read()
+    last = time.perf_counter()
+    connection.close()
+    assert answer.status == 200, (path, answer.status, body)
+    return 1000 * (first - begin), 1000 * (last - begin), body
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--readings", type=int, default=1_000_000)
+    options = parser.parse_args()
+    with directory() as where:
+        path = where / "bench.duckdb"
+        length_ns = make(path, options.readings)
+        command = [
+            sys.executable,
+            "-m",
+            "zeus_stream",
+            "web",
+            "--archive",
+            str(path),
+            "--listen",
+            "127.0.0.1:0",
+        ]
+        server = subprocess.Popen(
+            [*command, "--dir", str(where)], stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert server.stderr is not None
+        try:
+            address = server.stderr.readline().split()[-1]
+            port, token = int(address.split(":")[2].split("/")[0]), address.rpartition("=")[2]
+            measure(port, token, length_ns, options.readings)
+        finally:
+            server.terminate()
+            server.communicate(timeout=30)
+
+
+def measure(port: int, token: str, length_ns: int, readings: int) -> None:
+    from tests.analyzers.archives import BOOTED_NS
+
+    hour_ns = min(3600 * 10**9, length_ns)
+    spans = {"power of 1 GPU, 1 h": (1, hour_ns), "power of 8 GPUs, 1 h": (GPUS, hour_ns)}
+    spans[f"power of 8 GPUs, {length_ns / 3.6e12:.1f} h"] = (GPUS, length_ns)
+    paths = {"overview": "/", "run page": f"/runs/{quote('run-1')}", "SQL page": "/sql"}
+    for name, (gpus, span_ns) in spans.items():
+        asked = [("gpu", f"GPU-{n}") for n in range(gpus)]
+        asked += [("from", str(BOOTED_NS)), ("to", str(BOOTED_NS + span_ns)), ("px", "1000")]
+        paths[name] = "/api/power?" + urlencode(asked)
+    rows = []
+    for name, path in paths.items():
+        ask(port, token, path)
+        times = [ask(port, token, path) for _ in range(TIMES)]
+        first, last = (sorted(each[n] for each in times) for n in (0, 1))
+        body = times[0][2]
+        kb, packed_kb = len(body) / 1000, len(gzip.compress(body)) / 1000
+        rows.append(
+            (name, f"{statistics.median(first):.0f}", f"{statistics.median(last):.0f}",
+             f"{last[0]:.0f} to {last[-1]:.0f}", f"{kb:.1f}", f"{packed_kb:.1f}")
+        )  # fmt: skip
+    head = ("page", "first byte, ms", "whole, ms", f"of {TIMES}", "kB", "kB gzip")
+    table(f"Web page on {readings:,} readings and {STEPS:,} steps", head, rows)
+    from zeus_stream.live.web.static_files import static_files
+
+    kinds = static_files().values()
+    sizes = [(file.name.split(".")[0], len(file.content), len(file.compressed)) for file in kinds]
+    table(
+        "Files of the pages",
+        ("file", "bytes", "gzip"),
+        [*sizes, ("all", sum(s[1] for s in sizes), sum(s[2] for s in sizes))],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""A site in real processes, and random faults: what is lost, stored twice, or carried out wrongly.
+
+    PYTHONPATH=. .venv-scale/bin/python -m benchmarks.site.faults --faults 300 --minutes 40 --seed 1
+
+Two hosts with two simulated GPUs, a training on each that begins a new job every minute, two analyzers,
+two archivers, NATS, PostgreSQL. A fault is a SIGKILL, a stop of some seconds that is continued, a link
+that is cut for some seconds (closed, or silent and late), or a broker that loses all it has.
+
+After each --every faults, everything that the lake says it has is compared with the hosts' logs. A run that
+is interrupted ends with that comparison. At the end everything runs again, the logs are archived to their
+ends, and all of them is compared. The exit code is 1 if a goal was missed.
+"""
+
+import argparse
+import itertools
+import random
+import signal
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from types import FrameType
+
+import psycopg
+
+from analyzers.archive.opening import Connection
+from analyzers.lake import catalog
+from benchmarks.harness import table
+from benchmarks.site.fault_site import HOSTS, Site, wait_for
+from zeus_stream.errors import StorageError
+from zeus_stream.protocol.events import StepBoundary
+from zeus_stream.protocol.frames import Events
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused, DeviceFound, Notes
+from zeus_stream.protocol.readings import READING_BYTES, Readings
+from zeus_stream.settings import Settings
+
+Frames = Mapping[str, Mapping[int, Readings | Events | Notes]]
+"""By host and offset."""
+Row = tuple[str, object, object]
+"""Name, figure, goal."""
+WHEN_WHOLE = "steps", "rows of gaps"
+"""Beginnings of the names of goals that hold when all is archived, not before."""
+QUESTIONS = (
+    ("rows of gaps for frames", "SELECT count(*) FROM gaps WHERE what = 'frames'", 0),
+    (
+        "events that scripts could not hand over, as gaps name them",
+        """SELECT coalesce(sum("count"), 0) FROM gaps WHERE what = 'events'""",
+        "",
+    ),
+    ("runs in the lake", "SELECT count(*) FROM runs", ""),
+    ("decisions in the lake", "SELECT count(*) FROM decisions", ""),
+    ("windows in the lake", "SELECT count(*) FROM windows", ""),
+    ("windows twice", "SELECT count(*) - count(DISTINCT (session, kind, index, gpu)) FROM windows", 0),
+    (
+        "steps missing between the first and the last of a run",
+        (
+            "SELECT coalesce(sum(missing), 0) FROM (SELECT max(index) - min(index) + 1 - count(*) AS missing"
+            " FROM windows WHERE kind = 'step' GROUP BY session, gpu)"
+        ),
+        0,
+    ),
+    (
+        "trials and commands twice",
+        (
+            "SELECT (SELECT count(*) - count(DISTINCT (run, number)) FROM trials)"
+            " + (SELECT count(*) - count(DISTINCT command) FROM commands)"
+        ),
+        0,
+    ),
+)
+"""Of the derived rows in the lake: name, query, goal."""
+
+
+def steps_logged(logs: Frames) -> set[tuple[str, int]]:
+    """Return session and index of each step whose end a host has logged."""
+    return {
+        (body.session, event.index - 1)
+        for frames in logs.values()
+        for body in frames.values()
+        if isinstance(body, Events)
+        for event in body.events
+        if isinstance(event, StepBoundary) and event.ended_ns is not None
+    }
+
+
+def steps_stored(connection: Connection) -> set[tuple[str, int]]:
+    """Return session and index of each step in the lake."""
+    rows = connection.execute("SELECT DISTINCT session, index FROM windows WHERE kind = 'step'").fetchall()
+    return set(rows)
+
+
+def missing_now(site: Site) -> int:
+    """Return how many steps that the hosts have logged are not stored."""
+    try:
+        connection = catalog.attach(site.dsn, Settings(), read_only=True)
+    except StorageError:
+        return 1  # PostgreSQL is not there yet
+    try:
+        logged = steps_logged({host: site.frames(host) for host in HOSTS})
+        missing = len(logged - steps_stored(connection))
+    finally:
+        connection.close()
+    says(f"{missing} of {len(logged)} steps are not stored yet")
+    return missing
+
+
+def steps_missing(logged: set[tuple[str, int]], stored: set[tuple[str, int]]) -> list[Row]:
+    """Return how many steps the hosts have logged, and how many of them are not stored."""
+    missing = logged - stored
+    for session, each in itertools.groupby(sorted(missing), key=lambda step: step[0]):
+        indices = [index for _, index in each]
+        says(f"session {session}: {len(indices)} steps from {indices[0]} to {indices[-1]} are not stored")
+    return [
+        ("steps that the hosts logged", len(logged), ""),
+        ("steps of them that the lake has not", len(missing), 0),
+    ]
+
+
+def compared(site: Site, logs: Frames, ends: Mapping[str, int]) -> list[Row]:
+    """Return what is in the logs of the hosts and in the lake.
+
+    Args:
+        site: with the lake.
+        logs: of the hosts.
+        ends: by host, the offset up to which the lake has its log.
+    """
+    connection = catalog.attach(site.dsn, Settings(), read_only=True)
+    lost = twice = logged = frames_lost = frames_twice = 0
+    for host in HOSTS:
+        counts = Counter[int]()
+        others = set()
+        known = {offset: body for offset, body in logs[host].items() if offset < ends[host]}
+        for offset, body in known.items():
+            if isinstance(body, Readings):
+                counts[offset] = len(body.rows) // READING_BYTES
+            else:
+                others.add(offset)
+        stored = Counter(dict(connection.execute(
+            'SELECT "offset", count(*) FROM readings WHERE host = $1 AND "offset" < $2 GROUP BY "offset"',
+            [host, ends[host]],
+        ).fetchall()))  # fmt: skip
+        logged += counts.total()
+        lost += (counts - stored).total()
+        twice += (stored - counts).total()
+        kept = [each for (each,) in connection.execute(
+            'SELECT "offset" FROM frames WHERE host = $1 AND "offset" < $2', [host, ends[host]]
+        ).fetchall()]  # fmt: skip
+        frames_lost += len(others - set(kept))
+        frames_twice += len(kept) - len(set(kept))
+
+    def one(sql: str) -> object:
+        [(value,)] = connection.execute(sql).fetchall()
+        return value
+
+    steps = steps_stored(connection)
+    rows: list[Row] = [
+        ("readings in the logs of the hosts, as far as they are archived", logged, ""),
+        ("readings lost, twice in the lake", f"{lost}, {twice}", "0, 0"),
+        ("frames of events and notes lost, twice", f"{frames_lost}, {frames_twice}", "0, 0"),
+        *((what, one(sql), goal) for what, sql, goal in QUESTIONS),
+        *steps_missing(steps_logged(logs), steps),
+    ]
+    connection.close()
+    return rows
+
+
+def commanded(logs: Frames) -> list[Row]:
+    """Return what was carried out on the hosts."""
+    applied: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    names = Counter[str]()
+    refused = Counter[str]()
+    found_mw = 0
+    above = 0
+    for host in HOSTS:
+        for body in logs[host].values():
+            for note in body.notes if isinstance(body, Notes) else ():
+                match note:
+                    case DeviceFound() if note.found_limit_mw is not None:
+                        found_mw = max(found_mw, note.found_limit_mw)
+                    case ControlApplied():
+                        names[note.command] += 1
+                        run, number, gpu = note.command.split("/")
+                        applied[run, gpu].append(int(number.rpartition("-")[2]))
+                        above += note.value > found_mw
+                    case ControlRefused():
+                        refused[note.cause] += 1
+                    case _:
+                        pass
+    late = sum(after < before for each in applied.values() for before, after in itertools.pairwise(each))
+    return [
+        ("commands carried out", names.total(), ""),
+        ("of them twice", names.total() - len(names), 0),
+        ("of them stale: after a later one of the same run", late, 0),
+        ("of them above the limit found", above, 0),
+        ("commands refused as stale or of another owner", refused["stale"] + refused["owned"], ""),
+    ]
+
+
+def look(site: Site, faults: int) -> list[Row]:
+    """Compare what is archived so far, and print a line. Raises StorageError."""
+    ends = {host: site.stored(host) for host in HOSTS}
+    logs = {host: site.frames(host) for host in HOSTS}  # after that: an archiver may have gone on
+    ended: Row = "services that ended by themselves, and were started again", site.ended, ""
+    rows = [*compared(site, logs, ends), *commanded(logs), ended]
+    wrong = missed(rows, whole=False)
+    print(
+        f"after {faults} faults: {rows[0][1]} readings, {wrong or 'no goal missed'}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return rows
+
+
+def missed(rows: list[Row], *, whole: bool) -> list[str]:
+    """Return the goals that were missed. ``whole``: everything is archived; else only those of any time."""
+    return [
+        f"{what}: {figure}"
+        for what, figure, goal in rows
+        if goal not in ("", figure) and (whole or not what.startswith(WHEN_WHOLE))
+    ]
+
+
+def says(sentence: str) -> None:
+    """Say how the run stands."""
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def play(
+    site: Site, given: argparse.Namespace, rng: random.Random, done: Counter[str]
+) -> tuple[list[Row], bool]:
+    """Let faults happen, and compare now and then. Return the last comparison; True: it is of all."""
+    rows: list[Row] = []
+    begin_s = time.monotonic()
+    try:
+        while done.total() < given.faults and time.monotonic() - begin_s < 60 * given.minutes:
+            done[site.fault()] += 1
+            says(f"{done.total()} faults in {time.monotonic() - begin_s:.0f} s")
+            if done.total() % given.every == 0:
+                rows = look(site, done.total())
+            time.sleep(rng.uniform(0.2, 5))
+        site.finish(partial(missing_now, site))
+        return look(site, done.total()), True
+    except (KeyboardInterrupt, TimeoutError) as wrong:
+        says(f"The run is not whole: {wrong or 'interrupted'}.")
+        with suppress(StorageError, psycopg.Error):  # the servers may have been interrupted too
+            rows = look(site, done.total())
+        return rows, False
+
+
+def interrupt(_number: int, _frame: FrameType | None) -> None:
+    """End as after Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--faults", type=int, default=300)
+    parser.add_argument("--minutes", type=float, default=40)
+    parser.add_argument("--every", type=int, default=20, help="faults between two comparisons")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, interrupt)
+    rng = random.Random(given.seed)
+    faults = Counter[str]()
+    with ExitStack() as running:
+        site = Site(running, rng)
+        for host in HOSTS:
+            wait_for((site.where[host] / "publish").exists, f"the collector of {host} runs")
+            site.train(host)
+        wait_for(lambda: bool(site.carried_out()), "a search has begun")
+        begin_s = time.monotonic()
+        rows, whole = play(site, given, rng, faults)
+        took_s = time.monotonic() - begin_s
+        table(f"{faults.total()} faults, {took_s:.0f} s, seed {given.seed}", ("fault", "times"),
+              sorted(faults.items()))  # fmt: skip
+        part = "" if whole else ", as far as it was archived when the run was interrupted"
+        table(f"What became of it{part}", ("what", "figure", "goal"), rows)
+    return 1 if missed(rows, whole=whole) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

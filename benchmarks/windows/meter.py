@@ -1,0 +1,249 @@
+"""An RTX 3090 without counter, recorded beside an external meter: energy of windows and gain of the sensor.
+
+The driver's readings (every 6 to 7 ms) pass through sampler, timeline and energy as a collector's would.
+The meter (5 kHz) is the truth. RMS error of windows that begin everywhere in the recording, as it is, and
+with the one factor removed that `zeus-stream calibrate` would find.
+
+Source of the recording: GPU_Power_Benchmark (Yang, Adamek, Armour), MIT.
+"""
+
+import bisect
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from analyzers.measurement.energy import Energy, Meter, measure
+from analyzers.measurement.sensors import Sensor, sensor
+from analyzers.measurement.timeline import Timeline
+from analyzers.results.readings import READING
+from benchmarks.harness import ROOT, table
+from collectors.device import Sample
+from collectors.sampling.change_detector import State, observe, pack
+from zeus_stream.records import record
+
+RECORDED = ROOT.parent / "shared" / "data" / "power_meter"
+GPU = "NVIDIA GeForce RTX 3090"
+WINDOWS_S = (0.25, 0.5, 1.0, 2.0)
+GOALS = (4.0, 1.0, 0.7, 0.5)
+HEARTBEAT_NS = 500_000_000
+PARTS = 7
+"""A window begins at every such part of its length."""
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Method = Callable[[Ints, Ints], Floats]
+"""Begins and ends, ns -> energies, J."""
+
+
+@record
+class Recording:
+    """Times are ns since 1970. Shape (n,) of the sensor's, (m,) of the meter's."""
+
+    sensor_ns: Ints
+    sensor_mw: Ints
+    meter_ns: Ints
+    meter_j: Floats
+    """Counted by the meter until then."""
+    edges_ns: Ints
+    """Begins and ends of kernels, in turn."""
+
+    def truth_j(self, begin_ns: Ints, end_ns: Ints) -> Floats:
+        until: Floats = np.interp(end_ns, self.meter_ns, self.meter_j)
+        return until - np.interp(begin_ns, self.meter_ns, self.meter_j)
+
+
+def recording(directory: Path) -> Recording:
+    sensor = np.genfromtxt(directory / "sensor.csv", delimiter=",", names=True, dtype=np.int64)
+    seen = np.genfromtxt(directory / "meter.csv", delimiter=",", names=True, dtype=np.int64)
+    t_ns, power_w = seen["t_us"] * 1000, seen["power_mw"] / 1000
+    used_j = np.diff(t_ns) / 1e9 * (power_w[1:] + power_w[:-1]) / 2
+    counted_j = np.concatenate(([0.0], np.cumsum(used_j)))
+    edges_ns = np.unique(np.loadtxt(directory / "load.csv", np.int64, skiprows=1)) * 1000
+    return Recording(sensor["t_us"] * 1000, sensor["instant_mw"], t_ns, counted_j, edges_ns)
+
+
+def published(recorded: Recording) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
+    """Yield what a collector would publish of the readings, each with its time."""
+    state = State()
+    for t_ns, power_mw in zip(recorded.sensor_ns.tolist(), recorded.sensor_mw.tolist(), strict=True):
+        state, reading = observe(state, Sample(None, power_mw, None, None), t_ns, t_ns, HEARTBEAT_NS)
+        if reading is not None:
+            yield t_ns, np.frombuffer(pack(reading, 0), READING)
+
+
+def ours(recorded: Recording, sensor: Sensor) -> Method:
+    """Return what timeline and energy make of the readings of this sensor."""
+    timeline = Timeline()
+    timeline.sensor = sensor
+    timeline.add(np.concatenate([row for _, row in published(recorded)]))
+
+    def energies_j(begin_ns: Ints, end_ns: Ints) -> Floats:
+        found = measure(timeline, begin_ns.tolist(), end_ns.tolist())
+        return np.array([one.energy_uj / 1e6 if isinstance(one, Energy) else np.nan for one in found])
+
+    return energies_j
+
+
+def shaped(recorded: Recording, sensor: Sensor) -> Method:
+    """Return the same with the edges of the load as events of a training: each window is measured as soon as
+    it may be, from the events received by then.
+    """
+
+    def energies_j(begin_ns: Ints, end_ns: Ints) -> Floats:
+        return np.array([one.energy_uj for one in answers(recorded, sensor, begin_ns, end_ns)]) / 1e6
+
+    return energies_j
+
+
+def answers(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[Energy]:
+    """Return the energies of windows, each as soon as it may be measured, with the load's edges as events."""
+    one = Meter(Timeline())
+    one.timeline.sensor = sensor
+    one.shape.mark("load", int(recorded.sensor_ns[0]), "load//rest")
+    edges, begins, ends = recorded.edges_ns.tolist(), begin_ns.tolist(), end_ns.tolist()
+    heard, answered = 0, list[Energy]()
+    for now_ns, row in published(recorded):
+        while heard < len(edges) and edges[heard] <= now_ns:
+            phase = "rest" if heard == len(edges) - 1 else ("step", "gap")[heard % 2]
+            one.shape.mark("load", edges[heard], f"load//{phase}")
+            heard += 1
+        one.timeline.add(row)
+        while len(answered) < len(ends) and one.settled(ends[len(answered)], now_ns):
+            at = len(answered)
+            [found] = one.measure(begins[at : at + 1], ends[at : at + 1], now_ns)
+            assert isinstance(found, Energy), found
+            answered.append(found)
+    return answered
+
+
+def sampled(recorded: Recording, period_ns: int, window_ns: int) -> Recording:
+    """Return what a sensor that sees ``window_ns`` of each period would have shown of the meter's power."""
+    t_ns = np.arange(recorded.meter_ns[0] + period_ns, recorded.meter_ns[-1], period_ns)
+    shown_mw = np.rint(recorded.truth_j(t_ns - window_ns, t_ns) / window_ns * 1e12).astype(np.int64)
+    read_ns = np.arange(t_ns[0], t_ns[-1], 10_000_000)
+    held_mw = shown_mw[np.searchsorted(t_ns, read_ns, side="right") - 1]
+    return replace(recorded, sensor_ns=read_ns, sensor_mw=held_mw)
+
+
+def coverage(
+    recorded: Recording, sensor: Sensor, window_s: float, *, heard: bool, removed: bool
+) -> list[str]:
+    """Return mean error, truths in the 95 % interval, its half width, hard bounds and quality, as text.
+
+    ``heard``: the load's edges are. ``removed``: with the gain removed that windows of this length show.
+    """
+    window_ns = round(window_s * 1e9)
+    first = max(recorded.meter_ns[0], recorded.sensor_ns[0]) + 1_000_000_000
+    last = min(recorded.meter_ns[-1], recorded.sensor_ns[-1]) - HEARTBEAT_NS - window_ns
+    begin_ns = np.arange(first, last, window_ns // PARTS)
+    truth_j = recorded.truth_j(begin_ns, begin_ns + window_ns)
+    found = (answers if heard else unheard)(recorded, sensor, begin_ns, begin_ns + window_ns)
+    truth_j, found = truth_j[: len(found)], found[: len(truth_j)]
+    gain = sum(one.energy_uj for one in found) / truth_j.sum() / 1e6 if removed else 1.0
+    truth_uj = truth_j * gain * 1e6
+    inside = [one.p2_5_uj <= true <= one.p97_5_uj for one, true in zip(found, truth_uj, strict=True)]
+    hard = [one for one in found if one.low_uj is not None]
+    width = np.mean([one.p97_5_uj - one.p2_5_uj for one in found] / truth_uj) / 2
+    error = np.mean(np.abs([one.energy_uj for one in found] / truth_uj - 1))
+    words = Counter(one.quality for one in found).most_common(1)[0][0]
+    shares = [f"{error * 100:.1f} %", f"{np.mean(inside) * 100:.0f} %", f"{width * 100:.1f} %"]
+    return [*shares, str(len(hard)), words]
+
+
+def unheard(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[Energy]:
+    """Return the energies of windows without events."""
+    timeline = Timeline()
+    timeline.sensor = sensor
+    timeline.add(np.concatenate([row for _, row in published(recorded)]))
+    found = measure(timeline, begin_ns.tolist(), end_ns.tolist())
+    return [one for one in found if isinstance(one, Energy)]
+
+
+def print_coverage(data: Path) -> None:
+    """Print how often intervals hold the meter's truth, for the card's own sensor and one that sees less."""
+    rows = []
+    for name in ("rtx3090_square", "rtx3090_step"):
+        own = recording(data / name)
+        part = sampled(own, 101_000_000, 25_000_000)
+        for label, recorded, known, removed in (
+            ("its own, gain removed", own, sensor(GPU), True),
+            ("25 of 101 ms", part, sensor("A100"), False),
+            ("25 of 101 ms, not known", part, Sensor(), False),
+        ):
+            for heard in (False, True):
+                for window_s in WINDOWS_S:
+                    figures = coverage(recorded, known, window_s, heard=heard, removed=removed)
+                    rows.append([name, label, "heard" if heard else "", f"{window_s:g} s", *figures])
+    head = [
+        "recording",
+        "sensor",
+        "edges",
+        "windows",
+        "mean error",
+        "in 95 %",
+        "half width",
+        "hard",
+        "quality",
+    ]
+    table(
+        "Power readings against the meter: what intervals hold (hard: windows with hard bounds)", head, rows
+    )
+
+
+def trapezoids(recorded: Recording) -> Method:
+    """Return what Zeus's PowerMonitor does: changed readings within the window, joined by straight lines."""
+    changed = np.flatnonzero(np.diff(recorded.sensor_mw, prepend=-1))
+    t_ns, power_w = recorded.sensor_ns[changed].tolist(), recorded.sensor_mw[changed] / 1000
+
+    def energy_j(begin_ns: int, end_ns: int) -> float:
+        first, last = bisect.bisect_left(t_ns, begin_ns), bisect.bisect_right(t_ns, end_ns)
+        return float(np.trapezoid(power_w[first:last], np.array(t_ns[first:last]) / 1e9))
+
+    return lambda begin_ns, end_ns: np.array(
+        [energy_j(*edges) for edges in zip(begin_ns.tolist(), end_ns.tolist(), strict=True)]
+    )
+
+
+def errors(recorded: Recording, method: Method, window_s: float) -> tuple[float, float]:
+    """Return the RMS error of windows in %, as they are and with the gain removed."""
+    window_ns = round(window_s * 1e9)
+    first = max(recorded.meter_ns[0], recorded.sensor_ns[0])
+    last = min(recorded.meter_ns[-1], recorded.sensor_ns[-1]) - HEARTBEAT_NS - window_ns
+    begin_ns = np.arange(first, last, window_ns // PARTS)
+    truth_j = recorded.truth_j(begin_ns, begin_ns + window_ns)
+    found_j = method(begin_ns, begin_ns + window_ns)
+    gain = float(found_j @ truth_j / (truth_j @ truth_j))
+
+    def rms(off: Floats) -> float:
+        return float(np.sqrt(np.mean(off**2)) * 100)
+
+    return rms(found_j / truth_j - 1), rms(found_j / gain / truth_j - 1)
+
+
+def print_meter(data: Path) -> None:
+    if not data.exists():
+        print(f"\n{data}: there are no recordings of a meter. Name their folder with --data.")
+        return
+    rows = []
+    for name in ("rtx3090_square", "rtx3090_step"):
+        recorded = recording(data / name)
+        methods = {
+            "Zeus's PowerMonitor (its method)": trapezoids(recorded),
+            "ours, held from when it was read": ours(recorded, Sensor()),
+            "ours, the sensor's lag known": ours(recorded, sensor(GPU)),
+            "ours, and the load's edges heard": shaped(recorded, sensor(GPU)),
+        }
+        for label, method in methods.items():
+            pairs = [errors(recorded, method, window_s) for window_s in WINDOWS_S]
+            rows.append([name, label, *(f"{raw:.1f} / {removed:.2g} %" for raw, removed in pairs)])
+    rows.append(["goal, gain removed", "", *(f"{goal:g} %" for goal in GOALS)])
+    table(
+        "Recorded RTX 3090 against the meter, RMS error of windows (as read / gain removed)",
+        ["recording", "method", *(f"{window_s:g} s" for window_s in WINDOWS_S)],
+        rows,
+    )
+    print_coverage(data)
