@@ -1,13 +1,17 @@
-"""The runs of a `Snapshot`: rows of the interpreter, and progress of searches, to what screens show. Pure.
-
-Savings are those of the view ``savings``: all steps at the limit chosen, against as many at the limit found.
-"""
+"""The runs of a `Snapshot`: rows of the interpreter, and progress of searches, to what screens show. Pure."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 from analyzers.live.job_steps import StepsByJob
+from analyzers.live.live_run import (
+    MAX_LIMITS,
+    RECENT_STEPS,
+    LiveRun,
+    OpenStep,
+    is_found_limit,
+    sum_of,
+)
 from analyzers.power_limit.search_progress import SearchProgress
 from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
 from analyzers.results.windows.step_columns import StepColumns
@@ -16,108 +20,11 @@ from zeus_stream.protocol.fields import MOST_WALL_NS, of_host
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.snapshots import MAX_TRIAL_ROWS, ForecastNow, RunNow, SearchNow, TrialNow
 
-RECENT_STEPS = 40
 MAX_OPEN_STEPS = 64
 """Steps of a run of which rows of some ranks are awaited."""
-MAX_LIMITS = 64
 MAX_RUNS = 10_000
 KEPT_NS = 120_000_000_000
 """A run that ended is shown for so long."""
-SAME_W = 0.5
-"""Limits that differ by less are the same."""
-
-
-@dataclass(slots=True)
-class _Step:
-    """One step of all ranks, as its rows come in."""
-
-    rows: int = 0
-    wanted: int = 0
-    """Rows that are to come, as of ``changes`` of the run's ranks."""
-    changes: int = -1
-    energy_j: float | None = 0.0
-    duration_s: float = 0.0
-    highest_w: float | None = 0.0
-
-    def add(self, row: WindowRow) -> None:
-        known = self.energy_j is not None and row.energy_j is not None
-        self.energy_j = self.energy_j + row.energy_j if known else None  # type: ignore[operator]
-        self.duration_s = max(self.duration_s, row.duration_s)
-        limited = self.highest_w is not None and row.power_limit_w is not None
-        self.highest_w = max(self.highest_w, row.power_limit_w) if limited else None  # type: ignore[type-var]
-        self.rows += 1
-
-
-@dataclass(slots=True)
-class _AtLimit:
-    """The measured steps of a run under one power limit."""
-
-    limit_w: float
-    steps: int = 0
-    energy_j: float = 0.0
-
-
-@dataclass(slots=True, kw_only=True)
-class _Run:
-    run: str
-    job: str
-    began_wall_ns: int
-    ranks: dict[str, RunRow] = field(default_factory=dict)
-    """By session."""
-    changes: int = 0
-    """Of its ranks, and of when they joined."""
-    ended_ns: int | None = None
-    """On the clock of this process."""
-    epoch: int | None = None
-    step: int | None = None
-    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By session, its first and its last step that began."""
-    gpu_steps_j: dict[str, deque[float]] = field(default_factory=dict)
-    """By GPU, the energy of its last steps."""
-    open_steps: dict[int, _Step] = field(default_factory=dict)
-    recent: deque[tuple[float | None, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    """Energy (J) and duration (s) of the last closed steps."""
-    at_limits: dict[float, _AtLimit] = field(default_factory=dict)
-    trials: dict[tuple[int, float, bool], TrialRow] = field(default_factory=dict)
-    decision: DecisionRow | None = None
-    forecast: ForecastRow | None = None
-    begin_mj: dict[str, int] = field(default_factory=dict)
-    """Energy of its GPUs when it began."""
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(gpu for rank in self.ranks.values() for gpu in rank.gpus))[:256]
-
-    def rows_of(self, step: int) -> int:
-        """Return how many rows of a step are to come: a rank may have joined late, or ended early."""
-        rows = 0
-        for rank in self.ranks.values():
-            first, last = self.steps.get(rank.session, (0, -1))
-            if first <= step and (rank.ended_ns is None or step <= last):
-                rows += len(rank.gpus) or 1
-        return rows
-
-    def add_at_limit(self, steps: int, energy_j: float, limit_w: float) -> None:
-        """Take in measured steps under a power limit, and their energy."""
-        at = self.at_limits.setdefault(limit_w, _AtLimit(limit_w))
-        at.steps, at.energy_j = at.steps + steps, at.energy_j + energy_j
-        if len(self.at_limits) > MAX_LIMITS:
-            del self.at_limits[next(iter(self.at_limits))]
-
-    @property
-    def saved(self) -> tuple[float, float] | None:
-        """Return the joules saved, and those that its steps would have taken at the limit found."""
-        decision = self.decision
-        if decision is None or decision.power_limit_w is None or not decision.applied:
-            return None
-        default_j = decision.default_energy_per_step_j
-        at: Iterable[_AtLimit] = self.at_limits.values()
-        if decision.clock_mhz is None:
-            at = [each for each in at if abs(each.limit_w - decision.power_limit_w) < SAME_W]
-        steps = sum(each.steps for each in at)
-        if default_j is None or not steps:
-            return 0.0, 0.0
-        return steps * default_j - sum(each.energy_j for each in at), steps * default_j
 
 
 class LiveRuns:
@@ -126,7 +33,7 @@ class LiveRuns:
     def __init__(self, energy_mj: Callable[[str], int | None]) -> None:
         """Begin with none. ``energy_mj`` returns the energy of a GPU since it was first seen."""
         self._energy_mj = energy_mj
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, LiveRun] = {}
         self._of_session: dict[str, str] = {}
         self._ended_saved = [0.0, 0.0]
         self.steps_by_job = StepsByJob()
@@ -161,31 +68,35 @@ class LiveRuns:
         """
         for row in rows:
             match row:
-                case StepColumns():
-                    if (run := self._runs.get(row.run)) is not None:
-                        self._steps(run, row)
-                case WindowRow(kind="step"):
-                    if (run := self._runs.get(row.run)) is not None:
-                        self._step(run, row)
                 case RunRow():
                     self._rank(row, now_ns if live else now_ns - KEPT_NS)
-                case TrialRow():
+                case StepColumns() | WindowRow() | TrialRow() | ForecastRow() | DecisionRow():
                     if (run := self._runs.get(row.run)) is not None:
-                        run.trials.pop((row.round, row.power_limit_w, row.confirms), None)
-                        run.trials[row.round, row.power_limit_w, row.confirms] = row
-                        if len(run.trials) > MAX_LIMITS:
-                            del run.trials[next(iter(run.trials))]
-                case ForecastRow():
-                    if (run := self._runs.get(row.run)) is not None:
-                        run.forecast = row
-                case DecisionRow():
-                    run = self._runs.get(row.run)
-                    if run is not None and (row.power_limit_w is not None or run.decision is None):
-                        run.decision = row
-                        if row.clock_mhz is not None:
-                            run.at_limits.clear()  # steps from now on are at the clock
+                        self._take_row(run, row)
                 case _:
                     pass  # not shown
+
+    def _take_row(
+        self, run: LiveRun, row: StepColumns | WindowRow | TrialRow | ForecastRow | DecisionRow
+    ) -> None:
+        match row:
+            case StepColumns():
+                self._steps(run, row)
+            case WindowRow(kind="step"):
+                self._step(run, row)
+            case WindowRow(kind="run", gpu=str() as gpu):
+                run.measured_j[row.session, gpu] = row.energy_j
+            case TrialRow():
+                run.trials.pop((row.round, row.power_limit_w, row.confirms), None)
+                run.trials[row.round, row.power_limit_w, row.confirms] = row
+                if len(run.trials) > MAX_LIMITS:
+                    del run.trials[next(iter(run.trials))]
+            case ForecastRow():
+                run.forecast = row
+            case DecisionRow():
+                run.take_decision(row)
+            case _:
+                pass  # epochs and named windows are not shown
 
     def _rank(self, row: RunRow, now_ns: int) -> None:
         if row.world_size == 0:
@@ -195,13 +106,22 @@ class LiveRuns:
             run.ended_ns is not None and row.ended_ns is None and row.session not in run.ranks
         ):
             self._forget_ended(now_ns)
-            run = self._runs[row.run] = _Run(run=row.run, job=row.job, began_wall_ns=row.began_wall_ns)
+            before_j = 0.0 if run is None else self._energy_j(run)
+            run = self._runs[row.run] = LiveRun(
+                run=row.run, job=row.job, began_wall_ns=row.began_wall_ns, before_j=before_j
+            )
         run.ranks[row.session] = row
         run.changes += 1
         self._of_session[row.session] = row.run
+        in_use = {gpu for rank in run.ranks.values() if rank.ended_ns is None for gpu in rank.gpus}
         for gpu in row.gpus:
-            if gpu not in run.begin_mj and (energy_mj := self._energy_mj(gpu)) is not None:
-                run.begin_mj[gpu] = energy_mj
+            if (energy_mj := self._energy_mj(gpu)) is None:
+                continue
+            run.begin_mj.setdefault(gpu, energy_mj)
+            if gpu in in_use:
+                run.end_mj.pop(gpu, None)
+            else:
+                run.end_mj.setdefault(gpu, energy_mj)
         open_ranks = any(rank.ended_ns is None for rank in run.ranks.values())
         run.ended_ns = None if open_ranks else run.ended_ns or now_ns
 
@@ -218,7 +138,7 @@ class LiveRuns:
             for session in run.ranks:
                 self._of_session.pop(session, None)
 
-    def _steps(self, run: _Run, steps: StepColumns) -> None:
+    def _steps(self, run: LiveRun, steps: StepColumns) -> None:
         """Take in steps; those of a run with one GPU at once."""
         rank = run.ranks.get(steps.session)
         first = run.steps.get(steps.session, (0, -1))[0]
@@ -232,11 +152,19 @@ class LiveRuns:
         run.gpu_steps_j.setdefault(steps.gpu, deque(maxlen=RECENT_STEPS)).extend(known)
         run.recent.extend(zip(energies[-RECENT_STEPS:], seconds[-RECENT_STEPS:], strict=True))
         self.steps_by_job.add_many(run.job, known, seconds)
+        stretches = [run.stretch_of(index) for index in (int(steps.index.min()), int(steps.index.max()))]
+        if stretches[0] != stretches[1]:
+            for index, energy_j, limit_w in zip(
+                steps.index.tolist(), energies, steps.values("power_limit_w"), strict=True
+            ):
+                if energy_j is not None and limit_w is not None:
+                    run.add_at_limit(index, energy_j, limit_w)
+            return
         for limit_w in dict.fromkeys(filter(None, steps.values("power_limit_w"))):
             at_limit = steps.energy_j[(steps.power_limit_w == limit_w) & (steps.energy_j >= 0)]
-            run.add_at_limit(len(at_limit), float(at_limit.sum()), limit_w)
+            run.add_at_limit(int(steps.index.min()), float(at_limit.sum()), limit_w)
 
-    def _step(self, run: _Run, row: WindowRow) -> None:
+    def _step(self, run: LiveRun, row: WindowRow) -> None:
         if row.gpu is not None:
             if of_host(row.gpu):
                 return
@@ -245,7 +173,7 @@ class LiveRuns:
                     steps_j = run.gpu_steps_j[row.gpu] = deque(maxlen=RECENT_STEPS)
                 steps_j.append(row.energy_j)
         if (step := run.open_steps.get(row.index)) is None:
-            step = run.open_steps[row.index] = _Step()
+            step = run.open_steps[row.index] = OpenStep()
         step.add(row)
         if step.changes != run.changes:
             step.wanted, step.changes = run.rows_of(row.index), run.changes
@@ -258,7 +186,7 @@ class LiveRuns:
         self.steps_by_job.add(run.job, step.energy_j, step.duration_s)
         if step.energy_j is None or step.highest_w is None:
             return
-        run.add_at_limit(1, step.energy_j, step.highest_w)
+        run.add_at_limit(row.index, step.energy_j, step.highest_w)
 
     # ---- the answer
 
@@ -280,11 +208,9 @@ class LiveRuns:
         usual_j = self._ended_saved[1] + sum(usual for _, usual in each)
         return (saved_j, 100 * saved_j / usual_j) if usual_j > 0 else (None, None)
 
-    def _run(self, run: _Run, progress: SearchProgress | None, wall_ns: int) -> RunNow:
+    def _run(self, run: LiveRun, progress: SearchProgress | None, wall_ns: int) -> RunNow:
         gpus = run.gpus
         energies = [joules for joules, _ in run.recent if joules is not None]
-        used = [self._used_mj(run, gpu) for gpu in gpus]
-        known = [used_mj for used_mj in used if used_mj is not None]
         ranks, ended = run.ranks.values(), run.ended_ns is not None
         return RunNow(
             run=run.run,
@@ -299,13 +225,21 @@ class LiveRuns:
             step_j=sum(energies) / len(energies) if len(energies) == len(run.recent) > 0 else None,
             step_ms=1000 * sum(s for _, s in run.recent) / len(run.recent) if run.recent else None,
             watts=None,
-            energy_j=sum(known) / 1000 if known and len(known) == len(used) else None,
+            energy_j=self._energy_j(run),
             search=_search(run, progress),
             forecast=None if ended else _forecast(run.forecast, wall_ns),
         )
 
-    def _used_mj(self, run: _Run, gpu: str) -> int | None:
-        energy_mj = self._energy_mj(gpu)
+    def _energy_j(self, run: LiveRun) -> float | None:
+        """Return the energy so far; of a run that has ended, the measured one as soon as it is known."""
+        if run.ended_ns is not None and run.is_measured:
+            return run.energy_j
+        used_mj = [self._used_mj(run, gpu) for gpu in run.gpus]
+        used_j = sum_of([None if each is None else each / 1000 for each in used_mj])
+        return None if used_j is None or not used_mj else sum_of([run.before_j, used_j])
+
+    def _used_mj(self, run: LiveRun, gpu: str) -> int | None:
+        energy_mj = run.end_mj.get(gpu, self._energy_mj(gpu))
         return energy_mj - run.begin_mj[gpu] if energy_mj is not None and gpu in run.begin_mj else None
 
 
@@ -334,7 +268,7 @@ def _ended_wall_ns(rank: RunRow) -> int:
     return min(rank.began_wall_ns + ended_ns - rank.began_ns, MOST_WALL_NS)
 
 
-def _search(run: _Run, progress: SearchProgress | None) -> SearchNow | None:
+def _search(run: LiveRun, progress: SearchProgress | None) -> SearchNow | None:
     """Return the search of a run; of one that has ended, what was chosen. None: nothing is searched."""
     decision = run.decision
     if progress is None:
@@ -364,7 +298,7 @@ def _search(run: _Run, progress: SearchProgress | None) -> SearchNow | None:
         best_mw=_milliwatts(best.power_limit_w) if best else None,
         best_step_j=best.energy_j / best.steps if best else None,
         saved_j=saved[0] if saved else None,
-        saved_percent=_saved_percent(decision),
+        saved_percent=_saved_percent(decision, saved),
         saved_low_percent=None,
         saved_high_percent=None,
         time_added_percent=_time_added_percent(decision),
@@ -384,15 +318,22 @@ def _trial(row: TrialRow) -> TrialNow:
     )
 
 
-def _saved_percent(decision: DecisionRow | None) -> float | None:
+def _saved_percent(decision: DecisionRow | None, saved: tuple[float, float] | None) -> float | None:
+    """Return the share saved by all steps so far; before the first one, what is expected of them."""
+    if saved is not None and saved[1] > 0:
+        return 100 * saved[0] / saved[1]
     if decision is None or decision.energy_per_step_j is None or not decision.default_energy_per_step_j:
         return None
+    if is_found_limit(decision):
+        return 0.0
     return 100 * (1 - decision.energy_per_step_j / decision.default_energy_per_step_j)
 
 
 def _time_added_percent(decision: DecisionRow | None) -> float | None:
     if decision is None or decision.step_s is None or not decision.default_step_s:
         return None
+    if is_found_limit(decision):
+        return 0.0
     return 100 * (decision.step_s / decision.default_step_s - 1)
 
 

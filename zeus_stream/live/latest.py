@@ -269,6 +269,9 @@ class Latest:
         return self._in_order
 
     def _watts(self, run: RunNow, now_ns: int) -> float | None:
+        """Return the power of an open run. One that has ended draws none, whatever its GPUs do."""
+        if run.ended_wall_ns is not None:
+            return None
         powers = [self._power_mw(self.devices.get(gpu), now_ns) for gpu in run.gpus]
         known = [power for power in powers if power is not None]
         return sum(known) / 1000 if known and len(known) == len(powers) else None

@@ -221,7 +221,7 @@ def test_the_run_that_began_last_is_named_on_its_gpu_and_has_its_watts() -> None
     heard(latest, row(S, 5, 100_000))
     now = shown(latest, runs=(a_run("old"), a_run("new"), a_run("ended", ended_wall_ns=1)))
     assert the_gpu(now).run == "new"
-    assert [run.watts for run in now.runs] == [100.0, 100.0, 100.0]
+    assert [run.watts for run in now.runs] == [100.0, 100.0, None]
     assert [run.watts for run in shown(latest, 10 * S, runs=(a_run(),)).runs] == [None]
 
 

@@ -1,0 +1,182 @@
+"""One run of a `Snapshot`: its energy, and what its power limits have saved, from rows. Pure.
+
+Savings are those of the view ``savings``: the energy of the steps at a limit chosen, against what the same
+steps would have taken at the limit found, as the decision in force then measured both.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
+
+RECENT_STEPS = 40
+MAX_LIMITS = 64
+MAX_STRETCHES = 64
+"""Decisions of one run whose steps are kept apart."""
+SAME_W = 0.5
+"""Limits that differ by less are the same."""
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """One step of all ranks, as its rows come in."""
+
+    rows: int = 0
+    wanted: int = 0
+    """Rows that are to come, as of ``changes`` of the run's ranks."""
+    changes: int = -1
+    energy_j: float | None = 0.0
+    duration_s: float = 0.0
+    highest_w: float | None = 0.0
+
+    def add(self, row: WindowRow) -> None:
+        known = self.energy_j is not None and row.energy_j is not None
+        self.energy_j = self.energy_j + row.energy_j if known else None  # type: ignore[operator]
+        self.duration_s = max(self.duration_s, row.duration_s)
+        limited = self.highest_w is not None and row.power_limit_w is not None
+        self.highest_w = max(self.highest_w, row.power_limit_w) if limited else None  # type: ignore[type-var]
+        self.rows += 1
+
+
+@dataclass(slots=True)
+class DecidedSteps:
+    """The measured steps between two decisions: their energy (J) by the power limit that they ran under."""
+
+    decision: DecisionRow | None
+    """In force. None: there was none yet; the first one counts for it."""
+    energy_j: dict[float, float] = field(default_factory=dict)
+
+    def saved(self, decision: DecisionRow) -> tuple[float, float]:
+        """Return the joules saved, and those that the steps would have taken at the limit found."""
+        if decision.power_limit_w is None or not decision.applied:
+            return 0.0, 0.0
+        if decision.clock_mhz is None:
+            at_j = sum(j for w, j in self.energy_j.items() if abs(w - decision.power_limit_w) < SAME_W)
+        else:  # the clock is in force from the decision on
+            at_j = sum(self.energy_j.values()) if self.decision is decision else 0.0
+        found_j, chosen_j = decision.default_energy_per_step_j, decision.energy_per_step_j
+        if not at_j or not found_j or not chosen_j or is_found_limit(decision):
+            return 0.0, at_j
+        usual_j = at_j * found_j / chosen_j
+        return usual_j - at_j, usual_j
+
+
+def is_found_limit(decision: DecisionRow) -> bool:
+    """Tell whether the limit chosen is the one found: nothing is saved then, whatever was measured."""
+    if decision.clock_mhz is not None:
+        return decision.clock_mhz == decision.default_clock_mhz
+    limit_w, found_w = decision.power_limit_w, decision.default_limit_w
+    return limit_w is not None and found_w is not None and abs(limit_w - found_w) < SAME_W
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveRun:
+    run: str
+    job: str
+    began_wall_ns: int
+    ranks: dict[str, RunRow] = field(default_factory=dict)
+    """By session."""
+    changes: int = 0
+    """Of its ranks, and of when they joined."""
+    ended_ns: int | None = None
+    """On the clock of this process."""
+    epoch: int | None = None
+    step: int | None = None
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By session, its first and its last step that began."""
+    gpu_steps_j: dict[str, deque[float]] = field(default_factory=dict)
+    """By GPU, the energy of its last steps."""
+    open_steps: dict[int, OpenStep] = field(default_factory=dict)
+    recent: deque[tuple[float | None, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    """Energy (J) and duration (s) of the last closed steps."""
+    stretches: list[DecidedSteps] = field(default_factory=lambda: [DecidedSteps(None)])
+    earlier_saved: tuple[float, float] = (0.0, 0.0)
+    """Of stretches past the bound: joules saved, and those that their steps would have taken."""
+    trials: dict[tuple[int, float, bool], TrialRow] = field(default_factory=dict)
+    decision: DecisionRow | None = None
+    forecast: ForecastRow | None = None
+    begin_mj: dict[str, int] = field(default_factory=dict)
+    """Energy of its GPUs when it began."""
+    end_mj: dict[str, int] = field(default_factory=dict)
+    """Energy of the GPUs that no open rank of it uses any more."""
+    measured_j: dict[tuple[str, str], float | None] = field(default_factory=dict)
+    """Energy of whole sessions, by session and GPU: once they are measured to their end."""
+    before_j: float | None = 0.0
+    """Energy of earlier attempts of the same name."""
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(gpu for rank in self.ranks.values() for gpu in rank.gpus))[:256]
+
+    def rows_of(self, step: int) -> int:
+        """Return how many rows of a step are to come: a rank may have joined late, or ended early."""
+        rows = 0
+        for rank in self.ranks.values():
+            first, last = self.steps.get(rank.session, (0, -1))
+            if first <= step and (rank.ended_ns is None or step <= last):
+                rows += len(rank.gpus) or 1
+        return rows
+
+    def add_at_limit(self, index: int, energy_j: float, limit_w: float) -> None:
+        """Take in measured steps from ``index`` on, in one stretch, under a power limit, and their energy."""
+        at_limits = self.stretches[self.stretch_of(index)].energy_j
+        at_limits[limit_w] = at_limits.get(limit_w, 0.0) + energy_j
+        if len(at_limits) > MAX_LIMITS:
+            del at_limits[next(iter(at_limits))]
+
+    def stretch_of(self, index: int) -> int:
+        """Return the place of the stretch that a step is in."""
+        steps = [stretch.decision.steps for stretch in self.stretches[1:] if stretch.decision]
+        return bisect_right(steps, index)
+
+    def take_decision(self, row: DecisionRow) -> None:
+        """Begin a stretch of steps, if a limit was chosen."""
+        if row.power_limit_w is None:
+            self.decision = self.decision or row
+            return
+        self.decision = row
+        self.stretches.append(DecidedSteps(row))
+        if len(self.stretches) > MAX_STRETCHES:
+            first, second = self.stretches[:2]
+            decision = first.decision or second.decision
+            if decision is not None:
+                self.earlier_saved = _added(self.earlier_saved, first.saved(decision))
+            del self.stretches[0]
+
+    @property
+    def saved(self) -> tuple[float, float] | None:
+        """Return the joules saved, and those that its steps would have taken at the limit found."""
+        decision = self.decision
+        if decision is None or decision.power_limit_w is None or not decision.applied:
+            return None
+        decisions = [stretch.decision for stretch in self.stretches if stretch.decision is not None]
+        saved = self.earlier_saved
+        for stretch in self.stretches:
+            saved = _added(saved, stretch.saved(stretch.decision or decisions[0]))
+        return saved
+
+    @property
+    def energy_j(self) -> float | None:
+        """Return the measured energy of all its sessions. None: not all are measured to their end."""
+        keys = [(rank.session, gpu) for rank in self.ranks.values() for gpu in rank.gpus]
+        known = [self.measured_j[key] for key in keys if key in self.measured_j]
+        return sum_of([self.before_j, *known]) if known and len(known) == len(keys) else None
+
+    @property
+    def is_measured(self) -> bool:
+        """Tell whether all sessions are measured to their end, or cannot be."""
+        return all(
+            (rank.session, gpu) in self.measured_j for rank in self.ranks.values() for gpu in rank.gpus
+        )
+
+
+def _added(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return one[0] + other[0], one[1] + other[1]
+
+
+def sum_of(values: Sequence[float | None]) -> float | None:
+    """Return the sum. None: a part is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
