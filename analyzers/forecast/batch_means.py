@@ -1,17 +1,46 @@
 """The mean of a series, and the sum of its next values with an interval. Pure.
 
-Values that follow each other are alike: the next 1,000 steps vary together. Their variance is taken from
-means of batches (Law and Kelton, batch means). When `MOST` batches are full, neighbours are merged.
+Values that follow each other are alike, and may grow: what the next values take is not known to the scatter
+of those before. A series is kept as means of batches (Law and Kelton, batch means), neighbours merged when
+`MOST` are full. The next values are foretold by models of the noise, each weighed by how well it explains
+the batches so far:
+
+    white       batches differ by chance
+    fading      correlated by exp(-d / T) at d batches' distance, T one of `FADING`: up to a random walk
+    growing     the same, around a line whose slope is at most about `SLOPE` of the mean over the batches
+
+The mean of the series gets a flat prior, and so does the logarithm of the variance (restricted likelihood:
+Patterson, Thompson, Biometrika 58, 1971). The variance of what is left is thereby that at its own scale.
 """
 
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from functools import lru_cache
+from math import ceil, inf, sqrt
+
+import numpy as np
+import numpy.typing as npt
 
 from zeus_stream.records import record
 
+Floats = npt.NDArray[np.float64]
+
 MOST = 32
+LEAST = 2
+"""Batches from which on their scatter is known."""
+FADING = (
+    (1.0, (0.5, 2.0, 8.0)),
+    (4.0, (0.5, 2.0, 16.0)),
+    (16.0, (1.0, 8.0, 64.0)),
+    (64.0, (4.0, 32.0, 512.0)),
+)
+"""Batches in which a correlation fades to a third, and its variance over that of white noise."""
+WHITE, LINEAR = 0.4, 0.2
+"""Probability of white noise, and of a series that grows or shrinks, before any batch."""
+SLOPE = 0.3
+PIECES = 32
+"""Pieces that the time to come is cut into."""
 _T = (
     (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (8, 2.306), (10, 2.228),
     (15, 2.131), (20, 2.086), (30, 2.042), (60, 2.000), (inf, 1.960),
@@ -68,17 +97,13 @@ class BatchMeans:
         """Return the sum of the next ``count`` values. None: there was no value."""
         if not self.count:
             return None
-        mean = count * self.total / self.count
         batches = len(self.means)
         if count <= 0:
             return Sum(0.0, 0.0, max(1, batches - 1))
-        if batches < 2:
-            return Sum(mean, None, 0)
-        center = sum(self.means) / batches
-        scatter = sum((each - center) ** 2 for each in self.means) / (batches - 1)
-        # The sum of n values has variance size * scatter * n; the mean has size * scatter / count.
-        variance = self.size * scatter * (count + count**2 / self.count)
-        return Sum(mean, variance, batches - 1)
+        if batches < LEAST:
+            return Sum(count * self.total / self.count, None, 0)
+        mean, variance = _foretell(np.array(self.means), count / self.size)
+        return Sum(count * mean, count**2 * variance, batches - 1)
 
 
 def added(sums: Iterable[Sum | None]) -> tuple[float, float | None] | None:
@@ -99,3 +124,81 @@ def added(sums: Iterable[Sum | None]) -> tuple[float, float | None] | None:
         return mean, 0.0
     parts = sum(v**2 / each.freedom for v, each in zip(variances, found, strict=True) if v)
     return mean, t_quantile(variance**2 / parts) * sqrt(variance)
+
+
+def _foretell(means: Floats, ahead: float) -> tuple[float, float]:
+    """Return the mean of the time to come, and the variance of its error.
+
+    Args:
+        means: of batches, two or more.
+        ahead: the time to come, in batches.
+    """
+    rough = float(np.mean(np.diff(means) ** 2)) / 2  # of neighbours: about the variance of white noise
+    if rough <= (1e-9 * float(np.abs(means).mean())) ** 2:
+        return float(means[-1]), 0.0
+    batches, usual = len(means), float(means.mean())
+    inverse, log_determinant = _inverses(batches)
+    across, beyond = _to_come(batches, ahead)
+    t = np.arange(batches) + 0.5 - batches / 2
+    # Products z' K^-1 z of all models K at once: z are a level, what was seen, a line, what is to come.
+    level, seen, line, later = range(4)
+    vectors = np.stack(
+        [np.broadcast_to(each, across.shape) for each in (np.ones(batches), means - usual, t, across)], axis=2
+    )
+    flat = vectors.transpose(0, 2, 1) @ inverse @ vectors
+    until = (batches + ahead) / 2
+    log_weights, found = [], []
+    for slope, share in ((0.0, 1 - LINEAR), ((SLOPE * usual / batches) ** 2 / rough, LINEAR)):
+        by_line = 1 + slope * flat[:, line, line]
+        of = flat - slope / by_line[:, None, None] * flat[:, :, [line]] * flat[:, [line], :]
+        of[:, later] += slope * until * of[:, line]
+        of[:, :, later] += slope * until * of[:, :, line]
+        mean = of[:, level, seen] / of[:, level, level]
+        squares = np.maximum(of[:, seen, seen] - mean * of[:, level, seen], 1e-9 * rough)
+        evidence = -0.5 * (
+            log_determinant + np.log(by_line) + np.log(of[:, level, level]) + (batches - 1) * np.log(squares)
+        )
+        unknown = (1 - of[:, level, later]) ** 2 / of[:, level, level]
+        variance = 1 / ahead + beyond + slope * until**2 - of[:, later, later] + unknown
+        log_weights.append(np.log(_priors() * share) + evidence)
+        found.append(
+            (
+                mean + of[:, later, seen] - mean * of[:, later, level],
+                np.maximum(variance, 0) * squares / (batches - 1),
+            )
+        )
+    log_weight = np.concatenate(log_weights)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    mean, variance = (np.concatenate(each) for each in zip(*found, strict=True))
+    middle = float(weight @ mean)
+    return usual + middle, float(weight @ (variance + (mean - middle) ** 2))
+
+
+def _priors() -> Floats:
+    """Return the probability of white noise, and of each model of fading noise."""
+    models = [(time, size) for time, sizes in FADING for size in sizes]
+    return np.array([WHITE, *[(1 - WHITE) / len(models)] * len(models)])
+
+
+@lru_cache(maxsize=MOST)
+def _inverses(batches: int) -> tuple[Floats, Floats]:
+    """Return the inverse covariance of batches by each model, and the logarithm of its determinant."""
+    apart = np.abs(np.subtract.outer(np.arange(batches), np.arange(batches)))
+    white = np.eye(batches)
+    covariance = [white, *(white + size * np.exp(-apart / time) for time, sizes in FADING for size in sizes)]
+    return np.linalg.inv(covariance), np.linalg.slogdet(covariance)[1]
+
+
+def _to_come(batches: int, ahead: float) -> tuple[Floats, Floats]:
+    """Return the covariance of the time to come with batches by each model, (m, n), and its own, (m,)."""
+    pieces = min(PIECES, ceil(ahead))
+    later = ahead / pieces * (np.arange(pieces) + 0.5)
+    before = batches - np.arange(batches) - 0.5
+    across, beyond = [np.zeros(batches)], [0.0]
+    for time, sizes in FADING:
+        of_both = np.exp(-(before[:, None] + later) / time).mean(axis=1)
+        of_later = float(np.exp(-np.abs(later[:, None] - later) / time).mean())
+        across += [size * of_both for size in sizes]
+        beyond += [size * of_later for size in sizes]
+    return np.array(across), np.array(beyond)

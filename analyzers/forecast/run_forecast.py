@@ -12,7 +12,7 @@ last step had: trials of other limits say nothing of the steps to come.
 from dataclasses import dataclass, field
 from math import ceil
 
-from analyzers.forecast.batch_means import BatchMeans, added
+from analyzers.forecast.batch_means import BatchMeans, Sum, added
 from analyzers.results.rows import ForecastRow
 from zeus_stream.records import record
 
@@ -23,6 +23,7 @@ LEAST_BLOCK = 16
 FEW_STEPS = 8
 """Fewer steps at a limit than these do not make a forecast."""
 MAX_LIMITS = 64
+UNSEEN, UNSEEN_RESTS = 0.02, 2.0
 
 
 @record
@@ -66,10 +67,14 @@ class RunForecast:
     rest_j: BatchMeans = field(default_factory=BatchMeans)
     """By round."""
     rest_s: BatchMeans = field(default_factory=BatchMeans)
+    lengths: BatchMeans = field(default_factory=BatchMeans)
+    """Steps by round."""
+    longest: Spent = Spent(0.0, 0.0)
+    """The longest rest, and the dearest."""
     last: Spent | None = None
     """At the end of the last round, or at the begin of the first."""
-    round_steps: int | None = None
-    """Of the last round."""
+    earlier: Spent | None = None
+    """What earlier attempts of a run that was resumed have spent; None: not known, or there was none."""
     open: _Round = field(default_factory=_Round)
 
     @property
@@ -80,11 +85,14 @@ class RunForecast:
     def plan(self, epochs: int | None, steps: int | None) -> None:
         """Take in how long the run is to be."""
         if (steps is None) != (self.steps is None):  # rounds are others now
-            self.rest_j, self.rest_s, self.last, self.open = BatchMeans(), BatchMeans(), None, _Round()
+            self.rest_j, self.rest_s, self.lengths = BatchMeans(), BatchMeans(), BatchMeans()
+            self.last, self.open = None, _Round()
         self.epochs, self.steps = epochs, steps
 
     def add_step(self, index: int, joules: float | None, seconds: float, limit_w: float | None) -> None:
         """Take in a step that is measured. ``joules``: of all GPUs. ``seconds``: of the slowest rank."""
+        if index == 0:
+            self.earlier = None  # it begins from the start: what went before is no part of it
         self.steps_done = max(self.steps_done, index + 1)
         self.limit_w = limit_w
         if limit_w not in self.at_limits and len(self.at_limits) >= MAX_LIMITS:
@@ -98,56 +106,66 @@ class RunForecast:
             self.open.j += joules
             self.open.measured += 1
 
+    @property
+    def spent(self) -> Spent:
+        """The cost so far, earlier attempts included."""
+        of = [each for each in (self.earlier, self.last) if each is not None]
+        joules = [each.j for each in of if each.j is not None]
+        known = len(joules) == len(of) and self.open.measured == self.open.steps
+        return Spent(sum(each.s for each in of) + self.open.s, sum(joules) + self.open.j if known else None)
+
     def begin_rounds(self, spent: Spent) -> None:
         """Take in the state at the begin of the first round."""
         if self.last is None:
             self.last = spent
 
-    def end_round(self, spent: Spent, wall_ns: int) -> ForecastRow | None:
-        """Take in the state at the end of a round, and return the forecast that it allows.
-
-        Args:
-            spent: at its end.
-            wall_ns: UTC then.
-        """
+    def end_round(self, spent: Spent) -> None:
+        """Take in the state at the end of a round."""
         ended, self.open = self.open, _Round()
         before, self.last = self.last, spent
         if before is not None:
-            self.rest_s.add(max(0.0, spent.s - before.s - ended.s))
+            rest_s, rest_j = max(0.0, spent.s - before.s - ended.s), 0.0
+            self.rest_s.add(rest_s)
             if spent.j is not None and before.j is not None and ended.measured == ended.steps:
-                self.rest_j.add(max(0.0, spent.j - before.j - ended.j))
-        self.round_steps = ended.steps
-        return self._forecast(spent, wall_ns)
+                rest_j = max(0.0, spent.j - before.j - ended.j)
+                self.rest_j.add(rest_j)
+            self.longest = Spent(max(self.longest.s, rest_s), max(self.longest.j or 0.0, rest_j))
+        self.lengths.add(ended.steps)
 
-    def _left(self) -> tuple[float, float] | None:
+    def _left(self) -> tuple[Sum, float] | None:
         """Return the steps and the rounds that are left. None: nobody knows."""
         if self.block is not None and self.steps is not None:
             steps = max(0, self.steps - self.steps_done)
-            return steps, steps / self.block
-        if self.epochs is None or self.round_steps is None:
-            return None
-        epochs = max(0, self.epochs - self.epochs_done)
-        return epochs * self.round_steps, epochs
+            return Sum(steps, 0.0, 1), steps / self.block
+        epochs = max(0, (self.epochs or 0) - self.epochs_done)
+        steps_left = self.lengths.next(epochs)
+        return None if self.epochs is None or steps_left is None else (steps_left, epochs)
 
-    def _forecast(self, spent: Spent, wall_ns: int) -> ForecastRow | None:
-        left, at = self._left(), self.at_limits.get(self.limit_w)
-        if left is None or at is None or at.seconds.count < FEW_STEPS:
+    def forecast(self, wall_ns: int) -> ForecastRow | None:
+        """Return the forecast that the rounds so far allow. ``wall_ns``: UTC, of the end of the last one."""
+        left, at, spent = self._left(), self.at_limits.get(self.limit_w), self.last
+        if left is None or at is None or spent is None or at.seconds.count < FEW_STEPS:
             return None
         steps, rounds = left
-        seconds = added((at.seconds.next(steps), self.rest_s.next(rounds)))
-        joules = added((at.joules.next(steps), self.rest_j.next(rounds))) if spent.j is not None else None
-        low_j, energy_j, high_j = _interval(joules, spent.j)
-        low_s, duration_s, high_s = _interval(seconds, spent.s)
+        seconds = added((*_steps_to_come(at.seconds, steps), self.rest_s.next(rounds)))
+        joules = None
+        if spent.j is not None:
+            joules = added((*_steps_to_come(at.joules, steps), self.rest_j.next(rounds)))
+        earlier = self.earlier or Spent(0.0, 0.0)
+        spent_s = spent.s + earlier.s
+        spent_j = None if spent.j is None or earlier.j is None else spent.j + earlier.j
+        low_j, energy_j, high_j = _interval(joules, spent_j, self.longest.j or 0.0)
+        low_s, duration_s, high_s = _interval(seconds, spent_s, self.longest.s)
         return ForecastRow(
             run=self.run,
             step=self.steps_done,
             made_wall_ns=wall_ns,
             epochs_done=self.epochs_done,
             epochs=self.epochs,
-            steps=self.steps_done + round(steps),
+            steps=self.steps_done + round(steps.mean),
             power_limit_w=self.limit_w,
-            spent_j=spent.j,
-            spent_s=spent.s,
+            spent_j=spent_j,
+            spent_s=spent_s,
             energy_j=energy_j,
             energy_p2_5_j=low_j,
             energy_p97_5_j=high_j,
@@ -157,13 +175,26 @@ class RunForecast:
         )
 
 
+def _steps_to_come(cost: BatchMeans, steps: Sum) -> tuple[Sum | None, ...]:
+    """Return what the steps that are left take, and what it adds that their number is not known."""
+    taken = cost.next(steps.mean)
+    if taken is None or not steps.mean:
+        return (taken,)
+    variance = None if steps.variance is None else (taken.mean / steps.mean) ** 2 * steps.variance
+    return taken, Sum(0.0, variance, steps.freedom)
+
+
 def _interval(
-    left: tuple[float, float | None] | None, spent: float | None
+    left: tuple[float, float | None] | None, spent: float | None, longest: float
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the whole with its 95 % interval: low, mean, high. It is never less than what is spent."""
+    """Return the whole with its 95 % interval: low, mean, high. It is never less than what is spent.
+
+    ``longest``: rest between steps so far.
+    """
     if left is None or spent is None:
         return None, None, None
     mean, half = left
     if half is None:
         return None, spent + mean, None
-    return spent + max(0.0, mean - half), spent + mean, spent + mean + half
+    unseen = max(UNSEEN_RESTS * longest, UNSEEN * (spent + mean))
+    return spent + max(0.0, mean - half), spent + mean, spent + mean + half + unseen

@@ -20,6 +20,8 @@ from zeus_stream.protocol.events import RunPlanned
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.protocol.frames import Body, Events
 
+MAX_ENDED = 1_000
+"""Runs that have ended whose cost is remembered, if they are resumed; the oldest go."""
 MAX_OPEN = 64
 """Steps and epochs of a run that wait for rows of some GPUs; of more, the oldest is left out."""
 
@@ -39,6 +41,8 @@ class ForecastRoute:
         self._sessions = sessions
         self._fleet = fleet
         self._runs: dict[str, _Followed] = {}
+        self._ended: dict[str, Spent] = {}
+        """What runs that ended had spent by then, by name."""
 
     def handle(self, host: str, body: Body, rows: Iterable[Derived]) -> Result:
         """Take in the plans in a frame, and the windows that were measured after it. Return forecasts."""
@@ -53,7 +57,10 @@ class ForecastRoute:
                 followed = self._runs.get(row.run)
                 if followed is not None and (forecast := self._take(followed, row)) is not None:
                     made.append(forecast)
-        self._runs = {run: each for run, each in self._runs.items() if run in self._sessions.runs}
+        for run in [run for run in self._runs if run not in self._sessions.runs]:
+            self._ended[run] = self._runs.pop(run).forecast.spent
+            if len(self._ended) > MAX_ENDED:
+                del self._ended[next(iter(self._ended))]
         return rows_only(made) if made else NOTHING
 
     def _plan(self, host: str, body: Events) -> None:
@@ -63,8 +70,9 @@ class ForecastRoute:
             session = self._sessions.of.get(body.session)
             if session is not None and session.host == host and session.ended is None:
                 run = session.started.run
-                followed = self._runs.setdefault(run, _Followed(RunForecast(run=run)))
-                followed.forecast.plan(event.epochs, event.steps)
+                if run not in self._runs:
+                    self._runs[run] = _Followed(RunForecast(run=run, earlier=self._ended.pop(run, None)))
+                self._runs[run].forecast.plan(event.epochs, event.steps)
 
     def _take(self, followed: _Followed, row: WindowRow) -> ForecastRow | None:
         """Take in one row of a step or an epoch; return the forecast if it completes a round."""
@@ -86,7 +94,8 @@ class ForecastRoute:
             if block is not None:
                 return None
             forecast.begin_rounds(self._spent(rows, at_end=False))
-            return forecast.end_round(self._spent(rows, at_end=True), session.wall_ns(row.end_ns))
+            forecast.end_round(self._spent(rows, at_end=True))
+            return forecast.forecast(session.wall_ns(row.end_ns))
         if block is not None and forecast.last is None:
             forecast.begin_rounds(self._spent(rows, at_end=False))
         joules = [each.energy_j for each in rows if each.energy_j is not None]
@@ -98,7 +107,8 @@ class ForecastRoute:
             limits.pop() if len(limits) == 1 else None,
         )
         if block is not None and (row.index + 1) % block == 0:
-            return forecast.end_round(self._spent(rows, at_end=True), session.wall_ns(row.end_ns))
+            forecast.end_round(self._spent(rows, at_end=True))
+            return forecast.forecast(session.wall_ns(row.end_ns))
         return None
 
     def _wanted(self, run: str) -> int:

@@ -1,7 +1,9 @@
 """Forecasts of runs, against worlds whose end is known."""
 
-from math import inf
+from collections.abc import Callable
+from math import inf, sqrt
 from random import Random
+from statistics import median
 
 import pytest
 
@@ -32,8 +34,8 @@ def test_quantiles_of_t_fall_to_those_of_the_normal_distribution() -> None:
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.9], ids=["independent values", "values that follow each other"])
-def test_the_interval_of_a_sum_holds_the_truth_in_95_percent(memory: float) -> None:
-    rng, held = Random(7), 0
+def test_the_interval_of_a_sum_holds_the_truth_in_95_percent_and_more(memory: float) -> None:
+    rng, held, halves = Random(7), 0, list[float]()
     for _ in range(150):
         means, value, truth = BatchMeans(), 0.0, 0.0
         for at in range(450):
@@ -45,8 +47,12 @@ def test_the_interval_of_a_sum_holds_the_truth_in_95_percent(memory: float) -> N
         mean, half = added([means.next(150)]) or (0.0, None)
         assert half is not None
         held += abs(truth - mean) <= half
+        halves.append(half)
         assert len(means.means) < MOST
-    assert 0.89 <= held / 150 <= 0.99
+    assert held / 150 >= 0.93
+    # half of the interval, were the noise known: of 150 values to come, and of the mean of 300
+    known = 1.96 * sqrt((150 + 150**2 / 300) * (1 if memory == 0 else (1 + memory) / (1 - memory)))
+    assert median(halves) < 4 * known
 
 
 def test_one_batch_has_no_interval_and_none_no_sum() -> None:
@@ -68,7 +74,8 @@ def epochs_of(forecast: RunForecast, count: int, *, limit_w: float = 200.0) -> l
         for step in range(20):
             forecast.add_step(20 * done + step, 2.0, 0.1, limit_w)
         forecast.epochs_done = done + 1
-        made.append(forecast.end_round(Spent(3 + 3.0 * (done + 1), 30 + 45.0 * (done + 1)), 0))
+        forecast.end_round(Spent(3 + 3.0 * (done + 1), 30 + 45.0 * (done + 1)))
+        made.append(forecast.forecast(0))
     return made
 
 
@@ -83,7 +90,8 @@ def test_steps_and_what_is_between_them_make_the_forecast_after_the_first_epoch(
     assert second is not None
     assert second.steps == 200
     assert second.energy_p2_5_j == pytest.approx(480)
-    assert second.energy_p97_5_j == pytest.approx(480)
+    # as long as two rests may be what the run has not done yet: a test at its end
+    assert second.energy_p97_5_j == pytest.approx(480 + 10)
 
 
 def test_steps_at_the_limit_of_the_last_step_alone_count() -> None:
@@ -99,6 +107,89 @@ def test_steps_at_the_limit_of_the_last_step_alone_count() -> None:
     assert made.spent_j == 75
 
 
+def steps_of(rng: Random) -> list[float]:
+    """Return 800 steps of white noise."""
+    return [1 + rng.gauss(0, 0.02) for _ in range(800)]
+
+
+def growing(rng: Random) -> list[float]:
+    slope = rng.uniform(0.1, 0.6) / 800
+    return [step * (1 + slope * at) for at, step in enumerate(steps_of(rng))]
+
+
+def in_stages(rng: Random) -> list[float]:
+    return [step * 1.1 ** (at // 160) for at, step in enumerate(steps_of(rng))]
+
+
+def wandering(rng: Random) -> list[float]:
+    return [step * (1 + walk) for step, walk in zip(steps_of(rng), walked(rng, 800), strict=True)]
+
+
+def walked(rng: Random, steps: int) -> list[float]:
+    at, walk = 0.0, []
+    for _ in range(steps):
+        at += rng.gauss(0, 0.06 / sqrt(steps))
+        walk.append(at)
+    return walk
+
+
+@pytest.mark.parametrize("kind", [steps_of, growing, in_stages, wandering])
+def test_the_interval_holds_in_nine_of_ten_runs_at_half_time(kind: Callable[[Random], list[float]]) -> None:
+    held = 0
+    for seed in range(40):
+        took_s = kind(Random(seed))
+        forecast = RunForecast(run="r")
+        forecast.plan(None, 800)
+        forecast.begin_rounds(Spent(0.0, None))
+        for at in range(400):
+            forecast.add_step(at, None, took_s[at], None)
+            if (at + 1) % 16 == 0:
+                forecast.end_round(Spent(sum(took_s[: at + 1]), None))
+        made = forecast.forecast(0)
+        assert made is not None
+        assert made.duration_p2_5_s is not None
+        assert made.duration_p97_5_s is not None
+        held += made.duration_p2_5_s <= sum(took_s) <= made.duration_p97_5_s
+    assert held >= 36
+
+
+def test_epochs_of_unlike_lengths_make_a_wide_forecast() -> None:
+    held = 0
+    for seed in range(40):
+        rng = Random(seed)
+        lengths = [round(max(20, rng.gauss(100, 20))) for _ in range(10)]
+        forecast, done = RunForecast(run="r"), 0
+        forecast.plan(10, None)
+        forecast.begin_rounds(Spent(0.0, None))
+        for epoch in range(5):
+            for _ in range(lengths[epoch]):
+                forecast.add_step(done, None, 0.1, None)
+                done += 1
+            forecast.epochs_done = epoch + 1
+            forecast.end_round(Spent(0.1 * done, None))
+        made = forecast.forecast(0)
+        assert made is not None
+        assert made.duration_p2_5_s is not None
+        assert made.duration_p97_5_s is not None
+        held += made.duration_p2_5_s <= 0.1 * sum(lengths) <= made.duration_p97_5_s
+    assert held >= 36
+
+
+@pytest.mark.parametrize(("first", "whole_s"), [(100, 20.0), (0, 20.0)], ids=["resumed", "begun again"])
+def test_what_earlier_attempts_have_spent_counts_if_a_run_is_resumed(first: int, whole_s: float) -> None:
+    forecast = RunForecast(run="r", earlier=Spent(10.0, 500.0))
+    forecast.plan(None, 200)
+    forecast.begin_rounds(Spent(0.0, 0.0))
+    for at in range(first, first + 64):
+        forecast.add_step(at, 5.0, 0.1, None)
+    forecast.end_round(Spent(6.4, 320.0))
+    made = forecast.forecast(0)
+    assert made is not None
+    assert made.duration_s == pytest.approx(whole_s)
+    assert made.energy_j == pytest.approx(50 * whole_s)
+    assert forecast.spent == Spent(made.spent_s, made.spent_j)
+
+
 @pytest.mark.parametrize(
     ("plan", "steps"),
     [((None, None), 20), ((10, None), 4)],
@@ -110,7 +201,8 @@ def test_without_a_plan_or_steps_there_is_no_forecast(plan: tuple[int | None, No
     forecast.begin_rounds(Spent(0.0, 0.0))
     for step in range(steps):
         forecast.add_step(step, 2.0, 0.1, None)
-    assert forecast.end_round(Spent(3.0, 45.0), 0) is None
+    forecast.end_round(Spent(3.0, 45.0))
+    assert forecast.forecast(0) is None
 
 
 def test_without_energy_the_time_is_forecast_all_the_same() -> None:
@@ -119,7 +211,8 @@ def test_without_energy_the_time_is_forecast_all_the_same() -> None:
     forecast.begin_rounds(Spent(0.0, None))
     for step in range(20):
         forecast.add_step(step, None, 0.1, None)
-    made = forecast.end_round(Spent(2.0, None), 0)
+    forecast.end_round(Spent(2.0, None))
+    made = forecast.forecast(0)
     assert made is not None
     assert made.energy_j is None
     assert made.duration_s == pytest.approx(100)

@@ -185,6 +185,14 @@ def test_the_length_of_a_run_is_sent_as_far_as_its_loops_say_it(collector: Colle
     assert plans == [(None, 3), (None, None), (4, None)]
 
 
+def test_the_only_epoch_of_a_run_is_as_long_as_its_loop(collector: Collector) -> None:
+    with Publisher() as pub:
+        for _ in pub.epochs(1):
+            list(pub.steps("abc"))
+    plans = [(event.epochs, event.steps) for event in collector.seen(RunPlanned)]
+    assert plans == [(1, None), (1, 3)]
+
+
 def broken_loader() -> Iterator[int]:
     yield 1
     raise LookupError("the loader")

@@ -41,9 +41,10 @@ class LoopRecorder:
         return Loop(iterable, self._loop)
 
     def _loop(self, iterable: Iterable[T]) -> Iterator[T]:
-        if self._epoch == 0:  # a loop without epochs: as far as is known, it is the whole run
+        epochs, _ = self._planned
+        if self._epoch == 0 or (self._epoch == 1 and epochs == 1):  # as far as is known, it is the whole run
             count = length_of(iterable)
-            self.plan(steps=None if count is None or self._steps.last is not None else count)
+            self.plan(epochs=epochs, steps=None if count is None or self._steps.last is not None else count)
         return self._steps.loop(iterable)
 
     def plan(self, *, epochs: int | None = None, steps: int | None = None) -> None:
