@@ -64,7 +64,6 @@ SWEEPS = (
     "analyzers/test_service.py",
     "collectors/devices/test_third_party.py",
     "collectors/test_service.py",
-    "conformance/test_first_log.py",
     "conformance/test_log.py",
     "conformance/test_results_feed.py",
     "conformance/test_store.py",

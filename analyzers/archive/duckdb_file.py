@@ -19,8 +19,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from analyzers.archive import columns
-from analyzers.archive.event_rows import EventRows, event_rows
+from analyzers.archive import schema
 from analyzers.archive.open_file import OpenFile
 from analyzers.archive.opening import (
     CHECKPOINT,
@@ -29,7 +28,6 @@ from analyzers.archive.opening import (
     connect,
     damage,
     first_line,
-    lift,
     not_written,
     storing,
 )
@@ -38,8 +36,10 @@ from analyzers.archive.rollups import instruction_rollup
 from analyzers.archive.rollups.ended_savings import keep_ended
 from analyzers.archive.rollups.placing import Placing, add_hours, restore
 from analyzers.archive.rollups.retention import Retained
+from analyzers.archive.rows import columns
+from analyzers.archive.rows.event_rows import EventRows, event_rows
+from analyzers.archive.rows.tables import COLUMNS, COMPUTED, TABLES, Values, values_of
 from analyzers.archive.store import Received
-from analyzers.archive.tables import COLUMNS, COMPUTED, TABLES, Values, values_of
 from analyzers.results.rows import Row, WindowRow
 from analyzers.results.table import Table
 from analyzers.results.windows.step_columns import Derived, each_row
@@ -91,7 +91,7 @@ class Archive(OpenFile, Retained):
     def open(
         cls, path: Path, settings: Settings, *, again: bool = False, checkpoints: bool = True
     ) -> "Archive":
-        """Open the archive for writing, make it if it is not there, lift it if it is of an older version.
+        """Open the archive for writing; make it if it is not there, migrate it from an earlier version.
 
         Args:
             path: of the file.
@@ -100,14 +100,14 @@ class Archive(OpenFile, Retained):
             checkpoints: by itself, in a commit; else by `checkpoint` alone.
 
         Raises:
-            StorageError: it is not ours, of a newer version, held by another process, or unreadable.
+            StorageError: it is not ours, of another version, held by another process, or unreadable.
         """
         checkpoint = CHECKPOINT if checkpoints else NEVER
         connection = connect(path, settings, read_only=False, checkpoint=checkpoint)
         with ExitStack() as on_failure:
             on_failure.callback(connection.close)
             with storing(connection, f"{path}: could not be opened"):
-                lift(connection, path)
+                _make_or_migrate(connection, path)
                 if not again:
                     connection.execute("UPDATE meta SET starts = starts + 1")
                     names_and_values = [list(part) for part in zip(*spelled(settings).items(), strict=True)]
@@ -364,6 +364,14 @@ class Archive(OpenFile, Retained):
         finally:
             for name in tables:
                 self._connection.unregister(f"incoming_{name}")
+
+
+def _make_or_migrate(connection: Connection, path: Path) -> None:
+    version = schema.found_version(connection, path)
+    if version is None:
+        schema.make(connection)
+    elif version != schema.newest():
+        schema.migrate(connection, version)
 
 
 def _rows_of(body: Events) -> EventRows:

@@ -9,19 +9,29 @@ from typing import Self
 
 import duckdb
 
+from analyzers.archive import schema
 from analyzers.archive.opening import (
-    MIGRATIONS,
     Connection,
-    OlderSchemaError,
     Reader,
     connect,
     damage,
-    schema_version,
 )
 from analyzers.archive.sandbox import query_process
 from analyzers.archive.sandbox.question import Question
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
+
+
+def check(connection: Connection, who: object) -> None:
+    """Raise StorageError unless the schema is the newest."""
+    version = schema.found_version(connection, who)
+    if version is None:
+        raise StorageError(f"{who}: could not be read: nothing is stored in it. Start `zeus-stream analyze`.")
+    if version != schema.newest():
+        raise StorageError(
+            f"{who}: could not be read: its schema is of version {version}, not {schema.newest()}."
+            " Run `zeus-stream analyze` on it once, which migrates it."
+        )
 
 
 class OpenFile:
@@ -45,12 +55,7 @@ class OpenFile:
         connection = connect(path, settings, read_only=True)
         with ExitStack() as on_failure:
             on_failure.callback(connection.close)
-            version = schema_version(connection, path)
-            if version != len(MIGRATIONS):
-                raise OlderSchemaError(
-                    f"{path}: could not be read: its schema is of version {version}, not {len(MIGRATIONS)}."
-                    " Run `zeus-stream analyze` on it once, which lifts it."
-                )
+            check(connection, path)
             try:
                 archive = cls(path, connection)
             except duckdb.Error as wrong:

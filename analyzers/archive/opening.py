@@ -1,11 +1,9 @@
-"""Open a DuckDB file of ours: connect, check what it is, lift its schema, name what is wrong."""
+"""Open a DuckDB file of ours: connect, and name what is wrong."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
-from uuid import uuid4
 
 import duckdb
 import pyarrow as pa
@@ -13,10 +11,6 @@ import pyarrow as pa
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
-APPLICATION = "zeus-stream"
-_FOLDER = files("analyzers.archive").joinpath("migrations")
-MIGRATIONS = tuple(sorted(file.name for file in _FOLDER.iterdir() if file.name.endswith(".sql")))
-"""Number n lifts a file from version n - 1 to n; a new file is lifted from version 0, which is empty."""
 THREADS = 1
 """Of DuckDB: the writer and each query then work in the thread that calls. A second made a commit of 1000
 readings slower by a fifth and no query faster, on two cores; one of 50,000 readings in a lake took half as
@@ -94,60 +88,6 @@ def damage(says: str) -> str:
 
 class HeldError(StorageError):
     """Another process has the file open."""
-
-
-class OlderSchemaError(StorageError):
-    """The file has an older schema than this version reads: lift it, or a copy of it."""
-
-
-def schema_version(connection: Connection, path: Path) -> int | None:
-    """Return the schema's version, None for an empty database; raises StorageError when it is not ours."""
-    content = "SELECT 1 FROM duckdb_tables() UNION ALL SELECT 1 FROM duckdb_views() WHERE NOT internal"
-    if connection.execute(content).fetchone() is None:
-        return None
-    try:
-        rows = connection.execute("SELECT application, schema_version FROM meta").fetchall()
-    except duckdb.Error:
-        rows = []
-    match rows:
-        case [(str(application), int(version))] if application == APPLICATION:
-            pass
-        case _:
-            raise StorageError(
-                f"{path}: could not be opened: it is another program's database."
-                " Name another file with --archive."
-            )
-    if version > len(MIGRATIONS):
-        raise StorageError(
-            f"{path}: could not be opened: its schema is of version {version}, this zeus-stream knows"
-            f" {len(MIGRATIONS)}. Install the newer zeus-stream that wrote it, or name another file."
-        )
-    tables = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'recalls'")
-    if version == len(MIGRATIONS) and tables.fetchone() == (0,):
-        raise StorageError(
-            f"{path}: could not be opened: a zeus-stream from before its first release wrote it."
-            " Move it away, or name another file with --archive."
-        )
-    return version
-
-
-def lift(connection: Connection, path: Path) -> None:
-    """Bring the schema to this version, within the caller's transaction."""
-    migrate(connection, schema_version(connection, path))
-
-
-def migrate(connection: Connection, version: int | None) -> None:
-    """Bring tables of a version to this one, within the caller's transaction. None: there are none."""
-    if version is None:
-        version = 0
-        connection.execute(
-            "CREATE TABLE meta"
-            " (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"
-        )
-        connection.execute("INSERT INTO meta VALUES ($1, 0, $2, 0)", [APPLICATION, str(uuid4())])
-    for migration in MIGRATIONS[version:]:
-        connection.execute(_FOLDER.joinpath(migration).read_text(encoding="utf-8"))
-    connection.execute("UPDATE meta SET schema_version = $1", [len(MIGRATIONS)])
 
 
 @contextmanager

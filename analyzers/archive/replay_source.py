@@ -8,8 +8,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
-from analyzers.archive import columns
 from analyzers.archive.opening import Connection
+from analyzers.archive.rows import columns
 from analyzers.results.rows import (
     CheckpointRow,
 )  # fmt: skip

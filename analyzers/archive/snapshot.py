@@ -1,4 +1,4 @@
-"""Read the archive while another process writes it, or of an older schema: from a copy as of one instant.
+"""Read the archive while another process writes it: from a copy as of one instant.
 
 DuckDB lets no second process open a file that is being written. A checkpoint of DuckDB writes to free blocks,
 and then replaces one of two headers. The blocks that a header refers to stay as they are until the next
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from analyzers.archive.open_file import OpenFile
-from analyzers.archive.opening import OlderSchemaError
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 
@@ -29,8 +28,6 @@ TRIES = 20
 def opened(path: Path, settings: Settings) -> AbstractContextManager[OpenFile]:
     """Open an archive for queries, as it is now, whether another process writes it or not.
 
-    An archive of an older schema stays as it is: a copy is lifted.
-
     Raises:
         StorageError: there is no archive, it cannot be read, or there is no room for a copy.
     """
@@ -41,30 +38,14 @@ def opened(path: Path, settings: Settings) -> AbstractContextManager[OpenFile]:
 def opened_as(kind: type[File], path: Path, settings: Settings) -> Iterator[File]:
     """Open an archive as a class that reads it; see `opened`."""
     if not is_written(path):
-        try:
-            archive = kind.open_read_only(path, settings)
-        except OlderSchemaError:
-            pass  # a copy is lifted
-        else:
-            with closing(archive):
-                yield archive
-            return
+        with closing(kind.open_read_only(path, settings)) as archive:
+            yield archive
+        return
     with tempfile.TemporaryDirectory(prefix="zeus-stream-") as directory:
         copy = Path(directory) / "energy.duckdb"
         copy_whole(path, copy)
-        with closing(_open_lifted(copy, settings, kind)) as archive:
+        with closing(kind.open_read_only(copy, settings)) as archive:
             yield archive
-
-
-def _open_lifted(copy: Path, settings: Settings, kind: type[File]) -> File:
-    """Open a copy to read it, after its schema was lifted if it is older. Raises StorageError."""
-    try:
-        return kind.open_read_only(copy, settings)
-    except OlderSchemaError:
-        from analyzers.archive.duckdb_file import Archive  # noqa: PLC0415  (heavy, and seldom needed)
-
-        Archive.open(copy, settings, again=True).close()
-        return kind.open_read_only(copy, settings)
 
 
 def is_written(path: Path) -> bool:

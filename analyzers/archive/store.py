@@ -8,8 +8,8 @@ transaction, so that what is asked again after a crash is neither lost nor store
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from analyzers.archive.event_rows import EventRows
 from analyzers.archive.process.command_file import CommandFile
+from analyzers.archive.rows.event_rows import EventRows
 from analyzers.archive.sandbox.question import Question
 from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.rows import (

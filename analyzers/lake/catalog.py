@@ -9,7 +9,8 @@ from pathlib import Path
 
 import duckdb
 
-from analyzers.archive.opening import MIGRATIONS, Connection, first_line, migrate, storing
+from analyzers.archive import schema
+from analyzers.archive.opening import Connection, first_line, storing
 from analyzers.lake import object_store
 from analyzers.lake.holders import Holders
 from zeus_stream.errors import StorageError
@@ -145,7 +146,7 @@ def create(dsn: str, data: str, settings: Settings) -> bool:
             if object_store.is_bucket(data):
                 _check_writable(connection, data)
             with storing(connection, "lake: could not be made"):
-                migrate(connection, None)
+                schema.make(connection)
                 for statement in LAYOUT.split(";"):
                     connection.execute(statement)
             connection.execute(
@@ -181,9 +182,9 @@ def check(connection: Connection) -> None:
         raise StorageError(
             "lake: could not be opened: its catalog has no tables of ours. Run `zeus-stream lake create`."
         )
-    if found != len(MIGRATIONS):
+    if found != schema.newest():
         raise StorageError(
-            f"lake: could not be opened: its tables are of version {found}, not {len(MIGRATIONS)}. Install"
+            f"lake: could not be opened: its tables are of version {found}, not {schema.newest()}. Install"
             " the zeus-stream that made them, or make another lake."
         )
 

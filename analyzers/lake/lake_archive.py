@@ -16,12 +16,12 @@ from typing import Self
 import duckdb
 import pyarrow as pa
 
-from analyzers.archive import columns
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.event_rows import EventRows
 from analyzers.archive.opening import THREADS, Connection
 from analyzers.archive.replay_source import Log
 from analyzers.archive.rollups.placing import Placing
+from analyzers.archive.rows import columns
+from analyzers.archive.rows.event_rows import EventRows
 from analyzers.archive.store import Received
 from analyzers.lake.catalog import LAKE, attach, check, why
 from analyzers.lake.holders import Held, Holders

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from analyzers.archive.tables import KINDS
+from analyzers.archive.rows.tables import KINDS
 from analyzers.results.rows import CheckpointRow, Row
 from analyzers.results.windows.step_columns import Derived, each_row
 from zeus_stream.errors import MalformedError

@@ -22,7 +22,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from analyzers.archive.opening import MIGRATIONS, Connection, connect, schema_version
+from analyzers.archive.open_file import check
+from analyzers.archive.opening import Connection, connect
 from analyzers.archive.process.store_channel import receive
 from analyzers.archive.sandbox.answer_parts import DONE, HEAD, REFUSED, out_of_memory
 from analyzers.archive.sandbox.confinement import Limits, confine_worker
@@ -69,13 +70,11 @@ def open_source(source: Source) -> tuple[Connection, list[str]]:
             f"{source.file}: could not be read: there is no such file. Name another with --archive."
         )
     connection = connect(source.file, source.settings, read_only=True)
-    version = schema_version(connection, source.file)
-    if version != len(MIGRATIONS):
+    try:
+        check(connection, source.file)
+    except StorageError:
         connection.close()
-        raise StorageError(
-            f"{source.file}: could not be read: its schema is of version {version}, not {len(MIGRATIONS)}."
-            " Run `zeus-stream prune` on it once, which lifts it."
-        )
+        raise
     return connection, [str(source.file), f"{source.file}.wal"]
 
 

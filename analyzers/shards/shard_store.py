@@ -10,8 +10,8 @@ replaced cannot store, so none of its commands leaves.
 from collections.abc import Mapping, Sequence
 
 from analyzers.archive.process.store_client import StoreClient
+from analyzers.archive.rows.tables import TABLES
 from analyzers.archive.store import Received
-from analyzers.archive.tables import TABLES
 from analyzers.lake.outbox import pack
 from analyzers.results.rows import CheckpointRow, GapRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from analyzers.results.windows.step_columns import Derived

@@ -1,9 +1,9 @@
-"""Print one table of kills, cuts, full disks, pauses, clocks and versions: what was tried and what was lost.
+"""Print one table of kills, cuts, full disks, pauses and clocks: what was tried and what was lost.
 
     python -m benchmarks.faults.exercises [--only cuts,room] [--kills 300] [--cuts 100] [--pause-s 120]
                                    [--load 0]
                                    [--sessions 0] [--rate 200] [--between-s 1.5] [--log-mb 256]
-                                   [--older DIR] [--seed 0]
+                                   [--seed 0]
 
 kills      SIGKILLs of collector, analyzer and trainings in turn (``soak.py``), beside ``--load``
            busy processes, and the steps of ``--sessions`` more runs
@@ -12,8 +12,6 @@ cuts       log and archive as they lie at a loss of power, cut at random places
 room       writes of log and archive that fail in the middle, and then work again
 pauses     SIGSTOP of each process for ``--pause-s``, then SIGCONT
 clocks     simulated worlds with and without steps of the wall clock: the same energies
-schemas    an archive of the first schema is lifted
-versions   a collector and an analyzer of another version (``--older``: its checkout), both ways round
 
 Exit code 1 if anything was lost, stored twice, or ended without a sentence.
 """
@@ -38,7 +36,6 @@ from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.repair import set_aside
 from benchmarks.faults.disk_faults import faults
-from benchmarks.faults.earlier_version import both_ways
 from benchmarks.harness import ROOT, directory, table
 from collectors.log.sqlite import Log
 from tests.analyzers.archives import fill
@@ -322,18 +319,6 @@ def clocks(seeds: int) -> Outcome:
     )
 
 
-def schemas() -> Outcome:
-    """Lift an archive of the first schema."""
-    from analyzers.archive.opening import MIGRATIONS
-    from tests.analyzers.archive.test_migrations import first_archive
-
-    with tempfile.TemporaryDirectory() as made:
-        path = Path(made) / "energy.duckdb"
-        tables = len(first_archive(path))
-        Archive.open(path, SETTINGS).close()
-    return Outcome((f"{tables} tables of schema 1 lifted to {len(MIGRATIONS)}",))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.exercises")
     parser.add_argument("--only", default="", help="names of exercises, with commas")
@@ -346,7 +331,6 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=100)
     parser.add_argument("--pause-s", type=float, default=120)
     parser.add_argument("--worlds", type=int, default=5)
-    parser.add_argument("--older", type=Path, help="the checkout of another version")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     rng = random.Random(chosen.seed)
@@ -358,14 +342,11 @@ def main() -> int:
     exercises: Mapping[str, Callable[[], Outcome]] = {
         "cuts": partial(cuts, chosen.cuts, rng),
         "room": partial(room, rng),
-        "schemas": schemas,
         "clocks": partial(clocks, chosen.worlds),
         "disks": lambda: Outcome(*map(tuple, faults(1, rng))),
         "pauses": partial(within_directory, lambda where: pauses(where, chosen.pause_s)),
         "kills": partial(kills, chosen),
     }
-    if chosen.older is not None:
-        exercises |= {"versions": lambda: Outcome(tuple(both_ways(chosen.older)))}
     wanted = [name for name in exercises if not chosen.only or name in chosen.only.split(",")]
     found = {name: exercises[name]() for name in wanted}
     table(

@@ -23,8 +23,8 @@ import numpy as np
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process.store_channel import packed, unpacked
+from analyzers.archive.rows.tables import values_of
 from analyzers.archive.store import Received
-from analyzers.archive.tables import values_of
 from analyzers.interpreter import Interpreter, Logged
 from analyzers.live.live_site import LiveSite
 from analyzers.power_limit.run_settings import RunSettings

@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.rows.tables import Values
 from analyzers.archive.store import Received
-from analyzers.archive.tables import Values
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
 from analyzers.checkpoints.restart import Restart
 from analyzers.dispatch.pending import Pending

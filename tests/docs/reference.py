@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from analyzers.archive.tables import KINDS
+from analyzers.archive.rows.tables import KINDS
 from analyzers.results.table import Table
 from tests.docs.man_page import PAGE, man_page
 from tests.docs.python_page import python_page

@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from analyzers.archive.event_rows import Columns, EventRows, event_rows
+from analyzers.archive.rows.event_rows import Columns, EventRows, event_rows
 from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Received
 from zeus_stream.errors import MalformedError

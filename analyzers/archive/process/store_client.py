@@ -32,9 +32,9 @@ from analyzers.archive.process.store_channel import (
     send,
 )
 from analyzers.archive.process.store_start import StartedStore, start_store
+from analyzers.archive.rows.tables import values_of
 from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Ages, Begun, Received
-from analyzers.archive.tables import values_of
 from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.rows import (
     CheckpointRow,

@@ -8,10 +8,10 @@ An archive that is opened again adds the frames once more that its open bins dep
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from analyzers.archive.event_rows import EventRows
 from analyzers.archive.opening import Connection
 from analyzers.archive.replay_source import Log, ReplaySource
 from analyzers.archive.rollups.rollup import JUMP_NS, LEAD_NS, Placed, Rollups
+from analyzers.archive.rows.event_rows import EventRows
 from analyzers.results.readings import MOST_NS, well_formed
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes

@@ -9,7 +9,6 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,9 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.archive import opening, snapshot
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.opening import MIGRATIONS
 from analyzers.archive.replay_source import PAGE_BYTES
 from analyzers.results.readings import READING
 from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, GapRow, MetricRow
@@ -579,74 +576,6 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         Archive.open(tmp_path / "absent" / "energy.duckdb", SETTINGS)
     with pytest.raises(StorageError, match="Is a directory"):
         Archive.open(tmp_path, SETTINGS)
-
-
-def version(path: Path, number: int) -> None:
-    with duckdb.connect(path) as file:
-        file.execute("UPDATE meta SET schema_version = ?", [number])
-
-
-def test_a_newer_schema_is_left_alone(path: Path) -> None:
-    with opened(path):
-        pass
-    version(path, len(MIGRATIONS) + 1)
-    for open_it in (Archive.open, Archive.open_read_only):
-        with pytest.raises(
-            StorageError, match=rf"version {len(MIGRATIONS) + 1}, this .* knows {len(MIGRATIONS)}\. Install"
-        ):
-            open_it(path, SETTINGS)
-
-
-def version_0(path: Path) -> None:
-    """Make what the first migration lifts: an archive that knows whose it is, and no more."""
-    with duckdb.connect(path) as file:
-        file.execute(
-            "CREATE TABLE meta"
-            " (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"
-        )
-        file.execute("INSERT INTO meta VALUES ('zeus-stream', 0, 'the-id', 41)")
-
-
-def test_an_older_schema_is_lifted_and_the_archive_stays_the_same(path: Path) -> None:
-    version_0(path)
-    with pytest.raises(StorageError, match=rf"version 0, not {len(MIGRATIONS)}\. Run `zeus-stream analyze`"):
-        Archive.open_read_only(path, SETTINGS)
-    with opened(path) as archive:
-        assert (archive.archive_id, archive.starts) == ("the-id", 42)
-        fill(archive)
-        assert ask(archive, "SELECT schema_version FROM meta") == [(len(MIGRATIONS),)]
-
-
-def test_an_archive_of_the_first_schema_keeps_its_metrics_and_gets_their_epoch(path: Path) -> None:
-    version_0(path)
-    first = files("analyzers.archive").joinpath("migrations", MIGRATIONS[0]).read_text(encoding="utf-8")
-    with duckdb.connect(path) as file:
-        file.execute(first)
-        file.execute("INSERT INTO metrics VALUES ('s', 'r', 'loss', 5, 3, 0.5)")
-    version(path, 1)
-    with snapshot.opened_as(Archive, path, SETTINGS) as archive:  # who only reads lifts a copy
-        assert ask(archive, "SELECT t_ns, step, value, epoch FROM metrics") == [(5, 3, 0.5, None)]
-    with pytest.raises(opening.OlderSchemaError, match="version 1, not"):
-        Archive.open_read_only(path, SETTINGS)  # the file itself is as it was
-    with opened(path) as archive:
-        archive.put_rows(
-            [MetricRow(session="s", run="r", name="loss", t_ns=9, step=4, value=0.4, epoch=1)],
-            {},
-            replaying=False,
-        )
-        found = ask(archive, "SELECT t_ns, step, value, epoch FROM metrics ORDER BY t_ns")
-        assert found == [(5, 3, 0.5, None), (9, 4, 0.4, 1)]
-
-
-def test_a_schema_that_cannot_be_lifted_is_as_it_was(path: Path) -> None:
-    version_0(path)
-    with duckdb.connect(path) as file:
-        file.execute("CREATE TABLE readings (mine INTEGER)")
-    with pytest.raises(StorageError, match=r"could not be opened.*readings.*already exists"):
-        Archive.open(path, SETTINGS)
-    with duckdb.connect(path) as file:
-        assert file.execute("SELECT schema_version, starts FROM meta").fetchall() == [(0, 41)]
-        assert file.execute("SHOW TABLES").fetchall() == [("meta",), ("readings",)]
 
 
 def test_an_archive_that_was_killed_is_read_without_an_analyzer(path: Path) -> None:

@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pytest
 
 from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.opening import MIGRATIONS
 from analyzers.archive.store import Ages
 from analyzers.results.readings import READING
 from analyzers.results.rows import CheckpointRow, MetricRow
@@ -198,48 +195,6 @@ def test_steps_of_old_runs_go_and_their_savings_stay(archive: Archive) -> None:
 def test_what_is_kept_for_ever_is_not_removed(archive: Archive) -> None:
     with_end(archive)
     assert archive.prune(Ages(readings=0, seconds=0, minutes=0, steps=0), at(36_500)) == {}
-
-
-def of_version_3(path: Path) -> None:
-    """Make an archive of the schema before roll-ups, with what the world's log holds."""
-    texts = [
-        files("analyzers.archive").joinpath("migrations", name).read_text(encoding="utf-8")
-        for name in MIGRATIONS[:3]
-    ]
-    with duckdb.connect(path) as file:
-        for text in texts:
-            file.execute(text)
-        file.execute(f"ATTACH '{path.with_name('filled.duckdb')}' AS filled (READ_ONLY)")
-        file.execute("CREATE TABLE meta AS FROM filled.meta")
-        file.execute("UPDATE meta SET schema_version = 3")
-        for table in ("logs", "turns", "frames", "events", "hosts", "runs", "windows"):
-            file.execute(f"INSERT INTO {table} FROM filled.{table}")
-        file.execute(
-            "INSERT INTO readings SELECT * EXCLUDE (host, read_at) FROM filled.readings ORDER BY rowid"
-        )
-
-
-def test_an_older_archive_gets_its_roll_ups_and_goes_on(tmp_path: Path) -> None:
-    stored = world()
-    whole = Archive.open(archive_at(tmp_path / "whole.duckdb"), Settings())
-    whole.put([stored])
-    half = Archive.open(archive_at(tmp_path / "filled.duckdb"), Settings())
-    half.put([stored[:100]])
-    half.close()
-    of_version_3(tmp_path / "energy.duckdb")
-    lifted = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    lifted.put([stored[100:]])
-    for table in ROLLED_UP:
-        figures = (
-            f"FROM {table} SELECT gpu, sum(energy_j), sum(covered_s), sum(readings) GROUP BY gpu ORDER BY gpu"
-        )
-        for mine, theirs in zip(ask(lifted, figures), ask(whole, figures), strict=True):
-            assert mine[0] == theirs[0]
-            assert mine[1:] == pytest.approx(theirs[1:], rel=0.002)
-    same = "FROM samples ORDER BY ALL"
-    assert ask(lifted, same) == ask(whole, same)
-    lifted.close()
-    whole.close()
 
 
 def test_readings_are_placed_by_the_clock_that_was_known_then(archive: Archive) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from analyzers.archive.event_rows import COLUMNS, EventRows, gathered
+from analyzers.archive.rows.event_rows import COLUMNS, EventRows, gathered
 from analyzers.results.readings import READING, SEEN
 from analyzers.results.windows.step_columns import VARIED, StepColumns
 from zeus_stream.protocol.frames import Frame

@@ -1,7 +1,6 @@
 """The tables of derived rows. The registry is `Row`: a class that is part of it has a table.
 
-A new table is a row class with ``TABLE`` in `analyzers/results`, its name in `Row`, and a migration:
-``python -m tests.analyzers.archive.migration NAME`` writes it.
+A new table is a row class with ``TABLE`` in `analyzers/results`, and its name in `Row`.
 """
 
 from collections import defaultdict

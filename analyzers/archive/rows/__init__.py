@@ -1,0 +1,1 @@
+"""Rows as columns, on their way into the archive and back."""

@@ -1,0 +1,67 @@
+"""The schema of an archive: a table for each row class, and `schema.sql`.
+
+A later version adds a statement list to `MIGRATIONS`, and changes row classes and `schema.sql` alike: a new
+archive is made whole, and one of an earlier version is migrated when an analyzer opens it.
+"""
+
+from importlib.resources import files
+from uuid import uuid4
+
+from analyzers.archive.opening import Connection
+from zeus_stream.errors import StorageError
+
+APPLICATION = "zeus-stream"
+MIGRATIONS: tuple[str, ...] = ()
+"""SQL by version: the first text brings a schema of version 1 to version 2."""
+META = "CREATE TABLE meta (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"
+
+
+def newest() -> int:
+    """Return the version that this zeus-stream reads."""
+    return 1 + len(MIGRATIONS)
+
+
+def make(connection: Connection) -> None:
+    """Make the schema in an empty database, within the caller's transaction."""
+    from analyzers.archive.rows.tables import KINDS  # noqa: PLC0415  (heavy, and only a new archive needs it)
+    from analyzers.results.table import create_table  # noqa: PLC0415
+
+    connection.execute(META)
+    connection.execute("INSERT INTO meta VALUES ($1, $2, $3, 0)", [APPLICATION, newest(), str(uuid4())])
+    for kind in KINDS:
+        connection.execute(create_table(kind))
+    connection.execute(files("analyzers.archive").joinpath("schema.sql").read_text(encoding="utf-8"))
+
+
+def migrate(connection: Connection, version: int) -> None:
+    """Bring a schema of an earlier version to the newest, within the caller's transaction."""
+    for migration in MIGRATIONS[version - 1 :]:
+        connection.execute(migration)
+    connection.execute("UPDATE meta SET schema_version = $1", [newest()])
+
+
+def found_version(connection: Connection, who: object) -> int | None:
+    """Return the version of a schema, None for an empty database.
+
+    Raises:
+        StorageError: another program made it, or a zeus-stream of a version that this one does not know.
+    """
+    content = "SELECT 1 FROM duckdb_tables() UNION ALL SELECT 1 FROM duckdb_views() WHERE NOT internal"
+    if connection.execute(content).fetchone() is None:
+        return None
+    known = "SELECT 1 FROM duckdb_columns() WHERE table_name = 'meta' AND column_name = $1"
+    named = all(connection.execute(known, [name]).fetchone() for name in ("application", "schema_version"))
+    match connection.execute("SELECT application, schema_version FROM meta").fetchall() if named else []:
+        case [(str(application), int(version))] if application == APPLICATION:
+            pass
+        case _:
+            raise StorageError(
+                f"{who}: could not be opened: it is another program's database."
+                " Name another file with --archive."
+            )
+    if not 1 <= version <= newest():
+        raise StorageError(
+            f"{who}: could not be opened: its schema is of version {version}, this zeus-stream reads"
+            f" {newest()}. Open it with the zeus-stream that wrote it, or name another file with --archive."
+        )
+    return version

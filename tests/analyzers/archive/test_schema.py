@@ -1,0 +1,156 @@
+"""The schema: row classes, `schema.sql` and the page of tables agree; other versions are not read."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import duckdb
+import pytest
+
+from analyzers.archive import schema
+from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.rows.tables import KINDS
+from analyzers.results.limit_rows import AtLimit
+from analyzers.results.table import Computed, Table, columns, create_table
+from tests.empty_archive import archive_at
+from zeus_stream.errors import StorageError
+from zeus_stream.records import record
+from zeus_stream.settings import Settings
+
+SQL_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "sql.md"
+SETTINGS = Settings(memory_mb=128)
+LATER = "CREATE TABLE later AS SELECT 42 AS answer"
+
+
+@record(kw_only=True)
+class Example:
+    """A row class with every kind of column."""
+
+    TABLE: ClassVar = Table("examples", ("a",), computed=(Computed("at", "a", "when"),))
+
+    a: str
+    b: int | None
+    offset: tuple[float, ...]
+    limits: tuple[AtLimit, ...]
+
+
+def columns_of(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
+    """Return the columns of the tables of a database, with their types."""
+    found: dict[str, dict[str, str]] = {}
+    rows = connection.execute(
+        "SELECT table_name, column_name, data_type FROM duckdb_columns()"
+        " WHERE NOT internal AND table_name IN (SELECT table_name FROM duckdb_tables()) ORDER BY column_index"
+    ).fetchall()
+    for table, column, type_ in rows:
+        found.setdefault(table, {})[column] = type_
+    return found
+
+
+def made() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    schema.make(connection)
+    return connection
+
+
+def different(actual: Mapping[str, Mapping[str, str]], kinds: Iterable[Any]) -> list[str]:
+    """Return the tables whose columns are not those of their row class."""
+    return [
+        kind.TABLE.name
+        for kind in kinds
+        if [(name, _plain(type_)) for name, type_ in actual[kind.TABLE.name].items()]
+        != [(name, _plain(type_)) for name, type_ in columns(kind)]
+    ]
+
+
+def _plain(type_: str) -> str:
+    return re.sub(r'[\s"]', "", type_).lower()
+
+
+def test_each_kind_of_field_becomes_a_column() -> None:
+    connection = duckdb.connect()
+    connection.execute(create_table(Example))
+    found = columns_of(connection)
+    assert list(found["examples"]) == ["a", "at", "b", "offset", "limits"]
+    assert different(found, [Example]) == []
+
+
+def test_a_new_archive_has_the_tables_of_the_row_classes() -> None:
+    assert different(columns_of(made()), KINDS) == []
+
+
+def of_version(path: Path, version: int) -> None:
+    with duckdb.connect(archive_at(path)) as file:
+        file.execute("UPDATE meta SET schema_version = $1", [version])
+
+
+@pytest.mark.parametrize("version", [0, schema.newest() + 1])
+@pytest.mark.parametrize("open_it", [Archive.open, Archive.open_read_only])
+def test_an_archive_of_an_unknown_version_is_refused_and_stays_as_it_is(
+    tmp_path: Path, version: int, open_it: Any
+) -> None:
+    path = tmp_path / "energy.duckdb"
+    of_version(path, version)
+    content = path.read_bytes()
+    with pytest.raises(StorageError, match=rf"version {version}, this zeus-stream reads \d+\. Open it"):
+        open_it(path, SETTINGS)
+    assert path.read_bytes() == content
+
+
+def test_a_file_without_anything_in_it_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "energy.duckdb"
+    duckdb.connect(path).close()
+    with pytest.raises(StorageError, match="nothing is stored in it"):
+        Archive.open_read_only(path, SETTINGS)
+
+
+def test_an_archive_of_an_earlier_version_is_migrated_by_its_next_analyzer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "energy.duckdb"
+    with duckdb.connect(archive_at(path)) as file:
+        [(archive_id, version)] = file.execute("SELECT archive_id, schema_version FROM meta").fetchall()
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, LATER))
+    with pytest.raises(
+        StorageError, match=rf"version {version}, not {version + 1}\. Run `zeus-stream analyze`"
+    ):
+        Archive.open_read_only(path, SETTINGS)
+    for starts in (1, 2):  # the second has nothing to migrate
+        archive = Archive.open(path, SETTINGS)
+        assert (archive.archive_id, archive.starts) == (archive_id, starts)
+        archive.close()
+    with duckdb.connect(path) as file:
+        found = file.execute("SELECT schema_version, answer FROM meta, later").fetchall()
+    assert found == [(version + 1, 42)]
+
+
+def test_an_archive_that_cannot_be_migrated_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "energy.duckdb"
+    of_version(path, schema.newest())
+    with duckdb.connect(path) as file:
+        before = file.execute("FROM meta").fetchall()
+    failing = "CREATE TABLE later (a INTEGER); CREATE TABLE runs (mine INTEGER)"
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, failing))
+    with pytest.raises(StorageError, match=r"could not be opened.*runs.*already exists"):
+        Archive.open(path, SETTINGS)
+    with duckdb.connect(path) as file:
+        assert file.execute("FROM meta").fetchall() == before
+        assert file.execute("FROM duckdb_tables() WHERE table_name = 'later'").fetchall() == []
+
+
+def test_every_table_and_view_is_described_with_all_its_columns() -> None:
+    """Sections of row classes are generated; the others are written by hand."""
+    connection = made()
+    page = SQL_PAGE.read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", page, re.DOTALL | re.MULTILINE))
+    views = connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+    wrong = []
+    for name in sorted({*columns_of(connection), *(view for (view,) in views)}):
+        described = connection.execute(f"DESCRIBE {name}").fetchall()
+        rows = re.findall(r"^\| (`.*?) \|", sections.get(name, ""), re.MULTILINE)
+        named = {column for row in rows for column in re.findall(r"`(\w+)`", row)}
+        if missing := {column for column, *_ in described} ^ named:
+            wrong.append(f"{name}: {', '.join(sorted(missing))}")
+    assert wrong == [], f"describe these columns in {SQL_PAGE.name}"
