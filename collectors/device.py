@@ -97,8 +97,8 @@ class Device(Protocol):
         """Request a value, in the control's unit. UNLOCKED lets a clock float, whatever program locked it.
 
         A clock stays locked until it is unlocked or the driver is loaded again. Raises UnsupportedError
-        where the device has no such control, PermissionMissingError, or RefusedError for a limit out of
-        range and for a clock that the description does not name.
+        where the device has no such control, PermissionMissingError, OutOfRangeError for a limit out of the
+        range of now, or RefusedError for a clock that the description does not name.
         """
 
     def processes(self) -> tuple[int, ...] | None:
@@ -113,13 +113,22 @@ def watts(milliwatts: int) -> str:
     return f"{milliwatts / 1000:g} W"
 
 
-def check_limit(gpu: str, limit_mw: int, lowest_mw: int, highest_mw: int) -> None:
-    """Raise RefusedError for a power limit, mW, that a device does not take."""
-    if not lowest_mw <= limit_mw <= highest_mw:
-        raise RefusedError(
+class OutOfRangeError(RefusedError):
+    """A power limit that a device does not take now."""
+
+    def __init__(self, gpu: str, limit_mw: int, lowest_mw: int, highest_mw: int) -> None:
+        """Spell the range in mW."""
+        super().__init__(
             f"{gpu}: could not set the power limit to {watts(limit_mw)}: it is out of range."
             f" Choose a limit of {watts(lowest_mw)} to {watts(highest_mw)}."
         )
+        self.nearest_mw = min(max(limit_mw, lowest_mw), highest_mw)
+
+
+def check_limit(gpu: str, limit_mw: int, lowest_mw: int, highest_mw: int) -> None:
+    """Raise OutOfRangeError for a power limit, mW, that a device does not take."""
+    if not lowest_mw <= limit_mw <= highest_mw:
+        raise OutOfRangeError(gpu, limit_mw, lowest_mw, highest_mw)
 
 
 def check_clock(gpu: str, control: Control, clock_mhz: int, clocks_mhz: Sequence[int]) -> None:

@@ -29,7 +29,8 @@ from collectors.controls.device_messages import (
     Stop,
 )
 from collectors.controls.frequency_plan import ChangeClock
-from collectors.controls.restore_record import Record, RecordFile, place, put_back, try_put
+from collectors.controls.restore_record import Record, RecordFile, place
+from collectors.controls.value_changes import change, put_back
 from collectors.device import Description, Device
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
@@ -166,6 +167,8 @@ class Watch:
                 self._report(control, self._write_record(control, limits))
             case Do(control, lease_messages.ClearRecord()):
                 self._clear_record(control)
+            case Do(control, lease_messages.CallSet(limits)):
+                self._report(control, self._set(control, limits))
             case None if self._find_ns is None or self._find_ns > monotonic_ns():
                 self._force_record()
             case None:
@@ -269,8 +272,6 @@ class Watch:
 
     def _carry_out(self, job: Job) -> None:
         match job:
-            case Do(control, lease_messages.CallSet(value, expected)):
-                self._report(control, self._set(control, value, expected))
             case Do(control, lease_messages.CallRestore(limits)):
                 self._report(control, self._restore(control, limits))
             case ChangeClock(clock_mhz):
@@ -310,10 +311,15 @@ class Watch:
         except StorageError as wrong:
             _log.warning("%s", wrong)  # the next start finds that what it says is not in force any more
 
-    def _set(self, control: Control, value: int, expected: int) -> lease_messages.Event:
-        event = try_put(self._device, control, value, expected)
-        if event.requested is not None:
-            self._see(control, event.requested)
+    def _set(self, control: Control, limits: lease_messages.Limits) -> lease_messages.Event:
+        """Set a value, and record at once what the driver made of it."""
+        with self._gate:
+            event = change(self._device, control, limits)
+            if event.requested is not None:
+                self._see(control, event.requested)
+        if isinstance(event, lease_messages.SetDone):
+            # Without room for it the record has the pending value, which counts as ours too.
+            self._write_record(control, lease_messages.Limits(limits.found, event.requested))
         return event
 
     def _restore(self, control: Control, limits: lease_messages.Limits) -> lease_messages.Event:

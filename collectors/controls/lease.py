@@ -5,8 +5,10 @@ The rules, for one control (its power limit, or the lock of one of its clocks):
 - A record on disk says what was found before every change. No record, no change.
 - The value found is the upper bound, and what is restored: when the lease is released or runs out,
   when its run ends, when the collector stops, or when it starts over a dead collector's record.
-- Restored is only what is ours: the value last read back, or the one being set (within a driver's
-  rounding). Any other value is another program's: it stays, the lease ends, and it is the new "found".
+- Restored is only what is ours: the value that was read back right after a set, whatever the driver made of
+  the one asked for, or one to which the driver moved it as its range changed. Any other value is another
+  program's: it stays, the lease ends, and it is the new "found".
+- If what was found is not allowed any more, the nearest that is allowed is restored.
 - A clock's lock cannot be read: unlocked counts as found, the lock as ours, that of another program unseen.
 - One owner (an analyzer for one run) at a time, of all controls of a device. An analyzer may take over from
   its own run for a power budget, and give back to it. A renewal never revives an ended lease. A command
@@ -18,8 +20,11 @@ What is under way at the device, and what follows:
                 something of ours, its lease over   -> Restoring   CallRestore
     Recording   RecordWritten                       -> Setting     CallSet
                 RecordFailed                        -> nothing     refused: storage
-    Setting     SetDone, as asked                   -> nothing     WriteRecord, applied
-                SetDone or SetFoundOther, else   -> nothing     ClearRecord, refused: "stranger"
+    Setting     SetDone                             -> nothing     applied, as read back
+                SetDone, above what was found       -> nothing     refused: "range"; lease over
+                SetIgnored                          -> nothing     refused: "ignored"
+                SetFoundOther, nothing of ours set  -> nothing     ClearRecord, refused: "stranger"
+                SetFoundOther, else                 -> nothing     refused: "stranger"; lease over
                 SetFailed                           -> nothing     refused; if it was the first, restored
                                                                    unless what was found is seen there
     Restoring   RestoreDone                         -> nothing     ClearRecord, lease ended
@@ -32,7 +37,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
-from collectors.control import spell, spell_change
+from collectors.control import spell, spell_change, words
 from collectors.controls import lease_rules
 from collectors.controls.lease_messages import (
     Asked,
@@ -57,6 +62,7 @@ from collectors.controls.lease_messages import (
     SetDone,
     SetFailed,
     SetFoundOther,
+    SetIgnored,
     Stopping,
     WriteRecord,
     close,
@@ -66,6 +72,7 @@ from collectors.controls.lease_state import (
     FORGOTTEN,
     LAPSED,
     LEFT_OVER,
+    OTHER_VALUE,
     RELEASED,
     RUN_ENDED,
     STOPPING,
@@ -151,7 +158,7 @@ def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
                 lease = replace(lease, deadline_ns=now_ns + lease_ms * 1_000_000)
             return replace(state, lease=lease), ()
         case Beat(int(requested)), None:
-            return _look(rules, state, requested, now_ns)
+            return _look(state, requested, now_ns)
         case RunGone(run), _:
             ended = tuple(
                 replace(w, objection="its run has ended. Start another")
@@ -170,18 +177,16 @@ def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
         case RecordWritten(limits), Recording(command, awaited) if limits == awaited:
             if state.lease is None or state.lease.over(now_ns):
                 return _give_up_set(rules, state, command, "stale", "its lease is over", now_ns)
-            expected = limits.found if limits.confirmed is None else limits.confirmed
             state = replace(state, limits=limits, busy=Setting(command))
-            return state, (CallSet(command.value, expected),)
+            return state, (CallSet(limits),)
         case RecordFailed(limits, reason), Recording(command, awaited) if limits == awaited:
             return _give_up_set(rules, state, command, "storage", reason, now_ns)
         case SetDone(requested), Setting(command):
-            if not close(requested, command.value):
-                return _lose_set(rules, state, command, requested, now_ns)
-            limits = Limits(state.limits.found, requested)
-            state = replace(state, limits=limits, busy=None)
-            state, said = _conclude(state, _applied(rules, command, requested, now_ns))
-            return state, (WriteRecord(limits), *said)
+            return _finish_set(rules, state, command, requested, now_ns)
+        case SetIgnored(), Setting(command):
+            why = f"the driver accepted the {words(rules.control)} and did not change it"
+            state = replace(state, limits=replace(state.limits, pending=None))
+            return _give_up_set(rules, state, command, "ignored", why, now_ns)
         case SetFoundOther(requested), Setting(command):
             return _lose_set(rules, state, command, requested, now_ns)
         case SetFailed(), Setting(command):
@@ -255,7 +260,7 @@ def _consider(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> An
     return _conclude(state, refused)
 
 
-def _look(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
+def _look(state: Guarded, requested: int, now_ns: int) -> Answer:
     """Compare what is requested with what should be."""
     lease, limits = state.lease, state.limits
     if not limits.changed:
@@ -266,7 +271,20 @@ def _look(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
     confirmed = limits.confirmed
     if lease is None or confirmed is None or lease.over(now_ns) or close(requested, confirmed):
         return state, ()
-    return _end_for_other_setter(rules, state, requested, now_ns)
+    return _end(state, OTHER_VALUE), ()
+
+
+def _finish_set(rules: Rules, state: Guarded, command: SetControl, requested: int, now_ns: int) -> Answer:
+    """Take what the driver made of our request for ours."""
+    limits = Limits(state.limits.found, requested)
+    state = replace(state, limits=limits, busy=None)
+    if requested <= limits.found or close(requested, limits.found) or rules.control != "power_limit":
+        return _conclude(state, _applied(rules, command, requested, now_ns))
+    taken, asked = spell(rules.control, requested), spell(rules.control, command.value)
+    why = f"the driver took {taken} for {asked}, above {spell(rules.control, limits.found)}, which was found"
+    reason = _refusal(rules, command, why)
+    state = _end(state, Ending("device", why))
+    return _conclude(state, ControlRefused(now_ns, command.command, rules.gpu, "range", reason))
 
 
 def _give_up_set(
@@ -294,8 +312,7 @@ def _fail_set(rules: Rules, state: Guarded, command: SetControl, failed: SetFail
     if limits.ours(seen):
         limits = Limits(limits.found, seen)
         return replace(state, limits=limits), (WriteRecord(limits), *said)
-    state, ended = _end_for_other_setter(rules, state, seen, now_ns)
-    return state, (*said, *ended)
+    return _end(state, OTHER_VALUE), said
 
 
 def _lose_set(rules: Rules, state: Guarded, command: SetControl, requested: int, now_ns: int) -> Answer:
@@ -304,17 +321,9 @@ def _lose_set(rules: Rules, state: Guarded, command: SetControl, requested: int,
     refused = ControlRefused(now_ns, command.command, rules.gpu, "stranger", reason)
     state, said = _conclude(replace(state, busy=None), refused)
     if state.limits.confirmed is None:  # the lease had not begun
-        state = replace(state, lease=None)
-    state, ended = _end_for_other_setter(rules, state, requested, now_ns)
-    return state, (*said, *ended)
-
-
-def _end_for_other_setter(rules: Rules, state: Guarded, requested: int, now_ns: int) -> Answer:
-    said: tuple[Instruction, ...] = ()
-    if state.lease is not None:
-        ending = Ending("stranger", f"somebody else set {spell(rules.control, requested)}, which stays")
-        said = (_ended(rules, state.lease.owner, ending, requested, now_ns),)
-    return replace(state, limits=Limits(requested), lease=None), (ClearRecord(), *said)
+        return replace(state, limits=Limits(requested), lease=None), (ClearRecord(), *said)
+    state = replace(state, limits=replace(state.limits, pending=None))
+    return _end(state, OTHER_VALUE), said
 
 
 def _finish(rules: Rules, state: Guarded, requested: int, *, stranger: bool, now_ns: int) -> Answer:
@@ -329,12 +338,25 @@ def _finish(rules: Rules, state: Guarded, requested: int, *, stranger: bool, now
         state, said = _conclude(state, outcome)
         todo.extend(said)
     if state.lease is not None:
-        ending = state.lease.ending or LAPSED
-        if stranger:
-            ending = Ending("stranger", f"{ending.reason}; {why}")
+        ending = _explain(rules, state, state.lease.ending or LAPSED, requested, stranger=stranger)
         todo.append(_ended(rules, state.lease.owner, ending, requested, now_ns))
     state = replace(state, limits=Limits(requested), lease=None, busy=None, releasing=())
     return replace(state, failures=0, retry_ns=0), tuple(todo)
+
+
+def _explain(rules: Rules, state: Guarded, ending: Ending, requested: int, *, stranger: bool) -> Ending:
+    """Return why a lease ended, with what was restored if that is not what was found."""
+    now, found = spell(rules.control, requested), spell(rules.control, state.limits.found)
+    if stranger:
+        why = f"somebody else set {now}, which stays"
+        return Ending("stranger", why if ending == OTHER_VALUE else f"{ending.reason}; {why}")
+    if ending == OTHER_VALUE:
+        ending = Ending("device", "the driver changed our limit, as its range changed")
+    if rules.control != "power_limit" or close(requested, state.limits.found):
+        return ending
+    return Ending(
+        ending.cause, f"{ending.reason}; restored was {now}, the nearest to {found} that is allowed"
+    )
 
 
 def _put_off(rules: Rules, state: Guarded, reason: str, now_ns: int) -> Answer:

@@ -9,8 +9,10 @@ from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetContro
 from zeus_stream.protocol.notes import Cause, ControlApplied, ControlRefused, Note
 from zeus_stream.records import record
 
-ROUNDING_MW = 1_000
-"""A driver may round what is set by less than this. (A clock is never compared: it is not read back.)"""
+SAME_MW = 1_000
+"""Power limits that differ by less are the same. (A clock is never compared: it is not read back.)"""
+ROUNDING_MW = 20_000
+"""A driver may round a power limit by less than this."""
 
 Command: TypeAlias = SetControl | ReleaseControl
 Outcome: TypeAlias = ControlApplied | ControlRefused
@@ -37,14 +39,28 @@ class Limits:
         """The value in force if only we changed anything, as far as it is known."""
         return self.confirmed or self.pending or self.found
 
+    @property
+    def expected(self) -> int:
+        """The value in force before `pending` is set."""
+        return self.found if self.confirmed is None else self.confirmed
+
     def ours(self, requested: int) -> bool:
-        """True if we set what is requested now."""
-        return requested == self.confirmed or (self.pending is not None and close(requested, self.pending))
+        """Return True if we set what is requested now.
+
+        As long as nobody has read back what the driver made of the pending value, any value from there to the
+        one before counts as ours: a driver rounds and clamps.
+        """
+        if requested in (self.confirmed, self.pending):
+            return True
+        if self.pending is None or close(requested, self.found):
+            return False
+        low, high = sorted((self.pending, self.expected))
+        return low <= requested <= high or abs(requested - self.pending) < ROUNDING_MW
 
 
 def close(one: int, other: int) -> bool:
-    """Return True if two limits differ by no more than a driver's rounding."""
-    return abs(one - other) < ROUNDING_MW
+    """Return True if two power limits are the same."""
+    return abs(one - other) < SAME_MW
 
 
 # ---- events ----------------------------------------------------------------------------------------
@@ -102,7 +118,14 @@ class RecordFailed:
 
 @record
 class SetDone:
-    """Set without error; ``requested`` was read back."""
+    """Set without error; ``requested`` was read back, and the record has it."""
+
+    requested: int
+
+
+@record
+class SetIgnored:
+    """Set without error, and ``requested`` is there as before: the driver did nothing."""
 
     requested: int
 
@@ -125,7 +148,8 @@ class SetFailed:
 
 @record
 class RestoreDone:
-    """``requested`` is requested now: the value found, or another program's (``stranger``) that stays."""
+    """``requested`` is requested now: the value found, as near to it as the driver allows, or another
+    program's (``stranger``), which stays."""
 
     requested: int
     stranger: bool
@@ -147,6 +171,7 @@ Event: TypeAlias = (
     | RecordWritten
     | RecordFailed
     | SetDone
+    | SetIgnored
     | SetFoundOther
     | SetFailed
     | RestoreDone
@@ -166,18 +191,20 @@ class WriteRecord:
 
 @record
 class CallSet:
-    """Set ``value`` if what is requested is still ``expected``.
+    """Set ``limits.pending`` if what is requested is still ``limits.expected``, and record what came of it.
 
-    Outcome: SetDone, SetFoundOther or SetFailed.
+    Outcome: SetDone, SetIgnored, SetFoundOther or SetFailed.
     """
 
-    value: int
-    expected: int
+    limits: Limits
 
 
 @record
 class CallRestore:
-    """Set ``limits.found`` if what is requested is ours. Outcome: RestoreDone or RestoreFailed."""
+    """Set ``limits.found``, or what is allowed nearest to it, if what is requested is ours.
+
+    Outcome: RestoreDone or RestoreFailed.
+    """
 
     limits: Limits
 

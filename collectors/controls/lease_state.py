@@ -40,6 +40,8 @@ RUN_ENDED = Ending("run", "its run has ended")
 STOPPING = Ending("shutdown", "the collector stops")
 FORGOTTEN = Ending("device", "the GPU was lost, and may have forgotten it")
 LEFT_OVER = Ending("restart", "a collector died and left it")
+OTHER_VALUE = Ending("stranger", "another value was in force")
+"""Until the restore has found out whether another program set it."""
 
 
 @record

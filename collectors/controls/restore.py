@@ -1,8 +1,9 @@
 """Restoring what a dead collector left in force: for its guard, and for `zeus-stream restore`.
 
-A collector that starts again does the same in its own devices' threads (`leases.begin`). All of them take
-the lock on a device's record, read it again, and call `records.put_back`: the first restores, the others
-find it done. A record that was dealt with stays, marked as settled, until the next collector has logged it.
+A collector that starts again does the same in its own devices' threads (`lease.begin`). All of them take
+the lock on a device's record, read it again, and call `value_changes.put_back`: the first restores, the
+others find it done. A record that was dealt with stays, marked as settled, until the next collector has
+logged it.
 """
 
 import time
@@ -12,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from collectors.control import spell
-from collectors.controls.lease_messages import Limits
-from collectors.controls.restore_record import SUFFIXES, Record, RecordFile, put_back
+from collectors.controls.lease_messages import Limits, close
+from collectors.controls.restore_record import SUFFIXES, Record, RecordFile
+from collectors.controls.value_changes import put_back
 from collectors.device import Bus, Device
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError, LostError, RefusedError, StorageError
@@ -163,7 +165,10 @@ def _put_back(device: Device, record: Record) -> str:
     now = spell(record.control, done.requested)
     if done.stranger:
         return f"{record.gpu}: somebody else set {now}, which stays."
-    return f"{record.gpu}: restored to {now}, as it was found."
+    if record.control != "power_limit" or close(done.requested, record.limits.found):
+        return f"{record.gpu}: restored to {now}, as it was found."
+    found = spell(record.control, record.limits.found)
+    return f"{record.gpu}: restored to {now}, the nearest to {found}, which was found, that is allowed."
 
 
 def _look(device: Device, record: Record) -> Outcome:

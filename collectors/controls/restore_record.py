@@ -19,27 +19,16 @@ Unknown keys are ignored.
 
 import fcntl
 import json
-import logging
 import os
 import time
 from errno import EIO
 from pathlib import Path
 
-from collectors.control import spell, unit, words
-from collectors.controls import lease_messages
-from collectors.controls.lease_messages import Limits, close
-from collectors.device import Device
+from collectors.control import unit, words
+from collectors.controls.lease_messages import Limits
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import (
-    DeviceError,
-    PermissionMissingError,
-    RefusedError,
-    RetryError,
-    StorageError,
-    UnsupportedError,
-)
+from zeus_stream.errors import StorageError
 from zeus_stream.protocol.fields import UNLOCKED, Control
-from zeus_stream.protocol.notes import Cause
 from zeus_stream.records import record
 
 SUFFIXES: dict[Control, str] = {
@@ -55,7 +44,6 @@ ROOM_BYTES = 1 << 20
 PATIENCE_S = 5.0
 """A restorer that holds the lock is done in less."""
 _ASK_AGAIN_S = 0.02
-_log = logging.getLogger(__name__)
 
 
 @record(kw_only=True)
@@ -266,69 +254,3 @@ def _whole(value: object, control: Control) -> int:
     if type(value) is not int or value <= 0:
         raise ValueError(f"{value!r} is no {words(control)} in {unit(control)}")
     return value
-
-
-@record
-class PutBack:
-    """The outcome of a restore: what is requested now, and whether another program (``stranger``) set it."""
-
-    requested: int
-    stranger: bool
-
-
-def put(
-    device: Device, control: Control, value: int, expected: int
-) -> lease_messages.SetDone | lease_messages.SetFoundOther:
-    """Set a value if what is requested is still what is expected. Raises DeviceError or RefusedError."""
-    requested = device.read_control(control)
-    if requested is not None and not close(requested, expected):
-        return lease_messages.SetFoundOther(requested)
-    device.set_control(control, value)
-    confirmed = device.read_control(control)
-    return lease_messages.SetDone(value if confirmed is None else confirmed)
-
-
-def try_put(
-    device: Device, control: Control, value: int, expected: int
-) -> lease_messages.SetDone | lease_messages.SetFoundOther | lease_messages.SetFailed:
-    """Set a value as `put` does; return a failure with what is requested then, as far as that is known."""
-    try:
-        return put(device, control, value, expected)
-    except PermissionMissingError as wrong:
-        return _failed(device, control, "permission", wrong, expected)
-    except RefusedError as wrong:
-        return _failed(device, control, "range", wrong, expected)
-    except DeviceError as wrong:
-        denied = isinstance(wrong, UnsupportedError)
-        return _failed(device, control, "device", wrong, expected if denied else None)
-
-
-def _failed(
-    device: Device, control: Control, cause: Cause, wrong: Exception, seen: int | None
-) -> lease_messages.SetFailed:
-    """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
-    if control == "power_limit":
-        try:
-            seen = device.read_control(control)
-        except DeviceError as again:
-            _log.info("%s", again)
-            seen = None
-    return lease_messages.SetFailed(cause, str(wrong), seen)
-
-
-def put_back(device: Device, limits: Limits, control: Control = "power_limit") -> PutBack:
-    """Restore what was found if what is requested now is ours. Raises DeviceError or RefusedError."""
-    requested = device.read_control(control)
-    if requested is None:
-        device.set_control(control, limits.found)
-        return PutBack(limits.found, stranger=False)
-    if limits.ours(requested) and requested != limits.found:
-        device.set_control(control, limits.found)
-        read = device.read_control(control)
-        requested = limits.found if read is None else read
-        if limits.ours(requested) and not close(requested, limits.found):
-            raise RetryError(
-                f"could not restore {spell(control, limits.found)}: the device took it, and requests"
-                f" {spell(control, requested)} still. It is tried again."
-            )
-    return PutBack(requested, stranger=not close(requested, limits.found))

@@ -47,6 +47,10 @@ typedef struct {
     char tenants[TENANTS][TEXT]; /* UUIDs of MIG instances */
     uint64_t played_ns; /* a recording beside the file plays since this CLOCK_MONOTONIC; 0: none does */
     uint64_t locked_memory_mhz;
+    uint32_t round_mw;     /* a set is rounded up to a multiple, 0: taken as asked */
+    uint32_t clamp_mw;     /* a lower set takes this, 0: taken as asked */
+    uint32_t ignored_sets; /* so many sets are answered OK, and change nothing */
+    uint32_t unused;
 } gpu;
 
 /* What the GPU shows from an instant of its recording on. */
@@ -311,6 +315,12 @@ result nvmlDeviceGetPowerManagementLimitConstraints(device_t device, uint32_t *l
 result nvmlDeviceSetPowerManagementLimit(device_t device, uint32_t limit_mw) {
     DEVICE;
     if (limit_mw < g->min_limit_mw || limit_mw > g->max_limit_mw) return INVALID_ARGUMENT;
+    if (g->ignored_sets) {
+        g->ignored_sets--;
+        return OK;
+    }
+    if (limit_mw < g->clamp_mw) limit_mw = g->clamp_mw;
+    if (g->round_mw) limit_mw = (limit_mw + g->round_mw - 1) / g->round_mw * g->round_mw;
     g->requested_mw = limit_mw;
     return OK;
 }

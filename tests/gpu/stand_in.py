@@ -100,6 +100,10 @@ class Gpu(_Faulty):
         ("tenants", (c_char * _TEXT) * 7),
         ("played_ns", c_uint64),
         ("locked_memory_mhz", c_uint64),
+        ("round_mw", c_uint32),
+        ("clamp_mw", c_uint32),
+        ("ignored_sets", c_uint32),
+        ("unused", c_uint32),
     ]
 
     def set_clocks(self, *clocks_mhz: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from collectors.controls import lease, lease_messages, lease_state
-from collectors.controls.restore_record import put_back
+from collectors.controls.value_changes import change, put_back
 from collectors.ingest.sessions import Session, from_json, receive
 from collectors.log.sqlite import Log
 from collectors.log.store import SessionMemory
@@ -237,18 +237,15 @@ class Collector(Process, LeasedControl):
     def clear_record(self) -> None:
         self.world.record = self.world.settled = None
 
-    def set(self, value: int, expected: int, /) -> lease_messages.Event:
-        device = self.world.gpu.device
-        try:
-            requested_mw = device.read_control("power_limit") or 0
-            if not lease_messages.close(requested_mw, expected):
-                return lease_messages.SetFoundOther(requested_mw)
-            device.set_control("power_limit", value)
+    def set(self, limits: lease_messages.Limits, /) -> lease_messages.Event:
+        event = change(self.world.gpu.device, "power_limit", limits)
+        if event.requested is not None:
+            self.requested_mw = event.requested
+        if isinstance(event, lease_messages.SetDone):
             self.world.report.sets += 1
-            done_mw = self.requested_mw = device.read_control("power_limit") or 0
-            return lease_messages.SetDone(done_mw)
-        except DeviceError as wrong:
-            return lease_messages.SetFailed("device", str(wrong), None)
+            if not self.log.full:
+                self.world.record = lease_messages.Limits(limits.found, event.requested)
+        return event
 
     def restore(self, limits: lease_messages.Limits) -> lease_messages.Event:
         try:

@@ -56,8 +56,8 @@ class LeasedControl:
             case ClearRecord():
                 self.clear_record()
                 return None
-            case CallSet(value, expected):
-                return self.set(value, expected)
+            case CallSet(limits):
+                return self.set(limits)
             case CallRestore(limits):
                 return self.restore(limits)
             case Say() | Repeat() as job:
@@ -75,7 +75,7 @@ class LeasedControl:
     def clear_record(self) -> None:
         raise NotImplementedError
 
-    def set(self, value: int, expected: int, /) -> Event:
+    def set(self, limits: Limits, /) -> Event:
         raise NotImplementedError
 
     def restore(self, limits: Limits) -> Event:

@@ -26,7 +26,7 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GapRow, WindowRow
 from collectors.controls import lease_messages
-from collectors.controls.restore_record import put_back
+from collectors.controls.value_changes import put_back
 from collectors.devices.simulated_spec import parse
 from tests.simulation.archives_of_worlds import HOST, Archive, Stored
 from tests.simulation.killable_analyzer import Analyzer

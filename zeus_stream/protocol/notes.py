@@ -89,7 +89,8 @@ class SessionEnded:
 
 @record
 class ControlApplied:
-    """Outcome of a command. A power limit was read back; no driver reports a lock of a clock."""
+    """Outcome of a command. A power limit was read back, and may be another than was asked: a driver rounds.
+    No driver reports the lock of a clock."""
 
     t_ns: Ns
     command: Name
@@ -99,11 +100,20 @@ class ControlApplied:
 
 
 Cause = Literal[
-    "permission", "observe", "range", "owned", "stale", "ownership", "storage", "device", "stranger"
+    "permission",
+    "observe",
+    "range",
+    "owned",
+    "stale",
+    "ownership",
+    "storage",
+    "device",
+    "stranger",
+    "ignored",
 ]
 """Why nothing changed: no privilege; observing; out of range; another owner; an old fence, incarnation or
 ended lease; the run does not own the GPU; no restore record could be written; the device failed; somebody
-else set another limit in the meantime."""
+else set another limit in the meantime; the driver accepted the limit and did not change it."""
 
 
 @record

@@ -170,7 +170,7 @@ def test_a_restore_that_the_device_took_and_does_not_follow_is_tried_again(tmp_p
     """What is requested then is still ours, and no stranger's."""
     bus = ArithmeticBus(1)
     (device,) = bus.devices
-    device.requested_mw, device.deaf_sets = OURS_MW, 1
+    device.requested_mw, device.deaf_sets = OURS_MW, 2
     write(
         tmp_path / "restore",
         device.gpu,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from collectors.controls.lease_messages import Limits
-from collectors.controls.restore_record import PutBack, Record, RecordFile, put_back
+from collectors.controls.restore_record import Record, RecordFile
+from collectors.controls.value_changes import PutBack, put_back
 from tests.collectors.controls.test_lease import Card
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.fields import UNLOCKED
@@ -196,6 +197,11 @@ def test_a_child_process_does_not_inherit_the_lock(tmp_path: Path) -> None:
         pytest.param(250_000, Limits(300_000, 250_000), 300_000, False, id="ours"),
         pytest.param(249_500, Limits(300_000, None, 250_000), 300_000, False, id="pending, rounded"),
         pytest.param(300_000, Limits(300_000, None, 250_000), 300_000, False, id="never set"),
+        pytest.param(240_000, Limits(300_000, None, 250_000), 300_000, False, id="pending, rounded to tens"),
+        pytest.param(280_000, Limits(300_000, None, 250_000), 300_000, False, id="pending, clamped"),
+        pytest.param(
+            220_000, Limits(300_000, None, 250_000), 220_000, True, id="another's, far from pending"
+        ),
         pytest.param(200_000, Limits(300_000, 250_000), 200_000, True, id="a stranger's"),
         pytest.param(250_400, Limits(300_000, 250_000), 250_400, True, id="beside what was read back"),
     ],

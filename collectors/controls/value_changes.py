@@ -1,0 +1,138 @@
+"""Set a control of a device, and restore what was found: the only two ways in which a device is changed.
+
+Both compare the value that is *requested* of the driver with the restore record, and read it again after the
+change: a driver rounds, clamps, allows another range than before, or answers OK and does nothing.
+"""
+
+import logging
+import time
+from typing import TypeAlias
+
+from collectors.control import spell
+from collectors.controls.lease_messages import (
+    ROUNDING_MW,
+    Limits,
+    SetDone,
+    SetFailed,
+    SetFoundOther,
+    SetIgnored,
+    close,
+)
+from collectors.device import Device, OutOfRangeError
+from zeus_stream.errors import (
+    DeviceError,
+    PermissionMissingError,
+    RefusedError,
+    RetryError,
+    UnsupportedError,
+)
+from zeus_stream.protocol.fields import Control
+from zeus_stream.protocol.notes import Cause
+from zeus_stream.records import record
+
+LATE_S = 0.05
+"""A driver that still reports the value of before gets this long before it is asked again."""
+_log = logging.getLogger(__name__)
+
+SetOutcome: TypeAlias = SetDone | SetIgnored | SetFoundOther | SetFailed
+
+
+@record
+class PutBack:
+    """The outcome of a restore: what is requested now, and whether another program (``stranger``) set it."""
+
+    requested: int
+    stranger: bool
+
+
+def change(device: Device, control: Control, limits: Limits) -> SetOutcome:
+    """Set ``limits.pending`` if what is requested is still ``limits.expected``; return what came of it."""
+    try:
+        return _set(device, control, limits)
+    except PermissionMissingError as wrong:
+        return _failed(device, control, "permission", wrong, limits.expected)
+    except RefusedError as wrong:
+        return _failed(device, control, "range", wrong, limits.expected)
+    except DeviceError as wrong:
+        denied = isinstance(wrong, UnsupportedError)
+        return _failed(device, control, "device", wrong, limits.expected if denied else None)
+
+
+def _set(device: Device, control: Control, limits: Limits) -> SetDone | SetIgnored | SetFoundOther:
+    """Raises DeviceError or RefusedError."""
+    value, before = limits.pending, device.read_control(control)
+    assert value is not None, limits
+    if before is None:  # of a clock, which no driver reports
+        device.set_control(control, value)
+        return SetDone(value)
+    if not close(before, limits.expected):
+        return SetFoundOther(before)
+    device.set_control(control, value)
+    if (now := _read(device, control)) == before and not close(before, value):
+        time.sleep(LATE_S)
+        now = _read(device, control)
+    if now == before == limits.found and abs(value - before) >= ROUNDING_MW:
+        device.set_control(control, before)  # a driver that takes it later takes this one last
+        return SetIgnored(before)
+    return SetDone(now)
+
+
+def _read(device: Device, control: Control) -> int:
+    """Return the power limit that is requested. Raises DeviceError."""
+    requested = device.read_control(control)
+    assert requested is not None, control
+    return requested
+
+
+def _failed(device: Device, control: Control, cause: Cause, wrong: Exception, seen: int | None) -> SetFailed:
+    """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
+    if control == "power_limit":
+        try:
+            seen = device.read_control(control)
+        except DeviceError as again:
+            _log.info("%s", again)
+            seen = None
+    return SetFailed(cause, str(wrong), seen)
+
+
+def put_back(device: Device, limits: Limits, control: Control = "power_limit") -> PutBack:
+    """Restore what was found if what is requested now is ours, or the nearest value that is allowed now.
+
+    Raises DeviceError or RefusedError.
+    """
+    before = device.read_control(control)
+    if before is None:  # of a clock, which no driver reports
+        device.set_control(control, limits.found)
+        return PutBack(limits.found, stranger=False)
+    if close(before, limits.found):
+        return PutBack(before, stranger=False)
+    if not limits.ours(before) and not _moved_by_driver(device, limits, before):
+        return PutBack(before, stranger=True)
+    wanted = limits.found
+    try:
+        device.set_control(control, wanted)
+    except OutOfRangeError as wrong:
+        wanted = wrong.nearest_mw
+        if not close(before, wanted):
+            device.set_control(control, wanted)
+    if (now := _read(device, control)) == before and not close(now, wanted):
+        time.sleep(LATE_S)
+        device.set_control(control, wanted)
+        now = _read(device, control)
+    if now == before and abs(now - wanted) >= ROUNDING_MW:
+        raise RetryError(
+            f"could not restore {spell(control, wanted)}: the device took it, and requests"
+            f" {spell(control, now)} still. It is tried again."
+        )
+    return PutBack(now, stranger=False)
+
+
+def _moved_by_driver(device: Device, limits: Limits, requested_mw: int) -> bool:
+    """Return True if the device's range of now makes what is requested of a limit of ours."""
+    description = device.describe()
+    lowest_mw, highest_mw = description.min_limit_mw, description.max_limit_mw
+    ours = [value for value in (limits.confirmed, limits.pending) if value is not None]
+    if lowest_mw is None or highest_mw is None:
+        return False
+    outside = (value for value in ours if not lowest_mw <= value <= highest_mw)
+    return any(close(requested_mw, min(max(value, lowest_mw), highest_mw)) for value in outside)

@@ -1,0 +1,121 @@
+"""A collector over drivers that take another limit than was asked, change their range, or do nothing."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from collectors.controls.lease_messages import Limits
+from collectors.controls.restore_record import Record, RecordFile
+from collectors.devices.nvml_bus import NvmlBus
+from tests.collectors.test_service import Client, collector, until
+from tests.gpu.stand_in import Gpu, StandIn
+from zeus_stream.clock import boot_id
+from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused
+
+pytestmark = pytest.mark.anyio
+FOUND_MW = 220_000
+W = 1000
+
+
+@pytest.fixture
+def gpu(stand_in: StandIn) -> Gpu:
+    """The first GPU, with a limit that an administrator chose."""
+    stand_in.gpus[0].requested_mw = FOUND_MW
+    return stand_in.gpus[0]
+
+
+@pytest.fixture
+async def client(gpu: Gpu, nvml_bus: NvmlBus, zeus_dir: Path) -> AsyncIterator[Client]:
+    """An analyzer with a run on that GPU."""
+    async with collector(nvml_bus, zeus_dir) as analyzer:
+        await analyzer.start_run(gpus=(gpu.uuid.decode(),))
+        yield analyzer
+
+
+async def ended_lease(client: Client, gpu: Gpu) -> ControlLeaseEnded:
+    """Give the limit back, and return the note of the lease's end."""
+    released = await client.release("c9", gpu.uuid.decode())
+    assert isinstance(released, ControlApplied)
+    (ended,) = await client.wait_for(ControlLeaseEnded)
+    assert ended.value == released.value == gpu.requested_mw
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("round_mw", "clamp_mw", "asked_w", "taken_mw"),
+    [
+        pytest.param(10 * W, 0, 147, 150 * W, id="rounds"),
+        pytest.param(0, 200 * W, 150, 200 * W, id="clamps"),
+    ],
+)
+async def test_what_a_driver_made_of_our_limit_is_ours_and_what_was_found_returns(
+    client: Client, gpu: Gpu, zeus_dir: Path, round_mw: int, clamp_mw: int, asked_w: int, taken_mw: int
+) -> None:
+    gpu.round_mw, gpu.clamp_mw = round_mw, clamp_mw
+    applied = await client.set("c1", asked_w, gpu=gpu.uuid.decode())
+    assert (applied.value, gpu.requested_mw) == (taken_mw, taken_mw)
+    assert f'"confirmed_mw": {taken_mw}' in (zeus_dir / "restore" / f"{gpu.uuid.decode()}.json").read_text()
+    assert (await ended_lease(client, gpu)).cause == "released"
+    assert gpu.requested_mw == FOUND_MW
+
+
+async def test_a_limit_that_was_rounded_up_above_what_was_found_is_given_back_at_once(
+    client: Client, gpu: Gpu
+) -> None:
+    gpu.round_mw = 12 * W
+    refused = await client.set("c1", 217, gpu=gpu.uuid.decode())
+    assert isinstance(refused, ControlRefused)
+    assert (refused.cause, "took 228 W for 217 W" in refused.reason) == ("range", True)
+    (ended,) = await client.wait_for(ControlLeaseEnded)
+    assert "restored was 228 W, the nearest to 220 W" in ended.reason, "the driver makes it of 220 W too"
+    assert ended.value == gpu.requested_mw == 228 * W
+
+
+async def test_where_the_limit_found_is_not_allowed_any_more_the_nearest_is_restored(
+    client: Client, gpu: Gpu
+) -> None:
+    await client.set("c1", 150, gpu=gpu.uuid.decode())
+    gpu.max_limit_mw = 200 * W
+    ended = await ended_lease(client, gpu)
+    assert gpu.requested_mw == 200 * W
+    assert "200 W, the nearest to 220 W" in ended.reason
+
+
+async def test_a_limit_that_the_driver_moved_into_a_smaller_range_is_still_ours(
+    client: Client, gpu: Gpu
+) -> None:
+    await client.set("c1", 150, gpu=gpu.uuid.decode())
+    gpu.min_limit_mw = 180 * W
+    gpu.requested_mw = 180 * W
+    (ended,) = await client.wait_for(ControlLeaseEnded)
+    assert (ended.cause, ended.value, gpu.requested_mw) == ("device", FOUND_MW, FOUND_MW)
+    assert "the driver" in ended.reason
+
+
+async def test_a_set_that_does_nothing_is_called_so_and_leaves_no_record(
+    client: Client, gpu: Gpu, zeus_dir: Path
+) -> None:
+    gpu.ignored_sets = 1000
+    refused = await client.set("c1", 150, gpu=gpu.uuid.decode())
+    assert isinstance(refused, ControlRefused)
+    assert refused.cause == "ignored"
+    assert "the driver accepted the power limit and did not change it" in refused.reason
+    await until(lambda: not list((zeus_dir / "restore").glob("*.json")))
+    assert await client.notes(ControlLeaseEnded) == []
+    assert gpu.requested_mw == FOUND_MW
+
+
+@pytest.mark.parametrize("requested_w", [150, 143, 190])
+async def test_a_collector_killed_between_a_set_and_its_record_leaves_no_limit_behind(
+    gpu: Gpu, nvml_bus: NvmlBus, zeus_dir: Path, requested_w: int
+) -> None:
+    """Asked were 147 W: rounded up, rounded down, clamped."""
+    dead = RecordFile(zeus_dir / "restore", gpu.uuid.decode())
+    limits = Limits(FOUND_MW, None, 147 * W)
+    dead.write(Record(gpu=gpu.uuid.decode(), limits=limits, boot_id=boot_id(), time="then"))
+    dead.close()
+    gpu.requested_mw = requested_w * W
+    async with collector(nvml_bus, zeus_dir) as client:
+        (ended,) = await client.wait_for(ControlLeaseEnded)
+    assert (ended.cause, ended.value, gpu.requested_mw) == ("restart", FOUND_MW, FOUND_MW)
