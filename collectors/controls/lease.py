@@ -38,7 +38,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from collectors.control import spell, spell_change, words
-from collectors.controls import lease_rules
 from collectors.controls.lease_messages import (
     Asked,
     Beat,
@@ -67,33 +66,11 @@ from collectors.controls.lease_messages import (
     WriteRecord,
     close,
 )
-from collectors.controls.lease_state import (
-    DEAD,
-    FORGOTTEN,
-    LAPSED,
-    LEFT_OVER,
-    OTHER_VALUE,
-    RELEASED,
-    RUN_ENDED,
-    STOPPING,
-    Ending,
-    Guarded,
-    Lease,
-    Recording,
-    Restoring,
-    Rules,
-    Setting,
-    Waiting,
-)
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
-from zeus_stream.protocol.notes import (
-    Cause,
-    ControlApplied,
-    ControlLeaseEnded,
-    ControlRefused,
-)
+from zeus_stream.protocol.fields import BUDGET, Control
+from zeus_stream.protocol.notes import Cause, ControlApplied, ControlLeaseEnded, ControlRefused, LeaseCause
+from zeus_stream.records import record
 
-Answer: TypeAlias = tuple[Guarded, tuple[Instruction, ...]]
 MAX_WAITING = 16
 MAX_OUTCOMES = 64
 MAX_OWNERS = 16
@@ -101,6 +78,123 @@ MAX_OWNERS = 16
 RETRY_NS = 100_000_000
 RETRY_MOST_NS = 5_000_000_000
 """A restore that failed is tried again after RETRY_NS, 2 RETRY_NS, 4 RETRY_NS, ... up to this."""
+
+
+# ---- the state of the lease of one control of one device ------------------------------------------------
+
+DEAD = "a collector that died"
+"""Owner of what a dead collector left behind."""
+
+
+@record(kw_only=True)
+class Rules:
+    """The constants of a leased control, and what its machine has to know of the rest."""
+
+    gpu: str
+    incarnation: str
+    least_mw: int = 0
+    """Lowest limit the device accepts."""
+    observe: bool = False
+    trouble: str | None = None
+    """Why no restore record can be kept."""
+    control: Control = "power_limit"
+    clocks_mhz: tuple[int, ...] = ()
+    """Clocks that can be locked, descending."""
+    beside: "tuple[Lease, ...]" = ()
+    """Leases of the device's other controls."""
+
+
+@record
+class Ending:
+    cause: LeaseCause
+    reason: str
+
+
+LAPSED = Ending("lapsed", "its owner was silent for too long")
+RELEASED = Ending("released", "its owner gave it back")
+RUN_ENDED = Ending("run", "its run has ended")
+STOPPING = Ending("shutdown", "the collector stops")
+FORGOTTEN = Ending("device", "the GPU was lost, and may have forgotten it")
+LEFT_OVER = Ending("restart", "a collector died and left it")
+OTHER_VALUE = Ending("stranger", "another value was in force")
+"""Until the restore has found out whether another program set it."""
+
+
+@record
+class Lease:
+    owner: str
+    run: str
+    deadline_ns: int
+    ending: Ending | None = None
+    """Why it is over, from when that was noticed."""
+
+    def over(self, now_ns: int) -> bool:
+        return self.ending is not None or now_ns >= self.deadline_ns
+
+
+@record
+class Recording:
+    command: SetControl
+    limits: Limits
+
+
+@record
+class Setting:
+    command: SetControl
+
+
+@record
+class Restoring:
+    pass
+
+
+@record
+class Waiting:
+    command: Command
+    received_ns: int
+    objection: str | None
+    """Why its run may not command this device."""
+
+
+@record(kw_only=True)
+class Guarded:
+    """State of one device."""
+
+    limits: Limits
+    lease: Lease | None = None
+    busy: Recording | Setting | Restoring | None = None
+    waiting: tuple[Waiting, ...] = ()
+    releasing: tuple[ReleaseControl, ...] = ()
+    """Releases that the restore under way will answer."""
+    outcomes: tuple[Outcome, ...] = ()
+    fences: tuple[tuple[str, int], ...] = ()
+    """Highest fence of each owner, least recent first."""
+    failures: int = 0
+    """Restores that failed in a row."""
+    retry_ns: int = 0
+    closing: bool = False
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing of ours is in force, and nothing is under way."""
+        return self.busy is None and not self.limits.changed and not self.waiting
+
+    def unmoved(self, requested: int | None, now_ns: int) -> bool:
+        """Return True if a `Beat` with this value would change nothing."""
+        if self.busy is not None or self.waiting:
+            return False
+        if self.lease is None:
+            return not self.limits.changed and requested in (None, self.limits.found)
+        confirmed = self.limits.confirmed
+        if confirmed is None or self.lease.over(now_ns):
+            return False
+        return requested is None or close(requested, confirmed)
+
+
+Answer: TypeAlias = tuple[Guarded, tuple[Instruction, ...]]
+
+
+# ---- the machine -------------------------------------------------------------------------------------
 
 
 def begin(
@@ -242,7 +336,7 @@ def _under_way(state: Guarded) -> Iterator[str]:
 def _consider(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> Answer:
     """Carry out a command whose turn it is, or refuse it."""
     command = waiting.command
-    objection = lease_rules.objection(rules, state, waiting, now_ns)
+    objection = _objection(rules, state, waiting, now_ns)
     if objection is None:
         state = replace(state, fences=_raise_fence(state.fences, command))
         if isinstance(command, ReleaseControl) and state.lease is None:  # the run's end was quicker
@@ -411,3 +505,58 @@ def _raise_fence(fences: tuple[tuple[str, int], ...], command: Command) -> tuple
 def _refusal(rules: Rules, command: Command, why: str) -> str:
     what = spell_change(rules.control, command.value if isinstance(command, SetControl) else None)
     return f"{rules.gpu}: could not {what}: {why}."[:2000]
+
+
+# ---- why a command is refused -------------------------------------------------------------------------
+
+
+def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> tuple[Cause, str] | None:
+    """Return why a command whose turn it is must not be carried out, or None."""
+    command, lease = waiting.command, state.lease
+    if state.closing:
+        return "stale", "the collector stops. Send it to the next one"
+    if command.incarnation != rules.incarnation:
+        return "stale", "it was meant for an earlier start of the collector. Greet it again"
+    if command.fence <= dict(state.fences).get(command.owner, -1):
+        return "stale", f"fence {command.fence} came after a later command of {command.owner}"
+    if lease is not None and lease.owner != command.owner:
+        return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
+    if isinstance(command, ReleaseControl):
+        return None
+    if rules.observe:
+        return "observe", "this collector only observes. Start it without --observe"
+    if waiting.objection is not None:
+        return "ownership", waiting.objection
+    if rules.trouble is not None:
+        return "storage", rules.trouble
+    if lease is not None and not _one_run(lease.run, command.run):
+        return "owned", f"run {lease.run} of {lease.owner} holds it. Wait until its lease ends"
+    for beside in rules.beside:
+        ours = beside.owner == command.owner and _one_run(beside.run, command.run)
+        if not ours and not beside.over(now_ns):
+            return "owned", f"run {beside.run} of {beside.owner} holds the GPU. Wait until its lease ends"
+    if (why := _out_of_range(rules, state.limits, command.value)) is not None:
+        return "range", why
+    if now_ns >= waiting.received_ns + command.lease_ms * 1_000_000:
+        return "stale", "its lease ran out before its turn came. Ask for a longer one"
+    return None
+
+
+def _one_run(one: str, other: str) -> bool:
+    """Return True if one owner's leases of these names may follow each other: one run, or a budget's."""
+    return one == other or one.startswith(BUDGET) or other.startswith(BUDGET)
+
+
+def _out_of_range(rules: Rules, limits: Limits, value: int) -> str | None:
+    if rules.control == "power_limit":
+        if rules.least_mw <= value <= limits.found:
+            return None
+        span = f"{spell(rules.control, rules.least_mw)} to {spell(rules.control, limits.found)}"
+        return f"it is not within {span}, the limit that was found. Choose one that is"
+    if not rules.clocks_mhz:
+        return "the GPU names no clock that could be locked. Measure only"
+    if value in rules.clocks_mhz:
+        return None
+    nearest = min(rules.clocks_mhz, key=lambda clock_mhz: abs(clock_mhz - value))
+    count, nearest_words = len(rules.clocks_mhz), spell(rules.control, nearest)
+    return f"it is none of the GPU's {count} clocks. The nearest is {nearest_words}"

@@ -9,7 +9,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from collectors.control import spell, words
-from collectors.controls import lease, lease_messages, lease_state
+from collectors.controls import lease, lease_messages
 from collectors.controls.device_messages import (
     ChangeFailed,
     Crashed,
@@ -59,8 +59,8 @@ _log = logging.getLogger(__name__)
 class Guarding:
     """One control of a device."""
 
-    rules: lease_state.Rules
-    state: lease_state.Guarded
+    rules: lease.Rules
+    state: lease.Guarded
 
 
 @dataclass(slots=True, kw_only=True)
@@ -270,7 +270,7 @@ class Guards:
             )
         self._mail.close()
 
-    def _unsettled(self) -> Iterator[tuple[str, Control, lease_state.Guarded]]:
+    def _unsettled(self) -> Iterator[tuple[str, Control, lease.Guarded]]:
         """Give GPU, control and state where something of ours may be in force, or is under way."""
         for guard in self._guards.values():
             for control, guarding in guard.controls.items():
@@ -348,7 +348,7 @@ class Guards:
     ) -> tuple[lease_messages.Instruction, ...]:
         """Take a control of a new device under guard; return what to do about a record found with it."""
         description, left = guard.description, found.left
-        rules = lease_state.Rules(
+        rules = lease.Rules(
             gpu=description.gpu,
             incarnation=self._incarnation,
             least_mw=description.min_limit_mw or 0,

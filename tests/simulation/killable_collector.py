@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from collectors.controls import lease, lease_messages, lease_state
+from collectors.controls import lease, lease_messages
 from collectors.controls.value_changes import change, put_back
 from collectors.ingest.sessions import Session, from_json, receive
 from collectors.log.sqlite import Log
@@ -73,10 +73,10 @@ class Collector(Process, LeasedControl):
         if self.log.started_over is not None:
             world.logs_lost += 1
         self._sessions = {memory.session: from_json(memory.about) for memory in self.log.sessions()}
-        rules = lease_state.Rules(
+        rules = lease.Rules(
             gpu=world.name_of_gpu, incarnation=self.incarnation, least_mw=world.gpu.model.min_limit_mw
         )
-        LeasedControl.__init__(self, rules, lease_state.Guarded(limits=lease_messages.Limits(0)))
+        LeasedControl.__init__(self, rules, lease.Guarded(limits=lease_messages.Limits(0)))
         self._found = False
         self._notes: list[Note] = []
         self._lost = 0

@@ -5,7 +5,7 @@ Subclasses say what a device, its record and a collector's log do, and what of i
 
 from collections import deque
 
-from collectors.controls.lease import step
+from collectors.controls.lease import Guarded, Rules, step
 from collectors.controls.lease_messages import (
     CallRestore,
     CallSet,
@@ -18,7 +18,6 @@ from collectors.controls.lease_messages import (
     Say,
     WriteRecord,
 )
-from collectors.controls.lease_state import Guarded, Rules
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, Note
 
 

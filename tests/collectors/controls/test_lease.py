@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collectors.controls import lease, lease_messages, lease_state
-from collectors.controls.lease import begin, step
+from collectors.controls import lease, lease_messages
+from collectors.controls.lease import Guarded, Lease, Rules, begin, step
 from collectors.controls.lease_messages import (
     Asked,
     Beat,
@@ -35,7 +35,6 @@ from collectors.controls.lease_messages import (
     Stopping,
     WriteRecord,
 )
-from collectors.controls.lease_state import Guarded, Lease, Rules
 from collectors.controls.value_changes import put_back
 from collectors.device import Description, Sample
 from tests.simulation.leased_control import LeasedControl
@@ -827,7 +826,7 @@ def test_two_controls_of_a_device_never_have_two_owners(acts: list[tuple[bool, i
         limit.now_ms = clock.now_ms = max(limit.now_ms, clock.now_ms)
         leases_now = [side.state.lease for side in (limit, clock)]
         living = {(x.owner, x.run) for x in leases_now if x is not None and not x.over(limit.now_ms * MS)}
-        assert len(living - {(lease_state.DEAD, "")}) <= 1
+        assert len(living - {(lease.DEAD, "")}) <= 1
     for world in (limit, clock):
         world.settle()
         assert world.as_found()
