@@ -10,6 +10,7 @@ end it writes ``load-NAME.json``: by session, the number of events that were ack
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -107,10 +108,10 @@ def send(directory: Path, all_steps: dict[str, Steps], stop: Path) -> None:
     """Send until the file is there, and what waits then."""
     until_s: float | None = None
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    socket = context.socket(zmq.DEALER)
+    channel = context.socket(zmq.DEALER)
     for option, value in ((zmq.LINGER, 0), (zmq.IMMEDIATE, 1), (zmq.RECONNECT_IVL, 50)):
-        socket.setsockopt(option, value)
-    socket.connect(endpoint(Places(directory, directory).publish))
+        channel.setsockopt(option, value)
+    channel.connect(endpoint(Places(directory, directory).publish))
     try:
         while until_s is None or (time.monotonic() < until_s and any(not s.over for s in all_steps.values())):
             now_s = time.monotonic()
@@ -121,10 +122,10 @@ def send(directory: Path, all_steps: dict[str, Steps], stop: Path) -> None:
             for steps in all_steps.values():
                 if until_s is None:
                     steps.tick(monotonic_ns())
-                if (batch := steps.batch(now_s)) is not None and socket.poll(0, zmq.POLLOUT):
-                    socket.send(codec.encode(batch))
-            while (left_s := now_s + BATCH_S - time.monotonic()) > 0 and socket.poll(round(left_s * 1000)):
-                ack = codec.decode(socket.recv_multipart()[-1], Ack)
+                if (batch := steps.batch(now_s)) is not None and channel.poll(0, zmq.POLLOUT):
+                    channel.send(codec.encode(batch))
+            while (left_s := now_s + BATCH_S - time.monotonic()) > 0 and channel.poll(round(left_s * 1000)):
+                ack = codec.decode(channel.recv_multipart()[-1], Ack)
                 all_steps[ack.session].take(ack)
     finally:
         context.destroy(linger=0)
@@ -133,7 +134,9 @@ def send(directory: Path, all_steps: dict[str, Steps], stop: Path) -> None:
 @contextmanager
 def session_load(where: Path, gpus: int, sessions: int, rate: int) -> Iterator[None]:
     """Send the steps of many sessions until the end of the block, and then what waits."""
-    uuids = [spec.uuid(index) for index, spec in enumerate(parse(f"simulated:v100x{gpus}"))]
+    uuids = [
+        spec.uuid(index, socket.gethostname()) for index, spec in enumerate(parse(f"simulated:v100x{gpus}"))
+    ]
     running = []
     for number, count in enumerate(parts_of(sessions)):
         command = [sys.executable, "-m", "benchmarks.load.session_load", str(where), *uuids]

@@ -15,6 +15,7 @@ from zeus_stream.errors import DeviceError, LostError, SettingsError
 from zeus_stream.records import record
 
 GROUP = "zeus_stream.devices"
+UNNAMED = "localhost"
 """Entry points of it are kinds of devices."""
 _log = logging.getLogger(__name__)
 
@@ -44,10 +45,10 @@ def _open_amd(_device: str, _run: Path, _host: str) -> Bus:
     return AmdBus()
 
 
-def _open_simulated(device: str, run: Path, _host: str) -> Bus:
+def _open_simulated(device: str, run: Path, host: str) -> Bus:
     from collectors.devices.simulated import SimulatedBus  # noqa: PLC0415  (see above)
 
-    return SimulatedBus.parse(device, run)
+    return SimulatedBus.parse(device, run, None if host == UNNAMED else host)
 
 
 def _open_cpu(_device: str, _run: Path, host: str) -> Bus:
@@ -108,13 +109,13 @@ class HostBus:
         self._cpus.close()
 
 
-def open_bus(device: str, run: Path, *, cpu: str = "off", host: str = "localhost") -> Bus:
+def open_bus(device: str, run: Path, *, cpu: str = "off", host: str = UNNAMED) -> Bus:
     """Return the bus of the settings ``device`` and ``cpu``. Raises SettingsError.
 
     Args:
         device: name of a kind, and what the kind takes behind a colon.
         run: where simulated GPUs live.
-        host: names the CPUs, which have no UUID of their own.
+        host: names what has no UUID of its own: CPUs and simulated GPUs. UNNAMED: it is not known here.
     """
     if cpu not in ("auto", "on", "off"):
         raise SettingsError(f"cpu {cpu!r}: could not be understood. Choose auto, on or off.")

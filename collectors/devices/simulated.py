@@ -6,6 +6,7 @@
 
 import hashlib
 import os
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,13 @@ from zeus_stream.errors import (
 )
 from zeus_stream.paths import places
 from zeus_stream.protocol.fields import UNLOCKED, Control
-from zeus_stream.simulated_gpu.shared_memory import Board, LimitChange, Load
+from zeus_stream.simulated_gpu.shared_memory import (
+    Board,
+    LimitChange,
+    Load,
+    host_of_boards,
+    name_host_of_boards,
+)
 
 CLOCK_STEP_MHZ = 15
 """Between two graphics clocks that can be locked."""
@@ -128,15 +135,16 @@ class SimulatedDevice:
         now: Callable[[], int] = monotonic_ns,
         sleep: Callable[[float], None] = time.sleep,
         opened_ns: int | None = None,
+        host: str = "",
     ) -> None:
-        """``sleep`` takes seconds; faults count from ``opened_ns`` (now, if None)."""
-        self.gpu = spec.uuid(index)
+        """``sleep`` takes seconds; faults count from ``opened_ns`` (now, if None); ``host`` has the GPU."""
+        self.gpu = spec.uuid(index, host)
         self._spec, self._index, self._surroundings = spec, index, surroundings
         self._now, self._sleep = now, sleep
         self._opened_ns = now() if opened_ns is None else opened_ns
         self._resets = [fault for fault in spec.faults if fault.kind == "reset"]
         first, *later = surroundings.limits()
-        seed = int.from_bytes(hashlib.sha256(self.gpu.encode()).digest()[:8])
+        seed = int.from_bytes(hashlib.sha256(spec.uuid(index, "").encode()).digest()[:8])
         self._draw = Draw(spec.model, spec.noise, seed, first)
         for change in later:
             self._draw.learn_limit(change)
@@ -342,29 +350,39 @@ class SimulatedBus:
         surroundings: Callable[[str, Spec], Surroundings],
         now: Callable[[], int] = monotonic_ns,
         sleep: Callable[[float], None] = time.sleep,
+        host: str = "",
     ) -> None:
-        """``surroundings`` makes those of a GPU (UUID) when it is opened."""
+        """``surroundings`` makes those of a GPU (UUID) when it is opened. ``host`` has the GPUs."""
         self._specs, self._surroundings, self._now, self._sleep = tuple(specs), surroundings, now, sleep
+        self._host = host
         self._opened_ns = now()
         self._devices: dict[int, SimulatedDevice] = {}
 
     @classmethod
-    def parse(cls, text: str, directory: Path | None = None) -> "SimulatedBus":
-        """Return the bus that ``text`` describes, its boards in a runtime directory (None: this user's).
+    def parse(cls, text: str, directory: Path | None = None, host: str | None = None) -> "SimulatedBus":
+        """Return the bus that ``text`` describes.
+
+        Args:
+            text: names the models and their options.
+            directory: runtime directory with the boards. None: that of this user.
+            host: has the GPUs. None: the host whose boards are there, else this one.
 
         Raises:
             SettingsError: the text is wrong; it says what may be written instead.
         """
-        folder = directory or places(os.environ).run
-
-        specs = parse(text)
-        places_of = {spec.uuid(index): index for index, spec in enumerate(specs)}
+        folder, specs = directory or places(os.environ).run, parse(text)
+        known = host_of_boards(folder)
+        named = host or known or socket.gethostname()
+        places_of = {spec.uuid(index, named): index for index, spec in enumerate(specs)}
 
         def board(gpu: str, spec: Spec) -> Board:
             limit_mw, now_ns = spec.model.default_limit_mw, monotonic_ns()
-            return Board(folder, gpu, spec.key, limit_mw, now_ns, spec.slower, places_of[gpu])
+            made = Board(folder, gpu, spec.key, limit_mw, now_ns, spec.slower, places_of[gpu])
+            if named != known:
+                name_host_of_boards(folder, named)
+            return made
 
-        return cls(specs, board)
+        return cls(specs, board, host=named)
 
     def discover(self) -> tuple[SimulatedDevice, ...]:
         """Return the GPUs that are not lost; each stays the same object until it is closed."""
@@ -373,10 +391,11 @@ class SimulatedBus:
                 self._devices[index] = SimulatedDevice(
                     spec,
                     index,
-                    self._surroundings(spec.uuid(index), spec),
+                    self._surroundings(spec.uuid(index, self._host), spec),
                     self._now,
                     self._sleep,
                     self._opened_ns,
+                    self._host,
                 )
         return tuple(device for _, device in sorted(self._devices.items()) if not device.lost)
 

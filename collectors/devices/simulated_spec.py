@@ -84,9 +84,9 @@ class Spec:
     power_only: bool = False
     faults: tuple[Fault, ...] = ()
 
-    def uuid(self, index: int) -> str:
-        """Return the UUID of such a GPU at a place: the same for the same model, seed and place."""
-        digest = hashlib.sha256(f"{self.key} {self.seed} {index}".encode()).digest()
+    def uuid(self, index: int, host: str) -> str:
+        """Return the UUID of such a GPU: the same for the same model, seed, host and place on it."""
+        digest = hashlib.sha256(f"{self.key} {self.seed} {index} {host}".encode()).digest()
         return f"GPU-{uuid.UUID(bytes=digest[:16])}"
 
 

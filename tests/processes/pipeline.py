@@ -4,6 +4,7 @@ archived in the end is compared with what the publishers know to have been logge
 
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -117,7 +118,9 @@ class Setup:
         self.directory = directory
         self._where = places({"ZEUS_STREAM_DIR": str(directory)})
         self._device = f"simulated:v100x{gpus}"
-        self._gpus = [spec.uuid(index) for index, spec in enumerate(parse(self._device))]
+        self._gpus = [
+            spec.uuid(index, socket.gethostname()) for index, spec in enumerate(parse(self._device))
+        ]
         self._analyze, self._collect = analyze, collect
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._runs = 0

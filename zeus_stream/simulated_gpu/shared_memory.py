@@ -275,6 +275,23 @@ def _unusable(path: Path, wrong: OSError) -> StorageError:
     )
 
 
+def host_of_boards(directory: Path) -> str | None:
+    """Return the host whose boards are in a runtime directory; None: it is not named yet."""
+    try:
+        return (directory / "simulated" / "host").read_text(encoding="utf-8") or None
+    except OSError:
+        return None
+
+
+def name_host_of_boards(directory: Path, host: str) -> None:
+    """Keep the host whose boards are in a runtime directory. Raises StorageError."""
+    path = directory / "simulated" / "host"
+    try:
+        path.write_text(host, encoding="utf-8")
+    except OSError as wrong:
+        raise _unusable(path, wrong) from wrong
+
+
 def identity(state: Region) -> bytes:
     """Return "model boot slower index layout", or nothing for a board that was never set up."""
     found = state.get(IDENTITY, 0)

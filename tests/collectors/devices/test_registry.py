@@ -1,4 +1,5 @@
 import logging
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,15 @@ def test_settings_name_the_bus(tmp_path: Path, device: str, cpu: str, kind: type
 def test_a_setting_that_names_none_says_what_does(tmp_path: Path, device: str, cpu: str) -> None:
     with pytest.raises(SettingsError, match="Choose"):
         open_bus(device, tmp_path, cpu=cpu)
+
+
+def test_equal_simulated_gpus_of_two_hosts_are_two_and_who_restores_them_finds_those_of_the_host(
+    tmp_path: Path,
+) -> None:
+    found = {}
+    for host in ("north", "south"):
+        with closing(open_bus(ONE, tmp_path / host, host=host)) as bus:
+            found[host] = [gpu.gpu for gpu in bus.discover()]
+        with closing(open_bus(ONE, tmp_path / host)) as guard:
+            assert [gpu.gpu for gpu in guard.discover()] == found[host]
+    assert found["north"] != found["south"]

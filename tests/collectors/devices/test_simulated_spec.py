@@ -82,7 +82,10 @@ def test_a_wrong_text_is_told_what_is_wrong_with_it_and_how_to_write_it(text: st
     assert "Write it like simulated:v100x4" in str(caught.value)
 
 
-def test_uuids_are_the_same_next_time_and_different_by_model_seed_and_place() -> None:
+def test_uuids_are_the_same_next_time_and_different_by_model_seed_place_and_host() -> None:
     v100, a40, other = parse("simulated:v100+a40+v100,seed=1")
-    assert v100.uuid(0) == parse("simulated:v100")[0].uuid(0)
-    assert len({v100.uuid(0), v100.uuid(1), a40.uuid(0), other.uuid(0)}) == 4
+    assert v100.uuid(0, "a") == parse("simulated:v100")[0].uuid(0, "a")
+    assert (
+        len({v100.uuid(0, "a"), v100.uuid(1, "a"), a40.uuid(0, "a"), other.uuid(0, "a"), v100.uuid(0, "b")})
+        == 5
+    )

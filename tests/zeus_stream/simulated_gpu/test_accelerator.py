@@ -129,7 +129,7 @@ def test_an_unknown_workload_or_gpu_is_refused_by_name_and_leaves_nothing_taken(
 def test_gpus_are_named_by_their_place_and_ranks_of_a_launcher_take_one_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bus = SimulatedBus.parse("simulated:v100x3,seed=5+a40", tmp_path)
+    bus = SimulatedBus.parse("simulated:v100x3,seed=5+a40", tmp_path, "north")
     uuids = [gpu.gpu for gpu in bus.discover()]
     assert uuids != sorted(uuids), "else the order shows nothing"
     monkeypatch.delenv("LOCAL_RANK", raising=False)
