@@ -42,7 +42,9 @@ types: install
 
 test: install    ## everything a change needs
 	$(MAKE) --no-print-directory --jobs 2 lint bytecode
+	rm -f .pytest_cache/*/v/zeus-stream/skipped
 	$(MAKE) --no-print-directory --jobs 3 types test-main test-scale
+	@$(BIN)/python -m tests.skipped main scale
 
 bytecode: install # else each worker compiles all tests, at the same time
 	$(BIN)/python -m pytest --collect-only --quiet >/dev/null
@@ -127,7 +129,7 @@ fuzz: install    ## new examples for every property; then the decoders with athe
 
 lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra services --extra demo --extra otel --extra pipeline \
-		--extra png --extra scale --group dev \
+		--extra png --group dev \
 		--python-version 3.11 pyproject.toml -o requirements.lock
 	uv pip compile --quiet --universal --no-deps --generate-hashes --no-annotate --no-header --python-version 3.11 requirements-scale.in -o requirements-scale.lock
 

@@ -202,8 +202,8 @@ def _load(connection: Connection, name: str) -> None:
         connection.execute(f"LOAD {name}" if file is None else f"LOAD '{_quoted(str(file))}'")
     except duckdb.Error as wrong:
         raise StorageError(
-            f"lake: could not load DuckDB's extension {name}: {first_line(str(wrong))}. Install the wheel"
-            f" duckdb-extension-{name.replace('_', '-')} of version {duckdb.__version__}."
+            f"lake: could not load DuckDB's extension {name}: {first_line(str(wrong))}. Run `pip install"
+            f" 'zeus-stream[scale]'`: it replaces DuckDB {duckdb.__version__} by one that has its extensions."
         ) from wrong
 
 

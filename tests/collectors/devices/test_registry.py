@@ -72,7 +72,7 @@ def test_equal_simulated_gpus_of_two_hosts_are_two_and_who_restores_them_finds_t
     found = {}
     for host in ("north", "south"):
         with closing(open_bus(ONE, tmp_path / host, host=host)) as bus:
-            found[host] = [gpu.gpu for gpu in bus.discover()]
+            found[host] = [gpu.describe().gpu for gpu in bus.discover()]
         with closing(open_bus(ONE, tmp_path / host)) as guard:
-            assert [gpu.gpu for gpu in guard.discover()] == found[host]
+            assert [gpu.describe().gpu for gpu in guard.discover()] == found[host]
     assert found["north"] != found["south"]
