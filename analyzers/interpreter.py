@@ -11,6 +11,8 @@ from collections.abc import Container, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 from analyzers.batch_size import job_events
 from analyzers.batch_size.history import Known
 from analyzers.batch_size.policy import Policy
@@ -43,13 +45,11 @@ from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.records import record
 
 __all__ = ("OWN", "Asked", "Calibrated", "Forgotten", "Interpreter", "JobForgotten", "LinkSeen", "Logged")
 
 
-@record
-class Logged:
+class Logged(Struct, frozen=True):
     """The next frame of a log."""
 
     frame: Frame
@@ -58,37 +58,32 @@ class Logged:
     """Frames wait: leave out what can be left out, the fit of the energy of single steps."""
 
 
-@record
-class Asked:
+class Asked(Struct, frozen=True):
     """A question of a script on a host. It is answered now, or once it can be, or after a timeout."""
 
     host: str
     ask: Ask | AskTry
 
 
-@record
-class JobForgotten:
+class JobForgotten(Struct, frozen=True):
     """A job begins again: its tries count no more."""
 
     job: str
 
 
-@record
-class Calibrated:
+class Calibrated(Struct, frozen=True):
     """From now on, these gains of GPUs (UUIDs) are taken out of their energies."""
 
     gains: Mapping[str, Gain]
 
 
-@record
-class Forgotten:
+class Forgotten(Struct, frozen=True):
     """From now on, no run starts from profiles of these jobs that were measured until then (UTC, ns)."""
 
     wall_ns: Mapping[str, int]
 
 
-@record
-class LinkSeen:
+class LinkSeen(Struct, frozen=True):
     """The state of the link to the collector of a host."""
 
     host: str

@@ -8,6 +8,7 @@ from typing import TypeAlias, cast, get_args
 import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
+from msgspec import Struct
 
 from analyzers.archive.sandbox import bounded_queries
 from analyzers.archive.sandbox.bounded_queries import CANCELLED
@@ -29,7 +30,6 @@ from zeus_stream.protocol.queries import (
     Status,
 )
 from zeus_stream.protocol.snapshots import AskNow
-from zeus_stream.records import record
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
 from zeus_stream.transport.channel import Connected
@@ -47,8 +47,7 @@ MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused. So many more may be of users who have none."""
 
 
-@record
-class Open:
+class Open(Struct, frozen=True):
     """A query that is not answered yet."""
 
     asker: Asker

@@ -10,11 +10,11 @@ only choose among the limits that were measured; what others would have cost sta
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct, field
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.opening import Reader
@@ -31,7 +31,6 @@ from analyzers.power_limit.trials import added_up
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
 from zeus_stream.errors import RefusedError, SettingsError
 from zeus_stream.protocol.frames import Body, Frame
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 SAME = 1e-9
@@ -42,8 +41,7 @@ Watch = Callable[[Iterable[tuple[Frame, Body]]], Iterable[tuple[Frame, Body]]]
 """Passes frames through, to show progress."""
 
 
-@dataclass(slots=True)
-class Replayed:
+class Replayed(Struct):
     """The rows derived from the frames, the last one of each key."""
 
     frames: int = 0
@@ -68,8 +66,7 @@ class Replayed:
         )
 
 
-@record
-class Difference:
+class Difference(Struct, frozen=True):
     """Where a decision is not what it was; None in place of a decision that is not there."""
 
     run: str
@@ -80,8 +77,7 @@ class Difference:
     replayed: Any
 
 
-@record(kw_only=True)
-class OtherChoice:
+class OtherChoice(Struct, frozen=True, kw_only=True):
     """One round of profiling: the limit that was decided on, and the one that another selector chooses."""
 
     run: str
@@ -96,8 +92,7 @@ class OtherChoice:
     reason: str
 
 
-@record
-class Replay:
+class Replay(Struct, frozen=True):
     """The result of a replay."""
 
     frames: int
@@ -162,10 +157,10 @@ def differences(stored: Iterable[DecisionRow], replayed: Iterable[DecisionRow]) 
         if one is None or other is None:
             found.append(Difference(*key, "decision", one and one.reason, other and other.reason))
             continue
-        for column in fields(DecisionRow):
-            was, now = getattr(one, column.name), getattr(other, column.name)
+        for name in DecisionRow.__struct_fields__:
+            was, now = getattr(one, name), getattr(other, name)
             if not _same(was, now):
-                found.append(Difference(*key, column.name, was, now))
+                found.append(Difference(*key, name, was, now))
     return tuple(found)
 
 
@@ -381,7 +376,7 @@ def _text(plan: RunSettings) -> str:
 
 
 def _stored(reader: Reader) -> list[DecisionRow]:
-    columns = ", ".join(column.name for column in fields(DecisionRow))
+    columns = ", ".join(DecisionRow.__struct_fields__)
     return [DecisionRow(**row) for row in _rows(reader, f"SELECT {columns} FROM decisions")]  # noqa: S608  (our own names)
 
 

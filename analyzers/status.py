@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from msgspec import Struct
+
 from analyzers.dispatch.collector_link import Link
 from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import AGREES
 from zeus_stream.protocol.frames import Frame
-from zeus_stream.records import record
 
 Rows = list[tuple[str, str, str]]
 FORGOTTEN_SHOWN = 20
@@ -16,8 +17,7 @@ FORGOTTEN_SHOWN = 20
 MAX_SECTION = 2_000
 
 
-@record
-class Insight:
+class Insight(Struct, frozen=True):
     """The interpreter's knowledge of GPUs and jobs, a short time ago."""
 
     cross_checks: Mapping[str, float]

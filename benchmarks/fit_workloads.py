@@ -19,16 +19,16 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 from scipy.optimize import least_squares  # type: ignore[import-untyped]  # scipy ships no types
 
 from analyzers.simulation.traces import PUBLISHED
-from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import Workload
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,8 +121,7 @@ OPTIMA: dict[str, tuple[float, ...]] = {
 (llama, stable diffusion, ViT, Whisper): mertside/ai-inference-energy (MIT)."""
 
 
-@record
-class Table:
+class Table(Struct, frozen=True):
     """One workload as measured; all of shape (limits,), limits rising."""
 
     network: str
@@ -182,7 +181,7 @@ def fit(measured: Table, top_limit_mw: int) -> Workload:
 
 def workload(top_limit_mw: int, parameters: Sequence[float]) -> Workload:
     """Return the curve of these parameters, in the order of the fields."""
-    names = [field.name for field in fields(Workload)][1:]
+    names = Workload.__struct_fields__[1:]
     return Workload(top_limit_mw=top_limit_mw, **dict(zip(names, parameters, strict=True)))
 
 

@@ -4,10 +4,11 @@ The same requests may come over other doors, such as a broker. A reply goes back
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Protocol, TypeAlias, cast, get_args
 
 import anyio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Guards
@@ -33,7 +34,6 @@ from zeus_stream.protocol.notes import ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
 from zeus_stream.protocol.snapshots import AskNow
-from zeus_stream.records import record
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
 from zeus_stream.transport.keys import Role
@@ -60,8 +60,7 @@ class Door(Protocol):
         """Return why a sender may not do what needs a role, or None."""
 
 
-@record
-class SocketDoor:
+class SocketDoor(Struct, frozen=True):
     """The control socket of this host, and its TCP port for those who have a key."""
 
     channel: sockets.Channel
@@ -77,8 +76,7 @@ class SocketDoor:
         return self.gate.objection(message, role)
 
 
-@record
-class Way:
+class Way(Struct, frozen=True):
     """The way back to the sender of a request."""
 
     door: Door

@@ -8,14 +8,14 @@ and a value it does not have is `None` in a `Sample`, never 0.
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from collectors.control import spell_change
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.fields import Control
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class Description:
+class Description(Struct, frozen=True, kw_only=True):
     """The identity and abilities of a device. Read once, when it is opened or comes back."""
 
     gpu: str

@@ -5,10 +5,10 @@ the end of its process.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from collectors import processes
 from collectors.controls.supervisor import Guards

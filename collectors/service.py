@@ -21,6 +21,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 import anyio
+from msgspec import Struct
 
 from collectors.beats import Beats
 from collectors.control_server import ControlServer, SocketDoor, Way
@@ -48,7 +49,6 @@ from zeus_stream.package_version import VERSION
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
 from zeus_stream.protocol.snapshots import Snapshot
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
@@ -108,8 +108,7 @@ def host_name(settings: Settings) -> str:
     return (settings.host or socket.gethostname())[:100]
 
 
-@record
-class Doors:
+class Doors(Struct, frozen=True):
     """The sockets that others come to."""
 
     publish: sockets.Channel

@@ -8,13 +8,12 @@ says what something cost.
 from pathlib import Path
 from time import monotonic_ns, thread_time_ns, time_ns
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 __all__ = ["Anchor", "anchor", "boot_id", "monotonic_ns", "thread_time_ns", "to_next_s"]
 
 
-@record
-class Anchor:
+class Anchor(Struct, frozen=True):
     """One instant on both clocks: ``wall_ns`` (ns since 1970, UTC) was read at ``monotonic_ns``."""
 
     monotonic_ns: int

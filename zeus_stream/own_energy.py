@@ -1,11 +1,11 @@
 """The energy of one of our services, estimated by its processor time. Pure."""
 
+from msgspec import Struct
+
 from zeus_stream.protocol.notes import OwnUse
-from zeus_stream.records import record
 
 
-@record
-class OwnEnergy:
+class OwnEnergy(Struct, frozen=True):
     """Estimates of the energy of a service itself, J."""
 
     low_j: float

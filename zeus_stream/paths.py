@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from msgspec import Struct
+
 from zeus_stream.errors import RefusedError, SettingsError, StorageError
-from zeus_stream.records import record
 
 MAX_IPC_BYTES = 107
 """Longest path of a Unix socket."""
@@ -24,8 +25,7 @@ PRIVATE_UMASK = 0o077
 """Files are for their user alone."""
 
 
-@record
-class Places:
+class Places(Struct, frozen=True):
     """The paths of one setup."""
 
     run: Path

@@ -7,12 +7,14 @@ and the key ``profile_steps``.
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import field, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from zeus_stream.errors import SettingsError
-from zeus_stream.records import record
 
 FILE = "zeus-stream.toml"
 _YES = {"1", "true", "yes", "on"}
@@ -35,194 +37,295 @@ SECTIONS: Mapping[Section, str] = {
 """Headings under which ``--help`` and the reference list the settings, in this order."""
 
 
-def _setting(
-    default: Any,
-    text: str,
-    section: Section = "common",
-    *,
-    least: float | None = None,
-    most: float | None = None,
-) -> Any:
-    about = {"help": text, "section": section, "least": least, "most": most}
-    return field(default=default, metadata=about)
+class SettingHelp(Struct, frozen=True):
+    """The help text of a setting, its section, and its range."""
+
+    text: str
+    section: Section = "common"
+    least: float | None = None
+    most: float | None = None
 
 
-@record(kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """Every setting. The help texts are those of the command line and of the reference."""
 
-    dir: Path | None = _setting(
-        None, "Directory for sockets, log, archive and state.  [a directory of the user]"
-    )
-    group: str | None = _setting(
-        None, "Group of users that may also send commands and follow the feed.", "hosts"
-    )
-    host: str | None = _setting(
-        None, "Name of this host in the log and the archive.  [the host name]", "hosts"
-    )
-    listen: str | None = _setting(
-        None, "HOST:PORT for other hosts that have a key. The next two ports are used too.", "hosts"
-    )
-    device: str = _setting(
-        "nvml", "Devices to sample: nvml, amd, cpu, or simulated:MODELxCOUNT, such as simulated:v100x4."
-    )
-    cpu: str = _setting("auto", "Measure CPUs and DRAM beside the GPUs: auto (if they can be read), on, off.")
-    observe: bool = _setting(
-        default=False, text="Only measure. Refuse every change of a power limit or a clock."
-    )
-    poll_ms: float = _setting(
-        0.0,
-        "Time between two reads of an energy counter, ms. 0: a fifth of its refresh period.",
-        "expert",
-        least=0,
-        most=1000,
-    )
-    heartbeat_ms: int = _setting(
-        500, "Longest time between two stored readings, ms.", "expert", least=10, most=60_000
-    )
-    log_mb: int = _setting(
-        256,
-        "Size of the collector's log, MB. The oldest frames are deleted first.",
-        "resources",
-        least=1,
-        most=1_000_000,
-    )
-    log_hours: float = _setting(
-        24.0, "Age at which frames of the log are deleted, hours.", "resources", least=0.01, most=10_000
-    )
-    nice: int = _setting(
-        0,
-        "Niceness of a service: below 0 it gets the processor before data loaders do. That takes root or"
-        " CAP_SYS_NICE.",
-        "resources",
-        least=-20,
-        most=19,
-    )
-    trust_uid: tuple[int, ...] = _setting(
-        (), "User ids whose runs may command GPUs without a check of their processes.", "expert"
-    )
-    broker: str | None = _setting(
-        None, "NATS servers that take the log of each host, such as nats://b1:4222,nats://b2:4222.  [none]",
-        "hosts",
-    )  # fmt: skip
-    site: str = _setting("site", "Name of the site at the broker. Two sites need two names.", "hosts")
-    broker_credentials: str | None = _setting(
-        None, "File with the credential of this process at the broker.  [none]", "hosts"
-    )
-    shards: int = _setting(
-        0, "Analyzers of a site share its jobs, in so many parts. 0: one analyzer decides on all jobs.",
-        "hosts", least=0, most=1024,
-    )  # fmt: skip
-    lease_database: str | None = _setting(
-        None, "PostgreSQL that says which analyzer decides on which part, such as 'host=db dbname=zeus'.",
-        "hosts",
-    )  # fmt: skip
-    broker_replicas: int = _setting(
-        1, "Copies that the broker keeps of each message.", "hosts", least=1, most=5
-    )
-    follow: tuple[str, ...] = _setting(
-        (), "Collectors to follow: directories and HOST:PORT, or broker for every host at the broker."
-        "  [the collector of this host]", "hosts",
-    )  # fmt: skip
-    analyzer: str | None = _setting(
-        None, "HOST:PORT of the analyzer to ask.  [the analyzer of this host]", "hosts"
-    )
-    archive: Path | None = _setting(None, "The DuckDB file.  [energy.duckdb in the state directory]")
-    select: str = _setting(
-        "cost:0.5",
-        "What to optimize: energy, time, cost:ETA, edp:N, slowdown:FACTOR, MODULE:FUNCTION, none;"
-        " script: as each script asks, else none.",
-    )
-    policy: str = _setting(
-        "adaptive", "Policy for the batch size of recurring jobs: adaptive, reference, default.", "search"
-    )
-    search: str = _setting(
-        "adaptive", "adaptive: measure few power limits. exhaustive: measure every one.", "search"
-    )
-    profile_only: bool = _setting(
-        default=False,
-        text="Measure every power limit, return to the one found, and report what the best would save.",
-        section="search",
-    )
-    per_gpu: bool = _setting(
-        default=False, text="Lower the limit of single GPUs that wait for a slower GPU of the job.",
-        section="search",
-    )  # fmt: skip
-    control: str = _setting(
-        "power_limit",
-        "What is set: power_limit, graphics_clock, both. A pipeline gets a clock for each instruction.",
-        "search",
-    )
-    slowdown: float = _setting(
-        1.0, "Duration of a pipeline's iterations to plan for, relative to the highest clocks.", "search",
-        least=1, most=10,
-    )  # fmt: skip
-    pipeline_iterations: int = _setting(
-        30, "Iterations of a pipeline measured at each clock.", "search", least=2, most=150
-    )
-    switching_ms: float = _setting(
-        10.0, "Time that a change of a clock takes, ms.", "expert", least=0, most=10_000
-    )
-    stride_w: float = _setting(25.0, "Distance between two power limits, W.", "search", least=1, most=1000)
-    wait_steps: int = _setting(
-        1, "Steps before the first power limit is measured.", "search", least=0, most=100_000
-    )
-    warmup_steps: int = _setting(
-        10, "Exhaustive search: steps after a change of limit that do not count.", "search",
-        least=0, most=100_000,
-    )  # fmt: skip
-    profile_steps: int = _setting(
-        40, "Exhaustive search and later checks: least number of steps at each limit.", "search",
-        least=1, most=100_000,
-    )  # fmt: skip
-    settle_ms: int = _setting(
-        300, "Exhaustive search: time after a change of limit that does not count, ms.", "search",
-        least=0, most=60_000,
-    )  # fmt: skip
-    refreshes: int = _setting(
-        10, "Least number of counter refreshes measured at each limit.", "search", least=0, most=10_000
-    )
-    profiling_share: float = _setting(
-        0.05, "Largest share of a run's steps for searches after the first.", "search", least=0, most=1
-    )
-    lease_ms: int = _setting(
-        1500, "The limit found returns when the analyzer is silent for this long, ms.", "expert",
-        least=200, most=60_000,
-    )  # fmt: skip
-    window_timeout_ms: int = _setting(
-        5000, "Longest wait for the readings of a window, ms.", "expert", least=10, most=3_600_000
-    )
-    pue: float = _setting(
-        0.0, "Power usage effectiveness of the site, for costs: total power over that of GPUs. 0: not known.",
-        least=0, most=10,
-    )  # fmt: skip
-    budget_groups: Groups = _setting((), "Named groups of GPUs for power budgets.")
-    shared_jobs: tuple[str, ...] = _setting(
-        (), "Jobs that recur and are shared by all users. Any other belongs to the user who named it first."
-    )
-    query_rows: int = _setting(
-        1_000_000, "Largest number of rows of an answer.", "resources", least=1, most=10_000_000
-    )
-    query_seconds: float = _setting(
-        30.0, "Longest time for a query, s.", "resources", least=0.01, most=86_400
-    )
-    keep_readings_days: float = _setting(
-        7.0, "Age at which readings are removed from the archive, days. 0: never.", "resources",
-        least=0, most=100_000,
-    )  # fmt: skip
-    keep_seconds_days: float = _setting(
-        14.0, "Age at which energy by second is removed, days. 0: never.", "resources", least=0, most=100_000
-    )
-    keep_steps_days: float = _setting(
-        90.0, "Age at which the steps of a run and their events are removed, days. 0: never.", "resources",
-        least=0, most=100_000,
-    )  # fmt: skip
-    keep_minutes_days: float = _setting(
-        400.0, "Age at which energy by minute is removed, days. 0: never.", "resources", least=0, most=100_000
-    )
-    memory_mb: int = _setting(
-        256, "Memory of DuckDB, MB. The analyzer itself needs more.", "resources", least=64, most=10_000_000
-    )
+    dir: Annotated[
+        Path | None, SettingHelp("Directory for sockets, log, archive and state.  [a directory of the user]")
+    ] = None
+    group: Annotated[
+        str | None, SettingHelp("Group of users that may also send commands and follow the feed.", "hosts")
+    ] = None
+    host: Annotated[
+        str | None, SettingHelp("Name of this host in the log and the archive.  [the host name]", "hosts")
+    ] = None
+    listen: Annotated[
+        str | None,
+        SettingHelp("HOST:PORT for other hosts that have a key. The next two ports are used too.", "hosts"),
+    ] = None
+    device: Annotated[
+        str,
+        SettingHelp("Devices to sample: nvml, amd, cpu, or simulated:MODELxCOUNT, such as simulated:v100x4."),
+    ] = "nvml"
+    cpu: Annotated[
+        str, SettingHelp("Measure CPUs and DRAM beside the GPUs: auto (if they can be read), on, off.")
+    ] = "auto"
+    observe: Annotated[
+        bool, SettingHelp("Only measure. Refuse every change of a power limit or a clock.")
+    ] = False
+    poll_ms: Annotated[
+        float,
+        SettingHelp(
+            "Time between two reads of an energy counter, ms. 0: a fifth of its refresh period.",
+            "expert",
+            least=0,
+            most=1000,
+        ),
+    ] = 0.0
+    heartbeat_ms: Annotated[
+        int, SettingHelp("Longest time between two stored readings, ms.", "expert", least=10, most=60_000)
+    ] = 500
+    log_mb: Annotated[
+        int,
+        SettingHelp(
+            "Size of the collector's log, MB. The oldest frames are deleted first.",
+            "resources",
+            least=1,
+            most=1_000_000,
+        ),
+    ] = 256
+    log_hours: Annotated[
+        float,
+        SettingHelp(
+            "Age at which frames of the log are deleted, hours.", "resources", least=0.01, most=10_000
+        ),
+    ] = 24.0
+    nice: Annotated[
+        int,
+        SettingHelp(
+            "Niceness of a service: below 0 it gets the processor before data loaders do. That takes root or"
+            " CAP_SYS_NICE.",
+            "resources",
+            least=-20,
+            most=19,
+        ),
+    ] = 0
+    trust_uid: Annotated[
+        tuple[int, ...],
+        SettingHelp("User ids whose runs may command GPUs without a check of their processes.", "expert"),
+    ] = ()
+    broker: Annotated[
+        str | None,
+        SettingHelp(
+            "NATS servers that take the log of each host, such as nats://b1:4222,nats://b2:4222.  [none]",
+            "hosts",
+        ),
+    ] = None
+    site: Annotated[
+        str, SettingHelp("Name of the site at the broker. Two sites need two names.", "hosts")
+    ] = "site"
+    broker_credentials: Annotated[
+        str | None, SettingHelp("File with the credential of this process at the broker.  [none]", "hosts")
+    ] = None
+    shards: Annotated[
+        int,
+        SettingHelp(
+            "Analyzers of a site share its jobs, in so many parts. 0: one analyzer decides on all jobs.",
+            "hosts",
+            least=0,
+            most=1024,
+        ),
+    ] = 0
+    lease_database: Annotated[
+        str | None,
+        SettingHelp(
+            "PostgreSQL that says which analyzer decides on which part, such as 'host=db dbname=zeus'.",
+            "hosts",
+        ),
+    ] = None
+    broker_replicas: Annotated[
+        int, SettingHelp("Copies that the broker keeps of each message.", "hosts", least=1, most=5)
+    ] = 1
+    follow: Annotated[
+        tuple[str, ...],
+        SettingHelp(
+            "Collectors to follow: directories and HOST:PORT, or broker for every host at the broker."
+            "  [the collector of this host]",
+            "hosts",
+        ),
+    ] = ()
+    analyzer: Annotated[
+        str | None, SettingHelp("HOST:PORT of the analyzer to ask.  [the analyzer of this host]", "hosts")
+    ] = None
+    archive: Annotated[
+        Path | None, SettingHelp("The DuckDB file.  [energy.duckdb in the state directory]")
+    ] = None
+    select: Annotated[
+        str,
+        SettingHelp(
+            "What to optimize: energy, time, cost:ETA, edp:N, slowdown:FACTOR, MODULE:FUNCTION, none;"
+            " script: as each script asks, else none."
+        ),
+    ] = "cost:0.5"
+    policy: Annotated[
+        str,
+        SettingHelp("Policy for the batch size of recurring jobs: adaptive, reference, default.", "search"),
+    ] = "adaptive"
+    search: Annotated[
+        str, SettingHelp("adaptive: measure few power limits. exhaustive: measure every one.", "search")
+    ] = "adaptive"
+    profile_only: Annotated[
+        bool,
+        SettingHelp(
+            "Measure every power limit, return to the one found, and report what the best would save.",
+            "search",
+        ),
+    ] = False
+    per_gpu: Annotated[
+        bool, SettingHelp("Lower the limit of single GPUs that wait for a slower GPU of the job.", "search")
+    ] = False
+    control: Annotated[
+        str,
+        SettingHelp(
+            "What is set: power_limit, graphics_clock, both. A pipeline gets a clock for each instruction.",
+            "search",
+        ),
+    ] = "power_limit"
+    slowdown: Annotated[
+        float,
+        SettingHelp(
+            "Duration of a pipeline's iterations to plan for, relative to the highest clocks.",
+            "search",
+            least=1,
+            most=10,
+        ),
+    ] = 1.0
+    pipeline_iterations: Annotated[
+        int, SettingHelp("Iterations of a pipeline measured at each clock.", "search", least=2, most=150)
+    ] = 30
+    switching_ms: Annotated[
+        float, SettingHelp("Time that a change of a clock takes, ms.", "expert", least=0, most=10_000)
+    ] = 10.0
+    stride_w: Annotated[
+        float, SettingHelp("Distance between two power limits, W.", "search", least=1, most=1000)
+    ] = 25.0
+    wait_steps: Annotated[
+        int, SettingHelp("Steps before the first power limit is measured.", "search", least=0, most=100_000)
+    ] = 1
+    warmup_steps: Annotated[
+        int,
+        SettingHelp(
+            "Exhaustive search: steps after a change of limit that do not count.",
+            "search",
+            least=0,
+            most=100_000,
+        ),
+    ] = 10
+    profile_steps: Annotated[
+        int,
+        SettingHelp(
+            "Exhaustive search and later checks: least number of steps at each limit.",
+            "search",
+            least=1,
+            most=100_000,
+        ),
+    ] = 40
+    settle_ms: Annotated[
+        int,
+        SettingHelp(
+            "Exhaustive search: time after a change of limit that does not count, ms.",
+            "search",
+            least=0,
+            most=60_000,
+        ),
+    ] = 300
+    refreshes: Annotated[
+        int,
+        SettingHelp(
+            "Least number of counter refreshes measured at each limit.", "search", least=0, most=10_000
+        ),
+    ] = 10
+    profiling_share: Annotated[
+        float,
+        SettingHelp(
+            "Largest share of a run's steps for searches after the first.", "search", least=0, most=1
+        ),
+    ] = 0.05
+    lease_ms: Annotated[
+        int,
+        SettingHelp(
+            "The limit found returns when the analyzer is silent for this long, ms.",
+            "expert",
+            least=200,
+            most=60_000,
+        ),
+    ] = 1500
+    window_timeout_ms: Annotated[
+        int, SettingHelp("Longest wait for the readings of a window, ms.", "expert", least=10, most=3_600_000)
+    ] = 5000
+    pue: Annotated[
+        float,
+        SettingHelp(
+            "Power usage effectiveness of the site, for costs: total power over that of GPUs. 0: not known.",
+            least=0,
+            most=10,
+        ),
+    ] = 0.0
+    budget_groups: Annotated[Groups, SettingHelp("Named groups of GPUs for power budgets.")] = ()
+    shared_jobs: Annotated[
+        tuple[str, ...],
+        SettingHelp(
+            "Jobs that recur and are shared by all users. Any other belongs to the user who named it first."
+        ),
+    ] = ()
+    query_rows: Annotated[
+        int, SettingHelp("Largest number of rows of an answer.", "resources", least=1, most=10_000_000)
+    ] = 1_000_000
+    query_seconds: Annotated[
+        float, SettingHelp("Longest time for a query, s.", "resources", least=0.01, most=86_400)
+    ] = 30.0
+    keep_readings_days: Annotated[
+        float,
+        SettingHelp(
+            "Age at which readings are removed from the archive, days. 0: never.",
+            "resources",
+            least=0,
+            most=100_000,
+        ),
+    ] = 7.0
+    keep_seconds_days: Annotated[
+        float,
+        SettingHelp(
+            "Age at which energy by second is removed, days. 0: never.", "resources", least=0, most=100_000
+        ),
+    ] = 14.0
+    keep_steps_days: Annotated[
+        float,
+        SettingHelp(
+            "Age at which the steps of a run and their events are removed, days. 0: never.",
+            "resources",
+            least=0,
+            most=100_000,
+        ),
+    ] = 90.0
+    keep_minutes_days: Annotated[
+        float,
+        SettingHelp(
+            "Age at which energy by minute is removed, days. 0: never.", "resources", least=0, most=100_000
+        ),
+    ] = 400.0
+    memory_mb: Annotated[
+        int,
+        SettingHelp(
+            "Memory of DuckDB, MB. The analyzer itself needs more.", "resources", least=64, most=10_000_000
+        ),
+    ] = 256
+
+
+@cache
+def list_settings() -> Mapping[str, SettingHelp]:
+    """Return text, section and range of each setting, by its name."""
+    hints = get_type_hints(Settings, include_extras=True)
+    return {name: get_args(hints[name])[1] for name in Settings.__struct_fields__}
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None) -> Settings:
@@ -240,7 +343,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
     path = file or Path(FILE)
     if file is not None or path.exists():
         values |= _checked(_read(path), f"{path}")
-    names = {f"ZEUS_STREAM_{name.upper()}": name for name in (f.name for f in fields(Settings))}
+    names = {f"ZEUS_STREAM_{name.upper()}": name for name in Settings.__struct_fields__}
     values |= _checked(
         {names[key]: value for key, value in environ.items() if key in names and value}, "environment"
     )
@@ -250,7 +353,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
 
 def spelled(settings: Settings) -> dict[str, str]:
     """Return every setting that has a value, in the form of the environment."""
-    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    values = asdict(settings)
     groups = ";".join(f"{name}={','.join(gpus)}" for name, gpus in settings.budget_groups)
     return {
         name: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -274,8 +377,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _checked(given: Mapping[str, Any], source: str) -> dict[str, Any]:
-    known = {f.name: f for f in fields(Settings)}
-    hints = get_type_hints(Settings)
+    hints, known = get_type_hints(Settings), list_settings()
     checked: dict[str, Any] = {}
     for key, value in given.items():
         if key not in known:
@@ -289,8 +391,8 @@ def _checked(given: Mapping[str, Any], source: str) -> dict[str, Any]:
             raise SettingsError(
                 f"{source}: {key} = {value!r}: expected {_expectation(hints[key])}."
             ) from wrong
-        least, most = known[key].metadata["least"], known[key].metadata["most"]
-        if least is not None and not least <= checked[key] <= most:
+        least, most = known[key].least, known[key].most
+        if least is not None and most is not None and not least <= checked[key] <= most:
             raise SettingsError(f"{source}: {key} = {value!r}: expected {least:g} to {most:g}.")
     return checked
 

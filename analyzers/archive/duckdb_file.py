@@ -11,13 +11,13 @@ forked child, which locks its DuckDB first (`query_process`).
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+from msgspec.structs import astuple, replace
 
 from analyzers.archive import schema
 from analyzers.archive.open_file import OpenFile

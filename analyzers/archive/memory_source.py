@@ -1,7 +1,6 @@
 """Give back the rows that an analyzer needs at its start beyond what it replays."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.replay_source import ReplaySource, as_row
@@ -28,20 +27,20 @@ class MemorySource(ReplaySource):
     def profiles(self) -> list[ProfileRow]:
         """Return what rounds of profiling have left for later runs."""
         with self.cursor() as cursor:
-            names = ", ".join(column.name for column in fields(ProfileRow))
+            names = ", ".join(ProfileRow.__struct_fields__)
             rows = cursor.execute(f"SELECT {names} FROM profiles").fetchall()  # noqa: S608  (our own names)
         return [as_row(ProfileRow, row) for row in rows]
 
     def pipeline_profiles(self) -> list[InstructionRow]:
         """Return the profiles of pipelines, of the newest run of each job, GPU model and number of stages."""
-        names = ", ".join(column.name for column in fields(InstructionRow))
+        names = ", ".join(InstructionRow.__struct_fields__)
         with self.cursor() as cursor:
             rows = cursor.execute(f"SELECT {names} FROM known_instructions").fetchall()  # noqa: S608  (our own names)
         return [as_row(InstructionRow, row) for row in rows]
 
     def gpus(self) -> list[GpuRow]:
         """Return the GPUs, as they were seen last."""
-        names = ", ".join(f'"{column.name}"' for column in fields(GpuRow))
+        names = ", ".join(f'"{name}"' for name in GpuRow.__struct_fields__)
         with self.cursor() as cursor:
             rows = cursor.execute(f"SELECT {names} FROM gpus").fetchall()  # noqa: S608  (our own names)
         return [as_row(GpuRow, row) for row in rows]
@@ -101,9 +100,7 @@ class MemorySource(ReplaySource):
         Args:
             most_tries: of each job.
         """
-        job_columns, try_columns = (
-            ", ".join(field.name for field in fields(kind)) for kind in (JobRow, TryRow)
-        )
+        job_columns, try_columns = (", ".join(kind.__struct_fields__) for kind in (JobRow, TryRow))
         with self.cursor() as cursor:
             jobs = cursor.execute(
                 f"SELECT {job_columns} FROM jobs"  # noqa: S608  (names of our own columns)

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from msgspec import Struct
+
 from analyzers.archive.duckdb_file import Archive
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 
-@record
-class SetAside:
+class SetAside(Struct, frozen=True):
     """The files that were moved, and what is lost."""
 
     moved: tuple[Path, ...]

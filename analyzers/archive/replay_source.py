@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from analyzers.archive.opening import Connection
 from analyzers.archive.rows import columns
@@ -17,7 +18,6 @@ from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
-from zeus_stream.records import record
 
 REPLAYED_OFFSETS = 200
 """Frames of a log that are read at a time, at most."""
@@ -29,11 +29,10 @@ LEAD_NS = 5_000_000_000
 _KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
 """Bodies that are kept as bytes."""
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Struct)
 
 
-@record
-class Log:
+class Log(Struct, frozen=True):
     host: str | None
     next_offset: int
     logged_ns: int | None
@@ -229,7 +228,7 @@ class ReplaySource:
 
     def latest_checkpoint(self, name: str) -> CheckpointRow | None:
         """Return the last checkpoint of that name."""
-        names = ", ".join(column.name for column in fields(CheckpointRow))
+        names = ", ".join(CheckpointRow.__struct_fields__)
         with self.cursor() as cursor:
             found = cursor.execute(f"SELECT {names} FROM checkpoints WHERE name = $1", [name])  # noqa: S608
             rows = found.fetchall()
@@ -307,4 +306,4 @@ def _readings_frames(cursor: Connection, log_id: str, first: int, until: int) ->
 def as_row(kind: type[R], row: Sequence[Any]) -> R:
     """Return a row of the archive, its lists as tuples."""
     values = (tuple(value) if isinstance(value, list) else value for value in row)
-    return kind(**dict(zip((field.name for field in fields(kind)), values, strict=True)))  # type: ignore[arg-type]
+    return kind(**dict(zip(kind.__struct_fields__, values, strict=True)))

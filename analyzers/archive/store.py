@@ -8,6 +8,8 @@ transaction, so that what is asked again after a crash is neither lost nor store
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.rows.event_rows import EventRows
 from analyzers.archive.sandbox.question import Question
@@ -23,7 +25,6 @@ from analyzers.results.rows import (
 )
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.protocol.frames import Body, Break, Frame
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 Received = Sequence[tuple[Frame, Body | EventRows | None]] | Break
@@ -31,8 +32,7 @@ Received = Sequence[tuple[Frame, Body | EventRows | None]] | Break
 for good."""
 
 
-@record
-class Begun:
+class Begun(Struct, frozen=True):
     """One rank of a run."""
 
     session: str
@@ -42,8 +42,7 @@ class Begun:
     over: bool
 
 
-@record
-class Ages:
+class Ages(Struct, frozen=True):
     """The days for which rows are kept; 0: for ever."""
 
     readings: float

@@ -32,12 +32,13 @@ The figures of the processes were fitted to Zeus's published V100 traces, and th
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from math import ceil, exp, log, sqrt
 from random import Random
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.batch_size.belief.cost_belief import CostBelief, believe, doubt
 from analyzers.batch_size.belief.coverage import COVERAGE_STOP, uncovered
@@ -47,7 +48,6 @@ from analyzers.batch_size.belief.outlook import outlook
 from analyzers.batch_size.belief.try_summary import Seen, State, Tally
 from analyzers.batch_size.policy import Choice, Job, Try, Verdict
 from analyzers.batch_size.thompson import History
-from zeus_stream.records import record
 
 LOSS, LOSS_SHARE = 3.0, 0.02
 """A job may cost so much more than always the default, in units of a training of that: from the start, and
@@ -56,8 +56,7 @@ STREAK = 6
 """A size that has failed so often since it last converged waits until another size has converged."""
 
 
-@record
-class Believed:
+class Believed(Struct, frozen=True):
     """The believed cost of a training at a batch size, J."""
 
     batch_size: int
@@ -86,8 +85,7 @@ def _summaries(job: Job, seen: Seen, belief: CostBelief) -> tuple[Believed, ...]
     )
 
 
-@record
-class Adaptive:
+class Adaptive(Struct, frozen=True):
     """The policy. Nothing is drawn."""
 
     def start(self, job: Job) -> State:

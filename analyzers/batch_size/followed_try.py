@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, isfinite
+
+from msgspec.structs import replace
 
 from analyzers.batch_size.history import Learned
 from analyzers.batch_size.policy import Choice, Verdict

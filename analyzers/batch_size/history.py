@@ -8,13 +8,13 @@ late a report has come.
 """
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
 
+from msgspec import Struct, field
+
 from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
 from analyzers.results.rows import Ended, JobRow, TryRow
-from zeus_stream.records import record
 
 Happened: TypeAlias = tuple[int, bool, int]
 """UTC, whether it is an end, and the number of the try that began or ended."""
@@ -24,8 +24,7 @@ MAX_RECURRENCE_TRIES = 20
 """Then the next try begins a new recurrence."""
 
 
-@record
-class Known:
+class Known(Struct, frozen=True):
     """Jobs and tries that earlier analyzers have stored."""
 
     jobs: tuple[JobRow, ...] = ()
@@ -42,8 +41,7 @@ class Known:
     """By session, its host."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Learned:
+class Learned(Struct, kw_only=True):
     """A job, and all its tries that count."""
 
     row: JobRow

@@ -3,23 +3,22 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from analyzers.fleet.session import Session
 from analyzers.power_limit.run import Run
 from analyzers.results.rows import WindowRow
 from zeus_stream.protocol.events import AskTry, TryBegan, TryEnded, TryWanted
-from zeus_stream.records import record
 
 
-@record
-class RankJoined:
+class RankJoined(Struct, frozen=True):
     """A rank has begun, perhaps of a training that is followed."""
 
     session: Session
     run: Run
 
 
-@record
-class SizeWanted:
+class SizeWanted(Struct, frozen=True):
     """A rank wants a batch size."""
 
     session: Session
@@ -27,24 +26,21 @@ class SizeWanted:
     event: TryWanted
 
 
-@record
-class RankBegan:
+class RankBegan(Struct, frozen=True):
     """A rank trains with a batch size."""
 
     session: Session
     event: TryBegan
 
 
-@record
-class RankDone:
+class RankDone(Struct, frozen=True):
     """A rank says how its try ended."""
 
     session: Session
     event: TryEnded
 
 
-@record
-class MetricSent:
+class MetricSent(Struct, frozen=True):
     """A rank sent a metric: of its latest try, if that has not ended for it."""
 
     session: Session
@@ -52,8 +48,7 @@ class MetricSent:
     value: float
 
 
-@record
-class EpochPassed:
+class EpochPassed(Struct, frozen=True):
     """A rank began an epoch, or ended it itself."""
 
     session: Session
@@ -61,15 +56,13 @@ class EpochPassed:
     began: bool
 
 
-@record
-class WindowsMeasured:
+class WindowsMeasured(Struct, frozen=True):
     """Windows were measured, each on all GPUs of its session: epochs among them, perhaps."""
 
     rows: Sequence[WindowRow]
 
 
-@record
-class RankEnded:
+class RankEnded(Struct, frozen=True):
     """A session is over; if it was the last of its run, a try under way was lost."""
 
     session: Session
@@ -77,23 +70,20 @@ class RankEnded:
     how: str
 
 
-@record
-class AdviceAsked:
+class AdviceAsked(Struct, frozen=True):
     """A script asks for a batch size, or whether to go on."""
 
     host: str
     ask: AskTry
 
 
-@record
-class JobForgotten:
+class JobForgotten(Struct, frozen=True):
     """A job begins again: its tries count no more."""
 
     job: str
 
 
-@record
-class FrameMeasured:
+class FrameMeasured(Struct, frozen=True):
     """All events of a frame of this host have been measured."""
 
     host: str

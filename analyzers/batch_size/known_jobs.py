@@ -1,14 +1,15 @@
 """The jobs that recur, their tries, and what each job is for. Pure."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.batch_size.followed_try import meaning
 from analyzers.batch_size.history import Known, Learned, by_job
 from analyzers.fleet.ownership import Owners, name_of
 from analyzers.results.rows import JobRow, TryRow
 from zeus_stream.protocol.events import TryWanted
-from zeus_stream.records import record
 
 MAX_JOBS = 10_000
 """Remembered; the oldest go."""
@@ -16,8 +17,7 @@ MAX_RECORDED = 10_000
 """Tries that a session may ask for again; the oldest go."""
 
 
-@record
-class OpenJobs:
+class OpenJobs(Struct, frozen=True):
     """The known tries of jobs that open runs are about."""
 
     jobs: Mapping[str, Learned]

@@ -23,12 +23,12 @@ from math import inf
 from random import Random
 from typing import Protocol, TypeVar
 
+from msgspec import Struct
+
 from analyzers.results.rows import Ended
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """The constants of a job, from recurrence to recurrence."""
 
     batch_sizes: tuple[int, ...]
@@ -48,8 +48,7 @@ class Job:
     """The metric is known in steps of this; 0: exactly."""
 
 
-@record(kw_only=True)
-class Try:
+class Try(Struct, frozen=True, kw_only=True):
     """One training of a recurrence, as far as it has come."""
 
     number: int
@@ -69,8 +68,7 @@ class Try:
     ended: Ended = "running"
 
 
-@record
-class Choice:
+class Choice(Struct, frozen=True):
     """The batch size of the next try."""
 
     batch_size: int
@@ -80,8 +78,7 @@ class Choice:
     """For people: why this one."""
 
 
-@record
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The answer to whether a try goes on with another epoch, and why not."""
 
     go_on: bool

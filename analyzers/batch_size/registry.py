@@ -5,16 +5,16 @@ from math import sqrt
 from random import Random
 from typing import Any
 
+from msgspec import Struct
+
 from analyzers.batch_size import adaptive
 from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
 from analyzers.batch_size.thompson import Reference
 from zeus_stream.errors import SettingsError
-from zeus_stream.records import record
 
 
-@record
-class Default:
+class Default(Struct, frozen=True):
     """Always the default size: jobs that recur are only measured."""
 
     def start(self, job: Job) -> Job:
@@ -65,8 +65,7 @@ def estimates(policy: Policy[Any], state: Any, setup: str) -> dict[int, tuple[fl
             return {}
 
 
-@record
-class PolicyKind:
+class PolicyKind(Struct, frozen=True):
     """A policy, as a registry entry."""
 
     help: str

@@ -26,19 +26,19 @@ Source: Zeus (NSDI 2023), section 4.
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from math import inf, sqrt
 from random import Random
 from statistics import fmean
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from analyzers.batch_size.policy import Choice, Job, Try, Verdict
-from zeus_stream.records import record
 
 _WEIGHT = {"running": 0, "lost": 1, "stopped": 2, "exhausted": 2, "converged": 3}
 
 
-@record
-class History:
+class History(Struct, frozen=True):
     """A job and its tries."""
 
     job: Job
@@ -65,8 +65,7 @@ def _weight(a_try: Try) -> tuple[int, int, float, str]:
     return _WEIGHT[a_try.ended], a_try.epochs, a_try.cost_j, repr(a_try)
 
 
-@record
-class Belief:
+class Belief(Struct, frozen=True):
     """About a mean: normal. An infinite variance knows nothing."""
 
     mean: float = 0.0
@@ -93,8 +92,7 @@ def draw(beliefs: Iterable[tuple[int, Belief]], rng: Random) -> int:
     return min((rng.gauss(belief.mean, sqrt(belief.variance)), size) for size, belief in beliefs)[1]
 
 
-@record
-class Pruning:
+class Pruning(Struct, frozen=True):
     """The progress of the rounds of pruning."""
 
     sizes: tuple[int, ...]
@@ -131,8 +129,7 @@ def prune(job: Job, tries: Iterable[Try], rounds: int) -> Pruning:
     return Pruning(sizes, None)
 
 
-@record
-class Reference:
+class Reference(Struct, frozen=True):
     """Zeus's policy. Beta and window are the job's."""
 
     faithful: bool = False
@@ -190,8 +187,7 @@ def _sample(arms: Sequence[int], known: "_Known", default: int, rng: Random) -> 
     return default if default in unseen and not known.costs else rng.choice(unseen)
 
 
-@record
-class _Known:
+class _Known(Struct, frozen=True):
     """The knowledge from tries."""
 
     costs: dict[int, Sequence[float]]

@@ -10,8 +10,9 @@ A choice is a row before it is an answer: it is given again to other ranks, and 
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from analyzers.batch_size import job_events
 from analyzers.batch_size.followed_try import (

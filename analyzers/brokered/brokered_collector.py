@@ -6,7 +6,9 @@ the events of other shards' jobs reach it as frames without content.
 """
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.archive.store import Store
 from analyzers.dispatch.collector_link import Commander
@@ -16,7 +18,6 @@ from zeus_stream.broker.requests import Announced
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.protocol.notes import CollectorStarted, Notes
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 
@@ -26,8 +27,7 @@ NOT_OURS = "no run of this shard was on the host"
 Part = list[Frame] | Break
 
 
-@record
-class Begin:
+class Begin(Struct, frozen=True):
     """Where a log begins for a shard."""
 
     announced: Announced

@@ -3,7 +3,8 @@
 import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from analyzers.checkpoints import machine_state, object_graph
 from analyzers.checkpoints.checkpoint_times import CheckpointTimes

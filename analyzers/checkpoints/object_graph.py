@@ -21,6 +21,7 @@ from typing import Any
 
 import msgpack
 import numpy as np
+from msgspec import Struct
 
 from zeus_stream.errors import MalformedError
 
@@ -53,7 +54,7 @@ class Tag(IntEnum):
     NUMBER = 12
     """Of numpy."""
     OBJECT = 13
-    NAMED_TUPLE = 14
+    STRUCT = 14
     ENUM = 15
     OUTSIDE = 16
     """An object that the reader has already, by its name."""
@@ -149,6 +150,8 @@ def attributes(thing: Any) -> dict[str, Any]:
 
 @cache
 def _slots(kind: type) -> tuple[str, ...]:
+    if issubclass(kind, Struct):
+        return kind.__struct_fields__
     slots = (slot for base in reversed(kind.__mro__) for slot in base.__dict__.get("__slots__", ()))
     return tuple(slot for slot in slots if slot not in ("__dict__", "__weakref__"))
 
@@ -194,7 +197,7 @@ class _Writer:
             if number < 0:
                 raise UnknownObjectError(f"a tuple or set of {kind.__name__} contains itself")
             return [Tag.AGAIN, number]
-        if kind in (tuple, frozenset) or issubclass(kind, tuple):
+        if kind in (tuple, frozenset) or issubclass(kind, tuple | Struct):
             return self._value(value, kind)
         self._number(value)
         if issubclass(kind, np.ndarray):
@@ -213,13 +216,15 @@ class _Writer:
             self._number(value)
             return [Tag.PLAIN_TUPLE, list(value)]
         self._numbers[id(value)] = -1
-        parts = [self.node(part) for part in value]
+        of: Iterable[Any] = attributes(value).values() if isinstance(value, Struct) else value
+        parts = [self.node(part) for part in of]
         self._number(value)
         if kind is tuple:
             return [Tag.TUPLE, parts]
         if kind is frozenset:
             return [Tag.FROZEN_SET, parts]
-        return [Tag.NAMED_TUPLE, self._shape(kind, ()), parts]
+        names = value.__struct_fields__ if isinstance(value, Struct) else value._fields
+        return [Tag.STRUCT, self._shape(kind, names), parts]
 
     def _container(self, value: Any, kind: type) -> list[Any]:
         if kind is list:
@@ -336,9 +341,10 @@ class _Reader:
                 return self._keep(tuple([self.object_of(part) for part in parts]))
             case [Tag.FROZEN_SET, parts]:
                 return self._keep(frozenset([self.object_of(part) for part in parts]))
-            case [Tag.NAMED_TUPLE, shape, parts]:
-                kind: Any = self._shapes[shape][0]
-                return self._keep(kind(*[self.object_of(part) for part in parts]))
+            case [Tag.STRUCT, shape, parts]:
+                kind, names = self._shapes[shape]
+                values = [self.object_of(part) for part in parts]
+                return self._keep(kind(**dict(zip(names, values, strict=True))))
             case _:
                 raise ValueError(f"no kind of node: {str(node)[:80]}")
 

@@ -5,6 +5,8 @@ import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from msgspec import Struct
+
 from analyzers.archive.store import Store
 from analyzers.checkpoints import machine_state, object_graph
 from analyzers.checkpoints.checkpoint_taker import NAME, CheckpointTaker
@@ -16,14 +18,12 @@ from analyzers.power_limit.selectors import Selector
 from analyzers.results.rows import CheckpointRow
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 
-@record
-class Restart:
+class Restart(Struct, frozen=True):
     """The state that an analyzer starts with."""
 
     interpreter: Interpreter

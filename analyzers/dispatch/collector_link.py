@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeAlias
 
 import anyio
+from msgspec import Struct
 
 from analyzers.dispatch.lease_length import LeaseLength
 from analyzers.results.instructions import (
@@ -35,7 +36,6 @@ from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import CollectorStarted, ControlApplied, ControlRefused, Note
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import No, Reply, Request
-from zeus_stream.records import record
 from zeus_stream.transport import sockets
 from zeus_stream.transport.ways import Source, Talk
 
@@ -55,8 +55,7 @@ MAX_UNANSWERED = 1_000
 Command: TypeAlias = SetControl | SetPlan | ReleaseControl
 
 
-@record
-class Commander:
+class Commander(Struct, frozen=True):
     """The owner of commands, as collectors know it."""
 
     owner: str

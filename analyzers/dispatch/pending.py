@@ -11,13 +11,13 @@ that may be later than the lease lasts. A renewal of a lease that was refused or
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from analyzers.results.fleet_rows import CommandRow
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, Instruction, RestoreControl
 from zeus_stream.protocol.fields import BUDGET, UNLOCKED, Control
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused
-from zeus_stream.records import record
 
 MAX_SENT = 1_000
 """Commands of a host under way; the oldest are forgotten."""
@@ -29,8 +29,7 @@ BACK = f"{BUDGET}back-"
 ControlOfGpu = tuple[str, Control]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Host:
+class _Host(Struct, kw_only=True):
     followed: bool = False
     connected: bool = False
     caught_up: bool = False
@@ -49,8 +48,7 @@ class _Host:
     """None: to be found again."""
 
 
-@record
-class _Asked:
+class _Asked(Struct, frozen=True):
     """A command without outcome."""
 
     row: CommandRow
@@ -60,8 +58,7 @@ class _Asked:
     """None: it gives the control back."""
 
 
-@dataclass(slots=True)
-class Holding:
+class Holding(Struct):
     """The controls of one run."""
 
     held: dict[ControlOfGpu, None] = field(default_factory=dict)

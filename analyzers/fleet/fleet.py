@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from analyzers.fleet.session import Session
 from analyzers.measurement import sensors
@@ -14,7 +15,6 @@ from analyzers.measurement.timeline import Timeline
 from analyzers.results.rows import GapRow, GpuRow
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.notes import DeviceFound
-from zeus_stream.records import record
 
 Clocks = Mapping[str, int]
 """By host, the time of its latest frame (CLOCK_MONOTONIC there, ns)."""
@@ -22,8 +22,7 @@ CLOCKS_KEPT = 64
 """Readings of a GPU whose clock is remembered."""
 
 
-@dataclass(slots=True)
-class Use:
+class Use(Struct):
     """A run's use of a GPU."""
 
     run: str
@@ -31,8 +30,7 @@ class Use:
     ended_ns: int | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Gpu:
+class Gpu(Struct, kw_only=True):
     """The state of one GPU."""
 
     host: str
@@ -92,8 +90,7 @@ class Gpu:
         return known.kind if known else None
 
 
-@record
-class Allocation:
+class Allocation(Struct, frozen=True):
     """The share of a power budget that one GPU has."""
 
     group: str
@@ -105,8 +102,7 @@ class Allocation:
         return f"{BUDGET}{self.group}"[:200]
 
 
-@dataclass(slots=True)
-class Fleet:
+class Fleet(Struct):
     """The GPUs and hosts that are followed. The interpreter owns it."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)

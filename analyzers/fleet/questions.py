@@ -6,7 +6,8 @@ frame time  -> an answer without energy for those who have waited too long
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from analyzers.results.instructions import GiveAnswer
 from analyzers.results.rows import WindowRow

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.windows import Owner, Windows
 from analyzers.results.rows import RunRow
 from zeus_stream.protocol.events import Placed, RunStarted, StepBoundary
 from zeus_stream.protocol.notes import RunAdmitted
-from zeus_stream.records import record
 
 
-@record
-class Span:
+class Span(Struct, frozen=True):
     """Whole steps ``first`` to ``end - 1``, without a pause between."""
 
     first: int

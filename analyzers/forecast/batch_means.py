@@ -15,14 +15,12 @@ Patterson, Thompson, Biometrika 58, 1971). The variance of what is left is there
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, inf, sqrt
 
 import numpy as np
 import numpy.typing as npt
-
-from zeus_stream.records import record
+from msgspec import Struct, field
 
 Floats = npt.NDArray[np.float64]
 
@@ -58,8 +56,7 @@ def t_quantile(freedom: float) -> float:
     return high_t + share * (low_t - high_t)
 
 
-@record
-class Sum:
+class Sum(Struct, frozen=True):
     """The sum of values that are to come."""
 
     mean: float
@@ -68,8 +65,7 @@ class Sum:
     freedom: int
 
 
-@dataclass(slots=True)
-class BatchMeans:
+class BatchMeans(Struct):
     """The batches of one series."""
 
     size: int = 1

@@ -9,12 +9,12 @@ besides its steps (data, validation, checkpoints, pauses) is its *rest*. Steps c
 last step had: trials of other limits say nothing of the steps to come.
 """
 
-from dataclasses import dataclass, field
 from math import ceil
+
+from msgspec import Struct, field
 
 from analyzers.forecast.batch_means import BatchMeans, Sum, added
 from analyzers.results.rows import ForecastRow
-from zeus_stream.records import record
 
 BLOCKS = 50
 """Blocks of a run whose steps are known: so many forecasts are made."""
@@ -26,8 +26,7 @@ MAX_LIMITS = 64
 UNSEEN, UNSEEN_RESTS = 0.02, 2.0
 
 
-@record
-class Spent:
+class Spent(Struct, frozen=True):
     """The state of a run at an instant: since it began, all GPUs."""
 
     s: float
@@ -35,14 +34,12 @@ class Spent:
     """None: the energy of a GPU is not known."""
 
 
-@dataclass(slots=True)
-class _AtLimit:
+class _AtLimit(Struct):
     joules: BatchMeans = field(default_factory=BatchMeans)
     seconds: BatchMeans = field(default_factory=BatchMeans)
 
 
-@dataclass(slots=True)
-class _Round:
+class _Round(Struct):
     """The steps of a round."""
 
     steps: int = 0
@@ -52,8 +49,7 @@ class _Round:
     """Steps whose energy is known."""
 
 
-@dataclass(slots=True, kw_only=True)
-class RunForecast:
+class RunForecast(Struct, kw_only=True):
     """One run: its plan, its steps by power limit, and its rounds so far."""
 
     run: str

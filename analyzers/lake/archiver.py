@@ -14,6 +14,7 @@ from functools import partial
 
 import anyio
 from anyio.to_thread import run_sync
+from msgspec import Struct
 
 from analyzers.lake.batch_intake import BatchesMissingError, BatchIntake
 from analyzers.lake.holders import TTL_S
@@ -22,7 +23,6 @@ from analyzers.lake.row_archiver import keep_archiving_rows
 from zeus_stream.broker.jetstream import Broker, Reader
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, StorageError, UnreachableError
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 COMMIT_S = 5.0
@@ -36,8 +36,7 @@ ABSENT_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-@record(kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """The work of an archiver process."""
 
     dsn: str

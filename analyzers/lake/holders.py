@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from importlib.resources import files
 
 import psycopg
+from msgspec import Struct
 
 from zeus_stream.errors import StorageError
-from zeus_stream.records import record
 
 TTL_S = 10.0
 """A holder that was silent for so long may be replaced."""
@@ -18,8 +18,7 @@ ROWS = "rows"
 """The part whose holder takes rows out of the outbox."""
 
 
-@record
-class Held:
+class Held(Struct, frozen=True):
     """A part that this process holds."""
 
     name: str
@@ -29,8 +28,7 @@ class Held:
     """The sequence number of its stream that comes next."""
 
 
-@record(kw_only=True)
-class Position:
+class Position(Struct, frozen=True, kw_only=True):
     """The end of what is archived of a log."""
 
     log_id: str
@@ -39,8 +37,7 @@ class Position:
     logged_ns: int | None
 
 
-@record
-class Batch:
+class Batch(Struct, frozen=True):
     """Rows of a shard that wait for the lake."""
 
     number: int
@@ -48,8 +45,7 @@ class Batch:
     body: bytes
 
 
-@record(kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """A part, as `zeus-stream lake status` shows it."""
 
     name: str

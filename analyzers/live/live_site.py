@@ -1,8 +1,9 @@
 """The live state of the site: frames and rows in, a `Snapshot` out. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from analyzers.live.live_runs import LiveRuns
 from analyzers.power_limit.search_progress import SearchProgress

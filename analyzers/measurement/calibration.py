@@ -8,17 +8,17 @@ Cards of one model differ by a few percent (Yang, Adamek and Armour, SC24); the 
 import csv
 import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.measurement.energy import Energy, Missing, Z, measure
 from analyzers.measurement.knots import Floats, Ints
 from analyzers.measurement.sensors import PRIOR, PRIOR_OFFSET_W, Gain
 from analyzers.measurement.timeline import Timeline
 from zeus_stream.errors import RefusedError
-from zeus_stream.records import record
 
 WINDOW_NS = 1_000_000_000
 """Mean power over so much is compared, or over ten samples of the meter if that is longer."""
@@ -37,8 +37,7 @@ _SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _WATT = {"w": 1, "mw": 10**3}
 
 
-@record
-class Record:
+class Record(Struct, frozen=True):
     """A meter's record; shape (n,) each."""
 
     t_ns: Ints
@@ -209,7 +208,7 @@ def calibrated(
         if gain is None:
             return replace(energy, quality=quality)
         offset_uj = gain.offset_w * duration_ns / 1000
-        names = [field.name for field in fields(energy) if field.name.endswith("_uj")]
+        names = [name for name in energy.__struct_fields__ if name.endswith("_uj")]
         true_uj = {
             name: max(round((shown_uj - offset_uj) / gain.gain), 0)
             for name in names

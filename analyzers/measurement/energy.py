@@ -14,11 +14,12 @@ see differs from what it saw as readings differ from each other, the same way fo
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from analyzers.measurement.counters.counter_kind import COVERED
 from analyzers.measurement.energy_fit import WAIT_NS, Shape
@@ -26,7 +27,6 @@ from analyzers.measurement.fixed_energies import FITTED, LeftOut
 from analyzers.measurement.knots import GAP_NS, Ints, Knots
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.windows.energies import NO_JOULES, Energies, Energy, Estimator, Missing
-from zeus_stream.records import record
 
 __all__ = ("NO_JOULES", "Energies", "Energy", "Estimator", "Meter", "Missing", "energy", "measure")
 
@@ -43,8 +43,7 @@ Z = 1.96
 """Standard deviations on either side that hold 95 %."""
 
 
-@record
-class Meter:
+class Meter(Struct, frozen=True):
     """One GPU: what was read of it, and what its events tell beside."""
 
     timeline: Timeline
@@ -111,8 +110,7 @@ def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> Energy | Missing:
     return measure(timeline, (begin_ns,), (end_ns,))[0]
 
 
-@record(kw_only=True)
-class _Edges:
+class _Edges(Struct, frozen=True, kw_only=True):
     """Where the edges of windows lie among the knots: begins, then ends; shape (2n,) each."""
 
     t_ns: Ints
@@ -138,8 +136,7 @@ class _Edges:
         return line
 
 
-@dataclass(slots=True, kw_only=True)
-class _Figures:
+class _Figures(Struct, kw_only=True):
     """Energies of windows, shape (n,) each."""
 
     used_uj: Ints

@@ -4,9 +4,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from analyzers.measurement.knots import Floats, Ints, Knots
-from zeus_stream.records import record
 
 MAX_POINTS = 8_192
 MAX_LEFT_OUT = 16
@@ -28,8 +28,7 @@ class Fixed(NamedTuple):
     """The point at the instant, or the last before it."""
 
 
-@record(kw_only=True)
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """Energies to be fixed: those of m instants, the last n of them new."""
 
     t_ns: Ints

@@ -3,21 +3,18 @@
 The equations (1) to (5) are those of docs/explanation/measurement.md, "The model behind a step's energy".
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from analyzers.measurement.counters.counter_kind import WINDOWS_NS, WINDOWS_S, Counter
 from analyzers.measurement.knots import Floats, Ints, Knots
 from analyzers.measurement.marks.cuts import Parts
 from analyzers.measurement.power_model import Role
-from zeus_stream.records import record
 
 QUANTUM_J = 1e-3
 
 
-@record(kw_only=True)
-class Stretch:
+class Stretch(Struct, frozen=True, kw_only=True):
     """Refreshes that are solved together: n + 1 knots, so n refreshes; seconds from the first knot."""
 
     base_ns: int
@@ -69,8 +66,7 @@ class Stretch:
         return var
 
 
-@dataclass(slots=True, kw_only=True)
-class Observation:
+class Observation(Struct, kw_only=True):
     """n refreshes, then p points whose energy is asked for; c parts."""
 
     rows: Floats

@@ -4,18 +4,17 @@ The equations (6) and (7) are those of docs/explanation/measurement.md, "The mod
 """
 
 import numpy as np
+from msgspec import Struct
 
 from analyzers.measurement.knots import Floats, Ints
 from analyzers.measurement.marks.cuts import Parts
 from analyzers.measurement.observation import QUANTUM_J, Observation
-from zeus_stream.records import record
 
 BELIEVED = 1.5
 """Standard deviations from which on a change's energy begins to say on which side of its mark it lies."""
 
 
-@record(kw_only=True)
-class Believed:
+class Believed(Struct, frozen=True, kw_only=True):
     """The prior of k kinds and the c parts of a stretch, before its refreshes are used."""
 
     mean: Floats
@@ -30,8 +29,7 @@ class Believed:
     """Variance of each part; shape (c,)."""
 
 
-@record(kw_only=True)
-class Posterior:
+class Posterior(Struct, frozen=True, kw_only=True):
     """n refreshes, p points, c parts."""
 
     energy_j: Floats

@@ -11,7 +11,7 @@ RTX 3090 of benchmarks/windows/meter.py: its readings are the means of the 100 m
 
 import re
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 _WINDOWS_MS = (
     # name, refreshed every, mean over
@@ -22,8 +22,7 @@ _WINDOWS_MS = (
 )
 
 
-@record
-class Sensor:
+class Sensor(Struct, frozen=True):
     """The way in which a GPU's power readings are made."""
 
     lag_ns: int = 0
@@ -49,8 +48,7 @@ def sensor(name: str) -> Sensor:
     return Sensor()
 
 
-@record
-class Gain:
+class Gain(Struct, frozen=True):
     """The calibration of one GPU."""
 
     gain: float

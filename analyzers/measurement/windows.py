@@ -8,12 +8,12 @@ Steps, epochs, named windows and the run itself are all windows. They may nest a
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import compress
 from operator import sub
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.energy import NO_JOULES, Energy, Meter, Missing
@@ -22,7 +22,6 @@ from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.results.rows import WindowRow
 from analyzers.results.windows.step_columns import StepColumns
 from zeus_stream.protocol.fields import of_host
-from zeus_stream.records import record
 
 MAX_OPEN = 1_000
 """Windows one session may have open; one more is not measured."""
@@ -47,8 +46,7 @@ Shared = Callable[[str, int, int], bool]
 """Whether another run used a GPU or part of the host (UUID) between two instants."""
 
 
-@record
-class Owner:
+class Owner(Struct, frozen=True):
     """Whose windows they are."""
 
     session: str
@@ -76,8 +74,7 @@ class _Ended(NamedTuple):
     remark: str | None
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(Struct):
     """Windows that have ended, as the columns of `_Ended`, in the order in which they ended."""
 
     kind: list[Kind] = field(default_factory=list)

@@ -17,11 +17,11 @@ from itertools import product
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from analyzers.pipeline.graph import PipelineGraph, PipelineInstruction
 from analyzers.pipeline.solvers import Rows, Vector, minimize
 from zeus_stream.errors import RefusedError, SettingsError
-from zeus_stream.records import record
 
 StageKind = tuple[int, str, int]
 """Stage, kind and chunk: instructions that take the same time and energy."""
@@ -30,8 +30,7 @@ FEW = 256
 """Combinations of clocks that are all tried, instead of rounding."""
 
 
-@record
-class ClockOption:
+class ClockOption(Struct, frozen=True):
     """One instruction at one clock."""
 
     clock_mhz: int
@@ -39,8 +38,7 @@ class ClockOption:
     energy_j: float
 
 
-@record
-class PipelineProfile:
+class PipelineProfile(Struct, frozen=True):
     """Time and energy of every instruction at every clock that was measured."""
 
     options: Mapping[StageKind, tuple[ClockOption, ...]]
@@ -54,8 +52,7 @@ class PipelineProfile:
         return self.options[each.stage, each.kind, each.chunk]
 
 
-@record
-class FrontierPoint:
+class FrontierPoint(Struct, frozen=True):
     """Clocks for one deadline."""
 
     choice: tuple[int, ...]

@@ -7,12 +7,12 @@ the part of a backward that no other stage waits for. With several chunks, stage
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
 from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
 
+from msgspec import Struct
+
 from zeus_stream.errors import SettingsError
-from zeus_stream.records import record
 
 Kind: TypeAlias = Literal["forward", "backward", "weight", "recompute"]
 Schedule: TypeAlias = Literal["1f1b", "gpipe", "interleaved", "zero_bubble"]
@@ -22,8 +22,7 @@ MAX_INSTRUCTIONS = 20_000
 """Of one iteration, all stages together."""
 
 
-@record
-class PipelineInstruction:
+class PipelineInstruction(Struct, frozen=True):
     """One computation of one stage for one micro-batch."""
 
     stage: int
@@ -32,8 +31,7 @@ class PipelineInstruction:
     chunk: int = 0
 
 
-@record
-class PipelineGraph:
+class PipelineGraph(Struct, frozen=True):
     """Instructions of one iteration, in an order in which each comes after all that it waits for."""
 
     stages: int
@@ -42,7 +40,7 @@ class PipelineGraph:
     """Pairs (before, after) of positions in `instructions`."""
     orders: tuple[tuple[int, ...], ...]
     """By stage: its instructions in the order in which it runs them."""
-    successors: tuple[tuple[int, ...], ...] = field(repr=False, compare=False)
+    successors: tuple[tuple[int, ...], ...]
     """By instruction."""
 
     def starts_s(self, durations_s: Sequence[float], reserve_s: float = 0.0) -> list[float]:

@@ -2,45 +2,41 @@
 
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from analyzers.fleet.session import Session
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
-from zeus_stream.records import record
 
 
-@record
-class StageBegan:
+class StageBegan(Struct, frozen=True):
     """A rank runs one stage from here on."""
 
     session: Session
     began: PipelineBegan
 
 
-@record
-class StageRan:
+class StageRan(Struct, frozen=True):
     """A rank has run one iteration."""
 
     session: Session
     ran: IterationRan
 
 
-@record
-class StageEnded:
+class StageEnded(Struct, frozen=True):
     """A rank has ended."""
 
     session: Session
 
 
-@record
-class ClockSettled:
+class ClockSettled(Struct, frozen=True):
     """A command for a clock or a plan has its outcome."""
 
     host: str
     note: ControlApplied | ControlRefused
 
 
-@record
-class ClockLost:
+class ClockLost(Struct, frozen=True):
     """The lease on the graphics clock of a GPU has ended."""
 
     gpu: str

@@ -16,9 +16,10 @@ slower: the others then have the plan for its duration. Such a plan is sent with
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import ceil
 from typing import Literal, TypeAlias, assert_never
+
+from msgspec.structs import replace
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet

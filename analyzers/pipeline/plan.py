@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Literal, TypeAlias
 
+from msgspec import Struct
+
 from analyzers.pipeline.frontier import TINY, ClockProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from zeus_stream.errors import SettingsError
-from zeus_stream.records import record
 
 Grouping: TypeAlias = Literal["phase", "instruction"]
 """``phase``: instructions of a stage of one kind share a clock in the warm-up, the steady phase and the
 cool-down; ``instruction``: each has its own."""
 
 
-@record
-class FrequencyPlan:
+class FrequencyPlan(Struct, frozen=True):
     """A clock for every instruction of an iteration."""
 
     clocks_mhz: tuple[int, ...]

@@ -14,20 +14,19 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from analyzers.pipeline.frontier import ClockOption, PipelineProfile, StageKind
 from analyzers.pipeline.solvers import Vector, non_negative_least_squares
 from zeus_stream.errors import RefusedError
-from zeus_stream.records import record
 
 _NORMAL_95 = 1.96
 SMOOTH_FROM = 4
 """With so many measured clocks power is smoothed over the clock, and clocks between are options too."""
 
 
-@record
-class InstructionSpan:
+class InstructionSpan(Struct, frozen=True):
     """One instruction as it ran on its stage."""
 
     kind: str
@@ -36,8 +35,7 @@ class InstructionSpan:
     end_ns: int
 
 
-@record
-class EnergyWindow:
+class EnergyWindow(Struct, frozen=True):
     """Work of one stage between two refreshes of its energy counter, at one clock."""
 
     clock_mhz: int
@@ -47,8 +45,7 @@ class EnergyWindow:
     waiting_s: float
 
 
-@record(kw_only=True)
-class MeasuredInstruction:
+class MeasuredInstruction(Struct, frozen=True, kw_only=True):
     """Time and energy of one instruction at one clock, each with its 95 % interval."""
 
     stage: int
@@ -64,8 +61,7 @@ class MeasuredInstruction:
     energy_high_j: float
 
 
-@record
-class StageProfile:
+class StageProfile(Struct, frozen=True):
     """Measured values of one stage."""
 
     instructions: tuple[MeasuredInstruction, ...]

@@ -14,17 +14,17 @@ Limits are shared, not watts drawn: a limit is what a GPU promises to keep to, w
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from math import log
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.power_limit.curve_fit import curves
 from analyzers.power_limit.curve_fit.noise import Floats
 from analyzers.power_limit.selectors import Trial
 from zeus_stream.protocol.notes import Budget
-from zeus_stream.records import record
 
 LEAD_NS = 2_000_000_000
 """So long before its beginning a budget's ramp is done: until then the last commands are obeyed."""
@@ -65,8 +65,7 @@ def most_mw(budget: Budget, found_mw: int) -> int:
 # ---- who gains what --------------------------------------------------------------------------------------
 
 
-@record
-class Unit:
+class Unit(Struct, frozen=True):
     """GPUs that have one limit."""
 
     name: str
@@ -111,8 +110,7 @@ def speeds(limits_mw: Sequence[int], gpus: int, trials: Sequence[Trial]) -> tupl
 # ---- sharing out -----------------------------------------------------------------------------------------
 
 
-@record
-class Bound:
+class Bound(Struct, frozen=True):
     """The sum that the limits of these GPUs may reach."""
 
     gpus: frozenset[str]

@@ -1,7 +1,8 @@
 """Rows that people see of power budgets, and of the GPUs under them: each when it has changed. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from analyzers.power_budget.accounts import Accounts
 from analyzers.power_budget.allocation import Bound, least

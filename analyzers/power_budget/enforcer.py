@@ -15,8 +15,10 @@ what was found.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TypeAlias, TypeGuard
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.dispatch.pending import BACK, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
@@ -38,21 +40,18 @@ from zeus_stream.protocol.notes import (
     ControlRefused,
     DeviceFound,
 )
-from zeus_stream.records import record
 
 LOOK_NS = 1_000_000_000
 """Between two looks at a host's GPUs when nothing happens."""
 
 
-@record
-class CollectorRestarted:
+class CollectorRestarted(Struct, frozen=True):
     """All limits on a host are what was found, and a GPU that could not be commanded perhaps can."""
 
     host: str
 
 
-@record
-class CommandSettled:
+class CommandSettled(Struct, frozen=True):
     """A command has its outcome."""
 
     row: CommandRow | None
@@ -60,20 +59,17 @@ class CommandSettled:
     note: ControlApplied | ControlRefused
 
 
-@record
-class LimitAsked:
+class LimitAsked(Struct, frozen=True):
     """A run asks for a limit."""
 
     command: ApplyControl
 
 
-@record
-class RunsChanged:
+class RunsChanged(Struct, frozen=True):
     """A run began, ended, got its GPUs or decided."""
 
 
-@record
-class FrameHandled:
+class FrameHandled(Struct, frozen=True):
     """A frame of a host has been handled by all others."""
 
     host: str

@@ -31,15 +31,15 @@ Atomic Frequency Standards", Proceedings of the IEEE 54, 1966.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import ceil, expm1, log, sqrt
 from statistics import fmean, median
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.power_limit.selectors import Trial
-from zeus_stream.records import record
 
 FIRST = 5
 """Windows that say what the workload is like."""
@@ -73,8 +73,7 @@ Pair = tuple[float, float]
 """Of energy, and of time."""
 
 
-@record
-class Window:
+class Window(Struct, frozen=True):
     """Steps that followed each other."""
 
     logs: Pair
@@ -82,8 +81,7 @@ class Window:
     steps: int
 
 
-@record(kw_only=True)
-class Watch:
+class Watch(Struct, frozen=True, kw_only=True):
     """The observations since the limit was chosen."""
 
     chosen: Window | None = None

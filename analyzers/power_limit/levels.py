@@ -11,7 +11,7 @@ The exponent only says how far apart clocks are before anything was measured.
 
 from collections.abc import Iterable, Sequence
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 EXPONENT = 0.8
 """Of simulated workloads, from the highest clock to half of it: 0.5 to 1.2."""
@@ -26,8 +26,7 @@ UNLIMITED = 0.97
 """Of the highest clock: at a clock above that, a power limit does nothing."""
 
 
-@record
-class Level:
+class Level(Struct, frozen=True):
     """One setting of all GPUs of a run."""
 
     limit_mw: int

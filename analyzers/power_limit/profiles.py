@@ -10,14 +10,15 @@ first and believes what it measures.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, field, fields
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from analyzers.measurement.counters.counter_kind import KnownCounter
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.rows import AtLimit, InstructionRow, ProfileRow, RecallRow
 from zeus_stream.protocol.fields import Control
-from zeus_stream.records import record
 
 MAX_ALIKE = 16
 """Profiles kept of one workload; the oldest go."""
@@ -28,8 +29,7 @@ Workload = tuple[str, str, int, int, int | None, Control]
 """Job, GPU model, number of GPUs, world size, batch size, control."""
 
 
-@record(kw_only=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     """Whose steps can be compared. A batch size that is not known is no other one's."""
 
     job: str
@@ -51,8 +51,7 @@ class Identity:
         return self.job, self.gpu_model, self.gpus, self.world_size, self.batch_size, self.control
 
 
-@record(kw_only=True)
-class Profile:
+class Profile(Struct, frozen=True, kw_only=True):
     """The record of one round of one machine."""
 
     identity: Identity
@@ -89,8 +88,7 @@ class Profile:
         ]
 
 
-@record
-class Memory:
+class Memory(Struct, frozen=True):
     """The profiles that an interpreter starts with."""
 
     profiles: tuple[Profile, ...] = ()
@@ -115,7 +113,7 @@ def of_rows(rows: Iterable[ProfileRow]) -> tuple[Profile, ...]:
 def _of_rows(rows: list[ProfileRow]) -> Profile:
     row = max(rows, key=lambda each: each.measured_wall_ns)
     return Profile(
-        identity=Identity(**{field.name: getattr(row, field.name) for field in fields(Identity)}),
+        identity=Identity(**{name: getattr(row, name) for name in Identity.__struct_fields__}),
         session=row.session,
         run=row.run,
         round=row.round,

@@ -2,12 +2,13 @@
 
 from typing import NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 from analyzers.fleet.session import Session
 from analyzers.measurement.marks.plain_steps import PlainSteps
 from zeus_stream.protocol.events import SearchWanted, StepBoundary
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
-from zeus_stream.records import record
 
 
 class StepPassed(NamedTuple):
@@ -24,49 +25,42 @@ class StepsPassed(NamedTuple):
     steps: PlainSteps
 
 
-@record
-class EpochPassed:
+class EpochPassed(Struct, frozen=True):
     """An epoch ended within a step, of a loop that goes on: the step belongs to no trial."""
 
     session: Session
 
 
-@record
-class SearchAsked:
+class SearchAsked(Struct, frozen=True):
     """A script says how the limit is to be searched for."""
 
     wish: SearchWanted
 
 
-@record
-class RankEnded:
+class RankEnded(Struct, frozen=True):
     """A rank has ended; so has the machine that was about it."""
 
     session: Session
 
 
-@record
-class PipelineJoined:
+class PipelineJoined(Struct, frozen=True):
     """A rank runs a stage of a pipeline."""
 
 
-@record
-class LimitSet:
+class LimitSet(Struct, frozen=True):
     """A control of a GPU was set as asked."""
 
     host: str
     note: ControlApplied
 
 
-@record
-class LimitRefused:
+class LimitRefused(Struct, frozen=True):
     """A control of a GPU was not set."""
 
     note: ControlRefused
 
 
-@record
-class LimitLost:
+class LimitLost(Struct, frozen=True):
     """A lease on a control of a GPU has ended."""
 
     gpu: str
@@ -77,18 +71,15 @@ class LimitLost:
     control: Control = "power_limit"
 
 
-@record
-class ShareChanged:
+class ShareChanged(Struct, frozen=True):
     """A power budget may allow its GPUs more or less than before."""
 
 
-@record
-class ReadingsCame:
+class ReadingsCame(Struct, frozen=True):
     """Readings came, or time has passed: trials may be measured by now."""
 
 
-@record
-class SetAside:
+class SetAside(Struct, frozen=True):
     """Its events cannot be interpreted: every limit is given back, and the machine left."""
 
 

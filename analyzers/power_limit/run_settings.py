@@ -1,12 +1,13 @@
 """The settings under which a run is measured, and its power limits are chosen. Pure."""
 
-from dataclasses import replace
 from typing import Literal, TypeAlias, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.power_limit.selectors import Selector, is_foreign, parse
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.events import SearchWanted
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 Searched: TypeAlias = Literal["power_limit", "graphics_clock", "both"]
@@ -20,8 +21,7 @@ PLANNED = (
 """The settings that `RunSettings` is made of."""
 
 
-@record(kw_only=True)
-class PipelineSettings:
+class PipelineSettings(Struct, frozen=True, kw_only=True):
     """The settings of clocks for pipelines."""
 
     slowdown: float = 1.0
@@ -32,8 +32,7 @@ class PipelineSettings:
     """That a change of clock takes."""
 
 
-@record(kw_only=True)
-class RunSettings:
+class RunSettings(Struct, frozen=True, kw_only=True):
     """The settings of one run. A run keeps those under which it began."""
 
     selector: Selector | None

@@ -30,13 +30,14 @@ Arbitrary Multipeak Curve in the Presence of Noise", J. Basic Engineering 86, 19
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from analyzers.power_limit.curve_fit import belief as beliefs
 from analyzers.power_limit.curve_fit import curves, noise
 from analyzers.power_limit.curve_fit.belief import TOLERATED, Belief, Confidence
 from analyzers.power_limit.curve_fit.host_delays import evenly_delayed
 from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, counted, settled
 from analyzers.power_limit.selectors import Goal, Trial
-from zeus_stream.records import record
 
 RISK = 0.006
 """Probability at most that a limit is left which is better by `TOLERATED` of what is minimized."""
@@ -60,15 +61,13 @@ WORTH = 1.5
 """Times the cost of the best length of a visit for the same precision, from which on it is long enough."""
 
 
-@record
-class Measure:
+class Measure(Struct, frozen=True):
     """Measure a block at this limit: one more, if it is in force."""
 
     limit_mw: int
 
 
-@record
-class Choose:
+class Choose(Struct, frozen=True):
     """Search no more."""
 
     limit_mw: int

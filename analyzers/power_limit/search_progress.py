@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from analyzers.power_limit.curve_fit.visits import BLOCKS
 from analyzers.power_limit.profiler import (
     BLOCK_STEPS,
@@ -15,11 +17,9 @@ from analyzers.power_limit.profiler import (
 )
 from zeus_stream.protocol.fields import MOST_COUNT
 from zeus_stream.protocol.snapshots import Phase
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class SearchProgress:
+class SearchProgress(Struct, frozen=True, kw_only=True):
     """Where the search of one run stands. None: it does not apply, or is not known."""
 
     phase: Phase

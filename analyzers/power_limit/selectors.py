@@ -19,15 +19,15 @@ Design", IEEE Symposium on Low Power Electronics, 1994.
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zeus_stream.entry_points import names, registered
 from zeus_stream.errors import SettingsError
-from zeus_stream.records import record
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -38,8 +38,7 @@ GROUP = "zeus_stream.selectors"
 Figure = float | npt.NDArray[np.float64]
 
 
-@record
-class Trial:
+class Trial(Struct, frozen=True):
     """One power limit, measured."""
 
     limit_mw: int
@@ -60,8 +59,7 @@ class Trial:
         return self.duration_ns / self.steps
 
 
-@record
-class Goal:
+class Goal(Struct, frozen=True):
     """The objective of a selector, for a search that does not measure every limit."""
 
     energy_weight: float
@@ -86,8 +84,7 @@ Choose = Callable[[Sequence[Trial], int], int]
 """Trials (one or more, a limit each) and the number of GPUs of the job -> one of the limits, mW."""
 
 
-@record
-class Selector:
+class Selector(Struct, frozen=True):
     """A way to choose, and the text it was written as."""
 
     text: str
@@ -98,8 +95,7 @@ class Selector:
     """None: only the function knows, so every limit has to be measured."""
 
 
-@record
-class Entry:
+class Entry(Struct, frozen=True):
     """A selector of the registry."""
 
     usage: str

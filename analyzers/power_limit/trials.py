@@ -5,8 +5,10 @@ rows of trials -> `added_up`: what is known of each limit
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.fleet.session import Session, Span
 from analyzers.measurement.calibration import calibrated
@@ -17,11 +19,9 @@ from analyzers.power_limit.curve_fit.visits import by_limit
 from analyzers.power_limit.profiler import MeasureTrial, Purpose
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import TrialRow
-from zeus_stream.records import record
 
 
-@record
-class Taken:
+class Taken(Struct, frozen=True):
     """The cost of some steps."""
 
     energy_uj: Mapping[str, int]

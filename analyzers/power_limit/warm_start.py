@@ -5,8 +5,10 @@ measured trials -> `keep`                               -> ProfileRows, and know
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.session import Session

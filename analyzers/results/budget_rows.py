@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
+from msgspec import Struct
+
 from analyzers.results.table import Computed, Table
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class BudgetRow:
+class BudgetRow(Struct, frozen=True, kw_only=True):
     """A power budget."""
 
     TABLE: ClassVar = Table(
@@ -38,8 +38,7 @@ class BudgetRow:
     """why it cannot be kept; empty: it can"""
 
 
-@record(kw_only=True)
-class BudgetShareRow:
+class BudgetShareRow(Struct, frozen=True, kw_only=True):
     """The share of power budgets that each GPU has now."""
 
     TABLE: ClassVar = Table("budget_shares", ("gpu",))

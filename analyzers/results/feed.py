@@ -8,12 +8,12 @@ holes. A slow reader learns how many results it missed. No reader slows the anal
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+from msgspec import Struct
 
 from analyzers.results.rows import CheckpointRow, Row
 from analyzers.results.windows.step_columns import Derived, StepColumns, each_row
-from zeus_stream.records import record
 
 MAX_RESULTS = 20_000
 """Kept. About a minute of a busy site, and 15 MB."""
@@ -21,16 +21,14 @@ MAX_PAGE = 200
 """Results of a page."""
 
 
-@record
-class Place:
+class Place(Struct, frozen=True):
     """Where a reader goes on."""
 
     feed: str
     number: int
 
 
-@record(kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """Results that follow each other."""
 
     feed: str
@@ -48,8 +46,7 @@ class Page:
         return Place(self.feed, self.first + len(self.rows))
 
 
-@dataclass(slots=True)
-class _Chunk:
+class _Chunk(Struct):
     first: int
     replayed: bool
     rows: list[Row] | StepColumns

@@ -5,13 +5,13 @@ Times are CLOCK_MONOTONIC ns of ``host``; names with ``wall`` are UTC.
 
 from typing import ClassVar
 
+from msgspec import Struct
+
 from analyzers.results.table import Computed, Table
 from zeus_stream.protocol.fields import Control
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class RunRow:
+class RunRow(Struct, frozen=True, kw_only=True):
     """One row a session: one rank of a run."""
 
     TABLE: ClassVar = Table(
@@ -65,8 +65,7 @@ class RunRow:
     """start of the analyzer at which the run began: it keeps to those ``settings`` until it ends"""
 
 
-@record(kw_only=True)
-class ForecastRow:
+class ForecastRow(Struct, frozen=True, kw_only=True):
     """A forecast of a whole run, made at the end of an epoch or of a block of steps."""
 
     TABLE: ClassVar = Table("forecasts", ("run", "step"))
@@ -100,8 +99,7 @@ class ForecastRow:
     duration_p97_5_s: float | None
 
 
-@record(kw_only=True)
-class GpuRow:
+class GpuRow(Struct, frozen=True, kw_only=True):
     """GPUs, and the CPUs and their memory beside them (``CPU-HOST-package-0``, ``DRAM-HOST-package-0``)."""
 
     TABLE: ClassVar = Table("gpus", ("gpu",))
@@ -151,8 +149,7 @@ class GpuRow:
     """the meter's record, or what is published"""
 
 
-@record(kw_only=True)
-class CommandRow:
+class CommandRow(Struct, frozen=True, kw_only=True):
     """A command for a control of a GPU, and its outcome. The outcome replaces the row without one."""
 
     TABLE: ClassVar = Table("commands", ("command",))
@@ -187,8 +184,7 @@ class CommandRow:
     """changes of the clock in each iteration by that plan, which the collector makes without a command"""
 
 
-@record(kw_only=True)
-class CheckpointRow:
+class CheckpointRow(Struct, frozen=True, kw_only=True):
     """The state of the analyzer's machines, from which a restart goes on. There is only the latest."""
 
     TABLE: ClassVar = Table("checkpoints", ("name",))
@@ -216,8 +212,7 @@ class CheckpointRow:
     """of the screens"""
 
 
-@record(kw_only=True)
-class OwnUseRow:
+class OwnUseRow(Struct, frozen=True, kw_only=True):
     """The use of collectors and the analyzer themselves: a row a minute, one more at the end of a run.
 
     A service has the share of the energy of its host's CPUs and memory that it has of their processor time.
@@ -258,8 +253,7 @@ class OwnUseRow:
     """why there are no joules; else empty"""
 
 
-@record
-class EarlierUse:
+class EarlierUse(Struct, frozen=True):
     """A run's use of GPUs of a host that was over when the analyzer started."""
 
     host: str

@@ -1,12 +1,12 @@
 """Instructions of the analyzer to others: commands for devices, and answers for scripts. Pure."""
 
+from msgspec import Struct
+
 from zeus_stream.protocol.events import Advice, Answer
 from zeus_stream.protocol.fields import Control
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class ApplyControl:
+class ApplyControl(Struct, frozen=True, kw_only=True):
     """Set a control of one GPU. ``command`` is the same when the same stream is interpreted again."""
 
     command: str
@@ -18,8 +18,7 @@ class ApplyControl:
     """mW of a power limit, MHz of a clock."""
 
 
-@record(kw_only=True)
-class ApplyPlan:
+class ApplyPlan(Struct, frozen=True, kw_only=True):
     """Have the graphics clock of one GPU follow a plan: see `zeus_stream.protocol.pipelines.SetPlan`."""
 
     command: str
@@ -40,8 +39,7 @@ class ApplyPlan:
         return "graphics_clock"
 
 
-@record(kw_only=True)
-class RestoreControl:
+class RestoreControl(Struct, frozen=True, kw_only=True):
     """Give a control of one GPU back: the collector restores the value it found."""
 
     command: str
@@ -51,16 +49,14 @@ class RestoreControl:
     control: Control
 
 
-@record
-class GiveAnswer:
+class GiveAnswer(Struct, frozen=True):
     """Answer a script's question about the energy of a window."""
 
     host: str
     answer: Answer
 
 
-@record
-class GiveAdvice:
+class GiveAdvice(Struct, frozen=True):
     """Answer a script's question about the batch size of a try."""
 
     host: str

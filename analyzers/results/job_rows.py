@@ -2,16 +2,16 @@
 
 from typing import ClassVar, Literal
 
+from msgspec import Struct
+
 from analyzers.results.table import Computed, Table
-from zeus_stream.records import record
 
 Ended = Literal["running", "converged", "stopped", "exhausted", "lost"]
 """How a try ended. ``converged``: it reached the target. ``stopped``: by a verdict. ``exhausted``: the
 maximum number of epochs was not enough. ``lost``: it was killed or fell silent."""
 
 
-@record(kw_only=True)
-class JobRow:
+class JobRow(Struct, frozen=True, kw_only=True):
     """The purpose of a job that recurs. [Jobs that recur](../how-to/recurring-jobs.md) says more."""
 
     TABLE: ClassVar = Table("jobs", ("job", "version"))
@@ -40,8 +40,7 @@ class JobRow:
     """how many of the latest tries of a size count; 0: all"""
 
 
-@record(kw_only=True)
-class TryRow:
+class TryRow(Struct, frozen=True, kw_only=True):
     """One training of a job with one batch size."""
 
     TABLE: ClassVar = Table(
@@ -98,8 +97,7 @@ class TryRow:
     """why"""
 
 
-@record(kw_only=True)
-class SimulationRow:
+class SimulationRow(Struct, frozen=True, kw_only=True):
     """A game that ``zeus-stream simulate`` played ([Simulated jobs](../how-to/simulate-jobs.md)).
 
     Trainings that ran are not in here.
@@ -132,8 +130,7 @@ class SimulationRow:
     default_cost_j: float
 
 
-@record(kw_only=True)
-class SimulatedTryRow:
+class SimulatedTryRow(Struct, frozen=True, kw_only=True):
     """A try of a simulated game, stored when the game is over."""
 
     TABLE: ClassVar = Table("simulated_tries", ("game", "number"))

@@ -5,13 +5,13 @@ Times are CLOCK_MONOTONIC ns of the host; names with ``wall`` are UTC.
 
 from typing import ClassVar, NamedTuple
 
+from msgspec import Struct
+
 from analyzers.results.table import Table
 from zeus_stream.protocol.fields import Control
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class TrialRow:
+class TrialRow(Struct, frozen=True, kw_only=True):
     """A visit of a power limit, measured."""
 
     TABLE: ClassVar = Table("trials", ("run", "number"))
@@ -45,8 +45,7 @@ class TrialRow:
     """the chosen limit, measured once more, and again after single GPUs were lowered below it"""
 
 
-@record(kw_only=True)
-class DecisionRow:
+class DecisionRow(Struct, frozen=True, kw_only=True):
     """A limit chosen, or why none was."""
 
     TABLE: ClassVar = Table("decisions", ("run", "number"))
@@ -98,8 +97,7 @@ class DecisionRow:
     """the same with 95 % confidence at most"""
 
 
-@record(kw_only=True)
-class GpuLimitRow:
+class GpuLimitRow(Struct, frozen=True, kw_only=True):
     """Limits of single GPUs at or below that of their job (``per_gpu``), after a test which of them wait.
 
     Another round begins with one limit for all again.
@@ -129,8 +127,7 @@ class GpuLimitRow:
     """why it is that"""
 
 
-@record(kw_only=True)
-class ProfileRow:
+class ProfileRow(Struct, frozen=True, kw_only=True):
     """The knowledge that each round of profiling had of a limit at its end, from its own run or another.
 
     ``profiles`` has the rounds that count.
@@ -179,8 +176,7 @@ class AtLimit(NamedTuple):
     round: int
 
 
-@record(kw_only=True)
-class RecallRow:
+class RecallRow(Struct, frozen=True, kw_only=True):
     """The profile with which the search of a run began.
 
     One row per run, or more if the search began again after ranks were lost. A replay uses the same profile.

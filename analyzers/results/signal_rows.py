@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
+from msgspec import Struct
+
 from analyzers.results.table import Computed, Table
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class SignalRow:
+class SignalRow(Struct, frozen=True, kw_only=True):
     """One value of a price or a carbon intensity. Of one name, those that were imported last count."""
 
     TABLE: ClassVar = Table(

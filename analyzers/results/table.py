@@ -1,21 +1,19 @@
 """The table of a row class: its name, its key, and columns that the archive computes. Pure.
 
-A row class is a keyword-only dataclass with ``TABLE``. Its fields are the columns. A string after a field
+A row class is a keyword-only struct with ``TABLE``. Its fields are the columns. A string after a field
 describes the field, and those after it that have no string of their own.
 """
 
 import types
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 _TYPES: dict[Any, str] = {int: "BIGINT", float: "DOUBLE", str: "VARCHAR", bool: "BOOLEAN", bytes: "BLOB"}
 
 
-@record
-class Computed:
+class Computed(Struct, frozen=True):
     """A column that no row has: the archive computes it."""
 
     name: str
@@ -25,8 +23,7 @@ class Computed:
     sql_type: str = "TIMESTAMP"
 
 
-@record
-class Table:
+class Table(Struct, frozen=True):
     """The table of a row class."""
 
     name: str
@@ -41,9 +38,9 @@ def columns(kind: Any) -> Iterator[tuple[str, str]]:
     """Yield name and SQL type of each column of a row class, in order."""
     table: Table = kind.TABLE
     hints = get_type_hints(kind, include_extras=True)
-    for field in fields(kind):
-        yield field.name, sql_type(hints[field.name])
-        yield from _computed(table, field.name)
+    for name in kind.__struct_fields__:
+        yield name, sql_type(hints[name])
+        yield from _computed(table, name)
 
 
 def _computed(table: Table, after: str) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """The route of notes of collectors: GPUs, admissions, outcomes of commands, ends of leases. Pure."""
 
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet

@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from itertools import chain, compress
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from analyzers.batch_size import job_events
 from analyzers.batch_size.history import Known

@@ -1,9 +1,10 @@
 """The route of what waits: windows, trials and tries that can be measured by now, and questions. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from operator import attrgetter
+
+from msgspec.structs import replace
 
 from analyzers.batch_size import job_events
 from analyzers.batch_size.tracker import Jobs

@@ -21,6 +21,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+from msgspec import Struct
 
 from analyzers.archive.open_file import check
 from analyzers.archive.opening import Connection, connect
@@ -30,7 +31,6 @@ from analyzers.archive.sandbox.confinement import Limits, confine_worker
 from analyzers.archive.sandbox.query_process import NICE, WORDS, answer
 from analyzers.archive.sandbox.question import Question
 from zeus_stream.errors import RefusedError, StorageError, ZeusStreamError
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 IDLE = b"i"
@@ -46,8 +46,7 @@ LASTING = (
 """Errors of a query after which the connection is as it was."""
 
 
-@record
-class Source:
+class Source(Struct, frozen=True):
     """The data that queries are about."""
 
     settings: Settings

@@ -8,12 +8,12 @@ another analyzer has taken it over, or when it is cancelled.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import anyio
 from anyio.to_thread import run_sync
+from msgspec import Struct
 
 from analyzers import watched_files
 from analyzers.brokered.brokered_collector import Begin, BrokeredCollector
@@ -30,7 +30,6 @@ from zeus_stream.broker.requests import Announced
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places, claim, prepare
 from zeus_stream.protocol.fields import owner_of, shard_of
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
@@ -43,8 +42,7 @@ LOOK_S = 0.25
 _log = logging.getLogger(__name__)
 
 
-@record(kw_only=True)
-class Site:
+class Site(Struct, frozen=True, kw_only=True):
     """The parts of an analyzer that all its shards share."""
 
     settings: Settings
@@ -58,8 +56,7 @@ class Site:
     """UTC, ns since 1970: it names files."""
 
 
-@dataclass(slots=True)
-class Lease:
+class Lease(Struct):
     """The lease of a shard, as its holder knows it."""
 
     shard: int

@@ -11,10 +11,10 @@ from importlib.resources import files
 from typing import NamedTuple
 
 import psycopg
+from msgspec import Struct
 
 from analyzers.lake.outbox import Packed
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.records import record
 
 VERSION = 1
 """Of these tables."""
@@ -35,8 +35,7 @@ class Memory(NamedTuple):
     body: bytes
 
 
-@record(kw_only=True)
-class Shard:
+class Shard(Struct, frozen=True, kw_only=True):
     """A shard, as the status shows it."""
 
     shard: int
@@ -48,16 +47,14 @@ class Shard:
     """The age of the oldest frame that was not interpreted, at the last renewal."""
 
 
-@record
-class Held:
+class Held(Struct, frozen=True):
     """A shard that is held."""
 
     epoch: int
     behind_ms: int = 0
 
 
-@record
-class Beat:
+class Beat(Struct, frozen=True):
     """The state of a site's shards, as of one renewal."""
 
     kept: frozenset[int]

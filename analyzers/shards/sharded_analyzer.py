@@ -12,12 +12,12 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
+from msgspec.structs import replace
 
 from analyzers.brokered.roll_call import RollCall
 from analyzers.earlier_runs import only_analyzer

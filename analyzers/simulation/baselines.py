@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from math import inf
 from random import Random
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
@@ -18,11 +20,9 @@ from analyzers.simulation.simulated_jobs import (
     DEFAULT,
     Rules,
 )
-from zeus_stream.records import record
 
 
-@record
-class _Remembering:
+class _Remembering(Struct, frozen=True):
     """A policy that decides by all tries, and stops none but by its bound."""
 
     def start(self, job: Job) -> History:
@@ -38,8 +38,7 @@ class _Remembering:
         return Verdict(go_on=True)
 
 
-@record
-class Grid(_Remembering):
+class Grid(_Remembering, Struct, frozen=True):
     """Every size so many times, from the default downwards and then upwards; then the best for good.
 
     A size whose first try fails is left out; a later failure leaves out what was tried, a lower limit.
@@ -65,8 +64,7 @@ class Grid(_Remembering):
         return Choice(next(wanted, best), bound, "grid search")
 
 
-@record
-class Known(_Remembering):
+class Known(_Remembering, Struct, frozen=True):
     """The default size once, and then one that was known to be the best: the floor of all costs."""
 
     best: int
@@ -75,8 +73,7 @@ class Known(_Remembering):
         return Choice(self.best if state.tries else state.job.default, reason="known beforehand")
 
 
-@record
-class Player:
+class Player(Struct, frozen=True):
     """A policy and the game it plays."""
 
     policy: Policy[Any]

@@ -9,10 +9,11 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
+from msgspec import Struct
+
 from analyzers.simulation import figures
 from analyzers.simulation.figures import Colours, Rows
 from analyzers.simulation.svg import COLOURS, SAME
-from zeus_stream.records import record
 
 LAST = 5
 """Recurrences at the end of a game that its result is taken from; the SQL has the same number."""
@@ -73,8 +74,7 @@ pre { max-height: 20rem; overflow: auto; font-size: 12px; }
 _OF_PLAYERS = "the default batch size at the highest power limit"
 
 
-@record(kw_only=True)
-class Figure:
+class Figure(Struct, frozen=True, kw_only=True):
     """A section of the page."""
 
     title: str

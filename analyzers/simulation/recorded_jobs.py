@@ -27,19 +27,19 @@ Overlapping recurrences are synthetic: nobody published when such jobs were subm
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, field, replace
 from itertools import pairwise
 from math import inf, log
 from statistics import fmean
 
+from msgspec import Struct, field
+from msgspec.structs import astuple, replace
+
 from analyzers.batch_size.policy import Job
-from zeus_stream.records import record
 
 # ---- tables ---------------------------------------------------------------------------------------------
 
 
-@record(kw_only=True)
-class Trained:
+class Trained(Struct, frozen=True, kw_only=True):
     """One recorded run of a training: when it first reached a level of its metric."""
 
     dataset: str
@@ -53,8 +53,7 @@ class Trained:
     """Whole epochs; None: never."""
 
 
-@record(kw_only=True)
-class Powered:
+class Powered(Struct, frozen=True, kw_only=True):
     """One epoch, recorded at a power limit."""
 
     dataset: str
@@ -66,8 +65,7 @@ class Powered:
     power_w: float
 
 
-@record(kw_only=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """A training task and its target."""
 
     dataset: str
@@ -79,8 +77,7 @@ class Workload:
     lower_is_better: bool = False
 
 
-@record
-class Traces:
+class Traces(Struct, frozen=True):
     """Recorded trainings and the power of their epochs."""
 
     trained: tuple[Trained, ...]
@@ -93,8 +90,7 @@ class Traces:
 # ---- worlds ---------------------------------------------------------------------------------------------
 
 
-@record
-class Spent:
+class Spent(Struct, frozen=True):
     energy_j: float
     time_s: float
     cost_j: float
@@ -109,8 +105,7 @@ class Spent:
 NOTHING = Spent(0.0, 0.0, 0.0)
 
 
-@record
-class Training:
+class Training(Struct, frozen=True):
     """A recorded run, seen from a target."""
 
     epochs: int | None
@@ -120,8 +115,7 @@ class Training:
     the first one a step less than that."""
 
 
-@record
-class Size:
+class Size(Struct, frozen=True):
     """A batch size in a world."""
 
     trainings: tuple[Training, ...]
@@ -153,8 +147,7 @@ class Size:
         return fmean(run.epochs or inf for run in self.trainings)
 
 
-@record(kw_only=True)
-class World:
+class World(Struct, frozen=True, kw_only=True):
     name: str
     """Unique among those of a tournament."""
     gpu: str

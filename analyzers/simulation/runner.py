@@ -4,8 +4,10 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from multiprocessing import get_context
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import (
@@ -18,15 +20,13 @@ from analyzers.simulation.simulated_jobs import (
     play,
     tries,
 )
-from zeus_stream.records import record
 
 CHUNK = 10
 """Games that a process is given at a time."""
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-@record(kw_only=True)
-class Game:
+class Game(Struct, frozen=True, kw_only=True):
     """One that is to be played."""
 
     world: World

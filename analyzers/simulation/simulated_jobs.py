@@ -6,17 +6,18 @@ The rules are those of `analyzers.simulation.recorded_jobs`.
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import accumulate
 from math import ceil, exp, floor, inf, log, sqrt
 from random import Random
 from typing import Generic, Literal, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from analyzers.batch_size.policy import Policy, Try
 from analyzers.results.rows import Ended
 from analyzers.simulation.recorded_jobs import NOTHING, Size, Spent, Training, World
-from zeus_stream.records import record
 
 TRIES = 20
 """Of a recurrence, at most."""
@@ -98,8 +99,7 @@ def _harder(size: Size, factor: float) -> Size:
 # ---- playing --------------------------------------------------------------------------------------------
 
 
-@record
-class Rules:
+class Rules(Struct, frozen=True):
     faithful: bool = False
     """To the reference's game; see above."""
     profiling: Literal["just in time", "by runs", "never"] = "just in time"
@@ -113,8 +113,7 @@ class Rules:
 DEFAULT = Rules()
 
 
-@record
-class Played:
+class Played(Struct, frozen=True):
     """One try of a game."""
 
     recurrence: int

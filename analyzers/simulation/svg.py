@@ -1,12 +1,12 @@
 """Charts as SVG, for a page that stands alone. Pure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from html import escape
 from math import asinh, ceil, floor, isfinite, log2, log10
 from typing import Literal
 
-from zeus_stream.records import record
+from msgspec import Struct
+from msgspec.structs import replace
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7500", "#7f7f7f")
 """Distinct for people who see few colours (Okabe, Ito, 2008, darkened where they are thin lines)."""
@@ -26,8 +26,7 @@ Scale = Literal["linear", "log", "asinh"]
 _SCALES: dict[Scale, Callable[[float], float]] = {"linear": float, "log": log2, "asinh": asinh}
 
 
-@record
-class Series:
+class Series(Struct, frozen=True):
     """Points of one name: a line through them, or a mark at each, or both."""
 
     name: str
@@ -38,8 +37,7 @@ class Series:
     mark: Literal["", "dot", "faint", "cross"] = ""
 
 
-@record
-class Cell:
+class Cell(Struct, frozen=True):
     """A shaded square around a point of a heat map; axes count whole cells."""
 
     x: float
@@ -49,8 +47,7 @@ class Cell:
     title: str
 
 
-@record
-class Axis:
+class Axis(Struct, frozen=True):
     label: str
     scale: Scale = "linear"
     ticks: Sequence[tuple[float, str]] = ()

@@ -17,6 +17,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec import Struct
+
 from analyzers.simulation.recorded_jobs import (
     Powered,
     Traces,
@@ -24,7 +26,6 @@ from analyzers.simulation.recorded_jobs import (
     Workload,
 )
 from zeus_stream.errors import StorageError
-from zeus_stream.records import record
 
 PUBLISHED = Path(__file__).with_name("published")
 MAX_ROWS = 1_000_000
@@ -41,8 +42,7 @@ _NAME_A_CLUSTER = "Name a table of job groups, or none for that of the package."
 T = TypeVar("T")
 
 
-@record
-class Group:
+class Group(Struct, frozen=True):
     """Recurrences of one workload in a cluster."""
 
     name: str
@@ -104,8 +104,7 @@ def _gpu(path: Path) -> str:
     return path.stem.removeprefix(_POWER)
 
 
-@record
-class _Row:
+class _Row(Struct, frozen=True):
     """A line of a file."""
 
     path: Path

@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from analyzers.power_budget.allocation import in_force, over
 from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError

@@ -12,10 +12,11 @@ import argparse
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
+
+from msgspec.structs import replace
 
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import (

@@ -17,11 +17,13 @@ The policy was improved on `hard_worlds(1)`; 2 to 4 are other draws, each played
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from itertools import combinations
 from math import ceil, exp, inf, log, log2
 from random import Random
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.batch_size.policy import Job
 from analyzers.simulation.recorded_jobs import (
@@ -37,7 +39,6 @@ from analyzers.simulation.recorded_jobs import (
 from analyzers.simulation.simulated_jobs import (
     Drift,
 )
-from zeus_stream.records import record
 
 RUNS = 20
 """Of each batch size; a try draws one of them."""
@@ -71,8 +72,7 @@ Runs = Mapping[int, Sequence[float]]
 """Exact epochs to the target, by batch size; infinite: never."""
 
 
-@record
-class Hard:
+class Hard(Struct, frozen=True):
     """A world, its kind and what changes in it."""
 
     kind: str
@@ -113,8 +113,7 @@ def _described(hard: Hard) -> str:
 # ---- curves ------------------------------------------------------------------------------------------------
 
 
-@record
-class _Curve:
+class _Curve(Struct, frozen=True):
     """Mean epochs and the cost of an epoch, by batch size."""
 
     epochs: Mapping[int, float]

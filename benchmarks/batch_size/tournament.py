@@ -2,16 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import exp, log
 from statistics import fmean
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.simulation.recorded_jobs import World
 from analyzers.simulation.runner import Game, play_all
 from analyzers.simulation.simulated_jobs import Drift, Played, by_recurrence, drifting, regret
-from zeus_stream.records import record
 
 COUNTS = (5, 10, 20, 50)
 """First recurrences, whose mean cost is kept."""
@@ -20,8 +20,7 @@ LEAST_RATIO = 0.01
 RESAMPLED = 1000
 
 
-@record
-class Came:
+class Came(Struct, frozen=True):
     """The results of a player in a world, by seed."""
 
     regret: list[float]
@@ -69,8 +68,7 @@ def geometric(values: Iterable[float]) -> float:
     return exp(fmean(log(value) for value in values))
 
 
-@record
-class Over:
+class Over(Struct, frozen=True):
     """The adaptive policy's regret over another's."""
 
     by_world: list[float]

@@ -9,12 +9,13 @@ and made up ones of the kinds that were hard: runs that fall into two groups, an
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from hashlib import sha256
 from itertools import pairwise
 from math import ceil, exp, log2
 from random import Random
 from statistics import fmean
+
+from msgspec.structs import replace
 
 from analyzers.batch_size.policy import Job
 from analyzers.simulation.recorded_jobs import (
@@ -106,7 +107,7 @@ def _between(traces: Traces) -> Traces:
         for low, high in pairwise(sorted(reached)):
             ends = reached[low], reached[high]
             epoch = None if None in ends else ceil(fmean(end for end in ends if end is not None))
-            names = (field.name for field in fields(Trained))
+            names = Trained.__struct_fields__
             values = (*of, round((low + high) / 2, 5), epoch)
             trained.append(Trained(**dict(zip(names, values, strict=True))))
     return replace(traces, trained=tuple(trained))

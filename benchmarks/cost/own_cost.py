@@ -26,10 +26,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 from benchmarks.harness import ROOT, directory, peer_python, process, sql, table, wait_for
 from tests.gpu import stand_in
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.records import record
 
 SETTLE_S = 70
 """GPUs that no session has used are read seldom after 30 s; an analyzer prunes its archive after 60 s."""
@@ -84,16 +85,14 @@ if __name__ == "__main__":
 """After each of them."""
 
 
-@record
-class Use:
+class Use(Struct, frozen=True):
     """The use of a process and its descendants so far."""
 
     cpu_s: float
     wake_ups: int
 
 
-@record
-class Setup:
+class Setup(Struct, frozen=True):
     """One pair of services."""
 
     gpus: int

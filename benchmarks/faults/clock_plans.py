@@ -14,8 +14,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from benchmarks.harness import directory, table
 from tests.processes.setup import Collector, Host, collector, simulated, until

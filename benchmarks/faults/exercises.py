@@ -32,6 +32,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
+
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.repair import set_aside
@@ -43,7 +45,6 @@ from tests.processes.pipeline import pipeline
 from tests.simulation.troubled_world import TroubledWorld
 from tests.waiting import until
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 FRAMES = 300
@@ -56,8 +57,7 @@ STRESS = "while True:\n    pass"
 READINGS = "SELECT count(*) FROM readings"
 
 
-@record
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The figures of an exercise, and a sentence for each thing that was wrong."""
 
     figures: tuple[str, ...]

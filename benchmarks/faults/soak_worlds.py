@@ -20,9 +20,10 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 
+from msgspec import Struct
+
 from benchmarks.harness import table
 from tests.simulation.troubled_world import Report, run
-from zeus_stream.records import record
 
 STORED_EVERY = 20
 """Worlds of which one archives into DuckDB."""
@@ -33,8 +34,7 @@ Found = tuple[Rows, list[str]]
 """Figures, and what is wrong with them, a sentence each."""
 
 
-@record
-class Played:
+class Played(Struct, frozen=True):
     """One world: what it counted, or what went wrong."""
 
     seed: int

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import anyio
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.harness import directory, process, sql, table, wait_for
 from collectors import service
 from collectors.devices.registry import open_bus
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 HOSTS = 1_250
@@ -110,8 +110,7 @@ def collect(where: Path, rate: float, frames: int) -> None:
 # ---- looking on -------------------------------------------------------------------------------------------
 
 
-@record
-class Look:
+class Look(Struct, frozen=True):
     """An observation at one time."""
 
     at_s: float

@@ -9,9 +9,9 @@ defaults keep, give the size after a year.
 
 import argparse
 import time
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.store import Ages

@@ -20,11 +20,12 @@ python -m benchmarks.noise --traces DIR [--tables search watch changes] [--kinds
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzers.power_limit import drift, selectors
 from analyzers.power_limit.profiler import MOST_WIDE, WATCH_STEPS

@@ -19,8 +19,9 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from msgspec import Struct
+
 from benchmarks.harness import ROOT, directory, process, sql, table, wait_for
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
 
@@ -43,8 +44,7 @@ FROM decisions WHERE applied AND power_limit_w IS NOT NULL ORDER BY decisions.nu
 LATE = "SELECT max(outcome_ns - asked_ns) / 1e9 FROM commands WHERE outcome = 'applied'"
 
 
-@record
-class Trial:
+class Trial(Struct, frozen=True):
     """One search."""
 
     decided_s: float | None

@@ -15,6 +15,7 @@ from itertools import product
 from random import Random
 
 import numpy as np
+from msgspec import Struct
 
 from analyzers.power_limit import search, selectors
 from analyzers.power_limit.curve_fit.visits import Visit, by_limit
@@ -26,7 +27,6 @@ from analyzers.power_limit.selectors import Selector
 from benchmarks.harness import table
 from benchmarks.noise.published import STEP_NS, Curve, Training
 from zeus_stream.protocol.fields import UNLOCKED
-from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import Model, Workload, load
 
 NEW = Start()
@@ -37,8 +37,7 @@ SHARE = 1.001
 """Rounding of powers to mW."""
 
 
-@record
-class Case:
+class Case(Struct, frozen=True):
     """A workload on a GPU model."""
 
     name: str
@@ -105,8 +104,7 @@ def searched(
         visits.append(Visit((*before, training.go_on(at, BLOCK)), round(training.t_ns)))
 
 
-@record
-class Found:
+class Found(Struct, frozen=True):
     """The outcome of one search."""
 
     steps: int

@@ -4,7 +4,9 @@ A step of `published.Training` after the other; commands take effect with the ne
 back `LATE_NS` after their last step, as in the analyzer.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from analyzers.power_limit import profiler
 from analyzers.power_limit.curve_fit.host_delays import delay_ns

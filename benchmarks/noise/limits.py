@@ -11,6 +11,8 @@ import argparse
 from collections.abc import Callable
 from random import Random
 
+from msgspec import Struct
+
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiler import limits_mw
 from analyzers.power_limit.run_settings import RunSettings
@@ -19,7 +21,6 @@ from analyzers.results.rows import DecisionRow
 from benchmarks.harness import table
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
-from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import Model, load
 
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")
@@ -27,8 +28,7 @@ NEAR = 1.005
 """A limit whose cost is at most this much above the optimum is as good: differences below it are noise."""
 
 
-@record
-class Case:
+class Case(Struct, frozen=True):
     model: Model
     workload: str
     selector: str

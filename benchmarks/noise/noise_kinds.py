@@ -15,8 +15,7 @@ from math import exp, sqrt
 
 import numpy as np
 import numpy.typing as npt
-
-from zeus_stream.records import record
+from msgspec import Struct
 
 Floats = npt.NDArray[np.float64]
 Rng = np.random.Generator
@@ -24,8 +23,7 @@ Rng = np.random.Generator
 TUNING_SEED, FINAL_SEED = 1, 2
 
 
-@record
-class Noise:
+class Noise(Struct, frozen=True):
     """Factors of the time and of the energy of each step."""
 
     time: Floats

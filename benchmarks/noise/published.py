@@ -3,15 +3,14 @@
 import csv
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from math import exp, sqrt
 from pathlib import Path
 from random import Random
 
 import numpy as np
+from msgspec import Struct, field
 
 from analyzers.power_limit.selectors import Selector, Trial
-from zeus_stream.records import record
 
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")
 STEP_NS = 250_000_000
@@ -22,8 +21,7 @@ WARMING, WARMING_STEPS = 0.01, 60
 RUN_STEPS = 2000
 
 
-@record
-class Curve:
+class Curve(Struct, frozen=True):
     """A workload: limits descending, and what a step takes at each."""
 
     name: str
@@ -65,8 +63,7 @@ def drawn_through(curve: Curve, count: int) -> Curve:
     return Curve(curve.name, tuple(limits.tolist()), at(curve.step_ns), at(curve.step_mj))
 
 
-@dataclass(slots=True)
-class Training:
+class Training(Struct):
     """Steps of a curve, as they come."""
 
     curve: Curve

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from msgspec import Struct
 
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiler import limits_mw
@@ -33,7 +34,6 @@ from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Events
-from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import Model, Workload
 
 STRIDE_MW = 25_000
@@ -59,8 +59,7 @@ def named(text: str) -> Selector:
 # ---- one limit for 8 ranks ---------------------------------------------------------------------------------
 
 
-@record
-class Published:
+class Published(Struct, frozen=True):
     """A published curve as what a simulated GPU computes, linear in the logarithms between its limits."""
 
     curve: Curve

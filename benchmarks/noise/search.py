@@ -24,13 +24,14 @@ python -m benchmarks.noise.search --traces DIR [--tables search memory machine] 
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import product
 from math import sqrt
 from pathlib import Path
 from random import Random
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.power_limit import drift, search, selectors
 from analyzers.power_limit.curve_fit.belief import TRUSTED, Confidence
@@ -51,7 +52,6 @@ from benchmarks.noise.published import (
     excess,
     profiling,
 )
-from zeus_stream.records import record
 
 SETTLING = 5
 """Steps after a change of limit that the search leaves out."""
@@ -63,8 +63,7 @@ USUAL = 0.03
 """Excess of a limit that is as good as a search finds."""
 
 
-@record
-class Done:
+class Done(Struct, frozen=True):
     """A search that has ended."""
 
     chosen_mw: int

@@ -9,9 +9,9 @@ plan for the straggler's duration is in force at once.
 """
 
 import argparse
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzers.pipeline.frontier import ClockOption, PipelineProfile
 from analyzers.pipeline.plan import make_plan

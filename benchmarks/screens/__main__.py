@@ -23,12 +23,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from fcntl import ioctl
 from math import sin
 from pathlib import Path
 
 import anyio
+from msgspec.structs import replace
 
 from benchmarks.harness import ROOT, cpu_seconds, directory, process, sql, table
 from benchmarks.load.latency import LATENCY, SETTINGS, TRAINING

@@ -13,11 +13,11 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import duckdb
+from msgspec.structs import replace
 
 from benchmarks.harness import ROOT, directory, table
 

@@ -15,11 +15,11 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+from msgspec.structs import replace
 
 from analyzers.brokered.roll_call import RollCall
 from analyzers.shards.shard_leases import ShardLeases

@@ -11,8 +11,9 @@ file, the fewer. Power, clocks and times of reads are random, which is the worst
 import argparse
 import tempfile
 import time
-from dataclasses import replace
 from importlib.resources import files
+
+from msgspec.structs import replace
 
 from analyzers.archive.opening import Connection
 from analyzers.archive.rollups import rollup

@@ -8,17 +8,16 @@ its flag to that of your machines. Where no command of ours measures it, the tab
 """
 
 import argparse
-from dataclasses import replace
 from math import ceil
 
-from zeus_stream.records import record
+from msgspec import Struct
+from msgspec.structs import replace
 
 DAY_S = 86_400
 GB = 1e9
 
 
-@record(kw_only=True)
-class Units:
+class Units(Struct, frozen=True, kw_only=True):
     """Unit costs, each measured on one core of a shared machine unless its comment says otherwise."""
 
     readings_per_gpu_s: float = 10.0  # counters that change every 100 ms
@@ -89,11 +88,11 @@ def main() -> None:
     )
     parser.add_argument("--gpus", type=int, nargs="+", default=[1_000, 10_000, 100_000])
     defaults = Units()
-    for name in Units.__dataclass_fields__:
+    for name in Units.__struct_fields__:
         value = getattr(defaults, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     options = parser.parse_args()
-    units = replace(defaults, **{name: getattr(options, name) for name in Units.__dataclass_fields__})
+    units = replace(defaults, **{name: getattr(options, name) for name in Units.__struct_fields__})
     tables = [sizes(gpus, units) for gpus in options.gpus]
     print("| GPUs | " + " | ".join(f"{gpus:,}" for gpus in options.gpus) + " |")
     print("|---|" + "---|" * len(tables))

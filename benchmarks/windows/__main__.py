@@ -19,6 +19,7 @@ import argparse
 from bisect import bisect_right
 
 import numpy as np
+from msgspec import Struct
 
 from analyzers.measurement.energy import Energy, measure
 from analyzers.measurement.energy_fit import Shape
@@ -32,7 +33,6 @@ from tests.simulation.played import Counter, counter, play
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
-from zeus_stream.records import record
 
 STEPS_MS = (20, 50, 100, 500, 5000)
 GOALS = ("5 %", "5 %", "5 %", "1 %", "1 %")
@@ -114,8 +114,7 @@ class Oracle(Kinds):
         return mean, np.zeros((len(self), len(self))), var, np.full(len(self), 1e-9)
 
 
-@record(kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """One run of a load; figures in %."""
 
     direct: float

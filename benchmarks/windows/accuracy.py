@@ -27,6 +27,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.harness import ROOT, cpu_seconds, directory, peer_python, process, sql, table, wait_for
 from benchmarks.windows import meter
@@ -38,7 +39,6 @@ from benchmarks.windows.training import TOOLS
 from tests.gpu import stand_in
 from tests.gpu.stand_in import StandIn
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.records import record
 
 PERIOD_NS = 100_000_000
 """Of the counters whose instants are measured."""
@@ -54,8 +54,7 @@ PARTS = ("steps", "instants", "meter")
 # ---- steps ------------------------------------------------------------------------------------------------
 
 
-@record
-class Found:
+class Found(Struct, frozen=True):
     """The energies that one tool found of one load; shape (n,) each."""
 
     energy_j: np.ndarray[tuple[int], np.dtype[np.float64]]

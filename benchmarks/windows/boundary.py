@@ -12,7 +12,8 @@ top.
 import argparse
 import statistics
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from benchmarks.harness import table
 from tests.zeus_stream.training.steps.queued_gpu import KernelLoad, Nudges, QueuedGpu, train

@@ -15,19 +15,18 @@ python -m benchmarks.windows.edges [--runs 8] [--seconds 20]
 import argparse
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.harness import table
 from benchmarks.windows.__main__ import oracle
 from benchmarks.windows.loads import EDGES, SEED, Name, load
 from tests.simulation.played import Measured, counter, play
-from zeus_stream.records import record
 
 SKIPPED = 4
 """One part in so many of each run is left out, at its begin."""
 
 
-@record
-class Run:
+class Run(Struct, frozen=True):
     """One run; figures in %."""
 
     bias: float

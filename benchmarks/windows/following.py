@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.windows.loads import Ints, Load, Name, followed
 from benchmarks.windows.marks import Marks, wait_until
 from tests.gpu.stand_in import Gpu
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.records import record
 
 FIRST_MJ = 1_000_000
 IDLE_MW = 60_000
@@ -33,8 +33,7 @@ PRIORITY = 10
 """Of the process under SCHED_FIFO, where it may have it: devices do not wait for programs."""
 
 
-@record
-class Wanted:
+class Wanted(Struct, frozen=True):
     """A load that a training is to follow."""
 
     name: Name
@@ -48,8 +47,7 @@ class Wanted:
         return 2 * self.steps + 2
 
 
-@record
-class Followed:
+class Followed(Struct, frozen=True):
     """A load as its training has marked it."""
 
     load: Load

@@ -24,8 +24,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-
-from zeus_stream.records import record
+from msgspec import Struct
 
 Ints = npt.NDArray[np.int64]
 Name = Literal["constant", "clean", "noisy", "prompt", "late", "ramped", "mixed"]
@@ -45,8 +44,7 @@ _DRAWS = 8
 """Numbers drawn for each step, used or not: the first steps of a longer load are those of a shorter one."""
 
 
-@record
-class Truth:
+class Truth(Struct, frozen=True):
     """The parameters of a load, which an oracle may know. Ranges are uniform."""
 
     step_mw: int
@@ -65,8 +63,7 @@ class Truth:
     """How long a fall takes; None: as long as a rise."""
 
 
-@record
-class Load:
+class Load(Struct, frozen=True):
     """Steps, and the power all the while: straight lines between points. Times are ns from its start."""
 
     name: Name

@@ -10,11 +10,12 @@ Source of the recording: GPU_Power_Benchmark (Yang, Adamek, Armour), MIT.
 import bisect
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.measurement.energy import Energy, Meter, measure
 from analyzers.measurement.sensors import Sensor, sensor
@@ -23,7 +24,6 @@ from analyzers.results.readings import READING
 from benchmarks.harness import ROOT, table
 from collectors.device import Sample
 from collectors.sampling.change_detector import State, observe, pack
-from zeus_stream.records import record
 
 RECORDED = ROOT.parent / "shared" / "data" / "power_meter"
 GPU = "NVIDIA GeForce RTX 3090"
@@ -39,8 +39,7 @@ Method = Callable[[Ints, Ints], Floats]
 """Begins and ends, ns -> energies, J."""
 
 
-@record
-class Recording:
+class Recording(Struct, frozen=True):
     """Times are ns since 1970. Shape (n,) of the sensor's, (m,) of the meter's."""
 
     sensor_ns: Ints

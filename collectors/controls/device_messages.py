@@ -5,13 +5,13 @@ from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
+from msgspec import Struct
 
 from collectors.controls import lease_messages
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import Record
 from collectors.device import Description
 from zeus_stream.protocol.fields import Control
-from zeus_stream.records import record
 
 if TYPE_CHECKING:
     from collectors.controls.device_thread import Watch
@@ -27,26 +27,22 @@ Step: TypeAlias = (
 )
 
 
-@record
-class Do:
+class Do(Struct, frozen=True):
     """Do what a control's machine asks. What comes of it comes back as Happened."""
 
     control: Control
     step: Step
 
 
-@record
-class SeeProcesses:
+class SeeProcesses(Struct, frozen=True):
     """Look who computes on the device. Comes back as ProcessesSeen."""
 
 
-@record
-class FindAgain:
+class FindAgain(Struct, frozen=True):
     """The device was lost: look for it from time to time."""
 
 
-@record
-class Stop:
+class Stop(Struct, frozen=True):
     pass
 
 
@@ -56,8 +52,7 @@ Job: TypeAlias = Do | ChangeClock | SeeProcesses | FindAgain | Stop
 # ---- what a thread has to say ------------------------------------------------------------------------
 
 
-@record
-class FoundControl:
+class FoundControl(Struct, frozen=True):
     """Something of the device that can be set, or that a dead collector's record says was."""
 
     control: Control
@@ -69,8 +64,7 @@ class FoundControl:
     """Why no record can be kept."""
 
 
-@record
-class Found:
+class Found(Struct, frozen=True):
     """The device answers, for the first time or again."""
 
     t_ns: int
@@ -80,14 +74,12 @@ class Found:
     controls: tuple[FoundControl, ...]
 
 
-@record
-class Gone:
+class Gone(Struct, frozen=True):
     t_ns: int
     reason: str
 
 
-@record
-class Happened:
+class Happened(Struct, frozen=True):
     """The outcome of an instruction of `leases`."""
 
     t_ns: int
@@ -95,20 +87,17 @@ class Happened:
     event: lease_messages.Event
 
 
-@record
-class ChangeFailed:
+class ChangeFailed(Struct, frozen=True):
     """The device did not take a clock of its plan."""
 
     reason: str
 
 
-@record
-class ProcessesSeen:
+class ProcessesSeen(Struct, frozen=True):
     pids: tuple[int, ...] | None
 
 
-@record
-class Crashed:
+class Crashed(Struct, frozen=True):
     """An unexpected error: the thread reads no more, but carries out its instructions."""
 
     error: BaseException

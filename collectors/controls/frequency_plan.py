@@ -15,11 +15,12 @@ A lower clock is asked for when its instruction begins, a higher one ahead of it
 instruction begins too slow. When changes come too fast, lower clocks are left out, never higher ones.
 """
 
-from dataclasses import replace
 from typing import TypeAlias
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from zeus_stream.protocol.pipelines import SetPlan, decode_instruction
-from zeus_stream.records import record
 
 MAX_CHANGES_PER_S = 20.0
 BURST = 20.0
@@ -29,28 +30,24 @@ SILENT_NS = 1_000_000_000
 """A script that says nothing for SILENT_ITERATIONS promised iterations and this long ends its plan."""
 
 
-@record
-class PositionReached:
+class PositionReached(Struct, frozen=True):
     """An instruction begins."""
 
     iteration: int
     code: int
 
 
-@record
-class TimePassed:
+class TimePassed(Struct, frozen=True):
     pass
 
 
-@record
-class ChangeClock:
+class ChangeClock(Struct, frozen=True):
     """Lock the graphics clock, MHz."""
 
     clock_mhz: int
 
 
-@record
-class EndPlan:
+class EndPlan(Struct, frozen=True):
     """Unlock the clock: the plan does not fit what runs."""
 
     reason: str
@@ -60,8 +57,7 @@ PlanEvent: TypeAlias = PositionReached | TimePassed
 PlanInstruction: TypeAlias = ChangeClock | EndPlan
 
 
-@record(kw_only=True)
-class FollowedPlan:
+class FollowedPlan(Struct, frozen=True, kw_only=True):
     """State of a plan on one device."""
 
     plan: SetPlan

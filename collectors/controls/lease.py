@@ -34,8 +34,10 @@ Commands that come in the meantime wait, at most MAX_WAITING of them.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from collectors.control import spell, spell_change, words
 from collectors.controls.lease_messages import (
@@ -69,7 +71,6 @@ from collectors.controls.lease_messages import (
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
 from zeus_stream.protocol.fields import BUDGET, Control
 from zeus_stream.protocol.notes import Cause, ControlApplied, ControlLeaseEnded, ControlRefused, LeaseCause
-from zeus_stream.records import record
 
 MAX_WAITING = 16
 MAX_OUTCOMES = 64
@@ -86,8 +87,7 @@ DEAD = "a collector that died"
 """Owner of what a dead collector left behind."""
 
 
-@record(kw_only=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """The constants of a leased control, and what its machine has to know of the rest."""
 
     gpu: str
@@ -104,8 +104,7 @@ class Rules:
     """Leases of the device's other controls."""
 
 
-@record
-class Ending:
+class Ending(Struct, frozen=True):
     cause: LeaseCause
     reason: str
 
@@ -120,8 +119,7 @@ OTHER_VALUE = Ending("stranger", "another value was in force")
 """Until the restore has found out whether another program set it."""
 
 
-@record
-class Lease:
+class Lease(Struct, frozen=True):
     owner: str
     run: str
     deadline_ns: int
@@ -132,32 +130,27 @@ class Lease:
         return self.ending is not None or now_ns >= self.deadline_ns
 
 
-@record
-class Recording:
+class Recording(Struct, frozen=True):
     command: SetControl
     limits: Limits
 
 
-@record
-class Setting:
+class Setting(Struct, frozen=True):
     command: SetControl
 
 
-@record
-class Restoring:
+class Restoring(Struct, frozen=True):
     pass
 
 
-@record
-class Waiting:
+class Waiting(Struct, frozen=True):
     command: Command
     received_ns: int
     objection: str | None
     """Why its run may not command this device."""
 
 
-@record(kw_only=True)
-class Guarded:
+class Guarded(Struct, frozen=True, kw_only=True):
     """State of one device."""
 
     limits: Limits

@@ -5,9 +5,10 @@ Events go to `lease.step`, instructions come from it: the device's thread carrie
 
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
 from zeus_stream.protocol.notes import Cause, ControlApplied, ControlRefused, Note
-from zeus_stream.records import record
 
 SAME_MW = 1_000
 """Power limits that differ by less are the same. (A clock is never compared: it is not read back.)"""
@@ -18,8 +19,7 @@ Command: TypeAlias = SetControl | ReleaseControl
 Outcome: TypeAlias = ControlApplied | ControlRefused
 
 
-@record
-class Limits:
+class Limits(Struct, frozen=True):
     """The content of a control's restore record, in the control's unit."""
 
     found: int
@@ -66,79 +66,67 @@ def close(one: int, other: int) -> bool:
 # ---- events ----------------------------------------------------------------------------------------
 
 
-@record
-class Asked:
+class Asked(Struct, frozen=True):
     """A command came in. ``objection``: why its run may not command this device."""
 
     command: Command
     objection: str | None = None
 
 
-@record
-class Beat:
+class Beat(Struct, frozen=True):
     """Time has passed; this is what is requested now, as last read (None: not known)."""
 
     requested: int | None
 
 
-@record
-class RunGone:
+class RunGone(Struct, frozen=True):
     """The run's last session on this host is gone."""
 
     run: str
 
 
-@record
-class Returned:
+class Returned(Struct, frozen=True):
     """The device was lost and is back; whether it remembers what was set cannot be read."""
 
 
-@record
-class Stopping:
+class Stopping(Struct, frozen=True):
     """The collector stops: restore, and take no more commands."""
 
 
-@record
-class PlanEnded:
+class PlanEnded(Struct, frozen=True):
     """The plan of clocks under this lease does not fit what runs."""
 
     reason: str
 
 
-@record
-class RecordWritten:
+class RecordWritten(Struct, frozen=True):
     limits: Limits
 
 
-@record
-class RecordFailed:
+class RecordFailed(Struct, frozen=True):
     limits: Limits
     reason: str
 
 
-@record
-class SetDone:
+class SetDone(Struct, frozen=True):
     """Set without error; ``requested`` was read back, and the record has it."""
 
     requested: int
 
 
-@record
-class SetIgnored:
+class SetIgnored(Struct, frozen=True):
     """Set without error, and ``requested`` is there as before: the driver did nothing."""
 
     requested: int
 
 
-@record
-class SetFoundOther:
+class SetFoundOther(Struct, frozen=True):
     """Nothing was set: ``requested`` was there, which neither we nor whom we found had set."""
 
     requested: int
 
 
-@record
-class SetFailed:
+class SetFailed(Struct, frozen=True):
     """The device refused or failed; ``requested`` was read afterwards (None: not even that)."""
 
     cause: Cause
@@ -146,8 +134,7 @@ class SetFailed:
     requested: int | None
 
 
-@record
-class RestoreDone:
+class RestoreDone(Struct, frozen=True):
     """``requested`` is requested now: the value found, as near to it as the driver allows, or another
     program's (``stranger``), which stays."""
 
@@ -155,8 +142,7 @@ class RestoreDone:
     stranger: bool
 
 
-@record
-class RestoreFailed:
+class RestoreFailed(Struct, frozen=True):
     reason: str
 
 
@@ -182,15 +168,13 @@ Event: TypeAlias = (
 # ---- instructions ----------------------------------------------------------------------------------
 
 
-@record
-class WriteRecord:
+class WriteRecord(Struct, frozen=True):
     """Make ``limits`` last on disk. Outcome: RecordWritten or RecordFailed."""
 
     limits: Limits
 
 
-@record
-class CallSet:
+class CallSet(Struct, frozen=True):
     """Set ``limits.pending`` if what is requested is still ``limits.expected``, and record what came of it.
 
     Outcome: SetDone, SetIgnored, SetFoundOther or SetFailed.
@@ -199,8 +183,7 @@ class CallSet:
     limits: Limits
 
 
-@record
-class CallRestore:
+class CallRestore(Struct, frozen=True):
     """Set ``limits.found``, or what is allowed nearest to it, if what is requested is ours.
 
     Outcome: RestoreDone or RestoreFailed.
@@ -209,20 +192,17 @@ class CallRestore:
     limits: Limits
 
 
-@record
-class ClearRecord:
+class ClearRecord(Struct, frozen=True):
     """Nothing of ours is in force any more. No outcome: a record that stays only says so again."""
 
 
-@record
-class Say:
+class Say(Struct, frozen=True):
     """Log this; an outcome is also the reply to its command."""
 
     note: Note
 
 
-@record
-class Repeat:
+class Repeat(Struct, frozen=True):
     """Reply to a command that came again; the log has its outcome already."""
 
     outcome: Outcome

@@ -9,8 +9,10 @@ logged it.
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from collectors.control import spell
 from collectors.controls.lease_messages import Limits, close
@@ -21,7 +23,6 @@ from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError, LostError, RefusedError, StorageError
 from zeus_stream.paths import holder
 from zeus_stream.protocol.fields import Control
-from zeus_stream.records import record
 
 LOCK_S = 1.0
 """Wait at most this long for another restorer; it has one call to a device to make."""
@@ -32,8 +33,7 @@ AGAIN_MOST_S = 2.0
 """Between two tries: AGAIN_S, twice that, ... up to this."""
 
 
-@record
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The outcome of one record."""
 
     says: str

@@ -24,12 +24,13 @@ import time
 from errno import EIO
 from pathlib import Path
 
+from msgspec import Struct
+
 from collectors.control import unit, words
 from collectors.controls.lease_messages import Limits
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.fields import UNLOCKED, Control
-from zeus_stream.records import record
 
 SUFFIXES: dict[Control, str] = {
     "graphics_clock": ".clock.json",
@@ -46,8 +47,7 @@ PATIENCE_S = 5.0
 _ASK_AGAIN_S = 0.02
 
 
-@record(kw_only=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     gpu: str
     limits: Limits
     boot_id: str

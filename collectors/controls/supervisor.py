@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 from anyio.to_thread import run_sync
+from msgspec.structs import replace
 
 from collectors.control import spell, words
 from collectors.controls import lease, lease_messages

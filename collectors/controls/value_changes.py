@@ -8,6 +8,8 @@ import logging
 import time
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from collectors.control import spell
 from collectors.controls.lease_messages import (
     ROUNDING_MW,
@@ -28,7 +30,6 @@ from zeus_stream.errors import (
 )
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import Cause
-from zeus_stream.records import record
 
 LATE_S = 0.05
 """A driver that still reports the value of before gets this long before it is asked again."""
@@ -37,8 +38,7 @@ _log = logging.getLogger(__name__)
 SetOutcome: TypeAlias = SetDone | SetIgnored | SetFoundOther | SetFailed
 
 
-@record
-class PutBack:
+class PutBack(Struct, frozen=True):
     """The outcome of a restore: what is requested now, and whether another program (``stranger``) set it."""
 
     requested: int

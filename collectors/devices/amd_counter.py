@@ -2,15 +2,14 @@
 
 from statistics import fmean
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 TRUSTED = (0.5, 2.0)
 """A counter is trusted if it grew by so much of what the power readings say. Both are rough at rest, so this
 finds what is off by a factor, not by a gain of some percent."""
 
 
-@record
-class Trial:
+class Trial(Struct, frozen=True):
     """A reading of a counter and its GPU's power, side by side."""
 
     t_ns: tuple[int, ...]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pynvml
+from msgspec import Struct
 
 from zeus_stream.errors import DeviceError, LostError, PermissionMissingError, RetryError, UnsupportedError
 from zeus_stream.protocol.fields import Control
-from zeus_stream.records import record
 
 AGAIN = "It is asked again at the next turn."
 WITHOUT = "The collector goes on without it."
@@ -52,8 +52,7 @@ ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # a code that is not here
 }
 
 
-@record
-class Quantity:
+class Quantity(Struct, frozen=True):
     """A figure that NVML gives as a field and, on older drivers or devices, by a call of its own."""
 
     name: str

@@ -8,11 +8,12 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec import Struct
+
 from collectors.device import Bus, Device
 from collectors.devices.rapl import RaplBus
 from zeus_stream import entry_points
 from zeus_stream.errors import DeviceError, LostError, SettingsError
-from zeus_stream.records import record
 
 GROUP = "zeus_stream.devices"
 UNNAMED = "localhost"
@@ -20,8 +21,7 @@ UNNAMED = "localhost"
 _log = logging.getLogger(__name__)
 
 
-@record
-class DeviceKind:
+class DeviceKind(Struct, frozen=True):
     """One kind of devices, as a registry entry."""
 
     spelling: str

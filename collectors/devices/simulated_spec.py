@@ -33,9 +33,10 @@ import hashlib
 import uuid
 from typing import Any
 
+from msgspec import Struct
+
 from collectors.devices.virtual_gpu import Kind
 from zeus_stream.errors import SettingsError
-from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import Model
 from zeus_stream.simulated_gpu.workloads import load as load_models
 
@@ -55,8 +56,7 @@ _FAULTS = ("lost", "timeout", "permission", "reset", "hang")
 _OPTIONS = (*_NUMBERS, "kind", "seed", "power_only", "fault")
 
 
-@record
-class Fault:
+class Fault(Struct, frozen=True):
     """``kind`` of trouble between two times after the bus was opened."""
 
     kind: str
@@ -64,8 +64,7 @@ class Fault:
     end_s: float = float("inf")
 
 
-@record(kw_only=True)
-class Spec:
+class Spec(Struct, frozen=True, kw_only=True):
     """The description of one simulated GPU. The module's docstring has its text form."""
 
     key: str

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from enum import Enum
 from math import sqrt
 
-from zeus_stream.records import record
+from msgspec import Struct
+
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 from zeus_stream.simulated_gpu.workloads import Model
 
@@ -188,8 +189,7 @@ class Draw:
         yield at_ns, t1_ns, now.limit_mw, now.locked_mhz
 
 
-@record
-class Refreshes:
+class Refreshes(Struct, frozen=True):
     """When power and counter are refreshed: at ``k * period + phase``, each off by up to the jitter."""
 
     period_ns: int

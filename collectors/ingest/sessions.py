@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from collectors.device import Description
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol.events import Batch, Event, RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import BUDGET, Unknown, of_host
-from zeus_stream.records import record
 
 MAX_SESSIONS = 1_000
 MAX_USER_SESSIONS = 500
@@ -34,8 +35,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@record(kw_only=True)
-class Session:
+class Session(Struct, frozen=True, kw_only=True):
     """The state of one publisher. Outlives the collector in the log."""
 
     session: str
@@ -61,7 +61,7 @@ class Session:
     """The process of its pid can have made its connection: same user, and no younger than the connection."""
 
     def to_json(self) -> str:
-        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
+        return json.dumps(asdict(self))
 
 
 def from_json(text: str) -> Session:
@@ -177,8 +177,7 @@ def _names(name: str, device: Description) -> bool:
     return len(name) > len("GPU-") and any(uuid.startswith(name) for uuid in uuids)
 
 
-@record
-class Admission:
+class Admission(Struct, frozen=True):
     """The collector's word on which GPUs a run works on, and whether it may command them."""
 
     gpus: tuple[str, ...]
@@ -225,8 +224,7 @@ def admit(
     return Admission(gpus, may_command, reason[:2000], settled=may_command and not unknown)
 
 
-@dataclass(slots=True)
-class _Sent:
+class _Sent(Struct):
     """The messages of one process, or one user, within a second."""
 
     second: int = 0

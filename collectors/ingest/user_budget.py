@@ -4,7 +4,7 @@ The log is bounded, so that what one user writes displaces what others wrote. A 
 of bytes an hour, a quarter of it at once.
 """
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 EVENTS_PER_H = 36_000_000
 AT_ONCE = 4
@@ -14,8 +14,7 @@ MAX_USERS = 1_000
 HOUR_NS = 3_600_000_000_000
 
 
-@record
-class Used:
+class Used(Struct, frozen=True):
     """The part of an hour's budget that a user has used; it decreases as time passes."""
 
     log_bytes: float = 0.0

@@ -22,13 +22,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec import Struct
+
 from collectors.log.boot_mark import BootMark
 from collectors.log.database import MARK, beside, frame_crc, open_database, read_mark, row_crc
 from collectors.log.store import UNKNOWN_UID, Extent, SessionMemory
 from collectors.log.wal_checkpoint import INLINE_PAGES, WalCheckpoint
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.frames import Frame
-from zeus_stream.records import record
 
 OVERHEAD_BYTES = 64
 """What a frame takes on disk beside its topic and body, about."""
@@ -42,8 +43,7 @@ EVENT_SHARE = 0.5
 """What all events together may take of the log."""
 
 
-@record
-class _Gone:
+class _Gone(Struct, frozen=True):
     """The frames removed, and the oldest offset after that."""
 
     first: int

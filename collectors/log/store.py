@@ -6,14 +6,14 @@ A log gives each frame the next offset, keeps the newest frames within its bound
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from zeus_stream.protocol.frames import Frame
-from zeus_stream.records import record
 
 UNKNOWN_UID = -1
 
 
-@record
-class SessionMemory:
+class SessionMemory(Struct, frozen=True):
     """The state of a session that a restarted collector needs: ``about`` is the caller's own text."""
 
     session: str
@@ -21,8 +21,7 @@ class SessionMemory:
     about: str
 
 
-@record
-class Extent:
+class Extent(Struct, frozen=True):
     """The frames of a log: from ``first_offset`` to below ``next_offset``."""
 
     log_id: str

@@ -6,9 +6,9 @@ of each epoch. The limit is 300 W for 20 steps, then 200 W.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzers.archive.store import Store
 from analyzers.results.readings import READING

@@ -5,13 +5,13 @@ Its rows are kept in a file beside the archive, or stored in a transaction of th
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import anyio
 import pytest
 from anyio.to_thread import run_sync
+from msgspec.structs import replace
 
 from analyzers import commits
 from analyzers.archive.duckdb_file import Archive

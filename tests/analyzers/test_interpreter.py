@@ -1,8 +1,8 @@
 import tracemalloc
-from dataclasses import replace
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.dispatch.pending import MAX_ASKED, Pending
 from analyzers.interpreter import Calibrated, Forgotten, Interpreter, Logged
@@ -630,7 +630,7 @@ def test_a_run_that_profiles_knows_what_it_measured_and_elsewhere_what_is_rememb
     ids=["job", "batch size", "batch size unknown"],
 )
 def test_a_run_of_another_workload_starts_from_nothing(first: World, other: dict[str, object]) -> None:
-    training = replace(SHORT, **other)  # type: ignore[arg-type]  # one field, of its own type
+    training = replace(SHORT, **other)
     assert remembered(first, training) == (None, 0, [])
 
 

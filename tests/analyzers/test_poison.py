@@ -1,10 +1,10 @@
 """Frames that cannot be interpreted: no frame ends the analyzer, live or over its archive."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.interpreter import Interpreter, Logged
 from analyzers.measurement.energy import Energy, Meter

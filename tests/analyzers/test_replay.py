@@ -3,7 +3,6 @@
 import hashlib
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.earlier_runs import remembered, settings_of_begun

@@ -4,12 +4,13 @@ import gc
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import anyio
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.rows.tables import Values
@@ -48,7 +49,6 @@ from zeus_stream.protocol.commands import (
 from zeus_stream.protocol.frames import Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
@@ -136,8 +136,7 @@ class StalledArchive(Archive):
         super().put(received, rows, interpreted, replaying=replaying)
 
 
-@record
-class Bench:
+class Bench(Struct, frozen=True):
     analyzer: Analyzer
     archive: Archive
     interpretation: Interpretation

@@ -2,11 +2,11 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.interpreter import Interpreter, Logged
 from analyzers.measurement import windows

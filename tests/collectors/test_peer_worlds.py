@@ -18,9 +18,9 @@ from hypothesis.stateful import (
     multiple,
     rule,
 )
+from msgspec import Struct
 
 from collectors.processes import is_peer
-from zeus_stream.records import record
 
 PIDS = st.integers(1, 3)
 """Few, so that they come again."""
@@ -28,8 +28,7 @@ UIDS = st.integers(1000, 1002)
 NAMES = st.sampled_from(["python", "x) S 1 (y", "a b", "Uid:\\t0", ") 0 0", "\xff"])
 
 
-@record
-class Process:
+class Process(Struct, frozen=True):
     """One process; its number is never another's."""
 
     number: int
@@ -39,8 +38,7 @@ class Process:
     started_ticks: int
 
 
-@record
-class Connection:
+class Connection(Struct, frozen=True):
     """The facts that a collector has of a connection, and its maker."""
 
     maker: Process

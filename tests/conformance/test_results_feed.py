@@ -3,11 +3,11 @@
 import types
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+from msgspec.structs import fields
 
 from analyzers.results.feed import Place
 from analyzers.results.rows import CheckpointRow, MetricRow, Row
@@ -111,7 +111,7 @@ def sample(hint: Any) -> Any:
 def example(kind: Any, *, whole: bool) -> Row:
     """Return a row with all its values, or with those only that it must have."""
     hints = get_type_hints(kind)
-    wanted = [field.name for field in fields(kind) if whole or field.default is MISSING]
+    wanted = [field.name for field in fields(kind) if whole or field.required]
     absent = {name for name, hint in hints.items() if not whole and type(None) in get_args(hint)}
     row: Row = kind(**{name: None if name in absent else sample(hints[name]) for name in wanted})
     return row

@@ -14,7 +14,7 @@ from analyzers.results.table import Table
 from tests.docs.man_page import PAGE, man_page
 from tests.docs.python_page import python_page
 from zeus_stream.cli.main import load_commands, main
-from zeus_stream.settings import SECTIONS, Settings, spelled
+from zeus_stream.settings import SECTIONS, SettingHelp, Settings, list_settings, spelled
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 NOTE = "<!-- Written by `python -m tests.docs.reference`. Do not edit. -->\n"
@@ -133,13 +133,11 @@ def _settings() -> str:
         ),
     ]
     defaults = spelled(Settings())
-    fields = Settings.__dataclass_fields__
     for section, heading in SECTIONS.items():
         rows = [
-            f"| `{name}` | {field.metadata['help']} |"
-            f" {_code(defaults.get(name, ''))} | {_range(field.metadata)} |"
-            for name, field in fields.items()
-            if field.metadata["section"] == section
+            f"| `{name}` | {each.text} | {_code(defaults.get(name, ''))} | {_range(each)} |"
+            for name, each in list_settings().items()
+            if each.section == section
         ]
         table = ["| setting | meaning | default | range |", "|---|---|---|---|", *rows]
         parts += [f"## {heading}\n", "\n".join(table) + "\n"]
@@ -150,9 +148,8 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-def _range(about: object) -> str:
-    least, most = about["least"], about["most"]  # type: ignore[index]
-    return "" if least is None else f"{least:g} to {most:,}"
+def _range(of: SettingHelp) -> str:
+    return "" if of.least is None else f"{of.least:g} to {of.most:,}"
 
 
 def _queries() -> str:

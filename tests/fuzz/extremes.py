@@ -5,15 +5,16 @@ shown live, stored in a real archive, replayed from there, and read by every vie
 """
 
 import io
+import struct
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from random import Random
-from struct import Struct
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.checkpoints import machine_state
@@ -37,7 +38,7 @@ from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.reports.run_cost import print_summary, summarize, write_summary
 from zeus_stream.settings import Settings
 
-M = TypeVar("M")
+M = TypeVar("M", bound=Struct)
 COMMIT = 20
 """Frames of one transaction."""
 FLOATS = (0.0, -0.0, 1.0, -1.0, 5e-324, 1e-300, 1e150, 1e308, -1e308)
@@ -64,8 +65,8 @@ def extreme(rng: Random, hint: Any, like: Sequence[str] = ()) -> Any:
         return extreme(rng, rng.choice([arg for arg in args if arg is not Unknown]), like)
     if origin is tuple:
         return tuple(extreme(rng, args[0], like) for _ in range(rng.choice((0, 1, 3))))
-    if is_dataclass(hint):
-        return any_of(rng, cast("type", hint), like)
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return any_of(rng, hint, like)
     if hint is types.NoneType:
         return None
     plain = {int: (0, 1, 2**53), float: FLOATS, bool: (False, True), str: WORDS, bytes: (b"",)}
@@ -101,19 +102,19 @@ def _packed(rng: Random, most: int) -> bytes:
 def any_of(rng: Random, kind: type[M], like: Sequence[str] = ()) -> M:
     """Return a message all of whose fields are at a bound."""
     hints = get_type_hints(kind, include_extras=True)
-    return kind(**{name: extreme(rng, hints[name], like) for name in (each.name for each in fields(kind))})  # type: ignore[arg-type]  # a message is a dataclass
+    return kind(**{name: extreme(rng, hints[name], like) for name in kind.__struct_fields__})
 
 
 def bent(rng: Random, message: M, like: Sequence[str]) -> M:
     """Return a message with one field at a bound."""
     hints = get_type_hints(type(message), include_extras=True)
-    name = rng.choice([each.name for each in fields(message)])  # type: ignore[arg-type]  # as above
-    return replace(message, **{name: extreme(rng, hints[name], like)})  # type: ignore[type-var]  # as above
+    name = rng.choice(message.__struct_fields__)
+    return replace(message, **{name: extreme(rng, hints[name], like)})
 
 
 def _rows(rng: Random, rows: bytes) -> bytes:
     """Return readings of which one column of some rows is at a bound."""
-    packed = Struct(READING_STRUCT)
+    packed = struct.Struct(READING_STRUCT)
     changed = [list(row) for row in packed.iter_unpack(rows)]
     for row in rng.sample(changed, min(len(changed), rng.choice((1, 3)))):
         place = rng.randrange(len(READING_FIELDS))

@@ -8,10 +8,12 @@ or another user, on our host or on another, whose job and runs have our names.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from random import Random
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.batch_size.registry import Default
 from analyzers.interpreter import Interpreter
@@ -154,13 +156,13 @@ def names_of(value: object) -> Iterator[tuple[str, str]]:
     if isinstance(value, tuple | list):
         for each in value:
             yield from names_of(each)
-    elif is_dataclass(value):
-        for each in fields(value):
-            inside: Any = getattr(value, each.name)
-            if each.name in ("gpu", "session", "run", "job", "command") and isinstance(inside, str):
-                yield each.name, inside
-            elif each.name == "gpus" and isinstance(inside, tuple):
-                yield from (("gpu", name) for name in inside if isinstance(name, str))
+    elif isinstance(value, Struct):
+        for name in value.__struct_fields__:
+            inside: Any = getattr(value, name)
+            if name in ("gpu", "session", "run", "job", "command") and isinstance(inside, str):
+                yield name, inside
+            elif name == "gpus" and isinstance(inside, tuple):
+                yield from (("gpu", gpu) for gpu in inside if isinstance(gpu, str))
             elif not isinstance(inside, str):
                 yield from names_of(inside)
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from analyzers.archive.duckdb_file import Archive
 from collectors.devices.simulated_spec import parse
 from tests.empty_archive import archive_at
@@ -24,7 +26,6 @@ from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Hello, Welcome
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.client import Connection, status
@@ -87,8 +88,7 @@ def ask(where: Places, query: str) -> list[dict[str, Any]]:
     return rows
 
 
-@record
-class Account:
+class Account(Struct, frozen=True):
     """What became of everything, counted in the archive and by the publishers."""
 
     emitted: int

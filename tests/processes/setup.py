@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from tests.patience import PATIENT
 from tests.waiting import until

@@ -4,10 +4,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.processes.setup import Collector, Host, collector, environment, simulated
 from tests.waiting import until

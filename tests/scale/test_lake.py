@@ -4,7 +4,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.opening import Connection, Reader

@@ -1,10 +1,10 @@
 """Derived rows of shards in the lake: each once, whichever analyzer or archiver is replaced."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from analyzers.lake import keeper
 from analyzers.lake.holders import ROWS

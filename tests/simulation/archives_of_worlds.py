@@ -1,7 +1,6 @@
 """What a simulated analyzer archives into: a list, which is quick, or the real DuckDB file."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 
 HOST = "host"
-_DECISION = ", ".join(column.name for column in fields(DecisionRow))
+_DECISION = ", ".join(DecisionRow.__struct_fields__)
 
 
 class Archive:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from analyzers.measurement.energy import Energy, Meter
 from analyzers.measurement.energy_fit import Shape
@@ -15,7 +16,6 @@ from benchmarks.windows.loads import Load
 from collectors.device import Sample
 from collectors.sampling import change_detector, schedule
 from zeus_stream.protocol.readings import Seen
-from zeus_stream.records import record
 
 Rows = npt.NDArray[np.void]
 READ_NS = 50_000
@@ -24,8 +24,7 @@ EVENTS_NS = 20_000_000
 HEARTBEAT_NS = 500_000_000
 
 
-@record
-class Counter:
+class Counter(Struct, frozen=True):
     """A counter over a load: when it was refreshed, and what it showed from then on; shape (n,) each."""
 
     t_ns: Ints
@@ -91,8 +90,7 @@ def _sharpened(rows: Rows, shown: Counter) -> Rows:
     return rows
 
 
-@record
-class Measured:
+class Measured(Struct, frozen=True):
     """One step."""
 
     begin_ns: int

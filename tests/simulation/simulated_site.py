@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Generic, TypeVar
 
+from msgspec import Struct
+
 from collectors.devices.simulated import Schedule, SimulatedDevice
 from collectors.devices.simulated_spec import Spec
 from collectors.sampling import change_detector
@@ -24,7 +26,6 @@ from zeus_stream.protocol.events import (
     WindowEnded,
 )
 from zeus_stream.protocol.notes import CollectorStarted, DeviceFound
-from zeus_stream.records import record
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 
 START_NS = 1_000_000_000_000
@@ -34,8 +35,7 @@ READ_NS = 50_000
 HEARTBEAT_NS = 500_000_000
 
 
-@record
-class Training:
+class Training(Struct, frozen=True):
     """A training: one rank a host, all in step: each GPU does its share, then waits for the others."""
 
     workload: str

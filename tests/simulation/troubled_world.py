@@ -15,11 +15,13 @@ limits. The truth is known, and compared after every step.
 
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
+
+from msgspec.structs import replace
 
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit import selectors

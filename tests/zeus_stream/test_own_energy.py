@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from zeus_stream.own_energy import OwnEnergy, own_energy
 from zeus_stream.protocol.notes import OwnUse

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 import msgpack
+from msgspec import Struct
 
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Frame
-from zeus_stream.records import record
 
 PARTS = 16
 """Of a site, for ever: a host that changed its part would be archived by two."""
@@ -26,8 +26,7 @@ MAX_UNPACKED = 8_000_000
 """A message that unpacks to more is malformed."""
 
 
-@record(kw_only=True)
-class Batch:
+class Batch(Struct, frozen=True, kw_only=True):
     """Frames of one log without a hole."""
 
     log_id: str

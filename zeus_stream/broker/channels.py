@@ -3,11 +3,12 @@
 Those who use them need not know: a message has the same parts as on a ZeroMQ socket.
 """
 
+from msgspec import Struct
+
 from zeus_stream.broker import batches, requests
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
-from zeus_stream.records import record
 from zeus_stream.transport.channel import Received
 
 
@@ -80,8 +81,7 @@ class BatchFeed:
         self._exchange.forget(self._inbox)
 
 
-@record
-class SubjectAddress:
+class SubjectAddress(Struct, frozen=True):
     """The subject of requests to a collector."""
 
     exchange: Exchange
@@ -97,8 +97,7 @@ class SubjectAddress:
         return Conversation(self.exchange, self.subject)
 
 
-@record
-class FeedAddress:
+class FeedAddress(Struct, frozen=True):
     """The batches of a host."""
 
     exchange: Exchange
@@ -115,8 +114,7 @@ class FeedAddress:
         return BatchFeed(self.exchange, self.site, self.host)
 
 
-@record
-class BrokeredHost:
+class BrokeredHost(Struct, frozen=True):
     """A collector that is followed and commanded over the broker, without an address of its host."""
 
     exchange: Exchange

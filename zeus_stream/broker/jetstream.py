@@ -10,6 +10,7 @@ from typing import Any
 import nats
 import nats.errors
 import nats.js.errors
+from msgspec import Struct
 from nats.aio.client import Client
 from nats.js.api import (
     AckPolicy,
@@ -22,7 +23,6 @@ from nats.js.api import (
 
 from zeus_stream.broker.batches import PARTS, stream_of, subject_of, subjects_of
 from zeus_stream.errors import UnreachableError
-from zeus_stream.records import record
 
 CONNECT_S = 5.0
 ACK_S = 10.0
@@ -36,8 +36,7 @@ WRONG = (nats.errors.Error, OSError, TimeoutError)
 """The errors that a call of the client may raise."""
 
 
-@record
-class Message:
+class Message(Struct, frozen=True):
     """A message of a stream."""
 
     sequence: int

@@ -9,24 +9,24 @@
 Permissions of the broker say who may send on which subject; so the subject is the role of the sender.
 """
 
+import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from struct import Struct
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgpack
+from msgspec import Struct
 
 from zeus_stream.broker.batches import token
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol.fields import Count, Name, Within
-from zeus_stream.records import record
 
 BrokerRole: TypeAlias = Literal["command", "follow"]
 MAX_PARTS = 8_000
 """Of a message: a reply to a fetch has three a frame."""
 MAX_ENDED = 32
 """Ended sessions that an announcement names. Of earlier ones it has the jobs."""
-_EARLIER = Struct("<IQQ")
+_EARLIER = struct.Struct("<IQQ")
 MAX_EARLIER = 1_000
 """Jobs; a collector knows no more sessions."""
 MAX_UNPACKED = 16_000_000
@@ -36,8 +36,7 @@ SUBJECTS: dict[BrokerRole, str] = {"command": "control", "follow": "watch"}
 """The word in the subject of those who have a role."""
 
 
-@record(kw_only=True)
-class AnnouncedRun:
+class AnnouncedRun(Struct, frozen=True, kw_only=True):
     """A session that is open on a host."""
 
     session: Name
@@ -47,8 +46,7 @@ class AnnouncedRun:
     """Of the host's log, at the session's beginning or a little before."""
 
 
-@record(kw_only=True)
-class EndedRun:
+class EndedRun(Struct, frozen=True, kw_only=True):
     """A session that is over. An analyzer that was away interprets it to its end."""
 
     session: Name
@@ -59,8 +57,7 @@ class EndedRun:
     """The one after its last event, or a little later."""
 
 
-@record(kw_only=True)
-class Announced:
+class Announced(Struct, frozen=True, kw_only=True):
     """The runs of a host, as its collector announces them. An index: the truth is in the host's log."""
 
     host: Name

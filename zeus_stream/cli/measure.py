@@ -10,8 +10,10 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import PurePath
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zeus_stream.cli.run_training import (
     CLOSES_S,
@@ -31,7 +33,6 @@ from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol.events import RunEnded, RunStarted, WindowBegan, WindowEnded
-from zeus_stream.records import record
 from zeus_stream.reports.energy_bill import Bill, bill, print_bill, write_bill
 from zeus_stream.settings import Settings
 from zeus_stream.training.identity import ALL, listed_gpus, named
@@ -53,8 +54,7 @@ FROM runs WHERE run = {run}
 """
 
 
-@record(kw_only=True)
-class Watch:
+class Watch(Struct, frozen=True, kw_only=True):
     """One window over GPUs of this host, in a process that does not compute on them."""
 
     run: str

@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
 
 from zeus_stream.paths import holder, places
-from zeus_stream.settings import SECTIONS, Section, Settings, load
+from zeus_stream.settings import SECTIONS, Section, Settings, list_settings, load
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,8 +66,7 @@ class Group(Command, click.Group):
 
 def settings_options(*names: str) -> Decorator:
     """Give a command the flags of these settings. Its first argument is the loaded `Settings`."""
-    known = {field.name: field for field in fields(Settings)}
-    hints = get_type_hints(Settings)
+    hints, known, defaults = get_type_hints(Settings), list_settings(), Settings()
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         def run(config: Path | None, **given: Any) -> Any:
@@ -89,12 +87,11 @@ def settings_options(*names: str) -> Decorator:
                 if hints[name] is bool
                 else {"metavar": _metavar(hints[name])}
             )
-            about = known[name].metadata
-            text = about["help"]
-            if known[name].default not in (None, False, ()):
-                text += f"  [{known[name].default}]"
+            text, default = known[name].text, getattr(defaults, name)
+            if default not in (None, False, ()):
+                text += f"  [{default}]"
             click.option(
-                flag, name, default=None, help=text, cls=SettingOption, section=about["section"], **switch
+                flag, name, default=None, help=text, cls=SettingOption, section=known[name].section, **switch
             )(run)
         return run
 

@@ -17,6 +17,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
+from msgspec import Struct
+
 from zeus_stream.cli.running.command_end import lacking_package, record_exit
 from zeus_stream.cli.running.energy_watch import energy_watch
 from zeus_stream.cli.running.signals import Signals
@@ -25,7 +27,6 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError, ZeusStreamError
 from zeus_stream.integrations.run_budget import budget_of
 from zeus_stream.paths import Places, holder, places
-from zeus_stream.records import record
 from zeus_stream.reports.run_cost import (
     Summary,
     ended_by,
@@ -195,8 +196,7 @@ def as_environment(settings: Settings) -> dict[str, str]:
     return {f"ZEUS_STREAM_{name.upper()}": value for name, value in spelled(settings).items()}
 
 
-@record
-class Service:
+class Service(Struct, frozen=True):
     """A collector or an analyzer that was started here."""
 
     name: str

@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 
 import click
+from msgspec import to_builtins
 
 from zeus_stream.cli.options import (
     ANALYZER,
@@ -175,7 +175,7 @@ def status(settings: Settings, *, verbose: bool, as_json: bool, whole_site: bool
             }
         shown = status_screen.view(found, silent, answers)
         if as_json:
-            click.echo(json.dumps(asdict(shown), indent=2))
+            click.echo(json.dumps(to_builtins(shown), indent=2))
         else:
             status_screen.print_view(shown, sys.stdout)
     if silent:
@@ -212,7 +212,7 @@ def doctor(settings: Settings, *, as_json: bool) -> None:
     where = places(os.environ)
     checks = examine(settings, where, lambda: open_bus(settings.device, where.run))
     if as_json:
-        click.echo(json.dumps([asdict(check) for check in checks], indent=2))
+        click.echo(json.dumps(to_builtins(checks), indent=2))
     else:
         print_checks(checks, sys.stdout)
     if any(check.verdict == "fails" for check in checks):

@@ -1,11 +1,12 @@
 """Plays games of recurring jobs on published traces, into an archive, and draws what came of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -29,7 +30,6 @@ from analyzers.simulation.simulated_jobs import (
 from analyzers.simulation.sweep import sweep
 from analyzers.simulation.traces import PUBLISHED, digest, read, read_cluster
 from zeus_stream.errors import SettingsError, StorageError
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 from zeus_stream.transport.client import quoted
 
@@ -50,8 +50,7 @@ FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
 """
 
 
-@record(kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """Games to be played: every combination."""
 
     traces: Path | None

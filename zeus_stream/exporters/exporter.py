@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from msgspec import Struct
+
 from analyzers.results.rows import Row
-from zeus_stream.records import record
 
 
 class Exporter(Protocol):
@@ -27,8 +28,7 @@ class Exporter(Protocol):
         """Send what waits, and end."""
 
 
-@record
-class ExporterKind:
+class ExporterKind(Struct, frozen=True):
     """One kind of exporters, as a registry entry."""
 
     spelling: str

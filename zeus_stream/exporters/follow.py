@@ -8,13 +8,14 @@ The analyzer keeps the newest results. A slower reader learns how many it missed
 from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
+from msgspec import Struct
+
 from analyzers.results.rows import CheckpointRow, Row
 from zeus_stream.errors import UnreachableError
 from zeus_stream.exporters.exporter import Exporter
 from zeus_stream.paths import Places
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.queries import AskResults
-from zeus_stream.records import record
 from zeus_stream.transport.client import ask_results
 from zeus_stream.transport.endpoints import Distant
 
@@ -25,8 +26,7 @@ RETRY_S = 1.0
 KINDS: tuple[type[Row], ...] = tuple(kind for kind in get_args(Row) if kind is not CheckpointRow)
 
 
-@record
-class Received:
+class Received(Struct, frozen=True):
     """Results of one page, as a reader gets them."""
 
     rows: Sequence[Row]

@@ -3,8 +3,9 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TextIO
+
+from msgspec.structs import asdict
 
 from analyzers.results.rows import Row
 from zeus_stream.errors import SettingsError

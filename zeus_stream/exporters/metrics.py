@@ -10,16 +10,16 @@ A figure that is not known has no sample. A GPU without a fresh reading has none
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from msgspec import Struct
+
 from zeus_stream.protocol.snapshots import GpuNow, PartNow, Snapshot
-from zeus_stream.records import record
 
 Labels = tuple[tuple[str, str], ...]
 Names = Literal["none", "upper", "lower"]
 """dcgm-exporter's names: none; with the label ``Hostname``; with ``hostname``, as newer versions write it."""
 
 
-@record
-class Sample:
+class Sample(Struct, frozen=True):
     """One value of a family."""
 
     labels: Labels
@@ -28,8 +28,7 @@ class Sample:
     """Of the name: ``_bucket``, ``_sum``, ``_count`` of a histogram."""
 
 
-@record(kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """The samples of one metric."""
 
     name: str
@@ -43,8 +42,7 @@ class Family:
     samples: tuple[Sample, ...] = ()
 
 
-@record(kw_only=True)
-class _Gpu:
+class _Gpu(Struct, frozen=True, kw_only=True):
     """One figure of a GPU, and the family that it becomes."""
 
     name: str

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
+from msgspec import Struct
+
 from zeus_stream.integrations.run_budget import Agree, over_budget
 from zeus_stream.integrations.trackers import EnergyLog, log_energy_to
-from zeus_stream.records import record
 from zeus_stream.training.answers import Later, WindowEnergy
 from zeus_stream.training.identity import counted
 from zeus_stream.training.publisher import Publisher
@@ -28,8 +29,7 @@ MAX_UNANSWERED = 100
 """Intervals that wait for their energy; of more, the oldest is in no log."""
 
 
-@record
-class Interval:
+class Interval(Struct, frozen=True):
     """Steps whose energy was asked for."""
 
     steps: int

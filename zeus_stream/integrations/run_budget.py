@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct
+
 from zeus_stream.errors import SettingsError, ZeusStreamError
 from zeus_stream.protocol.snapshots import RunNow, Snapshot
-from zeus_stream.records import record
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.transport.client import connect, quoted
@@ -30,8 +31,7 @@ _warned: set[str] = set()
 Agree = Callable[[Any], Any]
 
 
-@record
-class RunBudget:
+class RunBudget(Struct, frozen=True):
     """The energy that a run may use."""
 
     text: str

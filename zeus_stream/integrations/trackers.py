@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from zeus_stream.errors import SettingsError, ZeusStreamError
-from zeus_stream.records import record
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.transport.client import connect, quoted
@@ -45,8 +46,7 @@ _SAVED = "SELECT energy_saved_percent FROM saving_of({run})"
 Ask = Callable[[str], list[dict[str, Any]]]
 
 
-@record
-class Point:
+class Point(Struct, frozen=True):
     """Figures of one block of steps, or of one epoch."""
 
     step: int

@@ -1,8 +1,9 @@
 """The live state as bytes: made at most a few times a second, however many ask. Pure."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal
+
+from msgspec.structs import replace
 
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.queries import No

@@ -11,9 +11,11 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from struct import Struct
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from zeus_stream.protocol.fields import MOST_COUNT, MOST_WORDS, Unknown, of_host
 from zeus_stream.protocol.notes import (

@@ -7,8 +7,10 @@ not known is ``-`` with its reason, never 0.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zeus_stream.live.figures import ABSENT, Line, Span, clean, dimmed, fit_line, scaled
 from zeus_stream.live.history import History
@@ -17,7 +19,6 @@ from zeus_stream.live.panels.gpu_panel import gpu_panel
 from zeus_stream.live.panels.power_chart import power_panel
 from zeus_stream.live.panels.run_panel import run_panel, search_panel
 from zeus_stream.protocol.snapshots import Snapshot
-from zeus_stream.records import record
 
 MOST_POWER = 14
 """Rows of the panel of power."""
@@ -29,8 +30,7 @@ KEYS = (
 )  # fmt: skip
 
 
-@record(kw_only=True)
-class View:
+class View(Struct, frozen=True, kw_only=True):
     """Everything on the screen."""
 
     head: tuple[Line, ...]

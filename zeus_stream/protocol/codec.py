@@ -9,7 +9,6 @@ inside a batch becomes `Unknown`.
 import math
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import (
     TYPE_CHECKING,
@@ -26,6 +25,8 @@ from typing import (
 )
 
 import msgpack
+from msgspec import Struct
+from msgspec.structs import fields
 
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol.fields import VERSION, Unknown, Within
@@ -160,19 +161,23 @@ def _plain_value(value: Any) -> Any:
         return value
     if isinstance(value, tuple):
         return [_plain_value(item) for item in value]
-    return _plain(value) if is_dataclass(value) else value
+    return _plain(value) if isinstance(value, Struct) else value
+
+
+def _is_struct(option: Any) -> bool:
+    return isinstance(option, type) and issubclass(option, Struct)
 
 
 @cache
-def _field_names(cls: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(cls))
+def _field_names(cls: type[Struct]) -> tuple[str, ...]:
+    return cls.__struct_fields__
 
 
 @cache
 def _checker(cls: type) -> Check:
     """Return the check that builds a message of class ``cls`` from its decoded fields."""
     hints = get_type_hints(cls, include_extras=True)
-    required = {field.name for field in fields(cls) if field.default is MISSING}
+    required = {field.name for field in fields(cls) if field.required}
     checks = {name: _check(hints[name]) for name in _field_names(cls)}
     at_once = _at_once(cls, hints, tuple(checks.values()))
 
@@ -206,20 +211,20 @@ def _at_once(cls: type, hints: dict[str, Any], checks: Sequence[Check]) -> Check
     Compiled, for events come by the thousand: only fields that are not plain have their check called.
     """
     values, names = [f"v{number}" for number in range(len(checks))], list(_field_names(cls))
-    known: dict[str, Any] = {"cls": cls, "names": names, "new": cls.__new__}
-    for number, (name, check) in enumerate(zip(names, checks, strict=True)):
-        known |= {f"check{number}": check, f"set{number}": vars(cls)[name].__set__}
-    conditions, sets = ["True"], []
-    for field, value in zip(fields(cls), values, strict=True):
-        if (condition := _condition(hints[field.name], value)) is not None:
+    known: dict[str, Any] = {"cls": cls, "names": names}
+    for number, check in enumerate(checks):
+        known[f"check{number}"] = check
+    conditions, parts = ["True"], []
+    for name, value in zip(names, values, strict=True):
+        if (condition := _condition(hints[name], value)) is not None:
             conditions.append(condition)
         part = value if condition is not None else f"check{value[1:]}({value})"
-        sets.append(f"set{value[1:]}(made, {part})")  # as __init__ of a frozen class, by a quicker call
+        parts.append(f"{name}={part}")
     source = f"""def at_once(content):
     if type(content) is dict and list(content) == names:
         [{", ".join(values)}] = content.values()
         if {" and ".join(conditions)}:
-            {"; ".join(("made = new(cls)", *sets, "return made"))}"""
+            return cls({", ".join(parts)})"""
     exec(source, known)  # noqa: S102  (made of the names of our own fields)
     return cast("Check", known["at_once"])
 
@@ -257,7 +262,7 @@ def _check(hint: Any) -> Check:
         return _named(hint)
     if origin is tuple:
         return _many(_check(args[0])) if args[-1] is Ellipsis else _each([_check(arg) for arg in args])
-    if is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, Struct):
         return _either((hint,))
     return _SCALARS[hint]
 
@@ -306,12 +311,8 @@ def _one_of(allowed: tuple[Any, ...]) -> Check:
 
 def _either(options: Sequence[Any]) -> Check:
     """Return the check for a union: of messages (distinguished by kind), or of a scalar and None."""
-    kinds = {
-        str(option.__name__): option
-        for option in options
-        if isinstance(option, type) and is_dataclass(option)
-    }
-    others = [_check(o) for o in options if o is not types.NoneType and not is_dataclass(o)]
+    kinds = {str(option.__name__): option for option in options if _is_struct(option)}
+    others = [_check(o) for o in options if o is not types.NoneType and not _is_struct(o)]
     optional = types.NoneType in options
     builders: dict[str, Check] = {}
     """By kind, of those that came already."""

@@ -6,12 +6,12 @@ collector <--control-- analyzer   Hello, Fetch, SetControl, ReleaseControl, Rene
 
 from typing import Annotated, Literal
 
+from msgspec import Struct
+
 from zeus_stream.protocol.fields import Control, ControlValue, Count, Gpu, Gpus, Milliseconds, Name, Within
-from zeus_stream.records import record
 
 
-@record
-class Hello:
+class Hello(Struct, frozen=True):
     """Asks who is there. ``analyzer``: pass questions of scripts to me from now on."""
 
     role: Literal["analyzer", "watcher"]
@@ -23,8 +23,7 @@ class Hello:
     shards: Annotated[int, Within(1, 10_000)] | None = None
 
 
-@record(kw_only=True)
-class Welcome:
+class Welcome(Struct, frozen=True, kw_only=True):
     host: Name
     incarnation: Name
     """New at every start of the collector; a command that carries another is stale."""
@@ -35,15 +34,13 @@ class Welcome:
     observe: bool
 
 
-@record
-class Fetch:
+class Fetch(Struct, frozen=True):
     log_id: Name
     first_offset: Count
     count: Annotated[int, Within(1, 1000)]
 
 
-@record
-class Fetched:
+class Fetched(Struct, frozen=True):
     """Frames follow, three parts each: from ``first_offset`` on, as many as fit."""
 
     log_id: Name
@@ -52,8 +49,7 @@ class Fetched:
     next_offset: Count
 
 
-@record(kw_only=True)
-class SetControl:
+class SetControl(Struct, frozen=True, kw_only=True):
     """Set a control of a device under a lease. Outcome: `ControlApplied` or `ControlRefused`.
 
     Every control has a lease of its own. One owner holds all controls of a device.
@@ -74,8 +70,7 @@ class SetControl:
     """From receipt."""
 
 
-@record(kw_only=True)
-class ReleaseControl:
+class ReleaseControl(Struct, frozen=True, kw_only=True):
     """Restore the value found, now. Outcome: `ControlApplied` with that value, or `ControlRefused`."""
 
     command: Name
@@ -86,8 +81,7 @@ class ReleaseControl:
     control: Control
 
 
-@record
-class RenewLeases:
+class RenewLeases(Struct, frozen=True):
     """Extends all leases of these devices; never revives an ended one. No outcome, no reply."""
 
     owner: Name

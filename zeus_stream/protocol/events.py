@@ -7,6 +7,8 @@ training process --publish-->  collector
 
 from typing import Annotated, Literal
 
+from msgspec import Struct
+
 from zeus_stream.protocol.fields import (
     BatchSize,
     Count,
@@ -22,11 +24,9 @@ from zeus_stream.protocol.fields import (
 )
 from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class RunStarted:
+class RunStarted(Struct, frozen=True, kw_only=True):
     """First event of every session. One session is one publisher in one process: one rank of a run."""
 
     t_ns: Ns
@@ -51,14 +51,12 @@ class RunStarted:
     """The process of the same run that started this one; None: a launcher did, or a person."""
 
 
-@record
-class EpochBegan:
+class EpochBegan(Struct, frozen=True):
     t_ns: Ns
     index: Count
 
 
-@record
-class EpochEnded:
+class EpochEnded(Struct, frozen=True):
     t_ns: Ns
     index: Count
 
@@ -68,8 +66,7 @@ Placed = Literal["dispatch", "device", "ready"]
 the step's output was ready."""
 
 
-@record
-class StepBoundary:
+class StepBoundary(Struct, frozen=True):
     """Between two steps: step ``index - 1`` ended (its successor was asked for), step ``index`` began.
 
     ``index`` counts over the whole run, from 0. At the first boundary of a loop nothing ended; at the
@@ -84,28 +81,24 @@ class StepBoundary:
     """Both stamps are at most so far off. None: not known, as by dispatch."""
 
 
-@record
-class WindowBegan:
+class WindowBegan(Struct, frozen=True):
     t_ns: Ns
     window: Count
     """Unique within the session."""
     name: Name
 
 
-@record
-class WindowEnded:
+class WindowEnded(Struct, frozen=True):
     t_ns: Ns
     window: Count
 
 
-@record
-class WindowCancelled:
+class WindowCancelled(Struct, frozen=True):
     t_ns: Ns
     window: Count
 
 
-@record
-class Metric:
+class Metric(Struct, frozen=True):
     t_ns: Ns
     name: Name
     value: float
@@ -114,8 +107,7 @@ class Metric:
     epoch: Count | None = None
 
 
-@record(kw_only=True)
-class TryWanted:
+class TryWanted(Struct, frozen=True, kw_only=True):
     """A training of a job that recurs wants to know which batch size to train with. All its ranks may say so.
 
     ``attempt`` counts within the session, from 0: a try that misses the target may be followed by another.
@@ -137,8 +129,7 @@ class TryWanted:
     window: Count
 
 
-@record
-class TryBegan:
+class TryBegan(Struct, frozen=True):
     """From here on the session trains with this batch size, whether or not it was the one advised."""
 
     t_ns: Ns
@@ -146,8 +137,7 @@ class TryBegan:
     batch_size: BatchSize
 
 
-@record
-class TryEnded:
+class TryEnded(Struct, frozen=True):
     """The end of the session's try; a try whose session ends without it was lost."""
 
     t_ns: Ns
@@ -156,8 +146,7 @@ class TryEnded:
     reason: Text
 
 
-@record(kw_only=True)
-class SearchWanted:
+class SearchWanted(Struct, frozen=True, kw_only=True):
     """A run chooses how its power limit is searched for. It counts before its search has begun."""
 
     t_ns: Ns
@@ -171,8 +160,7 @@ class SearchWanted:
     """The one limit to use. None: every limit is measured."""
 
 
-@record
-class RunPlanned:
+class RunPlanned(Struct, frozen=True):
     """The planned length of a run, as its script says. A later one replaces it."""
 
     t_ns: Ns
@@ -181,8 +169,7 @@ class RunPlanned:
     steps: Count | None
 
 
-@record
-class EventsDropped:
+class EventsDropped(Struct, frozen=True):
     """The publisher's bounded buffer was full: this many events before ``t_ns`` are not in the stream."""
 
     t_ns: Ns
@@ -190,8 +177,7 @@ class EventsDropped:
     reason: Text
 
 
-@record
-class RunEnded:
+class RunEnded(Struct, frozen=True):
     """The session's last event, sent by a publisher that closes in order."""
 
     t_ns: Ns
@@ -221,8 +207,7 @@ Event = (
 )
 
 
-@record
-class Batch:
+class Batch(Struct, frozen=True):
     """Events ``sequence``, ``sequence + 1``, ... of a session. Sent again until acknowledged."""
 
     session: Name
@@ -230,8 +215,7 @@ class Batch:
     events: Annotated[tuple[Event | Unknown, ...], Within(0, 1000)]
 
 
-@record
-class Ack:
+class Ack(Struct, frozen=True):
     """The session's events below ``next_sequence`` are in the log."""
 
     session: Name
@@ -240,8 +224,7 @@ class Ack:
     """Events may come together for so long before they are sent: nobody waits for them."""
 
 
-@record
-class Ask:
+class Ask(Struct, frozen=True):
     """A script asks for the energy of a window it has ended; the collector passes it to its analyzer."""
 
     question: Name
@@ -249,16 +232,14 @@ class Ask:
     window: Count
 
 
-@record
-class GpuEnergy:
+class GpuEnergy(Struct, frozen=True):
     gpu: Gpu
     energy_j: float
     energy_low_j: float
     energy_high_j: float
 
 
-@record
-class Answer:
+class Answer(Struct, frozen=True):
     question: Name
     duration_s: float | None
     gpus: Annotated[tuple[GpuEnergy, ...], Within(0, 256)]
@@ -266,8 +247,7 @@ class Answer:
     """Why there is no energy; then ``gpus`` is empty."""
 
 
-@record
-class AskTry:
+class AskTry(Struct, frozen=True):
     """A script asks which batch size to try (``epochs`` is 0), or whether to go on after so many epochs."""
 
     question: Name
@@ -276,8 +256,7 @@ class AskTry:
     epochs: Count
 
 
-@record
-class Advice:
+class Advice(Struct, frozen=True):
     question: Name
     batch_size: BatchSize | None
     """None: there is none, for the reason given."""
@@ -285,8 +264,7 @@ class Advice:
     reason: Text
 
 
-@record
-class No:
+class No(Struct, frozen=True):
     """Reply to a request that was understood and refused, or not understood."""
 
     reason: Text

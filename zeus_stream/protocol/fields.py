@@ -6,14 +6,13 @@ Times are CLOCK_MONOTONIC of the named host, ns. GPUs are UUIDs. `None` is "not 
 import zlib
 from typing import Annotated, Literal
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 VERSION = 1
 """Of this schema. A message of another version is refused with a sentence."""
 
 
-@record
-class Within:
+class Within(Struct, frozen=True):
     """Bound of a field: an integer's or float's range, or the length of a string, bytes or tuple."""
 
     least: float
@@ -89,8 +88,7 @@ def names_of_run(run: str, session: str, uid: int | None) -> frozenset[str]:
     return frozenset(whole | {part_name(each, session) for each in whole})
 
 
-@record
-class Unknown:
+class Unknown(Struct, frozen=True):
     """A kind this version does not know, from a newer sender: counted, never an error."""
 
     kind: str

@@ -5,15 +5,15 @@ collector --feed--> analyzer      Frame(Readings | Events | Notes)
 
 from typing import Annotated
 
+from msgspec import Struct
+
 from zeus_stream.protocol.events import Event
 from zeus_stream.protocol.fields import Count, Name, Ns, Unknown, Within
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.records import record
 
 
-@record
-class Events:
+class Events(Struct, frozen=True):
     """A `Batch` as the collector logged it: what was new in it, and who the kernel says sent it."""
 
     session: Name
@@ -26,8 +26,7 @@ class Events:
 Body = Readings | Events | Notes
 
 
-@record(kw_only=True)
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """One entry of a collector's log. Offsets count 0, 1, 2, ... without holes within one ``log_id``.
 
     ``body`` stays encoded (`codec.decode` makes it a `Body`): who only archives or forwards need not look.
@@ -43,8 +42,7 @@ class Frame:
     body: bytes
 
 
-@record
-class Break:
+class Break(Struct, frozen=True):
     """``count`` frames of a log, or more if it was left for another, are gone from ``first_offset`` on."""
 
     log_id: str

@@ -2,6 +2,8 @@
 
 from typing import Annotated, Literal
 
+from msgspec import Struct
+
 from zeus_stream.protocol.fields import (
     Control,
     ControlValue,
@@ -16,11 +18,9 @@ from zeus_stream.protocol.fields import (
     WallNs,
     Within,
 )
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class CollectorStarted:
+class CollectorStarted(Struct, frozen=True, kw_only=True):
     t_ns: Ns
     incarnation: Name
     version: Name
@@ -30,15 +30,13 @@ class CollectorStarted:
     observe: bool
 
 
-@record
-class ClockAnchored:
+class ClockAnchored(Struct, frozen=True):
     t_ns: Ns
     wall_ns: WallNs
     wall_error_ns: Ns
 
 
-@record(kw_only=True)
-class DeviceFound:
+class DeviceFound(Struct, frozen=True, kw_only=True):
     t_ns: Ns
     gpu: Gpu
     index: Count
@@ -59,15 +57,13 @@ class DeviceFound:
     """UUIDs (``MIG-...``) of the instances that share the GPU."""
 
 
-@record
-class DeviceGone:
+class DeviceGone(Struct, frozen=True):
     t_ns: Ns
     gpu: Gpu
     reason: Text
 
 
-@record(kw_only=True)
-class RunAdmitted:
+class RunAdmitted(Struct, frozen=True, kw_only=True):
     """The collector's word on a `RunStarted`: the UUIDs it resolved, and whether it may command."""
 
     t_ns: Ns
@@ -78,8 +74,7 @@ class RunAdmitted:
     reason: Text
 
 
-@record
-class SessionEnded:
+class SessionEnded(Struct, frozen=True):
     """The session's process is gone, with or without `RunEnded` before it."""
 
     t_ns: Ns
@@ -87,8 +82,7 @@ class SessionEnded:
     reason: Text
 
 
-@record
-class ControlApplied:
+class ControlApplied(Struct, frozen=True):
     """Outcome of a command. A power limit was read back, and may be another than was asked: a driver rounds.
     No driver reports the lock of a clock."""
 
@@ -116,8 +110,7 @@ ended lease; the run does not own the GPU; no restore record could be written; t
 else set another limit in the meantime; the driver accepted the limit and did not change it."""
 
 
-@record
-class ControlRefused:
+class ControlRefused(Struct, frozen=True):
     """Outcome of a command that changed nothing."""
 
     t_ns: Ns
@@ -133,8 +126,7 @@ limit; the collector stopped; a collector started after one that was killed; the
 a plan of clocks did not fit what ran."""
 
 
-@record(kw_only=True)
-class ControlLeaseEnded:
+class ControlLeaseEnded(Struct, frozen=True, kw_only=True):
     """Ours no longer: released, run out, or set by another program, whose value stays.
 
     An owner whose lease "lapsed" or ended by "shutdown" or "restart" may ask again; after "stranger" not.
@@ -151,8 +143,7 @@ class ControlLeaseEnded:
     restored yet, which is tried again."""
 
 
-@record
-class Lost:
+class Lost(Struct, frozen=True):
     """The loss of a bounded buffer, a full disk or a broken log. Becomes a row in ``gaps``."""
 
     t_ns: Ns
@@ -161,8 +152,7 @@ class Lost:
     reason: Text
 
 
-@record(kw_only=True)
-class Budget:
+class Budget(Struct, frozen=True, kw_only=True):
     """The power limits of a group of GPUs together are to be no more than this."""
 
     group: Name
@@ -181,16 +171,14 @@ class Budget:
     """How far the ramp is, at the time of a note."""
 
 
-@record
-class BudgetsSet:
+class BudgetsSet(Struct, frozen=True):
     """The analyzer's own word, in a log of its own: from here on these budgets hold, and no others."""
 
     t_ns: Ns
     budgets: Annotated[tuple[Budget, ...], Within(0, 1000)]
 
 
-@record(kw_only=True)
-class OwnUse:
+class OwnUse(Struct, frozen=True, kw_only=True):
     """The use of one of our services, since its last record or its start."""
 
     t_ns: Ns
@@ -224,8 +212,7 @@ Note = (
 )
 
 
-@record
-class Notes:
+class Notes(Struct, frozen=True):
     """A message of the collector itself."""
 
     notes: Annotated[tuple[Note | Unknown, ...], Within(0, 1000)]

@@ -1,21 +1,21 @@
 """Phases of a step, as a script marks them: what is under way from which instant on."""
 
+import struct
 from collections.abc import Iterable, Iterator
-from struct import Struct
 from typing import Annotated
 
+from msgspec import Struct
+
 from zeus_stream.protocol.fields import Name, Ns, Within
-from zeus_stream.records import record
 
 MAX_NAMES = 250
 MAX_MARKS = 20_000
-MARK = Struct(
+MARK = struct.Struct(
     "<IB"
 )  # us since the event's instant, and the phase: 0 none, else its place in ``names`` plus 1
 
 
-@record
-class PhasesRan:
+class PhasesRan(Struct, frozen=True):
     """Marks of the thread that trains: from each instant on, this phase was under way."""
 
     t_ns: Ns

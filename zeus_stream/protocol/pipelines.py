@@ -7,12 +7,13 @@ analyzer --control--> collector:           SetPlan
 An instruction is one number: its *code* is ``micro_batch << 10 | chunk << 2 | kind``.
 """
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
-from struct import Struct
 from typing import Annotated
 
+from msgspec import Struct
+
 from zeus_stream.protocol.fields import ControlValue, Count, Gpu, Milliseconds, Name, Ns, Within
-from zeus_stream.records import record
 
 KINDS = ("forward", "backward", "weight", "recompute")
 MAX_MICRO_BATCHES = 1 << 20
@@ -20,8 +21,8 @@ MAX_CHUNKS = 1 << 8
 MAX_STAGES = 10_000
 MAX_ROWS = 5_000
 """Instructions of one stage in one iteration."""
-ROW = Struct("<III")  # code, begin and length in us; the begin counts from the iteration's
-POSITION = Struct("<QI")  # iteration, code of the instruction that begins
+ROW = struct.Struct("<III")  # code, begin and length in us; the begin counts from the iteration's
+POSITION = struct.Struct("<QI")  # iteration, code of the instruction that begins
 
 
 def encode_instruction(kind: str, micro_batch: int, chunk: int = 0) -> int:
@@ -34,8 +35,7 @@ def decode_instruction(code: int) -> tuple[str, int, int]:
     return KINDS[code & 3], code >> 10, code >> 2 & 255
 
 
-@record(kw_only=True)
-class PipelineBegan:
+class PipelineBegan(Struct, frozen=True, kw_only=True):
     """The session runs one stage of a pipeline from here on."""
 
     t_ns: Ns
@@ -47,8 +47,7 @@ class PipelineBegan:
     """A name, or ``given`` for an order of the script's own."""
 
 
-@record(kw_only=True)
-class IterationRan:
+class IterationRan(Struct, frozen=True, kw_only=True):
     """All instructions that the session ran in one iteration, in their order."""
 
     t_ns: Ns
@@ -75,8 +74,7 @@ def unpack_rows(ran: IterationRan) -> Iterator[tuple[int, int, int]]:
         yield code, begin_ns, begin_ns + length_us * 1000
 
 
-@record(kw_only=True)
-class SetPlan:
+class SetPlan(Struct, frozen=True, kw_only=True):
     """Let a device follow the instructions of a run's pipeline. Outcome: as of a `SetControl`.
 
     It takes the lease of the graphics clock, which is locked at the plan's highest clock until the plan is

@@ -5,6 +5,8 @@ any client --query--> analyzer    Query, Cancel, AskStatus, AskNow, AskResults, 
 
 from typing import Annotated
 
+from msgspec import Struct
+
 from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
@@ -20,30 +22,25 @@ from zeus_stream.protocol.fields import Count, Milliseconds, Name, Text, Within
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
-from zeus_stream.records import record
 
 
-@record
-class AskStatus:
+class AskStatus(Struct, frozen=True):
     pass
 
 
-@record
-class Status:
+class Status(Struct, frozen=True):
     """One process's state for people: rows of (section, name, value)."""
 
     rows: Annotated[tuple[tuple[Text, Text, Text], ...], Within(0, 10_000)]
 
 
-@record
-class Query:
+class Query(Struct, frozen=True):
     sql: Annotated[str, Within(1, 100_000)]
     max_rows: Annotated[int, Within(1, 10_000_000)]
     timeout_ms: Milliseconds
 
 
-@record
-class Cancel:
+class Cancel(Struct, frozen=True):
     """End a query of the same sender. No reply of its own: the query is refused, if it is under way.
 
     A query whose sender has closed its connection ends as well.
@@ -53,8 +50,7 @@ class Cancel:
     """With which the query was sent."""
 
 
-@record
-class AskResults:
+class AskResults(Struct, frozen=True):
     """Ask for the results that the analyzer stored, from a place on. `ResultsPage` is the reply."""
 
     feed: Name | None
@@ -67,8 +63,7 @@ class AskResults:
     """Wait so long for a result, if there is none yet."""
 
 
-@record(kw_only=True)
-class ResultsPage:
+class ResultsPage(Struct, frozen=True, kw_only=True):
     """Results in the order in which they were stored. Records follow in the next message part."""
 
     feed: Name
@@ -84,21 +79,18 @@ class ResultsPage:
     """They were derived again when the analyzer started: they may have been handed out before."""
 
 
-@record
-class ForgetJob:
+class ForgetJob(Struct, frozen=True):
     """Let a job that recurs start over. Its tries stay in the archive, and count no more."""
 
     job: Name
 
 
-@record
-class Forgotten:
+class Forgotten(Struct, frozen=True):
     tries: Count
     """That count no more."""
 
 
-@record
-class QueryDone:
+class QueryDone(Struct, frozen=True):
     """An Arrow IPC stream follows in the next message part."""
 
     rows: Count

@@ -3,8 +3,9 @@
 from enum import IntEnum
 from typing import Annotated
 
+from msgspec import Struct
+
 from zeus_stream.protocol.fields import Gpus, Within
-from zeus_stream.records import record
 
 
 class Seen(IntEnum):
@@ -43,8 +44,7 @@ ABSENT = -1
 """In a row of `Readings`: the device does not say. (Nowhere else: elsewhere it is None.)"""
 
 
-@record
-class Readings:
+class Readings(Struct, frozen=True):
     """Readings of one host's devices, in bulk. ``rows`` is READING_BYTES a reading, oldest first per GPU."""
 
     gpus: Gpus

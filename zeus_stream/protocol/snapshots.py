@@ -8,8 +8,9 @@ A figure that is not known is None, never 0.
 
 from typing import Annotated, Literal
 
+from msgspec import Struct
+
 from zeus_stream.protocol.fields import Count, Gpu, Gpus, Milliwatts, Name, Text, WallNs, Within
-from zeus_stream.records import record
 
 MAX_GPU_ROWS = 2_000
 """GPUs in one snapshot; `Totals` covers all."""
@@ -31,15 +32,13 @@ Percent = Annotated[int, Within(0, 1_000)]
 Clock = Annotated[int, Within(0, 100_000)]
 
 
-@record
-class AskNow:
+class AskNow(Struct, frozen=True):
     """Ask for the live state: of the whole site, or of one host."""
 
     host: Name | None = None
 
 
-@record(kw_only=True)
-class GpuNow:
+class GpuNow(Struct, frozen=True, kw_only=True):
     """The latest reading of one GPU."""
 
     gpu: Gpu
@@ -72,8 +71,7 @@ class GpuNow:
     """Mean energy of the last closed steps (at most 40) of its run on this GPU."""
 
 
-@record(kw_only=True)
-class PartNow:
+class PartNow(Struct, frozen=True, kw_only=True):
     """The latest reading of a part of a host: a CPU (``CPU-0``) or its memory (``DRAM-0``)."""
 
     part: Gpu
@@ -83,8 +81,7 @@ class PartNow:
     age_ms: Count | None
 
 
-@record(kw_only=True)
-class TrialNow:
+class TrialNow(Struct, frozen=True, kw_only=True):
     """One power limit or clock that a run has measured, or measures."""
 
     limit_mw: Milliwatts
@@ -97,8 +94,7 @@ class TrialNow:
     """The clock whose nominal power the limit is. None: it is a power limit."""
 
 
-@record(kw_only=True)
-class SearchNow:
+class SearchNow(Struct, frozen=True, kw_only=True):
     """The search for the power limit or the clock of one run."""
 
     phase: Phase
@@ -131,8 +127,7 @@ class SearchNow:
     trials: Annotated[tuple[TrialNow, ...], Within(0, MAX_TRIAL_ROWS)]
 
 
-@record(kw_only=True)
-class ForecastNow:
+class ForecastNow(Struct, frozen=True, kw_only=True):
     """The latest forecast of a whole run, with 95 % intervals. None: not known (yet)."""
 
     epochs: Count | None
@@ -148,8 +143,7 @@ class ForecastNow:
     left_high_s: Figure | None
 
 
-@record(kw_only=True)
-class RunNow:
+class RunNow(Struct, frozen=True, kw_only=True):
     """A run that is open, or has ended a short time ago."""
 
     run: Name
@@ -181,8 +175,7 @@ Bucket = tuple[Annotated[int, Within(-60, 100)], Count]
 """An exponent, and the number of values above half of, and at most, two to its power."""
 
 
-@record(kw_only=True)
-class JobSteps:
+class JobSteps(Struct, frozen=True, kw_only=True):
     """The steps of a job that were measured since the service started."""
 
     job: Name
@@ -194,8 +187,7 @@ class JobSteps:
     sum_s: Figure
 
 
-@record(kw_only=True)
-class HostNow:
+class HostNow(Struct, frozen=True, kw_only=True):
     """One host, as the service knows its collector."""
 
     host: Name
@@ -204,8 +196,7 @@ class HostNow:
     """Why its collector cannot be followed; empty: it can."""
 
 
-@record(kw_only=True)
-class GapNow:
+class GapNow(Struct, frozen=True, kw_only=True):
     """Data of one kind that is known to be missing since the service started."""
 
     host: Name
@@ -215,8 +206,7 @@ class GapNow:
     """Of the latest."""
 
 
-@record(kw_only=True)
-class Totals:
+class Totals(Struct, frozen=True, kw_only=True):
     """Sums over all GPUs and runs, also those that the snapshot leaves out."""
 
     hosts: Count
@@ -237,8 +227,7 @@ class Totals:
     gaps: Count
 
 
-@record(kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """The state of a site (by an analyzer) or of a host (by a collector) at one instant."""
 
     process: Literal["analyzer", "collector"]

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 import pyarrow as pa
+from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from zeus_stream.records import record
 from zeus_stream.reports.html.questions import quoted
 from zeus_stream.reports.tables import ABSENT, console_of, write_text
 
@@ -22,8 +22,7 @@ J_PER_WH = 3600
 MOST_PLACES = 9
 
 
-@record
-class Bill:
+class Bill(Struct, frozen=True):
     """The energy of whole GPUs during one window: joules, seconds, watts."""
 
     name: str

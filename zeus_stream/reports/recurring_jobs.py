@@ -1,10 +1,10 @@
 """Recurring jobs: queries over the archive, and their text."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any, TextIO, TypeVar
 
 import pyarrow as pa
+from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
@@ -12,7 +12,6 @@ from analyzers.batch_size.history import MAX_TRIES, Known, Learned, by_job, choo
 from analyzers.batch_size.policy import Choice
 from analyzers.batch_size.registry import beliefs, estimates, parse
 from analyzers.results.rows import JobRow, TryRow
-from zeus_stream.records import record
 from zeus_stream.reports.html.questions import quoted
 from zeus_stream.reports.site.job_belief import Estimate, JobBelief, SetupBelief
 from zeus_stream.reports.tables import console_of, write
@@ -44,8 +43,7 @@ R = TypeVar("R", JobRow, TryRow)
 Ask = Callable[[str], pa.Table]
 
 
-@record(kw_only=True)
-class Shown:
+class Shown(Struct, frozen=True, kw_only=True):
     """One recurring job: its rows of the archive, and what a policy has learned from them."""
 
     learned: Learned
@@ -128,7 +126,7 @@ def _target(row: JobRow) -> str:
 
 
 def _columns(kind: type[JobRow] | type[TryRow]) -> str:
-    return ", ".join(field.name for field in fields(kind))
+    return ", ".join(kind.__struct_fields__)
 
 
 def _row(kind: Callable[..., R], values: dict[str, Any]) -> R:

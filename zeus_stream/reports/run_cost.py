@@ -7,10 +7,10 @@ from signal import Signals
 from typing import Any, TextIO
 
 import pyarrow as pa
+from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from zeus_stream.records import record
 from zeus_stream.reports.costs import OWN_USE, at_price, cost_facts, costs, own_use_facts
 from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
 from zeus_stream.reports.html.quantities import found_level, level
@@ -59,8 +59,7 @@ SIGNALLED = 128
 """Exit codes above it stand for signals."""
 
 
-@record(kw_only=True)
-class Summary:
+class Summary(Struct, frozen=True, kw_only=True):
     """One run: its rows of the archive."""
 
     run: str

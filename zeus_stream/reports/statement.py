@@ -10,9 +10,9 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import pyarrow as pa
+from msgspec import Struct
 
 from zeus_stream.errors import RefusedError
-from zeus_stream.records import record
 from zeus_stream.reports.html.questions import quoted
 
 JOULES_PER_KWH = 3.6e6
@@ -31,8 +31,7 @@ FROM windows WHERE job = {job} AND kind = 'run' AND NOT of_host(gpu)
 """
 
 
-@record
-class Statement:
+class Statement(Struct, frozen=True):
     """The energy of one job: its row of ``job_energy``, the models of its GPUs, and how it was measured."""
 
     job: Mapping[str, Any]

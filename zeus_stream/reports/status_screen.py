@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.protocol.queries import Status
-from zeus_stream.records import record
 from zeus_stream.reports.forecast import energy_words
 from zeus_stream.reports.html.quantities import seconds
 from zeus_stream.reports.tables import ABSENT, console_of
@@ -91,8 +91,7 @@ QUERIES: Mapping[str, str] = {"gpus": _query(_GPUS), "runs": _query(_RUNS), "gap
 """Queries whose answers `view` takes. Each is bounded: the latest seconds, and runs that are open."""
 
 
-@record(kw_only=True)
-class GpuLine:
+class GpuLine(Struct, frozen=True, kw_only=True):
     """One GPU. None: not known."""
 
     gpu: str
@@ -108,8 +107,7 @@ class GpuLine:
     gone: str | None
 
 
-@record(kw_only=True)
-class RunLine:
+class RunLine(Struct, frozen=True, kw_only=True):
     """One open run."""
 
     run: str
@@ -124,8 +122,7 @@ class RunLine:
     """Energy and duration of the whole run; empty: there is none."""
 
 
-@record(kw_only=True)
-class ServiceLine:
+class ServiceLine(Struct, frozen=True, kw_only=True):
     """The collector, the analyzer, or a collector that the analyzer follows."""
 
     name: str
@@ -133,8 +130,7 @@ class ServiceLine:
     lag: str
 
 
-@record(kw_only=True)
-class GapLine:
+class GapLine(Struct, frozen=True, kw_only=True):
     """Data that is known to be missing, with the reason."""
 
     what: str
@@ -142,8 +138,7 @@ class GapLine:
     reason: str
 
 
-@record(kw_only=True)
-class StatusView:
+class StatusView(Struct, frozen=True, kw_only=True):
     """Everything that the screen shows."""
 
     gpus: tuple[GpuLine, ...]

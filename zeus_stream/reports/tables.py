@@ -9,6 +9,7 @@ from decimal import Decimal
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
@@ -16,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.errors import printable
-from zeus_stream.records import record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,8 +33,7 @@ DIGITS = 5
 """Significant digits of the largest value of a column."""
 
 
-@record
-class Check:
+class Check(Struct, frozen=True):
     """One check of the doctor. ``cure`` is empty if nothing has to be done."""
 
     verdict: Literal["works", "warns", "fails"]
@@ -43,8 +42,7 @@ class Check:
     cure: str = ""
 
 
-@record
-class _Printable:
+class _Printable(Struct, frozen=True):
     """Something to be printed, without control characters: an archive may be from anywhere."""
 
     content: ConsoleRenderable

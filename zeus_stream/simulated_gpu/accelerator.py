@@ -17,11 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from msgspec import Struct
+
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
 from zeus_stream.own_services import start_if_asked
 from zeus_stream.paths import publish_candidates
-from zeus_stream.records import record
 from zeus_stream.simulated_gpu.shared_memory import (
     LIMIT,
     LIMITS,
@@ -44,8 +45,7 @@ CHECK_NS = 5_000_000
 """How often a running load looks for a change of the limit."""
 
 
-@record
-class Pace:
+class Pace(Struct, frozen=True):
     """Work under way at one speed: at ``at_ns``, ``left_ns`` remained, counted at full speed."""
 
     at_ns: int

@@ -17,16 +17,17 @@ there yet. A load states when it ends unless it is renewed: the load of a killed
 import fcntl
 import mmap
 import os
+import struct
 import zlib
 from contextlib import ExitStack
 from pathlib import Path
-from struct import Struct
 from typing import Any
+
+from msgspec import Struct
 
 from zeus_stream.clock import boot_id
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.fields import UNLOCKED, Control
-from zeus_stream.records import record
 from zeus_stream.simulated_gpu.workloads import load as load_models
 
 LOADS = 4096
@@ -36,13 +37,13 @@ LAYOUT = 2
 LIMITS = 256
 """Changes of the limit and of the graphics clock's lock a board holds."""
 
-IDENTITY = Struct("<64s")  # model, boot and how much slower than the model it is
-COUNTER = Struct("<qQ")  # index of its refresh, nJ
-PID = Struct("<Q")
-CLOCK = Struct("<Q")  # MHz at which it is locked, 0: it is not
-LIMIT = Struct("<QQQQ")  # number, since ns, mW, MHz at which the graphics clock is locked
-LOAD = Struct("<QQQQ")  # number, begin ns, until ns, index of the workload
-_CHECK = Struct("<I")
+IDENTITY = struct.Struct("<64s")  # model, boot and how much slower than the model it is
+COUNTER = struct.Struct("<qQ")  # index of its refresh, nJ
+PID = struct.Struct("<Q")
+CLOCK = struct.Struct("<Q")  # MHz at which it is locked, 0: it is not
+LIMIT = struct.Struct("<QQQQ")  # number, since ns, mW, MHz at which the graphics clock is locked
+LOAD = struct.Struct("<QQQQ")  # number, begin ns, until ns, index of the workload
+_CHECK = struct.Struct("<I")
 COUNTER_AT = 128
 CLOCKS_AT: dict[Control, int] = {"graphics_clock": 192, "memory_clock": 224}
 _RINGS_AT = 256
@@ -50,8 +51,7 @@ STATE_BYTES = _RINGS_AT + LIMITS * (LIMIT.size + _CHECK.size)
 WORK_BYTES = _RINGS_AT + LOADS * (LOAD.size + _CHECK.size)
 
 
-@record
-class Load:
+class Load(Struct, frozen=True):
     """A GPU works on ``workload`` from ``begin_ns`` until ``until_ns`` (CLOCK_MONOTONIC)."""
 
     begin_ns: int
@@ -59,8 +59,7 @@ class Load:
     workload: str
 
 
-@record
-class LimitChange:
+class LimitChange(Struct, frozen=True):
     """From ``since_ns`` on, ``limit_mw`` was in force, and this lock of the graphics clock."""
 
     since_ns: int
@@ -199,13 +198,13 @@ class Region:
             raise _unusable(path, wrong) from wrong
         self.memory = mmap.mmap(self.fd, size, access=mmap.ACCESS_WRITE if write else mmap.ACCESS_READ)
 
-    def get(self, layout: Struct, at: int) -> tuple[Any, ...] | None:
+    def get(self, layout: struct.Struct, at: int) -> tuple[Any, ...] | None:
         """Return the values at a place, or None while it is empty or being written."""
         body = self.memory[at : at + layout.size]
         (check,) = _CHECK.unpack_from(self.memory, at + layout.size)
         return layout.unpack(body) if zlib.crc32(body) == check else None
 
-    def put(self, layout: Struct, at: int, *values: Any) -> None:
+    def put(self, layout: struct.Struct, at: int, *values: Any) -> None:
         body = layout.pack(*values)
         self.memory[at : at + layout.size + _CHECK.size] = body + _CHECK.pack(zlib.crc32(body))
 
@@ -225,7 +224,7 @@ class Region:
 class Ring:
     """Numbered records (1, 2, ...) in a region, the newest over the oldest."""
 
-    def __init__(self, region: Region, layout: Struct, slots: int) -> None:
+    def __init__(self, region: Region, layout: struct.Struct, slots: int) -> None:
         self._region, self._layout, self._slots = region, layout, slots
         self._stride = layout.size + _CHECK.size
 

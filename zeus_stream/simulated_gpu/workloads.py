@@ -29,19 +29,19 @@ the least energy-delay product of other workloads on V100, A100 and H100. The ot
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from zeus_stream.protocol.fields import UNLOCKED
-from zeus_stream.records import record
 
 _KNEE_SHARPNESS = 12.0
 """How suddenly the steep part begins; one value serves all fits."""
 
 
-@record(kw_only=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """One training job on one GPU model. All powers are of one GPU."""
 
     top_limit_mw: int
@@ -116,8 +116,7 @@ class Workload:
         return float(power_mw**-self.slope * knee)
 
 
-@record(kw_only=True)
-class Model:
+class Model(Struct, frozen=True, kw_only=True):
     """A GPU model: what a device of it says of itself, and the workloads measured on it."""
 
     name: str

@@ -1,14 +1,14 @@
 """Answers to a training script: the energy of a window, or the reason why it is not known. Pure."""
 
 from collections.abc import Callable
-from dataclasses import field
+from typing import ClassVar
+
+from msgspec import Struct
 
 from zeus_stream.protocol.events import GpuEnergy
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class WindowEnergy:
+class WindowEnergy(Struct, frozen=True, kw_only=True):
     """The energy of a window, over the GPUs of this process.
 
     The true energy lies between ``energy_low_j`` and ``energy_high_j``: these bounds follow from the GPUs'
@@ -42,8 +42,7 @@ class WindowEnergy:
         return f"{self.name}: {self.energy_j:.1f} J ({bounds}) in {self.duration_s:.3f} s on {count}"
 
 
-@record(kw_only=True)
-class Missing:
+class Missing(Struct, frozen=True, kw_only=True):
     """An energy that is not known, with the reason.
 
     It has the fields of `WindowEnergy`, all of them None (``gpus``: empty), so that ``w.energy().energy_j``
@@ -60,11 +59,11 @@ class Missing:
 
     reason: str
     name: str | None = None
-    duration_s: None = field(default=None, init=False, repr=False)
-    energy_j: None = field(default=None, init=False, repr=False)
-    energy_low_j: None = field(default=None, init=False, repr=False)
-    energy_high_j: None = field(default=None, init=False, repr=False)
-    gpus: tuple[GpuEnergy, ...] = field(default=(), init=False, repr=False)
+    duration_s: ClassVar[None] = None
+    energy_j: ClassVar[None] = None
+    energy_low_j: ClassVar[None] = None
+    energy_high_j: ClassVar[None] = None
+    gpus: ClassVar[tuple[GpuEnergy, ...]] = ()
 
     def __bool__(self) -> bool:
         return False
@@ -90,8 +89,7 @@ class Later:
         return f"Later({self._known!r})"
 
 
-@record(kw_only=True)
-class Statistics:
+class Statistics(Struct, frozen=True, kw_only=True):
     """Counters of a publisher."""
 
     acknowledged: int

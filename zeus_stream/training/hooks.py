@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 from zeus_stream.protocol.events import Advice
-from zeus_stream.records import record
 from zeus_stream.training.answers import Later, Missing, WindowEnergy
 
 Box: TypeAlias = queue.Queue[Advice]
 """Holds the analyzer's answer to a question, once it has arrived."""
 
 
-@record(kw_only=True)
-class WindowHooks:
+class WindowHooks(Struct, frozen=True, kw_only=True):
     """The publisher, as a window sees it."""
 
     numbers: Iterator[int]
@@ -29,8 +29,7 @@ class WindowHooks:
     """Asks for it without waiting."""
 
 
-@record(kw_only=True)
-class PublisherHooks:
+class PublisherHooks(Struct, frozen=True, kw_only=True):
     """The publisher, as a recurring job sees it."""
 
     attempts: Iterator[int]

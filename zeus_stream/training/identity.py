@@ -15,7 +15,7 @@ from numbers import Integral
 from pathlib import PurePath
 from typing import cast
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 ALL = "index:all"
 MAX_NAME = 200
@@ -38,8 +38,7 @@ _LAUNCHERS = (
 """Rank, world size, rank and number of ranks on this host; the innermost launcher comes first."""
 
 
-@record(kw_only=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     """The part of a `RunStarted` that describes its process."""
 
     job: str
@@ -53,8 +52,7 @@ class Identity:
     """The measured script of the same run that started this process; None: none did."""
 
 
-@record
-class Process:
+class Process(Struct, frozen=True):
     """The facts that an environment lacks."""
 
     script: str
@@ -68,8 +66,7 @@ class Process:
     """UUIDs of the devices that CUDA shows the process; None: CUDA is not initialized."""
 
 
-@record
-class _Place:
+class _Place(Struct, frozen=True):
     """Among the ranks of a run. ``local_rank``: None if the launcher does not say."""
 
     rank: int = 0

@@ -14,12 +14,13 @@ run goes on in a new session, which begins with its `RunStarted` like every othe
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from zeus_stream.protocol.events import Ack, Ask, AskTry, Batch, Event, EventsDropped, RunStarted
 from zeus_stream.protocol.fields import Name, Ns
-from zeus_stream.records import record
 from zeus_stream.training.steps.step_stamps import StepStamps
 
 ROOM = 100_000
@@ -31,8 +32,7 @@ BATCH = 500
 ASK_AGAIN_NS = 1_000_000_000
 
 
-@record
-class Question:
+class Question(Struct, frozen=True):
     """Asked once everything put before it is acknowledged; given up at ``until_ns``."""
 
     question: Name

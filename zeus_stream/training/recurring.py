@@ -19,10 +19,11 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
+from msgspec import Struct
+
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.events import TryBegan, TryEnded, TryWanted
-from zeus_stream.records import record
 from zeus_stream.training.hooks import Box, PublisherHooks
 from zeus_stream.training.identity import named
 
@@ -41,8 +42,7 @@ MOST = 2**40
 Rule: TypeAlias = Literal["sqrt", "linear"]
 
 
-@record(kw_only=True)
-class Wish:
+class Wish(Struct, frozen=True, kw_only=True):
     """The recurring job and its target: the content of a `TryWanted` beside its stamp."""
 
     job: str

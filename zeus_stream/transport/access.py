@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 import anyio
+from msgspec import Struct
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
-from zeus_stream.records import record
 from zeus_stream.transport import keys, sockets
 from zeus_stream.transport.channel import Failures
 from zeus_stream.transport.curve import Judge, Knock
@@ -38,8 +38,7 @@ ROLES: Mapping[Door, frozenset[Role]] = {
 _log = logging.getLogger(__name__)
 
 
-@record
-class _Listener:
+class _Listener(Struct, frozen=True):
     door: Door
     address: str
     channel: sockets.Channel

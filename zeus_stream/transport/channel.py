@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 import zmq
+from msgspec import Struct
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
 from zeus_stream.paths import endpoint
 from zeus_stream.protocol.codec import MAX_BYTES
-from zeus_stream.records import record
 from zeus_stream.transport.newcomers import Connections, Newcomers
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ NOBODY = None, None, None
 BROKEN_OFF = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
-@record(kw_only=True)
-class Received:
+class Received(Struct, frozen=True, kw_only=True):
     """One message. ``sender`` is a ROUTER's address of the peer.
 
     A peer on this host has uid and pid, from the kernel; one on another has the name of its key. They are
@@ -63,8 +62,7 @@ class Received:
     connection: "Connected | None" = None
 
 
-@record
-class Connected:
+class Connected(Struct, frozen=True):
     """The connection over which a message came: a descriptor of this process, and its socket."""
 
     fd: int

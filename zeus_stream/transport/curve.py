@@ -1,9 +1,9 @@
 """Keys and the judge: who is let in over TCP, where CURVE keys say so."""
 
 import zmq
+from msgspec import Struct
 from zmq.utils import z85
 
-from zeus_stream.records import record
 from zeus_stream.transport.channel import Channel, Context, open_socket
 from zeus_stream.transport.keys import Pair
 
@@ -12,8 +12,7 @@ QUEUE = 1_000
 """Handshakes that wait for the judge."""
 
 
-@record
-class Knock:
+class Knock(Struct, frozen=True):
     """Somebody on another host wants to be let in."""
 
     door: str

@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from zeus_stream.errors import SettingsError
 from zeus_stream.paths import Places
-from zeus_stream.records import record
 from zeus_stream.transport.keys import Ticket, ticket
 
 PORTS = {"feed": 0, "control": 1, "query": 2}
 """Added to the port that is set: three ports in a row, for three doors."""
 
 
-@record
-class Tcp:
+class Tcp(Struct, frozen=True):
     """A listener on another host, and what opens it."""
 
     address: str
@@ -24,8 +24,7 @@ class Tcp:
 Address: TypeAlias = Path | Tcp
 
 
-@record
-class Distant:
+class Distant(Struct, frozen=True):
     """A collector or analyzer on another host."""
 
     host: str

@@ -19,8 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast, get_args
 
+from msgspec import Struct
+
 from zeus_stream.errors import SettingsError, StorageError
-from zeus_stream.records import record
 
 Role: TypeAlias = Literal["follow", "command", "query"]
 """Receive what a collector logs; set power limits and answer scripts; ask an analyzer SQL."""
@@ -31,14 +32,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 
-@record
-class Pair:
+class Pair(Struct, frozen=True):
     public: str
     secret: str
 
 
-@record
-class Allowed:
+class Allowed(Struct, frozen=True):
     """Somebody who is let in."""
 
     name: str
@@ -46,8 +45,7 @@ class Allowed:
     roles: frozenset[Role]
 
 
-@record
-class Ticket:
+class Ticket(Struct, frozen=True):
     """The key with which this host connects to another."""
 
     path: Path

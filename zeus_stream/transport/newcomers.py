@@ -10,8 +10,7 @@ import socket
 from collections.abc import Callable
 
 import anyio
-
-from zeus_stream.records import record
+from msgspec import Struct
 
 NEWCOMERS = 64
 """Of one port at a time; one more, and the oldest is shut."""
@@ -60,8 +59,7 @@ class Connections:
         await self._bell.wait()
 
 
-@record
-class _Newcomer:
+class _Newcomer(Struct, frozen=True):
     fd: int
     inode: int
     since_ns: int

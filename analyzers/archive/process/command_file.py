@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from analyzers.results.rows import CommandRow, RecallRow, RunRow
 from zeus_stream.errors import MalformedError, StorageError
 from zeus_stream.protocol import codec
-from zeus_stream.records import record
 
 MAX_BYTES = 1 << 20
 """Of rows that wait for a commit; then no more are taken in."""
@@ -27,8 +28,7 @@ Kept: TypeAlias = CommandRow | RunRow | RecallRow
 _log = logging.getLogger(__name__)
 
 
-@record
-class _Stored:
+class _Stored(Struct, frozen=True):
     """The lines before a place of the file are in the archive."""
 
     end: int

@@ -7,10 +7,11 @@ import pickle
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from analyzers.archive.rows.event_rows import Columns, EventRows, event_rows
 from analyzers.archive.sandbox.question import Question
@@ -20,14 +21,12 @@ from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 _LENGTH = struct.Struct("<Q")
 
 
-@record
-class Call:
+class Call(Struct, frozen=True):
     """A method of the store to be called."""
 
     method: str
@@ -35,8 +34,7 @@ class Call:
     options: tuple[tuple[str, Any], ...] = ()
 
 
-@record
-class Open:
+class Open(Struct, frozen=True):
     """Open the file. The first request."""
 
     path: Path
@@ -45,41 +43,35 @@ class Open:
     """The analyzer has had it open since its start."""
 
 
-@record
-class Ask:
+class Ask(Struct, frozen=True):
     """Run a query; its pipe comes with the request. There is no reply but what the pipe carries."""
 
     number: int
     question: Question
 
 
-@record
-class Cancel:
+class Cancel(Struct, frozen=True):
     """End a query that waits or runs. There is no reply."""
 
     number: int
 
 
-@record
-class Pages:
+class Pages(Struct, frozen=True):
     """Begin to read what has to be interpreted again; `Next` gives the pages."""
 
     since: Mapping[str, int] | None
     """See `Store.to_replay`."""
 
 
-@record
-class Next:
+class Next(Struct, frozen=True):
     """Return the next page, None after the last."""
 
 
-@record
-class Close:
+class Close(Struct, frozen=True):
     """Close the file. The last request."""
 
 
-@record
-class Packed:
+class Packed(Struct, frozen=True):
     """Frames as they are sent: as columns they take a fraction of the time that an object each takes."""
 
     frames: Sequence[Sequence[Any]]
@@ -89,7 +81,7 @@ class Packed:
     """See `event_rows`."""
 
 
-_values_of = attrgetter(*(field.name for field in fields(Frame)))
+_values_of = attrgetter(*Frame.__struct_fields__)
 
 
 def packed(part: Received) -> Packed | Break:

@@ -13,7 +13,6 @@ stored in the transaction of its frames.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -21,11 +20,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from analyzers.results.readings import MOST_MW, READING
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.readings import ABSENT, Readings, Seen
-from zeus_stream.records import record
 
 Ints = npt.NDArray[np.int64]
 Columns = Mapping[str, npt.NDArray[Any]]
@@ -61,8 +61,7 @@ _SUMMED = (
 """Fields of readings that are added up."""
 
 
-@record
-class Placed:
+class Placed(Struct, frozen=True):
     """A frame with its place in UTC."""
 
     frame: Frame
@@ -72,8 +71,7 @@ class Placed:
     """UTC minus the clock of its host, as it was known when the frame was logged. None: it was not known."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Log:
+class _Log(Struct, kw_only=True):
     """Open bins of one log. GPUs are numbers: places in ``gpus``."""
 
     host: str

@@ -1,7 +1,6 @@
 """Frames as columns, on their way into the archive, and readings as frames again. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any
@@ -19,7 +18,7 @@ from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS,
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
 _NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
-_frame_columns = attrgetter(*(field.name for field in fields(Frame)))
+_frame_columns = attrgetter(*Frame.__struct_fields__)
 
 
 def from_readings(readings: Sequence[tuple[Frame, Readings]], utc_ns: Sequence[int | None] = ()) -> pa.Table:

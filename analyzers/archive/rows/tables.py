@@ -5,7 +5,6 @@ A new table is a row class with ``TABLE`` in `analyzers/results`, and its name i
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
@@ -17,9 +16,7 @@ KINDS: tuple[type[Row], ...] = tuple(sorted(get_args(Row), key=lambda kind: kind
 """Row classes. Runs come first: windows take their UTC from them."""
 TABLES: Mapping[type[Row], Table] = {kind: kind.TABLE for kind in KINDS}
 """The table of each row class."""
-COLUMNS: Mapping[type[Row], tuple[str, ...]] = {
-    kind: tuple(field.name for field in fields(kind)) for kind in KINDS
-}
+COLUMNS: Mapping[type[Row], tuple[str, ...]] = {kind: kind.__struct_fields__ for kind in KINDS}
 """The columns of each row class that its rows have."""
 
 

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Collection
 from pathlib import Path
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -33,8 +33,7 @@ _CHANGES_BY_VERSION = (
 """Version of Landlock's interface, and the rights over files that it knows since (linux/landlock.h)."""
 
 
-@record
-class Limits:
+class Limits(Struct, frozen=True):
     """The limits of a child process."""
 
     seconds: float

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 
-@record
-class Question:
+class Question(Struct, frozen=True):
     """A query from outside, and what its answer may take."""
 
     sql: str

@@ -5,6 +5,7 @@ from functools import lru_cache
 from math import exp, log, log2, sqrt
 
 import numpy as np
+from msgspec import Struct
 
 from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate
 from analyzers.batch_size.belief.gaussian import (
@@ -19,7 +20,6 @@ from analyzers.batch_size.belief.gaussian import (
 from analyzers.batch_size.belief.metric_pace import Pace
 from analyzers.batch_size.belief.try_summary import Seen, Tally
 from analyzers.batch_size.policy import Job
-from zeus_stream.records import record
 
 EPOCHS = Process(slope=0.05, bend=0.05, level=10, line=0.25, parabola=0.03, smooth=0.08, length=1.6)
 COST = Process(slope=-0.05, bend=0.08, level=10, line=0.17, parabola=0.02, smooth=0.5, length=8)
@@ -52,8 +52,7 @@ NEVER = 0.06
 """Probability for each octave from the nearest size that did that a size never reaches the target."""
 
 
-@record(kw_only=True)
-class CostBelief:
+class CostBelief(Struct, frozen=True, kw_only=True):
     """Beliefs about n batch sizes on a setup, by each of h hypotheses."""
 
     epochs: Curves

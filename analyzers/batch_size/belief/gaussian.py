@@ -1,14 +1,13 @@
 """Gaussian processes over the logarithm of the batch size, and curves given what was seen of them. Pure."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from math import erfc, exp, pi, sqrt
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
-
-from zeus_stream.records import record
+from msgspec import Struct
+from msgspec.structs import replace
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,8 +23,7 @@ def within(log_value: Floats) -> Floats:
     return np.clip(log_value, -80, 80)
 
 
-@record(kw_only=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True):
     """A Gaussian process over x: octaves of the batch size above the default."""
 
     slope: float = 0.0
@@ -51,8 +49,7 @@ class Process:
         return np.asarray(found + self.smooth**2 * (1 + apart) * np.exp(-apart))
 
 
-@record
-class Point:
+class Point(Struct, frozen=True):
     """An observation of a curve."""
 
     group: Hashable
@@ -63,8 +60,7 @@ class Point:
     """By hypothesis."""
 
 
-@record
-class Curves:
+class Curves(Struct, frozen=True):
     """Normal distributions of curves over n batch sizes, one by each of h hypotheses."""
 
     mean: Floats

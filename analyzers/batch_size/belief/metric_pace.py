@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import log
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 LEAST = 0.1
 """Epochs of the cheapest size that any metric stands for, at least."""
@@ -11,8 +11,7 @@ EXACT, EXTRAPOLATED = 0.05, 0.35
 """Standard deviation of the log of the expected epochs, and more of it for each factor e that lies ahead."""
 
 
-@record
-class Pace:
+class Pace(Struct, frozen=True):
     """The epochs to the target that a metric lets expect."""
 
     log_epochs: float

@@ -1,16 +1,17 @@
 """A summary of a job's tries: epochs, costs of an epoch, and the eras between lasting changes. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from math import exp, inf, log, sqrt
 from typing import TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from analyzers.batch_size.belief.failing_runs import failing_rate, surprise
 from analyzers.batch_size.belief.fractional_epochs import epochs_to_target
 from analyzers.batch_size.belief.metric_pace import Pace, pace_behind
 from analyzers.batch_size.policy import Job, Try
 from analyzers.batch_size.thompson import History
-from zeus_stream.records import record
 
 EXACT = 0.001
 """Least standard deviation of the log of an epoch's cost, once the power limit is chosen."""
@@ -30,8 +31,7 @@ EXPECTED, EXPECTED_DOF = 0.15, 4
 """Standard deviation of a run's log epochs for those alarms, before any were seen; worth so many runs."""
 
 
-@record
-class Tally:
+class Tally(Struct, frozen=True):
     """Count, mean and sum of squared deviations of values."""
 
     count: int = 0
@@ -48,8 +48,7 @@ Group: TypeAlias = tuple[int, str]
 """Price era and setup."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, eq=False, kw_only=True):
     """A summary of the tries that have ended, in the order of their numbers. None equals another."""
 
     epochs: Mapping[tuple[int, int], Tally] = field(default_factory=dict)
@@ -230,12 +229,17 @@ def _pooled(tallies: Iterable[Tally], expected: float, dof: float) -> float:
     return sqrt(squares / dof)
 
 
-@record
-class State:
+class State(Struct, frozen=True):
     """A job, its tries, and what those that have ended have shown."""
 
     history: History
-    seen: Seen = field(default=Seen(), compare=False)
+    seen: Seen = Seen()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, State) and other.history == self.history
+
+    def __hash__(self) -> int:
+        return hash(self.history)
 
     def heard(self, a_try: Try) -> "State":
         """Return it with a report of a try. All tries are counted again where the report comes late."""

@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from analyzers.measurement.knots import Floats
 from analyzers.measurement.power_model import MAX_KINDS
 from analyzers.results.rows import GpuRow
-from zeus_stream.records import record
 
 WINDOWS_NS = (10_000_000, 15_000_000, 20_000_000, 23_000_000, 25_000_000, 30_000_000, 50_000_000)
 """Boxcars that are distinguished (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24)."""
@@ -43,8 +43,7 @@ OPEN = 5.0
 """While it is not stated, neither kind is more than exp(this) times as likely as the other."""
 
 
-@record
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The kind of a counter was stated."""
 
     another: bool
@@ -54,8 +53,7 @@ class Verdict:
     moment: Floats
 
 
-@record
-class KnownCounter:
+class KnownCounter(Struct, frozen=True):
     """The kind of a GPU's counter, as earlier runs found it."""
 
     driver: str

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from zeus_stream.protocol.events import StepBoundary
-from zeus_stream.records import record
 
 
-@record
-class PlainSteps:
+class PlainSteps(Struct, frozen=True):
     """Boundaries that each end a step and begin one, at least one; all columns have the same length."""
 
     boundaries: Sequence[StepBoundary]

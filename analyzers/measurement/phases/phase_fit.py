@@ -22,9 +22,9 @@ neighbours hangs together.
 """
 
 import numpy as np
+from msgspec import Struct
 
 from analyzers.measurement.knots import Floats
-from zeus_stream.records import record
 
 LAGS_S = np.arange(-1.0, 5.01, 0.5) / 1e3
 """Lags that are thought of: negative where marks come late."""
@@ -46,8 +46,7 @@ MAX_CLUSTERS = 64
 """Of more, neighbours are put together."""
 
 
-@record(kw_only=True)
-class Shares:
+class Shares(Struct, frozen=True, kw_only=True):
     """Refreshes of a counter by the phases in them; r refreshes, k phases."""
 
     lagged_s: Floats
@@ -62,8 +61,7 @@ class Shares:
     """Changes from phase to phase; shape (r, k, k)."""
 
 
-@record(kw_only=True)
-class PhaseEnergies:
+class PhaseEnergies(Struct, frozen=True, kw_only=True):
     """Energies of phases; shape (k,) each."""
 
     energy_j: Floats
@@ -79,8 +77,7 @@ def hypotheses(around_s: Floats) -> Floats:
     return np.concatenate((around_s[1:-1], spread_s))
 
 
-@record(kw_only=True)
-class _Found:
+class _Found(Struct, frozen=True, kw_only=True):
     """Energies of k phases under one hypothesis of how power moves."""
 
     energy_j: Floats

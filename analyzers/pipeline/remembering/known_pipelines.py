@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from analyzers.pipeline.profile import MeasuredInstruction, StageProfile
 from analyzers.results.pipeline.pipeline_rows import InstructionRow
-from zeus_stream.records import record
 
 MAX_KNOWN = 1_000
 """Profiles remembered; the oldest go."""
@@ -30,8 +31,7 @@ class PipelineIdentity(NamedTuple):
     stages: int
 
 
-@record
-class KnownPipeline:
+class KnownPipeline(Struct, frozen=True):
     """A profile, and the run that measured it."""
 
     run: str

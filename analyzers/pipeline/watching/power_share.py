@@ -5,7 +5,8 @@ that does not know this promises durations that the GPUs cannot hold, though its
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from analyzers.fleet.fleet import Allocation
 from analyzers.pipeline.frontier import ClockOption, PipelineProfile

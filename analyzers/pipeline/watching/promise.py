@@ -5,8 +5,9 @@ from itertools import pairwise
 from math import sqrt
 from statistics import mean, stdev
 
+from msgspec import Struct
+
 from zeus_stream.protocol.pipelines import IterationRan
-from zeus_stream.records import record
 
 WATCHED = 10
 """Iterations that are compared with a promise."""
@@ -14,8 +15,7 @@ LATE = 1.01
 """Times a promise that iterations may take."""
 
 
-@record
-class Kept:
+class Kept(Struct, frozen=True):
     """The mean duration of the latest iterations, and whether the promise was kept."""
 
     measured_s: float

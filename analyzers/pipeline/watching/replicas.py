@@ -6,8 +6,9 @@ stage 0, which begins first and ends last: from the begin of its first instructi
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from analyzers.pipeline.stage_record import StageRecord
-from zeus_stream.records import record
 
 RECENT = 2
 """Iterations in a row that show that a replica is slower, or no longer."""
@@ -17,8 +18,7 @@ CHANGED = 0.02
 """Of the duration of a straggler's iteration, after which it is answered again."""
 
 
-@record
-class Straggler:
+class Straggler(Struct, frozen=True):
     """A replica that is slower than its plan."""
 
     replica: int

@@ -9,9 +9,9 @@ its weight.
 from math import erf, log, sqrt
 
 import numpy as np
+from msgspec import Struct
 
 from analyzers.power_limit.curve_fit.noise import Floats, Indices
-from zeus_stream.records import record
 
 TOLERATED = 0.03
 """A limit that is better by such a share should not be left."""
@@ -24,16 +24,14 @@ DRAWS = 500
 """Curves drawn to tell the excess."""
 
 
-@record
-class Confidence:
+class Confidence(Struct, frozen=True):
     """Excess cost of the chosen limit over the best one, as a share of the cost."""
 
     expected: float
     p95: float
 
 
-@record
-class Curve:
+class Curve(Struct, frozen=True):
     """A normal distribution of curves: the objective's logarithm at each of n limits."""
 
     weight: float
@@ -44,8 +42,7 @@ class Curve:
     """Shape (n, n)."""
 
 
-@record(kw_only=True)
-class Belief:
+class Belief(Struct, frozen=True, kw_only=True):
     """The posterior of a curve after some visits, as m models. Limits are indices from the highest."""
 
     factor: float | None

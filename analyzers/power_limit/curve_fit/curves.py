@@ -28,13 +28,13 @@ from collections.abc import Callable, Sequence
 from math import exp, log, sqrt
 
 import numpy as np
+from msgspec import Struct
 
 from analyzers.power_limit.curve_fit import noise, visits
 from analyzers.power_limit.curve_fit.belief import Belief, Curve
 from analyzers.power_limit.curve_fit.noise import Floats, Indices, Means
 from analyzers.power_limit.curve_fit.visits import Visit, log_power
 from analyzers.power_limit.selectors import Goal, Trial
-from zeus_stream.records import record
 
 NOISE, NOISE_DOF = 0.02, 4
 """Standard deviation of a step before any was measured, and how many degrees of freedom that is worth."""
@@ -74,8 +74,7 @@ NEGLIGIBLE = 0.005
 """Explanations that together are less likely are left out."""
 
 
-@record
-class Memory:
+class Memory(Struct, frozen=True):
     """A remembered curve, at the limits of now."""
 
     curve: Curve

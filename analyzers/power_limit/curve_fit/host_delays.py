@@ -13,9 +13,9 @@ little during them. Batches of unlike lengths fail the first, long steps of the 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzers.power_limit.curve_fit.visits import Visit
 from analyzers.power_limit.selectors import Trial

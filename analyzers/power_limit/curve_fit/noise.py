@@ -31,8 +31,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-
-from zeus_stream.records import record
+from msgspec import Struct
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -54,8 +53,7 @@ DOF = 4
 """Degrees of freedom that the variance believed beforehand is worth."""
 
 
-@record
-class Blocks:
+class Blocks(Struct, frozen=True):
     """Blocks of steps in time, n of them at k limits."""
 
     at: Indices
@@ -70,8 +68,7 @@ class Blocks:
     """Shape (n,): blocks of one visit follow each other."""
 
 
-@record
-class Means:
+class Means(Struct, frozen=True):
     """Estimates of the mean at k limits from blocks, by each of m models."""
 
     log_weight: Floats

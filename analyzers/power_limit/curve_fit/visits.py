@@ -10,16 +10,16 @@ Both are left out. What is left is one series of blocks in time, as `noise` take
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import log
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.power_limit.curve_fit.noise import Blocks
 from analyzers.power_limit.selectors import Trial
-from zeus_stream.records import record
 
 BLOCKS = 3
 """A visit counts from so many blocks on."""
@@ -37,8 +37,7 @@ LEAST_SCATTER = 0.001
 """Standard deviation of a block, at least."""
 
 
-@record
-class Visit:
+class Visit(Struct, frozen=True):
     """Measurements at one limit, from one change of limit to the next."""
 
     blocks: tuple[Trial, ...]

@@ -12,9 +12,9 @@ may draw less than one that fluctuates below a limit.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzers.power_limit.curve_fit.visits import Visit
 from analyzers.power_limit.levels import Level

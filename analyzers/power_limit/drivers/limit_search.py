@@ -8,8 +8,10 @@ place of the first: it searches the clock, and asks for the limit with every clo
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Fleet
@@ -47,7 +49,6 @@ from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.trials import Taken, taken
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import RecallRow, Row, TrialRow
-from zeus_stream.records import record
 
 BEHIND_TIMES = 3
 """An outcome is waited for so many times as long as the slowest has taken."""
@@ -68,8 +69,7 @@ NEW = Start()
 _Asked = MeasureTrial | per_gpu.Measure
 
 
-@record
-class _Trial:
+class _Trial(Struct, frozen=True):
     asked: _Asked
     asked_ns: int
     """Frame time of the lead's host."""

@@ -1,7 +1,9 @@
 """The rows of one run: its trials, its decisions, and what they leave to later runs. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.fleet.session import Session
 from analyzers.power_limit import profiler, profiles
@@ -12,14 +14,12 @@ from analyzers.power_limit.trials import Taken, joined, trial_row
 from analyzers.power_limit.warm_start import Recollection
 from analyzers.results.rows import AtLimit, DecisionRow, ProfileRow, Row, TrialRow
 from zeus_stream.errors import SettingsError
-from zeus_stream.records import record
 
 BEHIND_NS = 2_000_000_000
 """A decision says by how much its analyzer was behind, if that was more."""
 
 
-@record
-class At:
+class At(Struct, frozen=True):
     """The place of a decision in its run."""
 
     t_ns: int

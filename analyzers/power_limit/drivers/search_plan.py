@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from analyzers.power_limit import profiler, search
 from analyzers.power_limit.curve_fit.visits import Visit
 from analyzers.power_limit.drivers.clock_surrogate import at_level, foretold
@@ -11,11 +13,9 @@ from analyzers.power_limit.levels import Level
 from analyzers.power_limit.profiler import Measuring
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial, with_slack_left
-from zeus_stream.records import record
 
 
-@record
-class Start:
+class Start(Struct, frozen=True):
     """The knowledge of levels before a search of them begins."""
 
     remembered: tuple[Trial, ...] = ()
@@ -24,8 +24,7 @@ class Start:
     """Measured before, with their numbers."""
 
 
-@record
-class ClocksAtLimit:
+class ClocksAtLimit(Struct, frozen=True):
     """A search of the clock at the limit that was chosen."""
 
     limit_mw: int

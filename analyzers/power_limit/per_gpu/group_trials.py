@@ -1,7 +1,8 @@
 """Try groups of GPUs at lower limits, one after the other: rules 2 to 6 of `per_gpu_machine`. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from analyzers.power_limit.curve_fit.visits import BLOCKS
 from analyzers.power_limit.per_gpu.per_gpu_messages import BlockMeasured, Effect, Found, Plan, Set

@@ -36,7 +36,7 @@ The rules:
 The reference is always the job at its own limit, so that tolerances do not add up.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from analyzers.fleet.session import Span
 from analyzers.power_limit.curve_fit.visits import BLOCKS

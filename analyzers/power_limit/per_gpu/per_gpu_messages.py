@@ -1,12 +1,12 @@
 """Events that the search for limits of single GPUs receives, and its instructions. Pure."""
 
+from msgspec import Struct
+
 from analyzers.fleet.session import Span
 from analyzers.power_limit.profiler import LimitApplied, LimitRefused, StepBegan, StepsPaused, TrialMissing
-from zeus_stream.records import record
 
 
-@record
-class Plan:
+class Plan(Struct, frozen=True):
     """Constants of a job. A GPU is known by its place in ``gpus``."""
 
     gpus: tuple[str, ...]
@@ -20,8 +20,7 @@ class Plan:
     """Wait this long for the outcome of a command."""
 
 
-@record
-class BlockMeasured:
+class BlockMeasured(Struct, frozen=True):
     number: int
     energy_mj: tuple[int, ...]
     """Of each GPU."""
@@ -32,32 +31,28 @@ class BlockMeasured:
 Event = StepBegan | StepsPaused | LimitApplied | LimitRefused | BlockMeasured | TrialMissing
 
 
-@record
-class Set:
+class Set(Struct, frozen=True):
     """Set each GPU's limit; most have it already."""
 
     attempt: int
     limits_mw: tuple[int, ...]
 
 
-@record
-class Measure:
+class Measure(Struct, frozen=True):
     """Tell the energy of each GPU, and the slowest rank's time, over these spans."""
 
     number: int
     spans: tuple[Span, ...]
 
 
-@record
-class Effect:
+class Effect(Struct, frozen=True):
     """The effect of lowered limits on the job, as shares of a step's energy and time at its own limit."""
 
     energy: float
     time: float
 
 
-@record
-class Found:
+class Found(Struct, frozen=True):
     """Each GPU's limit for the time to come, and why it is that; they are in force from ``step`` on."""
 
     limits_mw: tuple[int, ...]
@@ -69,8 +64,7 @@ class Found:
     step: StepBegan
 
 
-@record
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """Limits could not be set, for this reason; which of them are in force is not known."""
 
     reason: str

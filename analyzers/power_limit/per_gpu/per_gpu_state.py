@@ -1,16 +1,16 @@
 """The state of the search for limits of single GPUs. Pure."""
 
+from msgspec import Struct
+
 from analyzers.fleet.session import Span
 from analyzers.power_limit.per_gpu.per_gpu_messages import Effect, Instruction
 from analyzers.power_limit.profiler import StepBegan
-from zeus_stream.records import record
 
 FIRST = 4
 """Levels that a group falls by at first."""
 
 
-@record(kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """GPUs that fall together."""
 
     members: tuple[int, ...]
@@ -50,8 +50,7 @@ Arm = tuple[tuple[float, int], ...]
 """Blocks at one setting: the logarithm of a step's time, and how many steps."""
 
 
-@record
-class Block:
+class Block(Struct, frozen=True):
     """Whole steps, measured."""
 
     energy_mj: tuple[int, ...]
@@ -59,8 +58,7 @@ class Block:
     steps: int
 
 
-@record(kw_only=True)
-class Trial:
+class Trial(Struct, frozen=True, kw_only=True):
     """A group at a level, compared with the job at its limit."""
 
     number: int
@@ -78,8 +76,7 @@ class Trial:
         return self.leg % 4 in (1, 2)
 
 
-@record
-class Asked:
+class Asked(Struct, frozen=True):
     """A block that is being measured: of which leg of which trial."""
 
     number: int
@@ -89,20 +86,17 @@ class Asked:
     steps: int
 
 
-@record
-class Applying:
+class Applying(Struct, frozen=True):
     attempt: int
     since_ns: int | None
     """Begin of the step at which it was asked for; None in a pause, until the next."""
 
 
-@record
-class Warming:
+class Warming(Struct, frozen=True):
     since: StepBegan
 
 
-@record
-class Measuring:
+class Measuring(Struct, frozen=True):
     opened: StepBegan | None
     """First step of the span at hand; None in a pause."""
     spans: tuple[Span, ...] = ()
@@ -110,13 +104,11 @@ class Measuring:
     """Time of the spans that are closed."""
 
 
-@record
-class Over:
+class Over(Struct, frozen=True):
     pass
 
 
-@record(kw_only=True)
-class State:
+class State(Struct, frozen=True, kw_only=True):
     """The machine. It begins with `start`."""
 
     phase: Applying | Warming | Measuring | Over

@@ -1,6 +1,6 @@
 """Visit one limit after another, choose the best and set it: rules 4, 5 and 8 to 10 of the profiler. Pure."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from analyzers.power_limit import drift, search
 from analyzers.power_limit.curve_fit.belief import TOLERATED, TRUSTED, Confidence

@@ -65,7 +65,7 @@ In every phase but Over: Barred -> Observing (5.), RunOver -> Over, releasing. L
 Capped: Applying, Warming and Measuring -> Applying (8.).
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from analyzers.power_limit import drift
 from analyzers.power_limit.curve_fit.visits import Visit

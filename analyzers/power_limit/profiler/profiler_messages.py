@@ -2,16 +2,16 @@
 
 from enum import StrEnum
 
+from msgspec import Struct
+
 from analyzers.fleet.session import Span
 from analyzers.power_limit.curve_fit.belief import Confidence
 from analyzers.power_limit.search import RISK
 from analyzers.power_limit.selectors import Goal, Selector, Trial
 from zeus_stream.protocol.notes import Cause
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """Constants of a run. Only ``window_ns`` may differ from call to call."""
 
     limits_mw: tuple[int, ...]
@@ -50,46 +50,40 @@ class Plan:
         return f"{limit_mw / 1000:g} W" if clock_mhz is None else f"{clock_mhz} MHz"
 
 
-@record
-class StepBegan:
+class StepBegan(Struct, frozen=True):
     """Step ``index`` of the run began, and all before it are whole, save for pauses reported in between."""
 
     index: int
     t_ns: int
 
 
-@record
-class StepsPaused:
+class StepsPaused(Struct, frozen=True):
     """Steps below ``index`` are whole, the last ended at ``t_ns``; the next follows after a pause."""
 
     index: int
     t_ns: int
 
 
-@record
-class LimitApplied:
+class LimitApplied(Struct, frozen=True):
     """Confirmed on every GPU. ``step`` is the first that began since on every rank."""
 
     attempt: int
     step: StepBegan
 
 
-@record
-class LimitRefused:
+class LimitRefused(Struct, frozen=True):
     attempt: int
     cause: Cause
     reason: str
 
 
-@record
-class Barred:
+class Barred(Struct, frozen=True):
     """This run may not command, or no longer."""
 
     reason: str
 
 
-@record
-class Lapsed:
+class Lapsed(Struct, frozen=True):
     """A limit of ours is in force no longer; it may be asked for again."""
 
     reason: str
@@ -97,8 +91,7 @@ class Lapsed:
     """The step under way when it lapsed: the limit was in force in all before it. None: that is not known."""
 
 
-@record
-class Capped:
+class Capped(Struct, frozen=True):
     """From now on limits may be so high, and no higher. ``by`` whom. None: as high as the plan has them."""
 
     most_mw: int | None
@@ -108,8 +101,7 @@ class Capped:
         return self.most_mw is None or limit_mw <= self.most_mw
 
 
-@record
-class TrialMeasured:
+class TrialMeasured(Struct, frozen=True):
     number: int
     energy_mj: int
     duration_ns: int
@@ -119,14 +111,12 @@ class TrialMeasured:
     """Of the duration: how much longer its steps took than the quickest of them."""
 
 
-@record
-class TrialMissing:
+class TrialMissing(Struct, frozen=True):
     number: int
     reason: str
 
 
-@record
-class Shifted:
+class Shifted(Struct, frozen=True):
     """Limits of single GPUs were changed below the one chosen; ``step`` is the first under them all.
 
     What was measured at the choice says nothing any more of the steps that follow.
@@ -135,8 +125,7 @@ class Shifted:
     step: StepBegan
 
 
-@record
-class RunOver:
+class RunOver(Struct, frozen=True):
     """All ranks have ended, or one of them: the others are another run to this machine."""
 
 
@@ -155,16 +144,14 @@ Event = (
 )
 
 
-@record
-class Apply:
+class Apply(Struct, frozen=True):
     """Set the limit on every GPU of the run."""
 
     attempt: int
     limit_mw: int
 
 
-@record
-class Release:
+class Release(Struct, frozen=True):
     """Give back every limit that was changed."""
 
 
@@ -176,8 +163,7 @@ class Purpose(StrEnum):
     WATCH = "watch"
 
 
-@record(kw_only=True)
-class MeasureTrial:
+class MeasureTrial(Struct, frozen=True, kw_only=True):
     """Tell the energy of all GPUs of the run, and the slowest rank's time, over these spans."""
 
     number: int
@@ -195,8 +181,7 @@ class MeasureTrial:
         return sum(span.end - span.first for span in self.spans)
 
 
-@record
-class Decide:
+class Decide(Struct, frozen=True):
     """A limit was chosen, for this reason."""
 
     limit_mw: int
@@ -208,8 +193,7 @@ class Decide:
     """Of an adaptive search."""
 
 
-@record
-class Observe:
+class Observe(Struct, frozen=True):
     """No more commands, for this reason."""
 
     round: int

@@ -1,8 +1,10 @@
 """The state of the profiling machine, and the curve that it knows. Pure. The rules: `profiler_machine`."""
 
-from dataclasses import replace
 from math import ceil, exp, log
 from statistics import fmean
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.fleet.session import Span
 from analyzers.power_limit import drift
@@ -15,17 +17,14 @@ from analyzers.power_limit.profiler.profiler_messages import (
     StepBegan,
 )
 from analyzers.power_limit.selectors import Trial
-from zeus_stream.records import record
 
 
-@record
-class Waiting:
+class Waiting(Struct, frozen=True):
     since: int | None = None
     """Index of the first step seen."""
 
 
-@record
-class Applying:
+class Applying(Struct, frozen=True):
     limit_mw: int
     attempt: int
     asked: int
@@ -34,14 +33,12 @@ class Applying:
     """Begin of the step at which it was asked for last; None in a pause, until the next step."""
 
 
-@record
-class Warming:
+class Warming(Struct, frozen=True):
     limit_mw: int
     since: StepBegan
 
 
-@record
-class Measuring:
+class Measuring(Struct, frozen=True):
     limit_mw: int
     opened: StepBegan | None
     """First step of the span at hand; None in a pause."""
@@ -50,26 +47,22 @@ class Measuring:
     """Time of the spans that are closed."""
 
 
-@record
-class Deciding:
+class Deciding(Struct, frozen=True):
     """Every limit was visited; measurements are awaited."""
 
 
-@record
-class Observing:
+class Observing(Struct, frozen=True):
     reason: str
 
 
-@record
-class Over:
+class Over(Struct, frozen=True):
     pass
 
 
 Phase = Waiting | Applying | Warming | Measuring | Deciding | Observing | Over
 
 
-@record(kw_only=True)
-class Chosen:
+class Chosen(Struct, frozen=True, kw_only=True):
     """The decision, and what was seen of it since."""
 
     limit_mw: int
@@ -87,8 +80,7 @@ class Chosen:
     """What a power budget allowed when it was chosen."""
 
 
-@record(kw_only=True)
-class State:
+class State(Struct, frozen=True, kw_only=True):
     """The machine. A new run starts at `start`."""
 
     phase: Phase

@@ -1,6 +1,6 @@
 """Cut steps into trials and record what they measured: rules 3, 4 and 6 of the profiler. Pure."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from analyzers.power_limit import drift
 from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit

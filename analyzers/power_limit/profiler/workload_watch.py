@@ -1,7 +1,8 @@
 """Begin a new round when the workload has changed: rules 6, 7 and 9 of the profiler. Pure."""
 
-from dataclasses import replace
 from math import ceil
+
+from msgspec.structs import replace
 
 from analyzers.power_limit.profiler.limit_visits import MAX_BACKGROUND, follow_search, visit_next_limit
 from analyzers.power_limit.profiler.profiler_messages import Decide, Plan

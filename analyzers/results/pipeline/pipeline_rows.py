@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
+from msgspec import Struct
+
 from analyzers.results.table import Table
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class PipelineRow:
+class PipelineRow(Struct, frozen=True, kw_only=True):
     """A run that is a pipeline, and how far the plan of its clocks is."""
 
     TABLE: ClassVar = Table("pipelines", ("run",))
@@ -33,8 +33,7 @@ class PipelineRow:
     """whose profile it started from; NULL: none was known, or it was different"""
 
 
-@record(kw_only=True)
-class InstructionRow:
+class InstructionRow(Struct, frozen=True, kw_only=True):
     """Time and energy of one kind of instruction of a stage at one clock, with 95 % intervals."""
 
     TABLE: ClassVar = Table("instructions", ("run", "stage", "kind", "chunk", "clock_mhz"))
@@ -66,8 +65,7 @@ class InstructionRow:
     """UTC, ns since 1970"""
 
 
-@record(kw_only=True)
-class InstructionSpanRow:
+class InstructionSpanRow(Struct, frozen=True, kw_only=True):
     """An instruction of one iteration as it ran: before the plans, and under each of them, of one replica."""
 
     TABLE: ClassVar = Table("instruction_spans", ("run", "plan", "stage", "position"))
@@ -92,8 +90,7 @@ class InstructionSpanRow:
     """seconds"""
 
 
-@record(kw_only=True)
-class PlanPointRow:
+class PlanPointRow(Struct, frozen=True, kw_only=True):
     """A point of the frontier of a run's pipeline."""
 
     TABLE: ClassVar = Table("plan_points", ("run", "slowdown"))
@@ -113,8 +110,7 @@ class PlanPointRow:
     unplanned_j: float
 
 
-@record(kw_only=True)
-class PlanRow:
+class PlanRow(Struct, frozen=True, kw_only=True):
     """A plan that collectors were given."""
 
     TABLE: ClassVar = Table("plans", ("run", "number"))

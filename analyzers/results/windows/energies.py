@@ -5,8 +5,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-
-from zeus_stream.records import record
+from msgspec import Struct
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -16,15 +15,13 @@ Joules = tuple[float | None, float | None, float | None, float | None, float | N
 NO_JOULES: Joules = (None, None, None, None, None)
 
 
-@record
-class Missing:
+class Missing(Struct, frozen=True):
     """There is no energy, for this reason."""
 
     reason: str
 
 
-@record(kw_only=True)
-class Energy:
+class Energy(Struct, frozen=True, kw_only=True):
     """The energy that a GPU used between two instants."""
 
     energy_uj: int
@@ -58,8 +55,7 @@ class Energy:
         return not any(word in self.quality for word in ("unseen", "readings", "within one refresh"))
 
 
-@record(kw_only=True)
-class Energies:
+class Energies(Struct, frozen=True, kw_only=True):
     """Energies of windows, as columns of shape (n,)."""
 
     known: npt.NDArray[np.bool_]

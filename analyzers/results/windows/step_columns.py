@@ -1,23 +1,21 @@
 """Steps that were measured together, as columns: a row object each would take most of their time. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from analyzers.results.rows import Row, WindowRow
 from analyzers.results.windows.energies import Floats, Ints
-from zeus_stream.records import record
 
 _OWNER = ("session", "run", "job", "rank", "host", "gpu")
 KIND = "step"
 """Kind and name of all of them."""
 
 
-@record(kw_only=True)
-class StepColumns:
+class StepColumns(Struct, frozen=True, kw_only=True):
     """Rows of `WindowRow` of one session on one GPU; all columns have the same length."""
 
     session: str
@@ -67,7 +65,7 @@ class StepColumns:
         return values
 
 
-VARIED = tuple(field.name for field in fields(StepColumns) if field.name not in _OWNER)
+VARIED = tuple(name for name in StepColumns.__struct_fields__ if name not in _OWNER)
 """The columns that differ from row to row."""
 Derived: TypeAlias = Row | StepColumns
 """Rows derived from the stream: one, or many."""

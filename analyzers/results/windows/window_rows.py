@@ -5,12 +5,12 @@ Times are CLOCK_MONOTONIC ns of ``host``.
 
 from typing import ClassVar
 
+from msgspec import Struct
+
 from analyzers.results.table import Computed, Table
-from zeus_stream.records import record
 
 
-@record(kw_only=True)
-class WindowRow:
+class WindowRow(Struct, frozen=True, kw_only=True):
     """One row a closed window and GPU, and one for each CPU and its memory where those are sampled.
 
     ``of_host(gpu)`` tells them apart.
@@ -70,8 +70,7 @@ class WindowRow:
     """another run used the GPU at the same time: its energy is included"""
 
 
-@record
-class GapRow:
+class GapRow(Struct, frozen=True):
     """Data that is known to be missing."""
 
     TABLE: ClassVar = Table(
@@ -96,8 +95,7 @@ class GapRow:
     """why"""
 
 
-@record(kw_only=True)
-class MetricRow:
+class MetricRow(Struct, frozen=True, kw_only=True):
     """A value that a script reported."""
 
     TABLE: ClassVar = Table("metrics", ("session", "name", "t_ns", "step"), replaces=False)
@@ -117,8 +115,7 @@ class MetricRow:
     """the epoch that began last, or that the script named"""
 
 
-@record(kw_only=True)
-class PhaseRow:
+class PhaseRow(Struct, frozen=True, kw_only=True):
     """One row a phase, epoch, session and GPU, and one of the whole run, replaced while it goes on."""
 
     TABLE: ClassVar = Table("phases", ("session", "gpu", "epoch", "phase"))

@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.process import command_file

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.replay_source import PAGE_BYTES
@@ -334,7 +334,7 @@ def test_savings_are_those_of_the_last_decision_that_chose_a_limit(archive: Arch
 def test_rows_and_how_far_they_reach_are_stored_together_or_not_at_all(archive: Archive) -> None:
     fill(archive)
     before = everything(archive)
-    impossible = replace(window("step", 99, 10, 11, A), index="ninety-nine")  # type: ignore[arg-type]  # the test's point
+    impossible = replace(window("step", 99, 10, 11, A), index="ninety-nine")
     with pytest.raises(Exception, match="ninety-nine"):
         archive.put_rows([trial(7, 100.0), impossible], {LOG: 10**6}, replaying=False)
     assert everything(archive) == before

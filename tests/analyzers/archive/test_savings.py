@@ -1,12 +1,12 @@
 """What the views ``scatter`` and ``savings`` say of a saving: how much, how sure, and of whom it is known."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.results.rows import DecisionRow, Row, RunRow, TrialRow, WindowRow

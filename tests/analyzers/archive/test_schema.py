@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import duckdb
 import pytest
+from msgspec import Struct
 
 from analyzers.archive import schema
 from analyzers.archive.duckdb_file import Archive
@@ -15,7 +16,6 @@ from analyzers.results.limit_rows import AtLimit
 from analyzers.results.table import Computed, Table, columns, create_table
 from tests.empty_archive import archive_at
 from zeus_stream.errors import StorageError
-from zeus_stream.records import record
 from zeus_stream.settings import Settings
 
 SQL_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "sql.md"
@@ -23,8 +23,7 @@ SETTINGS = Settings(memory_mb=128)
 LATER = "CREATE TABLE later AS SELECT 42 AS answer"
 
 
-@record(kw_only=True)
-class Example:
+class Example(Struct, frozen=True, kw_only=True):
     """A row class with every kind of column."""
 
     TABLE: ClassVar = Table("examples", ("a",), computed=(Computed("at", "a", "when"),))

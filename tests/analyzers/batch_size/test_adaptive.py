@@ -1,7 +1,6 @@
 """The adaptive policy: what it believes, what it concludes, and what no report can break."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count
 from math import exp, inf, isfinite, log, nan
 from random import Random
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive, Believed, beliefs
 from analyzers.batch_size.belief import cost_belief, gaussian

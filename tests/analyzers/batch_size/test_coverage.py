@@ -1,9 +1,10 @@
 """Batch sizes that the curve does not recommend: when they are tried, at what price, and what it finds."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import exp
 from random import Random
+
+from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.belief.try_summary import State

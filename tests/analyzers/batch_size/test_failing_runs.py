@@ -1,11 +1,11 @@
 """Runs that fail though their size converges are given up early, and are no change of the job."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive, beliefs
 from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate, surprise

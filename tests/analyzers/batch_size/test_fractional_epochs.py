@@ -1,11 +1,11 @@
 """Epochs to the target have a fraction where the metric tells one, and batch sizes are told apart by it."""
 
-from dataclasses import replace
 from math import exp, inf, log, nan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive, beliefs
 from analyzers.batch_size.belief.fractional_epochs import epochs_to_target

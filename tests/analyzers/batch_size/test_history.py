@@ -1,11 +1,12 @@
 """What a policy is told of a job, and that its choices are of nothing else."""
 
-from dataclasses import field, replace
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import field
+from msgspec.structs import replace
 
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import MAX_RECURRENCE_TRIES, Learned, choose, learn
@@ -13,7 +14,6 @@ from analyzers.batch_size.policy import Choice, Job, Try
 from analyzers.batch_size.registry import Default
 from analyzers.results.rows import Ended, JobRow, TryRow
 from zeus_stream.errors import SettingsError
-from zeus_stream.records import record
 
 SETUP = "Tesla V100-PCIE-16GB x1"
 ROW = JobRow(
@@ -31,8 +31,7 @@ ROW = JobRow(
 )
 
 
-@record
-class Turns(Default):
+class Turns(Default, frozen=True):
     """Each size in turn, whatever became of it. Remembers what it was told."""
 
     stop_cost_j: float = float("inf")

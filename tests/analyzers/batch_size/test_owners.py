@@ -1,10 +1,10 @@
 """A job that recurs, and a run, belong to their user."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.batch_size.history import Known

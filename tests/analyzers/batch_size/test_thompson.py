@@ -1,6 +1,5 @@
 """The reference policy: the worked case of pruning, what it believes, and what no report can break."""
 
-from dataclasses import replace
 from itertools import count
 from math import inf
 from random import Random
@@ -8,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.batch_size.policy import Job, Try
 from analyzers.batch_size.thompson import Belief, History, Reference, draw, observe, prune

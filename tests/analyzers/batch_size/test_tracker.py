@@ -1,11 +1,11 @@
 """Jobs that recur, live: what becomes of the tries that a stream tells of."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import Known, Learned, learn
@@ -327,7 +327,7 @@ def test_it_is_stopped_before_an_epoch_that_costs_too_much(frames: list[tuple[Fr
 def test_a_policy_that_fails_has_the_default_chosen_and_ends_nothing(
     frames: list[tuple[Frame, Body]],
 ) -> None:
-    class Broken(Default):
+    class Broken(Default, frozen=True):
         def choose(self, state: Job, setup: str, rng: Random) -> Choice:  # noqa: ARG002
             raise ValueError("no size is left")
 

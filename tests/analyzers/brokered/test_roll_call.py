@@ -1,8 +1,7 @@
 """Announcements of hosts: those that repeat what is known change nothing."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from analyzers.brokered.roll_call import ABSENT_NS, RollCall
 from zeus_stream.broker import requests

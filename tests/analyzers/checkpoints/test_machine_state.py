@@ -1,9 +1,9 @@
 """Machines that are restarted from their state at random instants do what they would have done."""
 
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.batch_size.history import Known
 from analyzers.checkpoints.machine_state import (

@@ -2,11 +2,11 @@
 
 import logging
 import zlib
-from dataclasses import replace
 from itertools import chain, count, islice
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.checkpoints import checkpoint_taker, checkpoint_times
@@ -171,7 +171,7 @@ def test_a_checkpoint_that_cannot_be_used_is_a_sentence_and_everything_is_replay
     archive = Archive.open(archive_at(path), SETTINGS)
     row = archive.latest_checkpoint(checkpoint_taker.NAME)
     assert row is not None
-    archive.put_rows([replace(row, **change)], {}, replaying=False)  # type: ignore[arg-type]
+    archive.put_rows([replace(row, **change)], {}, replaying=False)
     with caplog.at_level(logging.WARNING):
         begin, again = started(archive)
     archive.close()

@@ -1,8 +1,7 @@
 """What is in force on hosts, and which commands wait: the only owner of both."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from analyzers.dispatch.pending import BACK, MAX_SENT, Pending
 from analyzers.results.instructions import ApplyControl, GiveAnswer, RestoreControl

@@ -1,9 +1,9 @@
 """The live state of a site, against the rows of the interpreter that it is made from."""
 
 from collections import defaultdict
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.interpreter import Interpreter, Logged
 from analyzers.live.live_site import LiveSite, site_head

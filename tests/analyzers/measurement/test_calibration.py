@@ -1,12 +1,12 @@
 """A gain that was put in is found and taken out; what is no meter's record is refused."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_file

@@ -1,9 +1,8 @@
-from dataclasses import astuple, replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple, replace
 
 from analyzers.measurement.counters.counter_kind import WINDOWS_NS, Counter
 from analyzers.measurement.energy import Energy, Meter, measure

@@ -1,10 +1,10 @@
 """CPUs and their memory beside the GPUs: every session's on the host, in no sum over GPUs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.query import read_file

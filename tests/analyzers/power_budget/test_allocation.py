@@ -1,9 +1,9 @@
-from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.power_budget.allocation import Bound, Unit, in_force, least, most_mw, over, share_out, speeds
 from analyzers.power_limit.selectors import Trial

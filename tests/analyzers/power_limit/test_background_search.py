@@ -1,8 +1,7 @@
 """A search that is not sure when its steps end states its bound and goes on in the background."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from analyzers.power_limit.curve_fit.belief import TOLERATED
 from analyzers.power_limit.profiler import Purpose

@@ -1,9 +1,9 @@
 """Searches of the graphics clock, and of both controls, for jobs of simulated GPUs."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.power_limit import selectors
 from analyzers.power_limit.drivers.clock_surrogate import foretold

@@ -1,12 +1,13 @@
 """The machine of single GPUs, against a job whose every step ends when its slowest GPU is done."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.power_limit import per_gpu
 from analyzers.power_limit.per_gpu import (

@@ -1,11 +1,11 @@
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.fleet.session import Span
 from analyzers.power_limit import profiler, selectors

@@ -1,6 +1,5 @@
 """What is remembered for whom."""
 
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -8,6 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.power_limit.profiles import MAX_ALIKE, Identity, Profile, learned, of_rows, recall, trials
@@ -113,7 +113,7 @@ def test_what_is_kept_is_bounded_and_each_round_once(profiles: list[Profile], wh
     ids=lambda change: next(iter(change)),
 )
 def test_another_workload_is_not_recalled(change: dict[str, object]) -> None:
-    other = replace(WHO, **change)  # type: ignore[arg-type]  # one field, of its own type
+    other = replace(WHO, **change)
     assert recall(known([profile("a", 1)], other), other) is None
     assert recall(known([profile("a", 1, who=other)], WHO), WHO) is None
 

@@ -1,8 +1,7 @@
 """Jobs of several ranks: whose energy and time count, who is lowered, and who comes and goes."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit import selectors

@@ -1,7 +1,6 @@
 """The search, against curves that are known."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import exp
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.power_limit.curve_fit.belief import TOLERATED, Confidence
 from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, by_limit, series, settled

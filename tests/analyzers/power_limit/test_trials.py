@@ -1,12 +1,12 @@
 """What steps took, over ranks, spans and blocks."""
 
-from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analyzers.fleet.session import Session, Span
 from analyzers.measurement.energy import Meter, Missing

@@ -1,9 +1,9 @@
 """Hosts that an analyzer follows for a shard: of runs that are open, or ended while it was away."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.shards.hosts_of_shard import Progress, spans_of
 from analyzers.shards.shard import begin_of

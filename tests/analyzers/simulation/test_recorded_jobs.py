@@ -1,7 +1,6 @@
 """The game of recurring jobs, in a world whose every figure is known; golden figures where the traces are."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from random import Random
@@ -9,6 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.batch_size.policy import Choice, Try, Verdict
 from analyzers.batch_size.registry import Default

@@ -2,11 +2,11 @@
 
 import itertools
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collectors.controls import lease, lease_messages
 from collectors.controls.lease import Guarded, Lease, Rules, begin, step

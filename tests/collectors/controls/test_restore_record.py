@@ -2,10 +2,10 @@ import json
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import Record, RecordFile

@@ -2,11 +2,11 @@
 
 import logging
 import sys
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from collectors.device import Sample
 from collectors.devices.amd import AmdBus, AmdDevice

@@ -1,7 +1,8 @@
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collectors.device import Description, Device, Sample
 from collectors.devices.simulated import SimulatedBus

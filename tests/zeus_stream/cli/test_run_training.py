@@ -3,10 +3,10 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from tests.waiting import until
 from tests.zeus_stream.cli.test_main import said

@@ -1,6 +1,6 @@
 """Snapshots with known figures."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from zeus_stream.live.answer import blank
 from zeus_stream.protocol.snapshots import GapNow, GpuNow, HostNow, PartNow, RunNow, SearchNow, Snapshot

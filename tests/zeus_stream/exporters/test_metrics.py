@@ -1,10 +1,9 @@
 """Snapshots as families, and their text as prometheus_client reads it."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from analyzers.live.job_steps import StepsByJob

@@ -1,9 +1,8 @@
 """Energy budgets of runs: what is understood, what is said, and when a training ends."""
 
-from dataclasses import replace
-
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from tests.zeus_stream.live.screens import SNAPSHOT, a_run
 from zeus_stream.errors import SettingsError, UnreachableError

@@ -1,8 +1,9 @@
 """A snapshot with everything in it, for tests of screens and for their pictures."""
 
-from dataclasses import replace
 from math import sin
 from typing import Any
+
+from msgspec.structs import replace
 
 from zeus_stream.live.answer import blank
 from zeus_stream.live.history import History

@@ -1,11 +1,11 @@
 """The view of a snapshot: any snapshot gives one, it fits, and nothing that is not known is shown as 0."""
 
-from dataclasses import fields, replace
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from tests.zeus_stream.live.screens import SNAPSHOT, a_gpu, a_run, a_search, history_of
@@ -107,7 +107,7 @@ def panel_width(panel: Panel) -> set[int]:
 
 
 def test_what_is_not_known_is_a_dash_and_never_0() -> None:
-    gpu: dict[str, Any] = {field.name: None for field in fields(GpuNow)}
+    gpu: dict[str, Any] = dict.fromkeys(GpuNow.__struct_fields__)
     blank = a_gpu(**(gpu | {"gpu": "GPU-x", "host": "h", "state": "there", "why": ""}))
     nothing = a_run(
         run="r", job="j", step=None, epoch=None, step_j=None, step_ms=None, energy_j=None, search=None

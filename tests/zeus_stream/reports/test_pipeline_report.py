@@ -3,10 +3,10 @@
 import io
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.power_limit.run_settings import PipelineSettings

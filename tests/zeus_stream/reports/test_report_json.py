@@ -3,13 +3,13 @@
 import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from tests.analyzers import archives

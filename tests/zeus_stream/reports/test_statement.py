@@ -3,12 +3,12 @@
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.sandbox.bounded_queries import Queries

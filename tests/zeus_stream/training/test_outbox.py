@@ -1,9 +1,9 @@
 import itertools
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.zeus_stream.training.steps.queued_gpu import STARTED
 from zeus_stream.protocol.events import (

@@ -7,7 +7,6 @@ import os
 import queue
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.zeus_stream.stand_in_collector import Collector, until
 from zeus_stream.errors import SettingsError

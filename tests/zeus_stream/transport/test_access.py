@@ -4,7 +4,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 import zmq
+from msgspec.structs import replace
 
 from zeus_stream.errors import RefusedError
 from zeus_stream.transport import keys, sockets

@@ -3,11 +3,11 @@
 import json
 import os
 import sys
-from dataclasses import asdict
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import to_builtins
 
 from zeus_stream.cli.options import Command, json_option, settings_options
 from zeus_stream.settings import Settings
@@ -66,7 +66,7 @@ async def _once(which: "tuple[Candidate, ...]", host: str | None, as_json: bool)
     async with Source(which, host) as source:
         snapshot = await source.look()
     if as_json:
-        click.echo(json.dumps(asdict(snapshot), indent=2))
+        click.echo(json.dumps(to_builtins(snapshot), indent=2))
         return
     from zeus_stream.live.terminal.once import print_once
 

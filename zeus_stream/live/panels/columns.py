@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from msgspec import Struct
+
 from zeus_stream.live.figures import ABSENT, Line, Span, fit, fit_line
-from zeus_stream.records import record
 
 FRAME = 4
 """Cells that the frame of a panel takes."""
@@ -13,8 +14,7 @@ SORTS: tuple[Sort, ...] = ("place", "power", "run")
 Unit = Literal["W", "J", "price"]
 
 
-@record(kw_only=True)
-class Looks:
+class Looks(Struct, frozen=True, kw_only=True):
     """The choices of the person who looks."""
 
     sort: Sort = "place"
@@ -30,8 +30,7 @@ class Looks:
     """Why there is no newer snapshot; all that is shown is old."""
 
 
-@record(kw_only=True)
-class Panel:
+class Panel(Struct, frozen=True, kw_only=True):
     """One frame with lines in it."""
 
     title: str
@@ -41,8 +40,7 @@ class Panel:
     """The name of what each line is about."""
 
 
-@record
-class Column:
+class Column(Struct, frozen=True):
     head: str
     width: int
     cell: Callable[[int], Line]

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from zeus_stream.live.figures import (
     ABSENT,
     Line,
@@ -19,7 +21,6 @@ from zeus_stream.live.panels.columns import wrapped
 from zeus_stream.live.panels.power_chart import power_chart, power_title
 from zeus_stream.live.panels.run_panel import phase, search_lines
 from zeus_stream.protocol.snapshots import ForecastNow, RunNow, Snapshot
-from zeus_stream.records import record
 from zeus_stream.reports.forecast import cost_words, energy_words, length_words, time_words
 
 CHART_HEIGHT = 6
@@ -38,8 +39,7 @@ CURES = {
 """What to do about data of each kind that is missing."""
 
 
-@record
-class Details:
+class Details(Struct, frozen=True):
     """The facts that the archive has of a run. Empty: it was not asked, or did not answer."""
 
     saving: Row | None = None

@@ -1,10 +1,10 @@
 """The application: panels of GPUs, runs and the search, and pages over them."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import ClassVar, Protocol
 
 import anyio
+from msgspec.structs import replace
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container

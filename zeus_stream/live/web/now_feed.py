@@ -1,19 +1,17 @@
 """The live state for all viewers: one poll a second, none without viewers."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 
 import anyio
+from msgspec import Struct, field
 
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.protocol.snapshots import Snapshot
-from zeus_stream.records import record
 
 EVERY_S = 1.0
 
 
-@record
-class Update:
+class Update(Struct, frozen=True):
     """The newest state, or why there is none; and how many updates this viewer missed before it."""
 
     now: Snapshot | None
@@ -21,8 +19,7 @@ class Update:
     skipped: int
 
 
-@dataclass(slots=True, eq=False)
-class _Viewer:
+class _Viewer(Struct, eq=False):
     waiting: anyio.Event = field(default_factory=anyio.Event)
     seen: int = 0
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import anyio
 import uvicorn
+from msgspec import Struct
 
 from zeus_stream.errors import SettingsError
 from zeus_stream.live.web.access.security import LOOPBACK, Gatekeeper
 from zeus_stream.live.web.app import build
 from zeus_stream.live.web.routes.site import Site
-from zeus_stream.records import record
 
 UNIX = "unix:"
 BACKLOG = 128
@@ -23,8 +23,7 @@ STOPS_S = 1
 """Longest wait for answers under way when the server stops."""
 
 
-@record(kw_only=True)
-class Listening:
+class Listening(Struct, frozen=True, kw_only=True):
     """Where and for whom the page is served."""
 
     address: str

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
+from msgspec import Struct
 
 from zeus_stream.errors import ZeusStreamError
-from zeus_stream.records import record
 from zeus_stream.reports.html.questions import Asking
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ PAGE_ROWS = 20_000
 PAGE_S = 10.0
 
 
-@record
-class Answer:
+class Answer(Struct, frozen=True):
     """Rows of a query. ``truncated``: there were more than were asked for."""
 
     table: "pa.Table"

@@ -7,7 +7,7 @@ from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 FOLDERS = (("zeus_stream.live.web", "static"), ("zeus_stream.live.web", "static/vendor"))
@@ -15,8 +15,7 @@ STYLE = ("zeus_stream.reports.html", "style.css")
 """Of the pages and of the report."""
 
 
-@record(kw_only=True)
-class StaticFile:
+class StaticFile(Struct, frozen=True, kw_only=True):
     """A file, ready to be sent."""
 
     name: str

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from zeus_stream.records import record
+from msgspec import Struct
+
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, Panel, plain, section, table
 from zeus_stream.reports.html.questions import Asking, Run, answered, find_run, quoted
@@ -33,8 +34,7 @@ _NOT_SAID = frozenset({"dir", "archive", "follow", "listen", "host", "group", "t
 """Settings that name places and people: a report is mailed."""
 
 
-@record(kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """A report: its page, and its drawings by name."""
 
     page: str

@@ -1,11 +1,11 @@
 """Parts of a page: a drawing, its text alternative and its data as a table. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from datetime import datetime
 from typing import Any
 
-from zeus_stream.records import record
+from msgspec import Struct, field
+
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.quantities import ABSENT, figure, joules, seconds
 from zeus_stream.reports.html.questions import Row, Rows
@@ -24,8 +24,7 @@ Columns = Mapping[str, tuple[str, Cell]]
 """Heading and format, by the name of a column."""
 
 
-@record(kw_only=True)
-class Panel:
+class Panel(Struct, frozen=True, kw_only=True):
     """One part of a page."""
 
     name: str

@@ -8,7 +8,8 @@ counter *inside* a bucket would miss the part of a refresh at each end and show 
 from collections.abc import Sequence
 from math import ceil
 
-from zeus_stream.records import record
+from msgspec import Struct
+
 from zeus_stream.reports.html.questions import Asking, Gpu, Rows, quoted, quoted_list
 from zeus_stream.reports.svg.run_charts import PowerPoint
 
@@ -25,8 +26,7 @@ LOGGED_NS = 60_000_000_000
 S = 1_000_000_000
 
 
-@record(kw_only=True)
-class Power:
+class Power(Struct, frozen=True, kw_only=True):
     """Power over time: the sum of some GPUs."""
 
     begin_wall_ns: int

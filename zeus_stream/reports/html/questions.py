@@ -6,7 +6,7 @@ A page asks them one by one over a socket, the report asks a file: both run the 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,8 +88,7 @@ def last_run(answer: Callable[[str], "pa.Table"]) -> str | None:
     return names[0] if names else None
 
 
-@record(kw_only=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """A GPU of a run or a page."""
 
     gpu: str
@@ -106,8 +105,7 @@ class Gpu:
         return f"{self.host} GPU {self.index}"
 
 
-@record(kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """A run: its identity and its time."""
 
     run: str

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zeus_stream.records import record
+from msgspec import Struct
+
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, Panel, facts, plain, table
 from zeus_stream.reports.html.quantities import joules
 from zeus_stream.reports.svg.bars import bar
 
 
-@record
-class Estimate:
+class Estimate(Struct, frozen=True):
     """The believed cost of a training with one batch size, J, with its 95 % interval."""
 
     batch_size: int
@@ -22,8 +22,7 @@ class Estimate:
     """That have ended with a result."""
 
 
-@record(kw_only=True)
-class SetupBelief:
+class SetupBelief(Struct, frozen=True, kw_only=True):
     """The state of a policy on one kind of GPUs."""
 
     setup: str
@@ -44,8 +43,7 @@ class SetupBelief:
         return "uses the best size" if chosen is best else "tries another size again"
 
 
-@record(kw_only=True)
-class JobBelief:
+class JobBelief(Struct, frozen=True, kw_only=True):
     """A job that recurs: its target, and what its policy believes."""
 
     policy: str

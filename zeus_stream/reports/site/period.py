@@ -6,16 +6,16 @@ Each is a span before the end of the archive, such as 7d, or a time, such as 202
 import re
 from datetime import UTC, datetime
 
+from msgspec import Struct
+
 from zeus_stream.errors import SettingsError
-from zeus_stream.records import record
 from zeus_stream.reports.html.questions import Asking, find_last
 
 _HOUR_NS = 3_600_000_000_000
 _UNIT_NS = {"h": _HOUR_NS, "d": 24 * _HOUR_NS, "w": 7 * 24 * _HOUR_NS}
 
 
-@record
-class Period:
+class Period(Struct, frozen=True):
     """A time from its begin up to, but not including, its end; ns since 1970, UTC."""
 
     begin_ns: int

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from math import ceil, floor, isfinite, log10
 
-from zeus_stream.records import record
+from msgspec import Struct
+
 from zeus_stream.reports.html.elements import Markup, element
 
 LETTER = 7.2
@@ -12,8 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 40, 12, 28, 42
 """Least margins."""
 
 
-@record
-class Axis:
+class Axis(Struct, frozen=True):
     """An axis: its label with the unit, and what it has to show."""
 
     label: str
@@ -25,8 +25,7 @@ class Axis:
     """Share of the range that is added at both ends."""
 
 
-@record
-class Scale:
+class Scale(Struct, frozen=True):
     """A line from values to positions."""
 
     low: float
@@ -38,8 +37,7 @@ class Scale:
         return self.first + (value - self.low) / (self.high - self.low) * (self.last - self.first)
 
 
-@record(kw_only=True)
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """An empty chart: its scales, and what is behind the data."""
 
     width: float

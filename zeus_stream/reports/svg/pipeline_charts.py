@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from zeus_stream.records import record
+from msgspec import Struct
+
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.svg.axes import Axis, drawing, frame
 
@@ -19,8 +20,7 @@ HUES = (212, 22)
 """Of the lowest clock and of the highest: blue to orange, which all eyes tell apart."""
 
 
-@record(kw_only=True)
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     """One instruction."""
 
     stage: int
@@ -31,8 +31,7 @@ class Bar:
     clock_mhz: int
 
 
-@record(kw_only=True)
-class Point:
+class Point(Struct, frozen=True, kw_only=True):
     """A point of the frontier."""
 
     time_s: float

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from zeus_stream.records import record
+from msgspec import Struct
+
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.svg.axes import Axis, Frame, drawing, frame, number, round_values
 
@@ -16,8 +17,7 @@ SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400
 """Round distances between two ticks of time."""
 
 
-@record(kw_only=True)
-class PowerPoint:
+class PowerPoint(Struct, frozen=True, kw_only=True):
     """One bucket of the chart over time. A figure that is not known is None."""
 
     begin_s: float
@@ -30,8 +30,7 @@ class PowerPoint:
     limit_w: float | None
 
 
-@record(kw_only=True)
-class MeasuredLimit:
+class MeasuredLimit(Struct, frozen=True, kw_only=True):
     """A power limit or a clock, and what a step costs there."""
 
     limit_w: float
@@ -50,8 +49,7 @@ class MeasuredLimit:
         return f"{self.limit_w:g} W" if self.clock_mhz is None else f"{self.clock_mhz} MHz"
 
 
-@record(kw_only=True)
-class EpochEnergy:
+class EpochEnergy(Struct, frozen=True, kw_only=True):
     """The energy of one epoch with its 95 % interval."""
 
     epoch: int

@@ -4,8 +4,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from zeus_stream.clock import Anchor, anchor, monotonic_ns
-from zeus_stream.records import record
 from zeus_stream.transport.client import connect as connect_analyzer
 from zeus_stream.transport.client import quoted
 from zeus_stream.zeus.services import MonitoredGpus, connect
@@ -17,8 +18,7 @@ ARRIVES_S = 2.0
 LOOK_S = 0.05
 
 
-@record
-class Reading:
+class Reading(Struct, frozen=True):
     """One reading of a GPU. ``t`` is wall time, s since 1970."""
 
     t: float

@@ -6,11 +6,10 @@ Each has the text by which the analyzer knows the same selector: the analyzer ch
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 
-@record
-class PowerLimitMeasurement:
+class PowerLimitMeasurement(Struct, frozen=True):
     """One power limit, measured.
 
     Attributes:

@@ -1,7 +1,6 @@
 """Roll-ups: the energy of a counter, by second and by minute, however its readings arrive."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.rollups.rollup import CHAIN_NS, GRACE_NS, TOGETHER, Placed, Rollups
 from analyzers.results.readings import READING

@@ -1,9 +1,8 @@
 """The kind of a counter: what tells it and what does not, and what is remembered, on counters with truth."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Fleet

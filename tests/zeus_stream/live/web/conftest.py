@@ -35,7 +35,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchiveSource]:
 
 
 def _hostile(name: str) -> RunRow:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return replace(archives.RUN, session=f"session-{name}", run=name, job="'; DROP TABLE runs; <b>")
 

@@ -1,9 +1,9 @@
 """The page of a job: what its policy believes, what it tries next, and its open runs with their phase."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from analyzers.archive.duckdb_file import Archive

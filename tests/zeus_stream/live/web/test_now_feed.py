@@ -1,11 +1,11 @@
 """One poll a second for all viewers, none without viewers, and the newest state for the slow."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import anyio
 import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from tests.zeus_stream.live.web.asking import ask, running

@@ -2,7 +2,6 @@
 
 import csv
 import io
-from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -11,6 +10,7 @@ from urllib.parse import quote, urlencode
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
+from msgspec import Struct
+
 from zeus_stream.protocol.events import Ack, RunStarted, StepBoundary
-from zeus_stream.records import record
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.sender import pause_s
 from zeus_stream.training.steps.step_boundaries import Boundaries
@@ -32,8 +33,7 @@ STAMP_NS = 500
 """Resolution of an event's stamp."""
 
 
-@record
-class KernelLoad:
+class KernelLoad(Struct, frozen=True):
     """A training loop on a GPU."""
 
     step_ns: int = 20_000_000
@@ -189,8 +189,7 @@ class Nudges:
             self._call()
 
 
-@record
-class Placing:
+class Placing(Struct, frozen=True):
     """One boundary as it was given out."""
 
     asked_ns: int

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Literal
 
-from zeus_stream.records import record
+from msgspec import Struct
 
 MOST_WRONG = 10
 """Wrong tokens a minute that are answered as wrong. Later ones have to wait."""
@@ -31,8 +31,7 @@ Verdict = Literal["granted", "log in", "no token", "wrong token", "too many", "w
 """``log in``: the token was in the address; a cookie and the same address without it follow."""
 
 
-@record(kw_only=True)
-class Credentials:
+class Credentials(Struct, frozen=True, kw_only=True):
     """The host and the tokens of a request."""
 
     host: str

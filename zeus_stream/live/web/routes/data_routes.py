@@ -4,7 +4,6 @@ import io
 import json
 import math
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -14,6 +13,7 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 from anyio.to_thread import run_sync
+from msgspec import to_builtins
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
@@ -240,7 +240,7 @@ async def now(request: Request) -> Response:
         state = await feed.ask_once()
     except ZeusStreamError as wrong:
         return refused(wrong)
-    return JSONResponse(asdict(state))
+    return JSONResponse(to_builtins(state))
 
 
 async def events(request: Request) -> Response:
@@ -263,7 +263,7 @@ async def events(request: Request) -> Response:
             elif as_html:
                 yield event("now", draw_now(update.now) if job is None else draw_job(update.now, job))
             else:
-                yield event("now", json.dumps(asdict(update.now), ensure_ascii=False))
+                yield event("now", json.dumps(to_builtins(update.now), ensure_ascii=False))
 
     return StreamingResponse(stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

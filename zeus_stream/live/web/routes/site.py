@@ -1,8 +1,8 @@
 """The state that the handlers of all routes share."""
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import field
 
+from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
@@ -11,13 +11,11 @@ from zeus_stream.exporters.job_metrics import Jobs
 from zeus_stream.live.web.now_feed import NowFeed
 from zeus_stream.live.web.page_frame import END, error
 from zeus_stream.live.web.source import AskTable, Source
-from zeus_stream.records import record
 from zeus_stream.reports.html.elements import Markup
 from zeus_stream.reports.site.job_belief import JobBelief
 
 
-@record(kw_only=True)
-class Site:
+class Site(Struct, frozen=True, kw_only=True):
     """The archive, what is live, and the limits of an answer."""
 
     source: Source
