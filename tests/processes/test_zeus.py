@@ -14,9 +14,10 @@ from tests.waiting import until
 from zeus_stream.paths import holder
 
 SCRIPT = """
-import sys
+import pickle, sys
+from zeus.device import get_gpus
 from zeus.monitor import PowerMonitor, TemperatureMonitor, ZeusMonitor
-from zeus.optimizer.power_limit import Energy, GlobalPowerLimitOptimizer
+from zeus.optimizer.power_limit import Done, Energy, GlobalPowerLimitOptimizer, Profiling, Ready
 from zeus_stream import simulated
 
 monitor = ZeusMonitor(gpu_indices=[0], log_file=sys.argv[1])
@@ -32,13 +33,28 @@ with simulated.attach("imagenet") as gpu:
             gpu.run(0.02)
         optimizer.on_epoch_end()
         measured = monitor.end_window("epoch")
+        assert len(open(sys.argv[1]).readlines()) == 2 + epoch, "the row is there when end_window returns"
+        assert pickle.loads(pickle.dumps(measured)) == pickle.loads(pickle.dumps(measured))
         assert measured.total_energy == measured.gpu_energy[0] > 0, measured
+        assert isinstance(optimizer.state, (Ready, Profiling, Done)), optimizer.state
     monitor.begin_window("twice")
     try:
         monitor.begin_window("twice")
     except ValueError as wrong:
         print(wrong)
     assert monitor.end_window("twice", cancel=True).total_energy == 0.0
+    gpus = get_gpus(ensure_homogeneous=True)
+    least_mw, most_mw = gpus.get_power_management_limit_constraints(0)
+    assert len(gpus) == 1 and "V100" in gpus.get_name(0), gpus
+    assert least_mw <= gpus.get_power_management_limit(0) <= most_mw
+    assert gpus.get_total_energy_consumption(0) > 0 and gpus.get_instant_power_usage(0) > 30_000
+    assert gpus.get_gpu_temperature(0) > 20
+    try:
+        gpus.set_power_management_limit(0, most_mw)
+    except Exception as wrong:
+        assert "under a lease" in str(wrong), wrong
+    else:
+        raise AssertionError("a script set a limit past the collector")
     print(power.get_power()[0] > 30, temperature.get_temperature()[0] > 20)
 """
 
@@ -80,3 +96,44 @@ def test_a_script_for_zeus_finds_a_limit_in_short_epochs_and_uses_it_the_next_ti
         ).fetchall()
     assert decisions == [(1, "energy", best, True), (1, "energy", best, True)]
     assert tried == [(1,), (3,)], "the second training read the file"
+
+
+RECURRING = """
+from zeus_stream.zeus.monitor import ZeusMonitor
+from zeus_stream.zeus.optimizer.batch_size import BatchSizeOptimizer, JobSpec, ZeusBSOTrainFailError
+from zeus_stream import simulated
+
+monitor = ZeusMonitor(gpu_indices=[0])
+job = JobSpec(
+    job_id_prefix="nightly", batch_sizes=[16, 32], default_batch_size=32, target_metric=0.9, max_epochs=3
+)
+for metrics in ([0.5, 0.95], [0.1, 0.2, 0.3]):
+    optimizer = BatchSizeOptimizer(monitor, "http://not.used", job)
+    print(optimizer.get_batch_size() in job.batch_sizes)
+    optimizer.on_train_begin()
+    try:
+        for metric in metrics:
+            with simulated.attach("imagenet") as gpu:
+                gpu.run(0.1)
+            optimizer.on_evaluate(metric)
+    except ZeusBSOTrainFailError as wrong:
+        print(wrong)
+    print(optimizer.training_finished)
+"""
+
+
+def test_a_recurring_job_for_zeus_needs_no_server(zeus_dir: Path) -> None:
+    path = zeus_dir / "recurring.py"
+    path.write_text(RECURRING, encoding="utf-8")
+    env = environment(zeus_dir, ZEUS_STREAM_DEVICE="simulated:v100x1")
+    done = subprocess.run(
+        [sys.executable, path], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, converged, second, failed, over = done.stdout.splitlines()
+    assert (first, converged, second, over) == ("True", "True", "True", "True")
+    assert failed.startswith("Training failed: "), failed
+    until(lambda: holder(zeus_dir / "keeper.lock") is None)
+    with duckdb.connect(str(zeus_dir / "energy.duckdb"), read_only=True) as archive:
+        ended = archive.execute("SELECT ended FROM tries ORDER BY ended").fetchall()
+    assert ended == [("converged",), ("exhausted",)]

@@ -18,6 +18,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.protocol.events import SearchWanted
 from zeus_stream.zeus.callback import Callback
+from zeus_stream.zeus.device.gpu import GPUs, ZeusGPUInitError
 from zeus_stream.zeus.monitor.energy import ZeusMonitor
 from zeus_stream.zeus.optimizer.profile_file import decided, read_profile, write_profile
 from zeus_stream.zeus.optimizer.selectors import (
@@ -28,18 +29,23 @@ from zeus_stream.zeus.optimizer.selectors import (
     Time,
     ZeusCost,
 )
+from zeus_stream.zeus.optimizer.states import Done, Profiling, Ready, Warmup
 
 if TYPE_CHECKING:
     from zeus_stream.zeus.optimizer.huggingface import HFGlobalPowerLimitOptimizer
 
 __all__ = [
+    "Done",
     "Energy",
     "GlobalPowerLimitOptimizer",
     "HFGlobalPowerLimitOptimizer",
     "MaxSlowdownConstraint",
     "OptimumSelector",
     "PowerLimitMeasurement",
+    "Profiling",
+    "Ready",
     "Time",
+    "Warmup",
     "ZeusCost",
 ]
 
@@ -91,6 +97,7 @@ class GlobalPowerLimitOptimizer(Callback):
                 raise ValueError(f"{name} = {value}: could not be used: it is at least {least}.")
         self.monitor = monitor
         self.optimum_selector = optimum_selector or ZeusCost(0.5, max(1, len(monitor.gpu_indices)))
+        self.wait_steps = wait_steps
         self.warmup_steps = warmup_steps
         self.profile_steps = profile_steps
         self.pl_step = pl_step * 1000
@@ -100,6 +107,7 @@ class GlobalPowerLimitOptimizer(Callback):
         """W. None: not chosen yet."""
         self._publisher = monitor.publisher
         self._epoch: int | None = None
+        self._steps = 0
         self._ended = threading.Event()
         only_mw = self._read_profile()
         if only_mw is None and not self.optimum_selector.text:
@@ -127,6 +135,22 @@ class GlobalPowerLimitOptimizer(Callback):
         chosen = "not chosen yet" if self.optimal_power_limit is None else f"{self.optimal_power_limit} W"
         return f"<GlobalPowerLimitOptimizer by {self.optimum_selector!r}: {chosen}>"
 
+    @property
+    def state(self) -> Ready | Warmup | Profiling | Done:
+        """The phase of the search, with Zeus's classes. The analyzer counts the steps of each limit.
+
+        Raises:
+            ZeusGPUInitError: the limit in force is not known.
+        """
+        if self.optimal_power_limit is not None:
+            return Done(1000 * self.optimal_power_limit)
+        if not self.monitor.gpu_indices:
+            raise ZeusGPUInitError("state: could not be read: no GPU is measured. See `zeus-stream doctor`.")
+        limit_mw = GPUs(self.monitor.gpus).get_power_management_limit(self.monitor.gpu_indices[0])
+        if self._steps <= self.wait_steps:
+            return Ready(limit_mw, self.wait_steps + 1 - self._steps)
+        return Profiling(limit_mw, self.profile_steps)
+
     def on_epoch_begin(self) -> None:
         """Begin an epoch. The first step begins one as well."""
         if self._epoch is None:
@@ -135,6 +159,7 @@ class GlobalPowerLimitOptimizer(Callback):
     def on_step_begin(self) -> None:
         """Begin a step, and end the one before."""
         self.on_epoch_begin()
+        self._steps += 1
         self._publisher.begin_step()
 
     def on_step_end(self) -> None:

@@ -1,0 +1,9 @@
+"""The policies of the simulator, with Zeus's names."""
+
+from zeus_stream.zeus.replaced import replaced
+
+_PLAYS = "`zeus-stream simulate` plays the same traces with both policies (docs/how-to/simulate-jobs.md)."
+BatchSizeOptimizer = replaced("BatchSizeOptimizer", _PLAYS)
+PowerLimitOptimizer = replaced("PowerLimitOptimizer", _PLAYS)
+PruningGTSBatchSizeOptimizer = replaced("PruningGTSBatchSizeOptimizer", _PLAYS)
+JITPowerLimitOptimizer = replaced("JITPowerLimitOptimizer", _PLAYS)
