@@ -32,7 +32,7 @@ from zeus_stream.protocol.queries import (
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
-from zeus_stream.transport.channel import Connected
+from zeus_stream.transport.channel import PeerConnection
 
 _log = logging.getLogger(__name__)
 LOOK_S = 0.25
@@ -53,7 +53,7 @@ class Open(Struct, frozen=True):
     asker: Asker
     waiting: anyio.CancelScope
     """Of its wait for a thread."""
-    connection: Connected | None
+    connection: PeerConnection | None
     """Of its sender; None: it was closed at once."""
 
 
@@ -106,7 +106,7 @@ class QueryServer:
         """Return rows of the status."""
         return [("queries", "under way", str(self.under_way)), *self.results.status()]
 
-    async def run(self, channel: sockets.Channel, gate: Gate) -> None:
+    async def run(self, channel: sockets.Listener, gate: Gate) -> None:
         """Answer the query socket until cancelled."""
         async with anyio.create_task_group() as tasks:
             try:
@@ -118,15 +118,13 @@ class QueryServer:
                 self._queries.stop()
 
     def _take(
-        self, message: sockets.Received, channel: sockets.Channel, gate: Gate, tasks: TaskGroup
+        self, message: sockets.Received, channel: sockets.Listener, gate: Gate, tasks: TaskGroup
     ) -> None:
         def reply(answer: Reply, *parts: bytes) -> None:
             if parts and channel.unread_bytes + sum(map(len, parts)) > MAX_UNREAD_BYTES:
                 self._counters["answers withheld"] += 1
                 answer, parts = _WITHHELD, ()
-            if not (channel.send_counted if parts else channel.send)(
-                message.sender, correlation, codec.encode(answer), *parts
-            ):
+            if not channel.send(message.sender, correlation, codec.encode(answer), *parts):
                 self._counters["replies to nobody"] += 1
 
         try:
@@ -167,7 +165,7 @@ class QueryServer:
                 self._asked.set()
                 tasks.start_soon(self._query, request, key, opened, reply)
 
-    def _reply_now(self, asked: AskNow, sender: bytes, correlation: bytes, channel: sockets.Channel) -> None:
+    def _reply_now(self, asked: AskNow, sender: bytes, correlation: bytes, channel: sockets.Listener) -> None:
         """Answer a question for the live state."""
         if not channel.send(sender, correlation, self._now(asked, monotonic_ns())):
             self._counters["replies to nobody"] += 1

@@ -16,6 +16,7 @@ Any number of collectors is followed, one of each host; their frames are interpr
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,14 +104,15 @@ async def analyze(
         sources = named or ({} if roster else {str(where.run): where})
         path = settings.archive or where.archive
         archive = StoreClient.open(path, settings, store)
-        context = sockets.context()
+        context, opened = sockets.context(), ExitStack()
         try:
             begin = restart(archive, settings)
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
             analyzer = Analyzer(archive, path, settings, begin, collectors)
-            channel = sockets.listen(context, where.query, group=settings.group, watched=True)
+            channel = sockets.listen(context, where.query, group=settings.group)
+            opened.callback(channel.close)
             gate = Gate(context, settings.listen, where.keys, {"query": channel})
             watched = watched_files.take_all(where, begin.interpreter)
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
@@ -128,6 +130,7 @@ async def analyze(
                 tasks.start_soon(analyzer.queries.run, channel, gate)
         finally:
             archive.close()
+            opened.close()
             context.destroy(linger=0)
 
 

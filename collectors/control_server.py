@@ -63,7 +63,7 @@ class Door(Protocol):
 class SocketDoor(Struct, frozen=True):
     """The control socket of this host, and its TCP port for those who have a key."""
 
-    channel: sockets.Channel
+    channel: sockets.Listener
     gate: Gate
 
     async def receive(self) -> list[sockets.Received]:

@@ -6,9 +6,9 @@ Anybody may send: what fits no plan is dropped and counted.
 """
 
 import socket
-import struct
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -31,6 +31,8 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.commands import SetControl
 from zeus_stream.protocol.notes import ControlApplied
 from zeus_stream.protocol.pipelines import POSITION, SetPlan, describe_misfit
+from zeus_stream.transport.listening.connection_limits import ConnectionLimits, ConnectionSlot
+from zeus_stream.transport.listening.socket_file import Accepted, SocketFile
 
 TURN_S = 0.05
 """Between two looks at what only time brings, while a plan is there."""
@@ -38,25 +40,23 @@ MAX_MESSAGES = 64
 """Taken of one process at a time; then others have their turn."""
 PAUSE_S = 0.001
 """After MAX_MESSAGES."""
-MAX_CONNECTIONS = 256
-"""At once; one more is closed. Its training goes on without a plan."""
 MAX_PENDING = 1_000
 """Plans whose outcome is waited for; the oldest is forgotten."""
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class PositionServer:
     """All plans of the host."""
 
-    def __init__(self, path: Path, guards: Guards, sessions: Callable[[], tuple[Session, ...]]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        limits: ConnectionLimits,
+        guards: Guards,
+        sessions: Callable[[], tuple[Session, ...]],
+    ) -> None:
         """Open the socket at ``path``, in a directory that this process has claimed."""
-        self._guards, self._sessions, self._path = guards, sessions, path
-        path.unlink(missing_ok=True)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        self._socket.bind(str(path))
-        path.chmod(0o666)
-        self._socket.listen(MAX_CONNECTIONS)
-        self._connections = 0
+        self._guards, self._sessions, self._limits = guards, sessions, limits
+        self._file = SocketFile(path, 0o666, kind=socket.SOCK_SEQPACKET)
         self._bell = anyio.Event()
         """Rings when a plan is there whose time has to pass."""
         self._pending: dict[str, SetPlan] = {}
@@ -112,23 +112,20 @@ class PositionServer:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._keep_time)
                 while True:
-                    await anyio.wait_readable(self._socket)
-                    with suppress(BlockingIOError):
-                        connection, _ = self._socket.accept()
-                        connection.settimeout(0)
-                        if self._connections < MAX_CONNECTIONS:
-                            self._connections += 1
-                            tasks.start_soon(self._follow, connection)
+                    await anyio.wait_readable(self._file.socket)
+                    if (accepted := self._file.accept()) is not None:
+                        opened = accepted.socket
+                        place = self._limits.enter(accepted.uid, partial(_shut, opened))
+                        if place is None:
+                            opened.close()
                         else:
-                            connection.close()
+                            tasks.start_soon(self._follow, accepted, place)
         finally:
-            self._socket.close()
-            self._path.unlink(missing_ok=True)
+            self._file.close()
 
-    async def _follow(self, connection: socket.socket) -> None:
+    async def _follow(self, accepted: Accepted, place: ConnectionSlot) -> None:
         """Take in the positions of one process until it is gone."""
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        connection = accepted.socket
         try:
             while True:
                 await anyio.wait_readable(connection)
@@ -139,16 +136,17 @@ class PositionServer:
                         break
                     if not data:
                         return
+                    self._limits.settle(place)
                     if not self._plans or len(data) != POSITION.size:
                         self.dropped += 1
                     else:
-                        self._move((pid, uid), PositionReached(*POSITION.unpack(data)))
+                        self._move((accepted.pid, accepted.uid), PositionReached(*POSITION.unpack(data)))
                 else:
                     await anyio.sleep(PAUSE_S)
         except ConnectionError:
             return
         finally:
-            self._connections -= 1
+            self._limits.leave(place)
             connection.close()
 
     async def _keep_time(self) -> None:
@@ -209,3 +207,9 @@ class PositionServer:
         if guarding is None or (lease := guarding.state.lease) is None:
             return False
         return lease.run == run and not lease.over(monotonic_ns()) and guarding.state.limits.changed
+
+
+def _shut(connection: socket.socket) -> None:
+    """End a connection: the task that reads it finds it ended, and closes it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -38,7 +38,7 @@ from zeus_stream.protocol.fields import BUDGET, names_of_run
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import Lost, RunAdmitted, SessionEnded
 from zeus_stream.protocol.queries import No
-from zeus_stream.transport.sockets import Channel, Received
+from zeus_stream.transport.sockets import Listener, Received
 
 MAX_QUESTIONS = 1_000
 """Questions whose asker is remembered; the oldest is forgotten."""
@@ -59,7 +59,7 @@ class Intake:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Listener,
         journal: Journal,
         guards: Guards,
         trusted_uids: frozenset[int],

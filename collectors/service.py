@@ -14,7 +14,7 @@ import ctypes
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from os import geteuid
 from secrets import token_hex
@@ -52,6 +52,7 @@ from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
+from zeus_stream.transport.listening.connection_limits import ConnectionLimits, process_limits
 
 if TYPE_CHECKING:
     from collectors.broker.host_at_broker import HostAtBroker
@@ -86,8 +87,8 @@ async def collect(
     ):
         context = sockets.context()
         try:
-            doors = _open(context, where, settings)
-            await Collector(settings, bus, where, log, doors, host).run(started)
+            with closing(_open(context, where, settings)) as doors:
+                await Collector(settings, bus, where, log, doors, host).run(started)
         finally:
             context.destroy(linger=0)
 
@@ -111,22 +112,34 @@ def host_name(settings: Settings) -> str:
 class Doors(Struct, frozen=True):
     """The sockets that others come to."""
 
-    publish: sockets.Channel
-    control: sockets.Channel
-    feed: sockets.Channel
+    publish: sockets.Listener
+    control: sockets.Listener
+    feed: sockets.Listener
     gate: Gate
     """Control and feed, for other hosts."""
+    limits: ConnectionLimits
+
+    @property
+    def listeners(self) -> tuple[sockets.Listener, ...]:
+        return self.publish, self.control, self.feed
+
+    def close(self) -> None:
+        for listener in self.listeners:
+            listener.close()
 
 
 def _open(context: sockets.Context, where: Places, settings: Settings) -> Doors:
-    control = sockets.listen(context, where.control, group=settings.group, watched=True)
-    feed = sockets.listen(context, where.feed, feed=True, group=settings.group, watched=True)
-    return Doors(
-        sockets.listen(context, where.publish, mode=0o666, queue=PUBLISH_QUEUE, watched=True),
-        control,
-        feed,
-        Gate(context, settings.listen, where.keys, {"control": control, "feed": feed}),
-    )
+    shares = process_limits()
+    with ExitStack() as opened:
+        listen = partial(sockets.listen, context, group=settings.group, limits=shares)
+        control = opened.enter_context(closing(listen(where.control)))
+        feed = opened.enter_context(closing(listen(where.feed, feed=True)))
+        publish = opened.enter_context(
+            closing(listen(where.publish, mode=0o666, group=None, queue=PUBLISH_QUEUE))
+        )
+        gate = Gate(context, settings.listen, where.keys, {"control": control, "feed": feed})
+        opened.pop_all()
+        return Doors(publish, control, feed, gate, shares)
 
 
 def _brokered(log: Log, host: str, servers: str, settings: Settings) -> "HostAtBroker":
@@ -145,8 +158,7 @@ class Collector:
         self._settings = settings
         self._where = where
         self._store = log
-        self._gate = doors.gate
-        self._channels = doors.publish, doors.control, doors.feed
+        self._doors = doors
         self._host = host
         self._incarnation = token_hex(8)
         self._journal = Journal(log, doors.feed, host)
@@ -194,7 +206,8 @@ class Collector:
             settings.log_mb * 1_000_000,
             round(settings.log_hours * 3.6e12),
         )
-        self._positions = PositionServer(where.position, self._guards, lambda: self._intake.sessions)
+        placed = where.position, doors.limits
+        self._positions = PositionServer(*placed, self._guards, lambda: self._intake.sessions)
         self._cuts = 0
         self._own_use = CollectorUse(host, None if settings.cpu == "off" else RaplBus(host))
 
@@ -212,8 +225,9 @@ class Collector:
                 tasks.start_soon(self._intake.serve, memories)
                 tasks.start_soon(self._server.serve, self._guards, self._intake, self._positions)
                 tasks.start_soon(self._positions.serve)
-                tasks.start_soon(self._gate.run)
-                tasks.start_soon(limits.keep, self._channels, self._say_cut)
+                tasks.start_soon(self._doors.gate.run)
+                tasks.start_soon(self._doors.feed.serve)
+                tasks.start_soon(limits.keep, self._doors.listeners, self._say_cut)
                 tasks.start_soon(limits.give_back)
                 tasks.start_soon(self._beats.run)
                 tasks.start_soon(self._tell_time)
@@ -331,7 +345,18 @@ class Collector:
             ("control", "messages of analyzers that were replaced", str(self._server.stale)),
             ("positions", "plans followed", str(len(self._positions.plans))),
             ("positions", "messages that fit no plan", str(self._positions.dropped)),
-            ("sockets", "times all connections were cut", str(self._cuts)),
+            (
+                "sockets",
+                "connections",
+                f"{len(self._doors.limits)}, at most {self._doors.limits.most}",
+            ),
+            ("sockets", "connections refused or closed for others", str(self._doors.limits.refused)),
+            (
+                "sockets",
+                "connections that broke the protocol",
+                str(sum(x.malformed for x in self._doors.listeners)),
+            ),
+            ("sockets", "times all connections of other hosts were cut", str(self._cuts)),
         ]
         if self._brokered is not None:
             rows += self._brokered.status()
@@ -345,7 +370,7 @@ class Collector:
             if not session.over
         ]
         rows += [("publish", *row) for row in self._intake.budgets.status(monotonic_ns())]
-        rows += self._gate.status()
+        rows += self._doors.gate.status()
         if self._guards.trouble is not None:
             rows.append(("devices", "none", self._guards.trouble))
         for guard in self._guards.guards:

@@ -8,6 +8,7 @@ Start as many as users need: they share nothing.
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 
 import anyio
@@ -49,11 +50,12 @@ async def serve_sql(
     prepare(where, settings.group)
     name = "the lake" if source.file is None else str(source.file)
     with claim(where.run / "analyzer.lock", "analyzer or SQL server"):
-        context = sockets.context()
+        context, opened = sockets.context(), ExitStack()
         pool = QueryWorkers(source, workers)
         try:
             server, channel, gate = _server(context, pool, source, workers, environ, name)
             started(f"answers SQL on {name} at {where.query}")
+            opened.callback(channel.close)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
                 tasks.start_soon(limits.keep, [channel], partial(_log.warning, "queries: %s."))
@@ -61,6 +63,7 @@ async def serve_sql(
                 tasks.start_soon(server.run, channel, gate)
         finally:
             pool.close()
+            opened.close()
             context.destroy(linger=0)
 
 
@@ -71,10 +74,10 @@ def _server(
     workers: int,
     environ: Mapping[str, str],
     name: str,
-) -> tuple[QueryServer, sockets.Channel, Gate]:
+) -> tuple[QueryServer, sockets.Listener, Gate]:
     settings, where = source.settings, places(environ)
     counters: Counter[str] = Counter()
-    channel = sockets.listen(context, where.query, group=settings.group, watched=True)
+    channel = sockets.listen(context, where.query, group=settings.group)
     gate = Gate(context, settings.listen, where.keys, {"query": channel})
 
     def status(gate: Gate) -> Status:

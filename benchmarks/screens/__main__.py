@@ -83,6 +83,7 @@ def answering(where: Path, gpus: int) -> Iterator[None]:
                         asked = codec.decode(payload, AskNow)
                         channel.send(message.sender, correlation, answers.answer(asked, time.monotonic_ns()))
         finally:
+            channel.close()
             context.destroy(linger=0)
 
     thread = threading.Thread(target=anyio.run, args=(serve,))

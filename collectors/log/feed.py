@@ -18,7 +18,7 @@ from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events
 from zeus_stream.protocol.notes import Lost, Note, Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.transport.sockets import Channel
+from zeus_stream.transport.sockets import Listener
 
 MAX_NOTES = 1_000
 """Notes that wait for room; past it the oldest is dropped and counted."""
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Journal:
     """Logs and publishes. ``trouble`` says why the log cannot be written now."""
 
-    def __init__(self, log: LogStore, feed: Channel, host: str) -> None:
+    def __init__(self, log: LogStore, feed: Listener, host: str) -> None:
         self._log = log
         self._feed = feed
         self._host = host

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import anyio
@@ -45,14 +45,14 @@ async def _commit() -> None:
 async def server(directory: Path) -> AsyncIterator[tuple[Path, QueryServer, Counter[str]]]:
     counters: Counter[str] = Counter()
     store = StoreClient.open(archive_at(directory / "energy.duckdb"), SETTINGS)
-    context = sockets.context()
+    context, opened = sockets.context(), ExitStack()
     path = directory / "query"
 
     def unused(*_: object) -> object:
         raise NotImplementedError
 
     try:
-        channel = sockets.listen(context, path)
+        channel = opened.enter_context(closing(sockets.listen(context, path)))
         queries, results = Queries(store, SETTINGS), ResultsServer("test")
         answering = QueryServer(queries, unused, unused, _now, counters, _commit, results)  # type: ignore[arg-type]
         async with anyio.create_task_group() as tasks:
@@ -60,6 +60,7 @@ async def server(directory: Path) -> AsyncIterator[tuple[Path, QueryServer, Coun
             yield path, answering, counters
             tasks.cancel_scope.cancel()
     finally:
+        opened.close()
         context.destroy(linger=0)
         store.close()
 

@@ -83,6 +83,7 @@ class RecordedCollector:
         self.frames, self.command = recorded()
         self.received: list[object] = []
         self._channel = sockets.listen(context, where.control)
+        self.close = self._channel.close
 
     async def run(self) -> None:
         while True:
@@ -159,8 +160,8 @@ async def running(zeus_dir: Path, kind: type[Archive] = Archive) -> AsyncIterato
     context, archive = sockets.context(), kind.open(archive_at(zeus_dir / "energy.duckdb"), SETTINGS)
     if isinstance(archive, StalledArchive):
         archive.go = threading.Event()
+    collector = RecordedCollector(context, where)
     try:
-        collector = RecordedCollector(context, where)
         begin = Restart(
             Interpreter(plan(), pending=Pending()), LiveSite(), CheckpointTaker(1, {}, whole=False), None
         )
@@ -177,6 +178,7 @@ async def running(zeus_dir: Path, kind: type[Archive] = Archive) -> AsyncIterato
                 tasks.cancel_scope.cancel()
     finally:
         archive.close()
+        collector.close()
         context.destroy(linger=0)
 
 

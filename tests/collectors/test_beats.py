@@ -30,15 +30,15 @@ def wake_ups() -> int:
 async def test_what_waits_at_rest_hardly_wakes_and_hurries_when_somebody_waits(tmp_path: Path) -> None:
     context, uses = sockets.context(), list[int]()
     with closing(Log(tmp_path / "log", "h", boot_id(), BootMark(tmp_path / "log"))) as log:
-        feed = sockets.listen(context, tmp_path / "feed", feed=True, watched=True)
-        publish = sockets.listen(context, tmp_path / "publish", mode=0o666, watched=True)
+        feed = sockets.listen(context, tmp_path / "feed", feed=True)
         journal = Journal(log, feed, "h")
         guards = Guards(Settings(), ArithmeticBus(0), tmp_path, journal, "i", lambda _: None, lambda: None)
         pace = Pace(lambda: beats.hurry())  # noqa: PLW0108  (made below)
         beats = Beats(guards, journal, pace, lambda: uses.append(monotonic_ns()), 10**9, 10**15)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(beats.run)
-            tasks.start_soon(limits.keep, [feed, publish], print)
+            tasks.start_soon(feed.serve)
+            tasks.start_soon(limits.keep, [feed], print)
             await anyio.wait_all_tasks_blocked()
             before = wake_ups()
             await anyio.sleep(QUIET_S)
@@ -48,29 +48,5 @@ async def test_what_waits_at_rest_hardly_wakes_and_hurries_when_somebody_waits(t
                 while len(uses) < 2:  # now each 50 ms, so once a second
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
-    context.destroy(linger=0)
-
-
-async def test_a_connection_is_watched_while_it_is_open_where_anybody_may_connect(tmp_path: Path) -> None:
-    context = sockets.context()
-    publish = sockets.listen(context, tmp_path / "publish", mode=0o666, watched=True)
-    query = sockets.listen(context, tmp_path / "query", watched=True)
-    late_ns = monotonic_ns() + 60 * 60 * 10**9
-    async with anyio.create_task_group() as tasks:
-        for channel in (publish, query):
-            tasks.start_soon(channel.note_accepted)
-        clients = [sockets.ask(context, tmp_path / name) for name in ("publish", "query")]
-        with anyio.fail_after(PATIENCE_S):
-            await publish.connections.next()
-            await query.connections.next()
-        assert publish.connections.watched(monotonic_ns())
-        assert query.connections.watched(monotonic_ns())
-        assert publish.connections.watched(late_ns)
-        assert not query.connections.watched(late_ns)
-        for client in clients:
-            client.close()
-        with anyio.fail_after(PATIENCE_S):
-            while publish.connections.watched(late_ns):
-                await anyio.sleep(0.01)
-        tasks.cancel_scope.cancel()
+    feed.close()
     context.destroy(linger=0)

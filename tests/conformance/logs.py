@@ -154,6 +154,7 @@ def followed(log: LogStore, directory: Path) -> Iterator[Read]:
             control = sockets.listen(context, where.control)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(answer, control)
+                tasks.start_soon(feed.serve)
                 yield
                 tasks.cancel_scope.cancel()
             feed.close()
@@ -161,7 +162,7 @@ def followed(log: LogStore, directory: Path) -> Iterator[Read]:
         finally:
             context.destroy(linger=0)
 
-    async def answer(control: sockets.Channel) -> None:
+    async def answer(control: sockets.Listener) -> None:
         while True:
             for message in await control.receive():
                 correlation, payload = message.parts

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -108,11 +108,11 @@ class OverASocket:
         )
         context = sockets.context()
         try:
-            channel = sockets.listen(context, self._where.query)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(server.run, channel, Gate(context, None, self._where.keys, {}))
-                yield
-                tasks.cancel_scope.cancel()
+            with closing(sockets.listen(context, self._where.query)) as channel:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(server.run, channel, Gate(context, None, self._where.keys, {}))
+                    yield
+                    tasks.cancel_scope.cancel()
         finally:
             context.destroy(linger=0)
 

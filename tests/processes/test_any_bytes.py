@@ -196,8 +196,7 @@ def test_who_quarrel_over_an_identity_disturb_only_each_other(fired_at: Victim) 
 
 
 def test_a_message_without_end_is_cut_before_it_takes_the_memory(fired_at: Victim) -> None:
-    """ZeroMQ keeps the parts of a message until its last has come."""
-    before_mb, cuts = fired_at.memory_mb, ("sockets", "times all connections were cut")
+    before_mb, cuts = fired_at.memory_mb, ("sockets", "connections that broke the protocol")
     connection = hostile.dealer(fired_at.directory / "publish")
     part = hostile.zmtp(hostile.MORE, bytes(900_000))
     with pytest.raises((BrokenPipeError, ConnectionResetError)):

@@ -19,11 +19,12 @@ from msgspec import Struct
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
 from zeus_stream.transport import keys, sockets
-from zeus_stream.transport.channel import Failures
 from zeus_stream.transport.curve import Judge, Knock
 from zeus_stream.transport.endpoints import PORTS, parse
 from zeus_stream.transport.keys import Allowed, Role
-from zeus_stream.transport.newcomers import Newcomers
+from zeus_stream.transport.listening.listener import Listener
+from zeus_stream.transport.listening.newcomers import Newcomers
+from zeus_stream.transport.listening.tcp_listener import TcpListener
 
 LOOK_S = 0.25
 MAX_NAMED = 1_000
@@ -38,11 +39,10 @@ ROLES: Mapping[Door, frozenset[Role]] = {
 _log = logging.getLogger(__name__)
 
 
-class _Listener(Struct, frozen=True):
+class _Port(Struct, frozen=True):
     door: Door
     address: str
-    channel: sockets.Channel
-    failures: Failures
+    listener: TcpListener
 
 
 class Gate:
@@ -53,7 +53,7 @@ class Gate:
         context: sockets.Context,
         listen: str | None,
         directory: Path,
-        channels: Mapping[Door, sockets.Channel],
+        listeners: Mapping[Door, Listener],
     ) -> None:
         """Listen. Raises SettingsError, StorageError."""
         self.refused = 0
@@ -64,28 +64,28 @@ class Gate:
         """The list could not be read, and that was logged."""
         self._allowed: Mapping[str, Allowed] = {}
         self._named: set[tuple[str, str]] = set()
-        self._listeners: tuple[_Listener, ...] = ()
+        self._ports: tuple[_Port, ...] = ()
         if listen is None:
             return
         host, port = parse(listen)
         secret = keys.server_pair(directory, make=sockets.new_keys).secret
         self._look()
         self._judge = Judge(context)
-        self._listeners = tuple(
-            _Listener(door, address, channel, channel.let_in(address, secret, door))
-            for door, channel in channels.items()
+        self._ports = tuple(
+            _Port(door, address, listener.let_in(address, secret, door))
+            for door, listener in listeners.items()
             for address in (f"tcp://{host}:{port + PORTS[door]}",)
         )
 
     async def run(self) -> None:
         """Let in and shut out until cancelled; without a TCP address there is nothing to do."""
-        if not self._listeners:
+        if not self._ports:
             return
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._answer)
             tasks.start_soon(self._watch)
-            for listener in self._listeners:
-                tasks.start_soon(self._count, listener)
+            for port in self._ports:
+                tasks.start_soon(self._count, port)
 
     def objection(self, message: sockets.Received, role: Role) -> str | None:
         """Return why a sender may not do what needs a role, or None."""
@@ -99,9 +99,7 @@ class Gate:
         )
 
     def status(self) -> list[tuple[str, str, str]]:
-        rows: list[tuple[str, str, str]] = [
-            ("other hosts", listener.door, listener.address) for listener in self._listeners
-        ]
+        rows: list[tuple[str, str, str]] = [("other hosts", port.door, port.address) for port in self._ports]
         rows += [
             ("other hosts", f"key {who.name}", ", ".join(sorted(who.roles)))
             for who in list(self._allowed.values())[:100]
@@ -113,9 +111,8 @@ class Gate:
         return rows
 
     def _newcomers(self) -> Iterator[Newcomers]:
-        for listener in self._listeners:
-            if listener.channel.newcomers is not None:
-                yield listener.channel.newcomers
+        for port in self._ports:
+            yield port.listener.newcomers
 
     async def _answer(self) -> None:
         while True:
@@ -138,18 +135,18 @@ class Gate:
             knock.door, knock.address, whose, ",".join(sorted(ROLES[cast("Door", knock.door)])),
         )  # fmt: skip
 
-    async def _count(self, listener: _Listener) -> None:
+    async def _count(self, port: _Port) -> None:
         """Count those who never got as far as to be judged."""
         told = False
         while True:
-            count = await listener.failures.count()
+            count = await port.listener.count_failures()
             self.refused += count
             if count and not told:
                 told = True
                 _log.warning(
                     "%s: could not let somebody in at %s: it knows another key of this host, or none."
                     " Give it the file of a key that was made here. This message comes once.",
-                    listener.door, listener.address,
+                    port.door, port.address,
                 )  # fmt: skip
 
     async def _watch(self) -> None:
@@ -160,8 +157,8 @@ class Gate:
                 newcomers.look(monotonic_ns())
             if not self._look():
                 continue
-            for listener in self._listeners:
-                await listener.channel.cut_distant()
+            for port in self._ports:
+                await port.listener.cut()
 
     def _look(self) -> bool:
         """Look at the list. Tell whether a key may do less than before.

@@ -1,14 +1,12 @@
-"""The limits on what others take of a listening process: descriptors and memory.
+"""Limits on what other hosts take of a listening process, descriptors and memory; and memory given back.
 
-ZeroMQ bounds neither how many connect nor how many parts a message has, and ends the process when it
-has no descriptor left. So both are looked at, often: past a bound all connections are cut. Well-behaved
-clients reconnect within a second, with what was not acknowledged.
+Other hosts may connect without a key, and ZeroMQ bounds neither how many do nor how many parts a message has.
+So both are looked at, often while connections are young: past a bound all connections with other hosts are
+cut. Well-behaved clients reconnect within a second, with what was not acknowledged. Connections of this host
+need no watch: `listener` accepts them one by one.
 
-They are looked at closely only while much can come: while a connection is open that any user may make, and
-for some seconds after any other was accepted. ZeroMQ reports each one, so nothing is missed at rest.
-
-What large messages took is not back with the system when they are freed: glibc keeps it, in ZeroMQ's thread
-for ever. So it is asked for it now and then.
+Memory of large messages is not back with the system when they are freed: glibc keeps it. So it is asked for
+it now and then.
 """
 
 import ctypes
@@ -17,13 +15,15 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import anyio
 from anyio.to_thread import run_sync
 
 from zeus_stream.clock import monotonic_ns, to_next_s
-from zeus_stream.transport.sockets import Channel
+from zeus_stream.transport.listening.connection_limits import raise_file_limit
+from zeus_stream.transport.listening.listener import Listener
+from zeus_stream.transport.listening.tcp_listener import TcpListener
 
 LOOK_S = 0.05
 """Between two looks; in that time some 2,500 connections or 100 MB can come in."""
@@ -33,8 +33,6 @@ REST_S = 5.0
 """Between two looks while no connection is there that could bring much."""
 FILES_PER_S = 100_000
 """More than can come in: a process that may open few files looks before so many could have used them up."""
-CLOSES_S = 0.5
-"""For connections that were cut to be closed."""
 NO_FILES = {errno.EMFILE, errno.ENFILE}
 PAUSE_S = 1.0
 """Between two cuts."""
@@ -47,41 +45,28 @@ TRIM_BYTES = 32 << 20
 
 
 async def keep(
-    channels: Sequence[Channel], say: Callable[[str], None], own_bytes: Callable[[], int] = lambda: 0
+    listeners: Iterable[Listener], say: Callable[[str], None], own_bytes: Callable[[], int] = lambda: 0
 ) -> None:
-    """Cut the connections of these listeners whenever they take too much, and say why. Until cancelled.
+    """Cut the connections with other hosts whenever they take too much, and say why. Until cancelled.
 
-    Those of other hosts go first: they may come without a key. Those of this host go if that is not enough.
     ``own_bytes`` returns what this process needs by now for its own state beyond its memory at the start.
     """
-    async with anyio.create_task_group() as tasks:
-        for channel in channels:
-            tasks.start_soon(channel.note_accepted)
-        await _look(channels, say, own_bytes)
-
-
-async def _look(
-    channels: Sequence[Channel], say: Callable[[str], None], own_bytes: Callable[[], int]
-) -> None:
-    most_files = _all_files() // 2
+    ports = [listener.tcp for listener in listeners if listener.tcp is not None]
+    if not ports:
+        return
+    most_files = raise_file_limit() // 2
     look_s = min(LOOK_S, most_files / FILES_PER_S)
     begin_bytes = memory_bytes() + MAX_GROWTH_BYTES
     while True:
         most_bytes = begin_bytes + own_bytes()
-        if any(channel.connections.watched(monotonic_ns()) for channel in channels):
+        if any(port.busy(monotonic_ns()) for port in ports):
             await _watch(look_s, most_files, most_bytes)
         else:
-            await _rest(channels)
+            await _rest(ports)
         if (reason := _trouble(most_files, most_bytes)) is not None:
-            distant = [channel for channel in channels if channel.distant]
-            for channel in distant:
-                await channel.cut_distant()
-            if distant and await _over(most_files, most_bytes):
-                say(f"{reason}: all connections with other hosts were cut")
-            else:
-                for channel in channels:
-                    await channel.cut()
-                say(f"{reason}: all connections were cut")
+            for port in ports:
+                await port.cut()
+            say(f"{reason}: all connections with other hosts were cut")
             await anyio.sleep(PAUSE_S)
 
 
@@ -101,26 +86,17 @@ async def _watch(look_s: float, most_files: int, most_bytes: int) -> None:
         over.set()
 
 
-async def _rest(channels: Sequence[Channel]) -> None:
+async def _rest(ports: Iterable[TcpListener]) -> None:
     """Wait for the next connection, at most REST_S."""
 
-    async def wait(channel: Channel) -> None:
-        await channel.connections.next()
+    async def wait(port: TcpListener) -> None:
+        await port.accepted()
         tasks.cancel_scope.cancel()
 
     with anyio.move_on_after(to_next_s(REST_S)):
         async with anyio.create_task_group() as tasks:
-            for channel in channels:
-                tasks.start_soon(wait, channel)
-
-
-async def _over(most_files: int, most_bytes: int) -> bool:
-    """Tell whether the trouble ends within a moment: ZeroMQ closes connections in a thread of its own."""
-    with anyio.move_on_after(CLOSES_S):
-        while _trouble(most_files, most_bytes) is not None:  # noqa: ASYNC110  (a thread of ZeroMQ's does it)
-            await anyio.sleep(LOOK_S / 10)
-        return True
-    return False
+            for port in ports:
+                tasks.start_soon(wait, port)
 
 
 async def give_back() -> None:
@@ -133,13 +109,6 @@ async def give_back() -> None:
         await anyio.sleep(to_next_s(TRIM_S))
         if memory_bytes() > most_bytes:
             trim(0)
-
-
-def _all_files() -> int:
-    """Let this process open as many files as it may, and return how many that is."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return most
 
 
 def _trouble(most_files: int, most_bytes: int) -> str | None:

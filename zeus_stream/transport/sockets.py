@@ -1,7 +1,7 @@
-"""Opens ZeroMQ sockets: ROUTER listens, DEALER asks; PUB is the feed, SUB follows it.
+"""Opens sockets that speak ZeroMQ: ROUTER listens, DEALER asks; PUB is the feed, SUB follows it.
 
-On its host a socket is a file whose mode says who may come. The same socket may listen on TCP as well, where
-CURVE keys say that (`access`).
+On its host a listener is a socket file whose mode says who may come (`listener`). It may listen on TCP as
+well, where CURVE keys say that (`access`).
 """
 
 import errno
@@ -13,7 +13,7 @@ import anyio
 import zmq
 
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import RefusedError, SettingsError
+from zeus_stream.errors import RefusedError
 from zeus_stream.paths import endpoint
 from zeus_stream.transport.channel import (
     BROKEN_OFF,
@@ -26,11 +26,13 @@ from zeus_stream.transport.channel import (
 )
 from zeus_stream.transport.curve import new_keys
 from zeus_stream.transport.endpoints import Address, Tcp
+from zeus_stream.transport.listening.connection_limits import ConnectionLimits, process_limits
+from zeus_stream.transport.listening.listener import Listener
 from zeus_stream.transport.ways import Opener, Talk
 
 __all__ = [
-    "Asking", "Channel", "Context", "Received", "ask", "context", "exchange", "follow", "listen", "new_keys",
-    "once_possible",
+    "Asking", "Channel", "Context", "Listener", "Received", "ask", "context", "exchange", "follow", "listen",
+    "new_keys", "once_possible",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=Talk)
@@ -105,35 +107,31 @@ def listen(
     mode: int = 0o600,
     group: str | None = None,
     queue: int = QUEUE,
-    watched: bool = False,
-) -> Channel:
+    limits: ConnectionLimits | None = None,
+) -> Listener:
     """Open a ROUTER (or, for the feed, a PUB) at a socket file.
 
     Args:
         mode: of the file, from the first moment.
-        watched: its connections are reported from the first moment; `limits.keep` reads the reports.
         group: becomes the file's, which then has mode 0660.
         queue: see `QUEUE`.
+        limits: of all connections of this process. None: this is its only listener.
 
     Raises:
         SettingsError: the path is too long, or the file cannot be given to the group.
 
-    The caller has called `places.claim` on the directory: binding takes over a socket file that is there.
+    The caller has called `places.claim` on the directory: a socket file that is there is replaced.
     """
-    socket = open_socket(context, zmq.PUB if feed else zmq.ROUTER, queue)
-    if not feed:
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES)
-    channel = Channel(socket, path, mode, group)
-    if watched:
-        channel.monitor()
-    try:
-        channel.bind()
-    except SettingsError:
-        channel.close()
-        raise
-    return channel
+    return Listener(
+        path,
+        process_limits() if limits is None else limits,
+        context=context,
+        kind="PUB" if feed else "ROUTER",
+        mode=mode,
+        group=group,
+        queue=queue,
+        max_bytes=REQUEST_BYTES,
+    )
 
 
 @overload

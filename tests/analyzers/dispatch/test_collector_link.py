@@ -66,6 +66,7 @@ async def linked(
             yield link
             tasks.cancel_scope.cancel()
     finally:
+        control.close()
         context.destroy(linger=0)
 
 

@@ -1,7 +1,7 @@
 """The service that a screen asks: the analyzer, or the collector where there is none."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Literal
 
@@ -35,11 +35,11 @@ async def service(path: Path, process: Process) -> AsyncIterator[list[AskNow]]:
                 channel.send(message.sender, correlation, encoded(blank(process, "1", 1, ())))
 
     try:
-        channel = sockets.listen(context, path)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serve)
-            yield asked
-            tasks.cancel_scope.cancel()
+        with closing(sockets.listen(context, path)) as channel:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(serve)
+                yield asked
+                tasks.cancel_scope.cancel()
     finally:
         context.destroy(linger=0)
 

@@ -44,8 +44,8 @@ class Host:
     directory: Path
     port: int
     gate: Gate
-    feed: sockets.Channel
-    control: sockets.Channel
+    feed: sockets.Listener
+    control: sockets.Listener
 
     async def ticket(self, name: str, *roles: Role) -> Ticket:
         """Make a key, and wait until the gate knows it."""
@@ -94,9 +94,12 @@ async def running(directory: Path) -> AsyncIterator[Host]:
             tasks.start_soon(gate.run)
             tasks.start_soon(echo)
             tasks.start_soon(publish)
+            tasks.start_soon(feed.serve)
             yield Host(directory, port, gate, feed, control)
             tasks.cancel_scope.cancel()
     finally:
+        feed.close()
+        control.close()
         context.destroy(linger=0)
 
 
@@ -265,8 +268,9 @@ async def test_the_socket_file_needs_no_key_and_the_port_does_after_all_was_cut(
     async with running(zeus_dir) as host:
         there = host.distant(await host.ticket("anna", "follow", "command"))
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(host.control.cut)
-            tasks.start_soon(host.control.cut_distant)
+            assert host.control.tcp is not None
+            tasks.start_soon(host.control.tcp.cut)
+            tasks.start_soon(host.control.tcp.cut)
         assert await echoed(clients.ask(zeus_dir / "control")) == ("local", "None")
         assert await echoed(clients.ask(there.control)) == ("anna", "None")
         stranger = clients.ask(host.distant(replace(there.ticket, pair=sockets.new_keys())).control)
@@ -283,9 +287,9 @@ async def test_who_asks_once_is_told_at_once_that_its_key_is_refused(zeus_dir: P
 async def test_without_an_address_to_listen_at_there_is_no_port(zeus_dir: Path) -> None:
     context = sockets.context()
     try:
-        control = sockets.listen(context, zeus_dir / "control")
-        gate = Gate(context, None, zeus_dir / "keys", {"control": control})
-        await gate.run()
+        with closing(sockets.listen(context, zeus_dir / "control")) as control:
+            gate = Gate(context, None, zeus_dir / "keys", {"control": control})
+            await gate.run()
         assert gate.status() == []
         assert not (zeus_dir / "keys").exists()
     finally:

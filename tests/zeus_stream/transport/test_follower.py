@@ -250,7 +250,7 @@ class Collector:
         self.loses = 0.0
         self.garbles = False
         self._rng = random.Random(1)
-        self._feed: sockets.Channel | None = None
+        self._feed: sockets.Listener | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -262,6 +262,7 @@ class Collector:
             ):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._answer, control)
+                    tasks.start_soon(self._feed.serve)
                     yield
                     tasks.cancel_scope.cancel()
         finally:
@@ -275,7 +276,7 @@ class Collector:
             if self._feed is not None and self._rng.random() >= self.loses:
                 self._feed.send(*codec.encode_frame(logged))
 
-    async def _answer(self, control: sockets.Channel) -> None:
+    async def _answer(self, control: sockets.Listener) -> None:
         while True:
             for message in await control.receive():
                 correlation, payload = message.parts

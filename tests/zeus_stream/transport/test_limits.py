@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from tests.processes.under_fire import PATIENCE_S
+from tests.zeus_stream.transport.test_access import free_port
 from zeus_stream.transport import limits, sockets
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +46,8 @@ async def test_memory_that_a_service_needs_for_itself_cuts_no_connection(
         return looks[-1]
 
     async with anyio.create_task_group() as tasks:
-        query = sockets.listen(context, tmp_path / "query", watched=True)
+        query = sockets.listen(context, tmp_path / "query")
+        query.let_in(f"tcp://127.0.0.1:{free_port()}", sockets.new_keys().secret, "query")
         tasks.start_soon(limits.keep, [query], lambda _: said.set(), own_bytes)
         with anyio.fail_after(PATIENCE_S):
             await said.wait()

@@ -11,7 +11,7 @@ import pytest
 from tests.zeus_stream.transport.test_access import Clients, clients, echoed, running, until  # noqa: F401  (a fixture)
 from zeus_stream.transport.endpoints import PORTS
 from zeus_stream.transport.limits import memory_bytes
-from zeus_stream.transport.newcomers import MAX_BYTES, NEWCOMERS, Newcomers
+from zeus_stream.transport.listening.newcomers import MAX_BYTES, NEWCOMERS, Newcomers
 
 pytestmark = pytest.mark.anyio
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -55,8 +55,8 @@ async def test_of_many_handshakes_of_900_kb_before_a_key_few_are_open(
     async with running(zeus_dir) as host:
         known = clients.ask(host.distant(await host.ticket("otto", "follow", "command")).control)
         assert await echoed(known) == ("otto", "None")
-        before, newcomers = memory_bytes(), host.control.newcomers
-        assert newcomers is not None
+        assert host.control.tcp is not None
+        before, newcomers = memory_bytes(), host.control.tcp.newcomers
         with ExitStack() as held:
             for _ in range(FLOOD):
                 held.enter_context(flooded(("127.0.0.1", host.port + PORTS["control"])))

@@ -1,6 +1,6 @@
-"""Connections that have to be watched: `Newcomers` have shown no key yet, and all may bring much at first.
+"""Connections of other hosts that have shown no key yet.
 
-Newcomers come over TCP: few at a time, and few bytes of each. ZeroMQ bounds the time and the size of one
+They come over TCP: few at a time, and few bytes of each. ZeroMQ bounds the time and the size of one
 handshake message, not how many connections have one open. Until a message with a key has come over it, a
 connection counts as a newcomer for as long as its handshake may last.
 """
@@ -9,7 +9,6 @@ import os
 import socket
 from collections.abc import Callable
 
-import anyio
 from msgspec import Struct
 
 NEWCOMERS = 64
@@ -19,44 +18,6 @@ MAX_BYTES = 1_000_000
 RECEIVED_AT = 128
 """Offset of ``tcpi_bytes_received`` in Linux's ``struct tcp_info`` (linux/tcp.h, since 4.1)."""
 INFO_BYTES = 136
-YOUNG_NS = 10_000_000_000
-"""From when a connection was accepted: floods begin with many connections, or soon after one."""
-MOST_WATCHED = 1_000
-"""Connections that are remembered; the oldest is forgotten."""
-
-
-class Connections:
-    """The connections of one listener that may bring much within a moment."""
-
-    def __init__(self, *, anybody: bool) -> None:
-        """``anybody``: any user may connect, so each is watched while it is open, not only while young."""
-        self._anybody = anybody
-        self._open: dict[int, int] = {}
-        """Descriptor by inode."""
-        self._last_ns: int | None = None
-        self._bell = anyio.Event()
-
-    def accepted(self, fd: int, now_ns: int) -> None:
-        """Take in a connection."""
-        self._last_ns = now_ns
-        if self._anybody and (inode := _inode(fd)) is not None:
-            if len(self._open) >= MOST_WATCHED:
-                del self._open[next(iter(self._open))]
-            self._open[inode] = fd
-        self._bell.set()
-
-    def watched(self, now_ns: int) -> bool:
-        """Tell whether there is a connection that may bring much now."""
-        if self._last_ns is not None and now_ns - self._last_ns < YOUNG_NS:
-            return True
-        self._open = {inode: fd for inode, fd in self._open.items() if _inode(fd) == inode}
-        if not self._open:
-            self._bell = anyio.Event()
-        return bool(self._open)
-
-    async def next(self) -> None:
-        """Wait for a connection that is accepted after `watched` was False."""
-        await self._bell.wait()
 
 
 class _Newcomer(Struct, frozen=True):

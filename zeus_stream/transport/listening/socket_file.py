@@ -1,0 +1,102 @@
+"""A listening Unix socket at a file: its mode, and who the kernel says has connected."""
+
+import errno
+import os
+import shutil
+import socket
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from zeus_stream.errors import SettingsError
+from zeus_stream.paths import endpoint
+
+BACKLOG = 1_024
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_NO_FILES = {errno.EMFILE, errno.ENFILE}
+
+
+class Accepted(Struct, frozen=True):
+    """A connection, and the process that made it."""
+
+    socket: socket.socket
+    uid: int
+    pid: int
+
+
+class SocketFile:
+    """A socket that listens. Without a free descriptor, those who connect are turned away."""
+
+    def __init__(
+        self, path: Path, mode: int, group: str | None = None, kind: int = socket.SOCK_STREAM
+    ) -> None:
+        """Listen, in place of a file that is there. ``group`` gets the file, with mode 0660.
+
+        Raises:
+            SettingsError: the path is too long, or the file cannot be given to the group.
+        """
+        endpoint(path)
+        self._path = path
+        self.socket = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
+        self._spare = _open_spare()
+        try:
+            self._bind(mode, group)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bind(self, mode: int, group: str | None) -> None:
+        self._path.unlink(missing_ok=True)
+        mask = os.umask(0o777 & ~mode)
+        try:
+            self.socket.bind(str(self._path))
+        finally:
+            os.umask(mask)
+        if group is not None:
+            try:
+                shutil.chown(self._path, group=group)
+                self._path.chmod(0o660)
+            except (LookupError, OSError) as wrong:
+                raise SettingsError(
+                    f"group: could not give {self._path} to {group!r}: {wrong}."
+                    " Name a group that there is, and that this user belongs to."
+                ) from wrong
+        self.socket.listen(BACKLOG)
+
+    def accept(self) -> Accepted | None:
+        """Return the next connection, which does not block. None: there is none, or no descriptor for it."""
+        try:
+            opened, _ = self.socket.accept()
+        except OSError as wrong:
+            if wrong.errno in _NO_FILES:
+                self._turn_away()
+            return None
+        opened.setblocking(False)  # noqa: FBT003  (the socket's own signature)
+        credentials = opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(credentials)
+        return Accepted(opened, uid, pid)
+
+    def _turn_away(self) -> None:
+        """Close the next connection, by the descriptor that is kept for this."""
+        os.close(self._spare)
+        try:
+            self.socket.accept()[0].close()
+        except OSError:
+            pass
+        finally:
+            self._spare = _open_spare()
+
+    def close(self) -> None:
+        if self.socket.fileno() >= 0:
+            bound = self.socket.getsockname()
+            self.socket.close()
+            os.close(self._spare)
+            if bound:
+                with suppress(OSError):
+                    self._path.unlink()
+
+
+def _open_spare() -> int:
+    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
