@@ -28,6 +28,12 @@ def start_ticks(pid: int, proc: Path = PROC) -> int | None:
     return None if fields is None else int(fields[19])
 
 
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process is stopped by a signal (SIGSTOP) or a debugger."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] in "Tt"
+
+
 def uptime_ticks() -> int:
     """Return the time since the boot, in the clock ticks of `start_ticks`."""
     seconds = Path("/proc/uptime").read_text(encoding="ascii").split()[0]

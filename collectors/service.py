@@ -27,7 +27,7 @@ from collectors.beats import Beats
 from collectors.control_server import ControlServer, SocketDoor, Way
 from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Guards
-from collectors.controls.watchdog_process import Warden
+from collectors.controls.watchdog_process import WatchdogProcess
 from collectors.device import Bus
 from collectors.devices.rapl import RaplBus
 from collectors.epochs.analyzers_known import AnalyzersKnown
@@ -175,7 +175,7 @@ class Collector:
             LiveAnswers(self._now).answer,
             observe=settings.observe,
         )
-        self._warden = None if settings.observe else Warden(settings.device, where)
+        self._watchdog = None if settings.observe else WatchdogProcess(settings.device, where)
         self._pace = Pace(lambda: self._beats.hurry())  # noqa: PLW0108  (made below)
         self._use_times = own_cost.RecordTimes()
         self._guards = Guards(
@@ -185,7 +185,7 @@ class Collector:
             self._journal,
             self._incarnation,
             self._reply,
-            lambda: None if self._warden is None else self._warden.trouble,
+            lambda: None if self._watchdog is None else self._watchdog.trouble,
         )
         trusted = frozenset({0, geteuid(), *settings.trust_uid})
         self._intake = Intake(
@@ -217,9 +217,9 @@ class Collector:
         self._say_hello()
         async with anyio.create_task_group() as tasks:
             try:
-                if self._warden is not None:
-                    await self._warden.start()
-                    tasks.start_soon(self._warden.keep)
+                if self._watchdog is not None:
+                    await self._watchdog.start()
+                    tasks.start_soon(self._watchdog.keep)
                 tasks.start_soon(self._guards.listen)
                 tasks.start_soon(self._guards.look)
                 tasks.start_soon(self._intake.serve, memories)
@@ -245,8 +245,8 @@ class Collector:
                 tasks.cancel_scope.cancel()
                 with anyio.CancelScope(shield=True):
                     await self._guards.stop()
-                    if self._warden is not None:
-                        await self._warden.close()
+                    if self._watchdog is not None:
+                        await self._watchdog.close()
                 self._journal.flush()
 
     def _reply(self, outcome: Outcome) -> None:
@@ -317,9 +317,9 @@ class Collector:
     # ---- status ----------------------------------------------------------------------------------------
 
     def _guard(self) -> str:
-        if self._warden is None:
+        if self._watchdog is None:
             return "none is needed"
-        return self._warden.trouble or f"process {self._warden.pid}"
+        return self._watchdog.trouble or f"process {self._watchdog.pid}"
 
     def _status(self) -> list[Row]:
         extent = self._store.extent

@@ -29,7 +29,7 @@ from collectors.controls.device_messages import (
     Stop,
 )
 from collectors.controls.frequency_plan import ChangeClock
-from collectors.controls.restore_record import Record, RecordFile, place
+from collectors.controls.restore_record import Record, RecordFile, copies, place
 from collectors.controls.value_changes import change, put_back
 from collectors.device import Description, Device
 from collectors.real_time import take_real_time_priority
@@ -206,7 +206,9 @@ class Watch:
                 if requested_mw is not None and description.has(control):
                     left, trouble = self._read_record(description.gpu, control)
                     yield FoundControl(control, requested_mw, left, trouble)
-            elif description.has(control) or place(self._records, description.gpu, control).exists():
+            elif description.has(control) or any(
+                path.exists() for path in copies(place(self._records, description.gpu, control))
+            ):
                 left, trouble = self._read_record(description.gpu, control)
                 locked = left is not None and left.boot_id == self._boot_id
                 requested = left.limits.last if left is not None and locked else UNLOCKED

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from collectors.control import spell
 from collectors.controls.lease_messages import Limits, close
-from collectors.controls.restore_record import SUFFIXES, Record, RecordFile
+from collectors.controls.restore_record import COPY, SUFFIXES, DamagedRecordError, Record, RecordFile
 from collectors.controls.value_changes import put_back
 from collectors.device import Bus, Device
 from zeus_stream.clock import boot_id, monotonic_ns
@@ -42,12 +42,15 @@ class Outcome(Struct, frozen=True):
     """Something of ours may be in force still."""
 
 
-def restore(bus: Bus, records: Path, *, by: str, dry_run: bool = False) -> tuple[Outcome, ...]:
+def restore(
+    bus: Bus, records: Path, *, by: str, dry_run: bool = False, default: bool = False
+) -> tuple[Outcome, ...]:
     """Restore once what every record in a directory says, and return an outcome for each not yet settled.
 
     Args:
         by: who restores, as the next collector will log it.
         dry_run: only look; what would be restored is left.
+        default: set the driver's default limit where a damaged record does not say what was found.
 
     Raises:
         StorageError: the directory cannot be listed.
@@ -57,7 +60,7 @@ def restore(bus: Bus, records: Path, *, by: str, dry_run: bool = False) -> tuple
         return ()
     devices, missing = _devices(bus)
     outcomes = (
-        _restore_one(records, gpu, control, devices.get(gpu), missing, by, dry_run=dry_run)
+        _restore_one(records, gpu, control, devices.get(gpu), missing, by, dry_run=dry_run, default=default)
         for gpu, control in recorded
     )
     return tuple(outcome for outcome in outcomes if outcome is not None)
@@ -125,22 +128,37 @@ def _recorded(records: Path) -> list[tuple[str, Control]]:
         raise StorageError(
             f"{records}: could not be listed: {wrong.strerror}. Run this as the collector's user."
         ) from wrong
-    found = []
-    for name in sorted(names):
+    found: dict[tuple[str, Control], None] = {}
+    for name in sorted(name.removesuffix(COPY) for name in names):
         for control, suffix in SUFFIXES.items():
             if name.endswith(suffix):
-                found.append((name.removesuffix(suffix), control))
+                found[name.removesuffix(suffix), control] = None
                 break
-    return found
+    return list(found)
 
 
 def _restore_one(
-    records: Path, gpu: str, control: Control, device: Device | None, missing: str, by: str, *, dry_run: bool
+    records: Path,
+    gpu: str,
+    control: Control,
+    device: Device | None,
+    missing: str,
+    by: str,
+    *,
+    dry_run: bool,
+    default: bool,
 ) -> Outcome | None:
     """Deal with one record. None: another restorer has done so."""
     try:
         with closing(RecordFile(records, gpu, LOCK_S)) as file:
-            record = file.read(control)
+            try:
+                record = file.read(control)
+            except DamagedRecordError as wrong:
+                if device is None:
+                    raise
+                return _propose_default(
+                    file, gpu, device, str(wrong), by if default and not dry_run else None
+                )
             if record is None or record.settled is not None:
                 return None
             found = spell(control, record.limits.found)
@@ -158,6 +176,29 @@ def _restore_one(
             return Outcome(says, left=False)
     except (DeviceError, RefusedError, StorageError) as wrong:
         return Outcome(str(wrong), left=True)
+
+
+def _propose_default(file: RecordFile, gpu: str, device: Device, wrong: str, by: str | None) -> Outcome:
+    """Name the driver's default limit where nobody knows what was found; set it if ``by`` wants it.
+
+    Raises DeviceError, RefusedError or StorageError.
+    """
+    limit_mw, default_mw = device.read_control("power_limit"), device.describe().default_limit_mw
+    if limit_mw is None or default_mw is None:
+        return Outcome(wrong, left=True)
+    now, wanted = spell("power_limit", limit_mw), spell("power_limit", default_mw)
+    if by is None:
+        says = (
+            f"{gpu}: its restore record is damaged, and so is its copy: what was found is not known."
+            f" {now} is in force. Set the driver's default, {wanted}, with `zeus-stream restore --default`."
+        )
+        return Outcome(says, left=True)
+    device.set_control("power_limit", default_mw)
+    says = f"{gpu}: set to {wanted}, the driver's default: its record is damaged."
+    file.write(
+        Record(gpu=gpu, limits=Limits(default_mw), boot_id=boot_id(), time="", settled=f"{by}: {says}")
+    )
+    return Outcome(says, left=False)
 
 
 def _put_back(device: Device, record: Record) -> str:

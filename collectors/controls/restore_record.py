@@ -3,10 +3,12 @@
 One file a control. ``<records>/<gpu>.json`` is of the power limit, in mW::
 
     {"gpu": "GPU-...", "found_mw": 300000, "confirmed_mw": 250000, "pending_mw": null,
-     "boot_id": "...", "time": "2026-01-02T03:04:05+00:00"}
+     "boot_id": "...", "time": "2026-01-02T03:04:05+00:00", "crc32": 1234567890}
 
 ``<records>/<gpu>.clock.json`` is of the graphics clock and ``<gpu>.memory_clock.json`` of the memory clock,
 with ``_mhz`` for ``_mw`` and 0 for unlocked. A version that does not know one of these files leaves it.
+``crc32`` is of the JSON without it, and each file has a second copy, ``<name>.copy``. The copy that is whole
+is used; a damaged one is set aside as ``<name>.damaged``, and named.
 
 A record exists as long as something of ours may be in force. One that a restorer dealt with stays until the
 next collector has logged it: another key, ``settled``, says how.
@@ -14,13 +16,14 @@ next collector has logged it: another key, ``settled``, says how.
 A process that changes a device holds an exclusive flock on ``<gpu>.lock`` beside them (a record itself is
 replaced at its first write), from before it reads the records until it lets go of the device: so a restorer
 and a new collector take turns, and the later one sees what the earlier has done. ``time`` is for people.
-Unknown keys are ignored.
 """
 
 import fcntl
 import json
+import logging
 import os
 import time
+import zlib
 from errno import EIO
 from pathlib import Path
 
@@ -28,7 +31,7 @@ from msgspec import Struct
 
 from collectors.control import unit, words
 from collectors.controls.lease_messages import Limits
-from zeus_stream.clock import monotonic_ns
+from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.fields import UNLOCKED, Control
 
@@ -44,7 +47,16 @@ ROOM_BYTES = 1 << 20
 """With less room on its disk a record is made again at each change, which fails when there is none."""
 PATIENCE_S = 5.0
 """A restorer that holds the lock is done in less."""
+COPY = ".copy"
+"""Ends the name of a record's second copy."""
+DAMAGED = ".damaged"
+"""Ends the name of a copy that was set aside."""
 _ASK_AGAIN_S = 0.02
+_log = logging.getLogger(__name__)
+
+
+class DamagedRecordError(StorageError):
+    """Neither copy of a record can be believed: what was found is not known."""
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -61,6 +73,11 @@ class Record(Struct, frozen=True, kw_only=True):
 def place(directory: Path, gpu: str, control: Control) -> Path:
     """Return where the record of a control is, or would be."""
     return directory / f"{gpu}{SUFFIXES[control]}"
+
+
+def copies(path: Path) -> tuple[Path, Path]:
+    """Return the files that have a record."""
+    return path, path.with_name(path.name + COPY)
 
 
 class RecordFile:
@@ -101,30 +118,66 @@ class RecordFile:
         return place(self._directory, self._gpu, control)
 
     def read(self, control: Control = "power_limit") -> Record | None:
-        """Return a control's record, if there is one. Raises StorageError when it makes no sense."""
-        path = self.path(control)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        """Return a control's record, if there is one.
+
+        Raises:
+            DamagedRecordError: there is one, and what it says of the power limit cannot be known.
+            StorageError: it cannot be read.
+        """
+        whole: list[Record] = []
+        damaged: list[tuple[Path, Exception]] = []
+        for path in copies(self.path(control)):
+            try:
+                whole.append(_parse(path.read_bytes(), control))
+            except FileNotFoundError:
+                continue
+            except OSError as wrong:
+                raise self._failure(path, "be read", wrong) from wrong
+            except (ValueError, TypeError, KeyError) as wrong:
+                damaged.append((path, wrong))
+        if whole:
+            for path, damage in damaged:
+                self._set_aside(path, damage)
+            return whole[0]
+        if not damaged:
             return None
-        except (OSError, UnicodeDecodeError) as wrong:
-            raise self._failure(path, "be read", wrong) from wrong
+        if control == "power_limit":
+            path, damage = damaged[0]
+            raise DamagedRecordError(
+                f"{path}: could not be understood, and no copy of it: {damage}. What was found is not known,"
+                f" so no limit of {self._gpu} is changed: stop the collector, and run `zeus-stream restore`,"
+                " which proposes the driver's default."
+            )
+        # A clock is always found unlocked.
+        limits = Limits(UNLOCKED, pending=UNLOCKED)
+        return Record(gpu=self._gpu, limits=limits, boot_id=boot_id(), time="", control=control)
+
+    def _set_aside(self, path: Path, wrong: Exception) -> None:
+        """Rename a damaged copy, whose other copy is whole. Raises StorageError."""
+        aside = path.with_name(path.name + DAMAGED)
         try:
-            return _parse(json.loads(text), control)
-        except (ValueError, TypeError, KeyError) as wrong:
-            raise self._failure(path, "be understood", wrong) from wrong
+            path.rename(aside)
+        except OSError as failed:
+            raise self._failure(path, "be set aside", failed) from failed
+        _log.warning(
+            "%s: could not be understood: %s. Its copy is used, and it was renamed to %s.",
+            path,
+            wrong,
+            aside.name,
+        )
 
     def write(self, record: Record) -> None:
         """Replace a control's record; when this returns it outlives a power failure. Raises StorageError."""
         path, content = self.path(record.control), _spelled(record)
-        new = path.with_suffix(".new")
         self._on_disk.pop(record.control, None)
         try:
-            with new.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            new.rename(path)
+            for copy in copies(path):
+                new = copy.with_suffix(".new")
+                with new.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                new.rename(copy)
             self._sync_directory()
         except OSError as wrong:
             raise self._failure(path, "be written", wrong) from wrong
@@ -145,22 +198,15 @@ class RecordFile:
             return
         path = self.path(record.control)
         try:
-            place = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                disk = os.fstatvfs(place)
-                if disk.f_bavail * disk.f_frsize < ROOM_BYTES:
-                    self.write(record)
-                    return
-                if os.pwrite(place, content, 0) < len(content):
-                    raise OSError(EIO, "only a part was written")
-            finally:
-                os.close(place)
+            in_place = all(_overwrite(copy, content) for copy in copies(path))
         except FileNotFoundError:  # somebody removed it
-            self.write(record)
+            in_place = False
         except OSError as wrong:
             raise self._failure(path, "be written", wrong) from wrong
-        else:
+        if in_place:
             self._unforced.add(record.control)
+        else:
+            self.write(record)
 
     @property
     def forced(self) -> bool:
@@ -173,11 +219,12 @@ class RecordFile:
             control = self._unforced.pop()
             path = self.path(control)
             try:
-                place = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
-                    os.fdatasync(place)
-                finally:
-                    os.close(place)
+                for copy in copies(path):
+                    place = os.open(copy, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    try:
+                        os.fdatasync(place)
+                    finally:
+                        os.close(place)
             except OSError as wrong:
                 self._on_disk.pop(control, None)
                 raise self._failure(path, "be written", wrong) from wrong
@@ -188,7 +235,8 @@ class RecordFile:
         self._on_disk.pop(control, None)
         self._unforced.discard(control)
         try:
-            path.unlink(missing_ok=True)
+            for copy in copies(path):
+                copy.unlink(missing_ok=True)
             self._sync_directory()
         except OSError as wrong:
             raise self._failure(path, "be removed", wrong) from wrong
@@ -212,10 +260,24 @@ class RecordFile:
         )
 
 
+def _overwrite(path: Path, content: bytes) -> bool:
+    """Replace what a file begins with. False: its disk has no room. Raises OSError."""
+    place = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        disk = os.fstatvfs(place)
+        if disk.f_bavail * disk.f_frsize < ROOM_BYTES:
+            return False
+        if os.pwrite(place, content, 0) < len(content):
+            raise OSError(EIO, "only a part was written")
+    finally:
+        os.close(place)
+    return True
+
+
 def _spelled(record: Record) -> bytes:
     """Return a record as its file has it: blanks leave room for a later value."""
     suffix = unit(record.control)
-    content = {
+    content: dict[str, object] = {
         "gpu": record.gpu,
         f"found_{suffix}": record.limits.found,
         f"confirmed_{suffix}": record.limits.confirmed,
@@ -225,12 +287,21 @@ def _spelled(record: Record) -> bytes:
     }
     if record.settled is not None:
         content["settled"] = record.settled
+    content["crc32"] = _crc32(content)
     return json.dumps(content).encode().ljust(PLACE_BYTES - 1) + b"\n"
 
 
-def _parse(content: object, control: Control) -> Record:
+def _crc32(content: dict[str, object]) -> int:
+    return zlib.crc32(json.dumps(content).encode())
+
+
+def _parse(text: bytes, control: Control) -> Record:
+    """Raises ValueError, TypeError or KeyError for what is no record, or a damaged one."""
+    content = json.loads(text)
     if not isinstance(content, dict):
         raise TypeError("it is not a JSON object")
+    if content.pop("crc32", None) != _crc32(content):
+        raise ValueError("its checksum is another")
     found, confirmed, pending = (
         content[f"{name}_{unit(control)}"] for name in ("found", "confirmed", "pending")
     )

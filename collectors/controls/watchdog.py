@@ -15,6 +15,7 @@ time: on a host with many busy processes that took seconds, so it has real-time 
 import os
 import signal
 import sys
+from contextlib import suppress
 
 from collectors.real_time import take_real_time_priority
 
@@ -26,7 +27,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     take_real_time_priority()
-    os.write(1, READY)
+    with suppress(BrokenPipeError):  # the collector has died already: there is more to do, not less
+        os.write(1, READY)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
@@ -39,7 +41,7 @@ def _clean(records: str) -> bool:
     """Return True if there is no record, as after a clean stop. Quick: nothing has to be loaded for it."""
     try:
         with os.scandir(records) as found:
-            return not any(entry.name.endswith(".json") for entry in found)
+            return not any(entry.name.endswith((".json", ".json.copy")) for entry in found)
     except OSError:
         return False  # not there, or not to be read: what restores knows which
 

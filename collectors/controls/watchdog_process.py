@@ -19,10 +19,12 @@ READY_S = 10.0
 GONE_S = 2.0
 EVERY_NS = 1_000_000_000
 """At most one guard is started in this time."""
+LOOK_S = 1.0
+"""Between two looks whether the guard was stopped."""
 _log = logging.getLogger(__name__)
 
 
-class Warden:
+class WatchdogProcess:
     """One guard at a time, replaced when it dies. `close` ends it: it restores what is left."""
 
     def __init__(self, device: str, where: Places) -> None:
@@ -63,14 +65,25 @@ class Warden:
         """Replace a guard that has died, and try again when it cannot be replaced."""
         while True:
             if self._guard is not None:
-                await processes.ended(self._guard.pid, None)
-                if self.trouble is None:
-                    self._complain(f"process {self._guard.pid} has died ({self._guard.wait()})")
+                await self._watch(self._guard)
             await self.close()
             await anyio.sleep(max(0, self._started_ns + EVERY_NS - monotonic_ns()) / 1e9)
             await self.start()
             if self.trouble is None:
                 _log.warning("guard: process %s has taken its place.", self.pid)
+
+    async def _watch(self, guard: "subprocess.Popen[bytes]") -> None:
+        """Return when the guard can restore nothing any more: it has died, or somebody has stopped it."""
+        while True:
+            with anyio.move_on_after(LOOK_S):
+                await processes.ended(guard.pid, None)
+                if self.trouble is None:
+                    self._complain(f"process {guard.pid} has died ({guard.wait()})")
+                return
+            if processes.is_stopped(guard.pid):
+                self._complain(f"process {guard.pid} is stopped, and was killed")
+                guard.kill()
+                return
 
     async def close(self) -> None:
         """Let the guard go. It ends at once, unless something is left to restore."""

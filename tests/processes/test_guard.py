@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from collectors.controls.restore_record import RecordFile
-from collectors.controls.watchdog_process import Warden
+from collectors.controls.watchdog_process import WatchdogProcess
 from collectors.log.sqlite import Log
 from collectors.processes import start_ticks
 from tests.gpu.stand_in import StandIn
@@ -263,23 +263,50 @@ def test_a_guard_that_died_is_replaced_by_another_that_restores(host: Host, zeus
         returns(host)
 
 
+def test_a_guard_that_is_stopped_is_replaced_by_another_that_restores(host: Host, zeus_dir: Path) -> None:
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
+        running.hold()
+        first = running.guard
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        until(lambda: running.guard not in (None, first))
+        assert start_ticks(first) is None
+        running.kill()
+        returns(host)
+
+
+def test_a_guard_whose_collector_died_before_it_was_ready_says_nothing(zeus_dir: Path) -> None:
+    command = [sys.executable, "-m", "collectors.controls.watchdog", "simulated:v100x1"]
+    pipe, end = os.pipe()
+    os.close(pipe)
+    guard = subprocess.run(
+        [*command, str(zeus_dir), str(zeus_dir / "restore")],
+        stdin=subprocess.DEVNULL,
+        stdout=end,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(end)
+    assert (guard.returncode, guard.stderr) == (0, b"")
+
+
 @pytest.mark.anyio
 async def test_a_guard_that_dies_long_after_it_was_started_is_replaced_at_once(
     zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("collectors.controls.watchdog_process.EVERY_NS", 0)  # any time is long
-    warden = Warden("simulated:v100x1", places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
-    await warden.start()
-    first = warden.pid
+    watchdog = WatchdogProcess("simulated:v100x1", places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
+    await watchdog.start()
+    first = watchdog.pid
     assert first is not None
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(warden.keep)
+        tasks.start_soon(watchdog.keep)
         os.kill(first, signal.SIGKILL)
         with anyio.fail_after(PATIENCE_S):
-            while warden.pid in (None, first) or warden.trouble:
+            while watchdog.pid in (None, first) or watchdog.trouble:
                 await anyio.sleep(0.005)
         tasks.cancel_scope.cancel()
-    await warden.close()
+    await watchdog.close()
 
 
 def test_while_no_guard_can_be_started_nothing_is_changed(zeus_dir: Path) -> None:
@@ -330,10 +357,10 @@ def careless_child() -> "subprocess.Popen[bytes]":
 
 @pytest.mark.anyio
 async def test_a_child_of_the_collector_does_not_keep_the_guard_waiting(zeus_dir: Path) -> None:
-    warden = Warden("simulated:v100x1", places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
-    await warden.start()
-    guard = warden.pid
-    assert warden.trouble is None
+    watchdog = WatchdogProcess("simulated:v100x1", places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
+    await watchdog.start()
+    guard = watchdog.pid
+    assert watchdog.trouble is None
     assert guard is not None
     child = careless_child()
     try:
@@ -343,7 +370,7 @@ async def test_a_child_of_the_collector_does_not_keep_the_guard_waiting(zeus_dir
         assert files.keys() == {"0", "1", "2"}
         assert files["0"] in files_of(os.getpid()).values()
         assert files["0"] not in files_of(child.pid).values()
-        await warden.close()
+        await watchdog.close()
         assert start_ticks(guard) is None
     finally:
         child.kill()

@@ -221,9 +221,10 @@ def doctor(settings: Settings, *, as_json: bool) -> None:
 
 @click.command(cls=Command, short_help="Restore the power limits that a killed collector left.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be restored.")
+@click.option("--default", is_flag=True, help="Set the driver's default limit where a record is damaged.")
 @click.option("--force", is_flag=True, help="Restore although a process holds the collector's lock.")
 @settings_options("device", "observe")
-def restore(settings: Settings, *, dry_run: bool, force: bool) -> None:
+def restore(settings: Settings, *, dry_run: bool, default: bool, force: bool) -> None:
     """Restore the power limits and clocks that a killed collector left.
 
     With --observe or --dry-run nothing is changed. The exit code is 1 if a limit or a clock of ours is left.
@@ -241,7 +242,7 @@ def restore(settings: Settings, *, dry_run: bool, force: bool) -> None:
         )
     with closing(open_bus(settings.device, where.run)) as bus:
         dry = dry_run or settings.observe
-        outcomes = restore_devices(bus, where.records, by="zeus-stream restore", dry_run=dry)
+        outcomes = restore_devices(bus, where.records, by="zeus-stream restore", dry_run=dry, default=default)
     for outcome in outcomes:
         click.echo(outcome.says)
     if not outcomes:

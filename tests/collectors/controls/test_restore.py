@@ -97,7 +97,8 @@ def test_a_clock_is_unlocked_beside_the_limit_and_a_broken_record_of_one_keeps_n
     left_behind(records, gpus[0])
     left_locked(records, gpus[0])
     left_locked(records, gpus[1])
-    (records / f"{gpus[1].gpu}.json").write_text("{", encoding="ascii")
+    for name in (f"{gpus[1].gpu}.json", f"{gpus[1].gpu}.json.copy"):
+        (records / name).write_text("{", encoding="ascii")
     done = {outcome.says for outcome in outcomes(tmp_path) if not outcome.left}
     unlocked = "restored to an unlocked graphics clock, as it was found."
     assert done == {
@@ -107,6 +108,40 @@ def test_a_clock_is_unlocked_beside_the_limit_and_a_broken_record_of_one_keeps_n
     }
     assert [gpu.locked_mhz("graphics_clock") for gpu in gpus] == [UNLOCKED, UNLOCKED]
     assert [outcome.left for outcome in outcomes(tmp_path)] == [True]
+
+
+def test_a_flipped_bit_in_a_record_does_not_change_what_is_restored(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
+) -> None:
+    left_behind(tmp_path / "restore", gpus[0])
+    path = tmp_path / "restore" / f"{gpus[0].gpu}.json"
+    path.write_text(path.read_text().replace(str(FOUND_MW), str(OURS_MW)))
+    (outcome,) = outcomes(tmp_path)
+    assert (outcome.says, outcome.left) == (f"{gpus[0].gpu}: {RESTORED}", False)
+    assert gpus[0].read_control("power_limit") == FOUND_MW
+
+
+def test_without_a_record_to_believe_the_default_is_proposed_and_set_once_it_is_wanted(
+    tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
+) -> None:
+    left_behind(tmp_path / "restore", gpus[0])
+    for path in (tmp_path / "restore").glob("*.json*"):
+        path.write_text(path.read_text().replace(str(FOUND_MW), str(OURS_MW)))
+    (outcome,) = outcomes(tmp_path)
+    assert outcome.left
+    assert "150 W is in force" in outcome.says
+    assert "default, 250 W" in outcome.says
+    assert "zeus-stream restore --default" in outcome.says
+    assert gpus[0].read_control("power_limit") == OURS_MW
+    bus = SimulatedBus.parse("simulated:v100x2", tmp_path)
+    (outcome,) = restore(bus, tmp_path / "restore", by="a test", default=True)
+    bus.close()
+    assert (outcome.says, outcome.left) == (
+        f"{gpus[0].gpu}: set to 250 W, the driver's default: its record is damaged.",
+        False,
+    )
+    assert gpus[0].read_control("power_limit") == 250_000
+    assert outcomes(tmp_path) == ()
 
 
 def test_a_record_of_an_earlier_boot_changes_nothing(
