@@ -419,6 +419,7 @@ WITH last AS (
 ), stepped AS (
     SELECT run, index AS step,
         CASE WHEN count(power_limit_w) = count(*) THEN max(power_limit_w) END AS highest_limit_w,
+        min(power_limit_w) AS lowest_limit_w,
         CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
     FROM windows WHERE run IN (SELECT run FROM last) AND kind = 'step' AND NOT of_host(gpu) GROUP BY run, index
 ), ran AS (
@@ -431,23 +432,43 @@ WITH last AS (
         AND (clock_mhz IS NOT NULL OR abs(highest_limit_w - decided.power_limit_w) < 0.5
             OR abs(highest_limit_w - default_limit_w) < 0.5)
     GROUP BY ALL
+), chosen_limits AS (
+    SELECT decisions.*, CASE WHEN row_number() OVER (PARTITION BY run ORDER BY number) = 1 THEN 0 ELSE steps END AS first,
+        CASE WHEN clock_mhz IS NULL THEN abs(power_limit_w - default_limit_w) < 0.5
+            ELSE clock_mhz IS NOT DISTINCT FROM default_clock_mhz END AS keeps
+    FROM decisions WHERE run IN (SELECT run FROM last) AND power_limit_w IS NOT NULL
+), gained AS (
+    -- Each stretch of steps against the baseline that its own decision measured; the first also counts for those before.
+    -- What single GPUs below the limit save as well is in no decision: such steps are compared as they are.
+    SELECT stepped.run, sum(CASE WHEN lowest_limit_w < power_limit_w - 0.5 AND clock_mhz IS NULL
+            THEN default_energy_per_step_j - stepped.energy_j
+            WHEN keeps THEN 0
+            ELSE stepped.energy_j * (default_energy_per_step_j / energy_per_step_j - 1) END) AS saved_j
+    FROM stepped ASOF JOIN chosen_limits ON stepped.run = chosen_limits.run AND stepped.step >= chosen_limits.first
+    WHERE applied AND CASE WHEN clock_mhz IS NULL THEN abs(highest_limit_w - power_limit_w) < 0.5
+            ELSE step >= chosen_limits.steps END
+    GROUP BY stepped.run
 )
 SELECT decided.run, (SELECT any_value(job) FROM runs WHERE runs.run = decided.run) AS job, selector,
     default_limit_w, power_limit_w, default_energy_per_step_j, energy_per_step_j,
     saved_percent AS energy_saved_percent,
-    saved_percent - (100 - saved_percent) * energy_within AS energy_saved_low_percent,
-    saved_percent + (100 - saved_percent) * energy_within AS energy_saved_high_percent,
+    coalesce(energy_saved_low_percent, saved_percent - (100 - saved_percent) * energy_within)
+        AS energy_saved_low_percent,
+    coalesce(energy_saved_high_percent, saved_percent + (100 - saved_percent) * energy_within)
+        AS energy_saved_high_percent,
     default_step_s, step_s, added_percent AS time_added_percent,
-    added_percent - (100 + added_percent) * step_within AS time_added_low_percent,
-    added_percent + (100 + added_percent) * step_within AS time_added_high_percent,
+    coalesce(time_added_low_percent, added_percent - (100 + added_percent) * step_within)
+        AS time_added_low_percent,
+    coalesce(time_added_high_percent, added_percent + (100 + added_percent) * step_within)
+        AS time_added_high_percent,
     coalesce(ran.steps, 0) AS steps_at_limit,
-    CASE WHEN ran.steps IS NULL THEN 0 WHEN ran.measured > 0
-        THEN ran.measured * default_energy_per_step_j - ran.energy_j END AS saved_j,
+    CASE WHEN ran.steps IS NULL AND gained.run IS NULL THEN 0 ELSE gained.saved_j END AS saved_j,
     CASE WHEN NOT applied THEN found.energy_j * saved_percent / 100 END AS would_save_j,
     CASE WHEN NOT applied AND trials_run <> decided.run AND found.measured > 0
         THEN 100 * (found.energy_j / found.measured / top_step_j - 1) END AS changed_percent,
     applied, reason, trials_run, default_clock_mhz, clock_mhz
 FROM decided LEFT JOIN ran ON ran.run = decided.run AND ran.at_limit
+    LEFT JOIN gained ON gained.run = decided.run
     LEFT JOIN ran AS found ON found.run = decided.run AND (NOT found.at_limit OR power_limit_w = default_limit_w);
 
 -- Savings as they were when a run ended, with the sessions it had then; NULL: its steps are removed since.

@@ -31,11 +31,13 @@ Arbitrary Multipeak Curve in the Presence of Noise", J. Basic Engineering 86, 19
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.power_limit.curve_fit import belief as beliefs
 from analyzers.power_limit.curve_fit import curves, noise
 from analyzers.power_limit.curve_fit.belief import TOLERATED, Belief, Confidence
 from analyzers.power_limit.curve_fit.host_delays import evenly_delayed
+from analyzers.power_limit.curve_fit.step_costs import StepCosts, step_costs
 from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, counted, settled
 from analyzers.power_limit.selectors import Goal, Trial
 
@@ -76,6 +78,8 @@ class Choose(Struct, frozen=True):
     """How likely the curve is the one remembered; None: none was."""
     sure: bool = True
     """Whether no limit is likely left that is much better; else the budget of steps has ended."""
+    costs: StepCosts | None = None
+    """What steps take there and at other limits. None: nothing is believed of them."""
 
 
 def advise(
@@ -125,7 +129,17 @@ def advise(
     if sure and left > 0 and memory is None and not _is_started(visits):
         return Measure(visits[0].limit_mw)
     if left <= 0 or (sure and belief.checked):
-        return _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
+        chosen = _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
+        costs = step_costs(
+            limits_mw,
+            gpus,
+            visits,
+            chosen.limit_mw,
+            remembered,
+            as_remembered=memory is not None and belief.as_remembered,
+            clocks=clocks,
+        )
+        return replace(chosen, costs=costs)
     if sure and belief.as_remembered and not belief.steps[0]:
         wanted = 0
     else:

@@ -95,6 +95,13 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     limit was measured, or none chosen"""
     excess_p95_percent: float | None = None
     """the same with 95 % confidence at most"""
+    energy_saved_low_percent: float | None = None
+    """95 % interval of what a step saves at the chosen limit against the default, by the belief that chose;
+    NULL: every limit was measured, or it was chosen beside another control"""
+    energy_saved_high_percent: float | None = None
+    time_added_low_percent: float | None = None
+    """95 % interval of the time that it adds"""
+    time_added_high_percent: float | None = None
 
 
 class GpuLimitRow(Struct, frozen=True, kw_only=True):

@@ -123,6 +123,11 @@ class Driven:
         return isinstance(state.phase, Measuring) and chosen is not None and chosen.watch.usual is not None
 
     @property
+    def measured(self) -> tuple[Trial, ...]:
+        """All that was measured in this round, one for each limit."""
+        return self._state.trials
+
+    @property
     def curve_known(self) -> tuple[Trial, ...]:
         """The basis of the last decision."""
         return self.decided[-1][1].trials

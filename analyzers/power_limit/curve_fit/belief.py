@@ -20,6 +20,10 @@ COST = 20.0
 TRUSTED, CHECKED = 0.97, 2
 """Where a remembered curve is this likely, this number of limits is enough. Where its level has changed, one
 more: agreement of one may be chance. The highest is among them, since all is compared with it."""
+OUTSIDE = 0.05
+"""Probability that the truth is outside of an interval."""
+FAR, HALVINGS = 6.0, 30
+"""Standard deviations within which a quantile is looked for, and how often that range is halved."""
 DRAWS = 500
 """Curves drawn to tell the excess."""
 
@@ -101,6 +105,16 @@ class Belief(Struct, frozen=True, kw_only=True):
         """The highest limit measured, at whose time a bound is set."""
         return int(np.flatnonzero(self.steps)[0])
 
+    def difference(self, at: int, against: int) -> tuple[float, float]:
+        """Return the 95 % interval of the logarithm at one limit over that at another."""
+        mean, covariance = self.mean[:, at] - self.mean[:, against], self.covariance
+        variance = covariance[:, at, at] + covariance[:, against, against] - 2 * covariance[:, at, against]
+        deviation = np.sqrt(np.maximum(variance, 1e-14))
+        low, high = (
+            _quantile(share, self.weight, mean, deviation) for share in (OUTSIDE / 2, 1 - OUTSIDE / 2)
+        )
+        return low, high
+
     def best(self, *, measured: bool = False) -> int:
         """Return the best limit measured. With a bound on the time, that may be one not ``measured`` yet."""
         mean = self.middle
@@ -181,6 +195,18 @@ class Belief(Struct, frozen=True, kw_only=True):
 def confidence(excesses: Floats) -> Confidence:
     """Return what draws of the excess of one limit say."""
     return Confidence(float(excesses.mean()), float(np.quantile(excesses, 0.95)))
+
+
+def _quantile(share: float, weight: Floats, mean: Floats, deviation: Floats) -> float:
+    """Return below which value a mixture of normal distributions has some share."""
+    low, high = float((mean - FAR * deviation).min()), float((mean + FAR * deviation).max())
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if 1 - float(weight @ _above(mean - middle, deviation)) < share:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
 
 
 _erf = np.vectorize(erf, otypes=[float])

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from analyzers.fleet.session import Session
 from analyzers.power_limit import profiler, profiles
 from analyzers.power_limit.curve_fit.belief import Confidence
+from analyzers.power_limit.curve_fit.step_costs import StepCosts
 from analyzers.power_limit.profiler import Decide, MeasureTrial
 from analyzers.power_limit.selectors import Trial, cost_mj
 from analyzers.power_limit.trials import Taken, joined, trial_row
@@ -95,13 +96,16 @@ class RunDecisions:
         """Return the rows of a decision, and what it leaves to later runs."""
         assert self._recollection is not None
         number, recollection = decided.round, self._recollection
-        known = state.trials if self._foretold else decided.trials
+        tried = {trial.limit_mw for trial in state.trials}
+        known = [trial for trial in decided.trials if trial.limit_mw in tried or not self._foretold]
         kept = recollection.keep(number, state.trials, known, decided.limit_mw)
         reason = decided.reason + ("" if plan.goal is None else recollection.from_whom(number))
         source = recollection.source(max(trial.limit_mw for trial in known), number)
         decision = self._decision(
             plan, at, number, known, decided.limit_mw, reason, decided.confidence, applied=True, source=source
         )
+        if decided.costs is not None and self._default is None:
+            decision = _with_intervals(decision, decided.costs)
         if (before := self._default) is not None:
             decision = replace(
                 decision,
@@ -187,3 +191,14 @@ class RunDecisions:
             excess_percent=100 * confidence.expected if confidence else None,
             excess_p95_percent=100 * confidence.p95 if confidence else None,
         )
+
+
+def _with_intervals(decision: DecisionRow, costs: StepCosts) -> DecisionRow:
+    """Return the row of a decision with the intervals of what it says is saved and added."""
+    return replace(
+        decision,
+        energy_saved_low_percent=-100 * costs.energy.high,
+        energy_saved_high_percent=-100 * costs.energy.low,
+        time_added_low_percent=100 * costs.time.low,
+        time_added_high_percent=100 * costs.time.high,
+    )

@@ -76,7 +76,7 @@ def follow_search(state: State, plan: Plan, now_mw: int | None = None) -> Answer
             return state, ()
         case Measure(limit_mw):
             return apply_limit(state, limit_mw)
-        case Choose(limit_mw, confidence, remembered, sure):
+        case Choose(limit_mw, confidence, remembered, sure, costs):
             seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
             levels = "clocks" if clocks else "limits"
             reason = f"{plan.selector.text} of {len(limits_mw)} {levels}, {seen} of them measured"
@@ -89,7 +89,7 @@ def follow_search(state: State, plan: Plan, now_mw: int | None = None) -> Answer
                     f"; not sure yet: it may cost {100 * confidence.p95:.1f} % more than the best;"
                     " the search goes on in the background"
                 )
-            chosen = Chosen(limit_mw=limit_mw, as_remembered=as_remembered, unsure=unsure)
+            chosen = Chosen(limit_mw=limit_mw, as_remembered=as_remembered, unsure=unsure, costs=costs)
             return _choose(state, chosen, reason, plan, confidence)
 
 
@@ -107,7 +107,7 @@ def _choose(
     chosen = replace(chosen, watch=watch, cap=state.cap)
     reason += (f"; {state.why}" if state.why else "") + _by(state)
     state = replace(state, chosen=chosen, began=state.steps, profiled=state.profiled + took, kept=None)
-    decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, confidence)
+    decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, confidence, chosen.costs)
     state, then = apply_limit(state, chosen.limit_mw)
     return state, (decided, *then)
 

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from analyzers.fleet.session import Span
 from analyzers.power_limit.curve_fit.belief import Confidence
+from analyzers.power_limit.curve_fit.step_costs import StepCosts
 from analyzers.power_limit.search import RISK
 from analyzers.power_limit.selectors import Goal, Selector, Trial
 from zeus_stream.protocol.notes import Cause
@@ -191,6 +192,8 @@ class Decide(Struct, frozen=True):
     reason: str
     confidence: Confidence | None = None
     """Of an adaptive search."""
+    costs: StepCosts | None = None
+    """What its belief says of steps at these limits."""
 
 
 class Observe(Struct, frozen=True):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from analyzers.fleet.session import Span
 from analyzers.power_limit import drift
+from analyzers.power_limit.curve_fit.step_costs import StepCosts
 from analyzers.power_limit.curve_fit.visits import Visit, by_limit
 from analyzers.power_limit.profiler.profiler_messages import (
     Capped,
@@ -78,6 +79,8 @@ class Chosen(Struct, frozen=True, kw_only=True):
     """Single GPUs are below it."""
     cap: Capped = Capped(None)
     """What a power budget allowed when it was chosen."""
+    costs: StepCosts | None = None
+    """What the belief that chose it says of steps; None: every limit was measured."""
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -146,20 +149,21 @@ def limits_to_visit(plan: Plan) -> tuple[int, ...]:
 
 
 def curve(state: State, plan: Plan) -> tuple[Trial, ...]:
-    """Return what is known of the run's curve, one trial for each limit: what this round measured and, unless
-    it chose against it, what was remembered, at the level that the workload has now.
+    """Return what is known of the run's curve, one trial for each limit.
 
-    Where both know a limit, they are added up once the round has chosen as remembered. Until then what was
-    measured counts there.
+    Once an adaptive search has chosen, that is what its belief says. Before, it is what this round measured,
+    and what was remembered at the level that the workload has now.
     """
     trials, chosen = state.trials, state.chosen
+    if chosen is not None:
+        return trials if chosen.costs is None else chosen.costs.trials
     whole = [trial for trial in trials if min(trial.energy_mj, trial.duration_ns) > 0]
     both = [(known, trial) for known in state.memory for trial in whole if known.limit_mw == trial.limit_mw]
-    if (chosen is not None and not chosen.as_remembered) or (trials and not both):
+    if trials and not both:
         return trials
     energy = exp(fmean([log(trial.step_mj / known.step_mj) for known, trial in both] or [0.0]))
     time = exp(fmean([log(trial.step_ns / known.step_ns) for known, trial in both] or [0.0]))
-    measured = {trial.limit_mw for _, trial in both if chosen is None}
+    measured = {trial.limit_mw for _, trial in both}
     highest_mw = max(plan.limits_mw, default=0)
     now = [
         replace(

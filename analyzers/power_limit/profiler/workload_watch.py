@@ -35,7 +35,8 @@ def watch_workload(state: State, chosen: Chosen, plan: Plan) -> Answer:
         until = "ever" if least is None else f"until step {least}"
         reason = f"kept for now; {why}, but profiling_share allows no other search {until}"
         state = replace(state, chosen=replace(chosen, waits=True))
-        return state, (Decide(chosen.limit_mw, state.round, curve(state, plan), reason),)
+        decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, costs=chosen.costs)
+        return state, (decided,)
     renewed = replace(_next_round(state, plan), why=why)
     match state.phase:
         case Measuring(limit_mw) if plan.goal is not None and state.step is not None and not chosen.shifted:

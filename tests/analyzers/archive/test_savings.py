@@ -192,6 +192,30 @@ def test_steps_with_a_gpu_below_the_limit_of_its_job_are_at_the_limit(savings: S
     assert row["saved_j"] == pytest.approx(18 * 100 - 8 * 80 - 10 * 70)
 
 
+def test_each_stretch_of_steps_is_compared_with_the_baseline_of_its_own_decision(savings: Savings) -> None:
+    """A workload that becomes three times as dear: the later baseline says nothing of the steps before."""
+    rows = profiled("run", [(300.0, [100.0] * 8, [0.5] * 8), (200.0, [80.0] * 8, [0.5] * 8)])
+    first = next(row for row in rows if isinstance(row, DecisionRow))
+    rows += [step("run", index, 80.0, 0.5, 200.0) for index in range(16, 36)]
+    rows += [step("run", index, 270.0, 0.5, 200.0) for index in range(36, 46)]
+    rows.append(
+        replace(
+            first,
+            number=2,
+            round=2,
+            steps=36,
+            energy_per_step_j=270.0,
+            default_energy_per_step_j=300.0,
+            energy_saved_low_percent=9.0,
+            energy_saved_high_percent=11.0,
+        )
+    )
+    (row,) = savings(rows)
+    assert row["saved_j"] == pytest.approx(28 * 20 + 10 * 30)
+    # the interval is that of the decision
+    assert (row["energy_saved_low_percent"], row["energy_saved_high_percent"]) == (9.0, 11.0)
+
+
 def test_where_nothing_is_known_nothing_is_said(savings: Savings) -> None:
     nothing = replace(DECISION, power_limit_w=None, energy_per_step_j=None, step_s=None, applied=False)
     (row,) = savings([RUN, replace(nothing, default_energy_per_step_j=None, default_step_s=None)])

@@ -663,8 +663,10 @@ def test_what_is_known_is_as_measured_and_elsewhere_as_remembered_at_the_level_o
 def test_what_was_remembered_wrongly_is_not_known_any_more() -> None:
     bench = Bench(remembered(250_000))
     bench.steps(400)
-    assert curve(bench.state, bench.plan) == bench.state.trials
-    assert len(bench.state.trials) < len(ADAPTIVE.limits_mw)
+    known = {trial.limit_mw: trial.step_mj for trial in curve(bench.state, bench.plan)}
+    assert known == pytest.approx({mw: bench.step_mj(mw) for mw in known}, rel=0.01)
+    assert set(known) == {trial.limit_mw for trial in bench.state.trials}
+    assert len(known) < len(ADAPTIVE.limits_mw)
 
 
 def test_a_run_that_may_have_no_limit_knows_nothing_of_any() -> None:

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analyzers.power_limit.curve_fit.belief import TOLERATED, Confidence
+from analyzers.power_limit.curve_fit.step_costs import ShareInterval
 from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, by_limit, series, settled
 from analyzers.power_limit.profiler import limits_mw
-from analyzers.power_limit.search import Choose, Measure, advise, most_blocks
+from analyzers.power_limit.search import Measure, advise, most_blocks
 from analyzers.power_limit.selectors import Trial
 from tests.analyzers.power_limit.known_curve import CURVES, GOALS, STEPS, KnownCurve, S, goal, published
 
@@ -353,5 +354,8 @@ def test_what_was_measured_at_limits_that_cannot_be_had_any_longer_is_left_out(
 
 def test_a_single_limit_is_measured_and_chosen() -> None:
     curve = KnownCurve((200_000,), lambda _: 0.25, lambda _: 150.0)
-    assert curve.searched(goal("energy")) == Choose(200_000, Confidence(0.0, 0.0))
+    chosen = curve.searched(goal("energy"))
+    assert (chosen.limit_mw, chosen.confidence, chosen.sure) == (200_000, Confidence(0.0, 0.0), True)
+    assert chosen.costs is not None
+    assert chosen.costs.energy == chosen.costs.time == ShareInterval(0.0, 0.0, 0.0)
     assert [len(visit.blocks) for visit in curve.visits] == [BLOCKS]

@@ -1,0 +1,77 @@
+"""What is stated of a choice, against curves that are known."""
+
+from collections.abc import Callable
+from math import pi, sin
+
+import pytest
+
+from analyzers.power_limit.curve_fit.step_costs import ShareInterval
+from analyzers.power_limit.search import Choose
+from analyzers.power_limit.selectors import Trial
+from tests.analyzers.power_limit.known_curve import KnownCurve, goal, published
+
+
+def truth(curve: KnownCurve, chosen: Choose) -> tuple[float, float]:
+    """Return how much more energy and time a step truly takes at the chosen limit, as shares."""
+    assert chosen.costs is not None
+    at, top = chosen.limit_mw, max(trial.limit_mw for trial in chosen.costs.trials)
+    time = curve.seconds(at) / curve.seconds(top)
+    return time * curve.watts(at) / curve.watts(top) - 1, time - 1
+
+
+def holds(interval: ShareInterval, value: float) -> bool:
+    return interval.low - 1e-6 <= value <= interval.high + 1e-6
+
+
+def rare_long_steps(step: int) -> float:
+    return 5.0 if step % 47 == 46 else 1.0
+
+
+STARTS: dict[str, Callable[[int], float]] = {
+    "a slow start": lambda step: 1.8 if step < 30 else 1.0,
+    "rare long steps": rare_long_steps,
+    "a swing": lambda step: 1 + 0.1 * sin(2 * pi * step / 30),
+}
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_what_is_stated_leaves_out_what_the_search_leaves_out(kind: str) -> None:
+    off = []
+    for number in range(8):
+        curve = published(number, noise=0.01, seed=number, swing=STARTS[kind])
+        chosen = curve.searched(goal("energy"))
+        assert chosen.costs is not None
+        energy, time = truth(curve, chosen)
+        off += [abs(chosen.costs.energy.middle - energy), abs(chosen.costs.time.middle - time)]
+    assert max(off) < 0.02
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("noise", [0.01, 0.04])
+def test_the_intervals_hold_in_95_percent(noise: float) -> None:
+    held = []
+    for seed in range(60):
+        curve = published(seed, noise=noise, seed=seed, count=11)
+        chosen = curve.searched(goal(("energy", "cost:0.5")[seed % 2]))
+        assert chosen.costs is not None
+        for interval, true in zip(
+            (chosen.costs.energy, chosen.costs.time), truth(curve, chosen), strict=True
+        ):
+            held.append(holds(interval, true))
+    assert sum(held) / len(held) >= 0.93
+
+
+def test_what_is_remembered_is_stated_at_the_level_of_now() -> None:
+    first = published(3, noise=0.01)
+    known = first.searched(goal("energy")).costs
+    assert known is not None
+    dearer = [
+        Trial(each.limit_mw, round(1.2 * each.energy_mj), round(1.2 * each.duration_ns), each.steps)
+        for each in known.trials
+    ]
+    again = published(3, noise=0.01, seed=1)
+    costs = again.searched(goal("energy"), dearer).costs
+    assert costs is not None
+    assert {trial.limit_mw for trial in costs.trials} == {trial.limit_mw for trial in known.trials}
+    for trial in costs.trials:
+        assert trial.step_ns == pytest.approx(again.seconds(trial.limit_mw) * 1e9, rel=0.02)
