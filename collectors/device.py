@@ -43,6 +43,8 @@ class Description(Struct, frozen=True, kw_only=True):
     """UUIDs (``MIG-...``) of its MIG instances."""
     scope: Literal["gpu", "module"] = "gpu"
     """What its figures are of; a module's include the CPU beside the GPU."""
+    unanswered: tuple[str, ...] = ()
+    """What the driver did not answer when it was described, a sentence each."""
 
     def clocks_mhz(self, control: Control) -> tuple[int, ...]:
         """Return the values at which a clock can be locked, MHz, descending; none for a power limit."""

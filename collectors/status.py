@@ -23,6 +23,7 @@ def device_rows(guard: Guard) -> list[Row]:
         (section, "refreshes every", period),
         (section, "reads", f"{watch.reads}, {watch.retries} failed and tried again"),
     ]
+    rows += [(section, "does not answer", sentence) for sentence in guard.description.unanswered]
     if "power_limit" not in guard.controls:
         rows.append((section, "power limit", "cannot be set"))
     for control, guarding in guard.controls.items():

@@ -39,6 +39,7 @@ from collectors.sampling.sampled_device import NEVER_NS, SampledDevice
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
+    PermissionMissingError,
     RefusedError,
     RetryError,
     StorageError,
@@ -52,6 +53,8 @@ _BUSY_NS = 1_000_000
 """From when it could not be read, since an instruction is carried out, to the next try; doubled up to
 _BUSY_MOST_NS."""
 _BUSY_MOST_NS = 50_000_000
+OPENS = 3
+"""A device that does not say its limit so often is measured without one."""
 _log = logging.getLogger(__name__)
 
 
@@ -74,6 +77,8 @@ class Watch:
         self._gate = threading.Lock()
         """Held by the thread that uses the device."""
         self._busy_ns = _BUSY_NS
+        self._opens = 0
+        """Times that it was tried to be opened, in a row."""
         self._place = place
         self._mail = mail
         self._poller = poller
@@ -185,12 +190,14 @@ class Watch:
         """Find out what the device is, and have it read; return when to try again, None: it is there."""
         try:
             description = self._device.describe()
-            requested_mw = self._requested_mw()
+            self._opens += 1
+            requested_mw = self._requested_mw(description.gpu)
         except RetryError as wrong:
             return self._try_again(wrong)
         except DeviceError as wrong:
             self.trouble = str(wrong)
             return monotonic_ns() + schedule.RETURN_NS
+        self._opens = 0
         now_ns = monotonic_ns()
         controls = tuple(self._find_controls(description, requested_mw))
         self.gpu, self._description, self.trouble = description.gpu, description, None
@@ -203,16 +210,20 @@ class Watch:
     def _find_controls(self, description: Description, requested_mw: int | None) -> Iterator[FoundControl]:
         for control in CONTROLS:
             if control == "power_limit":
-                if requested_mw is not None and description.has(control):
+                if requested_mw is not None and (
+                    description.has(control) or self._recorded(description.gpu, control)
+                ):
                     left, trouble = self._read_record(description.gpu, control)
                     yield FoundControl(control, requested_mw, left, trouble)
-            elif description.has(control) or any(
-                path.exists() for path in copies(place(self._records, description.gpu, control))
-            ):
+            elif description.has(control) or self._recorded(description.gpu, control):
                 left, trouble = self._read_record(description.gpu, control)
                 locked = left is not None and left.boot_id == self._boot_id
                 requested = left.limits.last if left is not None and locked else UNLOCKED
                 yield FoundControl(control, requested, left, trouble)
+
+    def _recorded(self, gpu: str, control: Control) -> bool:
+        """Return True if a dead collector left a record of a control."""
+        return any(path.exists() for path in copies(place(self._records, gpu, control)))
 
     def _read_record(self, gpu: str, control: Control) -> tuple[Record | None, str | None]:
         try:
@@ -222,10 +233,18 @@ class Watch:
         except StorageError as wrong:
             return None, str(wrong)
 
-    def _requested_mw(self) -> int | None:
+    def _requested_mw(self, gpu: str) -> int | None:
+        """Return the limit that is requested; None: the device has none, or does not say.
+
+        Raises RetryError, and goes on raising it if a limit of ours may be in force.
+        """
         try:
             return self._device.read_control("power_limit")
-        except UnsupportedError:
+        except (UnsupportedError, PermissionMissingError):
+            return None
+        except RetryError:
+            if self._opens < OPENS or self._recorded(gpu, "power_limit"):
+                raise
             return None
 
     def poll(self) -> int | None:

@@ -4,6 +4,9 @@ A quantity is read by its field, all fields of a device in one driver call; a fi
 does not have falls back, once, to the older call that says the same, and then to "the device does
 not say". What NVML answers becomes one of four errors by one table (`nvml_calls.ANSWERS`).
 
+Every quantity stands on its own: one that fails PATIENT times in a row is named once in the log and
+left out, and asked for again at every `_SELDOM_AGAIN`-th sample. The others go on.
+
 A GPU that is lost ends alone: its other calls raise LostError without asking the driver, until
 `NvmlDevice.describe` or `NvmlBus.discover` finds it again. Finding it means starting NVML again,
 which makes every handle stale. So a driver call is made inside its device's `gate`, and the bus
@@ -20,13 +23,11 @@ from typing import Any
 import pynvml
 
 from collectors.control import spell_change
-from collectors.device import Description, Sample, check_clock, check_limit, watts
+from collectors.device import Description, Sample, check_clock, check_limit
 from collectors.devices.nvml_calls import (
-    AGAIN,
     LOCKS,
     QUANTITIES,
     UNKNOWN_ARCHITECTURE,
-    answer_to,
     device_error,
 )
 from collectors.processes import sees_all_processes
@@ -41,11 +42,17 @@ from zeus_stream.protocol.fields import UNLOCKED, Control
 
 _log = logging.getLogger(__name__)
 
+UNNAMED = "NVIDIA GPU"
+"""Stands for a name that the driver does not say."""
 _SELDOM = 30
 """Clock, temperature and utilization cost a driver call each: asked at every thirtieth sample, which is about
 once a second where a counter is refreshed every 100 ms."""
 
 
+PATIENT = 3
+"""Failures in a row from which on a quantity is left out; until then the sample is tried again."""
+_SELDOM_AGAIN = 600
+"""Samples from one try to the next of what did not answer: about a minute at 100 ms."""
 _ENERGY, _POWER, _LIMIT, _REQUESTED = range(len(QUANTITIES))
 
 _FIELD_VALUE = struct.Struct("=24xIIQ")
@@ -75,6 +82,10 @@ class NvmlDevice:
         self._highest_mw: int | None = None
         self._lockable_mhz: dict[Control, tuple[int, ...]] = {"graphics_clock": (), "memory_clock": ()}
         self._seldom: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._failures: dict[str, int] = {}
+        """In a row, of what is asked."""
+        self._silent: dict[str, str] = {}
+        """What does not answer, and why."""
         self._start_over()
 
     def found(self, handle: Any, index: int) -> None:
@@ -90,21 +101,22 @@ class NvmlDevice:
         if self.lost:
             self._find()
         self._start_over()
-        limits = self._optional("name its limits", pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
+        limits = self._tolerant("name its limits", pynvml.nvmlDeviceGetPowerManagementLimitConstraints)
         lowest_mw, self._highest_mw = limits or (None, None)
-        modes = self._optional("say whether MIG is on", pynvml.nvmlDeviceGetMigMode)
+        modes = self._tolerant("say whether MIG is on", pynvml.nvmlDeviceGetMigMode)
         mig = modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
         counts_energy = self._choose_scope()
         self._find_clocks()
         return Description(
             gpu=self.gpu,
             index=self._index,
-            name=self._ask("name itself", pynvml.nvmlDeviceGetName),
-            driver=self._ask("name its driver", lambda _: pynvml.nvmlSystemGetDriverVersion()),
+            name=self._tolerant("name itself", pynvml.nvmlDeviceGetName) or UNNAMED,
+            driver=self._tolerant("name its driver", lambda _: pynvml.nvmlSystemGetDriverVersion())
+            or "unknown",
             counts_energy=counts_energy,
             min_limit_mw=lowest_mw,
             max_limit_mw=self._highest_mw,
-            default_limit_mw=self._optional(
+            default_limit_mw=self._tolerant(
                 "name its default power limit", pynvml.nvmlDeviceGetPowerManagementDefaultLimit
             ),
             graphics_clocks_mhz=self._lockable_mhz["graphics_clock"],
@@ -112,17 +124,24 @@ class NvmlDevice:
             mig=mig,
             tenants=self._tenants() if mig else (),
             scope="module" if self._module else "gpu",
+            unanswered=tuple(self._silent.values()),
         )
 
     def sample(self) -> Sample:
         """Read counter, power and limits; clock, temperature and utilization at every thirtieth sample.
 
-        Raises RetryError for a passing failure, and for a power outside 0 < P <= 1.5 x the highest limit.
+        A power above 1.5 x the highest limit cannot be, and is left out. Raises RetryError for a failure
+        that may pass.
         """
+        if self._silent and self._samples % _SELDOM_AGAIN == _SELDOM_AGAIN - 1:
+            self._ask_again_by_fields()
         figures = self._figures()
         power_mw = figures[_POWER]
         if power_mw is not None and not self._plausible(power_mw):
-            raise RetryError(f"{self.gpu}: could not read its power: {watts(power_mw)} cannot be. {AGAIN}")
+            power_mw = None
+            self._name(
+                "read its power", f"{self.gpu}: could not read its power: more than 1.5 x its highest limit."
+            )
         if self._samples % _SELDOM == 0:
             self._seldom = self._read_seldom()
         self._samples += 1
@@ -185,9 +204,12 @@ class NvmlDevice:
     def _start_over(self) -> None:
         """Forget what the device could not do: all quantities are read by field again."""
         self._module = False
+        self._ask_again_by_fields()
+        self._samples = 0
+
+    def _ask_again_by_fields(self) -> None:
         self._read_by_fields(tuple(range(len(QUANTITIES))))
         self._by_call: tuple[int, ...] = ()
-        self._samples = 0
 
     def _read_by_fields(self, quantities: tuple[int, ...]) -> None:
         self._by_field = quantities
@@ -221,7 +243,7 @@ class NvmlDevice:
         if self._by_field:
             self._fill_by_field(figures)
         for quantity in self._by_call:
-            figures[quantity] = self._optional(
+            figures[quantity] = self._tolerant(
                 f"read its {QUANTITIES[quantity].name}", QUANTITIES[quantity].call
             )
         if None in figures:
@@ -242,10 +264,14 @@ class NvmlDevice:
                     # The driver writes a 32-bit member of the union and may leave the rest as it was.
                     short = kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
                     figures[quantity] = value & 0xFFFFFFFF if short else value
-                elif answer_to(code)[0] is UnsupportedError:
-                    missing.append(quantity)
+                    if self._failures:
+                        self._answered(f"read its {QUANTITIES[quantity].name}")
                 else:
-                    raise self._failure(f"read its {QUANTITIES[quantity].name}", pynvml.NVMLError(code))
+                    what = f"read its {QUANTITIES[quantity].name}"
+                    failure = self._failure(what, pynvml.NVMLError(code))
+                    if isinstance(failure, LostError) or self._may_pass(what, failure):
+                        raise failure
+                    missing.append(quantity)
         if missing:
             self._by_call += tuple(missing)
             self._read_by_fields(tuple(quantity for quantity in self._by_field if quantity not in missing))
@@ -276,25 +302,61 @@ class NvmlDevice:
 
     def _plausible(self, power_mw: int) -> bool:
         bounded = self._highest_mw is not None and not self._module  # the limits are those of the GPU
-        return power_mw > 0 and (not bounded or 2 * power_mw <= 3 * (self._highest_mw or 0))
+        return not bounded or 2 * power_mw <= 3 * (self._highest_mw or 0)
 
     def _find_clocks(self) -> None:
         """Find out the memory clocks, and the graphics clocks at the highest of them, descending.
 
         A driver names the memory clocks of every GPU, but locks them only from Ampere on.
         """
-        what = "name its clocks"
-        memory_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedMemoryClocks)
+        memory_mhz = self._tolerant("name its memory clocks", pynvml.nvmlDeviceGetSupportedMemoryClocks)
         graphics_mhz = None
         if memory_mhz:
-            graphics_mhz = self._optional(what, pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz))
-        architecture = self._optional("name its architecture", pynvml.nvmlDeviceGetArchitecture)
+            graphics_mhz = self._tolerant(
+                "name its graphics clocks", pynvml.nvmlDeviceGetSupportedGraphicsClocks, max(memory_mhz)
+            )
+        architecture = self._tolerant("name its architecture", pynvml.nvmlDeviceGetArchitecture)
         if architecture is None or not pynvml.NVML_DEVICE_ARCH_AMPERE <= architecture < UNKNOWN_ARCHITECTURE:
             memory_mhz = None
         self._lockable_mhz = {
             "graphics_clock": tuple(sorted(graphics_mhz or (), reverse=True)),
             "memory_clock": tuple(sorted(memory_mhz or (), reverse=True)),
         }
+
+    def _tolerant(self, what: str, call: Callable[..., Any], *arguments: int) -> Any:
+        """Return what `_ask` returns, or None where it does not answer.
+
+        Raises LostError, and RetryError for a failure that may pass.
+        """
+        try:
+            answer = self._ask(what, call, *arguments)
+        except LostError:
+            raise
+        except UnsupportedError:
+            return None
+        except DeviceError as failure:
+            if self._may_pass(what, failure):
+                raise
+            self._name(what, str(failure))
+            return None
+        self._answered(what)
+        return answer
+
+    def _may_pass(self, what: str, failure: DeviceError) -> bool:
+        """Count a failure; return whether it is worth the sample to ask again at once."""
+        self._failures[what] = min(self._failures.get(what, 0) + 1, PATIENT)
+        return isinstance(failure, RetryError) and self._failures[what] < PATIENT
+
+    def _name(self, what: str, sentence: str) -> None:
+        """Log once that something does not answer."""
+        if what not in self._silent:
+            self._silent[what] = sentence
+            _log.warning("%s It is left out, and asked for again seldom.", sentence)
+
+    def _answered(self, what: str) -> None:
+        self._failures.pop(what, None)
+        if self._silent.pop(what, None) is not None:
+            _log.warning("%s: could %s again.", self.gpu, what)
 
     def _optional(
         self,

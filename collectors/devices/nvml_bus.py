@@ -2,24 +2,31 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pynvml
 
 from collectors.devices.nvml import NvmlDevice
 from collectors.devices.nvml_calls import ask_driver
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError, LostError, RetryError
 
+AGAIN_NS, AGAIN_MOST_NS = 3_000_000_000, 300_000_000_000
+"""Between two starts of NVML for a GPU that stays lost: this, twice that, ... up to the second."""
 _log = logging.getLogger(__name__)
 
 
 class NvmlBus:
     """The driver's GPUs. Safe to use from many threads; NVML is started and stopped here alone."""
 
-    def __init__(self, patience_s: float = 2.0) -> None:
+    def __init__(self, patience_s: float = 2.0, now: Callable[[], int] = monotonic_ns) -> None:
         """Make a bus that waits `patience_s` for a driver call under way before it gives up a restart."""
         self._patience_s = patience_s
+        self._now = now
+        self._again_ns = 0
+        """Not before this is NVML started again for a GPU that was lost, while others work."""
+        self._wait_ns = 0
         self._lock = threading.Lock()
         self._started = False
         self._devices: dict[str, NvmlDevice] = {}
@@ -28,19 +35,34 @@ class NvmlBus:
     def discover(self) -> tuple[NvmlDevice, ...]:
         """Return every GPU there is now, in PCI order: the same object as before for the same UUID.
 
-        Starts NVML, and starts it again if a GPU was lost or could not be opened. A GPU that cannot
-        be opened is left out, with a warning in the log; if none can be, its error is raised. Raises
-        LostError while there is no driver, and RetryError while a driver call does not end.
+        Starts NVML, and starts it again if a GPU was lost or could not be opened: at once, and then ever
+        more seldom, up to AGAIN_MOST_NS, as long as other GPUs work and would have to wait for it. A GPU
+        that cannot be opened is left out, with a warning in the log; if none can be, its error is raised.
+        Raises LostError while there is no driver, and RetryError while a driver call does not end.
         """
-        with self._lock, self._all_gates():
-            if self._unopened or any(device.lost for device in self._devices.values()):
-                self._stop()
-            try:
-                self._start()
-                return self._enumerate()
-            except LostError:
-                self._stop()
-                raise
+        with self._lock:
+            working = tuple(device for device in self._devices.values() if not device.lost)
+            if self._missing() and working and self._now() < self._again_ns:
+                return working
+            with self._all_gates():
+                if self._missing():
+                    self._stop()
+                try:
+                    self._start()
+                    found = self._enumerate()
+                except LostError:
+                    self._stop()
+                    raise
+            if self._missing():
+                self._wait_ns = min(max(2 * self._wait_ns, AGAIN_NS), AGAIN_MOST_NS)
+                self._again_ns = self._now() + self._wait_ns
+            else:
+                self._wait_ns = self._again_ns = 0
+            return found
+
+    def _missing(self) -> bool:
+        """Return True if a GPU was lost or could not be opened."""
+        return bool(self._unopened) or any(device.lost for device in self._devices.values())
 
     def close(self) -> None:
         """Let go of the driver; every device is lost. Idempotent."""

@@ -1,18 +1,24 @@
 """Check everything that zeus-stream needs on this machine, and name the cure of each fault.
 
-Nothing is changed, and a device is asked only what every user may ask.
+Nothing is changed. Whether a limit can be set, the driver is asked by setting the one in force again, under a
+restore record, while no collector runs.
 """
 
 import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from collectors.device import Bus, Description, Device
+from collectors.controls.lease_messages import Limits, SetFailed
+from collectors.controls.restore_record import Record, RecordFile
+from collectors.controls.value_changes import change
+from collectors.device import Bus, Description, Device, Sample
 from collectors.devices.rapl import POWERCAP, RaplBus
+from zeus_stream.clock import boot_id
 from zeus_stream.errors import DeviceError, LostError, StorageError, ZeusStreamError
 from zeus_stream.paths import Places, endpoint, holder
 from zeus_stream.protocol.fields import of_host
@@ -39,9 +45,8 @@ def examine(
         *_directories(settings, where),
         *_sockets(where),
         *_other_hosts(settings, where),
-        *_devices(settings, open_bus),
+        *_devices(settings, where, open_bus),
         *_cpus(settings, powercap),
-        _permission(settings),
         *_processes(where),
         _archive(settings, where),
     ]
@@ -129,21 +134,25 @@ def _other_hosts(settings: Settings, where: Places) -> Iterator[Check]:
         yield _wrong(what, error)
 
 
-def _devices(settings: Settings, open_bus: Callable[[], Bus]) -> Iterator[Check]:
+def _devices(settings: Settings, where: Places, open_bus: Callable[[], Bus]) -> Iterator[Check]:
+    devices: tuple[Device, ...] = ()
     try:
         bus = open_bus()
     except ZeusStreamError as wrong:
         yield _wrong("devices", wrong)
+        yield _permission(settings, where, devices)
         return
     try:
         devices = bus.discover()
     except ZeusStreamError as wrong:
         yield _wrong("driver", wrong, NO_GPU)
+        yield _permission(settings, where, devices)
     else:
         if not devices:
             yield Check("fails", "devices", f"There is no device under {settings.device}.", NO_GPU)
         for device in devices:
             yield _device(device)
+        yield _permission(settings, where, devices)
     finally:
         bus.close()
 
@@ -151,11 +160,18 @@ def _devices(settings: Settings, open_bus: Callable[[], Bus]) -> Iterator[Check]
 def _device(device: Device) -> Check:
     try:
         description = device.describe()
-        requested_mw = device.sample().requested_mw
+        sample = device.sample()
     except DeviceError as wrong:
         return _wrong("device", wrong)
     what = description.name if of_host(description.gpu) else f"GPU {description.index}"
-    says = f"{_portrait(description)}; limit requested {_watts(requested_mw)}. {description.gpu}"
+    says = (
+        f"{_portrait(description, sample)}; limit requested {_watts(sample.requested_mw)}. {description.gpu}"
+    )
+    if sample.energy_mj is None and sample.power_mw is None:
+        return Check("fails", what, f"{says}: nothing can be measured.", "Look into the driver's log.")
+    if description.unanswered:
+        cure = "It is measured without. Look into the driver's log, or update the driver."
+        return Check("warns", what, f"{says}: {' '.join(description.unanswered)}", cure)
     if description.mig:
         cure = "Energy is that of the whole GPU: measure while one tenant runs, or turn MIG off."
         names = ", ".join(description.tenants) or "none"
@@ -183,8 +199,12 @@ def _cpus(settings: Settings, powercap: Path) -> Iterator[Check]:
         yield Check("warns", what, f"{says}.", cure)
 
 
-def _portrait(found: Description) -> str:
-    source = "energy counter" if found.counts_energy else "power readings only"
+def _portrait(found: Description, sample: Sample) -> str:
+    source = "neither energy counter nor power readings"
+    if found.counts_energy and sample.energy_mj is not None:
+        source = "energy counter"
+    elif sample.power_mw is not None:
+        source = "power readings only"
     limits = (
         "no power limit to set"
         if found.min_limit_mw is None
@@ -198,17 +218,54 @@ def _watts(milliwatts: int | None) -> str:
     return "unknown" if milliwatts is None else f"{milliwatts / 1000:g} W"
 
 
-def _permission(settings: Settings) -> Check:
+def _permission(settings: Settings, where: Places, devices: Sequence[Device]) -> Check:
     what = "permission to set limits"
     if settings.observe:
         cure = "Unset ZEUS_STREAM_OBSERVE (and observe in zeus-stream.toml) to let limits be set."
         return Check("warns", what, "The collector only observes: it refuses every change.", cure)
     if settings.device.startswith("simulated:"):
         return Check("works", what, "Simulated GPUs need none.")
-    if _capable():
-        return Check("works", what, "This process has CAP_SYS_ADMIN.")
-    says = "This process has no CAP_SYS_ADMIN: it measures, and reports what limits would save."
-    return Check("warns", what, says, "Run the collector as root or with CAP_SYS_ADMIN.")
+    if not _capable():
+        says = "This process has no CAP_SYS_ADMIN: it measures, and reports what limits would save."
+        return Check("warns", what, says, "Run the collector as root or with CAP_SYS_ADMIN.")
+    if (collector := holder(where.run / "collector.lock")) is not None:
+        says = f"This process has CAP_SYS_ADMIN; collector {collector} has the GPUs, so no driver was asked."
+        return Check("works", what, says)
+    asked = 0
+    for device in devices:
+        try:
+            wrong = _try_limit(device, where.records)
+        except ZeusStreamError as error:
+            return _wrong(what, error)
+        if wrong is not None:
+            cure = "It is measured only. In a container, give it the GPU's device files and CAP_SYS_ADMIN."
+            return Check("warns", what, f"The driver refuses it: {wrong}", cure)
+        asked += device.describe().min_limit_mw is not None
+    if not asked:
+        return Check("warns", what, "No device here has a limit that can be set.", "Measure only.")
+    return Check(
+        "works", what, f"The driver took the limit in force again, on {asked} of {len(devices)} devices."
+    )
+
+
+def _try_limit(device: Device, records: Path) -> str | None:
+    """Set the limit in force again, under a record. Return why the driver refuses; None: it does not.
+
+    Raises DeviceError, RefusedError or StorageError.
+    """
+    description = device.describe()
+    if description.min_limit_mw is None or (limit_mw := device.read_control("power_limit")) is None:
+        return None
+    with closing(RecordFile(records, description.gpu, 0.0)) as file:
+        if file.read() is not None:
+            return f"{description.gpu}: a limit of a killed collector is left. Run `zeus-stream restore`."
+        limits = Limits(limit_mw, pending=limit_mw)
+        file.write(Record(gpu=description.gpu, limits=limits, boot_id=boot_id(), time=""))
+        try:
+            outcome = change(device, "power_limit", limits)
+        finally:
+            file.clear()
+    return outcome.reason if isinstance(outcome, SetFailed) else None
 
 
 def _capable() -> bool:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pynvml
@@ -13,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectors.device import Sample
-from collectors.devices.nvml import NvmlDevice
+from collectors.devices.nvml import PATIENT, NvmlDevice
 from collectors.devices.nvml_bus import NvmlBus
+from collectors.devices.nvml_calls import QUANTITIES
 from tests.gpu.stand_in import Gpu, StandIn
 from zeus_stream.errors import (
     DeviceError,
@@ -219,7 +221,6 @@ def test_a_temperature_that_cannot_be_read_costs_no_energy_reading(
 @pytest.mark.parametrize(
     ("call", "ask"),
     [
-        ("nvmlDeviceGetName", NvmlDevice.describe),
         ("nvmlDeviceGetPowerManagementLimit", lambda device: device.read_control("power_limit")),
         (
             "nvmlDeviceGetPowerManagementLimitConstraints",
@@ -247,18 +248,18 @@ def test_every_error_of_a_call_becomes_what_to_do_about_it(
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_every_error_of_a_field_ends_the_sample_unless_it_says_that_there_is_no_such_field(
+def test_a_field_that_does_not_answer_is_asked_for_by_the_older_call(
     device: NvmlDevice, gpu: Gpu, field: str
 ) -> None:
     whole = device.sample()
     for code, meaning in MEANINGS.items():
         gpu.fail(field, code)
-        if meaning is UnsupportedError:
-            assert device.sample() == whole, "the older call says the same"
-        else:
+        for _ in range(PATIENT - 1 if meaning is RetryError else meaning is LostError):
             with pytest.raises(DeviceError) as raised:
                 device.sample()
             assert type(raised.value) is meaning, pynvml.NVMLError(code)
+        if meaning is not LostError:
+            assert device.sample() == whole, "the older call says the same"
         gpu.heal()
         device.describe()
         assert device.sample() == whole
@@ -307,15 +308,93 @@ def test_a_driver_without_the_field_call_is_read_by_the_older_calls(device: Nvml
     assert device.sample() == whole
 
 
-@pytest.mark.parametrize("power_mw", [0, 375_001, 2**32 - 1])
-def test_a_power_that_cannot_be_is_no_sample_and_the_next_read_may_succeed(
+@pytest.mark.parametrize("power_mw", [375_001, 2**32 - 1])
+def test_a_power_that_cannot_be_is_left_out_and_the_next_read_may_succeed(
     device: NvmlDevice, gpu: Gpu, power_mw: int
 ) -> None:
     gpu.power_mw = power_mw
-    with pytest.raises(RetryError):
-        device.sample()
+    assert device.sample()[:3] == (1_000_000, None, 250_000)
     gpu.power_mw = 375_000
     assert device.sample().power_mw == 375_000
+    gpu.power_mw = 0
+    assert device.sample().power_mw == 0, "as a GPU that sleeps says"
+
+
+PASSING_OR_NOT = (
+    pynvml.NVML_ERROR_UNKNOWN,
+    21,  # no data
+    27,  # not ready
+    pynvml.NVML_ERROR_NO_PERMISSION,
+)
+
+
+@pytest.mark.parametrize("code", PASSING_OR_NOT)
+@pytest.mark.parametrize("which", range(4))
+def test_a_quantity_that_never_answers_costs_no_other_and_is_named_once(
+    nvml_bus: NvmlBus, gpu: Gpu, caplog: pytest.LogCaptureFixture, which: int, code: int
+) -> None:
+    first, _ = nvml_bus.discover()
+    gpu.fail(FIELDS[which], code)
+    gpu.fail(CALLS[which], code)
+    for _ in range(PATIENT - 1):
+        with suppress(RetryError):
+            first.describe()
+    described = first.describe()
+    truths = (1_000_000, 40_000, 250_000, 250_000)
+    wanted = tuple(None if place == which else truth for place, truth in enumerate(truths))
+    assert all(first.sample()[:4] == wanted for _ in range(50))
+    [sentence] = described.unanswered
+    assert QUANTITIES[which].name in sentence
+    assert [message for message in caplog.messages if "seldom" in message] == [
+        f"{sentence} It is left out, and asked for again seldom."
+    ]
+    gpu.heal()
+    assert any(first.sample()[:4] == truths for _ in range(700)), "it is asked for again"
+
+
+@pytest.mark.parametrize("code", PASSING_OR_NOT)
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nvmlDeviceGetName",
+        "nvmlSystemGetDriverVersion",
+        "nvmlDeviceGetPowerManagementLimitConstraints",
+        "nvmlDeviceGetPowerManagementDefaultLimit",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetSupportedMemoryClocks",
+        "nvmlDeviceGetSupportedGraphicsClocks",
+        "nvmlDeviceGetArchitecture",
+    ],
+)
+def test_a_gpu_that_does_not_say_all_of_what_it_is_is_measured(
+    nvml_bus: NvmlBus, stand_in: StandIn, call: str, code: int
+) -> None:
+    first, _ = nvml_bus.discover()
+    (stand_in if call.startswith("nvmlSystem") else stand_in.gpus[0]).fail(call, code)
+    for _ in range(PATIENT - 1):
+        with suppress(RetryError):
+            first.describe()
+    assert len(first.describe().unanswered) == 1
+    assert first.sample().energy_mj == 1_000_000
+
+
+def test_a_gpu_that_stays_lost_is_looked_for_ever_more_seldom(stand_in: StandIn) -> None:
+    now_s = 0
+    bus = NvmlBus(now=lambda: now_s * 10**9)
+    first, second = bus.discover()
+    stand_in.gpus[1].lost = 1
+    with pytest.raises(LostError):
+        second.sample()
+    looks = []
+    for now_s in range(2000):
+        before = stand_in.gpus[0].calls
+        assert bus.discover() == (first,)
+        looks += [now_s] if stand_in.gpus[0].calls > before else []
+    assert looks == [0, 3, 9, 21, 45, 93, 189, 381, 681, 981, 1281, 1581, 1881]
+    stand_in.gpus[1].lost = 0
+    now_s = 2181
+    assert bus.discover() == (first, second)
+    bus.close()
 
 
 def test_a_limit_is_set_and_read_back_even_where_another_limiter_holds_it_lower(

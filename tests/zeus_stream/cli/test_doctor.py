@@ -1,12 +1,16 @@
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import pynvml
 import pytest
 from msgspec.structs import replace
 
 from collectors.device import Description, Device, Sample
+from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.simulated import SimulatedBus
 from tests.gpu.powercap import Powercap
+from tests.gpu.stand_in import StandIn
 from tests.zeus_stream.conftest import SIMULATED, Cli
 from zeus_stream.cli.doctor import examine
 from zeus_stream.errors import LostError
@@ -111,6 +115,39 @@ def test_a_gpu_under_mig_or_without_counter_says_so(where: Places) -> None:
     assert found(checks, "GPU 0").verdict == "warns"
     assert "MIG" in found(checks, "GPU 0").says
     assert "power readings only, no power limit to set" in found(checks, "GPU 1").says
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Without CAP_SYS_ADMIN no driver is asked.")
+@pytest.mark.parametrize(
+    ("code", "verdict", "says"),
+    [
+        (0, "works", "took the limit in force again, on 2 of 2 devices"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "warns", "could not set the power limit to 220 W: Insufficient"),
+    ],
+)
+def test_whether_limits_can_be_set_the_driver_is_asked_without_a_change(
+    where: Places, stand_in: StandIn, nvml_bus: NvmlBus, code: int, verdict: str, says: str
+) -> None:
+    for gpu in stand_in.gpus:
+        gpu.requested_mw = 220_000
+        gpu.fail("nvmlDeviceSetPowerManagementLimit", code)
+    settings = Settings(device="nvml", cpu="off")
+    permission = found(examine(settings, where, lambda: nvml_bus), "permission to set limits")
+    assert (permission.verdict, says in permission.says) == (verdict, True), permission
+    assert [gpu.requested_mw for gpu in stand_in.gpus] == [220_000, 220_000]
+    assert {path.suffix for path in where.records.iterdir()} == {".lock"}
+
+
+def test_a_gpu_that_answers_nothing_is_not_said_to_work(
+    where: Places, stand_in: StandIn, nvml_bus: NvmlBus
+) -> None:
+    for call in ("field 83", "field 186", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"):
+        stand_in.gpus[0].fail(call, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    stand_in.gpus[1].fail("nvmlDeviceGetName", pynvml.NVML_ERROR_NO_PERMISSION)
+    checks = examine(Settings(device="nvml", cpu="off"), where, lambda: nvml_bus)
+    first, second = found(checks, "GPU 0"), found(checks, "GPU 1")
+    assert (first.verdict, "neither energy counter nor power readings" in first.says) == ("fails", True)
+    assert (second.verdict, "could not name itself" in second.says) == ("warns", True)
 
 
 def test_observing_is_said_with_how_to_end_it(where: Places) -> None:
