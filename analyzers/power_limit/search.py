@@ -19,7 +19,9 @@ After every block of steps the machine asks again:
     its cost is measured next, or the one it is compared with if that is less known.
  4. The search also ends after `most_blocks`. If its bound is above `TOLERATED` then, it chooses the limit
     that may be off by the least, and says that it is not sure.
- 5. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against
+ 5. With a bound on the time, the highest limit is measured last, after the one to be chosen: a start that
+    ended in between shows. Where a remembered curve holds, that shows it as well.
+ 6. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against
     other curves. Where it holds, a visit of its best limit and one of the highest confirm it.
 
 Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
@@ -128,6 +130,9 @@ def advise(
     sure = bool(belief.steps[best]) and float(risk.sum()) < tolerated_risk
     if sure and left > 0 and memory is None and not _is_started(visits):
         return Measure(visits[0].limit_mw)
+    bounded = goal.factor is not None and not belief.as_remembered
+    if sure and left > 0 and bounded and not _is_confirmed(visits, limits_mw[0], limits_mw[best]):
+        return Measure(limits_mw[0])
     if left <= 0 or (sure and belief.checked):
         chosen = _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
         costs = step_costs(
@@ -157,6 +162,15 @@ def _is_started(visits: Sequence[Visit]) -> bool:
     others = [i for i, visit in enumerate(visits) if visit.limit_mw != first.limit_mw]
     again = others and any(visit.limit_mw == first.limit_mw for visit in visits[others[0] :])
     return bool(again or not others or first.whole.steps >= STARTED_STEPS)
+
+
+def _is_confirmed(visits: Sequence[Visit], top_mw: int, best_mw: int) -> bool:
+    """Tell whether the highest limit was measured since the one to be chosen.
+
+    The bound is set at its time. A start that ends during the search makes limits measured before look slow.
+    """
+    last = {visit.limit_mw: at for at, visit in enumerate(visits)}
+    return best_mw not in last or last[top_mw] >= last[best_mw]
 
 
 def _goes_on(belief: Belief, last: Visit, *, first: bool) -> bool:

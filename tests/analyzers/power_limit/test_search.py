@@ -55,6 +55,16 @@ def test_the_choice_is_within_the_stated_bound_in_95_of_100_worlds() -> None:
     assert np.mean(inside) >= 0.95
 
 
+@pytest.mark.parametrize("start", [56, 80, 88])
+@pytest.mark.parametrize("slow", [1.3, 2.0])
+def test_a_start_that_ends_during_the_search_breaks_no_bound_on_the_time(start: int, slow: float) -> None:
+    for number in (0, 1, 4):
+        curve = published(number, count=21, noise=0.01, seed=number)
+        curve.swing = lambda step: slow if step < start else 1.0
+        chosen_mw = curve.searched(goal("slowdown:1.1")).limit_mw
+        assert curve.seconds(chosen_mw) <= 1.1 * 1.03 * curve.seconds(curve.limits[0])
+
+
 @pytest.mark.sweep
 def test_warming_up_is_not_taken_for_a_better_limit() -> None:
     """A cold GPU takes 3 % less; where limits differ by less, the incumbent is measured again."""
