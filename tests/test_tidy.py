@@ -73,3 +73,38 @@ def test_every_file_that_the_architecture_names_is_there() -> None:
     named = re.findall(r"`((?:zeus_stream|collectors|analyzers)(?:/\w+)+(?:\.py)?)`", ARCHITECTURE)
     assert len(named) > 80
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_one_function_starts_every_child_in_python() -> None:
+    """``python -m`` puts the working directory first on the import path: `python_child` does not."""
+    named = {
+        name
+        for name, tree in house.product().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.List | ast.Tuple)
+        if any(ast.unparse(part) == "sys.executable" for part in node.elts)
+    }
+    assert named == {"zeus_stream/service_packages.py"}
+
+
+OPENS = {
+    "zeus_stream/own_files.py": "the helper itself",
+    "zeus_stream/transport/limits.py": "/proc",
+    "zeus_stream/transport/listening/socket_file.py": "/dev/null",
+    "collectors/controls/watchdog.py": "/dev/null",
+    "collectors/controls/restore_record.py": "in the directory of state, which is this user's alone",
+    "collectors/log/sqlite.py": "beside the log, which is this user's alone",
+    "analyzers/archive/process/command_file.py": "beside the archive",
+    "analyzers/archive/sandbox/confinement.py": "a directory, and what this process holds already",
+    "zeus_stream/simulated_gpu/shared_memory.py": "of simulated GPUs, which users share on purpose",
+}
+
+
+def test_one_helper_opens_files_where_others_may_write() -> None:
+    opened = {
+        name
+        for name, tree in house.product().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "os.open"
+    }
+    assert opened == set(OPENS)

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.own_files import open_own, read_own
 from zeus_stream.paths import ROOT_RUN, Places, holder, places, trusted
-from zeus_stream.service_packages import absent_packages
+from zeus_stream.service_packages import absent_packages, python_child
 
 SCRIPTS = "scripts.lock"
 """Held by each script that asked; taken alone by the keeper once none is left."""
@@ -20,6 +21,8 @@ KEEPER = "keeper.lock"
 READY = "keeper.ready"
 """Exists while the keeper's services answer."""
 LOG = "keeper.log"
+LOG_BYTES = 100_000
+"""Of it that are read."""
 LOOK_S = 0.05
 YES = {"1", "true", "yes", "on"}
 """Values of a variable of the environment that switch something on."""
@@ -96,7 +99,7 @@ def _hold(where: Places, until_ns: int) -> bool:
         raise PermissionError(f"{where.run} belongs to another user")
     if path in _held:
         return True
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    lock = open_own(path, os.O_RDWR | os.O_CREAT)
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -112,17 +115,21 @@ def _hold(where: Places, until_ns: int) -> bool:
 
 def _spawn_keeper(where: Places) -> None:
     """Start a keeper, unless there is one: a second one ends at once."""
-    command = [sys.executable, "-P", "-m", "zeus_stream.cli.keeper"]
-    log = (os.POSIX_SPAWN_OPEN, 2, str(where.run / LOG), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
-    os.posix_spawn(sys.executable, command, os.environ, file_actions=[*nothing, log], setsid=True)
+    log = open_own(where.run / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
+        actions = [*nothing, (os.POSIX_SPAWN_DUP2, log, 2)]
+        command = python_child("zeus_stream.cli.keeper")
+        os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setsid=True)
+    finally:
+        os.close(log)
 
 
 def _failed(where: Places, why: str) -> bool:
     import logging  # noqa: PLC0415  (few scripts come here)
 
     try:
-        last = (where.run / LOG).read_text(errors="replace").strip().splitlines()[-1:]
+        last = read_own(where.run / LOG, LOG_BYTES).decode(errors="replace").strip().splitlines()[-1:]
     except OSError:
         last = []
     logging.getLogger("zeus_stream").warning(

@@ -17,6 +17,7 @@ from typing import IO
 from msgspec import Struct
 
 from zeus_stream.errors import RefusedError, SettingsError, StorageError
+from zeus_stream.own_files import open_own
 
 MAX_IPC_BYTES = 107
 """Longest path of a Unix socket."""
@@ -152,7 +153,6 @@ def prepare(where: Places, group: str | None = None) -> None:
                 " that this user can write."
             ) from wrong
     os.umask(PRIVATE_UMASK)
-    _close_to_others(where)
     if group is not None:
         try:
             import shutil  # noqa: PLC0415  (of services only)
@@ -160,14 +160,6 @@ def prepare(where: Places, group: str | None = None) -> None:
             shutil.chown(where.run, group=group)
         except (LookupError, OSError) as wrong:
             raise SettingsError(f"group: could not give {where.run} to {group!r}: {wrong}.") from wrong
-
-
-def _close_to_others(where: Places) -> None:
-    """Take from other users what an earlier version let them read: log, archive, state."""
-    names = (where.log.name, where.archive.name, "gains.json", "forgotten.json", "budgets.json")
-    for file in where.state.iterdir():
-        if file.name.startswith(names) and file.is_file() and not file.is_symlink():
-            file.chmod(0o600)
 
 
 def rewrite(path: Path, text: str) -> None:
@@ -209,10 +201,6 @@ def claim(path: Path, what: str) -> IO[str]:
         StorageError: the file cannot be opened.
     """
     lock = _open_lock(path)
-    if not _flock(lock, fcntl.LOCK_EX) and not _believed(lock):
-        lock.close()
-        path.unlink(missing_ok=True)
-        lock = _open_lock(path)
     if not _flock(lock, fcntl.LOCK_EX):
         holder = _named(lock) or "unknown"
         lock.close()
@@ -223,7 +211,6 @@ def claim(path: Path, what: str) -> IO[str]:
     if os.fstat(lock.fileno()).st_ino != path.stat().st_ino:
         lock.close()
         raise RefusedError(f"{what}: could not start: another {what} starts in {path.parent}. Start one.")
-    os.fchmod(lock.fileno(), 0o600)
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
@@ -233,17 +220,16 @@ def claim(path: Path, what: str) -> IO[str]:
 def holder(path: Path) -> int | None:
     """Return the pid that holds a claim, or None when no process of ours does."""
     try:
-        with path.open("r+", encoding="ascii", errors="replace") as lock:
-            if _flock(lock, fcntl.LOCK_SH) or not _believed(lock):
-                return None
-            return _named(lock) or 0
-    except FileNotFoundError:
+        opened = open_own(path, os.O_RDWR)
+    except (FileNotFoundError, PermissionError):
         return None
+    with os.fdopen(opened, "r+", encoding="ascii", errors="replace") as lock:
+        return None if _flock(lock, fcntl.LOCK_SH) else _named(lock) or 0
 
 
 def _open_lock(path: Path) -> IO[str]:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_own(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     except OSError as wrong:
         raise StorageError(
             f"{path}: could not be opened: {wrong.strerror}. Set ZEUS_STREAM_DIR to a directory of your own."
@@ -258,20 +244,6 @@ def _flock(lock: IO[str], kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _believed(lock: IO[str]) -> bool:
-    """Return whether the one that holds a lock may: any process that can open it, if only ours can.
-
-    Earlier versions made locks that every user could open and hold. There, the process that the file names
-    has to be alive, and this user's or root's.
-    """
-    if not os.fstat(lock.fileno()).st_mode & 0o077:
-        return True
-    try:
-        return Path(f"/proc/{_named(lock) or 0}").stat().st_uid in (0, os.geteuid())
-    except OSError:
-        return False
 
 
 def _named(lock: IO[str]) -> int | None:

@@ -1,9 +1,17 @@
-"""Finds `collectors` and `analyzers`, which no other program's packages of these names may replace.
+"""Starts our own child processes in Python, and finds `collectors` and `analyzers` for them and for commands.
 
-The repository keeps both at its top. The wheel keeps them in ``zeus_stream/_services``, which is on the
-import path of our own processes only: see docs/decisions/015-services-in-the-wheel.md.
+The repository keeps both packages at its top. The wheel keeps them in ``zeus_stream/_services``, which is on
+the import path of our own processes only: see docs/decisions/015-services-in-the-wheel.md.
+
+A child starts isolated (``python -I``): neither its working directory nor an entry of ``PYTHONPATH`` comes
+before the standard library. What this process can import besides comes last, for packages that lie elsewhere.
+Root's children import only what no other user can write.
+
+    python -I service_packages.py FOLDERS MODULE [ARGUMENT ...]
 """
 
+import os
+import runpy
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -34,3 +42,33 @@ def import_services_first() -> None:
     folder = str(services_folder())
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)
+
+
+def python_child(module: str, *arguments: str) -> list[str]:
+    """Return the command of a child that runs a module of ours, whatever its working directory holds."""
+    folders = [str(_PACKAGE.parent), *filter(_may_import, sys.path)]
+    return [sys.executable, "-I", str(Path(__file__)), os.pathsep.join(folders), module, *arguments]
+
+
+def _may_import(folder: str) -> bool:
+    """Tell whether a child may import from a folder: root's only if nobody else can write there."""
+    if not Path(folder).is_absolute() or os.pathsep in folder:
+        return False
+    if os.geteuid() != 0:
+        return True
+    try:
+        state = Path(folder).stat()
+    except OSError:
+        return False
+    return state.st_uid == 0 and not state.st_mode & 0o022
+
+
+def _run_child(folders: str, module: str, *arguments: str) -> None:
+    sys.path.extend(folder for folder in folders.split(os.pathsep) if folder not in sys.path)
+    import_services_first()
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _run_child(*sys.argv[1:])

@@ -4,9 +4,7 @@ import os
 import select
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from queue import Queue
 from threading import Lock
 
@@ -14,6 +12,7 @@ from analyzers.archive.process.store_channel import send
 from analyzers.archive.sandbox.question import Question
 from analyzers.serving import query_worker
 from analyzers.serving.query_worker import Source
+from zeus_stream.service_packages import python_child
 
 IDLE_S = 0.5
 """Longest wait for a worker whose answer has ended to be free again; then it is replaced."""
@@ -24,11 +23,10 @@ class _Worker:
 
     def __init__(self, source: Source) -> None:
         ours, theirs = socket.socketpair()
-        path = os.pathsep.join((*filter(None, sys.path), str(Path(__file__).parents[2])))
         with theirs:
             self.process = subprocess.Popen(  # noqa: S603  (our own module)
-                [sys.executable, "-P", "-m", query_worker.__name__, str(theirs.fileno())],
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path},
+                python_child(query_worker.__name__, str(theirs.fileno())),
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,

@@ -3,8 +3,6 @@
 import logging
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import anyio
 from anyio.to_thread import run_sync
@@ -13,6 +11,7 @@ from collectors import processes
 from collectors.controls.watchdog import READY
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places
+from zeus_stream.service_packages import python_child
 
 READY_S = 10.0
 """A guard that is not ready by then is given up."""
@@ -98,13 +97,10 @@ class WatchdogProcess:
                 _log.warning("guard: process %s goes on: something is left to restore.", guard.pid)
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
-        # The guard finds the packages where this process found them, whatever the working directory holds.
-        path = os.pathsep.join((*filter(None, sys.path), str(Path(__file__).parents[2])))
         theirs, self._pipe = os.pipe()  # neither is inherited, but as the guard's stdin
         try:
             return subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-                [sys.executable, "-P", "-m", "collectors.controls.watchdog", *self._arguments],
-                env={**os.environ, "PYTHONPATH": path},
+                python_child("collectors.controls.watchdog", *self._arguments),
                 stdin=theirs,
                 stdout=subprocess.PIPE,
                 start_new_session=True,

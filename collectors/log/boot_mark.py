@@ -6,18 +6,20 @@ also of the mark beside the log. The log looks whole then, and ends earlier: off
 
 import logging
 import os
-import stat
 from contextlib import suppress
-from errno import EACCES
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+
+from zeus_stream.own_files import open_own, read_own
 
 _log = logging.getLogger(__name__)
 MEMORY = Path("/dev/shm")  # noqa: S108  (the file is opened without links, and has to be ours)
 PREFIX = "zeus-stream-mark-"
 SWEPT = 200
 """Marks that are looked at when one is opened: those of logs that are gone are removed."""
+MARK_BYTES = 8_192
+"""A mark with the longest path."""
 _PLACE = 64
 """Bytes before the path of the log."""
 
@@ -34,9 +36,7 @@ class BootMark:
         name = f"{PREFIX}{os.geteuid()}-{sha256(path.encode()).hexdigest()[:16]}"
         _sweep(memory)
         try:
-            self._file = os.open(memory / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            if not _is_ours(os.fstat(self._file)):
-                raise PermissionError(EACCES, "it is not this user's alone")
+            self._file = open_own(memory / name, os.O_RDWR | os.O_CREAT)
             os.pwrite(self._file, path.encode(), _PLACE)
         except OSError as wrong:
             _log.info("%s: without a mark in memory: %s", log, wrong)
@@ -58,14 +58,10 @@ class BootMark:
             self._file = None
 
 
-def _is_ours(state: os.stat_result) -> bool:
-    return stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077
-
-
 def _sweep(memory: Path) -> None:
     """Remove marks of ours whose logs are gone."""
     for file in islice(memory.glob(f"{PREFIX}{os.geteuid()}-*"), SWEPT):
         with suppress(OSError):
-            log = file.read_bytes()[_PLACE:]
+            log = read_own(file, MARK_BYTES, others_may=0o077)[_PLACE:]
             if log and not os.path.lexists(log):
                 file.unlink()

@@ -144,35 +144,20 @@ def test_no_other_user_can_hold_a_lock(tmp_path: Path) -> None:
     assert paths.holder(lock) is None
 
 
-@as_root
-def test_a_lock_of_an_earlier_version_that_another_user_holds_stops_nothing(tmp_path: Path) -> None:
-    lock = reachable(tmp_path)
-    lock.write_text("4711")
-    lock.chmod(0o644)
-    with held_by_another_user(lock) as pid:
-        assert paths.holder(lock) is None
-        lock.write_text(str(pid))
-        assert paths.holder(lock) is None
-        with paths.claim(lock, "collector"):
-            assert paths.holder(lock) == os.getpid()
-
-
-def test_a_lock_of_an_earlier_version_that_a_collector_of_ours_holds_is_respected(tmp_path: Path) -> None:
-    lock = tmp_path / "collector.lock"
-    with paths.claim(lock, "collector"):
-        lock.chmod(0o644)
-        assert paths.holder(lock) == os.getpid()
-        with pytest.raises(RefusedError, match=f"process {os.getpid()} already"):
-            paths.claim(lock, "collector")
-
-
-def test_what_an_earlier_version_let_others_read_is_closed_to_them_and_nothing_else(tmp_path: Path) -> None:
-    where = paths.Places(tmp_path, tmp_path)
-    files = [where.log, where.log.with_name("log.sqlite-wal"), where.archive, where.gains]
-    for file in (*files, tmp_path / "notes.txt"):
-        file.touch()
-        file.chmod(0o644)
-    paths.prepare(where)
+def test_files_made_later_are_for_this_user_alone(tmp_path: Path) -> None:
+    paths.prepare(paths.Places(tmp_path, tmp_path))
     (tmp_path / "fresh").touch()
-    assert {stat.S_IMODE(file.stat().st_mode) for file in (*files, tmp_path / "fresh")} == {0o600}
-    assert stat.S_IMODE((tmp_path / "notes.txt").stat().st_mode) == 0o644
+    assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("planted", ["link", "fifo"])
+def test_what_another_user_put_in_the_place_of_a_lock_is_refused(tmp_path: Path, planted: str) -> None:
+    lock = tmp_path / "collector.lock"
+    if planted == "link":
+        (tmp_path / "theirs").write_text("4711")
+        lock.symlink_to(tmp_path / "theirs")
+    else:
+        os.mkfifo(lock, 0o600)
+    with pytest.raises(StorageError, match=r"collector\.lock: could not be opened: it is"):
+        paths.claim(lock, "collector")
+    assert paths.holder(lock) is None

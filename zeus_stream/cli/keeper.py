@@ -11,7 +11,6 @@ import fcntl
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -21,6 +20,7 @@ from typing import IO
 from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.own_services import KEEPER, READY, SCRIPTS
 from zeus_stream.paths import Places, claim, holder, places, prepare
+from zeus_stream.service_packages import python_child
 from zeus_stream.transport.client import status
 
 LINGER_S = 5.0
@@ -105,7 +105,7 @@ def _service(verb: str, environment: Mapping[str, str]) -> Iterator[None]:
             os._exit(1)
 
     process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-        [sys.executable, "-P", "-m", "zeus_stream", verb],
+        python_child("zeus_stream", verb),
         env=environment,
         cwd=Path("/"),
         stdin=subprocess.DEVNULL,

@@ -35,6 +35,7 @@ from zeus_stream.reports.run_cost import (
     summarize,
 )
 from zeus_stream.reports.undecided import BEHIND_S
+from zeus_stream.service_packages import python_child
 from zeus_stream.settings import Settings, spelled
 from zeus_stream.transport.client import Connection, status
 
@@ -217,7 +218,7 @@ class Service(Struct, frozen=True):
 def _service(name: str, verb: str, environment: Mapping[str, str]) -> Iterator[Service]:
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-            [sys.executable, "-m", "zeus_stream", verb, "--parent-pid", str(os.getpid())],
+            python_child("zeus_stream", verb, "--parent-pid", str(os.getpid())),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=words,

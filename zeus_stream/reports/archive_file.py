@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.service_packages import python_child
 from zeus_stream.transport.client import windows_query
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class ArchiveFile:
         self.path = path
 
     def __repr__(self) -> str:
-        return f"ArchiveFile({str(self.path)!r})"
+        return f"ArchiveFile({str(str(self.path))!r})"
 
     def sql(self, query: str, *, max_rows: int = 1_000_000, timeout_s: float = 30.0) -> "pa.Table":
         """Return the answer to one SQL statement.
@@ -47,18 +47,9 @@ class ArchiveFile:
 
         limits = ("--query-rows", str(max_rows), "--query-seconds", str(timeout_s))
         answer = subprocess.run(  # noqa: S603  (this interpreter, this package)
-            [
-                sys.executable,
-                "-m",
-                "zeus_stream",
-                "sql",
-                "-",
-                "--format",
-                "arrow",
-                "--archive",
-                self.path,
-                *limits,
-            ],
+            python_child(
+                *("zeus_stream", "sql", "-", "--format", "arrow", "--archive", str(self.path)), *limits
+            ),
             input=query.encode(),
             capture_output=True,
             check=False,

@@ -3,9 +3,9 @@
 import os
 import socket
 import subprocess
-import sys
-from pathlib import Path
 from typing import NamedTuple
+
+from zeus_stream.service_packages import python_child
 
 STORE_PROCESS = "analyzers.archive.process.store_process"
 """Imported by that process alone: DuckDB is a fifth of what an analyzer would import."""
@@ -23,12 +23,10 @@ class StartedStore(NamedTuple):
 def start_store() -> StartedStore:
     """Start a store process; it imports what it needs in the meantime."""
     ours, theirs = socket.socketpair()
-    # The store finds the packages where this process found them, whatever the working directory holds.
-    path = os.pathsep.join((*filter(None, sys.path), str(Path(__file__).parents[3])))
     with theirs:
         process = subprocess.Popen(  # noqa: S603  (our own module)
-            [sys.executable, "-P", "-m", STORE_PROCESS, str(theirs.fileno())],
-            env=os.environ | ONE_THREAD | {"PYTHONPATH": path},
+            python_child(STORE_PROCESS, str(theirs.fileno())),
+            env=os.environ | ONE_THREAD,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # an interrupt from the keyboard is the analyzer's affair

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import IO
 
 from zeus_stream.cli.running.signals import Signals
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.service_packages import python_child
 
 STARTS_S = 20.0
 STOPS_S = 3.0
@@ -29,10 +29,9 @@ def web_page(environment: Mapping[str, str], signals: Signals, say: Callable[[st
     clean = {name: value for name, value in environment.items() if name != "ZEUS_STREAM_ARCHIVE"}
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-            [
-                *(sys.executable, "-m", "zeus_stream", "web", "--listen", "127.0.0.1:0"),
-                *("--parent-pid", str(os.getpid())),
-            ],
+            python_child(
+                *("zeus_stream", "web", "--listen", "127.0.0.1:0"), *("--parent-pid", str(os.getpid()))
+            ),
             env=clean,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -10,6 +10,7 @@ import click
 from anyio.to_thread import run_sync
 
 from zeus_stream.cli.options import Command, settings_options
+from zeus_stream.own_files import open_own
 from zeus_stream.paths import Places, places
 from zeus_stream.settings import Settings
 
@@ -93,7 +94,7 @@ def web(
 def note_address(path: Path, address: str) -> None:
     """Keep the address of the page, token included, for this user alone."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    handle = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123  (a descriptor)
         file.write(address + "\n")
 

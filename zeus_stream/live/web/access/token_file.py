@@ -2,10 +2,10 @@
 
 import os
 import secrets
-import stat
 from pathlib import Path
 
 from zeus_stream.errors import StorageError
+from zeus_stream.own_files import open_own, read_own
 
 BYTES = 24
 """Random ones of a token."""
@@ -26,15 +26,13 @@ def read_token(path: Path) -> str:
 
 
 def _read(path: Path) -> str:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with open(handle, encoding="ascii", errors="replace") as file:  # noqa: PTH123  (a descriptor)
-        found = os.fstat(file.fileno())
-        token = file.read(1000).strip()
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    try:
+        token = read_own(path, 1_000).decode("ascii", errors="replace").strip()
+    except PermissionError as wrong:
         raise StorageError(
-            f"{path}: could not be used as the token: other users can read or write it. Delete it; a new one"
-            " is made at the next start."
-        )
+            f"{path}: could not be used as the token: {wrong.strerror}. Delete it; a new one is made at the"
+            " next start."
+        ) from wrong
     if len(token) < BYTES or not token.isascii() or not token.isprintable():
         raise StorageError(f"{path}: could not be used as the token: it is too short. Delete it.")
     return token
@@ -45,7 +43,7 @@ def _create(path: Path) -> str:
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        handle = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with open(handle, "w", encoding="ascii") as file:  # noqa: PTH123  (a descriptor)
             file.write(token + "\n")
         try:

@@ -1,0 +1,55 @@
+"""Opens files in folders where other users may write: what they put there neither blocks nor is followed.
+
+A link is not followed, a FIFO does not block, and a file that is no regular file of this user's alone is
+refused. What is read has a limit: a sparse file of another size takes no memory.
+"""
+
+import os
+import stat
+from errno import EACCES
+from pathlib import Path
+
+
+def open_own(path: Path, flags: int = os.O_RDONLY, *, others_may: int = 0) -> int:
+    """Open a regular file of this user's, and return its descriptor.
+
+    Args:
+        path: of the file. With ``os.O_CREAT`` it is made for this user alone.
+        flags: of `os.open`. ``os.O_TRUNC`` takes effect once the file is known to be ours.
+        others_may: permissions that other users may have, such as ``0o044``.
+
+    Raises:
+        PermissionError: it is a link, no regular file, another user's, or open to others.
+        OSError: it cannot be opened.
+    """
+    guarded = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        opened = os.open(path, guarded, 0o600)
+    except OSError as wrong:
+        if path.is_symlink():
+            raise PermissionError(EACCES, "it is a link", str(path)) from wrong
+        raise
+    try:
+        state = os.fstat(opened)
+        if not stat.S_ISREG(state.st_mode):
+            raise PermissionError(EACCES, "it is no regular file", str(path))
+        if state.st_uid != os.geteuid():
+            raise PermissionError(EACCES, f"it belongs to user {state.st_uid}", str(path))
+        if state.st_mode & 0o077 & ~others_may:
+            raise PermissionError(EACCES, "other users can read or write it", str(path))
+        if flags & os.O_TRUNC:
+            os.ftruncate(opened, 0)
+        os.set_blocking(opened, True)
+    except OSError:
+        os.close(opened)
+        raise
+    return opened
+
+
+def read_own(path: Path, max_bytes: int, *, others_may: int = 0) -> bytes:
+    """Return at most ``max_bytes`` of a file. Raises OSError: see `open_own`."""
+    opened = open_own(path, others_may=others_may)
+    try:
+        return os.pread(opened, max_bytes, 0)
+    finally:
+        os.close(opened)
