@@ -37,9 +37,10 @@ from zeus_stream.package_version import VERSION
 from zeus_stream.paths import Places, places
 from zeus_stream.reports.html.document import run_report
 from zeus_stream.reports.html.questions import last_run
-from zeus_stream.reports.run_cost import chosen
+from zeus_stream.reports.run_cost import saving_facts
 from zeus_stream.reports.tables import write
 from zeus_stream.transport.client import Connection, status
+from zeus_stream.views.saving import saving_of_row
 
 EPOCHS = 20
 WORK_MS = 60
@@ -313,7 +314,8 @@ def report(analyzer: Connection, out: Path, console: Console) -> None:
         console.print("The training was too short to choose a power limit.")
     else:
         facts = Table.grid(padding=(0, 3))
-        for name, text in chosen(now.saving):
+        saving = saving_of_row(now.saving)
+        for name, text in () if saving is None else saving_facts(saving):
             facts.add_row(Text(name, style="bold"), Text(text))
         console.print(facts)
     if now.saving is not None and now.saving["power_limit_w"] is not None:

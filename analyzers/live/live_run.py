@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
 
@@ -30,6 +31,7 @@ class OpenStep:
     energy_j: float | None = 0.0
     duration_s: float = 0.0
     highest_w: float | None = 0.0
+    lowest_w: float = inf
 
     def add(self, row: WindowRow) -> None:
         known = self.energy_j is not None and row.energy_j is not None
@@ -37,6 +39,7 @@ class OpenStep:
         self.duration_s = max(self.duration_s, row.duration_s)
         limited = self.highest_w is not None and row.power_limit_w is not None
         self.highest_w = max(self.highest_w, row.power_limit_w) if limited else None  # type: ignore[type-var]
+        self.lowest_w = min(self.lowest_w, row.power_limit_w or inf)
         self.rows += 1
 
 
@@ -47,6 +50,8 @@ class DecidedSteps:
     decision: DecisionRow | None
     """In force. None: there was none yet; the first one counts for it."""
     energy_j: dict[float, float] = field(default_factory=dict)
+    lowered: dict[float, tuple[int, float]] = field(default_factory=dict)
+    """Steps in which single GPUs were below that limit: their number and their energy."""
 
     def saved(self, decision: DecisionRow) -> tuple[float, float]:
         """Return the joules saved, and those that the steps would have taken at the limit found."""
@@ -57,9 +62,12 @@ class DecidedSteps:
         else:  # the clock is in force from the decision on
             at_j = sum(self.energy_j.values()) if self.decision is decision else 0.0
         found_j, chosen_j = decision.default_energy_per_step_j, decision.energy_per_step_j
-        if not at_j or not found_j or not chosen_j or is_found_limit(decision):
+        if not found_j or not chosen_j:
             return 0.0, at_j
-        usual_j = at_j * found_j / chosen_j
+        usual_j = at_j if is_found_limit(decision) else at_j * found_j / chosen_j
+        for limit_w, (steps, energy_j) in self.lowered.items() if decision.clock_mhz is None else ():
+            if abs(limit_w - decision.power_limit_w) < SAME_W:
+                usual_j, at_j = usual_j + steps * found_j, at_j + energy_j
         return usual_j - at_j, usual_j
 
 
@@ -118,6 +126,14 @@ class LiveRun:
             if first <= step and (rank.ended_ns is None or step <= last):
                 rows += len(rank.gpus) or 1
         return rows
+
+    def add_lowered(self, index: int, energy_j: float, limit_w: float) -> None:
+        """Take in a measured step in which single GPUs were below the power limit of the others."""
+        lowered = self.stretches[self.stretch_of(index)].lowered
+        steps, before_j = lowered.get(limit_w, (0, 0.0))
+        lowered[limit_w] = steps + 1, before_j + energy_j
+        if len(lowered) > MAX_LIMITS:
+            del lowered[next(iter(lowered))]
 
     def add_at_limit(self, index: int, energy_j: float, limit_w: float) -> None:
         """Take in measured steps from ``index`` on, in one stretch, under a power limit, and their energy."""

@@ -7,6 +7,7 @@ from analyzers.live.job_steps import StepsByJob
 from analyzers.live.live_run import (
     MAX_LIMITS,
     RECENT_STEPS,
+    SAME_W,
     LiveRun,
     OpenStep,
     is_found_limit,
@@ -186,7 +187,8 @@ class LiveRuns:
         self.steps_by_job.add(run.job, step.energy_j, step.duration_s)
         if step.energy_j is None or step.highest_w is None:
             return
-        run.add_at_limit(row.index, step.energy_j, step.highest_w)
+        add = run.add_lowered if step.lowest_w < step.highest_w - SAME_W else run.add_at_limit
+        add(row.index, step.energy_j, step.highest_w)
 
     # ---- the answer
 
@@ -298,10 +300,12 @@ def _search(run: LiveRun, progress: SearchProgress | None) -> SearchNow | None:
         best_mw=_milliwatts(best.power_limit_w) if best else None,
         best_step_j=best.energy_j / best.steps if best else None,
         saved_j=saved[0] if saved else None,
-        saved_percent=_saved_percent(decision, saved),
-        saved_low_percent=None,
-        saved_high_percent=None,
+        saved_percent=_saved_percent(decision),
+        saved_low_percent=_of(decision, "energy_saved_low_percent"),
+        saved_high_percent=_of(decision, "energy_saved_high_percent"),
         time_added_percent=_time_added_percent(decision),
+        time_added_low_percent=_of(decision, "time_added_low_percent"),
+        time_added_high_percent=_of(decision, "time_added_high_percent"),
         reason=(progress.reason or (decision.reason if decision else ""))[:2000],
         trials=tuple(_trial(row) for row in trials[-MAX_TRIAL_ROWS:]),
     )
@@ -318,10 +322,12 @@ def _trial(row: TrialRow) -> TrialNow:
     )
 
 
-def _saved_percent(decision: DecisionRow | None, saved: tuple[float, float] | None) -> float | None:
-    """Return the share saved by all steps so far; before the first one, what is expected of them."""
-    if saved is not None and saved[1] > 0:
-        return 100 * saved[0] / saved[1]
+def _of(decision: DecisionRow | None, bound: str) -> float | None:
+    """Return a bound of the saving or of the time added; None: not known, or the limit found is kept."""
+    return None if decision is None or is_found_limit(decision) else getattr(decision, bound)
+
+
+def _saved_percent(decision: DecisionRow | None) -> float | None:
     if decision is None or decision.energy_per_step_j is None or not decision.default_energy_per_step_j:
         return None
     if is_found_limit(decision):

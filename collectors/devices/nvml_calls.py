@@ -52,7 +52,7 @@ ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # a code that is not here
 }
 
 
-class Quantity(Struct, frozen=True):
+class DriverFigure(Struct, frozen=True):
     """A figure that NVML gives as a field and, on older drivers or devices, by a call of its own."""
 
     name: str
@@ -61,18 +61,18 @@ class Quantity(Struct, frozen=True):
 
 
 QUANTITIES = (
-    Quantity(
+    DriverFigure(
         "energy counter",
         pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION,
         pynvml.nvmlDeviceGetTotalEnergyConsumption,
     ),
-    Quantity("power", pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.nvmlDeviceGetPowerUsage),
-    Quantity(
+    DriverFigure("power", pynvml.NVML_FI_DEV_POWER_INSTANT, pynvml.nvmlDeviceGetPowerUsage),
+    DriverFigure(
         "power limit in force",
         pynvml.NVML_FI_DEV_POWER_CURRENT_LIMIT,
         pynvml.nvmlDeviceGetEnforcedPowerLimit,
     ),
-    Quantity(
+    DriverFigure(
         "requested power limit",
         pynvml.NVML_FI_DEV_POWER_REQUESTED_LIMIT,
         pynvml.nvmlDeviceGetPowerManagementLimit,

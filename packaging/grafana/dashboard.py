@@ -48,11 +48,11 @@ ROWS: dict[str, list[tuple[str, str, str, str]]] = {
         (
             "Power",
             "watt",
-            "sum by (job) (rate(zeus_stream_job_energy_joules_total[$__rate_interval]))",
-            "{{job}}",
+            "sum by (training_job) (rate(zeus_stream_job_energy_joules_total[$__rate_interval]))",
+            "{{training_job}}",
         ),
-        ("Energy of a step", "joule", "zeus_stream_run_step_energy_joules", "{{job}} {{run}}"),
-        ("Duration of a step", "s", "zeus_stream_run_step_duration_seconds", "{{job}} {{run}}"),
+        ("Energy of a step", "joule", "zeus_stream_run_step_energy_joules", "{{training_job}} {{run}}"),
+        ("Duration of a step", "s", "zeus_stream_run_step_duration_seconds", "{{training_job}} {{run}}"),
         (
             "Waste of closed runs, by cause",
             "joule",

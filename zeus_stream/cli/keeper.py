@@ -21,7 +21,7 @@ from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.own_services import KEEPER, READY, SCRIPTS
 from zeus_stream.paths import Places, claim, holder, places, prepare
 from zeus_stream.service_packages import python_child
-from zeus_stream.transport.client import status
+from zeus_stream.transport.client import ask_now
 
 LINGER_S = 5.0
 """After the last script: its run is measured to the end, and the next script finds the services running."""
@@ -59,12 +59,12 @@ def _answer(where: Places, scripts: IO[str]) -> bool:
     """Wait until both services answer and the collector has looked for devices."""
     while not _free(scripts):
         try:
-            rows = status(where, "collector", 1.0).rows
-            status(where, "analyzer", 1.0)
+            now = ask_now(where, process="collector", timeout_s=1.0)
+            ask_now(where, timeout_s=1.0)
         except UnreachableError:
             pass
         else:
-            if any(name == "refreshes every" or section == "devices" for section, name, _ in rows):
+            if now.gpus or now.parts or any(host.trouble for host in now.hosts):
                 return True
         time.sleep(LOOK_S)
     return False

@@ -34,10 +34,10 @@ from zeus_stream.reports.run_cost import (
     print_unpublished,
     summarize,
 )
-from zeus_stream.reports.undecided import BEHIND_S
 from zeus_stream.service_packages import python_child
 from zeus_stream.settings import Settings, spelled
-from zeus_stream.transport.client import Connection, status
+from zeus_stream.transport.client import Connection, ask_now, status
+from zeus_stream.views.undecided import BEHIND_S
 
 LOOK_S, LOOK_MOST_S = 0.02, 0.5
 """Time between two checks of a condition."""
@@ -149,9 +149,9 @@ def find_devices(where: Places, signals: Signals, same_looks: int = 1) -> tuple[
 
     def found() -> bool:
         nonlocal trouble
-        rows = status(where, "collector").rows
-        counts.append(sum(name == "refreshes every" for _, name, _ in rows))
-        trouble = next((why for section, _, why in rows if section == "devices"), "")
+        now = ask_now(where, process="collector")
+        counts.append(len(now.gpus) + len(now.parts))
+        trouble = next((host.trouble for host in now.hosts), "")
         if not counts[-1]:
             return bool(trouble)
         return counts[-same_looks:] == [counts[-1]] * same_looks
@@ -301,10 +301,9 @@ def _wait_for_summary(where: Places, name: str, signals: Signals) -> Summary | N
 def behind_s(where: Places) -> float:
     """Return how long the oldest data waits in the analyzer, s; 0 if the analyzer does not answer."""
     try:
-        rows = status(where, "analyzer").rows
+        return (ask_now(where).lag_ms or 0) / 1000
     except UnreachableError:
         return 0.0
-    return next((float(value.split()[0]) for _, name, value in rows if name == "behind by"), 0.0)
 
 
 def until(condition: Callable[[], bool], timeout_s: float, signals: Signals) -> None:

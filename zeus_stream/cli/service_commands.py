@@ -6,6 +6,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import to_builtins
@@ -15,7 +16,6 @@ from zeus_stream.cli.options import (
     COLLECTOR,
     Command,
     Group,
-    ask_sql,
     json_option,
     settings_options,
     without_numpy_threads,
@@ -23,6 +23,11 @@ from zeus_stream.cli.options import (
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
 from zeus_stream.paths import holder, places, prepare
 from zeus_stream.settings import Settings
+
+if TYPE_CHECKING:
+    from zeus_stream.paths import Places
+    from zeus_stream.protocol.snapshots import Snapshot
+    from zeus_stream.transport.endpoints import Distant
 
 PR_SET_PDEATHSIG = 1
 PARENT = click.option("--parent-pid", type=int, hidden=True)
@@ -147,41 +152,62 @@ def status(settings: Settings, *, verbose: bool, as_json: bool, whole_site: bool
     if whole_site:
         _print_site(settings, lake, as_json=as_json)
         return
-    from zeus_stream.protocol.queries import Status
-    from zeus_stream.reports import status_screen
-    from zeus_stream.reports.tables import print_status
-    from zeus_stream.transport.client import analyzer
-    from zeus_stream.transport.client import status as ask_status
+    from zeus_stream.transport.client import analyzer, ask_now
 
     where = analyzer(os.environ, settings.analyzer)
-    found: dict[str, Status] = {}
-    silent: dict[str, str] = {}
-    for process in ("collector", "analyzer") if settings.analyzer is None else ("analyzer",):
-        try:
-            found[process] = ask_status(where, process, READY_S)
-        except UnreachableError as wrong:
-            silent[process] = str(wrong)
+    processes = ("collector", "analyzer") if settings.analyzer is None else ("analyzer",)
     if verbose:
-        if as_json:
-            click.echo(json.dumps({process: state.rows for process, state in found.items()}, indent=2))
-        else:
-            for process, state in found.items():
-                print_status(process, state, sys.stdout)
+        silent = _print_internals(where, processes, as_json=as_json)
     else:
-        answers = {}
-        if "analyzer" in found:
-            answers = {
-                name: ask_sql(settings, query).to_pylist() for name, query in status_screen.QUERIES.items()
-            }
-        shown = status_screen.view(found, silent, answers)
-        if as_json:
-            click.echo(json.dumps(to_builtins(shown), indent=2))
-        else:
-            status_screen.print_view(shown, sys.stdout)
+        answers: dict[str, Snapshot] = {}
+        silent = {}
+        for process in processes:
+            try:
+                answers[process] = ask_now(where, process=process, timeout_s=READY_S)
+            except UnreachableError as wrong:
+                silent[process] = str(wrong)
+        _print_now(answers, silent, as_json=as_json)
     if silent:
         for sentence in silent.values():
             click.echo(f"zeus-stream: {sentence}", err=True)
         sys.exit(1)
+
+
+def _print_internals(
+    where: "Places | Distant", processes: tuple[str, ...], *, as_json: bool
+) -> dict[str, str]:
+    """Print the internal state of services. Return the error of each that does not answer."""
+    from zeus_stream.reports.tables import print_status
+    from zeus_stream.transport.client import status as ask_status
+
+    found, silent = {}, {}
+    for process in processes:
+        try:
+            found[process] = ask_status(where, process, READY_S)
+        except UnreachableError as wrong:
+            silent[process] = str(wrong)
+    if as_json:
+        click.echo(json.dumps({process: state.rows for process, state in found.items()}, indent=2))
+    else:
+        for process, state in found.items():
+            print_status(process, state, sys.stdout)
+    return silent
+
+
+def _print_now(answers: "dict[str, Snapshot]", silent: dict[str, str], *, as_json: bool) -> None:
+    """Print the screen of ``top --once``, and the services below it."""
+    from zeus_stream.live.terminal.once import print_once, print_services
+    from zeus_stream.views.site_view import services_of
+
+    now = answers.get("analyzer") or answers.get("collector")
+    services = services_of(answers, silent)
+    if as_json:
+        lines = [{"name": each.name, "state": each.state, "behind_s": each.behind.known} for each in services]
+        click.echo(json.dumps({"services": lines, **(to_builtins(now) if now is not None else {})}, indent=2))
+        return
+    if now is not None:
+        print_once(now, sys.stdout)
+    print_services(services, sys.stdout)
 
 
 def _print_site(settings: Settings, lake: str | None, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from zeus_stream.exporters.metrics import Family, Labels, Sample, gpu_families, service_families, up_family
 from zeus_stream.protocol.snapshots import Bucket, JobSteps, RunNow, Snapshot, Totals
+from zeus_stream.views.saving import saving_of_search
 
 MAX_SERIES = 5_000
 """Of runs, and of ended runs that are remembered."""
@@ -34,9 +35,10 @@ class Jobs:
             if run.energy_j is not None:
                 self.energy_j[job] = self.energy_j.get(job, 0.0) + max(0.0, run.energy_j - energy_j)
                 energy_j = max(energy_j, run.energy_j)
-            if run.search is not None and run.search.saved_j is not None:
-                self.saved_j[job] = self.saved_j.get(job, 0.0) + run.search.saved_j - saved_j
-                saved_j = run.search.saved_j
+            saving = saving_of_search(run.search)
+            if saving is not None and saving.saved.known is not None:
+                self.saved_j[job] = self.saved_j.get(job, 0.0) + saving.saved.known - saved_j
+                saved_j = saving.saved.known
             self._runs.pop(run.run, None)
             self._runs[run.run] = energy_j, saved_j
             if run.ended_wall_ns is not None and run.run not in self._closed:
@@ -71,7 +73,7 @@ class Jobs:
                 help="Energy of the GPUs of a job's runs, since this exporter started.",
                 otel="zeus_stream.job.energy",
                 unit="J",
-                samples=_by("job", self.energy_j),
+                samples=_by("training_job", self.energy_j),
             ),
             Family(
                 name="zeus_stream_job_saved_joules",
@@ -79,7 +81,7 @@ class Jobs:
                 help="Energy saved by chosen power limits, against the limits found; it may be negative.",
                 otel="zeus_stream.job.saved",
                 unit="J",
-                samples=_by("job", self.saved_j),
+                samples=_by("training_job", self.saved_j),
             ),
             Family(
                 name="zeus_stream_waste_joules_total",
@@ -88,7 +90,7 @@ class Jobs:
                 otel="zeus_stream.waste.energy",
                 unit="J",
                 samples=tuple(
-                    Sample((("job", job), ("cause", cause)), joules)
+                    Sample((("training_job", job), ("cause", cause)), joules)
                     for (job, cause), joules in sorted(self.waste_j.items())
                 ),
             ),
@@ -135,10 +137,10 @@ def _histogram(job: str, buckets: Iterable[Bucket], total: float) -> list[Sample
     samples, count = [], 0
     for exponent, more in buckets:
         count += more
-        samples.append(Sample((("job", job), ("le", repr(2.0**exponent))), count, "_bucket"))
+        samples.append(Sample((("training_job", job), ("le", repr(2.0**exponent))), count, "_bucket"))
     if not count:
         return []
-    labels = (("job", job),)
+    labels = (("training_job", job),)
     return [
         *samples,
         Sample((*labels, ("le", "+Inf")), count, "_bucket"),
@@ -149,7 +151,7 @@ def _histogram(job: str, buckets: Iterable[Bucket], total: float) -> list[Sample
 
 def _run_families(runs: list[RunNow]) -> list[Family]:
     def labels(run: RunNow) -> Labels:
-        return (("job", run.job), ("run", run.run), ("host", ",".join(run.hosts)))
+        return (("training_job", run.job), ("run", run.run), ("host", ",".join(run.hosts)))
 
     return [
         Family(

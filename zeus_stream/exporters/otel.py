@@ -35,6 +35,7 @@ _NAMES = {
     "gpu_uuid": "hw.id",
     "gpu": "zeus_stream.gpu.index",
     "state": "zeus_stream.limit.state",
+    "training_job": "zeus_stream.job",
 }
 _GPU_METRICS = {"hw.energy", "hw.power", "hw.gpu.utilization", "zeus_stream.gpu.power.limit"}
 RUN_ROWS = (

@@ -1,4 +1,4 @@
-"""Figures, bars and small charts as text. Pure. What is not known is ``-``, never 0."""
+"""Lines of text with tones, bars and small charts for a terminal. Pure."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -8,11 +8,9 @@ from rich.cells import cell_len, set_cell_size
 from zeus_stream.errors import printable
 
 Tone = Literal["plain", "dim", "strong", "good", "warn", "bad", "accent", "bar", "track"]
-ABSENT = "-"
 _SPARKS = "▁▂▃▄▅▆▇█"
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """Bits of a braille character: rows from the lowest up, left and right."""
-_SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
 class Span(NamedTuple):
@@ -65,39 +63,6 @@ def fit_line(line: Line, width: int) -> Line:
 def dimmed(line: Line) -> Line:
     """Return a line that is old."""
     return tuple(Span(span.text, "dim") for span in line)
-
-
-def significant(value: float | None) -> str:
-    """Return a figure with three significant digits, and no exponent."""
-    if value is None:
-        return ABSENT
-    size = abs(value)
-    if size >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
-
-
-def scaled(value: float | None, unit: str) -> str:
-    """Return a figure with its unit and a prefix: 412 kJ."""
-    if value is None:
-        return ABSENT
-    size = abs(value)
-    factor, prefix = next(((f, p) for f, p in _SCALES if size >= 0.9995 * f), (1.0, ""))
-    return f"{significant(value / factor)} {prefix}{unit}"
-
-
-def watts(power_mw: int | None) -> str:
-    """Return whole watts."""
-    return ABSENT if power_mw is None else f"{power_mw / 1000:,.0f}"
-
-
-def seconds(value_s: float) -> str:
-    """Return a duration in its natural unit."""
-    if value_s < 60:
-        return f"{value_s:.1f} s"
-    if value_s < 3600:
-        return f"{value_s / 60:.0f} min"
-    return f"{value_s / 3600:.1f} h" if value_s < 48 * 3600 else f"{value_s / 86400:.0f} d"
 
 
 def sparkline(values: Sequence[float | None], most: float) -> str:

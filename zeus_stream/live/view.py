@@ -12,13 +12,15 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zeus_stream.live.figures import ABSENT, Line, Span, clean, dimmed, fit_line, scaled
+from zeus_stream.live.figures import Line, Span, clean, dimmed, fit_line
 from zeus_stream.live.history import History
 from zeus_stream.live.panels.columns import FRAME, Looks, Panel, counted, matches
 from zeus_stream.live.panels.gpu_panel import gpu_panel
 from zeus_stream.live.panels.power_chart import power_panel
 from zeus_stream.live.panels.run_panel import run_panel, search_panel
 from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.views.quantity import Quantity, compact
+from zeus_stream.views.site_view import SiteView, site_of_live
 
 MOST_POWER = 14
 """Rows of the panel of power."""
@@ -58,14 +60,15 @@ def view(
         height: of the terminal, rows. Panels scroll where they are higher.
     """
     looks = looks or Looks()
+    site = site_of_live(snapshot)
     width = max(width, 20)
     side_by_side = width >= SIDE_BY_SIDE
     runs_width = width * 62 // 100 if side_by_side else width
-    runs = [run for run in snapshot.runs if matches(looks, run.run, run.job, *run.hosts)]
+    runs = [run for run in site.runs if matches(looks, run.run, run.job, *run.hosts)]
     chosen = next((run for run in runs if run.run == looks.run), runs[0] if runs else None)
-    head = _head(snapshot, width, looks)
-    gpus = gpu_panel(snapshot, history, width - FRAME, looks)
-    running = run_panel(snapshot, runs, runs_width - FRAME)
+    head = _head(site, width, looks)
+    gpus = gpu_panel(site, history, width - FRAME, looks)
+    running = run_panel(site, runs, runs_width - FRAME)
     search = search_panel(chosen, width - runs_width - FRAME if side_by_side else width - FRAME)
     heights, spare = _heights(gpus, running, search, height - len(head) - 1, side_by_side=side_by_side)
     shown = View(
@@ -111,28 +114,25 @@ def _foot() -> Line:
 # ---- the head -----------------------------------------------------------------------------------------
 
 
-def _head(snapshot: Snapshot, width: int, looks: Looks) -> tuple[Line, ...]:
-    totals = snapshot.totals
+def _head(site: SiteView, width: int, looks: Looks) -> tuple[Line, ...]:
     parts: list[Line] = [(Span(" zeus-stream ", "strong"),)]
-    if snapshot.process == "collector":
+    if site.process == "collector":
         parts.append((Span("collector only", "warn"),))
-    parts.append((Span(f"{counted(totals.hosts, 'host')}, {counted(totals.gpus, 'GPU')}"),))
-    power = ABSENT if totals.power_mw is None else f"{totals.power_mw / 1000:,.0f} W"
-    parts.append((Span(power, "strong"),))
-    parts.append((Span(f"{_span_of(totals.hour_s)} {_energy(totals.hour_mj)}"),))
-    if totals.saved_j is not None:
-        percent = "" if totals.saved_percent is None else f" ({totals.saved_percent:.1f} %)"
-        parts.append((Span(f"saved {scaled(totals.saved_j, 'J')}{percent}", "good"),))
-    parts.append((Span(f"gaps {totals.gaps:,}", "warn" if totals.gaps else "dim"),))
-    if snapshot.lag_ms is not None:
-        late = snapshot.lag_ms >= 2_000
-        parts.append((Span(f"lag {snapshot.lag_ms / 1000:.1f} s", "warn" if late else "dim"),))
+    parts.append((Span(f"{counted(site.hosts, 'host')}, {counted(site.gpus_known, 'GPU')}"),))
+    parts.append((Span(str(site.power), "strong"),))
+    parts.append((Span(f"{_paid(site.energy)} {site.span}"),))
+    if site.saved.known is not None:
+        share = "" if site.saved_share.known is None else f" ({site.saved_share})"
+        parts.append((Span(f"saved {compact(site.saved.known, 'J')}{share}", "good"),))
+    parts.append((Span(f"gaps {site.gap_count:,}", "warn" if site.gap_count else "dim"),))
+    if site.lag.known is not None:
+        parts.append((Span(f"lag {site.lag}", "warn" if site.late else "dim"),))
     lines = _packed(parts, width)
-    lines += [(Span(f" {text}", tone),) for text, tone in _notices(snapshot, looks)]
+    lines += [(Span(f" {text}", tone),) for text, tone in _notices(site, looks)]
     return tuple(fit_line(line, width) for line in lines)
 
 
-def _notices(snapshot: Snapshot, looks: Looks) -> list[tuple[str, Literal["warn", "bad", "dim"]]]:
+def _notices(site: SiteView, looks: Looks) -> list[tuple[str, Literal["warn", "bad", "dim"]]]:
     """Return what somebody who looks has to know before the rest."""
     notices: list[tuple[str, Literal["warn", "bad", "dim"]]] = []
     if looks.trouble:
@@ -141,18 +141,9 @@ def _notices(snapshot: Snapshot, looks: Looks) -> list[tuple[str, Literal["warn"
         notices.append(("paused: p goes on", "warn"))
     if looks.words:
         notices.append((f"only rows with: {clean(looks.words)}", "dim"))
-    for host in snapshot.hosts:
-        if host.trouble:
-            notices.append((f"{clean(host.host)}: {clean(host.trouble)}", "bad"))
-        elif host.state == "silent":
-            notices.append((f"{clean(host.host)}: its collector does not answer", "warn"))
-    left_out = [
-        counted(count, what)
-        for count, what in ((snapshot.gpus_left_out, "GPU"), (snapshot.runs_left_out, "run"))
-        if count
-    ]
-    if left_out:
-        notices.append((f"not shown: {' and '.join(left_out)}; ask for one host with --host", "dim"))
+    notices += [(clean(trouble), "bad") for trouble in site.troubles]
+    if site.left_out:
+        notices.append((f"not shown: {site.left_out}; ask for one host with --host", "dim"))
     return notices[:4]
 
 
@@ -170,14 +161,7 @@ def _packed(parts: Sequence[Line], width: int) -> list[Line]:
     return [tuple(line) for line in lines]
 
 
-def _span_of(hour_s: int) -> str:
-    """Return the words for the time that the energy is of."""
-    return "this hour" if hour_s >= 3540 else f"last {max(1, hour_s // 60)} min"
-
-
-def _energy(energy_mj: int | None) -> str:
+def _paid(energy: Quantity) -> str:
     """Return an energy as people pay for it: from a watt-hour on in Wh."""
-    if energy_mj is None:
-        return ABSENT
-    wh = energy_mj / 3_600_000
-    return scaled(wh, "Wh") if wh >= 1 else scaled(energy_mj / 1000, "J")
+    wh = None if energy.known is None else energy.known / 3600
+    return compact(wh, "Wh") if wh is not None and wh >= 1 else compact(energy.known, "J")

@@ -119,12 +119,14 @@ class SearchNow(Struct, frozen=True, kw_only=True):
     saved_percent: Figure | None
     """Energy of a step at the limit chosen, against the limit found."""
     saved_low_percent: Figure | None
-    """Bounds of the 95 % interval. None: memory does not have them; ``saving_of(run)`` does."""
+    """Bounds of the 95 % interval. None: too few steps were measured."""
     saved_high_percent: Figure | None
     time_added_percent: Figure | None
     reason: Text
     """Why it was chosen, or why no limit is set."""
     trials: Annotated[tuple[TrialNow, ...], Within(0, MAX_TRIAL_ROWS)]
+    time_added_low_percent: Figure | None = None
+    time_added_high_percent: Figure | None = None
 
 
 class ForecastNow(Struct, frozen=True, kw_only=True):

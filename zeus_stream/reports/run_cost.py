@@ -11,14 +11,17 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from zeus_stream.reports.costs import OWN_USE, at_price, cost_facts, costs, own_use_facts
-from zeus_stream.reports.forecast import COSTS, FORECAST, forecast_facts
-from zeus_stream.reports.html.quantities import found_level, level
-from zeus_stream.reports.html.questions import COMMAND, SAVING, TOTALS, WHOLE, quoted
-from zeus_stream.reports.pipeline_facts import PIPELINE, pipeline_facts
+from zeus_stream.reports.html.questions import answered, quoted
+from zeus_stream.reports.html.run_question import find_run_rows
 from zeus_stream.reports.tables import console_of, write, write_text
-from zeus_stream.reports.undecided import BEHIND_S, behind_facts, why_no_energy, why_undecided
-from zeus_stream.reports.waste import waste_facts, wasted
+from zeus_stream.views.costs import COSTS, OWN_USE, at_price, cost_facts, own_use_facts
+from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
+from zeus_stream.views.forecast import forecast_facts
+from zeus_stream.views.quantity import Quantity, joules, with_bounds
+from zeus_stream.views.run_view import RunRows, RunView, run_of_rows
+from zeus_stream.views.saving import Saving
+from zeus_stream.views.undecided import BEHIND_S, behind_facts
+from zeus_stream.views.waste import waste_facts
 
 _TRIALS = """
 SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,
@@ -62,29 +65,28 @@ SIGNALLED = 128
 class Summary(Struct, frozen=True, kw_only=True):
     """One run: its rows of the archive."""
 
-    run: str
-    totals: Mapping[str, Any]
-    whole: Mapping[str, Any]
+    rows: RunRows
     trials: pa.Table
-    saving: Mapping[str, Any] | None
-    """A row of ``savings``. None: nothing was decided."""
     gaps: pa.Table
     """Data that the whole archive is known to lack."""
     single: Mapping[str, Any] | None
     """The last round of limits of single GPUs. None: there was none."""
-    waste: Sequence[Mapping[str, Any]] = ()
-    """Where its energy went: rows of ``waste``."""
-    pipeline: Mapping[str, Any] | None = None
-    """Its pipeline and last plan of clocks. None: it is none."""
     costs: Sequence[Mapping[str, Any]] = ()
     """Money and carbon: rows of ``costs``, or the price that was given with the question."""
-    forecast: Mapping[str, Any] | None = None
-    """A row of ``run_forecasts``. None: there is none."""
     forecast_costs: Sequence[Mapping[str, Any]] = ()
     true: Mapping[str, Any] | None = None
     """The energy with what is not known of the gain of its sensors: a row of ``true_energy``."""
     own_use: Sequence[Mapping[str, Any]] = ()
     """The use of the services in its time: rows of ``own_use_of_runs``."""
+
+    @property
+    def totals(self) -> Mapping[str, Any]:
+        return self.rows.totals
+
+    @property
+    def view(self) -> RunView:
+        """Return its figures and sentences."""
+        return run_of_rows(self.rows)
 
     @property
     def closed(self) -> bool:
@@ -104,32 +106,22 @@ def summarize(
     """
 
     def ask(query: str) -> pa.Table:
-        return answer(query.format(run=quoted(run), command=quoted(f"{run}{COMMAND}")))
+        return answer(query.format(run=quoted(run)))
 
-    (totals,) = ask(TOTALS).to_pylist()
-    if not totals["sessions"]:
+    rows = answered(find_run_rows(run), answer)
+    if rows is None:
         return None
-    (whole,) = ask(WHOLE).to_pylist()
-    (saving,) = ask(SAVING).to_pylist() or (None,)
     (single,) = ask(SINGLE).to_pylist() or (None,)
-    (forecast,) = ask(FORECAST).to_pylist() or (None,)
     (true,) = ask(_TRUE).to_pylist() or (None,)
-    (pipeline,) = ask(PIPELINE).to_pylist() or (None,)
     return Summary(
-        run=run,
-        totals=totals,
-        whole=whole,
+        rows=rows,
         trials=_levels(ask(_TRIALS)),
-        saving=saving,
         gaps=ask(_GAPS),
         single=single,
-        pipeline=pipeline,
-        waste=wasted(answer, run),
-        costs=costs(answer, run) if price is None else [at_price(whole["energy_j"], price)],
-        forecast=forecast,
+        costs=ask(COSTS).to_pylist() if price is None else [at_price(rows.whole["energy_j"], price)],
         true=true,
         own_use=ask(OWN_USE).to_pylist(),
-        forecast_costs=ask(COSTS).to_pylist() if forecast is not None else (),
+        forecast_costs=ask(FORECAST_COSTS).to_pylist() if rows.forecast is not None else (),
     )
 
 
@@ -169,7 +161,7 @@ def print_summary(
     """
     console = console_of(out)
     console.print()
-    console.rule(Text(f"{summary.totals['job']}  ({summary.run})"), align="left", style="dim")
+    console.rule(Text(f"{summary.totals['job']}  ({summary.rows.run})"), align="left", style="dim")
     grid = Table.grid(padding=(0, 3))
     for name, value in (*_failure(summary, failed), *_facts(summary)):
         grid.add_row(Text(name, style="bold"), Text(value))
@@ -202,23 +194,24 @@ def _failure(summary: Summary, failed: str | None) -> list[tuple[str, str]]:
 
 def write_summary(summary: Summary, out: TextIO) -> None:
     """Write a summary as one JSON object; docs/reference/report.schema.json describes it."""
+    rows = summary.rows
     content = {
         "report": "run",
         "version": VERSION,
-        "run": summary.run,
-        **summary.totals,
-        **summary.whole,
+        "run": rows.run,
+        **rows.totals,
+        **rows.whole,
         "closed": summary.closed,
-        "sessions_closed": summary.totals["closed"],
-        "saving": summary.saving,
-        "waste": list(summary.waste),
+        "sessions_closed": rows.totals["closed"],
+        "saving": rows.saving,
+        "waste": list(rows.waste),
         "costs": list(summary.costs),
         "own_use": list(summary.own_use),
         "true_energy": summary.true and dict(summary.true),
-        "forecast": summary.forecast and {**summary.forecast, "made_at": str(summary.forecast["made_at"])},
+        "forecast": rows.forecast and {**rows.forecast, "made_at": str(rows.forecast["made_at"])},
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
-        "pipeline": None if summary.pipeline is None else dict(summary.pipeline),
+        "pipeline": None if rows.pipeline is None else dict(rows.pipeline),
         "gaps": summary.gaps.to_pylist(),
     }
     write_json(content, out)
@@ -230,81 +223,54 @@ def write_json(content: Mapping[str, Any], out: TextIO) -> None:
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
-    totals, whole = summary.totals, summary.whole
+    totals, whole, view = summary.totals, summary.rows.whole, summary.view
     gpus = f"{totals['gpus']} GPU{'' if totals['gpus'] == 1 else 's'}"
     facts = [
         ("work", f"{totals['epochs']} epochs, {totals['steps']} steps on {gpus}"),
-        ("time", "not known" if whole["duration_s"] is None else f"{whole['duration_s']:.1f} s"),
-        ("energy", _energy(totals, whole)),
+        ("time", with_bounds(view.duration)),
+        ("energy", view.energy_words),
         *_true_energy(summary.true),
     ]
     if whole["cpu_energy_j"] is not None:
         facts.append(
-            ("host", f"{whole['cpu_energy_j']:,.1f} J of its CPUs and DRAM, not in the energy above")
+            ("host", f"{joules(whole['cpu_energy_j'])} of its CPUs and DRAM, not in the energy above")
         )
-    facts += [*waste_facts(summary.waste), *cost_facts(summary.costs), *own_use_facts(summary.own_use)]
+    facts += [*waste_facts(view.waste), *cost_facts(summary.costs), *own_use_facts(summary.own_use)]
     if not summary.closed:
-        facts += forecast_facts(summary.forecast, summary.forecast_costs)
+        facts += forecast_facts(view.forecast, summary.forecast_costs)
         facts.append(("warning", "the run is not closed yet: the figures cover what has arrived"))
     if whole["shared"]:
         facts.append(("warning", "another run used the same GPU at that time; its energy is included"))
-    if summary.saving is not None:
-        facts += chosen(summary.saving)
+    if view.saving is not None:
+        facts += saving_facts(view.saving)
         facts += _single(summary.single) if summary.single is not None else []
-    elif summary.pipeline is not None:
-        facts += pipeline_facts(summary.pipeline)
-    elif (undecided := why_undecided(totals)) is not None:
-        facts.append(("chosen", undecided))
+    elif view.pipeline is not None:
+        facts += view.pipeline.facts
+    elif view.undecided:
+        facts.append(("chosen", view.undecided))
     return facts + behind_facts(totals)
-
-
-def _energy(totals: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
-    energy_j, duration_s = whole["energy_j"], whole["duration_s"]
-    if energy_j is None or not duration_s:
-        return f"missing: {why_no_energy(totals, whole)}"
-    interval = f"{whole['energy_p2_5_j']:,.1f} to {whole['energy_p97_5_j']:,.1f}"
-    return f"{energy_j:,.1f} J (95 %: {interval}), {energy_j / duration_s:.1f} W on average"
 
 
 def _true_energy(true: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Return the energy with the doubt of the sensors' gains, as name and text, if there is one."""
     if true is None or true["true_j"] is None or not true["doubt_percent"]:
         return []
-    interval = f"{true['true_j']:,.0f} J (95 %: {true['true_p2_5_j']:,.0f} to {true['true_p97_5_j']:,.0f})"
+    energy = with_bounds(Quantity(true["true_j"], "J", true["true_p2_5_j"], true["true_p97_5_j"]))
     how = "calibrated" if true["calibrated"] else "not calibrated; the energy above is what it shows"
-    return [("true energy", f"{interval}: gain of the sensor +-{true['doubt_percent']:.1f} %, {how}")]
+    return [("true energy", f"{energy}: gain of the sensor +-{true['doubt_percent']:.1f} %, {how}")]
 
 
-def chosen(saving: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the decision and its saving, from a row of the view ``savings``: names and texts."""
-    if saving["power_limit_w"] is None:
-        return [("chosen", f"no power limit: {saving['reason']}")]
-    applied = "" if saving["applied"] else ", not set"
-    facts = [("chosen", f"{level(saving)}{applied}: {saving['reason']}")]
-    if saving["energy_saved_percent"] is None or saving["time_added_percent"] is None:
+def saving_facts(saving: Saving) -> list[tuple[str, str]]:
+    """Return the decision of a run and its saving: names and texts."""
+    facts = [("chosen", f"{saving.level}{'' if saving.applied else ', not set'}: {saving.reason}")]
+    if saving.energy.known is None or saving.time.known is None:
         return facts
-    verb = "saves" if saving["applied"] else "would save"
-    cost = (
-        f"{_interval(saving, 'energy_saved', '.1f')} of a step's energy for"
-        f" {_interval(saving, 'time_added', '+.1f')} of its time,"
-        f" compared with {found_level(saving)}"
-    )
-    facts.append((verb, cost))
-    if saving["energy_saved_low_percent"] is None or saving["time_added_low_percent"] is None:
-        facts.append(("warning", "the interval is not known: too few steps were measured at these limits"))
-    if saving["applied"]:
-        if saving["saved_j"] is not None:
-            what = "limit" if saving["clock_mhz"] is None else "clock"
-            facts.append(
-                ("saved", f"{saving['saved_j']:,.1f} J over {saving['steps_at_limit']} steps at this {what}")
-            )
-        return facts
-    if saving["would_save_j"] is not None:
-        at_found = f"of the energy of the steps at {saving['default_limit_w']:g} W"
-        facts.append(("in total", f"{saving['would_save_j']:,.1f} J {at_found}"))
-    if saving["trials_run"] != saving["run"]:
-        facts.append(("known from", f"{saving['trials_run']}, an earlier run{_changed(saving)}"))
-    return facts
+    facts.append(("saves" if saving.applied else "would save", saving.effect))
+    if saving.energy.interval is None and not saving.kept:
+        facts.append(("warning", f"the interval is not known: {saving.energy.absent}"))
+    if saving.saved_words and not saving.kept:
+        facts.append(("saved" if saving.applied else "in total", saving.saved_words))
+    return facts + ([("known from", saving.known_from)] if saving.known_from else [])
 
 
 def _single(single: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -315,21 +281,6 @@ def _single(single: Mapping[str, Any]) -> list[tuple[str, str]]:
     energy, time = f"{single['energy_percent']:+.1f}", f"{single['time_percent']:+.1f}"
     effect = f"{energy} % of a step's energy for {time} % of its time"
     return [("single GPUs", f"{below}: {effect}, compared with the job's limit on all")]
-
-
-def _interval(saving: Mapping[str, Any], what: str, form: str) -> str:
-    """Format a share with its 95 % interval, if that is known."""
-    share, low, high = (saving[f"{what}{part}_percent"] for part in ("", "_low", "_high"))
-    sure = "" if low is None or high is None else f" ({low:{form}} to {high:{form}})"
-    return f"{share:{form}} %{sure}"
-
-
-def _changed(saving: Mapping[str, Any]) -> str:
-    """Describe how much the steps of this run differ from those that were profiled."""
-    if saving["changed_percent"] is None:
-        return "; it is not known whether a step still takes the same energy"
-    changed = f"{saving['changed_percent']:+.1f} % energy compared with that run"
-    return f"; a step at the highest limit takes {changed}"
 
 
 def print_unpublished(

@@ -15,9 +15,9 @@ from tests.analyzers.archives import RUN, SECOND, A, window
 from tests.empty_archive import archive_at
 from tests.zeus_stream.test_own_energy import USE
 from zeus_stream.protocol.notes import OwnUse
-from zeus_stream.reports.costs import OWN_USE, own_use_facts
 from zeus_stream.reports.html.questions import quoted
 from zeus_stream.settings import Settings
+from zeus_stream.views.costs import OWN_USE, own_use_facts
 
 Ask = Callable[[Sequence[Row]], list[dict[str, Any]]]
 ENDED = replace(RUN, ended_ns=50 * SECOND, ended_how="ended")

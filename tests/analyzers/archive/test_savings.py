@@ -216,6 +216,13 @@ def test_each_stretch_of_steps_is_compared_with_the_baseline_of_its_own_decision
     assert (row["energy_saved_low_percent"], row["energy_saved_high_percent"]) == (9.0, 11.0)
 
 
+def test_a_limit_that_is_the_found_one_has_saved_nothing(savings: Savings) -> None:
+    rows = profiled("run", [(300.0, [100.0, 110.0] * 4, [0.5, 0.6] * 4)])
+    rows += [step("run", index, 120.0, 0.5, 300.0) for index in range(8, 26)]
+    (row,) = savings(rows)
+    assert (row["saved_j"], row["energy_saved_percent"]) == (0, 0)
+
+
 def test_where_nothing_is_known_nothing_is_said(savings: Savings) -> None:
     nothing = replace(DECISION, power_limit_w=None, energy_per_step_j=None, step_s=None, applied=False)
     (row,) = savings([RUN, replace(nothing, default_energy_per_step_j=None, default_step_s=None)])

@@ -28,7 +28,7 @@ from zeus_stream.paths import holder
 from zeus_stream.settings import Settings
 
 QUERIES = files("analyzers.archive") / "queries"
-COLUMNS = ("runs", "steps_per_s"), ("gpus", "step_j")
+COLUMNS = ("runs", "step_ms"), ("gpus", "step_j")
 COUNT = "SELECT count(*) AS trials FROM trials"
 
 
@@ -187,14 +187,15 @@ def test_status_is_one_screen_and_json(zeus: Cli) -> None:
             shown = json.loads(zeus("status", "--json").stdout)
             screen = zeus("status").stdout
     (gpu,), (run,) = shown["gpus"], shown["runs"]
-    assert gpu["power_w"] > 0
-    assert gpu["limit_w"] is not None
+    assert gpu["power_mw"] > 0
+    assert gpu["limit_mw"] is not None
     assert gpu["run"] == run["run"]
     assert run["job"] == "train"
     assert run["energy_j"] > 0
-    for words in ("J/step", "step/s", "saved J", "collector", "analyzer", "Tesla V100"):
+    assert [each["name"] for each in shown["services"]] == ["collector", "analyzer", "follows " + gpu["host"]]
+    for words in ("J/step", "1 open run", "saved", "collector", "analyzer", "Tesla V100"):
         assert words in screen, words
-    assert "frames" not in screen.split("behind")[0], "internals belong to --verbose"
+    assert "frames" not in screen, "internals belong to --verbose"
 
 
 def test_a_second_collector_in_a_directory_is_refused_with_the_pid_of_the_first(zeus: Cli) -> None:

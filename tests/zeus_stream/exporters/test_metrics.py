@@ -109,9 +109,9 @@ def test_a_job_keeps_the_energy_of_runs_that_have_left_the_snapshot() -> None:
     jobs.take([replace(RUN, run="run-2", energy_j=10.0, search=None)])
     jobs.add_waste("asr", {"data wait": 5.0})
     found = parsed(jobs.families(of_analyzer()))
-    assert value(found, "zeus_stream_job_energy_joules_total", job="asr") == 1510
-    assert value(found, "zeus_stream_job_saved_joules", job="asr") == 412
-    assert value(found, "zeus_stream_waste_joules_total", job="asr", cause="data wait") == 5
+    assert value(found, "zeus_stream_job_energy_joules_total", training_job="asr") == 1510
+    assert value(found, "zeus_stream_job_saved_joules", training_job="asr") == 412
+    assert value(found, "zeus_stream_waste_joules_total", training_job="asr", cause="data wait") == 5
     assert value(found, "zeus_stream_run_info", run="run-1", phase="chosen", host="alpha") == 1
     assert value(found, "zeus_stream_run_step_duration_seconds", run="run-1") == 0.025
 
@@ -127,7 +127,7 @@ def test_jobs_without_number_are_added_up_as_one() -> None:
     jobs = Jobs()
     jobs.take([replace(RUN, run=f"run-{n}", job=f"job-{n}", energy_j=1.0) for n in range(MAX_JOBS + 7)])
     found = parsed(jobs.families(of_analyzer()))
-    assert value(found, "zeus_stream_job_energy_joules_total", job=OTHER) == 7
+    assert value(found, "zeus_stream_job_energy_joules_total", training_job=OTHER) == 7
     assert value(found, "zeus_stream_folded_runs_total") == 7
     assert sum(name == "zeus_stream_job_energy_joules_total" for name, _ in found) == MAX_JOBS + 1
 
@@ -165,11 +165,11 @@ def test_histograms_of_steps_hold_each_step_in_the_bucket_of_its_power_of_two(
             for (known, labels), count in found.items()
             if known == f"{full}_bucket"
         }
-        assert value(found, f"{full}_count", job="asr") == (len(values) or None)
+        assert value(found, f"{full}_count", training_job="asr") == (len(values) or None)
         for bound, count in buckets.items():
             assert count == sum(each <= bound or bound == 2.0**40 for each in values)
         if values:
-            assert value(found, f"{full}_sum", job="asr") == pytest.approx(sum(values))
+            assert value(found, f"{full}_sum", training_job="asr") == pytest.approx(sum(values))
 
 
 def test_steps_of_too_many_jobs_are_added_up() -> None:

@@ -9,12 +9,14 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from tests.zeus_stream.live.screens import SNAPSHOT, a_gpu, a_run, a_search, history_of
-from zeus_stream.live.figures import Line, bar, braille, clean, fit, scaled, significant, sparkline
+from zeus_stream.live.figures import Line, bar, braille, clean, fit, sparkline
 from zeus_stream.live.history import History
 from zeus_stream.live.panels.columns import FRAME, Looks, Panel
 from zeus_stream.live.panels.run_panel import search_lines
 from zeus_stream.live.view import View, view
 from zeus_stream.protocol.snapshots import GpuNow, Phase, RunNow, Snapshot, State
+from zeus_stream.views.quantity import compact
+from zeus_stream.views.run_view import run_of_live
 
 NAMES = st.text(min_size=1, max_size=30)
 WATTS = st.none() | st.integers(0, 100_000_000)
@@ -167,7 +169,7 @@ def test_under_80_columns_there_are_watts_limit_and_joules_of_a_step() -> None:
 
 def test_rows_are_sorted_and_filtered_as_chosen() -> None:
     shown = view(SNAPSHOT, History(), 120, Looks(sort="power"))
-    powers = {gpu.gpu: gpu.power_mw or 0 for gpu in SNAPSHOT.gpus}
+    powers = {gpu.gpu: (gpu.power_mw or 0) * (gpu.state == "there") for gpu in SNAPSHOT.gpus}
     assert [powers[gpu] for gpu in shown.gpus.keys] == sorted(powers.values(), reverse=True)
     filtered = view(SNAPSHOT, History(), 120, Looks(words="node2"))
     assert {key.rsplit("-", 1)[0] for key in filtered.gpus.keys} == {"GPU-node2"}
@@ -205,7 +207,7 @@ def test_a_search_has_a_best_limit_until_it_has_chosen_one() -> None:
     phases: tuple[tuple[Phase, bool], ...] = (("measuring", True), ("chosen", False))
     for phase, marked in phases:
         run = replace(SNAPSHOT.runs[0], search=replace(search, phase=phase, limit_mw=250_000))
-        drawn = "".join(map(text, search_lines(run, 80)))
+        drawn = "".join(map(text, search_lines(run_of_live(run, SNAPSHOT.wall_ns), 80)))
         assert ("best" in drawn) == marked
 
 
@@ -220,7 +222,7 @@ def test_a_run_without_a_search_says_why_on_a_narrow_screen_too(
     ended_wall_ns: int | None, words: str
 ) -> None:
     run = replace(SNAPSHOT.runs[0], search=None, ended_wall_ns=ended_wall_ns)
-    assert " ".join(map(text, search_lines(run, 30))) == words
+    assert " ".join(map(text, search_lines(run_of_live(run, SNAPSHOT.wall_ns), 30))) == words
 
 
 @given(
@@ -248,9 +250,9 @@ def test_charts_have_one_place_for_each_value(values: list[float | None], most: 
 
 def test_figures_have_three_digits_and_a_unit() -> None:
     values = (0.0, 4.5612, 28.14, 310.2, 99_999.0, None)
-    assert [significant(value) for value in values] == ["0.00", "4.56", "28.1", "310", "99,999", "-"]
+    assert [compact(value) for value in values] == ["0.00", "4.56", "28.1", "310", "99,999", "-"]
     joules = (812.0, 412_000.0, 2.3e6, 999.9, None)
-    assert [scaled(value, "J") for value in joules] == ["812 J", "412 kJ", "2.30 MJ", "1.00 kJ", "-"]
+    assert [compact(value, "J") for value in joules] == ["812 J", "412 kJ", "2.30 MJ", "1.00 kJ", "-"]
 
 
 def test_a_minute_of_power_has_gaps_where_nothing_was_known() -> None:

@@ -15,7 +15,6 @@ from tests.analyzers import archives
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
 from tests.empty_archive import archive_at
 from zeus_stream.reports.html.document import run_report
-from zeus_stream.reports.pipeline_facts import pipeline_facts
 from zeus_stream.reports.run_cost import summarize, write_summary
 from zeus_stream.reports.svg.pipeline_charts import clock_colour
 from zeus_stream.settings import Settings
@@ -65,8 +64,8 @@ def test_an_iteration_before_and_under_the_plan_is_kept(world: Stages) -> None:
 def test_the_report_says_what_the_plan_saves(answer: Answer, world: Stages) -> None:
     summary = summarize(answer, "run")
     assert summary is not None
-    assert summary.pipeline is not None
-    facts = dict(pipeline_facts(summary.pipeline))
+    assert summary.view.pipeline is not None
+    facts = dict(summary.view.pipeline.facts)
     plan = [row for row in world.rows if isinstance(row, PlanRow)][-1]
     saved = 100 * (1 - plan.promised_j / plan.unplanned_j)
     assert facts["pipeline"].startswith("4 stages, 8 micro-batches (1f1b): following plan 1")

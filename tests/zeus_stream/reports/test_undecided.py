@@ -18,9 +18,9 @@ from tests.zeus_stream.reports.test_run_cost import (
     of,
     shown,
 )
-from zeus_stream.reports.html.run_panels import capitalized, headline
 from zeus_stream.reports.run_cost import print_unpublished
-from zeus_stream.reports.undecided import behind_facts, why_no_energy, why_undecided
+from zeus_stream.views.run_view import RunRows, run_of_rows
+from zeus_stream.views.undecided import behind_facts, why_no_energy, why_undecided
 
 __all__ = ("of",)
 S = 1_000_000_000
@@ -110,8 +110,17 @@ SITUATIONS: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
 def test_why_a_run_has_no_decision(situation: Mapping[str, Any], sentence: str | None) -> None:
     totals = {**ENDED, **situation}
     assert why_undecided(totals) == sentence
-    headed = "No power limit was searched for." if sentence is None else f"{capitalized(sentence)}."
-    assert headline(None, totals) == headed
+    whole = {
+        "energy_j": None,
+        "energy_p2_5_j": None,
+        "energy_p97_5_j": None,
+        "duration_s": None,
+        "quality": "",
+    }
+    totals = {"job": "job", "epochs": 0, **totals}
+    headed = run_of_rows(RunRows(run="run", totals=totals, whole=whole)).headline
+    words = "no power limit was searched for" if sentence is None else sentence
+    assert headed == f"{words[:1].upper()}{words[1:]}."
 
 
 @pytest.mark.parametrize(
@@ -179,7 +188,7 @@ def test_the_archive_shows_ranks_that_never_came(of: Summarize) -> None:
 def test_a_run_whose_end_is_not_there_did_not_end_during_its_search(of: Summarize) -> None:
     text = shown(of([replace(RUN, ended_ns=None, ended_how=None), *STEPS, *TRIALS]))
     assert "chosen not yet: the end of the run is not in the archive; 2 limits measured" in text
-    assert "missing: the run is not measured to its end yet" in text
+    assert "missing: no reading of its GPUs is in the archive" in text
     assert "ended during the search" not in text
     assert DECISION.reason not in text
 

@@ -5,7 +5,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from zeus_stream.live.figures import ABSENT, Line, Span, fit, fit_line
+from zeus_stream.live.figures import Line, Span, fit, fit_line
+from zeus_stream.views.quantity import ABSENT
 
 FRAME = 4
 """Cells that the frame of a panel takes."""
@@ -58,7 +59,7 @@ def counted(count: int, what: str) -> str:
 
 
 def known(value: int | None) -> str:
-    return ABSENT if value is None else str(value)
+    return ABSENT if value is None else f"{value:,}"
 
 
 def heads(columns: Sequence[Column], width: int) -> Line:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from zeus_stream.live.figures import Line, Span, braille, clean, fit, fit_line, seconds
+from zeus_stream.live.figures import Line, Span, braille, clean, fit, fit_line
 from zeus_stream.live.history import History
 from zeus_stream.live.panels.columns import FRAME, Panel
-from zeus_stream.protocol.snapshots import RunNow
+from zeus_stream.views.quantity import seconds
+from zeus_stream.views.run_view import RunView
 
 SCALE = 8
 """Cells of the figures beside the chart."""
@@ -14,29 +15,32 @@ MOST_GAP = 8
 LEAST_HEIGHT = 4
 
 
-def power_panel(run: RunNow | None, history: History, width: int, height: int) -> Panel | None:
+def power_panel(run: RunView | None, history: History, width: int, height: int) -> Panel | None:
     """Return a panel of ``height`` rows, frame included. None: there is no room, or nothing is known."""
     if run is None or height < LEAST_HEIGHT + 2:
         return None
-    lines = power_chart(run, history, width - FRAME, height - 2)
+    lines = power_chart(run.run, history, width - FRAME, height - 2)
     if not lines:
         return None
     return Panel(
-        title=f"power: {clean(run.job)}, {power_title(run, history)}", head=(), lines=tuple(lines), keys=()
+        title=f"power: {clean(run.job)}, {power_title(run.run, history)}",
+        head=(),
+        lines=tuple(lines),
+        keys=(),
     )
 
 
-def power_title(run: RunNow, history: History) -> str:
+def power_title(run: str, history: History) -> str:
     """Return the span of the chart, with the least and the most of it."""
-    span_s = history.span_s(run.run)
-    known = [value for value in history.run(run.run, span_s, 300) if value is not None]
+    span_s = history.span_s(run)
+    known = [value for value in history.run(run, span_s, 300) if value is not None]
     span = f"last {seconds(span_s)}"
     return f"{span}, {min(known):,.0f} to {max(known):,.0f} W" if known else f"{span}, not known"
 
 
-def power_chart(run: RunNow, history: History, width: int, height: int) -> list[Line]:
+def power_chart(run: str, history: History, width: int, height: int) -> list[Line]:
     """Return the chart with its scale: none, if nothing is known."""
-    values = history.run(run.run, history.span_s(run.run), max(2, (width - SCALE) * 2))
+    values = history.run(run, history.span_s(run), max(2, (width - SCALE) * 2))
     known = [value for value in values if value is not None]
     if not known:
         return []

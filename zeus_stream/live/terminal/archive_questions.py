@@ -3,8 +3,8 @@
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.live.panels.run_page import MOST_CAUSES, MOST_GAPS, MOST_WINDOWS, Details, Row
 from zeus_stream.live.source import Source
-from zeus_stream.reports.forecast import COSTS
 from zeus_stream.transport.client import quoted
+from zeus_stream.views.forecast import COSTS
 
 ANSWER_S = 5.0
 _SAVING = "FROM saving_of({run})"
@@ -13,7 +13,7 @@ SELECT name, count(*) AS count, sum(energy_j) AS energy_j, sum(duration_s) AS du
 FROM windows WHERE run = {run} AND kind = 'window' AND NOT of_host(gpu)
 GROUP BY name ORDER BY energy_j DESC LIMIT {most}
 """
-_WASTE = "SELECT cause, energy_j, share FROM waste_of({run}) ORDER BY energy_j DESC LIMIT {most}"
+_WASTE = "SELECT cause, energy_j, duration_s, share FROM waste_of({run}) ORDER BY energy_j DESC LIMIT {most}"
 _PRICE = """
 SELECT value, split_part(unit, '/', 1) AS currency FROM signals
 WHERE name = 'price' AND value IS NOT NULL AND begins_at <= now() AT TIME ZONE 'UTC'

@@ -20,6 +20,8 @@ from zeus_stream.live.panels.run_page import Details, Row, gaps_page, help_page,
 from zeus_stream.live.terminal.lines import Lines
 from zeus_stream.live.view import view
 from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.views.run_view import run_of_live
+from zeus_stream.views.site_view import site_of_live
 
 DETAILS_S = 10.0
 """Between two questions to the archive, for the page of a run."""
@@ -245,7 +247,9 @@ class TopApp(App[None]):
 
         def lines(width: int) -> list[Line]:
             run = next((run for run in self._shown.runs if run.run == name), None)
-            return [] if run is None else run_page(run, self._history, width, self._details)
+            if run is None:
+                return []
+            return run_page(run_of_live(run, self._shown.wall_ns), self._history, width, self._details)
 
         page = Page(name, lines)
         self.push_screen(page)
@@ -262,7 +266,7 @@ class TopApp(App[None]):
     def action_gaps(self) -> None:
         """Open the page of what is missing."""
         stored: list[Row] = []
-        page = Page("what is missing", lambda width: gaps_page(self._snapshot, stored, width))
+        page = Page("what is missing", lambda width: gaps_page(site_of_live(self._snapshot), stored, width))
         self.push_screen(page)
 
         async def fetch() -> None:

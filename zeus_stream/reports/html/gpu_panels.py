@@ -3,10 +3,10 @@
 from collections.abc import Generator
 
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.panels import Columns, Panel, facts, plain, table, watts
-from zeus_stream.reports.html.quantities import figure
+from zeus_stream.reports.html.panels import Columns, Panel, facts, plain, table
 from zeus_stream.reports.html.questions import Asking, Gpu, Row, quoted
 from zeus_stream.reports.html.site_panels import RECENT, RUNS_SHOWN, SHOWN, as_is, run_link, runs_table
+from zeus_stream.views.quantity import figure, watts
 
 _FACTS = """
 SELECT min_limit_w, max_limit_w, found_limit_w, period_ms, counter_kind, sensor_window_ms, counts_energy,

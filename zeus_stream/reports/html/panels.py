@@ -7,9 +7,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.quantities import ABSENT, figure, joules, seconds
 from zeus_stream.reports.html.questions import Row, Rows
 from zeus_stream.reports.svg.bars import bar
+from zeus_stream.views.quantity import ABSENT, figure, joules, percent, seconds, watts
 
 SHOWN = 60
 """Rows of a table on a page; all are in the data of the report and behind the link to SQL."""
@@ -41,21 +41,6 @@ class Panel(Struct, frozen=True, kw_only=True):
     """Drawings by name, for files of their own."""
     half: bool = False
     """Two of them stand side by side on a wide screen."""
-
-
-def watts(value: float | None) -> str:
-    """Format a power or a power limit."""
-    return ABSENT if value is None else f"{value:,.0f} W"
-
-
-def percent(
-    value: float | None, low: float | None = None, high: float | None = None, form: str = ".1f"
-) -> str:
-    """Format a share with its interval, if that is known."""
-    if value is None:
-        return ABSENT
-    sure = "" if low is None or high is None else f" ({low:{form}} to {high:{form}})"
-    return f"{value:{form}} %{sure}"
 
 
 def plain(value: object) -> str:

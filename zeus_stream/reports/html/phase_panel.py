@@ -1,8 +1,8 @@
 """Panel of a run's phases: seconds and joules of what its steps consist of. Pure."""
 
-from zeus_stream.reports.html.panels import Columns, Panel, bars, percent, plain
-from zeus_stream.reports.html.quantities import joules, seconds
+from zeus_stream.reports.html.panels import Columns, Panel, bars, plain
 from zeus_stream.reports.html.questions import Asking, Run, quoted
+from zeus_stream.views.quantity import joules, percent, seconds
 
 PHASES_SHOWN = 40
 _PHASES = """

@@ -1,11 +1,11 @@
 """The panel of a pipeline: an iteration before and under the plan, and the frontier. Pure."""
 
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.panels import Columns, Panel, percent, table
-from zeus_stream.reports.html.quantities import figure
+from zeus_stream.reports.html.panels import Columns, Panel, table
 from zeus_stream.reports.html.questions import Asking, Row, Rows, Run, quoted
-from zeus_stream.reports.pipeline_facts import PIPELINE, POINTS, promise, shape
 from zeus_stream.reports.svg.pipeline_charts import Bar, Point, bubble_chart, clock_colour, points_chart
+from zeus_stream.views.pipeline_view import PIPELINE, POINTS, PipelineView
+from zeus_stream.views.quantity import figure, percent
 
 _SPANS = """
 SELECT plan, iteration, stage, kind, micro_batch, clock_mhz, begin_s, duration_s FROM instruction_spans
@@ -47,15 +47,12 @@ def pipeline(run: Run) -> Asking[Panel | None]:
                 table(rows, columns, "Points of the frontier"), class_="two",
             )
         )  # fmt: skip
-    told = f"{shape(row)}."
-    if row["number"] is not None:
-        told += f" Plan {row['number']}: {promise(row)}."
-    if row["reason"]:
-        told += f" It ended: {row['reason']}."
+    view = PipelineView.of_row(row)
+    text = " ".join(f"{name.capitalize()}: {words}." for name, words in view.facts)
     if spans:
-        told += " Each bar is an instruction; forwards have a frame; between bars a stage waits."
+        text += " Each bar is an instruction; forwards have a frame; between bars a stage waits."
     return Panel(
-        name="pipeline", title="Pipeline", body=element("div", *parts), text=told,
+        name="pipeline", title="Pipeline", body=element("div", *parts), text=text,
         rows=spans or points or found, charts=charts,
     )  # fmt: skip
 

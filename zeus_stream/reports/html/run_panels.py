@@ -5,16 +5,13 @@ A new panel is one function and one entry of `RUN_PANELS`.
 
 from collections.abc import Callable, Iterator, Mapping
 
-from zeus_stream.reports.costs import OWN_USE, own_use_parts
-from zeus_stream.reports.forecast import COSTS as FORECAST_COSTS
-from zeus_stream.reports.forecast import FORECAST
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.panels import Columns, Panel, bars, facts, percent, plain, table, watts
+from zeus_stream.reports.html.panels import Columns, Panel, bars, facts, plain, table
 from zeus_stream.reports.html.phase_panel import phases
 from zeus_stream.reports.html.pipeline_panels import pipeline
 from zeus_stream.reports.html.power_question import Power, find_power
-from zeus_stream.reports.html.quantities import ABSENT, figure, found_level, joules, level, seconds
-from zeus_stream.reports.html.questions import COMMAND, SAVING, TOTALS, WHOLE, Asking, Row, Rows, Run, quoted
+from zeus_stream.reports.html.questions import SAVING, Asking, Row, Rows, Run, quoted
+from zeus_stream.reports.html.run_question import WASTE, find_run_rows
 from zeus_stream.reports.svg.run_charts import (
     EpochEnergy,
     MeasuredLimit,
@@ -22,7 +19,13 @@ from zeus_stream.reports.svg.run_charts import (
     frontier_chart,
     power_chart,
 )
-from zeus_stream.reports.undecided import why_no_energy, why_undecided
+from zeus_stream.views.costs import COSTS, OWN_USE, cost_words, own_use_parts
+from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
+from zeus_stream.views.forecast import ForecastView
+from zeus_stream.views.quantity import Quantity, bounds, figure, joules, percent, seconds, utc, watts
+from zeus_stream.views.run_view import RunView, run_of_rows
+from zeus_stream.views.saving import Saving
+from zeus_stream.views.waste import FASTER, waste_parts
 
 COMMANDS_SHOWN = 200
 EPOCHS_SHOWN = 60
@@ -50,10 +53,6 @@ SELECT name, count(*) AS times, sum(duration_s) AS duration_s,
     count(*) - count(energy_j) AS unmeasured
 FROM named WHERE run = {run} GROUP BY name ORDER BY energy_j DESC NULLS LAST, name LIMIT {limit}
 """
-_WASTE = """
-SELECT cause, energy_j, duration_s, 100 * share AS percent FROM waste_of({run})
-ORDER BY energy_j DESC NULLS LAST, cause LIMIT {limit}
-"""
 _COMMANDS = """
 SELECT (commands.asked_ns - began_ns) / 1e9 AS at_s, gpu, limit_w, outcome, reason, outcome_limit_w
 FROM commands, (SELECT min(began_ns) AS began_ns FROM runs WHERE run = {run})
@@ -65,106 +64,76 @@ _GAPS = (
 DrawPanel = Callable[[Run], Asking[Panel | None]]
 
 
-def headline(saving: Row | None, totals: Row) -> str:
-    """Return the result of a run in one sentence."""
-    if saving is None:
-        undecided = why_undecided(totals)
-        return "No power limit was searched for." if undecided is None else f"{capitalized(undecided)}."
-    if saving["power_limit_w"] is None:
-        return f"No power limit was chosen: {saving['reason']}."
-    chosen = level(saving)
-    if saving["energy_saved_percent"] is None or saving["time_added_percent"] is None:
-        return f"{chosen} was chosen: {saving['reason']}."
-    verb = "saves" if saving["applied"] else "would save"
-    added = saving["time_added_percent"]
-    more = "more" if added >= 0 else "less"
-    saved = saving["energy_saved_percent"]
-    return f"{chosen} {verb} {saved:.1f} % of the energy for {abs(added):.1f} % {more} time."
-
-
 def result(run: Run) -> Asking[Panel]:
-    """Ask for the result of a run: its energy, the chosen limit and what that saves."""
-    (whole,) = yield WHOLE.format(run=quoted(run.run))
-    savings = yield SAVING.format(run=quoted(run.run))
-    (totals,) = yield TOTALS.format(run=quoted(run.run), command=quoted(f"{run.run}{COMMAND}"))
-    saving = savings[0] if savings else None
-    items = [_energy(totals, whole), ("time", seconds(_duration_s(run, whole)), _time_note(run))]
-    if run.ended_wall_ns is None:
-        forecasts = yield FORECAST.format(run=quoted(run.run))
-        costs = (yield FORECAST_COSTS.format(run=quoted(run.run))) if forecasts else ()
-        items += [fact for row in forecasts for fact in _forecast(row, costs)]
+    """Ask for the result of a run: its energy, the chosen limit and what that saves, money and carbon."""
+    rows = yield from find_run_rows(run.run)
+    if rows is None:
+        return Panel(name="result", title="Result", body=Markup(""), text="")
+    view = run_of_rows(rows)
+    costs = yield COSTS.format(run=quoted(run.run))
     own_use = yield OWN_USE.format(run=quoted(run.run))
+    items = [
+        ("energy", str(view.energy), _energy_note(view)),
+        ("time", str(view.duration), f"began {run.began_at} UTC{'' if view.ended else ', runs'}"),
+        *((row["name"], *cost_words(row)) for row in costs),
+    ]
+    if view.forecast is not None:
+        forecast_costs = yield FORECAST_COSTS.format(run=quoted(run.run))
+        items += _forecast(view.forecast, forecast_costs)
     items += [(name, share, f"of a core: {parts}; {of}") for name, share, parts, of in own_use_parts(own_use)]
-    if saving is not None and saving["power_limit_w"] is not None:
-        items = [*_saving(saving), *items]
-    body = element("div", element("p", headline(saving, totals), class_="headline"), facts(items))
-    row = {"run": run.run, "job": run.job, **whole, **({f"saving_{k}": v for k, v in (saving or {}).items()})}
+    if view.saving is not None:
+        items = [*_saving(view.saving), *items]
+    body = element("div", element("p", view.headline, class_="headline"), facts(items))
+    row = {
+        "run": run.run, "job": run.job, **rows.whole,
+        **({f"saving_{k}": v for k, v in (rows.saving or {}).items()}),
+    }  # fmt: skip
     return Panel(name="result", title="Result", body=body, text="", rows=[row])
 
 
-def _forecast(row: Row, costs: Rows) -> Iterator[tuple[str, str, str]]:
+def _forecast(forecast: ForecastView, costs: Rows) -> Iterator[tuple[str, str, str]]:
     """Yield the latest forecast of a run that is open."""
-    low_j, high_j, low_s, high_s = (
-        row[each] for each in ("energy_p2_5_j", "energy_p97_5_j", "duration_p2_5_s", "duration_p97_5_s")
-    )
-    at = f"after {row['step']:,} of {row['steps']:,} steps"
-    sure = f"95 %: {joules(low_j)} to {joules(high_j)}" if low_j is not None else "interval not known yet"
-    yield "forecast: energy", joules(row["energy_j"]), f"{sure}; {at}"
-    sure = f"95 %: {seconds(low_s)} to {seconds(high_s)}" if low_s is not None else "interval not known yet"
-    yield "forecast: time", seconds(row["duration_s"]), f"{sure}; {at}"
+    for name, quantity in (("energy", forecast.energy), ("time", forecast.duration)):
+        sure = bounds(quantity)
+        known = f"95 %: {sure}" if sure else "interval not known yet"
+        yield f"forecast: {name}", str(quantity), f"{known}; after {forecast.made_after}"
     for cost in costs:
-        if cost["amount"] is not None:
-            amount = f"{figure(cost['amount'])} {cost['unit']}"
-            yield f"forecast: {cost['name']}", amount, f"at {cost['factor']:.6g} {cost['factor_unit']}"
+        yield f"forecast: {cost['name']}", *cost_words(cost)
 
 
-def _duration_s(run: Run, whole: Row) -> float:
-    known: float | None = whole["duration_s"]
-    return (run.last_wall_ns - run.began_wall_ns) / 1e9 if known is None else known
+def _energy_note(view: RunView) -> str:
+    if view.energy.known is None:
+        return view.energy.absent
+    if view.energy.as_of_ns is not None:
+        return f"so far, until {utc(view.energy.as_of_ns)} UTC"
+    sure = bounds(view.energy)
+    mean = (
+        f"; {Quantity(view.energy.known / view.duration.known, 'W')} on average"
+        if view.duration.known
+        else ""
+    )
+    return (f"95 %: {sure}" if sure else "interval not known") + mean
 
 
-def _time_note(run: Run) -> str:
-    return f"began {run.began_at} UTC" if run.ended_wall_ns is not None else f"began {run.began_at} UTC, runs"
+def _saving(saving: Saving) -> list[tuple[str, str, str]]:
+    what = "limit" if saving.level.endswith("W") else "clock"
+    items = [(f"chosen {what}", saving.level, saving.found)]
+    if saving.kept:
+        return items
+    verb = "" if saving.applied else "would be "
 
+    def note(quantity: Quantity) -> str:
+        sure = bounds(quantity)
+        return f"95 %: {sure}" if sure else f"interval not known: {quantity.absent}"
 
-def capitalized(sentence: str) -> str:
-    """Return a sentence with a capital at its beginning."""
-    return sentence[:1].upper() + sentence[1:]
-
-
-def _energy(totals: Row, whole: Row) -> tuple[str, str, str]:
-    energy_j = whole["energy_j"]
-    if energy_j is None:
-        return "energy", ABSENT, why_no_energy(totals, whole)
-    sure = "interval not known"
-    if whole["energy_p2_5_j"] is not None and whole["energy_p97_5_j"] is not None:
-        half_j = (whole["energy_p97_5_j"] - whole["energy_p2_5_j"]) / 2
-        sure = f"95 %: ± {figure(half_j, 'J', 2)}"
-    mean = f"; {energy_j / whole['duration_s']:.0f} W on average" if whole["duration_s"] else ""
-    return "energy", joules(energy_j), sure + mean
-
-
-def _saving(saving: Row) -> list[tuple[str, str, str]]:
-    verb = "" if saving["applied"] else "would be "
-    interval = "95 %: {:.1f} to {:.1f}"
-
-    def note(what: str) -> str:
-        low, high = saving[f"{what}_low_percent"], saving[f"{what}_high_percent"]
-        return (
-            "interval not known: too few steps" if low is None or high is None else interval.format(low, high)
-        )
-
-    items = [
-        (
-            "chosen limit" if saving["clock_mhz"] is None else "chosen clock",
-            level(saving),
-            found_level(saving),
-        ),
-        (f"energy {verb}saved", percent(saving["energy_saved_percent"]), note("energy_saved")),
-        (f"time {verb}added", percent(saving["time_added_percent"]), note("time_added")),
-    ]
-    if saving["saved_j"] is not None and saving["applied"]:
-        items.append(("saved", joules(saving["saved_j"]), f"in {saving['steps_at_limit']:,} steps"))
+    items.append((f"energy {verb}saved", str(saving.energy), note(saving.energy)))
+    time = "no measurable change" if saving.time.covers_zero else str(saving.time)
+    items.append((f"time {verb}added", time, note(saving.time)))
+    if saving.saved.known is not None:
+        sure = bounds(saving.saved)
+        steps = f"in {saving.steps:,} steps" if saving.steps else ""
+        items.append((f"{verb}saved".capitalize() if verb else "saved", str(saving.saved),
+                      ", ".join(filter(None, [f"95 %: {sure}" if sure else "", steps]))))  # fmt: skip
     return items
 
 
@@ -346,14 +315,19 @@ def parts(run: Run) -> Asking[Panel | None]:
 
 def waste(run: Run) -> Asking[Panel | None]:
     """Ask where the energy of the run went, with bars."""
-    rows = yield _WASTE.format(run=quoted(run.run), limit=PARTS_SHOWN)
-    if not rows:
+    parts = waste_parts((yield WASTE.format(run=quoted(run.run))))[:PARTS_SHOWN]
+    if not parts:
         return None
+    rows = [
+        {"cause": part.cause, "energy_j": part.energy.known, "duration_s": part.duration.known,
+         "percent": part.share.known}
+        for part in parts
+    ]  # fmt: skip
     more: Columns = {"percent": ("share", percent), "duration_s": ("time", seconds)}
     body = bars(rows, "cause", "cause", more)
     text = "The parts add up to the energy of the run. What cannot be separated is not attributed."
-    if any(row["cause"] == "profiling" and (row["duration_s"] or 0) < 0 for row in rows):
-        text += " Profiling has a time below 0: trials at other limits were faster than the choice."
+    if any(part.duration.absent == FASTER for part in parts):
+        text += f" {FASTER}"
     return Panel(name="waste", title="Where the energy went", body=body, text=text, rows=rows, half=True)
 
 

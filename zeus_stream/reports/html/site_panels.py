@@ -5,10 +5,10 @@ from typing import Any
 from urllib.parse import quote
 
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.panels import Columns, Panel, bars, percent, plain, table, watts
-from zeus_stream.reports.html.quantities import ABSENT, figure, joules, seconds
+from zeus_stream.reports.html.panels import Columns, Panel, bars, plain, table
 from zeus_stream.reports.html.questions import Asking, Rows, quoted
 from zeus_stream.reports.svg.site_charts import bar_chart
+from zeus_stream.views.quantity import ABSENT, figure, joules, percent, seconds, watts
 
 RECENT = """
 WITH latest AS (

@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Columns, Panel, facts, plain, table
-from zeus_stream.reports.html.quantities import joules
 from zeus_stream.reports.svg.bars import bar
+from zeus_stream.views.quantity import joules
 
 
 class Estimate(Struct, frozen=True):

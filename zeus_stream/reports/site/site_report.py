@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from zeus_stream.reports.html.document import Report, document, sources
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.panels import Panel, facts, plain
-from zeus_stream.reports.html.quantities import joules, seconds
 from zeus_stream.reports.html.questions import Asking, Row, Rows, answered
 from zeus_stream.reports.html.site_panels import (
     BY_JOB,
@@ -21,6 +20,7 @@ from zeus_stream.reports.html.site_panels import (
 )
 from zeus_stream.reports.site.period import Period
 from zeus_stream.reports.svg.site_charts import time_chart
+from zeus_stream.views.quantity import joules, seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.quantities import joules
 from zeus_stream.reports.svg.axes import LETTER, Axis, Frame, Scale, drawing, frame
 from zeus_stream.reports.svg.run_charts import TALL, WIDE
+from zeus_stream.views.quantity import joules
 
 ROW = 26
 """Height of a bar with the space below it."""

@@ -18,13 +18,25 @@ from zeus_stream.protocol.snapshots import Snapshot
 
 pytestmark = pytest.mark.anyio
 SAVING = {
+    "run": "asr-9a73",
+    "power_limit_w": 175.0,
+    "default_limit_w": 250.0,
+    "applied": True,
+    "reason": "its energy is least",
+    "trials_run": "asr-9a73",
+    "changed_percent": None,
+    "steps_at_limit": 18_000,
+    "saved_j": 412_000.0,
+    "would_save_j": None,
     "energy_saved_percent": 17.4,
     "energy_saved_low_percent": 16.8,
     "energy_saved_high_percent": 17.9,
     "time_added_percent": 1.2,
+    "time_added_low_percent": None,
+    "time_added_high_percent": None,
 }
 WINDOWS = [{"name": "validation", "count": 12, "energy_j": 437.0, "duration_s": 2.8}]
-WASTE = [{"cause": "profiling", "energy_j": 449.0, "share": 0.02}]
+WASTE = [{"cause": "profiling", "energy_j": 449.0, "duration_s": 3.0, "share": 0.02}]
 GAP = {"host": "node2", "what": "readings", "count": 3, "reason": "the driver hung"}
 
 
@@ -105,7 +117,7 @@ async def test_gpus_runs_and_search_are_there_at_every_width(width: int) -> None
         "q quit",
     ):
         assert words in shown
-    assert "measuring, 31 of 40 steps" in shown
+    assert "measuring 175 W, 31 of 40 steps" in shown
 
 
 async def test_a_terminal_that_changes_its_size_is_filled_again() -> None:
@@ -149,7 +161,7 @@ async def test_the_selected_run_has_its_search_shown_and_its_page() -> None:
         assert "search: asr" in text(app)
         assert "its energy is least" in text(app)
         await pilot.press("enter")
-        await until(app, pilot, "17.4 % less energy (95 %: 16.8 to 17.9)")
+        await until(app, pilot, "17.4 % (95 %: 16.8 to 17.9)")
         shown = text(app)
         for words in ("asr  run asr-9a73", "validation", "profiling", "2.0 %", "0 W"):
             assert words in shown

@@ -19,13 +19,14 @@ from zeus_stream.errors import SettingsError
 from zeus_stream.live.web.access.security import LOOPBACK, Gatekeeper
 from zeus_stream.live.web.app import build
 from zeus_stream.live.web.now_feed import NowFeed
-from zeus_stream.live.web.now_panels import draw_job, phase
+from zeus_stream.live.web.now_panels import draw_job
 from zeus_stream.live.web.routes.site import Site
 from zeus_stream.live.web.source import AskTable, Source
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.reports.recurring_jobs import job_belief, look_up
 from zeus_stream.reports.site.job_belief import Estimate, JobBelief, SetupBelief, belief_panel
 from zeus_stream.settings import Settings
+from zeus_stream.views.search import phase_of
 
 pytestmark = pytest.mark.anyio
 
@@ -92,7 +93,7 @@ async def test_open_runs_of_the_job_are_live_with_their_phase(source: ArchiveSou
     drawn = draw_job(replace(SNAPSHOT, runs=(own, other)), "own")
     assert "../runs/r-1" in drawn
     assert "r-2" not in drawn
-    assert phase(own.search) in drawn
+    assert phase_of(own).text in drawn
     assert "No run of this job is open" in draw_job(SNAPSHOT, "none")
 
 

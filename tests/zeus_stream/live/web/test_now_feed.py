@@ -170,7 +170,7 @@ async def test_events_are_json_for_programs_and_html_for_the_page() -> None:
     async def now() -> Snapshot:
         return SNAPSHOT
 
-    for address, wanted in (("/api/events", '"phase": "measuring"'), ("/api/events?html", "measuring 200 W")):
+    for address, wanted in (("/api/events", '"phase": "measuring"'), ("/api/events?html", "200 W, step ")):
         feed = NowFeed(now, every_s=0)
         async with running(feed):
             with anyio.fail_after(30):

@@ -1,24 +1,18 @@
 """Money, carbon and the use of zeus-stream itself, as text: rows of views, or a price of the question."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from zeus_stream.reports.html.questions import quoted
+from zeus_stream.views.quantity import figure
 
 JOULES_PER_KWH = 3.6e6
+COSTS = "FROM costs WHERE run = {run} ORDER BY name"
+"""Money and carbon of a run, by the signals that are imported."""
 OWN_USE = """
 SELECT service, host, cpu_s, core_percent, energy_low_j, energy_high_j, share_low_percent, share_high_percent,
     reason
 FROM own_use_of_runs WHERE run = {run} ORDER BY service DESC, host
 """
-
-
-def costs(answer: Callable[[str], pa.Table], run: str) -> list[dict[str, Any]]:
-    """Return the rows of ``costs`` of a run; ``answer`` answers SQL."""
-    rows: list[dict[str, Any]] = answer(f"FROM costs WHERE run = {quoted(run)} ORDER BY name").to_pylist()
-    return rows
 
 
 def at_price(energy_j: float | None, price: tuple[float, str]) -> dict[str, Any]:
@@ -42,19 +36,30 @@ def at_price(energy_j: float | None, price: tuple[float, str]) -> dict[str, Any]
 
 def cost_facts(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return amount, factor, year and source of each signal: names and texts."""
-    return [(row["name"], _text(row)) for row in rows]
+    return [
+        (row["name"], f"{amount} {source}" if row["amount"] is not None else amount)
+        for row, (amount, source) in ((row, cost_words(row)) for row in rows)
+    ]
 
 
-def _text(row: Mapping[str, Any]) -> str:
+def cost_words(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return an amount of money or carbon, of ``costs`` or ``forecast_costs``; and its factor and source."""
     if row["amount"] is None:
-        return f"not known: {row['basis']}"
-    amount, unit = row["amount"], row["unit"]
-    if unit == "gCO2e" and amount >= 1000:
-        amount, unit = amount / 1000, "kgCO2e"
-    of = " ".join(str(word) for word in (row["place"], row["year"]) if word)
+        return f"not known: {row['basis']}" if row.get("basis") else "not known", ""
+    scale, unit = (1000, "kgCO2e") if row["unit"] == "gCO2e" and row["amount"] >= 1000 else (1, row["unit"])
+    low, high = row.get("amount_p2_5"), row.get("amount_p97_5")
+    sure = (
+        "" if low is None or high is None else f" (95 %: {_amount(low / scale)} to {_amount(high / scale)})"
+    )
+    of = " ".join(str(word) for word in (row.get("place"), row.get("year")) if word)
     pue = f", PUE {row['pue']:g}" if row["pue"] else ", GPUs only"
     factor = f"{row['factor']:.6g} {row['factor_unit']}{f' ({of})' if of else ''}"
-    return f"{amount:.4g} {unit} at {factor}{pue}; source: {row['source']}"
+    return f"{_amount(row['amount'] / scale)} {unit}{sure}", f"at {factor}{pue}; source: {row['source']}"
+
+
+def _amount(value: float) -> str:
+    """Return an amount with three digits: a factor of a minute or an hour supports no more."""
+    return figure(value, digits=3)
 
 
 def own_use_facts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

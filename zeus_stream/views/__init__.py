@@ -1,0 +1,1 @@
+"""Figures and sentences for people, made once: screens draw them and compute nothing."""

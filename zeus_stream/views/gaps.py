@@ -1,0 +1,64 @@
+"""Data that is known to be missing: what it means, and the cure. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from zeus_stream.protocol.snapshots import GapNow, HostNow
+
+CURES = {
+    "readings": "Give the collector a processor of its own, or read less often with --poll-ms.",
+    "events": "Look at the process that is named; its training goes on.",
+    "frames": "Keep more in the log of the collector with --log-mb, or do not stop the analyzer for so long.",
+    "messages": "Look at the process that is named; it speaks another version, or is broken.",
+    "connections": "Look which program opens so many connections.",
+    "windows": "End windows that are open.",
+    "log": "Make room on the disk of the log.",
+    "notes": "Make room on the disk of the log.",
+}
+"""What to do about data of each kind that is missing."""
+SILENT = (
+    "its collector does not answer: the power limits found are back in force, trainings go on, and their"
+    " events wait. Start it again: zeus-stream collect"
+)
+"""What it means that a collector is silent, and the cure."""
+
+
+class GapView(Struct, frozen=True, kw_only=True):
+    """Data of one kind that is missing."""
+
+    host: str
+    what: str
+    count: int
+    reason: str
+
+    @property
+    def cure(self) -> str:
+        """Return what to do about it; empty: not known."""
+        return CURES.get(self.what, "")
+
+
+def gaps_of_live(gaps: Iterable[GapNow]) -> tuple[GapView, ...]:
+    """Return the gaps since the service started."""
+    return tuple(GapView(host=gap.host, what=gap.what, count=gap.count, reason=gap.reason) for gap in gaps)
+
+
+def gaps_of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[GapView, ...]:
+    """Return the gaps that the archive has: rows with ``host``, ``what``, ``count`` and ``reason``."""
+    return tuple(
+        GapView(
+            host=str(row["host"] or "analyzer"), what=str(row["what"]), count=int(row["count"]),
+            reason=str(row["reason"]),
+        )
+        for row in rows
+    )  # fmt: skip
+
+
+def host_trouble(host: HostNow) -> str:
+    """Return what is wrong with a host, in a sentence; empty: nothing."""
+    if host.state == "connected" and not host.trouble:
+        return ""
+    if host.trouble:
+        return f"{host.host}: {host.trouble}"
+    return f"{host.host}: {SILENT}"

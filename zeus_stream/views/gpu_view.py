@@ -1,0 +1,96 @@
+"""One GPU for people. Pure."""
+
+from msgspec import Struct
+
+from zeus_stream.protocol.snapshots import GpuNow
+from zeus_stream.views.quantity import Quantity, seconds
+
+OLD_MS = 3_000
+"""Age of a reading that is named."""
+LOWER_MW = 500
+"""A limit that is so much below the one found is a lower one."""
+
+
+class GpuView(Struct, frozen=True, kw_only=True):
+    """A GPU. A figure that is old or unknown has no value; `trouble` says why."""
+
+    gpu: str
+    host: str
+    index: str
+    model: str
+    power: Quantity
+    limit: Quantity
+    found: Quantity
+    most: Quantity
+    """The limit that a bar of its power is drawn against."""
+    energy: Quantity
+    temperature: Quantity
+    utilization: Quantity
+    step_energy: Quantity
+    run: str
+    trouble: str
+    """Why there is no new reading. Empty: there is one."""
+    gone: bool
+
+    @property
+    def place(self) -> str:
+        """Return where it is."""
+        return f"{self.host}:{self.index}"
+
+    @property
+    def lowered(self) -> bool:
+        """Tell whether its limit is below the one that was found."""
+        limit, found = self.limit.known, self.found.known
+        return limit is not None and found is not None and limit < found - LOWER_MW / 1000
+
+    @property
+    def share(self) -> float | None:
+        """Return its power over its limit."""
+        power, limit = self.power.known, self.limit.known
+        return power / limit if power is not None and limit else None
+
+
+def gpu_of_live(gpu: GpuNow, wall_ns: int) -> GpuView:
+    """Return a GPU of a live snapshot. ``wall_ns``: of the snapshot."""
+    trouble = _trouble(gpu)
+    as_of_ns = None if gpu.age_ms is None else wall_ns - gpu.age_ms * 1_000_000
+
+    def live(value: float | None, unit: "str") -> Quantity:
+        known = None if trouble else value
+        return Quantity(known, unit, as_of_ns=as_of_ns, absent=trouble or "the driver does not say it")  # type: ignore[arg-type]
+
+    most_mw = gpu.found_mw or gpu.most_mw or gpu.limit_mw
+    return GpuView(
+        gpu=gpu.gpu,
+        host=gpu.host,
+        index="-" if gpu.index is None else str(gpu.index),
+        model=gpu.model or "unknown model",
+        power=live(_watts(gpu.power_mw), "W"),
+        limit=live(_watts(gpu.limit_mw), "W"),
+        found=Quantity(_watts(gpu.found_mw), "W"),
+        most=Quantity(_watts(most_mw), "W"),
+        energy=Quantity(
+            None if gpu.energy_mj is None else gpu.energy_mj / 1000, "J", as_of_ns=as_of_ns,
+            absent="it has no energy counter",
+        ),
+        temperature=live(gpu.temperature_c, "°C"),
+        utilization=live(gpu.utilization_pct, "%"),
+        step_energy=live(gpu.step_j, "J/step"),
+        run=gpu.run or "",
+        trouble=trouble,
+        gone=gpu.state == "gone",
+    )  # fmt: skip
+
+
+def _trouble(gpu: GpuNow) -> str:
+    if gpu.state == "gone":
+        return f"gone: {gpu.why}"
+    if gpu.age_ms is None:
+        return "no reading yet"
+    if gpu.state == "silent" or gpu.age_ms > OLD_MS:
+        return f"no reading for {seconds(gpu.age_ms / 1000, 2)}"
+    return ""
+
+
+def _watts(power_mw: int | None) -> float | None:
+    return None if power_mw is None else power_mw / 1000

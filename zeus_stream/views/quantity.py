@@ -1,0 +1,189 @@
+"""Figures for people: a value with its unit, its interval, its age, or the reason why there is none. Pure.
+
+A figure that is not known is ``-``, never 0. A figure that is not 0 is never shown as 0.
+"""
+
+from datetime import UTC, datetime
+from math import floor, isfinite, log10
+from typing import Literal
+
+from msgspec import Struct
+
+Unit = Literal["J", "W", "s", "%", "J/step", "ms", "°C", "MHz", ""]
+ABSENT = "-"
+"""Stands for a figure that is not known."""
+MOST_PLACES = 6
+_SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+
+
+class Quantity(Struct, frozen=True):
+    """A figure for people. ``low`` and ``high`` are its 95 % interval; ``absent``: why there is no value."""
+
+    value: float | None
+    unit: Unit
+    low: float | None = None
+    high: float | None = None
+    as_of_ns: int | None = None
+    """Wall clock. None: it does not change any more."""
+    absent: str = ""
+
+    @property
+    def known(self) -> float | None:
+        """Return the value if it is a number that can be shown."""
+        return self.value if self.value is not None and isfinite(self.value) else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Return the bounds, if both are known."""
+        if self.low is None or self.high is None or not (isfinite(self.low) and isfinite(self.high)):
+            return None
+        return self.low, self.high
+
+    @property
+    def covers_zero(self) -> bool:
+        """Tell whether the interval has 0 in it: no difference was measured."""
+        return self.interval is not None and self.interval[0] <= 0 <= self.interval[1]
+
+    def __str__(self) -> str:
+        """Return the value with its unit."""
+        return spelled(self.known, self.unit)
+
+
+def spelled(value: float | None, unit: Unit) -> str:
+    """Return a value in the form of its unit."""
+    match unit:
+        case "J":
+            return joules(value)
+        case "W":
+            return watts(value)
+        case "s":
+            return seconds(value)
+        case "%":
+            return percent(value)
+        case _:
+            return figure(value, unit)
+
+
+def bounds(quantity: Quantity) -> str:
+    """Return the interval in words; empty: it is not known."""
+    if quantity.known is None or (interval := quantity.interval) is None:
+        return ""
+    low, high = interval
+    if quantity.unit == "J":
+        scale, unit = _energy_scale(quantity.known)
+        low, high = low / scale, high / scale
+        return f"{_supported(low, high - low)} to {_supported(high, high - low)} {unit}"
+    if quantity.unit == "s":
+        return f"{seconds(low)} to {seconds(high)}"
+    return f"{_supported(low, high - low)} to {_supported(high, high - low)}"
+
+
+def with_bounds(quantity: Quantity) -> str:
+    """Return a figure with its interval; without a value, why there is none."""
+    if quantity.known is None:
+        return quantity.absent or ABSENT
+    interval = bounds(quantity)
+    return f"{quantity} (95 %: {interval})" if interval else str(quantity)
+
+
+def figure(value: float | None, unit: str = "", digits: int = 4) -> str:
+    """Return a figure with this many significant digits. Digits before the point are always kept."""
+    if value is None or not isfinite(value):
+        return ABSENT
+    after = f"{' ' if unit else ''}{unit}"
+    places = max(digits - 1 - floor(log10(abs(value))), 0) if value else 0
+    if places > MOST_PLACES and abs(value) < 0.5 * 10.0**-MOST_PLACES:
+        return f"under {10.0**-MOST_PLACES:.{MOST_PLACES}f}{after}"
+    return f"{value:,.{min(places, MOST_PLACES)}f}{after}"
+
+
+def joules(value: float | None) -> str:
+    """Return an energy in µJ to kWh."""
+    if value is None or not isfinite(value):
+        return ABSENT
+    scale, unit = _energy_scale(value)
+    return f"{value:,.0f} J" if unit == "J" and abs(value) >= 1000 else figure(value / scale, unit)
+
+
+def _energy_scale(value: float) -> tuple[float, str]:
+    size = abs(value)
+    if size >= 3.6e6:
+        return 3.6e6, "kWh"
+    if size >= 100_000:
+        return 1e3, "kJ"
+    scale, prefix = _small(size)
+    return scale, f"{prefix}J"
+
+
+def _small(size: float) -> tuple[float, str]:
+    """Return the factor and the prefix of a small value."""
+    return next(((f, p) for f, p in _SMALL if size >= 0.9995 * f), (1.0, "") if not size else _SMALL[-1])
+
+
+def watts(value: float | None) -> str:
+    """Return a power or a power limit."""
+    if value is None or not isfinite(value):
+        return ABSENT
+    return f"{value:,.0f} W" if abs(value) >= 10 or not value else figure(value, "W", 2)
+
+
+def seconds(value: float | None, digits: int = 3) -> str:
+    """Return a duration in its natural unit. One below 0 cannot be, and is not known."""
+    if value is None or not isfinite(value) or value < 0:
+        return ABSENT
+    if value < 0.1:
+        scale, prefix = _small(value)
+        return figure(value / scale, f"{prefix}s", digits)
+    if value < 119.5:
+        return figure(value, "s", digits)
+    if value < 7200:
+        return f"{value / 60:.1f} min"
+    return f"{value / 3600:.1f} h" if value < 48 * 3600 else f"{value / 86400:.1f} d"
+
+
+def percent(value: float | None, form: str = ".1f") -> str:
+    """Return a share in percent."""
+    if value is None or not isfinite(value):
+        return ABSENT
+    if value and abs(value) < 0.05:
+        return "under 0.1 %" if value > 0 else "above -0.1 %"
+    return f"{value:{form}} %"
+
+
+def compact(value: float | None, unit: str = "") -> str:
+    """Return a figure with three significant digits, and with a prefix if it has a unit: 412 kJ."""
+    if value is None or not isfinite(value):
+        return ABSENT
+    size = abs(value)
+    if not unit:
+        return _three(value)
+    factor, prefix = next(((f, p) for f, p in _SCALES if size >= 0.9995 * f), _small(size))
+    return f"{_three(value / factor)} {prefix}{unit}"
+
+
+def _three(value: float) -> str:
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    if size >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 0.005 or not value else "<0.01"
+
+
+def _supported(value: float, width: float) -> str:
+    """Return a figure with as many decimals as the width of its interval supports: two digits of it."""
+    places = 1 - floor(log10(width)) if width > 0 else 1
+    return f"{value:,.{min(max(places, 0), MOST_PLACES)}f}"
+
+
+def utc(wall_ns: int) -> str:
+    """Return an instant to the second, in UTC."""
+    return f"{datetime.fromtimestamp(wall_ns // 1_000_000_000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def age_words(as_of_ns: int | None, now_ns: int) -> str:
+    """Return the age of a figure; empty: it does not change any more, or it is of now."""
+    if as_of_ns is None or now_ns - as_of_ns < 3_000_000_000:
+        return ""
+    return f"{seconds((now_ns - as_of_ns) / 1e9, 2)} old"

@@ -1,0 +1,123 @@
+"""A site for people: its totals, GPUs, runs and services, and what is missing. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.views.gaps import GapView, gaps_of_live, host_trouble
+from zeus_stream.views.gpu_view import GpuView, gpu_of_live
+from zeus_stream.views.quantity import Quantity, seconds
+from zeus_stream.views.run_view import RunView, run_of_live
+
+LATE_MS = 2_000
+"""An analyzer that is so far behind says so."""
+HOUR_S = 3540
+
+
+class SiteView(Struct, frozen=True, kw_only=True):
+    """A site, or one host where only a collector answers."""
+
+    process: Literal["analyzer", "collector"]
+    as_of_ns: int
+    power: Quantity
+    energy: Quantity
+    span: str
+    """The time that the energy is of."""
+    saved: Quantity
+    """Joules, of the open runs and of those that ended since the analyzer started."""
+    saved_share: Quantity
+    hosts: int
+    hosts_connected: int
+    gpus_known: int
+    gpus_silent: int
+    open_runs: int
+    lag: Quantity
+    late: bool
+    gap_count: int
+    gaps: tuple[GapView, ...]
+    gpus: tuple[GpuView, ...]
+    runs: tuple[RunView, ...]
+    troubles: tuple[str, ...]
+    """Of hosts, each a sentence with the cure."""
+    left_out: str
+    """Rows that the snapshot has no room for. Empty: none."""
+
+
+def site_of_live(now: Snapshot) -> SiteView:
+    """Return the site that a live snapshot is of."""
+    totals, as_of_ns = now.totals, now.wall_ns
+    silent = totals.gpus - totals.gpus_there
+    return SiteView(
+        process=now.process,
+        as_of_ns=as_of_ns,
+        power=Quantity(
+            None if totals.power_mw is None else totals.power_mw / 1000, "W", as_of_ns=as_of_ns,
+            absent="no GPU gives readings",
+        ),
+        energy=Quantity(
+            None if totals.hour_mj is None else totals.hour_mj / 1000, "J", as_of_ns=as_of_ns,
+            absent="no reading was received yet",
+        ),
+        span=f"in the last {'hour' if totals.hour_s >= HOUR_S else seconds(max(totals.hour_s, 1), 2)}",
+        saved=Quantity(totals.saved_j, "J", as_of_ns=as_of_ns, absent="no limit was set"),
+        saved_share=Quantity(totals.saved_percent, "%", as_of_ns=as_of_ns, absent="no limit was set"),
+        hosts=totals.hosts,
+        hosts_connected=totals.hosts_connected,
+        gpus_known=totals.gpus,
+        gpus_silent=silent,
+        open_runs=totals.runs,
+        lag=Quantity(None if now.lag_ms is None else now.lag_ms / 1000, "s", absent="only readings are here"),
+        late=now.lag_ms is not None and now.lag_ms >= LATE_MS,
+        gap_count=totals.gaps,
+        gaps=gaps_of_live(now.gaps),
+        gpus=tuple(gpu_of_live(gpu, as_of_ns) for gpu in now.gpus),
+        runs=tuple(run_of_live(run, as_of_ns) for run in now.runs),
+        troubles=tuple(filter(None, map(host_trouble, now.hosts))),
+        left_out=_left_out(now),
+    )  # fmt: skip
+
+
+def _left_out(now: Snapshot) -> str:
+    parts = [
+        f"{count:,} {what}{'' if count == 1 else 's'}"
+        for count, what in ((now.gpus_left_out, "GPU"), (now.runs_left_out, "run"))
+        if count
+    ]
+    return " and ".join(parts)
+
+
+class ServiceView(Struct, frozen=True, kw_only=True):
+    """A collector or an analyzer, or a collector that the analyzer follows."""
+
+    name: str
+    state: str
+    behind: Quantity
+
+
+def services_of(answers: Mapping[str, Snapshot], silent: Iterable[str]) -> tuple[ServiceView, ...]:
+    """Return a line for each service.
+
+    Args:
+        answers: live snapshots of ``collector`` and ``analyzer``, as far as they answer.
+        silent: the services that do not.
+    """
+    lines = []
+    for process, snapshot in answers.items():
+        if process == "collector":
+            state = ", ".join(filter(None, ["answers", *(host.trouble for host in snapshot.hosts)]))
+            lines.append(ServiceView(name=process, state=state, behind=Quantity(None, "s")))
+            continue
+        behind = Quantity(None if snapshot.lag_ms is None else snapshot.lag_ms / 1000, "s")
+        lines.append(ServiceView(name=process, state="answers", behind=behind))
+        lines += [
+            ServiceView(
+                name=f"follows {host.host}",
+                state=host_trouble(host).removeprefix(f"{host.host}: ") or "connected",
+                behind=Quantity(None, "s"),
+            )
+            for host in snapshot.hosts
+        ]
+    nothing = Quantity(None, "s")
+    return (*lines, *(ServiceView(name=each, state="does not answer", behind=nothing) for each in silent))
