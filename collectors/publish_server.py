@@ -24,6 +24,7 @@ from collectors.ingest.sessions import (
     admit,
     check,
     from_json,
+    gives_way,
     receive,
     resolve,
 )
@@ -177,16 +178,17 @@ class Intake:
             if not self.budgets.take(peer[0], size, len(new), monotonic_ns()):
                 self._wrong(peer, "more than its user may write in an hour. A larger --log-mb allows more")
                 return  # not acknowledged: its publisher keeps it as long as it can
-            if known is None and not self._make_room():
+            if known is None and not self._make_room(peer[0]):
                 raise MalformedError(
-                    f"session {batch.session}: could not be logged: {MAX_SESSIONS} others are open."
-                    " End some of their processes."
+                    f"session {batch.session}: could not be logged: {MAX_SESSIONS} others are open, and no"
+                    f" user has more of them than user {peer[0]}. End some of their processes."
                 )
             if known is None:
                 session = replace(session, first_offset=self._journal.next_offset)
             events = Events(batch.session, before.next_sequence, *peer, new)
             if not self._journal.events(session.job, events, _memory(session)):
                 return  # not acknowledged: it comes again
+            self._sessions.pop(batch.session, None)  # the least recently active is the first
             self._sessions[batch.session] = session = self._placed(session)
             if known is None:
                 self._pace.hurry(monotonic_ns() + BEGINNING_NS)
@@ -211,15 +213,18 @@ class Intake:
             return session
         return replace(session, last_offset=self._journal.next_offset)
 
-    def _make_room(self) -> bool:
-        """Forget the oldest session that is over, if there are too many."""
+    def _make_room(self, uid: int | None) -> bool:
+        """Forget the oldest session that is over, if there are too many; or end one of the user with most."""
         if len(self._sessions) < MAX_SESSIONS:
             return True
-        over = next((session.session for session in self._sessions.values() if session.over), None)
-        if over is None:
-            return False
-        del self._sessions[over]
-        if (watch := self._watches.pop(over, None)) is not None:
+        first = next((session for session in self._sessions.values() if session.over), None)
+        if first is None:
+            if (first := gives_way(self.sessions, uid)) is None:
+                return False
+            reason = f"user {first.uid} has most of {MAX_SESSIONS} sessions, and user {uid} began one"
+            self._end_session(first, monotonic_ns(), reason)
+        del self._sessions[first.session]
+        if (watch := self._watches.pop(first.session, None)) is not None:
             watch.cancel()
         return True
 
@@ -289,18 +294,25 @@ class Intake:
         self._watches.pop(name, None)
         if (session := self._sessions.get(name)) is None:
             return  # forgotten, to make room
+        self._end_session(session, ended_ns, f"process {session.pid} has ended")
+
+    def _end_session(self, session: Session, ended_ns: int, reason: str) -> None:
+        """Log that a session is over although it did not say so."""
         was_over = session.over
-        session = replace(session, over=True, gone=True)
-        self._journal.say(SessionEnded(ended_ns, name, f"process {session.pid} has ended"))
-        session = self._sessions[name] = self._placed(session)
-        self._journal.remember(_memory(session))
-        self._end_run(session, known=was_over)
+        self._journal.say(SessionEnded(ended_ns, session.session, reason))
+        ended = self._placed(replace(session, over=True, gone=True))
+        self._sessions[session.session] = ended
+        self._journal.remember(_memory(ended))
+        self._end_run(ended, known=was_over)
 
     def _end_run(self, ended: Session, *, known: bool = False) -> None:
-        of_run = [each for each in self._sessions.values() if each.run == ended.run and not each.over]
-        for name in _names(ended).difference(*map(_names, of_run)):
-            self._guards.run_gone(name)
-        if not of_run and not known:
+        """Let go of what a run has set, once none of its sessions is left. Another user's run is another."""
+        of_run = [each for each in self.sessions if (each.run, each.uid) == (ended.run, ended.uid)]
+        left = [each for each in of_run if not each.over]
+        gpus = frozenset(gpu for each in of_run for gpu in each.gpus)
+        for name in _names(ended).difference(*map(_names, left)):
+            self._guards.run_gone(name, gpus)
+        if not left and not known:
             self._run_ended()
 
     # ---- questions -------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The devices of the host as the event loop knows them: finds them, guards them, takes in what they say."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,10 +161,11 @@ class Guards:
         """End the lease under which clocks of a device follow a plan: its clock is unlocked."""
         self._tell(self._guards[gpu], "graphics_clock", lease_messages.PlanEnded(reason), monotonic_ns())
 
-    def run_gone(self, run: str) -> None:
-        """The run has no session on this host any more."""
-        for guard in self._guards.values():
-            self._tell_all(guard, lease_messages.RunGone(run))
+    def run_gone(self, run: str, gpus: Collection[str]) -> None:
+        """Let go of what a run has set on its GPUs: it has no session on this host any more."""
+        for gpu, guard in self._guards.items():
+            if gpu in gpus:
+                self._tell_all(guard, lease_messages.RunGone(run))
 
     def use(self, gpus: Iterable[str]) -> None:
         """Read these devices closely from now on, and the parts of the host."""

@@ -1,7 +1,9 @@
 """Sessions of training processes: what is new in a batch and allowed, which GPUs a run may command. Pure."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -13,8 +15,6 @@ from zeus_stream.protocol.events import Batch, Event, RunEnded, RunStarted, Step
 from zeus_stream.protocol.fields import BUDGET, Unknown, of_host
 
 MAX_SESSIONS = 1_000
-MAX_USER_SESSIONS = 500
-"""Of one user: nobody keeps others out."""
 MAX_PROCESS_SESSIONS = 64
 MAX_MESSAGES_PER_S = 500
 """Of one process; a publisher sends 50."""
@@ -118,23 +118,30 @@ def check(session: Session, new: Sequence[Event | Unknown], others: Iterable[Ses
             f"session {session.session}: could not be logged: run {session.run}: power budgets have names"
             f" that begin with {BUDGET}. Give this one another name."
         )
-    of_user = of_process = 0
-    for other in others:
-        if other.over:
-            continue
-        if other.run == session.run and other.uid != session.uid:
-            raise MalformedError(
-                f"session {session.session}: could not be logged: run {session.run} is user {other.uid}'s."
-                " Give this one another name."
-            )
-        of_user += other.uid == session.uid
-        of_process += (other.uid, other.pid) == (session.uid, session.pid)
-    if of_process >= MAX_PROCESS_SESSIONS or of_user >= MAX_USER_SESSIONS:
+    peer = session.uid, session.pid
+    of_process = sum(not other.over and (other.uid, other.pid) == peer for other in others)
+    if of_process >= MAX_PROCESS_SESSIONS:
         raise MalformedError(
-            f"session {session.session}: could not be logged: {of_process} of process {session.pid} and"
-            f" {of_user} of user {session.uid} are open, {MAX_PROCESS_SESSIONS} and"
-            f" {MAX_USER_SESSIONS} may be. End some."
+            f"session {session.session}: could not be logged: {of_process} of process {session.pid} are open,"
+            f" {MAX_PROCESS_SESSIONS} may be. End some."
         )
+
+
+def gives_way(sessions: Sequence[Session], uid: int | None) -> Session | None:
+    """Return the open session that ends to make room for a new one of a user: of the user with most of them.
+
+    Args:
+        sessions: those there are, the least recently active first.
+        uid: of the new session.
+
+    Returns:
+        None: nobody has more open sessions than that user.
+    """
+    users = Counter(session.uid for session in sessions if not session.over)
+    most, count = max(users.items(), key=itemgetter(1), default=(uid, 0))
+    if count <= users[uid]:
+        return None
+    return next(session for session in sessions if session.uid == most and not session.over)
 
 
 def _latest_ns(event: Event | Unknown) -> int:

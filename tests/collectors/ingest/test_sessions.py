@@ -9,13 +9,13 @@ from collectors.ingest.sessions import (
     MAX_MESSAGES_PER_S,
     MAX_PROCESS_SESSIONS,
     MAX_SENDERS,
-    MAX_USER_SESSIONS,
     PROCESSES_OF_USER,
     Senders,
     Session,
     admit,
     check,
     from_json,
+    gives_way,
     receive,
     resolve,
 )
@@ -208,40 +208,18 @@ def test_an_event_of_the_future_is_refused(event: Event) -> None:
     check(Session(session="s"), (EpochBegan(2 * SECOND_NS, 0), Unknown("Nap")), (), SECOND_NS)
 
 
-@pytest.mark.parametrize(
-    ("other", "refused"),
-    [
-        pytest.param(Session(session="a", uid=1, pid=1, run="run"), True, id="another user's"),
-        pytest.param(
-            Session(session="a", uid=1, pid=1, run="run", over=True), False, id="another user's, over"
-        ),
-        pytest.param(Session(session="a", uid=2, pid=1, run="run"), False, id="another rank of its own"),
-        pytest.param(Session(session="a", uid=1, pid=1, run="another"), False, id="another run"),
-    ],
-)
-def test_nobody_joins_another_users_run(other: Session, *, refused: bool) -> None:
+def test_a_run_with_the_name_of_another_users_run_is_let_in() -> None:
+    """The analyzer gives it that user's own name: nobody can keep a name from others."""
     session, new = receive(Session(session="s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
-    if refused:
-        with pytest.raises(MalformedError, match="run run is user 1's"):
-            check(session, new, [other], 0)
-    else:
-        check(session, new, [other], 0)
+    check(session, new, [Session(session="a", uid=1, pid=1, run="run")], 0)
 
 
 @pytest.mark.parametrize(
-    ("of_process", "of_user", "allowed"),
-    [
-        pytest.param(MAX_PROCESS_SESSIONS - 1, 0, True, id="there is room"),
-        pytest.param(MAX_PROCESS_SESSIONS, 0, False, id="a process has too many"),
-        pytest.param(0, MAX_USER_SESSIONS, False, id="a user has too many"),
-    ],
+    ("of_process", "allowed"), [(MAX_PROCESS_SESSIONS - 1, True), (MAX_PROCESS_SESSIONS, False)]
 )
-def test_open_sessions_of_a_process_and_of_a_user_are_bounded(
-    of_process: int, of_user: int, *, allowed: bool
-) -> None:
+def test_open_sessions_of_a_process_are_bounded(of_process: int, *, allowed: bool) -> None:
     others = [
         *(Session(session=f"p{n}", uid=2, pid=2) for n in range(of_process)),
-        *(Session(session=f"u{n}", uid=2, pid=3 + n) for n in range(of_user)),
         *(Session(session=f"o{n}", uid=2, pid=2, over=True) for n in range(2_000)),
         *(Session(session=f"x{n}", uid=1, pid=9) for n in range(2_000)),
     ]
@@ -251,6 +229,28 @@ def test_open_sessions_of_a_process_and_of_a_user_are_bounded(
     else:
         with pytest.raises(MalformedError, match="End some"):
             check(session, new, others, 0)
+
+
+def sessions_of(*uids: int, over: bool = False) -> list[Session]:
+    return [Session(session=f"{uid}-{n}", uid=uid, over=over) for n, uid in enumerate(uids)]
+
+
+@pytest.mark.parametrize(
+    ("uids", "uid", "expected"),
+    [
+        pytest.param((1, 2, 2, 1, 2), 3, "2-1", id="the first of the user with most"),
+        pytest.param((1, 1, 2), 2, "1-0", id="a user with fewer is let in"),
+        pytest.param((1, 1, 2, 2), 2, None, id="a user with as many is not"),
+        pytest.param((1, 1), 1, None, id="nor the only user"),
+        pytest.param((), 1, None, id="nobody is there"),
+    ],
+)
+def test_the_user_with_most_sessions_makes_room(
+    uids: tuple[int, ...], uid: int, expected: str | None
+) -> None:
+    over = sessions_of(*(7,) * 10, over=True)
+    found = gives_way([*over, *sessions_of(*uids)], uid)
+    assert (found and found.session) == expected
 
 
 def test_no_run_has_the_name_of_a_budget() -> None:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from zeus_stream.errors import SettingsError
 from zeus_stream.live.web.access.security import LOOPBACK, Gatekeeper
+from zeus_stream.live.web.access.web_connections import WebConnections
 from zeus_stream.live.web.app import build
 from zeus_stream.live.web.routes.site import Site
 
@@ -110,17 +111,20 @@ async def serve(site: Site, listening: Listening, started: Callable[[str], None]
     Raises:
         SettingsError: the address cannot be listened at, or the TLS files are wrong.
     """
+    connections = WebConnections()
     app = build(
         site, Gatekeeper(listening.token, listening.allowed_hosts()), secure=listening.tls_cert is not None
     )
     try:
         config = uvicorn.Config(
-            app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none",
-            server_header=False, timeout_graceful_shutdown=STOPS_S, root_path=listening.root_path,
-            proxy_headers=False, ssl_certfile=listening.tls_cert, ssl_keyfile=listening.tls_key,
+            connections.note_granted(app), log_config=None, log_level="warning", access_log=False,
+            lifespan="off", ws="none", server_header=False, timeout_graceful_shutdown=STOPS_S,
+            root_path=listening.root_path, proxy_headers=False, ssl_certfile=listening.tls_cert,
+            ssl_keyfile=listening.tls_key,
             limit_concurrency=500, h11_max_incomplete_event_size=200_000,
         )  # fmt: skip
         config.load()
+        config.http_protocol_class = connections.bound(config.http_protocol_class)
     except OSError as wrong:
         raise SettingsError(
             f"web: could not use the TLS files: {wrong}. Give PEM files that this user can read."

@@ -5,6 +5,7 @@ import signal
 import socket
 import stat
 import time
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -80,3 +81,34 @@ def test_a_wrong_address_is_a_sentence(zeus: Cli, options: tuple[str, ...], says
     assert done.stderr.startswith("zeus-stream: ")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_hundreds_of_idle_connections_without_a_token_do_not_keep_the_owner_out(zeus: Cli) -> None:
+    """The page answered 503 to its owner, as long as 500 connections were open."""
+    process = zeus.start("web", "--listen", "127.0.0.1:0")
+    try:
+        assert process.stderr is not None
+        host, port, token = _parts(process.stderr.readline().split()[-1])
+        with ExitStack() as held:
+            owner, late = (http.client.HTTPConnection(host, port, timeout=PATIENCE_S) for _ in range(2))
+            held.callback(owner.close)
+            held.callback(late.close)
+            headers = {"Authorization": f"Bearer {token}"}
+
+            def ask() -> int:
+                owner.request("GET", "/-/settings-of-nothing", headers=headers)
+                answer = owner.getresponse()
+                answer.read()
+                return answer.status
+
+            assert ask() == 404
+            idle = [held.enter_context(socket.create_connection((host, port))) for _ in range(600)]
+            for each in idle[:300]:
+                with suppress(OSError):
+                    each.sendall(b"GET / HTTP/1.1\r\n")  # and no more of its head
+            assert ask() == 404
+            late.request("GET", "/-/healthy")
+            assert late.getresponse().status == 200
+    finally:
+        process.kill()
+        process.communicate()

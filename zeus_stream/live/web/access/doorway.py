@@ -9,6 +9,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from zeus_stream.live.web.access.security import HEADERS, Credentials, Gatekeeper, Verdict
+from zeus_stream.live.web.access.web_connections import GRANTED
 from zeus_stream.live.web.page_frame import notice
 
 OPEN_PATHS = ("/-/healthy", "/-/ready")
@@ -50,6 +51,7 @@ class Doorway:
             await self._app(scope, receive, send_with_headers)
             return
         verdict = self._gatekeeper.judge(self._shown(scope), monotonic())
+        scope[GRANTED] = verdict in ("granted", "log in")
         if verdict == "granted":
             await self._app(scope, receive, send_with_headers)
         else:
