@@ -185,9 +185,9 @@ class Run:
         match lost.cause:
             case "released" | "run" | "plan":  # of a plan, that is a pipeline's
                 return NOTHING
-            case "stranger" | "device":
+            case "stranger":
                 return self._search.feed(Barred(what))
-            case "lapsed" | "shutdown" | "restart":
+            case "lapsed" | "shutdown" | "restart" | "device":
                 return self._search.feed(Lapsed(what, self._ranks.under_way(gpu, lost.t_ns)))
 
     def holds(self, host: str) -> list[ControlOfGpu]:

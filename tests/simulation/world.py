@@ -205,6 +205,8 @@ class World(Site[WatchedHost]):
         self.frames: list[tuple[Frame, Body]] = []
         self.answers: list[GiveAnswer] = []
         self._refuse = dict(refuse or {})
+        self.rounding_mw = 0
+        """The driver rounds a limit up to a multiple of this."""
         self.hosts = [WatchedHost(self, f"{host}{i}", *its) for i, its in enumerate(((device, 0), *more))]
         self.ranks = self.hosts[: len(self.hosts) - late]
         for each in self.hosts:
@@ -281,6 +283,8 @@ class World(Site[WatchedHost]):
             host.note(ControlRefused(host.now(), command.command, command.gpu, cause, refused))
             return
         self._advance()
+        if is_limit and sets and self.rounding_mw:
+            value = min(-(-value // self.rounding_mw) * self.rounding_mw, found)
         gpu.device.set_control(command.control, value)
         host.note(ControlApplied(host.now(), command.command, command.gpu, command.control, value))
         self._go_on()

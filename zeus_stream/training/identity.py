@@ -190,11 +190,16 @@ def visible_gpus(environ: Mapping[str, str], cuda: tuple[str, ...] | None) -> tu
 
 
 def _cuda_visible(text: str) -> tuple[str, ...]:
-    """Return the devices of a ``CUDA_VISIBLE_DEVICES``: like CUDA, those before the first invalid entry."""
-    devices = []
+    """Return the devices of a ``CUDA_VISIBLE_DEVICES``: like CUDA, those before the first invalid entry.
+
+    A device that is listed twice is an error to CUDA, which then shows none.
+    """
+    devices = list[str]()
     for entry in map(str.strip, text.split(",")):
         if not _CUDA_DEVICE.fullmatch(entry):
             break
+        if entry in devices:
+            return ()
         devices.append(entry)
     return listed_gpus(devices)
 

@@ -14,6 +14,8 @@ from analyzers.results.rows import Row
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 
+SAME_MW = 1_000
+"""Limits that differ by less are the same."""
 MAX_ASKED = 1_000
 """Commands of a run whose time is remembered; the oldest go."""
 
@@ -28,6 +30,8 @@ class Attempt:
     """Commands without outcome."""
     applied_ns: dict[str, int] = field(default_factory=dict)
     """By host: when its last GPU was confirmed."""
+    taken_mw: int | None = None
+    """The highest limit that a driver made of the one asked for, where that is another."""
 
 
 class Commands:
@@ -135,6 +139,13 @@ class Commands:
         asked_ns = self._asked_ns.pop(note.command, note.t_ns)
         self.behind_ns = max(self.behind_ns, note.t_ns - asked_ns)
         if attempt is not None and note.command in attempt.waiting:
+            asked_mw = self._pending.holding(self._run).asked_mw.get(note.gpu)
+            if (
+                note.control == "power_limit"
+                and asked_mw is not None
+                and abs(note.value - asked_mw) >= SAME_MW
+            ):
+                attempt.taken_mw = max(note.value, attempt.taken_mw or 0)
             attempt.waiting.discard(note.command)
             attempt.applied_ns[host] = max(note.t_ns, attempt.applied_ns.get(host, 0))
 
@@ -162,7 +173,7 @@ class Commands:
         if index is None or began_ns is None:
             return None
         self._attempt = None
-        return attempt, LimitApplied(attempt.number, StepBegan(index, began_ns))
+        return attempt, LimitApplied(attempt.number, StepBegan(index, began_ns), attempt.taken_mw)
 
     def _name(self, gpu: str) -> str:
         """Return the next command's id: the same when the stream is interpreted again, and no other run's."""

@@ -300,7 +300,16 @@ class LimitSearch:
         if (landed := self._commands.landed(self._ranks.about, self._ranks.lead)) is None:
             return NOTHING
         attempt, event = landed
+        if event.taken_mw is not None and not attempt.single:
+            self._follow_driver(event.taken_mw)
         return self.feed_single(event) if attempt.single else self.feed(event)
+
+    def _follow_driver(self, taken_mw: int) -> None:
+        """Put a limit that a driver made of the one asked for in its place."""
+        if self.plan is None or self.state is None or not isinstance(self.state.phase, profiler.Applying):
+            return
+        others = {limit_mw for limit_mw in self.plan.limits_mw if limit_mw != self.state.phase.limit_mw}
+        self.plan = replace(self.plan, limits_mw=tuple(sorted(others | {taken_mw}, reverse=True)))
 
     def _at(self) -> At:
         return At(self._ranks.now_ns, self.steps, self._commands.behind_ns)

@@ -48,6 +48,7 @@ The rules:
     time to time other limits are visited, for `BACKGROUND` blocks, within the share of rule 7.
 10. With ``profile_only`` an exhaustive search does not set its choice. It gives back what it changed, says
     what the choice would save, and only observes from then on: the observer mode of Zeus (NSDI'23).
+11. A driver may round or clamp a limit: what it made of the one asked for takes its place among the limits.
 
 What happens, by phase ('-': nothing, or only the step under way is noted):
 
@@ -171,7 +172,10 @@ def step(state: State, event: Event, plan: Plan) -> Answer:
                     return end_trial(state, trial, t_ns, plan)
                 return replace(state, phase=trial), ()
             return state, ()
-        case Applying(limit_mw, attempt), LimitApplied(applied, since) if applied == attempt:
+        case Applying(limit_mw, attempt), LimitApplied(applied, since, taken_mw) if applied == attempt:
+            if taken_mw is not None:  # which is in the plan in place of the other
+                state = _follow_driver(state, limit_mw, taken_mw)
+                limit_mw = taken_mw
             return _measure_if_warm(replace(state, phase=Warming(limit_mw, since)), plan), ()
         case Applying(limit_mw, attempt), LimitRefused(refused, "stale", reason) if refused == attempt:
             return wait_after_lapse(state, limit_mw, reason)
@@ -217,6 +221,17 @@ def _step_began(state: State, began: StepBegan, plan: Plan) -> Answer:
             )
         case _:
             return state, ()
+
+
+def _follow_driver(state: State, asked_mw: int, taken_mw: int) -> State:
+    """Return the state in which a driver has made another limit of the one that was asked for."""
+    chosen, kept = state.chosen, state.kept
+    if chosen is not None and chosen.limit_mw == asked_mw:
+        chosen = replace(chosen, limit_mw=taken_mw)
+    if kept is not None and kept.limit_mw == asked_mw:
+        kept = None
+    todo_mw = tuple(limit_mw for limit_mw in state.todo_mw if limit_mw != taken_mw)
+    return replace(state, chosen=chosen, kept=kept, todo_mw=todo_mw)
 
 
 def _measure_if_warm(state: State, plan: Plan) -> State:

@@ -70,6 +70,8 @@ class LimitApplied(Struct, frozen=True):
 
     attempt: int
     step: StepBegan
+    taken_mw: int | None = None
+    """The limit that the driver made of the one asked for; None: it took that one."""
 
 
 class LimitRefused(Struct, frozen=True):

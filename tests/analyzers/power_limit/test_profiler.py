@@ -238,7 +238,9 @@ def test_a_refused_limit_is_skipped_and_not_retried(cause: Cause) -> None:
     assert bench.decided[0].limit_mw == 100_000
 
 
-@pytest.mark.parametrize("cause", ["permission", "observe", "ownership", "owned", "storage", "stranger"])
+@pytest.mark.parametrize(
+    "cause", ["permission", "observe", "ownership", "owned", "storage", "stranger", "ignored"]
+)
 def test_who_may_not_command_observes_and_says_why(cause: Cause) -> None:
     bench = Bench(SHORT)
     bench.refuse = {200_000: cause}
@@ -816,7 +818,7 @@ def broken(trials: tuple[Trial, ...], gpus: int) -> int:
 
 numbers, attempts = st.integers(0, 12), st.integers(0, 12)
 causes = st.sampled_from(
-    ("permission", "observe", "range", "owned", "stale", "device", "storage", "stranger")
+    ("permission", "observe", "range", "owned", "stale", "device", "storage", "stranger", "ignored")
 )
 indices, times = st.integers(0, 60), st.integers(0, 10_000 * MS)
 events = st.one_of(

@@ -40,7 +40,7 @@ def test_a_child_of_a_measured_script_is_part_of_its_run_and_the_script_itself_i
         pytest.param("0,none,1", ("index:0",), id="it ends at the first invalid entry"),
         pytest.param("GPU-5a1c,GPU-77", ("GPU-5a1c", "GPU-77"), id="the beginnings of UUIDs as they are"),
         pytest.param("MIG-12ab/1/0", ("MIG-12ab/1/0",), id="a MIG instance as it is"),
-        pytest.param("1,1", ("index:1",), id="a GPU is counted once"),
+        pytest.param("1,1", (), id="twice the same: none"),
     ],
 )
 def test_cuda_visible_devices_is_read_as_cuda_reads_it(visible: str, gpus: tuple[str, ...]) -> None:
