@@ -112,11 +112,8 @@ def advise(
     left = most_blocks(len(limits_mw)) + more_blocks - sum(len(visit.blocks) for visit in visits)
     visits = settled(evenly_delayed(visits))
     memory = curves.recall(limits_mw, gpus, goal, remembered, visits, clocks=clocks)
-    if not visits and (memory is None or goal.factor is not None):
-        return Measure(limits_mw[0])  # at whose time a bound is set
-    if not visits and memory is not None:
-        of = [i for i, limit in enumerate(limits_mw) if limit in memory.trials] or range(len(limits_mw))
-        return Measure(limits_mw[min(of, key=lambda i: float(memory.curve.mean[i]))])
+    if not visits:
+        return Measure(_first(limits_mw, goal, memory))
     if goal.factor is not None and all(visit.limit_mw != limits_mw[0] for visit in visits):
         return Measure(limits_mw[0])
     last, counts = visits[-1], counted(visits)[-1]
@@ -135,16 +132,9 @@ def advise(
         return Measure(limits_mw[0])
     if left <= 0 or (sure and belief.checked):
         chosen = _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
-        costs = step_costs(
-            limits_mw,
-            gpus,
-            visits,
-            chosen.limit_mw,
-            remembered,
-            as_remembered=memory is not None and belief.as_remembered,
-            clocks=clocks,
-        )
-        return replace(chosen, costs=costs)
+        known = memory is not None and belief.as_remembered
+        of = limits_mw, gpus, visits, chosen.limit_mw, remembered
+        return replace(chosen, costs=step_costs(*of, as_remembered=known, clocks=clocks))
     if sure and belief.as_remembered and not belief.steps[0]:
         wanted = 0
     else:
@@ -154,6 +144,14 @@ def advise(
     if not sure and _goes_on(belief, last, first=len(visits) == 1):
         return Measure(last.limit_mw)
     return Measure(limits_mw[wanted])
+
+
+def _first(limits_mw: Sequence[int], goal: Goal, memory: curves.Memory | None) -> int:
+    """Return the limit that a search measures first."""
+    if memory is None or goal.factor is not None:
+        return limits_mw[0]  # at whose time a bound is set
+    of = [i for i, limit in enumerate(limits_mw) if limit in memory.trials] or range(len(limits_mw))
+    return limits_mw[min(of, key=lambda i: float(memory.curve.mean[i]))]
 
 
 def _is_started(visits: Sequence[Visit]) -> bool:
