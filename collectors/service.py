@@ -142,11 +142,11 @@ def _open(context: sockets.Context, where: Places, settings: Settings) -> Doors:
         return Doors(publish, control, feed, gate, shares)
 
 
-def _brokered(log: Log, host: str, servers: str, settings: Settings) -> "HostAtBroker":
+def _brokered(log: Log, host: str, settings: Settings) -> "HostAtBroker":
     """Return the host's part at the broker. Its client is imported only where a broker is named."""
     from collectors.broker.host_at_broker import HostAtBroker  # noqa: PLC0415
 
-    return HostAtBroker(log, host, servers, settings)
+    return HostAtBroker(log, host, settings)
 
 
 class Collector:
@@ -162,7 +162,7 @@ class Collector:
         self._host = host
         self._incarnation = token_hex(8)
         self._journal = Journal(log, doors.feed, host)
-        self._brokered = None if settings.broker is None else _brokered(log, host, settings.broker, settings)
+        self._brokered = None if settings.broker is None else _brokered(log, host, settings)
         analyzers = AnalyzersKnown[Way](read_epochs(where.epochs))
         self._server = ControlServer(
             [SocketDoor(doors.control, doors.gate), *(self._brokered.doors if self._brokered else ())],

@@ -126,6 +126,37 @@ class Settings(Struct, frozen=True, kw_only=True):
     broker_credentials: Annotated[
         str | None, SettingHelp("File with the credential of this process at the broker.  [none]", "hosts")
     ] = None
+    broker_ca: Annotated[
+        Path | None,
+        SettingHelp(
+            "Certificates of the authority that signs those of the broker.  [those of the system]", "hosts"
+        ),
+    ] = None
+    broker_certificate: Annotated[
+        Path | None,
+        SettingHelp("Certificate of this process, for a broker that asks for one.  [none]", "hosts"),
+    ] = None
+    broker_key: Annotated[
+        Path | None, SettingHelp("Key of the certificate of this process.  [in the same file]", "hosts")
+    ] = None
+    broker_mb: Annotated[
+        int,
+        SettingHelp(
+            "Most that the broker keeps of a part of the site, MB. A full part makes its hosts wait.",
+            "resources",
+            least=16,
+            most=10_000_000,
+        ),
+    ] = 8192
+    broker_hours: Annotated[
+        float,
+        SettingHelp(
+            "Age at which the broker lets go of frames that no archiver has taken, h.",
+            "resources",
+            least=0.01,
+            most=10_000.0,
+        ),
+    ] = 72.0
     shards: Annotated[
         int,
         SettingHelp(

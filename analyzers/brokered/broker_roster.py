@@ -7,6 +7,7 @@ import anyio
 from analyzers.brokered.brokered_collector import BrokeredCollector
 from analyzers.brokered.roll_call import RollCall
 from analyzers.service import Analyzer, analyze
+from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.settings import Settings
@@ -14,10 +15,10 @@ from zeus_stream.transport import sockets
 
 
 async def analyze_at_broker(
-    settings: Settings, servers: str, *, environ: Mapping[str, str], started: Callable[[str], None]
+    settings: Settings, *, environ: Mapping[str, str], started: Callable[[str], None]
 ) -> None:
     """Run the analyzer of all hosts at a broker until cancelled. Raises as `analyzers.service.analyze`."""
-    exchange = Exchange(servers, settings.broker_credentials)
+    exchange = Exchange(BrokerAddress.of(settings, "analyze"))
     context = sockets.context()
 
     async def roster(analyzer: Analyzer) -> None:

@@ -1,7 +1,12 @@
-"""Archive parts of a site: from the broker's streams into the lake.
+"""Archive parts of a site: from the broker's streams, and the outbox of the analyzers, into the lake.
 
-    stream of a part -> frames, each once, in order for each log -> one commit every COMMIT_S -> lake
-    outbox of the analyzers -> derived rows (`row_archiver`)                                  -> lake
+    streams of parts -> frames, each once, in order for each log --+-> one commit a period, or when
+    outbox -> derived rows ----------------------------------------+   COMMIT_BYTES wait -> lake
+                                                                        -> streams keep what is not archived
+
+One commit has all parts of the process: commits of one lake race for its snapshot. While a commit goes on,
+what comes next is read, up to COMMIT_BYTES; then the broker waits. A commit that fails is tried again with
+what was read: nothing is read twice because a server was away.
 
 A batch that is there twice is ignored. Where frames are missing, the batch says whether they had left the
 host's log: then `gaps` has a row. If not, the broker has lost batches, or has them under earlier numbers: the
@@ -9,122 +14,325 @@ stream is read again from its first message, once; what is missing then is a gap
 """
 
 import logging
-from collections.abc import Callable
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import anyio
 from anyio.to_thread import run_sync
 from msgspec import Struct
 
+from analyzers.archive.store import Received
 from analyzers.lake.batch_intake import BatchesMissingError, BatchIntake
-from analyzers.lake.holders import TTL_S
-from analyzers.lake.lake_archive import LakeArchive
-from analyzers.lake.row_archiver import keep_archiving_rows
-from zeus_stream.broker.jetstream import Broker, Reader
+from analyzers.lake.lake_archive import LakeArchive, frames_of
+from analyzers.leases.renewal import TTL_S, Renewal
+from analyzers.leases.site_leases import ROWS, Lease, OutboxBatch, SiteLeases
+from zeus_stream.broker.address import BrokerAddress
+from zeus_stream.broker.jetstream import JetstreamClient, StreamReader
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, StorageError, UnreachableError
 from zeus_stream.settings import Settings
 
 COMMIT_S = 5.0
-"""Between two commits of a part."""
-COMMIT_BYTES = 32 << 20
+"""Between two commits of a process, at least."""
+DAILY_SNAPSHOTS = 20_000
+"""Of the lake, by time: with more processes each commits more seldom."""
+COMMIT_BYTES = 64 << 20
 """Of messages; more are committed at once."""
+ROWS_BYTES = 16 << 20
+"""Of batches of the outbox in one commit, at most; while more wait, commits follow each other."""
 WAIT_S = 1.0
+LOOK_S = 0.2
 RETRY_S = 1.0
+MOST_RETRY_S = 10.0
+"""Longest wait before a commit is tried again."""
 ABSENT_S = 5.0
+PURGE_S = 30.0
+"""Between two looks at what the streams may let go of."""
+WINDOW_S = 600.0
+"""Archived frames stay in a stream for so long, for late readers and for relays that start again."""
 
 _log = logging.getLogger(__name__)
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class ArchiverWork(Struct, frozen=True, kw_only=True):
     """The work of an archiver process."""
 
     dsn: str
-    servers: str
-    site: str
+    address: BrokerAddress
     parts: tuple[int, ...]
     holder: str
     settings: Settings
 
 
-async def archive(work: Work, started: Callable[[str], None]) -> None:
+@dataclass(slots=True, eq=False)
+class PartStream:
+    """A part that is held, and what was read of its stream and is not stored yet."""
+
+    number: int
+    lease: Lease
+    intake: BatchIntake
+    until: int
+    """The sequence number that is read next."""
+    stored: int
+    """The sequence number that is stored next."""
+    lost: bool = False
+    """Another process has it."""
+    commits: deque[tuple[int, int]] = field(default_factory=deque)
+    """When (CLOCK_MONOTONIC) and up to which sequence number it was archived."""
+
+
+async def archive(work: ArchiverWork, started: Callable[[str], None]) -> None:
     """Archive parts until cancelled. ``started``: called once, with a sentence for people."""
-    started(f"archives parts {', '.join(map(str, work.parts))} of {work.site} from {work.servers}")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(keep_archiving_rows, work.dsn, work.holder, work.settings)
-        for part in work.parts:
-            tasks.start_soon(_keep_archiving, work, part)
-
-
-async def _keep_archiving(work: Work, part: int) -> None:
-    """Hold a part whenever it is free, and archive it. After any error go on from the last commit."""
-    trouble: str | None = None
-    again = False
+    started(
+        f"archives parts {', '.join(map(str, work.parts))} of {work.address.site} from {work.address.shown}"
+    )
+    warnings = _Warnings()
     while True:
-        wait_s = RETRY_S
+        leases = SiteLeases(work.dsn, work.address.site, work.holder)
         try:
-            broker = await Broker.connect(work.servers, work.site)
+            lake = await run_sync(LakeArchive.open_lake, work.dsn, work.settings, leases)
             try:
-                wait_s = await _take_turn(work, part, broker, again=again)
-                again = False
-            except BatchesMissingError:
-                _log.warning("part %d: batches are missing; its stream is read again from the first.", part)
-                again = True
+                await Archiver(work, lake, leases, warnings).run()
             finally:
                 with anyio.CancelScope(shield=True):
-                    await broker.close()
-        except (StorageError, UnreachableError, RefusedError) as wrong:
-            if str(wrong) != trouble:
-                _log.warning("part %d: %s", part, wrong)
-            trouble = str(wrong)
-        await anyio.sleep(wait_s)
+                    await run_sync(lake.close)
+        except* (StorageError, RefusedError) as group:
+            warnings.warn(group)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await run_sync(leases.close)
+        await anyio.sleep(RETRY_S)
 
 
-async def _take_turn(work: Work, part: int, broker: Broker, *, again: bool) -> float:
-    """Archive a part until another process has taken it. Return how long to wait before the next turn, s.
+class _Warnings:
+    """Warnings: one that repeats the last is left out."""
 
-    Raises:
-        BatchesMissingError: the stream has to be read again; its position is its first message already.
-    """
-    last = await broker.last_sequence(part)
-    if last is None:
-        return ABSENT_S  # no host of this part has sent anything yet
-    name = f"frames-{part}"
-    taken = await run_sync(
-        partial(LakeArchive.take, work.dsn, work.settings, part=name, holder=work.holder, renewing=True)
-    )
-    if taken is None:
-        return TTL_S / 4
-    try:
-        if last + 1 < taken.held.next:
-            await run_sync(taken.rewind)
-        else:
-            reader = await broker.reader(part, taken.held.next)
-            await _archive_part(work, taken, reader, last, again=again)
-    except BatchesMissingError:
-        await run_sync(taken.rewind)
-        raise
-    finally:
-        with anyio.CancelScope(shield=True):
-            await run_sync(taken.close)
-    return RETRY_S
+    def __init__(self) -> None:
+        self._last = ""
+
+    def warn(self, wrong: BaseException) -> None:
+        """Log an error, or those of a group."""
+        while isinstance(wrong, BaseExceptionGroup):
+            wrong = wrong.exceptions[0]
+        if str(wrong) != self._last:
+            _log.warning("%s", wrong)
+        self._last = str(wrong)
 
 
-async def _archive_part(work: Work, taken: LakeArchive, reader: Reader, last: int, *, again: bool) -> None:
-    """Read a stream into the lake until another process has taken the part. ``last``: of its messages."""
-    intake = BatchIntake(taken.next_offsets(), again=again)
-    until = taken.held.next
-    stored_ns = renewed_ns = monotonic_ns()
-    while True:
-        for message in await reader.next(WAIT_S):
-            intake.take(message.data, message.subject, work.site)
-            until = message.sequence + 1
-            intake.again = intake.again and until <= last
-        waited_s = (monotonic_ns() - stored_ns) / 1e9
-        if intake.parts and (waited_s >= COMMIT_S or intake.message_bytes >= COMMIT_BYTES):
-            await run_sync(taken.put_stream, intake.taken(), until)
-            stored_ns = monotonic_ns()
-        if (monotonic_ns() - renewed_ns) / 1e9 >= TTL_S / 4:
-            if not await run_sync(taken.renew):
-                return
-            renewed_ns = monotonic_ns()
+class Archiver:
+    """The parts that one process holds."""
+
+    def __init__(
+        self, work: ArchiverWork, lake: LakeArchive, leases: SiteLeases, warnings: _Warnings
+    ) -> None:
+        """For `archive`."""
+        self._work, self._lake, self._leases, self._warnings = work, lake, leases, warnings
+        self._renewal = Renewal(SiteLeases(work.dsn, work.address.site, work.holder))
+        self._parts: dict[str, PartStream] = {}
+        self._wanted = [ROWS, *map(frames_of, work.parts)]
+        self._period_s = COMMIT_S
+        self._committed_ns = monotonic_ns()
+        self._one_at_a_time = anyio.Lock()
+        """For the lake and its leases: each has one connection."""
+        self._room = anyio.Event()
+        """Set when less is waiting to be stored."""
+
+    async def run(self) -> None:
+        """Archive until cancelled. Raises StorageError: the lake has to be opened again."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._keep_leases)
+                tasks.start_soon(self._keep_reading)
+                tasks.start_soon(self._keep_storing)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await run_sync(self._renewal.end)
+                await run_sync(self._release)
+
+    def _release(self) -> None:
+        with suppress(StorageError):  # they end by their time
+            for lease in self._lake.held.values():
+                self._leases.release(lease.name, lease.epoch)
+
+    # ---- leases
+
+    async def _keep_leases(self) -> None:
+        """Take what is free, and drop what others have taken."""
+        while True:
+            async with self._one_at_a_time:
+                self._drop_lost()
+                await self._take_free()
+                self._renewal.hold({lease.name: lease.epoch for lease in self._lake.held.values()})
+            await anyio.sleep(TTL_S / 4)
+
+    def _drop_lost(self) -> None:
+        held = self._lake.held
+        lost = [name for name, epoch in self._renewal.lost if name in held and held[name].epoch == epoch]
+        self._lake.drop(lost)
+        for name in self._parts.keys() - held.keys():
+            _log.warning("%s: another process has taken it.", name)
+            self._parts.pop(name).lost = True
+
+    async def _take_free(self) -> None:
+        wanted = [name for name in self._wanted if name not in self._lake.held]
+        try:
+            taken = await run_sync(self._leases.take, wanted, self._renewal.ttl_s) if wanted else []
+            if taken:
+                self._renewal.hold({lease.name: lease.epoch for lease in (*self._lake.held.values(), *taken)})
+                await run_sync(self._lake.hold, taken)
+            archivers = await run_sync(self._leases.archivers)
+        except StorageError as wrong:
+            self._warnings.warn(wrong)
+            return
+        self._period_s = max(COMMIT_S, archivers * 86_400 / DAILY_SNAPSHOTS)
+        for lease in taken:
+            if lease.name != ROWS:
+                intake = BatchIntake(self._lake.next_offsets())
+                number = int(lease.name.rpartition("-")[2])
+                self._parts[lease.name] = PartStream(number, lease, intake, lease.next, lease.next)
+
+    # ---- streams
+
+    async def _keep_reading(self) -> None:
+        """Read the streams of what is held; connect again whenever the broker was away."""
+        while True:
+            try:
+                broker = await JetstreamClient.connect(self._work.address)
+                try:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(self._purge_streams, broker)
+                        reading = set[PartStream]()
+                        while True:
+                            for part in self._parts.values():
+                                if part not in reading:
+                                    reading.add(part)
+                                    tasks.start_soon(self._read, part, broker)
+                            await anyio.sleep(LOOK_S)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await broker.close()
+            except* UnreachableError as group:
+                self._warnings.warn(group)
+            await anyio.sleep(RETRY_S)
+
+    async def _read(self, part: PartStream, broker: JetstreamClient) -> None:
+        """Read the stream of a part until another process has it."""
+        while not part.lost:
+            last = await broker.last_sequence(part.number)
+            if last is None:
+                await anyio.sleep(ABSENT_S)  # no host of this part has sent anything yet
+                continue
+            if last + 1 < part.until:
+                await self._begin_again(part, again=False)
+            try:
+                await self._take_in(part, await broker.reader(part.number, part.until), last)
+            except BatchesMissingError:
+                _log.warning(
+                    "part %d: batches are missing; its stream is read again from the first.", part.number
+                )
+                await self._begin_again(part, again=True)
+
+    async def _take_in(self, part: PartStream, reader: StreamReader, last: int) -> None:
+        """Take in messages. ``last``: of the stream when the reader was made."""
+        while not part.lost:
+            while self._waiting_bytes() >= COMMIT_BYTES:
+                await self._room.wait()
+            for message in await reader.next(WAIT_S):
+                part.intake.take(message.data, message.subject, self._work.address.site)
+                part.until = message.sequence + 1
+                part.intake.again = part.intake.again and part.until <= last
+
+    def _waiting_bytes(self) -> int:
+        return sum(part.intake.message_bytes for part in self._parts.values())
+
+    async def _begin_again(self, part: PartStream, *, again: bool) -> None:
+        """Read a stream again from its first message; what is stored is known by the positions of logs."""
+        async with self._one_at_a_time:
+            if not part.lost and part.lease.name in self._lake.held:
+                await run_sync(self._lake.rewind, part.lease.name)
+                part.intake = BatchIntake(self._lake.next_offsets(), again=again)
+                part.until = part.stored = 1
+                part.commits.clear()
+
+    async def _purge_streams(self, broker: JetstreamClient) -> None:
+        """Let the streams go of what is archived, after a window; those that are half full, at once."""
+        while True:
+            await anyio.sleep(PURGE_S)
+            for part in tuple(self._parts.values()):
+                full = await broker.is_half_full(part.number)
+                until = None
+                while part.commits and (full or monotonic_ns() - part.commits[0][0] >= WINDOW_S * 1e9):
+                    _, until = part.commits.popleft()
+                if until is not None:
+                    await broker.purge(part.number, until)
+
+    # ---- commits
+
+    async def _keep_storing(self) -> None:
+        """Commit what waits, of all parts at once."""
+        more = False
+        while True:
+            await anyio.sleep(LOOK_S)
+            self._renewal.step()
+            due = (monotonic_ns() - self._committed_ns) / 1e9 >= self._period_s
+            if due or more or self._waiting_bytes() >= COMMIT_BYTES:
+                async with self._one_at_a_time:
+                    more = await self._store()
+
+    async def _store(self) -> bool:
+        """Commit once, however often it has to be tried. Return True if more rows wait."""
+        self._committed_ns = monotonic_ns()
+        taken = {name: (part, part.intake.taken(), part.until) for name, part in self._parts.items()}
+        taken = {name: each for name, each in taken.items() if each[2] > each[0].stored}
+        self._room.set()
+        self._room = anyio.Event()
+        wait_s, batches = RETRY_S, await self._outbox()
+        while True:
+            held = self._lake.held
+            taken = {name: each for name, each in taken.items() if name in held}
+            until = {name: end for name, (_, _, end) in taken.items()}
+            if batches and ROWS in held:
+                until[ROWS] = held[ROWS].next + 1
+            if not until:
+                return False
+            received: list[Received] = [part for _, parts, _ in taken.values() for part in parts]
+            if not received and ROWS not in until:
+                return False  # the same again: there is no row to store a position with
+            try:
+                await run_sync(self._lake.put_stream, received, until, batches if ROWS in until else ())
+                break
+            except StorageError as wrong:
+                self._warnings.warn(wrong)
+            if await self._recovered(wait_s):
+                break
+            wait_s, batches = min(2 * wait_s, MOST_RETRY_S), await self._outbox()
+        now_ns = monotonic_ns()
+        for part, _, end in taken.values():
+            part.stored = end
+            part.commits.append((now_ns, end))
+        return sum(len(batch.body) for batch in batches) >= ROWS_BYTES // 2
+
+    async def _outbox(self) -> Sequence[OutboxBatch]:
+        if ROWS not in self._lake.held:
+            return ()
+        try:
+            return await run_sync(self._leases.outbox, ROWS_BYTES)
+        except StorageError as wrong:
+            self._warnings.warn(wrong)
+            return ()
+
+    async def _recovered(self, wait_s: float) -> bool:
+        """Be ready for the next try. Return True if the last one was stored after all."""
+        while True:
+            await anyio.sleep(wait_s)
+            self._renewal.step()
+            try:
+                stored = await run_sync(self._lake.recover)
+            except StorageError as wrong:
+                self._warnings.warn(wrong)
+                wait_s = min(2 * wait_s, MOST_RETRY_S)
+                continue
+            self._drop_lost()
+            return stored

@@ -4,6 +4,7 @@ Every DuckDB with the same two extensions reads the lake as well: ATTACH 'duckla
 """
 
 import os
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import duckdb
 from analyzers.archive import schema
 from analyzers.archive.opening import Connection, first_line, storing
 from analyzers.lake import object_store
-from analyzers.lake.holders import Holders
+from analyzers.leases.site_leases import SiteLeases
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 
@@ -20,8 +21,8 @@ LAKE = "lake"
 """Name of the attached database."""
 INLINED_ROWS = 500
 """A commit puts fewer rows of a table than these into the catalog, and others into a Parquet file."""
-RETRIES = 100
-"""Of a commit that another writer's came before."""
+RETRIES = {"max_retry_count": 100, "retry_wait_ms": 200, "retry_backoff": 1.0}
+"""Of a commit that another writer's came before: 20 s, for it is tried again from outside after that."""
 EXTENSIONS = ("ducklake", "postgres_scanner")
 NEEDS_HTTPFS = "extension httpfs"
 """DuckLake says so of a lake whose files are in a bucket."""
@@ -79,7 +80,8 @@ def attach(
             _open_bucket(connection)
         attaching = f"ATTACH 'ducklake:postgres:{_quoted(dsn)}' AS {LAKE} ({', '.join(options)})"
         try:
-            connection.execute(f"SET ducklake_max_retry_count = {RETRIES}")
+            for option, value in RETRIES.items():
+                connection.execute(f"SET ducklake_{option} = {value}")
             try:
                 connection.execute(attaching)
             except duckdb.Error as wrong:
@@ -156,11 +158,12 @@ def create(dsn: str, data: str, settings: Settings) -> bool:
                 connection.execute(f"CALL ducklake_set_option('{LAKE}', '{option}', '{value}')")
     finally:
         connection.close()
-    holders = Holders(dsn)
+    leases = SiteLeases(dsn, "", "")
     try:
-        holders.create()
+        leases.create()
+        leases.run(files("analyzers.lake").joinpath("fencing.sql").read_bytes())
     finally:
-        holders.close()
+        leases.close()
     return not there
 
 

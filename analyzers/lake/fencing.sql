@@ -1,11 +1,5 @@
--- Who holds what, and how far each log is archived: in the database of the catalog, so that the commit of a snapshot
--- changes both or nothing. Run again, it changes nothing.
-
-CREATE SCHEMA IF NOT EXISTS zs;
-
-CREATE TABLE IF NOT EXISTS zs.holders (
-    name text PRIMARY KEY, holder text NOT NULL, epoch bigint NOT NULL, until timestamptz NOT NULL, next bigint NOT NULL
-);
+-- How far each log is archived, and rows that wait for the lake: in the database of the catalog, so that the commit of
+-- a snapshot changes both or nothing. Run again, it changes nothing. The leases are in `analyzers/leases/leases.sql`.
 
 CREATE TABLE IF NOT EXISTS zs.logs (
     log_id text PRIMARY KEY, host text, next_offset bigint NOT NULL, logged_ns bigint
@@ -17,24 +11,30 @@ CREATE TABLE IF NOT EXISTS zs.outbox (
     rows integer NOT NULL, body bytea NOT NULL
 );
 
--- A commit of ours says who commits, from which sequence number of its stream to which, and of each log from which
--- offset to which; or which batches of rows it takes out of the outbox. It fails whole if another process has taken
--- over, or if these were committed already.
+-- A commit of ours says under which leases it commits, from which sequence number of each stream to which, of each log
+-- from which offset to which, and which batches of rows it takes out of the outbox. It fails whole if another process
+-- has taken a lease over, or if these were committed already.
 CREATE OR REPLACE FUNCTION zs.fence() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     declared jsonb;
+    part record;
     log record;
     taken bigint;
 BEGIN
-    IF new.commit_extra_info IS NULL OR left(new.commit_extra_info, 10) <> '{"holder":' THEN
+    IF new.commit_extra_info IS NULL OR left(new.commit_extra_info, 8) <> '{"site":' THEN
         RETURN new;
     END IF;
     declared := new.commit_extra_info::jsonb;
-    UPDATE zs.holders SET next = (declared->>'until')::bigint
-        WHERE name = declared->>'holder' AND epoch = (declared->>'epoch')::bigint AND next = (declared->>'from')::bigint;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'fenced off: % goes on elsewhere', declared->>'holder';
-    END IF;
+    FOR part IN
+        SELECT * FROM jsonb_to_recordset(declared->'parts') AS x(name text, epoch bigint, "from" bigint, until bigint)
+        ORDER BY name
+    LOOP
+        UPDATE zs.leases SET next = part.until WHERE site = declared->>'site' AND name = part.name
+            AND epoch = part.epoch AND next = part."from";
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'fenced off: % goes on elsewhere', part.name;
+        END IF;
+    END LOOP;
     FOR log IN
         SELECT * FROM jsonb_to_recordset(declared->'logs')
             AS x(log_id text, host text, first bigint, next bigint, logged_ns bigint)

@@ -15,7 +15,7 @@ from analyzers.archive.replay_source import Log
 from analyzers.archive.rollups.retention import Retained
 from analyzers.archive.store import Ages
 from analyzers.lake.catalog import LAKE, attach, check, why
-from analyzers.lake.holders import KEEPER, Holders
+from analyzers.leases.site_leases import KEEPER, SiteLeases
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
@@ -79,21 +79,22 @@ def keep(dsn: str, settings: Settings, *, holder: str, wall_ns: int) -> dict[str
         RefusedError: another process is the keeper.
         StorageError: something could not be done; what was done before it stays.
     """
-    holders = Holders(dsn)
+    leases = SiteLeases(dsn, "", holder)
     try:
-        held = holders.take(KEEPER, holder, ttl_s=HELD_S)
-        if held is None:
+        taken = leases.take([KEEPER], HELD_S)
+        if not taken:
             raise RefusedError(
                 "lake: could not be kept: another process does so. Wait until it has ended; one that was"
                 f" killed is replaced after {HELD_S / 60:.0f} minutes."
             )
         try:
-            removed = _keep(dsn, settings, wall_ns, lambda: holders.renew(held, ttl_s=HELD_S))
+            held = {KEEPER: taken[0].epoch}
+            removed = _keep(dsn, settings, wall_ns, lambda: bool(leases.renew(held, HELD_S)))
         finally:
             with suppress(StorageError):  # then it ends by its time
-                holders.release(held)
+                leases.release(KEEPER, taken[0].epoch)
     finally:
-        holders.close()
+        leases.close()
     return removed
 
 

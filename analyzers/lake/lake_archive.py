@@ -1,122 +1,181 @@
-"""Frames of one part of a site, archived in a lake exactly once.
+"""Frames of the parts of a site and derived rows, archived in a lake exactly once.
 
-    frames -> rows, as in a file -> one commit: rows in Parquet, positions of logs, sequence number, epoch
+    frames, batches of the outbox -> rows, as in a file -> one commit: rows in Parquet, positions of logs and
+                                                           streams, epochs
 
-PostgreSQL commits all of it or nothing (`fencing.sql`). Another process that takes the part over makes
-every later commit of this one fail. After any error the archive is opened again: it goes on where the last
-commit was.
+One commit has all that a process holds. PostgreSQL stores all of it or nothing (`fencing.sql`). Another
+process that takes a part over makes a later commit of it fail. After an error `recover` finds out whether
+the commit was stored, connects again, and leaves the archive ready for the next try.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from copy import deepcopy
 from pathlib import Path
-from typing import Self
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.opening import THREADS, Connection
 from analyzers.archive.replay_source import Log
-from analyzers.archive.rollups.placing import Placing
+from analyzers.archive.rollups.placing import Placing, restore
 from analyzers.archive.rows import columns
 from analyzers.archive.rows.event_rows import EventRows
 from analyzers.archive.store import Received
 from analyzers.lake.catalog import LAKE, attach, check, why
-from analyzers.lake.holders import Held, Holders
-from analyzers.lake.renewal import Renewal
-from zeus_stream.errors import RefusedError, StorageError
+from analyzers.leases.outbox import unpack
+from analyzers.leases.site_leases import Lease, OutboxBatch, SiteLeases
+from analyzers.results.rows import Row
+from analyzers.results.table import Table
+from zeus_stream.broker.batches import part_of
+from zeus_stream.errors import MalformedError, RefusedError, StorageError
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
 
+BOUNDED = {"windows": "begin_ns", "metrics": "t_ns"}
+"""Tables that grow with the steps, and a column by which files are skipped that have no row of a batch."""
+
+_log = logging.getLogger(__name__)
+
+
+def frames_of(part: int) -> str:
+    """Return the name of the lease of a part's frames."""
+    return f"frames-{part}"
+
 
 class LakeArchive(Archive):
-    """A lake, as the holder of one part of it writes it."""
+    """A lake, as the holder of some parts of a site writes it."""
 
-    def __init__(self, connection: Connection, holders: Holders, held: Held) -> None:
-        """For `take`."""
+    def __init__(self, connection: Connection, dsn: str, settings: Settings, leases: SiteLeases) -> None:
+        """For `open`."""
         super().__init__(Path(LAKE), connection)
-        self._holders = holders
-        self.held = held
-        self._logs = {
-            each.log_id: Log(each.host, each.next_offset, each.logged_ns) for each in holders.positions()
-        }
-        self._until = held.next
-        self._renewal: Renewal | None = None
+        self._dsn, self._settings, self._leases = dsn, settings, leases
+        self._logs = {}
+        self._placing = Placing()
+        self._attempt = Placing(), Placing()
+        """The open bins after the commit under way, and before it."""
+        self.held: dict[str, Lease] = {}
+        self._until: dict[str, int] = {}
+        """Of the commit under way: where the streams of parts go on."""
+        self._batches: list[int] = []
         self._declared: dict[str, object] = {}
-        """What the commit under way changes beside rows: positions of logs, or batches of the outbox."""
+        """What the commit under way changes beside rows: positions of logs, and batches of the outbox."""
+        self.malformed_batches = 0
 
     @classmethod
-    def take(
-        cls, dsn: str, settings: Settings, *, part: str, holder: str, renewing: bool = False
-    ) -> Self | None:
-        """Take a part and open the lake for it. None: another process holds the part.
-
-        Args:
-            dsn, settings: of the lake.
-            part: its name.
-            holder: this process.
-            renewing: extend the time of the holder from now on, until it is closed.
+    def open_lake(cls, dsn: str, settings: Settings, leases: SiteLeases) -> "LakeArchive":
+        """Open a lake for leases that are taken later.
 
         Raises:
             StorageError: the lake cannot be opened, or is one of another version.
         """
-        holders = Holders(dsn)
-        try:
-            held = holders.take(part, holder)
-            if held is None:
-                holders.close()
-                return None
-        except BaseException:
-            holders.close()
-            raise
         with ExitStack() as on_failure:
-            on_failure.callback(holders.close)
-            renewal = Renewal(dsn, held) if renewing else None
-            if renewal is not None:
-                on_failure.callback(renewal.end)
-            connection = attach(dsn, settings, threads=THREADS)
+            connection = _connect(dsn, settings)
             on_failure.callback(connection.close)
-            check(connection)
             try:
-                taken = cls(connection, holders, held)
+                archive = cls(connection, dsn, settings, leases)
             except duckdb.Error as wrong:
                 raise StorageError(f"{LAKE}: could not be opened: {why(str(wrong))}") from wrong
-            taken._renewal = renewal
             on_failure.pop_all()
-        return taken
+        return archive
 
-    def close(self) -> None:
-        """Close the connections. The part stays held until its time is over."""
-        if self._renewal is not None:
-            self._renewal.end()
-        super().close()
-        self._holders.close()
+    # ---- leases
+
+    def hold(self, taken: Sequence[Lease]) -> None:
+        """Write for these leases too from now on. Raises StorageError."""
+        names = {lease.name for lease in taken}
+        logs = {
+            each.log_id: Log(each.host, each.next_offset, each.logged_ns)
+            for each in self._leases.log_positions()
+            if each.host is None or frames_of(part_of(each.host)) in names
+        }
+        found = restore(self, logs)
+        self._logs |= logs
+        assert self._placing is not None
+        self._placing.include(found)
+        self.held |= {lease.name: lease for lease in taken}
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Write for these leases no more: other processes have them."""
+        for name in names:
+            self.held.pop(name, None)
+
+    def rewind(self, name: str) -> None:
+        """Begin the stream of a part again: the broker has lost it. Raises StorageError."""
+        held = self.held[name]
+        self._leases.rewind(name, held.epoch)
+        self.held[name] = Lease(name, held.epoch, 1)
 
     def next_offsets(self) -> dict[str, int]:
         """Return the offset that comes next, by log."""
         return {log_id: log.next_offset for log_id, log in self._logs.items()}
 
-    def renew(self) -> bool:
-        """Extend the time of the holder. False: another process has taken the part."""
-        if self._renewal is not None:
-            self._renewal.step()
-        return self._holders.renew(self.held)
+    # ---- commits
 
-    def rewind(self) -> None:
-        """Begin the stream of the part again: the broker has lost it. Open the archive again then."""
-        self._holders.rewind(self.held)
+    def put_stream(
+        self, received: Sequence[Received], until: Mapping[str, int], batches: Sequence[OutboxBatch] = ()
+    ) -> None:
+        """Store what was received and derived, and where the streams of parts go on, in one commit.
 
-    def put_stream(self, received: Sequence[Received], until: int) -> None:
-        """Store what was received, and that the stream goes on with the sequence number ``until``.
+        Args:
+            received: of all parts.
+            until: by the lease of a part, the sequence number that comes next.
+            batches: of the outbox; they leave it.
 
         Raises:
-            StorageError: it could not be stored, or the part was taken by another process. Open it again.
+            StorageError: it could not be stored, or a part was taken by another process. Call `recover`.
             RefusedError: a frame is missing before another.
         """
-        self._until = until
-        self.put(received)
+        self._until, self._batches = dict(until), [batch.number for batch in batches]
+        assert self._placing is not None
+        before = deepcopy(self._placing)
+        self._attempt = self._placing, before
+        try:
+            self.put(received, self._rows(batches), replaying=True)
+        except BaseException:
+            self._placing = before
+            raise
+
+    def recover(self) -> bool:
+        """Be ready again after a commit that failed. Leases that were lost are dropped.
+
+        Returns:
+            True if it was stored, and only its answer was lost.
+
+        Raises:
+            StorageError: PostgreSQL or the files are still away. Call it again.
+        """
+        after, before = self._attempt
+        with suppress(duckdb.Error):
+            self._connection.close()
+        self._leases.close()  # its connection may have ended with the server
+        self._connection = _connect(self._dsn, self._settings)
+        positions = self._leases.positions_of({name: lease.epoch for name, lease in self.held.items()})
+        self.drop([name for name in self.held if name not in positions])
+        stored = any(positions.get(name) == end for name, end in self._until.items())
+        for each in self._leases.log_positions():
+            if each.log_id in self._logs:
+                self._logs[each.log_id] = Log(each.host, each.next_offset, each.logged_ns)
+        self.held = {name: Lease(name, lease.epoch, positions[name]) for name, lease in self.held.items()}
+        self._placing = after if stored else before
+        self._attempt = after, before
+        return stored
+
+    def _rows(self, batches: Sequence[OutboxBatch]) -> list[Row]:
+        rows: list[Row] = []
+        for batch in batches:
+            try:
+                rows += unpack(batch.body)
+            except MalformedError as wrong:
+                self.malformed_batches += 1
+                _log.warning("rows: a batch of shard %d is left out: %s", batch.shard, wrong)
+        return rows
+
+    # ---- parts of `put`
 
     def _received_tables(
         self, fresh: Sequence[tuple[Frame, Body | EventRows | None]], placing: Placing
@@ -126,6 +185,13 @@ class LakeArchive(Archive):
         if "readings" in tables:
             tables["readings"] = columns.by_gpu(tables["readings"])
         return tables
+
+    def _replaced(self, table: Table, incoming: pa.Table) -> str:
+        same = super()._replaced(table, incoming)
+        if (column := BOUNDED.get(table.name)) is None:
+            return same
+        ends = pc.min_max(incoming[column]).as_py()
+        return f"{same} AND {table.name}.{column} BETWEEN {ends['min']} AND {ends['max']}"
 
     def _advance(self, logs: Mapping[str, Log], interpreted: Mapping[str, int]) -> None:
         if interpreted:
@@ -142,7 +208,7 @@ class LakeArchive(Archive):
             }
             for log_id, log in logs.items()
         ]
-        self._declared = {"logs": positions}
+        self._declared = {"logs": positions, "batches": self._batches}
         # As one text: DuckDB asks of each value in a list whether it is one of pandas, and looks for pandas
         # in all of sys.path if it is not there.
         self._connection.execute(
@@ -179,21 +245,21 @@ class LakeArchive(Archive):
                 self._connection.register(f"incoming_{name}", table)
             yield self._connection
             self._forget(tables)
-            if self._declared:
-                self._connection.execute(
-                    f"CALL {LAKE}.set_commit_message($1, 'frames', extra_info => $2)",
-                    [self.held.holder, self._words()],
-                )
-            self._connection.execute("COMMIT")
-            if self._declared:
-                self.held = Held(self.held.name, self.held.holder, self.held.epoch, self._until)
-            self._declared = {}
+            self._connection.execute(
+                f"CALL {LAKE}.set_commit_message($1, 'frames', extra_info => $2)",
+                [self._leases.holder, self._words()],
+            )
+            with self._leases.committing():
+                self._connection.execute("COMMIT")
         except duckdb.Error as wrong:
             self._roll_back(tables)
             raise self._not_stored(str(wrong)) from wrong
         except BaseException:
             self._roll_back(tables)
             raise
+        for name, until in self._until.items():
+            self.held[name] = Lease(name, self.held[name].epoch, until)
+        self._until, self._batches = {}, []
 
     def _forget(self, tables: Mapping[str, pa.Table]) -> None:
         for name in tables:
@@ -201,28 +267,33 @@ class LakeArchive(Archive):
 
     def _words(self) -> str:
         """Return what the fence reads. It knows a commit of ours by the first key."""
-        declared = {
-            "holder": self.held.name,
-            "epoch": self.held.epoch,
-            "from": self.held.next,
-            "until": self._until,
-            **self._declared,
-        }
+        parts = [
+            {"name": name, "epoch": self.held[name].epoch, "from": self.held[name].next, "until": until}
+            for name, until in self._until.items()
+        ]
+        declared = {"site": self._leases.site, "parts": parts, **self._declared}
         return json.dumps(declared, separators=(",", ":"))
 
     def _roll_back(self, tables: Mapping[str, pa.Table]) -> None:
-        self._declared = {}
         with suppress(duckdb.Error):  # a COMMIT that failed has ended it already
             self._connection.execute("ROLLBACK")
-        with suppress(duckdb.Error):  # PostgreSQL is away: the caller opens it again
+        with suppress(duckdb.Error):  # PostgreSQL is away: `recover` connects again
             self._forget(tables)
 
     def _not_stored(self, says: str) -> StorageError:
         if "fenced off" in says:
             return StorageError(
-                f"{self.held.name}: could not be written: another process has taken it, or has stored the"
-                " same. Nothing was stored twice; open it again."
+                f"{LAKE}: could not be written: another process has taken a part, or has stored the same."
+                " Nothing was stored twice; what is still held is tried again."
             )
-        return StorageError(
-            f"{self.held.name}: could not be written: {why(says)} What was received is not lost."
-        )
+        return StorageError(f"{LAKE}: could not be written: {why(says)} What was received is not lost.")
+
+
+def _connect(dsn: str, settings: Settings) -> Connection:
+    connection = attach(dsn, settings, threads=THREADS)
+    try:
+        check(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

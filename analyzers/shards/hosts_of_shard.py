@@ -31,7 +31,7 @@ def spans_of(announced: Announced, shard: int, shards: int) -> tuple[LogSpan, ..
     )
 
 
-class Progress:
+class InterpretedShard:
     """The frames that a shard has interpreted, under this holder and the ones before."""
 
     def __init__(self, interpreted: Mapping[str, int], unfinished: Collection[str]) -> None:

@@ -20,9 +20,9 @@ from analyzers.brokered.brokered_collector import Begin, BrokeredCollector
 from analyzers.brokered.roll_call import RollCall
 from analyzers.checkpoints.restart import restart
 from analyzers.dispatch.collector_link import Commander
+from analyzers.leases.site_leases import SiteLeases
 from analyzers.service import Analyzer
-from analyzers.shards.hosts_of_shard import LogSpan, Progress, spans_of
-from analyzers.shards.shard_leases import ShardLeases
+from analyzers.shards.hosts_of_shard import InterpretedShard, LogSpan, spans_of
 from analyzers.shards.shard_store import ShardStore
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.exchange import Exchange
@@ -42,7 +42,7 @@ LOOK_S = 0.25
 _log = logging.getLogger(__name__)
 
 
-class Site(Struct, frozen=True, kw_only=True):
+class SharedSite(Struct, frozen=True, kw_only=True):
     """The parts of an analyzer that all its shards share."""
 
     settings: Settings
@@ -56,7 +56,7 @@ class Site(Struct, frozen=True, kw_only=True):
     """UTC, ns since 1970: it names files."""
 
 
-class Lease(Struct):
+class ShardLease(Struct):
     """The lease of a shard, as its holder knows it."""
 
     shard: int
@@ -77,7 +77,7 @@ def places_of(where: Places, shard: int) -> Places:
     return Places(where.run / f"shard-{shard}", where.state / f"shard-{shard}")
 
 
-async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> None:
+async def decide(site: SharedSite, lease: ShardLease, archive: ShardStore, path: Path) -> None:
     """Decide on the jobs of a shard until cancelled.
 
     Args:
@@ -91,7 +91,7 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
         StorageError: the lease database or the file cannot be written.
     """
     settings, where = site.settings, places_of(site.where, lease.shard)
-    leases = ShardLeases(site.dsn, settings.site, site.holder, 0.0)
+    leases = SiteLeases(site.dsn, settings.site, site.holder)
     channel = None
     try:
         await run_sync(archive.bind, leases, lease.shard, lease.epoch)
@@ -109,7 +109,7 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
                 tasks.start_soon(analyzer.queries.run, channel, gate)
                 tasks.start_soon(watched_files.watch_all, watched, analyzer.interpretation.run)
                 tasks.start_soon(watched_files.follow_signals, site.where.signals, analyzer.store_signals)
-                progress = Progress(archive.interpreted(), archive.unfinished())
+                progress = InterpretedShard(archive.interpreted(), archive.unfinished())
                 tasks.start_soon(_follow_hosts, site, lease, analyzer, begin.since or {}, progress)
     finally:
         with anyio.CancelScope(shield=True):
@@ -119,7 +119,11 @@ async def decide(site: Site, lease: Lease, archive: ShardStore, path: Path) -> N
 
 
 async def _follow_hosts(
-    site: Site, lease: Lease, analyzer: Analyzer, since: Mapping[str, int], progress: Progress
+    site: SharedSite,
+    lease: ShardLease,
+    analyzer: Analyzer,
+    since: Mapping[str, int],
+    progress: InterpretedShard,
 ) -> None:
     """Let the hosts of the shard's runs join, and leave when their runs are over and measured.
 

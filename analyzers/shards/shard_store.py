@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.rows.tables import TABLES
 from analyzers.archive.store import Received
-from analyzers.lake.outbox import pack
+from analyzers.leases.outbox import pack
+from analyzers.leases.site_leases import Memory, SiteLeases
 from analyzers.results.rows import CheckpointRow, GapRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from analyzers.results.windows.step_columns import Derived
-from analyzers.shards.shard_leases import Memory, ShardLeases
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec
 
@@ -32,13 +32,13 @@ REMEMBERED: tuple[type[ProfileRow | RecallRow | JobRow | TryRow | CheckpointRow]
 class ShardStore(StoreClient):
     """The store of a shard under one epoch. It is opened before it is known for which."""
 
-    _lease: tuple[ShardLeases, int, int] | None = None
+    _lease: tuple[SiteLeases, int, int] | None = None
     _checkpoint: CheckpointRow | None = None
     """The last of the holder before; the file has nothing from before it."""
     _lost: Sequence[Row] = ()
     """Says what the lake will miss."""
 
-    def bind(self, leases: ShardLeases, shard: int, epoch: int) -> None:
+    def bind(self, leases: SiteLeases, shard: int, epoch: int) -> None:
         """Read the memory of a shard into the file, which is new; store for it from now on.
 
         Raises:

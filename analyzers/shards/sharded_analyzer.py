@@ -1,6 +1,6 @@
 """An analyzer that shares the jobs of a site with others: it holds shards, and takes over those of another.
 
-    every BEAT_S: renew what is held -> take what is free, up to a fair share -> decide on it
+    every RENEW_S: renew what is held -> take what is free, up to a fair share -> decide on it
     a lease that could not be renewed in time, by this process's own clock -> its shard ends here
 
 An analyzer that was stopped and goes on finds its leases over before it does anything else for them: each
@@ -21,13 +21,15 @@ from msgspec.structs import replace
 
 from analyzers.brokered.roll_call import RollCall
 from analyzers.earlier_runs import only_analyzer
+from analyzers.leases.renewal import LeaseTtl
+from analyzers.leases.site_leases import SHARD, SiteLeases, SiteShards
 from analyzers.power_budget.allocation import over
-from analyzers.shards.shard import Lease, Site, decide, places_of
-from analyzers.shards.shard_leases import Beat, Held, ShardLeases
+from analyzers.shards.shard import ShardLease, SharedSite, decide, places_of
 from analyzers.shards.shard_store import ShardStore
 from analyzers.shards.status_server import serve_status
 from analyzers.state_files import budgets
 from zeus_stream import own_cost
+from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, StorageError
@@ -37,11 +39,11 @@ from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 
 TTL_S = 3.0
-"""A holder that was silent for so long is replaced."""
+"""A holder that was silent for so long is replaced. Where renewals come late, leases last longer."""
 MARGIN_S = 0.75
 """So long before that it stops by itself."""
-BEAT_S = 0.25
-FIRST_BEATS = 4
+RENEW_S = 0.25
+FIRST_RENEWALS = 4
 """Nothing is taken before: analyzers that start together share from the beginning."""
 MOVE_NS = 60_000_000_000
 """Between two shards with open runs that are left to an analyzer which has fewer."""
@@ -60,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 async def analyze_shards(
-    settings: Settings, servers: str, *, environ: Mapping[str, str], started: Callable[[str], None]
+    settings: Settings, *, environ: Mapping[str, str], started: Callable[[str], None]
 ) -> None:
     """Run an analyzer of some shards until cancelled.
 
@@ -77,12 +79,13 @@ async def analyze_shards(
             "analyze: could not start: a power budget needs one analyzer for all its GPUs. Leave out --shards"
             " or the budgets."
         )
+    address = BrokerAddress.of(settings, "analyze")
     settings = replace(settings, lease_ms=max(settings.lease_ms, LEASE_MS))
     with only_analyzer(settings, environ) as where:
         _refuse_budgets(where)
         context = sockets.context()
-        exchange = Exchange(servers, settings.broker_credentials)
-        site = Site(
+        exchange = Exchange(address)
+        site = SharedSite(
             settings=settings,
             where=where,
             exchange=exchange,
@@ -112,12 +115,14 @@ def _refuse_budgets(where: Places) -> None:
 class ShardedAnalyzer:
     """The shards that one process holds."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: SharedSite) -> None:
         """For `analyze_shards`."""
         self._site = site
         self._shards = site.settings.shards
-        self._leases = ShardLeases(site.dsn, site.settings.site, site.holder, TTL_S)
-        self._held: dict[int, Lease] = {}
+        self._leases = SiteLeases(site.dsn, site.settings.site, site.holder)
+        self._length = LeaseTtl(TTL_S)
+        self._renewed_ns = 0
+        self._held: dict[int, ShardLease] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._resting: dict[int, int] = {}
         """Until when (CLOCK_MONOTONIC) a shard that failed here is left to others."""
@@ -126,14 +131,14 @@ class ShardedAnalyzer:
         """A spare file is open."""
         self._one_at_a_time = anyio.CapacityLimiter(1)
         """For the lease database: it has one connection."""
-        self._files = self._beats = 0
+        self._files = self._renewals = 0
         self._given_up_ns = monotonic_ns()
         self.trouble: str | None = None
         """Why the lease database cannot be asked."""
 
     async def run(self, started: Callable[[str], None]) -> None:
         """Hold shards until cancelled, then give them up."""
-        await run_sync(self._leases.open, self._shards)
+        await run_sync(self._leases.open_shards, self._shards)
         site = self._site
         started(
             f"shares {self._shards} shards of {site.settings.site}, reaches hosts at {site.exchange.servers}"
@@ -150,8 +155,8 @@ class ShardedAnalyzer:
                 try:
                     await self._ready.wait()
                     while True:
-                        await self._beat(tasks)
-                        await anyio.sleep(BEAT_S)
+                        await self._renew(tasks)
+                        await anyio.sleep(RENEW_S)
                 finally:
                     with anyio.CancelScope(shield=True):
                         await run_sync(self._leave, limiter=self._one_at_a_time)
@@ -160,45 +165,47 @@ class ShardedAnalyzer:
 
     # ---- leases
 
-    async def _beat(self, tasks: TaskGroup) -> None:
+    async def _renew(self, tasks: TaskGroup) -> None:
         """Renew what is held, and take or give up what a fair share asks for."""
         sent_ns = monotonic_ns()
-        held = {
-            shard: Held(lease.epoch, lease.behind_ns() // 1_000_000)
-            for shard, lease in self._held.items()
-            if lease.valid
-        }
+        if self._renewed_ns:
+            self._length.note((sent_ns - self._renewed_ns) / 1e9 - RENEW_S)
+        self._renewed_ns, ttl_s = sent_ns, self._length.seconds
+        held = {shard: lease.epoch for shard, lease in self._held.items() if lease.valid}
+        behind_ms = {shard: self._held[shard].behind_ns() // 1_000_000 for shard in held}
         try:
-            beat = await run_sync(self._leases.beat, held, self._shards, limiter=self._one_at_a_time)
+            site = await run_sync(
+                self._leases.renew_shards, held, behind_ms, self._shards, ttl_s, limiter=self._one_at_a_time
+            )
             for shard in held.keys() & self._held.keys():
-                if shard in beat.kept:
-                    self._held[shard].until_ns = sent_ns + round((TTL_S - MARGIN_S) * 1e9)
+                if shard in site.kept:
+                    self._held[shard].until_ns = sent_ns + round((ttl_s - MARGIN_S) * 1e9)
                 else:
                     _log.warning("shard %d: another analyzer has taken it over; it ends here.", shard)
                     self._scopes[shard].cancel()
-            self._beats += 1
-            if self._beats > FIRST_BEATS:
-                await self._share(beat, tasks)
+            self._renewals += 1
+            if self._renewals > FIRST_RENEWALS:
+                await self._share(site, tasks)
             self.trouble = None
         except StorageError as wrong:
             if self.trouble != str(wrong):
                 _log.warning("%s", wrong)
             self.trouble = str(wrong)
 
-    async def _share(self, beat: Beat, tasks: TaskGroup) -> None:
-        fair = -(-self._shards // max(beat.analyzers, 1))
+    async def _share(self, site: SiteShards, tasks: TaskGroup) -> None:
+        fair = -(-self._shards // max(site.analyzers, 1))
         now_ns = monotonic_ns()
         if len(self._held) > fair:
             self._give_up_one(now_ns)
-        for shard in beat.free:
+        for shard in site.free:
             if len(self._held) >= fair:
                 return
             if shard in self._held or self._resting.get(shard, 0) > now_ns:
                 continue
-            sent_ns = monotonic_ns()
-            epoch = await run_sync(self._leases.take, shard, limiter=self._one_at_a_time)
+            sent_ns, ttl_s = monotonic_ns(), self._length.seconds
+            epoch = await run_sync(self._leases.take_shard, shard, ttl_s, limiter=self._one_at_a_time)
             if epoch is not None:
-                lease = Lease(shard, epoch, sent_ns + round((TTL_S - MARGIN_S) * 1e9))
+                lease = ShardLease(shard, epoch, sent_ns + round((ttl_s - MARGIN_S) * 1e9))
                 self._held[shard], self._scopes[shard] = lease, anyio.CancelScope()
                 tasks.start_soon(self._decide, lease, self._scopes[shard])
 
@@ -224,7 +231,7 @@ class ShardedAnalyzer:
                     _log.warning("shard %d: its lease could not be renewed in time; it ends here.", shard)
                     self._scopes[shard].cancel()
 
-    async def _decide(self, lease: Lease, scope: anyio.CancelScope) -> None:
+    async def _decide(self, lease: ShardLease, scope: anyio.CancelScope) -> None:
         """Decide on a shard until it ends here, then give it up. Its file is closed after that."""
         shard, file = lease.shard, None
         try:
@@ -239,7 +246,9 @@ class ShardedAnalyzer:
             with anyio.CancelScope(shield=True):
                 self._resting[shard] = monotonic_ns() + round(RETRY_S * 1e9)
                 try:
-                    await run_sync(self._leases.release, shard, lease.epoch, limiter=self._one_at_a_time)
+                    await run_sync(
+                        self._leases.release, f"{SHARD}{shard}", lease.epoch, limiter=self._one_at_a_time
+                    )
                 except StorageError as wrong:
                     _log.warning("shard %d: %s", shard, wrong)
                 if file is not None:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import anyio
 
-from analyzers.lake.holders import ROWS, Holders, Part
-from analyzers.shards.shard_leases import ShardLeases
+from analyzers.leases.site_leases import ROWS, SHARD, LeaseState, SiteLeases
+from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.settings import Settings
 
 Line = dict[str, str | int | float | None]
@@ -19,62 +19,70 @@ def site_status(settings: Settings, lake: str | None) -> list[Line]:
         lake: PostgreSQL of the lake; None: there is none.
 
     Raises:
-        StorageError, UnreachableError: a server does not answer.
+        StorageError, UnreachableError, SettingsError: a server does not answer, or cannot be asked.
     """
-    lines = [] if lake is None else _parts(settings, lake)
+    lines = [] if lake is None else parts_status(settings, lake)
     return lines if settings.lease_database is None else lines + _shards(settings, settings.lease_database)
 
 
-def behind(part: Part, ends: Mapping[str, int], waiting: int) -> int | None:
-    """Return the number of batches that a part is behind; None: it is not known.
-
-    Args:
-        part: of the lake.
-        ends: by part, the sequence number of the last batch in its stream.
-        waiting: batches of rows in the outbox.
-    """
-    if part.name == ROWS:
-        return waiting
-    return ends[part.name] - part.next + 1 if part.name in ends else None
-
-
-def _parts(settings: Settings, lake: str) -> list[Line]:
+def parts_status(settings: Settings, lake: str) -> list[Line]:
+    """Return a line for each part of the lake. Raises as `site_status`."""
     ends: dict[str, int] = {}
     if settings.broker is not None:
         from zeus_stream.broker.jetstream import ends_of_parts  # noqa: PLC0415  (only where a broker is named)
 
-        ends = anyio.run(ends_of_parts, settings.broker, settings.site)
-    holders = Holders(lake)
+        ends = anyio.run(ends_of_parts, BrokerAddress.of(settings, "status"))
+    leases = SiteLeases(lake, settings.site, "status")
     try:
-        waiting = holders.outbox_batches()
+        waiting = leases.outbox_batches()
         return [
             {
-                "name": part.name,
-                "holder": part.holder,
-                "epoch": part.epoch,
-                "silent_s": round(part.silent_s, 1),
-                "batches_behind": behind(part, ends, waiting),
+                **_holder(state),
+                "next": state.next,
+                "batches_behind": _behind(state, ends, waiting),
                 "behind_s": None,
             }
-            for part in holders.parts()
-        ]
-    finally:
-        holders.close()
-
-
-def _shards(settings: Settings, database: str) -> list[Line]:
-    leases = ShardLeases(database, settings.site, "status", 3.0)
-    try:
-        return [
-            {
-                "name": f"shard-{shard.shard}",
-                "holder": shard.holder if shard.left_s > 0 else "none",
-                "epoch": shard.epoch,
-                "silent_s": round(max(3.0 - shard.left_s, 0.0), 1),
-                "batches_behind": None,
-                "behind_s": shard.behind_s if shard.left_s > 0 else None,
-            }
-            for shard in leases.shards()
+            for state in leases.states()
+            if not state.name.startswith(SHARD)
         ]
     finally:
         leases.close()
+
+
+def _shards(settings: Settings, database: str) -> list[Line]:
+    leases = SiteLeases(database, settings.site, "status")
+    try:
+        return [
+            {
+                **_holder(state),
+                "next": None,
+                "batches_behind": None,
+                "behind_s": state.behind_s if state.left_s > 0 else None,
+            }
+            for state in leases.states()
+            if state.name.startswith(SHARD)
+        ]
+    finally:
+        leases.close()
+
+
+def _holder(state: LeaseState) -> Line:
+    return {
+        "name": state.name,
+        "holder": state.holder,
+        "epoch": state.epoch,
+        "silent_s": round(state.silent_s, 1),
+    }
+
+
+def _behind(state: LeaseState, ends: Mapping[str, int], waiting: int) -> int | None:
+    """Return the number of batches that a part is behind; None: it is not known.
+
+    Args:
+        state: of the part.
+        ends: by part, the sequence number of the last batch in its stream.
+        waiting: batches of rows in the outbox.
+    """
+    if state.name == ROWS:
+        return waiting
+    return ends[state.name] - state.next + 1 if state.name in ends else None

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import cast
 
-from analyzers.shards.shard import Site
+from analyzers.shards.shard import SharedSite
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.queries import AskResults, AskStatus, ForgetJob, No, Query, Reply, Status
@@ -13,7 +13,7 @@ from zeus_stream.transport import sockets
 Asked = AskStatus | AskNow | AskResults | Query | ForgetJob
 
 
-async def serve_status(site: Site, status: Callable[[], list[tuple[str, str, str]]]) -> None:
+async def serve_status(site: SharedSite, status: Callable[[], list[tuple[str, str, str]]]) -> None:
     """Answer the query socket until cancelled."""
     channel = sockets.listen(site.context, site.where.query, group=site.settings.group)
     try:
@@ -26,7 +26,7 @@ async def serve_status(site: Site, status: Callable[[], list[tuple[str, str, str
         channel.close()
 
 
-def _reply(payload: bytes, site: Site, status: Callable[[], list[tuple[str, str, str]]]) -> Reply:
+def _reply(payload: bytes, site: SharedSite, status: Callable[[], list[tuple[str, str, str]]]) -> Reply:
     try:
         request = cast("Asked", codec.decode(payload, AskStatus, AskNow, AskResults, Query, ForgetJob))
     except MalformedError as wrong:

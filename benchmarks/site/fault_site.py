@@ -21,6 +21,7 @@ from collectors.broker.relay import Relay
 from collectors.log.sqlite import Log
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres, spawn
+from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.batches import part_of
 from zeus_stream.clock import boot_id
 from zeus_stream.protocol import codec
@@ -232,7 +233,7 @@ def _kind(name: str) -> str:
 
 
 async def _relay_all(log: Log, host: str, url: str) -> None:
-    relay = Relay(log, host, url, SITE, 1)
+    relay = Relay(log, host, BrokerAddress(servers=url, site=SITE), Settings())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(relay.run)
         with anyio.fail_after(END_S):

@@ -22,11 +22,12 @@ import anyio.lowlevel
 from msgspec.structs import replace
 
 from analyzers.brokered.roll_call import RollCall
-from analyzers.shards.shard_leases import ShardLeases
+from analyzers.leases.site_leases import SiteLeases
 from benchmarks.harness import cpu_seconds, process, table
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres
 from zeus_stream.broker import batches, requests
+from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.requests import MAX_ENDED, Announced, EndedRun
 from zeus_stream.protocol import codec
@@ -103,7 +104,7 @@ async def publish(exchange: Exchange, hosts: Sequence[Announced]) -> None:
 @asynccontextmanager
 async def idle_hosts(url: str, number: int) -> AsyncIterator[int]:
     """Let hosts be at the broker. Give the bytes of an announcement."""
-    exchange = Exchange(url)
+    exchange = Exchange(BrokerAddress(servers=url, site=SITE))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(exchange.run)
         first = await model(exchange)
@@ -158,11 +159,11 @@ def main() -> None:
         site = ("--broker", url, "--site", SITE)
         collect = ("collect", "--host", "real", "--device", "simulated:a40x8", "--cpu", "off", *site)
         running.enter_context(process(host, *collect, ready="publish"))
-        leases = ShardLeases(dsn, SITE, "the benchmark", HELD_S)
+        leases = SiteLeases(dsn, SITE, "the benchmark")
         running.callback(leases.close)
-        leases.open(SHARDS)
-        leases.beat({}, SHARDS)
-        leases.take(1 - SHARD)
+        leases.open_shards(SHARDS)
+        leases.renew_shards({}, {}, SHARDS, HELD_S)
+        leases.take_shard(1 - SHARD, HELD_S)
         analyze = ("analyze", "--shards", str(SHARDS), "--lease-database", dsn, *site)
         pid = running.enter_context(process(analyzer, *analyze, ready=f"shard-{SHARD}/query"))
         anyio.run(compare, url, pid, given.hosts, given.seconds)

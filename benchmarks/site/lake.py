@@ -19,7 +19,8 @@ from analyzers.archive.opening import Connection
 from analyzers.archive.rollups import rollup
 from analyzers.lake import catalog, keeper
 from analyzers.lake.batch_intake import BatchIntake
-from analyzers.lake.lake_archive import LakeArchive
+from analyzers.lake.lake_archive import LakeArchive, frames_of
+from analyzers.leases.site_leases import SiteLeases
 from benchmarks.harness import table
 from benchmarks.load.retention import GPUS, Load
 from tests.analyzers.archives import BOOTED_NS, SECOND, frame, frames
@@ -87,19 +88,24 @@ def fill(dsn: str, hosts: int, seconds: int) -> tuple[float, int]:
     """Archive what hosts send. Return the archiver's processor time, s, and the bytes that were sent."""
     loads, offset, sequence = [Load(seed) for seed in range(hosts)], 0, 1
     took_s, sent_bytes = 0.0, 0
-    archive = LakeArchive.take(dsn, SETTINGS, part="frames-0", holder="benchmark")
-    assert archive is not None
-    intake = BatchIntake({})
+    leases = SiteLeases(dsn, "site", "benchmark")
+    names = [frames_of(part) for part in range(batches.PARTS)]
+    taken = leases.take(names, 3600.0)
+    archive = LakeArchive.open_lake(dsn, SETTINGS, leases)
+    archive.hold(taken)
+    intakes = [BatchIntake({}) for _ in names]
     for begin_s in range(0, seconds, COMMIT_S):
         sent, offset = messages(loads, begin_s, offset)
         began_s = time.process_time()
         for subject, data_of in sent:
-            intake.take(data_of, subject, "site")
+            intakes[int(subject.split(".")[3])].take(data_of, subject, "site")
             sequence += 1
-        archive.put_stream(intake.taken(), sequence)
+        received = [part for intake in intakes for part in intake.taken()]
+        archive.put_stream(received, dict.fromkeys(names, sequence))
         took_s += time.process_time() - began_s
         sent_bytes += sum(len(each) for _, each in sent)
     archive.close()
+    leases.close()
     return took_s, sent_bytes
 
 

@@ -9,6 +9,7 @@ from collectors.broker.relay import Relay
 from collectors.ingest.sessions import Session
 from collectors.log.sqlite import Log
 from collectors.log.standing import Standing
+from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.channels import BrokerDoor
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.requests import Announced
@@ -18,14 +19,14 @@ from zeus_stream.settings import Settings
 class HostAtBroker:
     """Everything of one collector that needs the broker."""
 
-    def __init__(self, log: Log, host: str, servers: str, settings: Settings) -> None:
-        """Prepare it; `run` connects."""
+    def __init__(self, log: Log, host: str, settings: Settings) -> None:
+        """Prepare it; `run` connects. Raises SettingsError."""
         self._log = log
         self._host = host
         self._site = settings.site
-        credentials = settings.broker_credentials
-        self._relay = Relay(log, host, servers, settings.site, settings.broker_replicas, credentials)
-        self._exchange = Exchange(servers, credentials)
+        address = BrokerAddress.of(settings, "collect")
+        self._relay = Relay(log, host, address, settings)
+        self._exchange = Exchange(address)
         self.doors = (
             BrokerDoor(self._exchange, settings.site, host, "command"),
             BrokerDoor(self._exchange, settings.site, host, "follow"),

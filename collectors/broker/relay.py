@@ -14,14 +14,14 @@ import anyio
 
 from collectors.log.sqlite import Log
 from zeus_stream.broker import batches
-from zeus_stream.broker.jetstream import Broker
+from zeus_stream.broker.address import BrokerAddress
+from zeus_stream.broker.jetstream import JetstreamClient
 from zeus_stream.errors import MalformedError, StorageError, UnreachableError
+from zeus_stream.settings import Settings
 
 LINGER_S = 0.5
 """Frames wait for others for so long, unless a batch is full."""
 RETRY_S = 1.0
-STREAM_BYTES = 1 << 33
-STREAM_HOURS = 24.0
 
 _log = logging.getLogger(__name__)
 
@@ -29,16 +29,13 @@ _log = logging.getLogger(__name__)
 class Relay:
     """The relay of one collector. For its event loop."""
 
-    def __init__(
-        self, log: Log, host: str, servers: str, site: str, replicas: int, credentials: str | None = None
-    ) -> None:
-        """Remember what to relay, and to where; `run` does it."""
+    def __init__(self, log: Log, host: str, address: BrokerAddress, settings: Settings) -> None:
+        """Remember what to relay, and to where; `run` does it. ``settings``: of the streams."""
         self._log = log
         self._host = host
-        self._servers = servers
-        self._site = site
-        self._replicas = replicas
-        self._credentials = credentials
+        self._address = address
+        self._settings = settings
+        self._stream_bytes = 0
         self._next = 0
         self.trouble: str | None = "not connected yet"
         """Why nothing can be relayed now."""
@@ -51,7 +48,8 @@ class Relay:
     def status(self) -> list[tuple[str, str, str]]:
         """Return what the status shows of it."""
         return [
-            ("broker", "servers", self._servers),
+            ("broker", "servers", self._address.shown),
+            ("broker", "stream of this part", f"at most {self._stream_bytes >> 20} MB"),
             ("broker", "behind", f"{self.behind} frames"),
             ("broker", "trouble", self.trouble or "none"),
         ]
@@ -60,7 +58,7 @@ class Relay:
         """Relay until cancelled."""
         while True:
             try:
-                broker = await Broker.connect(self._servers, self._site, self._credentials)
+                broker = await JetstreamClient.connect(self._address)
                 try:
                     await self._relay(broker)
                 finally:
@@ -72,10 +70,13 @@ class Relay:
                 self.trouble = str(wrong)
             await anyio.sleep(RETRY_S)
 
-    async def _relay(self, broker: Broker) -> None:
-        part = batches.part_of(self._host)
-        await broker.make_stream(
-            part, max_bytes=STREAM_BYTES, max_hours=STREAM_HOURS, replicas=self._replicas
+    async def _relay(self, broker: JetstreamClient) -> None:
+        part, settings = batches.part_of(self._host), self._settings
+        self._stream_bytes = await broker.make_stream(
+            part,
+            max_bytes=settings.broker_mb << 20,
+            max_hours=settings.broker_hours,
+            replicas=settings.broker_replicas,
         )
         after = self._next = self._resume(await broker.last(self._host, part))
         self.trouble = None
@@ -92,8 +93,9 @@ class Relay:
         """Return the offset to go on with: after the last batch, if it is one of this log."""
         if last is None:
             return 0
+        site = self._address.site
         try:
-            batch = batches.decode(last, batches.subject_of(self._site, self._host), self._site)
+            batch = batches.decode(last, batches.subject_of(site, self._host), site)
         except MalformedError:
             return 0
         return batch.next_offset if batch.log_id == self._log.log_id else 0

@@ -336,8 +336,8 @@ async def test_frames_are_interpreted_and_no_command_leaves_while_a_commit_hangs
 
 async def share(settings: Settings, *, environ: Mapping[str, str], started: Callable[[str], None]) -> None:
     """Run an analyzer that shares a site."""
-    settings = replace(settings, lease_database="dbname=nowhere")
-    await analyze_shards(settings, "nowhere", environ=environ, started=started)
+    settings = replace(settings, lease_database="dbname=nowhere", broker="nowhere")
+    await analyze_shards(settings, environ=environ, started=started)
 
 
 @pytest.mark.parametrize("run", [analyze, share])

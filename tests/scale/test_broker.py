@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import anyio
 import psycopg
@@ -20,7 +21,8 @@ from collectors.log.sqlite import Log
 from tests.directories import short_directory
 from tests.scale.servers import Nats, Postgres, nats
 from zeus_stream.broker import batches
-from zeus_stream.broker.jetstream import Broker
+from zeus_stream.broker.address import BrokerAddress
+from zeus_stream.broker.jetstream import JetstreamClient
 from zeus_stream.clock import boot_id
 from zeus_stream.errors import UnreachableError
 from zeus_stream.protocol import codec
@@ -31,6 +33,8 @@ from zeus_stream.settings import Settings
 
 SITE = "site"
 PATIENCE_S = 240.0
+CONNECTIONS = 6
+"""Of an archiver of all parts to PostgreSQL, at most."""
 
 
 @pytest.fixture
@@ -52,9 +56,13 @@ def append(log: Log, count: int) -> None:
         log.append([("readings/alpha", codec.encode(frames))], time.monotonic_ns())
 
 
+def address(url: str) -> BrokerAddress:
+    return BrokerAddress(servers=url, site=SITE)
+
+
 async def relayed(log: Log, url: str) -> None:
     """Relay until the broker has the whole log."""
-    relay = Relay(log, "alpha", url, SITE, 1)
+    relay = Relay(log, "alpha", address(url), Settings())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(relay.run)
         with anyio.fail_after(PATIENCE_S):
@@ -63,10 +71,10 @@ async def relayed(log: Log, url: str) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def held(url: str) -> list[batches.Batch]:
-    """Return the batches that the broker has of the host."""
-    broker = await Broker.connect(url, SITE)
-    reader = await broker.reader(batches.part_of("alpha"), 1)
+async def held(url: str, begin: int = 1) -> list[batches.Batch]:
+    """Return the batches that the broker has of the host, from a sequence number on."""
+    broker = await JetstreamClient.connect(address(url))
+    reader = await broker.reader(batches.part_of("alpha"), begin)
     found = []
     while messages := await reader.next(0.5):
         found += [batches.decode(message.data, message.subject, SITE) for message in messages]
@@ -105,7 +113,65 @@ def test_a_batch_says_what_had_left_the_log(broker: Nats, tmp_path: Path) -> Non
 
 def test_a_broker_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(UnreachableError, match=r"could not be reached.*Start it, or correct --broker"):
-        anyio.run(Broker.connect, "nats://127.0.0.1:1", SITE)
+        anyio.run(JetstreamClient.connect, address("nats://127.0.0.1:1"))
+
+
+def test_a_full_stream_makes_the_host_wait_with_a_sentence_and_goes_on_when_it_has_room(
+    broker: Nats, tmp_path: Path
+) -> None:
+    log = Log(tmp_path / "log", "alpha", "boot")
+    noise = Random(1)
+
+    def fill(count: int) -> None:
+        for _ in range(count):
+            frames = Readings(("GPU-a",), noise.randbytes(READING_BYTES * 2_000))
+            log.append([("readings/alpha", codec.encode(frames))], time.monotonic_ns())
+
+    async def overflow() -> None:
+        relay = Relay(log, "alpha", address(broker.url), Settings(broker_mb=16))
+        streams = await JetstreamClient.connect(address(broker.url))
+        part = batches.part_of("alpha")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(relay.run)
+            with anyio.fail_after(PATIENCE_S):
+                while "is full" not in str(relay.trouble):
+                    await anyio.sleep(0.05)
+                assert "log of this host keeps the rest" in str(relay.trouble)
+                assert "raise broker_mb" in str(relay.trouble)
+                assert await streams.is_half_full(part)
+                last = await streams.last_sequence(part)
+                assert last is not None
+                await streams.purge(part, last)  # all of it is archived, say
+                assert not await streams.is_half_full(part)
+                while relay.behind or relay.trouble:
+                    await anyio.sleep(0.05)
+            tasks.cancel_scope.cancel()
+        assert last is not None
+        found = await held(broker.url, last)
+        assert [batch.after for batch in found[1:]] == [batch.next_offset for batch in found[:-1]]
+        assert found[-1].next_offset == log.extent.next_offset
+        await streams.close()
+
+    fill(240)
+    anyio.run(overflow)
+    log.close()
+
+
+def test_a_stream_takes_what_the_broker_has_room_for_and_grows_with_its_setting(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.conf"
+    rules.write_text("jetstream { max_file_store: 100MB }")
+
+    async def make(url: str) -> list[int]:
+        streams = await JetstreamClient.connect(address(url))
+        made = [
+            await streams.make_stream(0, max_bytes=size << 20, max_hours=1, replicas=1)
+            for size in (16, 32, 16, 8192)
+        ]
+        await streams.close()
+        return [size >> 20 for size in made]
+
+    with nats(rules) as small:
+        assert anyio.run(make, small.url) == [16, 32, 32, 64]
 
 
 # ---- real processes under fire ------------------------------------------------------------------------
@@ -129,8 +195,7 @@ class Site:
             command = [*module, "collect", "--dir", str(self._where), "--device", "simulated:a40x2",
                        "--cpu", "off", "--host", "alpha", *common]  # fmt: skip
         else:
-            part = str(batches.part_of("alpha"))
-            command = [*module, "archive", "--lake", self._dsn, "--parts", part, *common]
+            command = [*module, "archive", "--lake", self._dsn, *common]
         with (self._where / f"{name}.txt").open("ab") as log:
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
         self._processes.callback(self.running[name].kill)
@@ -153,11 +218,18 @@ class Site:
                     counts[offset] = len(decoded.rows) // READING_BYTES
         return counts
 
+    def connections(self) -> int:
+        """Return the number of connections to the database of the lake, but this one."""
+        with psycopg.connect(self._dsn) as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            ).fetchone()
+        return row[0] if row else 0
+
     def has_stored(self, offset: int) -> bool:
-        """Tell whether the lake has frames from an offset on. Start again what ended by itself."""
-        for name, process in tuple(self.running.items()):
-            if process.poll() is not None:
-                self.start(name)
+        """Tell whether the lake has frames from an offset on. No process may end by itself."""
+        assert all(process.poll() is None for process in self.running.values()), "one has ended by itself"
         return self.stored() > offset
 
     def stored(self) -> int:
@@ -178,6 +250,7 @@ def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
         for name in ("collector", "archiver-1", "archiver-2"):
             site.start(name)
         wait_for(lambda: site.stored() > 0, "the first commit")
+        assert site.connections() <= 2 * CONNECTIONS
         for victim in ("archiver-2", "archiver-1", "broker", "PostgreSQL", "collector"):
             if victim == "broker":
                 broker.kill()

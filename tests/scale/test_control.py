@@ -11,6 +11,7 @@ from analyzers.brokered.roll_call import RollCall
 from tests.collectors.devices.arithmetic import ArithmeticBus
 from tests.collectors.test_service import GPU, PATIENCE_S, Client, collector
 from tests.scale.servers import Nats, nats
+from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.requests import BrokerRole
@@ -50,7 +51,7 @@ async def host(directory: Path, url: str) -> AsyncIterator[Exchange]:
     """Run a collector at the broker; give another process's connection to it."""
     settings = Settings(device="test", broker=url, site=SITE, host=HOST, trust_uid=(0,))
     async with collector(ArithmeticBus(2), directory, settings=settings):
-        exchange = Exchange(url)
+        exchange = Exchange(BrokerAddress(servers=url, site=SITE))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(exchange.run)
             yield exchange
@@ -155,7 +156,9 @@ async def test_a_collector_with_the_credential_of_another_site_is_refused_with_t
         ' publish: ["zs.south.>", "$JS.API.>"], subscribe: ["_INBOX.>", "zs.south.>"] } } ] }'
     )
     with nats(rules) as guarded:
-        exchange = Exchange(guarded.url.replace("//", "//south:s@"))
+        with_login = guarded.url.replace("//", "//south:s@")
+        exchange = Exchange(BrokerAddress(servers=with_login, site=SITE))
+        assert exchange.servers == guarded.url, "its password is not shown"
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(exchange.run)
             with anyio.fail_after(PATIENCE_S):
@@ -165,7 +168,7 @@ async def test_a_collector_with_the_credential_of_another_site_is_refused_with_t
                     await anyio.sleep(0.02)
             tasks.cancel_scope.cancel()
         assert "Give this process the credential of its own host and site" in str(exchange.trouble)
-    wrong = Exchange(guarded.url)
+    wrong = Exchange(BrokerAddress(servers=guarded.url, site=SITE))
     with anyio.move_on_after(1.0):
         await wrong.run()
     assert "could not be reached" in str(wrong.trouble)

@@ -16,32 +16,25 @@ from msgspec.structs import replace
 from analyzers.archive.duckdb_file import Archive
 from analyzers.archive.opening import Connection, Reader
 from analyzers.lake import catalog, keeper
-from analyzers.lake.holders import KEEPER, TTL_S, Holders
-from analyzers.lake.lake_archive import LakeArchive
-from analyzers.lake.renewal import Renewal
+from analyzers.lake.lake_archive import LakeArchive, frames_of
+from analyzers.leases.renewal import LeaseTtl, Renewal
+from analyzers.leases.site_leases import KEEPER, Lease, SiteLeases
 from tests.analyzers.archives import BOOTED_NS, HOST, LOG, SECOND, frame, frames, readings, rows
 from tests.empty_archive import archive_at
+from tests.scale.held_part import PART, SETTINGS, SITE, TTL_S, HeldPart, take, take_if_free
 from tests.scale.servers import Postgres
+from zeus_stream.broker.batches import PARTS, part_of
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Break
-from zeus_stream.settings import Settings
 
-SETTINGS = Settings(memory_mb=256)
 ROOT = Path(__file__).parents[2]
-PART = "frames-0"
-FENCED = "another process has taken it, or has stored the same"
-
-
-def take(dsn: str, holder: str, part: str = PART) -> LakeArchive:
-    taken = LakeArchive.take(dsn, SETTINGS, part=part, holder=holder)
-    assert taken is not None
-    return taken
+FENCED = "another process has taken a part, or has stored the same"
 
 
 def expire(dsn: str) -> None:
     """Give what is held free for others, as time does."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("UPDATE zs.holders SET until = now() - interval '1 s'")
+        connection.execute("UPDATE zs.leases SET until = now() - interval '1 s'")
 
 
 def ask(dsn: str, sql: str) -> list[tuple[Any, ...]]:
@@ -62,20 +55,20 @@ def test_a_lake_is_made_once_and_one_of_another_version_is_refused(dsn: str, dat
     with pytest.raises(
         StorageError, match=r"of version 99, not \d+\. Install the zeus-stream that made them"
     ):
-        LakeArchive.take(lake, SETTINGS, part=PART, holder="a")
+        take(lake, "a")
 
 
 def test_a_catalog_without_our_tables_is_one_sentence(dsn: str, data: Path) -> None:
     catalog.attach(dsn, SETTINGS, data=str(data)).close()
-    holders = Holders(dsn)
-    holders.create()
-    holders.close()
+    leases = SiteLeases(dsn, SITE, "a")
+    leases.create()
     with pytest.raises(StorageError, match=r"no tables of ours\. Run `zeus-stream lake create`"):
-        LakeArchive.take(dsn, SETTINGS, part=PART, holder="a")
+        take(dsn, "a")
+    leases.close()
     with pytest.raises(StorageError, match=r"could not be opened.*Check --lake"):
         catalog.attach("host=/nowhere dbname=lake", SETTINGS)
-    with pytest.raises(StorageError, match=r"could not ask PostgreSQL.*Start the server"):
-        Holders("host=/nowhere dbname=lake").positions()
+    with pytest.raises(StorageError, match=r"PostgreSQL of the site: could not be asked.*Start the server"):
+        SiteLeases("host=/nowhere dbname=lake", SITE, "a").log_positions()
 
 
 def test_a_role_that_may_only_read_reads_and_cannot_write(server: Postgres, lake: str) -> None:
@@ -90,7 +83,7 @@ def test_a_role_that_may_only_read_reads_and_cannot_write(server: Postgres, lake
             reading.execute("INSERT INTO hosts BY NAME SELECT 'x' AS host")
         reading.close()
         with pytest.raises(StorageError, match="permission denied"):
-            LakeArchive.take(reader, SETTINGS, part=PART, holder="a")
+            take(reader, "a")
     finally:
         with psycopg.connect(lake, autocommit=True) as cleaning:
             cleaning.execute(b"DROP OWNED BY reader; DROP ROLE reader")
@@ -126,7 +119,7 @@ def test_all_sql_of_the_guides_gives_the_same_on_a_file_and_on_a_lake(lake: str,
     file.put([list(frames())], rows())
     taken = take(lake, "a")
     taken.put_stream([list(frames())], 2)
-    taken.put([], rows())
+    taken.lake.put([], rows())
     taken.close()
     keeper.keep(lake, replace(SETTINGS, keep_readings_days=0, keep_seconds_days=0, keep_minutes_days=0,
                               keep_steps_days=0), holder="k", wall_ns=BOOTED_NS)  # fmt: skip
@@ -167,9 +160,9 @@ def test_frames_are_stored_once_and_positions_are_kept(lake: str) -> None:
         taken.close()
     assert ask(lake, "SELECT count(*), count(DISTINCT (gpu, t_hi_ns)) FROM readings") == [(2400, 2400)]
     assert ask(lake, "SELECT sum(energy_j) > 0 FROM seconds") == [(True,)]
-    holders = Holders(lake)
-    assert [(each.log_id, each.next_offset) for each in holders.positions()] == [(LOG, len(stored))]
-    holders.close()
+    leases = SiteLeases(lake, SITE, "a")
+    assert [(each.log_id, each.next_offset) for each in leases.log_positions()] == [(LOG, len(stored))]
+    leases.close()
 
 
 def test_a_gap_is_a_row_and_the_log_goes_on_after_it(lake: str) -> None:
@@ -187,7 +180,7 @@ def test_a_gap_is_a_row_and_the_log_goes_on_after_it(lake: str) -> None:
 def test_a_part_has_one_holder_until_that_is_silent(lake: str) -> None:
     first = take(lake, "a")
     assert first.renew()
-    assert LakeArchive.take(lake, SETTINGS, part=PART, holder="b") is None
+    assert take_if_free(lake, "b") is None
     other = take(lake, "b", "frames-1")
     expire(lake)
     second = take(lake, "b")
@@ -199,22 +192,36 @@ def test_a_part_has_one_holder_until_that_is_silent(lake: str) -> None:
 
 
 def test_a_part_is_held_while_its_process_works_however_long_a_commit_takes(lake: str) -> None:
-    holders = Holders(lake)
-    held = holders.take(PART, "a", ttl_s=60)
-    assert held is not None
+    first, second, third = (SiteLeases(lake, SITE, holder) for holder in "abc")
+    [held] = first.take([PART], 60)
     expire(lake)
-    renewal = Renewal(lake, held, ttl_s=0.2)
-    while holders.parts()[0].silent_s > TTL_S:  # until the thread has extended it
+    renewal = Renewal(SiteLeases(lake, SITE, "a"), ttl_s=0.2)
+    renewal.hold({PART: held.epoch})
+    while first.states()[0].left_s < 0:  # until the thread has extended it
         time.sleep(0.01)
     renewal.end()
     expire(lake)
-    again = holders.take(PART, "b", ttl_s=60)
-    assert again is not None
+    [again] = second.take([PART], 60)
     expire(lake)
-    hung = Renewal(lake, again, ttl_s=0.02, step_s=0)
-    assert holders.take(PART, "c", ttl_s=60) is not None, "what hangs holds nothing"
+    hung = Renewal(SiteLeases(lake, SITE, "b"), ttl_s=0.02, step_s=0)
+    hung.hold({PART: again.epoch})
+    assert third.take([PART], 60), "what hangs holds nothing"
     hung.end()
-    holders.close()
+    for each in (first, second, third):
+        each.close()
+
+
+def test_leases_last_longer_where_renewals_come_late_and_never_for_ever() -> None:
+    length = LeaseTtl(3.0)
+    length.note(-0.1)
+    assert length.seconds == 3.0
+    length.note(1.0)
+    assert length.seconds == 9.0
+    length.note(60.0)
+    assert length.seconds == 30.0
+    for _ in range(32):
+        length.note(0.0)
+    assert length.seconds == 3.0
 
 
 def test_a_lake_that_goes_away_while_it_is_opened_is_one_sentence(
@@ -225,7 +232,7 @@ def test_a_lake_that_goes_away_while_it_is_opened_is_one_sentence(
 
     monkeypatch.setattr(Archive, "__init__", gone)
     with pytest.raises(StorageError, match=r"could not be opened: .*Look at the servers of the lake"):
-        LakeArchive.take(lake, SETTINGS, part=PART, holder="a", renewing=True)
+        take(lake, "a")
 
 
 def test_a_holder_that_was_replaced_cannot_store(lake: str) -> None:
@@ -251,7 +258,7 @@ def test_of_two_that_store_at_the_same_time_one_does(lake: str) -> None:
     second = take(lake, "b")
     failed: list[str] = []
 
-    def store(archive: LakeArchive) -> None:
+    def store(archive: HeldPart) -> None:
         try:
             archive.put_stream([stored[:40]], 2)
         except StorageError as wrong:
@@ -271,10 +278,11 @@ def test_of_two_that_store_at_the_same_time_one_does(lake: str) -> None:
 
 def test_archivers_of_different_parts_do_not_hinder_each_other(lake: str) -> None:
     stored = list(frames())
-    taken = {number: take(lake, f"host-{number}", f"frames-{number}") for number in range(3)}
+    parts = [frames_of(part_of(f"host-{number}")) for number in range(3)]
+    taken = {number: take(lake, f"archiver-{number}", part) for number, part in enumerate(parts)}
     wrong: list[BaseException] = []
 
-    def store(number: int, archive: LakeArchive) -> None:
+    def store(number: int, archive: HeldPart) -> None:
         log = [(replace(each, log_id=f"log-{number}", host=f"host-{number}"), body) for each, body in stored]
         try:
             for begin in range(0, len(log), 60):
@@ -310,6 +318,61 @@ def test_nothing_is_lost_or_stored_twice_when_the_database_is_killed(server: Pos
     assert ask(lake, "SELECT count(*), count(DISTINCT (gpu, t_hi_ns)) FROM readings") == [(2400, 2400)]
 
 
+def test_a_commit_that_failed_is_tried_again_with_what_was_read_and_is_known_if_it_was_stored(
+    server: Postgres, lake: str
+) -> None:
+    stored, taken = list(frames()), take(lake, "a")
+    taken.put_stream([stored[:50]], 2)
+    server.kill()
+    with pytest.raises(StorageError, match="could not be written"):
+        taken.put_stream([stored[50:80]], 3)
+    with pytest.raises(StorageError):
+        taken.lake.recover()
+    server.start()
+    if not taken.lake.recover():
+        taken.put_stream([stored[50:80]], 3)
+    known = taken.held
+    assert known.next == 3
+    taken.lake.held[taken.name] = Lease(taken.name, known.epoch, 2)  # an answer that was lost
+    with pytest.raises(StorageError, match=FENCED):
+        taken.put_stream([stored[80:]], 3)
+    assert taken.lake.recover()
+    assert taken.held == known
+    taken.put_stream([stored[80:]], 4)
+    taken.close()
+    assert ask(lake, "SELECT count(*), count(DISTINCT (gpu, t_hi_ns)) FROM readings") == [(2400, 2400)]
+    assert ask(lake, "SELECT count(*) = count(DISTINCT (gpu, began_at)) FROM seconds") == [(True,)]
+
+
+def test_a_process_stores_all_its_parts_in_one_commit_and_loses_only_what_was_taken(lake: str) -> None:
+    leases, other = SiteLeases(lake, SITE, "a"), SiteLeases(lake, SITE, "b")
+    names = [frames_of(part) for part in range(PARTS)]
+    archive = LakeArchive.open_lake(lake, SETTINGS, leases)
+    archive.hold(leases.take(names, TTL_S))
+    [(before,)] = ask(lake, "SELECT max(snapshot_id) FROM lake.snapshots()")
+    logs = {}
+    for number in range(3):
+        host = f"host-{number}"
+        logs[host] = [(replace(each, log_id=f"log-{host}", host=host), body) for each, body in frames()]
+    archive.put_stream([log[:60] for log in logs.values()], dict.fromkeys(names, 2))
+    assert ask(lake, "SELECT max(snapshot_id) FROM lake.snapshots()") == [(before + 1,)]
+    expire(lake)
+    lost = frames_of(part_of("host-1"))
+    assert [lease.next for lease in other.take([lost], TTL_S)] == [2]
+    with pytest.raises(StorageError, match=FENCED):
+        archive.put_stream([log[60:] for log in logs.values()], dict.fromkeys(names, 3))
+    assert not archive.recover()
+    assert archive.held.keys() == set(names) - {lost}
+    kept = [log[60:] for host, log in logs.items() if host != "host-1"]
+    archive.put_stream(kept, dict.fromkeys(archive.held, 3))
+    archive.close()
+    leases.close()
+    other.close()
+    ends = ask(lake, "SELECT host, max(next_offset) FROM logs GROUP BY host ORDER BY host")
+    whole = len(logs["host-0"])
+    assert ends == [("host-0", whole), ("host-1", 60), ("host-2", whole)]
+
+
 def test_the_keeper_removes_by_age_and_adds_up_hours(lake: str) -> None:
     taken = take(lake, "a")
     stored = list(frames())
@@ -328,16 +391,14 @@ def test_the_keeper_removes_by_age_and_adds_up_hours(lake: str) -> None:
 
 
 def test_two_keepers_at_a_time_are_refused_and_one_after_the_other_are_not(lake: str) -> None:
-    holders = Holders(lake)
-    held = holders.take(KEEPER, "first", ttl_s=600)
-    assert held is not None
+    leases = SiteLeases(lake, "", "first")
+    [held] = leases.take([KEEPER], 600)
     with pytest.raises(RefusedError, match="another process does so"):
         keeper.keep(lake, SETTINGS, holder="second", wall_ns=BOOTED_NS)
-    holders.release(held)
+    leases.release(KEEPER, held.epoch)
     for holder in ("second", "third"):
         keeper.keep(lake, SETTINGS, holder=holder, wall_ns=BOOTED_NS)
-    assert not holders.parts()
-    holders.close()
+    leases.close()
 
 
 @pytest.fixture(autouse=True)

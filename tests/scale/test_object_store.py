@@ -3,11 +3,11 @@
 import pytest
 
 from analyzers.lake import catalog, keeper
-from analyzers.lake.lake_archive import LakeArchive
 from analyzers.lake.object_store import secret, trouble
 from tests.analyzers.archives import BOOTED_NS, frames
+from tests.scale.held_part import SETTINGS, take
 from tests.scale.servers import ObjectStore
-from tests.scale.test_lake import PART, SETTINGS, ask, take
+from tests.scale.test_lake import ask
 from zeus_stream.errors import SettingsError, StorageError
 
 DATA = f"s3://{ObjectStore.BUCKET}/files"
@@ -31,8 +31,7 @@ def test_a_lake_in_a_bucket_stores_each_frame_once_and_is_tidied(dsn: str, bucke
     bucket.start()
     archive.close()
 
-    again = LakeArchive.take(dsn, SETTINGS, part=PART, holder="a")
-    assert again is not None
+    again = take(dsn, "a")
     assert again.held.next == 2
     again.put_stream([stored], 3)
     again.close()

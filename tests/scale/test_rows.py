@@ -7,14 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.lake import keeper
-from analyzers.lake.holders import ROWS
-from analyzers.lake.outbox import BATCH_ROWS, Packed, pack, unpack
-from analyzers.lake.row_archiver import RowArchive
+from analyzers.leases import site_leases
+from analyzers.leases.outbox import BATCH_ROWS, Packed, pack, unpack
+from analyzers.leases.site_leases import ROWS, SiteLeases
 from analyzers.results.rows import CheckpointRow, MetricRow, Row
-from analyzers.shards import shard_leases
-from analyzers.shards.shard_leases import ShardLeases
 from tests.analyzers.archives import BOOTED_NS, RUN, SECOND, A, rows, window
-from tests.scale.test_lake import FENCED, SETTINGS, ask, expire
+from tests.scale import held_part
+from tests.scale.held_part import SETTINGS, HeldPart, take_if_free
+from tests.scale.test_lake import FENCED, ask, expire
 from zeus_stream.errors import MalformedError, RefusedError, StorageError
 
 SITE, SHARD = "site", 3
@@ -22,21 +22,19 @@ DAY_NS = 86_400 * SECOND
 
 
 @pytest.fixture
-def leases(lake: str) -> Iterator[ShardLeases]:
-    opened = ShardLeases(lake, SITE, "analyzer", 60)
-    opened.open(4)
-    assert opened.take(SHARD) == 1
+def leases(lake: str) -> Iterator[SiteLeases]:
+    opened = SiteLeases(lake, SITE, "analyzer")
+    opened.open_shards(4)
+    assert opened.take_shard(SHARD, 60) == 1
     yield opened
     opened.close()
 
 
-def take(dsn: str, holder: str) -> RowArchive:
-    taken = RowArchive.take(dsn, SETTINGS, part=ROWS, holder=holder)
-    assert taken is not None
-    return taken
+def take(dsn: str, holder: str) -> HeldPart:
+    return held_part.take(dsn, holder, ROWS)
 
 
-def leave(leases: ShardLeases, derived: list[Row], epoch: int = 1) -> None:
+def leave(leases: SiteLeases, derived: list[Row], epoch: int = 1) -> None:
     assert leases.remember(SHARD, epoch, [], list(pack(derived))) == 0
 
 
@@ -56,9 +54,7 @@ def test_rows_as_bytes_are_the_same_rows_without_checkpoints() -> None:
         unpack(b"no batch")
 
 
-def test_rows_reach_the_lake_once_and_leave_the_outbox_with_the_commit(
-    lake: str, leases: ShardLeases
-) -> None:
+def test_rows_reach_the_lake_once_and_leave_the_outbox_with_the_commit(lake: str, leases: SiteLeases) -> None:
     leave(leases, rows())
     archive = take(lake, "a")
     waiting = archive.waiting()
@@ -74,13 +70,13 @@ def test_rows_reach_the_lake_once_and_leave_the_outbox_with_the_commit(
 
 
 def test_rows_that_are_derived_again_after_a_take_over_replace_the_first(
-    lake: str, leases: ShardLeases
+    lake: str, leases: SiteLeases
 ) -> None:
     archive = take(lake, "a")
     leave(leases, [RUN, window("step", 0, 10, 11, A), window("step", 1, 11, 12, A)])
     archive.put_batches(archive.waiting())
-    leases.release(SHARD, 1)
-    assert leases.take(SHARD) == 2
+    leases.release(f"shard-{SHARD}", 1)
+    assert leases.take_shard(SHARD, 60) == 2
     leave(leases, [replace(RUN, ended_ns=50 * SECOND), window("step", 1, 11, 12, A)], epoch=2)
     leave(leases, [window("step", 2, 12, 13, A)], epoch=2)
     with pytest.raises(RefusedError, match="another analyzer has taken it over"):
@@ -91,12 +87,12 @@ def test_rows_that_are_derived_again_after_a_take_over_replace_the_first(
     assert ask(lake, "SELECT ended_ns FROM runs") == [(50 * SECOND,)]
 
 
-def test_an_archiver_that_was_replaced_stores_no_rows(lake: str, leases: ShardLeases) -> None:
+def test_an_archiver_that_was_replaced_stores_no_rows(lake: str, leases: SiteLeases) -> None:
     leave(leases, [RUN])
     first = take(lake, "a")
     seen = first.waiting()
     assert first.renew()  # opening a lake may take as long as it is held
-    assert RowArchive.take(lake, SETTINGS, part=ROWS, holder="b") is None
+    assert take_if_free(lake, "b", ROWS) is None
     expire(lake)
     second = take(lake, "b")
     with pytest.raises(StorageError, match=FENCED):
@@ -107,20 +103,20 @@ def test_an_archiver_that_was_replaced_stores_no_rows(lake: str, leases: ShardLe
     assert ask(lake, "SELECT count(*) FROM runs") == [(1,)]
 
 
-def test_a_batch_that_cannot_be_read_is_counted_and_left_out(lake: str, leases: ShardLeases) -> None:
+def test_a_batch_that_cannot_be_read_is_counted_and_left_out(lake: str, leases: SiteLeases) -> None:
     leases.remember(SHARD, 1, [], [Packed(1, b"no batch"), *pack([RUN])])
     archive = take(lake, "a")
     archive.put_batches(archive.waiting())
-    assert (archive.malformed_batches, archive.waiting()) == (1, [])
+    assert (archive.lake.malformed_batches, archive.waiting()) == (1, [])
     archive.close()
     assert ask(lake, "SELECT count(*) FROM runs") == [(1,)]
 
 
 def test_without_archivers_the_oldest_rows_leave_the_outbox(
-    lake: str, leases: ShardLeases, monkeypatch: pytest.MonkeyPatch
+    lake: str, leases: SiteLeases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_leases, "OUTBOX_BYTES", 3_000)
-    monkeypatch.setattr(shard_leases, "SHED_EVERY", 10)
+    monkeypatch.setattr(site_leases, "OUTBOX_BYTES", 3_000)
+    monkeypatch.setattr(site_leases, "SHED_EVERY", 10)
     gone = [leases.remember(SHARD, 1, [], list(pack([replace(RUN, session=str(n))]))) for n in range(20)]
     assert sum(gone) > 0
     archive = take(lake, "a")
@@ -129,16 +125,16 @@ def test_without_archivers_the_oldest_rows_leave_the_outbox(
 
 
 def test_a_database_without_a_lake_takes_no_rows(database: str) -> None:
-    opened = ShardLeases(database, SITE, "analyzer", 60)
-    opened.open(4)
-    opened.take(SHARD)
+    opened = SiteLeases(database, SITE, "analyzer")
+    opened.open_shards(4)
+    opened.take_shard(SHARD, 60)
     leave(opened, [RUN])
     opened.close()
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT to_regclass('zs.outbox')").fetchone() == (None,)
 
 
-def test_the_keeper_removes_steps_by_age_and_keeps_their_savings(lake: str, leases: ShardLeases) -> None:
+def test_the_keeper_removes_steps_by_age_and_keeps_their_savings(lake: str, leases: SiteLeases) -> None:
     leave(leases, [*rows(), replace(RUN, ended_ns=50 * SECOND)])
     archive = take(lake, "a")
     archive.put_batches(archive.waiting())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.shards.shard_leases import Held, Memory, ShardLeases
+from analyzers.leases.site_leases import Memory, SiteLeases, SiteShards
 from tests.directories import short_directory
 from tests.scale.servers import Nats, nats, spawn
 from tests.scale.test_lake import ask
@@ -49,59 +49,59 @@ STEPS = "SELECT max(index) - min(index) + 1 = count(*) FROM windows WHERE kind =
 """No step is missing from the first to the last, over two take-overs."""
 
 
-def leases(dsn: str, holder: str, ttl_s: float = 60.0) -> Iterator[ShardLeases]:
-    opened = ShardLeases(dsn, SITE, holder, ttl_s)
-    opened.open(SHARDS)
+def leases(dsn: str, holder: str) -> Iterator[SiteLeases]:
+    opened = SiteLeases(dsn, SITE, holder)
+    opened.open_shards(SHARDS)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def first(database: str) -> Iterator[ShardLeases]:
+def first(database: str) -> Iterator[SiteLeases]:
     yield from leases(database, "first")
 
 
 @pytest.fixture
-def second(database: str) -> Iterator[ShardLeases]:
+def second(database: str) -> Iterator[SiteLeases]:
     yield from leases(database, "second")
 
 
-def test_a_shard_has_one_holder_and_a_higher_epoch_after_each(
-    first: ShardLeases, second: ShardLeases
-) -> None:
-    assert first.take(0) == 1
-    assert second.take(0) is None
-    assert second.take(1) == 1
-    beat = first.beat({0: Held(1, 1500)}, SHARDS)
-    assert (beat.kept, beat.free, beat.analyzers) == (frozenset({0}), (), 1)
-    assert second.beat({1: Held(1)}, SHARDS).analyzers == 2
-    first.release(0, 1)
-    assert second.beat({1: Held(1)}, SHARDS).free == (0,)
-    assert second.take(0) == 2
-    assert first.beat({0: Held(1, 1500)}, SHARDS).kept == frozenset()
+def renewed(leases: SiteLeases, held: dict[int, int], behind_ms: int = 0) -> SiteShards:
+    return leases.renew_shards(held, dict.fromkeys(held, behind_ms), SHARDS, 60)
+
+
+def test_a_shard_has_one_holder_and_a_higher_epoch_after_each(first: SiteLeases, second: SiteLeases) -> None:
+    assert first.take_shard(0, 60) == 1
+    assert second.take_shard(0, 60) is None
+    assert second.take_shard(1, 60) == 1
+    site = renewed(first, {0: 1}, 1500)
+    assert (site.kept, site.free, site.analyzers) == (frozenset({0}), (), 1)
+    assert renewed(second, {1: 1}).analyzers == 2
+    first.release("shard-0", 1)
+    assert renewed(second, {1: 1}).free == (0,)
+    assert second.take_shard(0, 60) == 2
+    assert renewed(first, {0: 1}).kept == frozenset()
     first.leave()
-    assert second.beat({0: Held(2, 1500), 1: Held(1)}, SHARDS).analyzers == 1
-    assert [(shard.shard, shard.holder, shard.epoch, shard.behind_s) for shard in second.shards()] == [
-        (0, "second", 2, 1.5),
-        (1, "second", 1, 0.0),
+    assert renewed(second, {0: 2}, 1500).analyzers == 1
+    assert [(each.name, each.holder, each.epoch, each.behind_s) for each in second.states()] == [
+        ("shard-0", "second", 2, 1.5),
+        ("shard-1", "second", 1, 0.0),
     ]
 
 
-def test_a_lease_ends_by_the_clock_of_the_database(database: str, second: ShardLeases) -> None:
-    [brief] = leases(database, "brief", 0.05)
-    assert brief.take(0) == 1
+def test_a_lease_ends_by_the_clock_of_the_database(first: SiteLeases, second: SiteLeases) -> None:
+    assert first.take_shard(0, 0.05) == 1
     deadline_s = time.monotonic() + PATIENCE_S
-    while (epoch := second.take(0)) is None:
+    while (epoch := second.take_shard(0, 60)) is None:
         assert time.monotonic() < deadline_s
     assert epoch == 2
-    brief.close()
 
 
-def test_who_was_replaced_keeps_nothing_and_is_told_so(first: ShardLeases, second: ShardLeases) -> None:
-    first.take(0)
+def test_who_was_replaced_keeps_nothing_and_is_told_so(first: SiteLeases, second: SiteLeases) -> None:
+    first.take_shard(0, 60)
     first.remember(0, 1, [Memory("ProfileRow", "a", b"1")])
-    first.release(0, 1)
-    second.take(0)
+    first.release("shard-0", 1)
+    second.take_shard(0, 60)
     with pytest.raises(RefusedError, match=r"under epoch 1: another analyzer has taken it over. It decides"):
         first.remember(0, 1, [Memory("ProfileRow", "a", b"2"), Memory("ProfileRow", "b", b"3")])
     assert second.remembered(0) == [Memory("ProfileRow", "a", b"1")]
@@ -111,16 +111,16 @@ def test_who_was_replaced_keeps_nothing_and_is_told_so(first: ShardLeases, secon
 
 
 def test_another_number_of_shards_and_a_database_that_is_away_are_one_sentence(
-    database: str, first: ShardLeases
+    database: str, first: SiteLeases
 ) -> None:
     del first
-    other = ShardLeases(database, SITE, "other", 3)
+    other = SiteLeases(database, SITE, "other")
     with pytest.raises(RefusedError, match=r"site site has 2 shards, not 3. Start with --shards 2"):
-        other.open(3)
+        other.open_shards(3)
     other.close()
-    away = ShardLeases("host=/nowhere dbname=x", SITE, "other", 3)
-    with pytest.raises(StorageError, match=r"lease database: could not be asked: .*correct --lease-database"):
-        away.open(2)
+    away = SiteLeases("host=/nowhere dbname=x", SITE, "other")
+    with pytest.raises(StorageError, match=r"could not be asked: .*or correct --lake or --lease-database"):
+        away.open_shards(2)
 
 
 # ---- real processes -----------------------------------------------------------------------------------
@@ -136,8 +136,8 @@ class Site:
         self.host = processes.enter_context(short_directory())
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.where: dict[str, Path] = {}
-        self.leases = ShardLeases(dsn, SITE, "test", 3)
-        self.leases.open(SHARDS)
+        self.leases = SiteLeases(dsn, SITE, "test")
+        self.leases.open_shards(SHARDS)
         processes.callback(self.leases.close)
 
     def _run(self, name: str, where: Path, *arguments: str) -> None:
@@ -163,11 +163,11 @@ class Site:
 
     def holder(self) -> tuple[str, int] | None:
         """Return the analyzer that decides on the job, and its epoch."""
-        for shard in self.leases.shards():
-            if shard.shard == shard_of(JOB, SHARDS) and shard.left_s > 0:
-                pid = int(shard.holder.rpartition("/")[2])
+        for state in self.leases.states():
+            if state.name == f"shard-{shard_of(JOB, SHARDS)}" and state.left_s > 0:
+                pid = int(state.holder.rpartition("/")[2])
                 names = [name for name, process in self.running.items() if process.pid == pid]
-                return names[0], shard.epoch
+                return names[0], state.epoch
         return None
 
     def epoch_known(self) -> int:

@@ -12,12 +12,11 @@ from click.testing import CliRunner
 
 from analyzers.archive.sandbox.bounded_queries import Asked, Queries
 from analyzers.lake import catalog, roles
-from analyzers.lake.lake_archive import LakeArchive
 from analyzers.serving.query_worker import Source, open_source
 from analyzers.serving.query_workers import QueryWorkers
 from tests.analyzers.archives import frames, rows
+from tests.scale.held_part import SETTINGS, take
 from tests.scale.servers import Postgres
-from tests.scale.test_lake import PART, SETTINGS, take
 from zeus_stream.cli.cluster.lake import role as role_command
 from zeus_stream.errors import RefusedError, StorageError
 
@@ -28,7 +27,7 @@ NAME = "grafana"
 def filled(lake: str) -> str:
     archive = take(lake, "a")
     archive.put_stream([list(frames())], 2)
-    archive.put([], rows())
+    archive.lake.put([], rows())
     archive.close()
     return lake
 
@@ -49,7 +48,7 @@ def answer(queries: Queries, sql: str, seconds: float = 60) -> list[dict[str, An
 
 def test_a_role_reads_what_comes_later_too_and_changes_nothing(reader: str, filled: str) -> None:
     archive = take(filled, "a")
-    archive.put([], rows())
+    archive.lake.put([], rows())
     archive.close()
     connection = catalog.attach(reader, SETTINGS, read_only=True)
     assert connection.execute("SELECT count(*) FROM windows").fetchall() == [(2 * 98,)]
@@ -59,9 +58,9 @@ def test_a_role_reads_what_comes_later_too_and_changes_nothing(reader: str, fill
         writing.execute("DELETE FROM decisions")
     writing.close()
     with pytest.raises(StorageError, match="permission denied"):
-        LakeArchive.take(reader, SETTINGS, part=PART, holder="a")
+        take(reader, "a")
     with psycopg.connect(reader) as direct, pytest.raises(psycopg.Error, match="permission denied"):
-        direct.execute("SELECT * FROM zs.holders")
+        direct.execute("SELECT * FROM zs.leases")
 
 
 def test_the_command_says_how_to_attach_and_refuses_the_owner(filled: str) -> None:
@@ -95,7 +94,7 @@ def test_queries_on_a_lake_are_bounded_and_outlast_a_kill_of_the_database(
     try:
         assert answer(queries, "SELECT run FROM decisions") == [{"run": "run-1"}]
         for sql, why in (
-            ("FROM __ducklake_metadata_lake.zs.holders", "the catalog of a lake is not allowed"),
+            ("FROM __ducklake_metadata_lake.zs.leases", "the catalog of a lake is not allowed"),
             (f"FROM read_text('{os.path.realpath(__file__)}')", "read_text is not allowed"),
             ("DELETE FROM decisions", "DELETE is not allowed"),
             ("FROM nowhere", "nowhere does not exist"),

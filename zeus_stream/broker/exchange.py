@@ -15,6 +15,7 @@ import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.jetstream import CONNECT_S, WRONG, permission_refused
 
 RETRY_S = 0.5
@@ -66,10 +67,11 @@ class Inbox:
 class Exchange:
     """The connection of one process. Its `run` has to run."""
 
-    def __init__(self, servers: str, credentials: str | None = None) -> None:
-        """``servers``: of NATS, separated by commas. ``credentials``: a file of NATS."""
-        self.servers = servers
-        self._options: dict[str, Any] = {} if credentials is None else {"user_credentials": credentials}
+    def __init__(self, address: BrokerAddress) -> None:
+        """``address``: of the broker. Raises SettingsError."""
+        self.servers = address.shown
+        """For people."""
+        self._options = address.options()
         self._client: Client | None = None
         self._subscribed: dict[Inbox, Any] = {}
         """With the subscription on this connection; None: none yet."""
@@ -81,7 +83,7 @@ class Exchange:
         self._numbers = 0
         self.connections = 0
         """The number of times that it was connected."""
-        self.trouble: str | None = f"broker {servers}: is not connected yet. It is tried again."
+        self.trouble: str | None = f"broker {self.servers}: is not connected yet. It is tried again."
         """Why nothing can be sent now."""
 
     @property
@@ -133,7 +135,6 @@ class Exchange:
     async def _be_connected(self) -> None:
         """Send and subscribe until the connection ends."""
         client = await nats.connect(
-            self.servers.split(","),
             allow_reconnect=False,
             max_reconnect_attempts=1,
             reconnect_time_wait=0,

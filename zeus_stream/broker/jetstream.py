@@ -3,6 +3,7 @@
 The broker is a feed that may lose, as the PUB socket is: the log of each host is the truth.
 """
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -21,6 +22,7 @@ from nats.js.api import (
     StreamConfig,
 )
 
+from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.batches import PARTS, stream_of, subject_of, subjects_of
 from zeus_stream.errors import UnreachableError
 
@@ -32,6 +34,12 @@ FETCHED = 64
 UNUSED_S = 60.0
 """A consumer that nobody asks is forgotten by the broker."""
 DUPLICATES_S = 120.0
+LEAST_BYTES = 16 << 20
+"""Of a stream: with room for less, the broker has none."""
+FULL = 10077
+"""JetStream's error: a stream that discards new messages has its most bytes."""
+NO_ROOM = (10023, 10028, 10047)
+"""JetStream's errors: account or server has not so much room for a stream."""
 WRONG = (nats.errors.Error, OSError, TimeoutError)
 """The errors that a call of the client may raise."""
 
@@ -44,8 +52,8 @@ class Message(Struct, frozen=True):
     data: bytes
 
 
-class Broker:
-    """A connection to the broker. It does not connect again by itself: after an error, open another one."""
+class JetstreamClient:
+    """A connection to the streams of the broker. After an error open another one: it does not by itself."""
 
     def __init__(self, client: Client, site: str, refusals: "_Refusals") -> None:
         """For `connect`."""
@@ -55,41 +63,49 @@ class Broker:
         self._site = site
 
     @classmethod
-    async def connect(cls, servers: str, site: str, credentials: str | None = None) -> "Broker":
-        """Connect to one of some servers, separated by commas. Raises UnreachableError."""
-        more: dict[str, Any] = {} if credentials is None else {"user_credentials": credentials}
+    async def connect(cls, address: BrokerAddress) -> "JetstreamClient":
+        """Connect to one of the servers. Raises UnreachableError, SettingsError."""
         refusals = _Refusals()
         try:
             client = await nats.connect(
-                servers.split(","),
                 allow_reconnect=False,
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
                 connect_timeout=CONNECT_S,
                 error_cb=refusals.take,
-                **more,
+                **address.options(),
             )
         except (*WRONG, ValueError) as wrong:
             raise UnreachableError(
-                f"broker {servers}: could not be reached: {wrong or type(wrong).__name__}. Start it, or"
+                f"broker {address.shown}: could not be reached: {wrong or type(wrong).__name__}. Start it, or"
                 " correct --broker."
             ) from wrong
-        return cls(client, site, refusals)
+        return cls(client, address.site, refusals)
 
     async def close(self) -> None:
         """Close the connection."""
         with suppress(*WRONG):
             await self._client.close()
 
-    async def make_stream(self, part: int, *, max_bytes: int, max_hours: float, replicas: int) -> None:
-        """Make the stream of a part, unless it is there. Raises UnreachableError."""
+    async def make_stream(self, part: int, *, max_bytes: int, max_hours: float, replicas: int) -> int:
+        """Make the stream of a part, unless it is there; let one that is smaller grow.
+
+        Returns:
+            The bytes that it may have: fewer than ``max_bytes`` if the broker has no room for more.
+
+        Raises:
+            UnreachableError: it could not be made.
+        """
         name = stream_of(self._site, part)
         try:
-            with suppress(nats.js.errors.NotFoundError):
-                await self._streams.stream_info(name)
-                return
-            await self._streams.add_stream(
-                StreamConfig(
+            try:
+                known = (await self._streams.stream_info(name)).config
+            except nats.js.errors.NotFoundError:
+                known = None
+            if known is not None and (known.max_bytes or 0) >= max_bytes:
+                return known.max_bytes or max_bytes
+            while True:
+                config = StreamConfig(
                     name=name,
                     subjects=[subjects_of(self._site, part)],
                     retention=RetentionPolicy.LIMITS,
@@ -99,9 +115,37 @@ class Broker:
                     num_replicas=replicas,
                     duplicate_window=DUPLICATES_S,
                 )
-            )
+                try:
+                    await (self._streams.add_stream if known is None else self._streams.update_stream)(config)
+                except nats.js.errors.APIError as wrong:
+                    if wrong.err_code not in NO_ROOM or max_bytes <= LEAST_BYTES:
+                        raise
+                    max_bytes //= 2
+                    if known is not None and max_bytes <= (known.max_bytes or 0):
+                        return known.max_bytes or max_bytes
+                else:
+                    return max_bytes
         except WRONG as wrong:
-            raise _lost(f"stream {name}", "made", wrong) from wrong
+            raise self._refusals.explain(f"stream {name}", "made", wrong) from wrong
+
+    async def is_half_full(self, part: int) -> bool:
+        """Tell whether a stream has half of what it may have. Raises UnreachableError."""
+        try:
+            info = await self._streams.stream_info(stream_of(self._site, part))
+        except nats.js.errors.NotFoundError:
+            return False
+        except WRONG as wrong:
+            raise _lost(f"part {part}", "read", wrong) from wrong
+        return 2 * info.state.bytes >= (info.config.max_bytes or sys.maxsize)
+
+    async def purge(self, part: int, until: int) -> None:
+        """Let a stream go of the messages before a sequence number. Raises UnreachableError."""
+        try:
+            await self._streams.purge_stream(stream_of(self._site, part), seq=until)
+        except nats.js.errors.NotFoundError:
+            return
+        except WRONG as wrong:
+            raise self._refusals.explain(f"part {part}", "purged", wrong) from wrong
 
     async def publish(self, host: str, data: bytes, message_id: str, part: int) -> None:
         """Hand over a batch; return when the broker has it. Raises UnreachableError."""
@@ -113,6 +157,13 @@ class Broker:
                 stream=stream_of(self._site, part),
                 headers={"Nats-Msg-Id": message_id},
             )
+        except nats.js.errors.APIError as wrong:
+            if wrong.err_code != FULL:
+                raise self._refusals.explain(f"batch {message_id}", "handed over", wrong) from wrong
+            raise UnreachableError(
+                f"broker: the stream of part {part} is full: it takes no more until archivers have stored"
+                " what it has. The log of this host keeps the rest. Start archivers, or raise broker_mb."
+            ) from wrong
         except WRONG as wrong:
             raise self._refusals.explain(f"batch {message_id}", "handed over", wrong) from wrong
 
@@ -138,7 +189,7 @@ class Broker:
             raise _lost(f"part {part}", "read", wrong) from wrong
         return info.state.last_seq
 
-    async def reader(self, part: int, sequence: int) -> "Reader":
+    async def reader(self, part: int, sequence: int) -> "StreamReader":
         """Return a reader of a stream from a sequence number on. Raises UnreachableError."""
         name = stream_of(self._site, part)
         try:
@@ -156,14 +207,14 @@ class Broker:
             subscribed = await self._streams.pull_subscribe_bind(consumer=info.name, stream=name)
         except WRONG as wrong:
             raise _lost(f"part {part}", "read", wrong) from wrong
-        return Reader(subscribed, self._client, f"part {part}")
+        return StreamReader(subscribed, self._client, f"part {part}")
 
 
-class Reader:
+class StreamReader:
     """A reader of one stream, in order. What the broker forgets of it is an error: open another one."""
 
     def __init__(self, subscribed: Any, client: Client, what: str) -> None:
-        """For `Broker.reader`."""
+        """For `JetstreamClient.reader`."""
         self._subscribed = subscribed
         self._client = client
         self._what = what
@@ -183,9 +234,9 @@ class Reader:
         ]
 
 
-async def ends_of_parts(servers: str, site: str) -> dict[str, int]:
+async def ends_of_parts(address: BrokerAddress) -> dict[str, int]:
     """Return the last sequence number of each part's stream, by the part's name. Raises UnreachableError."""
-    broker = await Broker.connect(servers, site)
+    broker = await JetstreamClient.connect(address)
     try:
         ends = {f"frames-{part}": await broker.last_sequence(part) for part in range(PARTS)}
     finally:

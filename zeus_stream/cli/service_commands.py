@@ -20,7 +20,7 @@ from zeus_stream.cli.options import (
     settings_options,
     without_numpy_threads,
 )
-from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
+from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.paths import holder, places, prepare
 from zeus_stream.settings import Settings
 
@@ -76,15 +76,13 @@ def _analyzer_of(settings: Settings) -> Callable[..., Awaitable[None]]:
         from analyzers.service import analyze as service
 
         return partial(service, store=store)
-    if settings.broker is None:
-        raise SettingsError("analyze: could not start: no broker is named. Name its servers with --broker.")
     if settings.shards:
         from analyzers.shards.sharded_analyzer import analyze_shards
 
-        return partial(analyze_shards, servers=settings.broker)
+        return analyze_shards
     from analyzers.brokered.broker_roster import analyze_at_broker
 
-    return partial(analyze_at_broker, servers=settings.broker)
+    return analyze_at_broker
 
 
 def _end_with(parent_pid: int | None) -> None:
@@ -146,7 +144,7 @@ def _print_line(sentence: str) -> None:
 @json_option
 @click.option("--whole-site", is_flag=True, help="Show who archives each part and decides on each shard.")
 @click.option("--lake", envvar="ZEUS_STREAM_LAKE", metavar="DSN", help="The lake, with --whole-site.")
-@settings_options("analyzer", "lease_database", "broker", "site")
+@settings_options("analyzer", "lease_database", "broker", "site", "broker_credentials")
 def status(settings: Settings, *, verbose: bool, as_json: bool, whole_site: bool, lake: str | None) -> None:
     """Show GPUs, runs and services on one screen; with --whole-site, of a site."""
     if whole_site:

@@ -65,6 +65,11 @@ class Placing:
             placed.append(Placed(frame, readings, self.utc_ns.get(frame.log_id)))
         return placed
 
+    def include(self, other: "Placing") -> None:
+        """Take in those of other logs."""
+        self.utc_ns |= other.utc_ns
+        self.rollups.include(other.rollups)
+
     def _anchor(self, log_id: str, utc_ns: int) -> None:
         if abs(utc_ns) <= MOST_NS:
             self.utc_ns[log_id] = utc_ns

@@ -113,6 +113,10 @@ class Rollups:
         }
         return {name: rows for name, rows in tables.items() if rows.num_rows}
 
+    def include(self, other: "Rollups") -> None:
+        """Take in the bins of other logs."""
+        self._logs |= other._logs  # noqa: SLF001  (of this class)
+
     def _end_logs_of(self, host: str) -> list[tuple[_Log, Ints, Ints]]:
         """Close the logs of a host that has begun another one."""
         ended = [log_id for log_id, log in self._logs.items() if log.host == host]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from analyzers.shards.hosts_of_shard import Progress, spans_of
+from analyzers.shards.hosts_of_shard import InterpretedShard, spans_of
 from analyzers.shards.shard import begin_of
 from collectors.broker.announcer import LEAD_FRAMES, EndedSessions
 from collectors.ingest.sessions import Session
@@ -58,14 +58,14 @@ def test_a_shard_follows_a_host_from_where_its_runs_are_not_measured(
     interpreted: dict[str, int], unfinished: tuple[str, ...], host: Announced, begin: int | None
 ) -> None:
     assert shard_of("another job", SHARDS) != SHARD
-    progress = Progress(interpreted, unfinished)
+    progress = InterpretedShard(interpreted, unfinished)
     first = progress.first_offset("log", spans_of(host, SHARD, SHARDS))
     assert (None if first is None else begin_of(host, first, interpreted).first) == begin
 
 
 def test_a_host_is_followed_for_an_ended_run_until_its_last_frame_is_interpreted() -> None:
     spans = spans_of(announced((), (ended_run(40, 60),)), SHARD, SHARDS)
-    progress = Progress({"log": 50}, ("s40",))
+    progress = InterpretedShard({"log": 50}, ("s40",))
     progress.follow(spans)
     progress.reach("log", 59)
     assert progress.first_offset("log", spans) == 40
@@ -91,7 +91,7 @@ def host_of(jobs: Sequence[str]) -> Announced:
 
 def first_of(host: Announced, interpreted: int) -> int | None:
     host = codec.decode(codec.encode(host), Announced)
-    return Progress({"log": interpreted}, ()).first_offset("log", spans_of(host, SHARD, SHARDS))
+    return InterpretedShard({"log": interpreted}, ()).first_offset("log", spans_of(host, SHARD, SHARDS))
 
 
 def test_no_session_is_left_out_however_many_have_ended_since() -> None:

@@ -1,7 +1,19 @@
-"""The command ``archive``: an archiver process of a lake."""
+"""The command ``archive``: an archiver process of a lake, and the process that starts it again.
 
+    archive -> archive --worker PID (DuckDB, PostgreSQL, broker)
+
+DuckDB's extension may abort its process when PostgreSQL is killed. The first process does nothing but start
+it again; the leases stay its own, so that the next worker goes on at once.
+"""
+
+import ctypes
 import os
+import signal
 import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -11,31 +23,65 @@ from zeus_stream.cli.service_commands import _serve as serve
 from zeus_stream.errors import SettingsError
 from zeus_stream.settings import Settings
 
+PR_SET_PDEATHSIG = 1
+AGAIN_S = 1.0
+"""From the end of a worker to the start of the next."""
+
 
 @click.command(cls=Command)
 @lake_option
 @click.option("--parts", metavar="0-15", help="Parts of the site that this process archives.  [all]")
-@settings_options("broker", "site", "memory_mb")
-def archive(settings: Settings, dsn: str, parts: str | None) -> None:
+@click.option("--worker", type=int, hidden=True)
+@settings_options("broker", "site", "broker_credentials", "memory_mb")
+def archive(settings: Settings, dsn: str, parts: str | None, *, worker: int | None) -> None:
     """Archive what the hosts of a site send to the broker into a lake. Start as many as are needed.
 
     Each part is archived by one process at a time. Another process with the same parts waits, and takes them
     over when the first has been silent for 10 s.
     """
-    from analyzers.lake.archiver import Work
+    from zeus_stream.broker.address import BrokerAddress
+
+    address, numbers = BrokerAddress.of(settings, "archive"), _parts(parts)
+    if worker is None:
+        sys.exit(_keep_worker(sys.argv[1:]))
+    _end_with(worker)
+    from analyzers.lake.archiver import ArchiverWork
     from analyzers.lake.archiver import archive as service
 
-    if settings.broker is None:
-        raise SettingsError("archive: could not start: no broker is named. Name its servers with --broker.")
-    work = Work(
-        dsn=dsn,
-        servers=settings.broker,
-        site=settings.site,
-        parts=_parts(parts),
-        holder=f"{socket.gethostname()}/{os.getpid()}",
-        settings=settings,
+    work = ArchiverWork(
+        dsn=dsn, address=address, parts=numbers, holder=f"{socket.gethostname()}/{worker}", settings=settings
     )
     serve(lambda started: service(work, started), "archiver")
+
+
+def _keep_worker(arguments: Sequence[str]) -> int:
+    """Start a worker again whenever a signal ends it. Return its exit code when it ends by itself."""
+    ends = {signal.SIGTERM, signal.SIGINT}
+    waited = {*ends, signal.SIGCHLD}
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # else it is not delivered
+    signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    while True:
+        worker = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
+            [sys.executable, "-m", "zeus_stream", *arguments, "--worker", str(os.getpid())],
+            preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, waited),  # noqa: PLW1509  (one thread)
+        )
+        while (code := worker.poll()) is None:
+            if signal.sigwait(waited) in ends:
+                worker.terminate()
+                return max(worker.wait(), 0)
+        if code >= 0:
+            return code
+        name = signal.Signals(-code).name
+        click.echo(f"archiver: its worker was ended by {name}. It is started again.", err=True)
+        if signal.sigtimedwait(ends, AGAIN_S) is not None:
+            return 0
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends: its leases are the parent's."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 def _parts(text: str | None) -> tuple[int, ...]:

@@ -44,37 +44,18 @@ def create(settings: Settings, dsn: str, data: str) -> None:
 @lake.command()
 @lake_option
 @output_options
-@settings_options("broker", "site")
+@settings_options("broker", "site", "broker_credentials")
 def status(settings: Settings, dsn: str, *, form: "Form") -> None:
     """Show who holds each part of a lake, and with --broker how far it is behind."""
-    import anyio
     import pyarrow as pa
 
-    from analyzers.lake.holders import Holders
-    from analyzers.shards.site_status import behind
+    from analyzers.shards.site_status import parts_status
     from zeus_stream.reports.tables import write
 
-    holders = Holders(dsn)
-    ends: dict[str, int] = {}
-    if settings.broker is not None:
-        from zeus_stream.broker.jetstream import ends_of_parts
-
-        ends = anyio.run(ends_of_parts, settings.broker, settings.site)
-    try:
-        waiting = holders.outbox_batches()
-        rows = [
-            {
-                "part": part.name,
-                "holder": part.holder,
-                "epoch": part.epoch,
-                "next": part.next,
-                "batches_behind": behind(part, ends, waiting),
-                "silent_s": round(part.silent_s, 1),
-            }
-            for part in holders.parts()
-        ]
-    finally:
-        holders.close()
+    rows = [
+        {"part" if name == "name" else name: value for name, value in line.items() if name != "behind_s"}
+        for line in parts_status(settings, dsn)
+    ]
     if not rows:
         click.echo("No process has written to the lake yet.", err=True)
         return

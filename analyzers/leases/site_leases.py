@@ -1,0 +1,463 @@
+"""Leases of a site: rows of PostgreSQL that say which process holds what. One clock: that of the database.
+
+take: a lease that nobody holds -> a higher epoch
+renew: leases that are held -> those that still are
+remember: rows of a shard, in one transaction with the check that its epoch is the latest
+
+Archivers hold parts of the stream and the outbox, analyzers hold shards, and one process at a time is the
+keeper of a lake. With `analyzers.lake.roles`, this is the only module that speaks to PostgreSQL.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import NamedTuple
+
+import psycopg
+from msgspec import Struct
+
+from analyzers.leases.outbox import Packed
+from zeus_stream.errors import RefusedError, StorageError
+
+VERSION = 2
+"""Of these tables."""
+CONNECT_S = 5
+STATEMENT_MS = 10_000
+"""A statement that takes longer fails: a holder does not wait for a server that hangs."""
+OUTBOX_BYTES = 64 << 20
+"""Rows of a shard that wait for the lake; the oldest leave for more."""
+SHED_EVERY = 100
+"""Times that rows are stored between two looks at how many wait."""
+COMMIT_LOCK = "hashtext('zs.commit')"
+"""Held while a lake's snapshot is committed: commits that race for it are done again and again."""
+ROWS = "rows"
+"""The lease of the outbox: its holder takes rows into the lake."""
+KEEPER = "keeper"
+"""The lease of `zeus-stream lake keep`."""
+SHARD = "shard-"
+"""Begins the name of a shard's lease; its number follows."""
+
+
+class Lease(Struct, frozen=True):
+    """A lease that this process holds."""
+
+    name: str
+    epoch: int
+    next: int = 1
+    """Of a part: the sequence number of its stream that comes next."""
+
+
+class LeaseState(Struct, frozen=True, kw_only=True):
+    """A lease as the status of a site shows it."""
+
+    name: str
+    holder: str
+    epoch: int
+    next: int
+    left_s: float
+    """Until it ends; negative: it has ended."""
+    silent_s: float
+    """Since its holder renewed it."""
+    behind_s: float
+    """Of a shard: the age of the oldest frame that was not interpreted, at the last renewal."""
+
+
+class SiteShards(Struct, frozen=True):
+    """The shards of a site at one renewal."""
+
+    kept: frozenset[int]
+    """Of those that were held: those that still are."""
+    free: tuple[int, ...]
+    analyzers: int
+    """That are alive, this one included."""
+
+
+class LogPosition(Struct, frozen=True, kw_only=True):
+    """The end of what is archived of a log."""
+
+    log_id: str
+    host: str | None
+    next_offset: int
+    logged_ns: int | None
+
+
+class OutboxBatch(Struct, frozen=True):
+    """Rows of a shard that wait for the lake."""
+
+    number: int
+    shard: int
+    body: bytes
+
+
+class Memory(NamedTuple):
+    """A row that later runs need, under its key."""
+
+    kind: str
+    key: str
+    body: bytes
+
+
+class SiteLeases:
+    """The leases of one site, for one process. Every method may raise StorageError. For one thread."""
+
+    def __init__(self, dsn: str, site: str, holder: str) -> None:
+        """Connect at the first use. ``dsn``: of libpq, such as ``host=/run/postgresql dbname=lake``."""
+        self._dsn = dsn
+        self.site = site
+        self.holder = holder
+        self._connection: psycopg.Connection | None = None
+        self._lake = False
+        self._stored = 0
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def create(self) -> None:
+        """Make the tables, unless they are there."""
+        text = files("analyzers.leases").joinpath("leases.sql").read_bytes()
+        with self._working() as connection, connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('zs.leases'))")
+            there = connection.execute("SELECT to_regclass('zs.leases') IS NOT NULL").fetchone()
+            if there != (True,):
+                connection.execute(text)
+
+    def run(self, script: bytes) -> None:
+        """Run statements of ours, all or none."""
+        with self._working() as connection, connection.transaction():
+            connection.execute(script)
+
+    # ---- leases
+
+    def take(self, names: Collection[str], ttl_s: float) -> list[Lease]:
+        """Take leases that nobody holds, or that have ended.
+
+        Returns:
+            Those that were taken. One that this process held is held again, under another epoch.
+        """
+        with self._working() as connection:
+            rows = connection.execute(
+                """
+                INSERT INTO zs.leases AS held (site, name, holder, epoch, until, ttl_s)
+                SELECT %(site)s, name, %(holder)s, 1, now() + %(ttl)s * interval '1 s', %(ttl)s
+                FROM unnest(%(names)s::text[]) AS names(name) ORDER BY name
+                ON CONFLICT (site, name) DO UPDATE
+                SET holder = excluded.holder, epoch = held.epoch + 1, until = excluded.until,
+                    ttl_s = excluded.ttl_s
+                WHERE held.until < now() OR held.holder = excluded.holder
+                RETURNING name, epoch, next
+                """,
+                self._named(ttl_s) | {"names": list(names)},
+            ).fetchall()
+        return [Lease(*row) for row in rows]
+
+    def renew(
+        self, held: Mapping[str, int], ttl_s: float, behind_ms: Mapping[str, int] | None = None
+    ) -> set[str]:
+        """Extend leases, given by name with their epochs. Return the names of those that are still held.
+
+        Args:
+            held: leases of this process.
+            ttl_s: from now on.
+            behind_ms: of shards, the age of the oldest frame that was not interpreted.
+        """
+        late = behind_ms or {}
+        with self._working() as connection:
+            rows = connection.execute(
+                """
+                WITH kept AS (
+                    SELECT name, mine.behind_ms FROM zs.leases
+                    JOIN unnest(%(names)s::text[], %(epochs)s::bigint[], %(behind)s::bigint[])
+                        AS mine(name, epoch, behind_ms) USING (name, epoch)
+                    WHERE site = %(site)s ORDER BY name FOR UPDATE OF leases
+                )
+                UPDATE zs.leases
+                SET until = now() + %(ttl)s * interval '1 s', ttl_s = %(ttl)s, behind_ms = kept.behind_ms
+                FROM kept WHERE site = %(site)s AND leases.name = kept.name
+                RETURNING leases.name
+                """,
+                self._named(ttl_s)
+                | {
+                    "names": list(held),
+                    "epochs": list(held.values()),
+                    "behind": [late.get(name, 0) for name in held],
+                },
+            ).fetchall()
+        return {name for (name,) in rows}
+
+    def release(self, name: str, epoch: int) -> None:
+        """Give a lease up: another process may take it at once."""
+        with self._working() as connection:
+            connection.execute(
+                "UPDATE zs.leases SET until = now() - interval '1 hour', holder = ''"
+                " WHERE site = %s AND name = %s AND epoch = %s",
+                (self.site, name, epoch),
+            )
+
+    def states(self) -> list[LeaseState]:
+        """Return all leases that were ever held, by name."""
+        with self._working() as connection:
+            rows = connection.execute(
+                """
+                SELECT name, CASE WHEN until < now() THEN 'none' ELSE holder END, epoch, next,
+                    extract(epoch FROM until - now())::float8,
+                    greatest(ttl_s - extract(epoch FROM until - now()), 0)::float8, behind_ms / 1000.0::float8
+                FROM zs.leases WHERE site = %s
+                ORDER BY rtrim(name, '0123456789'), length(name), name
+                """,
+                (self.site,),
+            ).fetchall()
+        return [
+            LeaseState(name=name, holder=holder, epoch=epoch, next=number, left_s=left_s, silent_s=silent_s,
+                       behind_s=behind_s)
+            for name, holder, epoch, number, left_s, silent_s, behind_s in rows
+        ]  # fmt: skip
+
+    # ---- parts of the stream, and the outbox
+
+    def archivers(self) -> int:
+        """Return the number of processes that hold parts of the stream."""
+        with self._working() as connection:
+            row = connection.execute(
+                "SELECT count(DISTINCT holder) FROM zs.leases"
+                " WHERE site = %s AND name LIKE 'frames-%%' AND until >= now()",
+                (self.site,),
+            ).fetchone()
+        return row[0] if row else 0
+
+    def positions_of(self, held: Mapping[str, int]) -> dict[str, int]:
+        """Return where the stream of each part goes on, of those that are still held under these epochs."""
+        with self._working() as connection:
+            rows = connection.execute(
+                "SELECT name, next FROM zs.leases JOIN unnest(%s::text[], %s::bigint[]) AS mine(name, epoch)"
+                " USING (name, epoch) WHERE site = %s",
+                (list(held), list(held.values()), self.site),
+            ).fetchall()
+        return dict(rows)
+
+    def rewind(self, name: str, epoch: int) -> None:
+        """Begin the stream of a part again: the broker has lost it. The positions of logs stay."""
+        with self._working() as connection:
+            connection.execute(
+                "UPDATE zs.leases SET next = 1 WHERE site = %s AND name = %s AND epoch = %s",
+                (self.site, name, epoch),
+            )
+
+    def log_positions(self) -> list[LogPosition]:
+        """Return how far each log is archived."""
+        with self._working() as connection:
+            rows = connection.execute("SELECT log_id, host, next_offset, logged_ns FROM zs.logs").fetchall()
+        return [
+            LogPosition(log_id=log_id, host=host, next_offset=offset, logged_ns=logged_ns)
+            for log_id, host, offset, logged_ns in rows
+        ]
+
+    def outbox(self, max_bytes: int) -> list[OutboxBatch]:
+        """Return the first batches of rows that wait for the lake: at least one, if there is any."""
+        with self._working() as connection:
+            rows = connection.execute(
+                """
+                SELECT id, shard, body FROM zs.outbox JOIN (
+                    SELECT id, sum(octet_length(body)) OVER (ORDER BY id) - octet_length(body) AS before
+                    FROM (SELECT id, body FROM zs.outbox WHERE site = %s ORDER BY id LIMIT 10000) AS first
+                ) AS counted USING (id) WHERE before < %s ORDER BY id
+                """,
+                (self.site, max_bytes),
+            ).fetchall()
+        return [OutboxBatch(number, shard, bytes(body)) for number, shard, body in rows]
+
+    def outbox_batches(self) -> int:
+        """Return the number of batches that wait for the lake."""
+        with self._working() as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM zs.outbox WHERE site = %s", (self.site,)
+            ).fetchone()
+        return row[0] if row else 0
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Let no other archiver commit for as long as a block runs, or for STATEMENT_MS without it."""
+        locked = False
+        with self._working() as connection:
+            try:
+                connection.execute(f"SELECT pg_advisory_lock({COMMIT_LOCK})".encode())
+                locked = True
+            except psycopg.errors.QueryCanceled:
+                pass  # its holder hangs: DuckLake itself keeps commits apart, only slower
+        try:
+            yield
+        finally:
+            if locked:
+                with self._working() as connection:
+                    connection.execute(f"SELECT pg_advisory_unlock({COMMIT_LOCK})".encode())
+
+    # ---- shards
+
+    def open_shards(self, shards: int) -> None:
+        """Make the tables, unless they are there, and check that the site has so many shards.
+
+        Raises:
+            RefusedError: it has another number, or the tables are of another version.
+        """
+        self.create()
+        with self._working() as connection:
+            connection.execute(
+                "INSERT INTO zs.sites VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+                (self.site, shards, VERSION),
+            )
+            row = connection.execute(
+                "SELECT shards, version FROM zs.sites WHERE site = %s", (self.site,)
+            ).fetchone()
+        known, version = row or (shards, VERSION)
+        if version != VERSION:
+            raise RefusedError(
+                f"analyze: could not start: the shards of site {self.site} are of version {version}, not"
+                f" {VERSION}. Install the zeus-stream that made them, or name another --lease-database."
+            )
+        if known != shards:
+            raise RefusedError(
+                f"analyze: could not start: site {self.site} has {known} shards, not {shards}. Start with"
+                f" --shards {known}, or stop all analyzers and remove its row from zs.sites."
+            )
+
+    def renew_shards(
+        self, held: Mapping[int, int], behind_ms: Mapping[int, int], shards: int, ttl_s: float
+    ) -> SiteShards:
+        """Renew the leases of shards, given with their epochs. Return how the site stands."""
+        kept = self.renew(
+            {f"{SHARD}{shard}": epoch for shard, epoch in held.items()},
+            ttl_s,
+            {f"{SHARD}{shard}": late for shard, late in behind_ms.items()},
+        )
+        with self._working() as connection:
+            connection.execute(
+                """
+                INSERT INTO zs.analyzers VALUES (%(site)s, %(holder)s, now() + %(ttl)s * interval '1 s')
+                ON CONFLICT (site, holder) DO UPDATE SET until = excluded.until
+                """,
+                self._named(ttl_s),
+            )
+            taken = connection.execute(
+                "SELECT name FROM zs.leases WHERE site = %s AND name LIKE %s AND until >= now()",
+                (self.site, f"{SHARD}%"),
+            ).fetchall()
+            alive = connection.execute(
+                "SELECT count(*) FROM zs.analyzers WHERE site = %s AND until >= now()", (self.site,)
+            ).fetchone()
+        busy = {name for (name,) in taken}
+        free = tuple(shard for shard in range(shards) if f"{SHARD}{shard}" not in busy)
+        return SiteShards(
+            frozenset(shard for shard in held if f"{SHARD}{shard}" in kept), free, alive[0] if alive else 1
+        )
+
+    def take_shard(self, shard: int, ttl_s: float) -> int | None:
+        """Take a shard that nobody holds. Return its epoch; None: another analyzer was quicker."""
+        taken = self.take([f"{SHARD}{shard}"], ttl_s)
+        return taken[0].epoch if taken else None
+
+    def leave(self) -> None:
+        """Count no more as an analyzer of the site."""
+        with self._working() as connection:
+            connection.execute(
+                "DELETE FROM zs.analyzers WHERE site = %s AND holder = %s", (self.site, self.holder)
+            )
+
+    def remember(
+        self, shard: int, epoch: int, memories: Sequence[Memory], batches: Sequence[Packed] = ()
+    ) -> int:
+        """Keep what later runs of a shard need, and rows for the lake, while this epoch is the latest.
+
+        Args:
+            shard: of the site.
+            epoch: under which it is held.
+            memories: replace those of the same key.
+            batches: rows for the lake. Without a lake in this database they are left out.
+
+        Returns:
+            The number of rows that had waited for the lake and were removed: no archiver took them, and
+            more than OUTBOX_BYTES of this shard waited.
+
+        Raises:
+            RefusedError: another analyzer has taken the shard over. Nothing was kept.
+        """
+        with self._working() as connection, connection.transaction():
+            row = connection.execute(
+                "SELECT holder FROM zs.leases WHERE site = %s AND name = %s AND epoch = %s FOR SHARE",
+                (self.site, f"{SHARD}{shard}", epoch),
+            ).fetchone()
+            if row is None:
+                raise RefusedError(
+                    f"shard {shard} of site {self.site}: could not be written under epoch {epoch}: another"
+                    " analyzer has taken it over. It decides from now on; this one has stopped."
+                )
+            if memories:
+                connection.cursor().executemany(
+                    "INSERT INTO zs.remembered VALUES (%s, %s, %s, %s, %s)"
+                    " ON CONFLICT (site, shard, kind, key) DO UPDATE SET body = excluded.body",
+                    [(self.site, shard, *memory) for memory in memories],
+                )
+            if not batches or not self._has_lake(connection):
+                return 0
+            connection.cursor().executemany(
+                "INSERT INTO zs.outbox (site, shard, rows, body) VALUES (%s, %s, %s, %s)",
+                [(self.site, shard, *batch) for batch in batches],
+            )
+            self._stored += 1
+            return self._shed(connection, shard) if self._stored % SHED_EVERY == 0 else 0
+
+    def _has_lake(self, connection: psycopg.Connection) -> bool:
+        """Tell whether this database is that of a lake. A lake that is made later is seen."""
+        if not self._lake:
+            row = connection.execute("SELECT to_regclass('zs.outbox') IS NOT NULL").fetchone()
+            self._lake = row == (True,)
+        return self._lake
+
+    def _shed(self, connection: psycopg.Connection, shard: int) -> int:
+        """Remove the oldest rows that wait for the lake, if too many do. Return the number of rows."""
+        gone = connection.execute(
+            """
+            DELETE FROM zs.outbox USING (
+                SELECT id, sum(octet_length(body)) OVER (ORDER BY id DESC) AS bytes FROM zs.outbox
+                WHERE site = %s AND shard = %s
+            ) AS counted
+            WHERE outbox.id = counted.id AND counted.bytes > %s RETURNING outbox.rows
+            """,
+            (self.site, shard, OUTBOX_BYTES),
+        ).fetchall()
+        return sum(rows for (rows,) in gone)
+
+    def remembered(self, shard: int) -> list[Memory]:
+        """Return what a shard remembers."""
+        with self._working() as connection:
+            rows = connection.execute(
+                "SELECT kind, key, body FROM zs.remembered WHERE site = %s AND shard = %s ORDER BY kind, key",
+                (self.site, shard),
+            ).fetchall()
+        return [Memory(kind, key, bytes(body)) for kind, key, body in rows]
+
+    # ---- connection
+
+    def _named(self, ttl_s: float) -> dict[str, object]:
+        return {"site": self.site, "holder": self.holder, "ttl": ttl_s}
+
+    @contextmanager
+    def _working(self) -> Iterator[psycopg.Connection]:
+        """Give a connection in autocommit. After an error the next use connects again."""
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = psycopg.connect(
+                    self._dsn,
+                    autocommit=True,
+                    connect_timeout=CONNECT_S,
+                    options=f"-c statement_timeout={STATEMENT_MS}",
+                )
+            yield self._connection
+        except psycopg.Error as wrong:
+            self.close()
+            says = str(wrong).strip().splitlines()[0] if str(wrong).strip() else type(wrong).__name__
+            raise StorageError(
+                f"PostgreSQL of the site: could not be asked: {says}. Start the server, give this role the"
+                " right to use the schema zs, or correct --lake or --lease-database."
+            ) from wrong

@@ -1,0 +1,63 @@
+"""One part of a lake, as a test writes it."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from analyzers.archive.store import Received
+from analyzers.lake.lake_archive import LakeArchive, frames_of
+from analyzers.leases.site_leases import ROWS, Lease, OutboxBatch, SiteLeases
+from tests.analyzers.archives import HOST
+from zeus_stream.broker.batches import part_of
+from zeus_stream.settings import Settings
+
+SETTINGS = Settings(memory_mb=256)
+SITE, PART = "site", frames_of(part_of(HOST))
+TTL_S = 10.0
+
+
+class HeldPart:
+    """A lake, with the lease of one part."""
+
+    def __init__(self, lake: LakeArchive, leases: SiteLeases, name: str) -> None:
+        self.lake, self.leases, self.name = lake, leases, name
+
+    @property
+    def held(self) -> Lease:
+        return self.lake.held[self.name]
+
+    def put_stream(self, received: Sequence[Received], until: int) -> None:
+        self.lake.put_stream(received, {self.name: until})
+
+    def put_batches(self, batches: Sequence[OutboxBatch]) -> None:
+        self.lake.put_stream([], {ROWS: self.held.next + 1}, batches)
+
+    def waiting(self) -> list[OutboxBatch]:
+        return self.leases.outbox(16 << 20)
+
+    def renew(self) -> bool:
+        return bool(self.leases.renew({self.name: self.held.epoch}, TTL_S))
+
+    def close(self) -> None:
+        self.lake.close()
+        self.leases.close()
+
+
+def take_if_free(dsn: str, holder: str, part: str = PART) -> HeldPart | None:
+    """Take a part as a process with this name. None: another holds it."""
+    leases = SiteLeases(dsn, SITE, holder)
+    with ExitStack() as on_failure:
+        on_failure.callback(leases.close)
+        if not (taken := leases.take([part], TTL_S)):
+            return None
+        lake = LakeArchive.open_lake(dsn, SETTINGS, leases)
+        on_failure.callback(lake.close)
+        lake.hold(taken)
+        on_failure.pop_all()
+    return HeldPart(lake, leases, part)
+
+
+def take(dsn: str, holder: str, part: str = PART) -> HeldPart:
+    """Take a part that is free."""
+    taken = take_if_free(dsn, holder, part)
+    assert taken is not None
+    return taken
