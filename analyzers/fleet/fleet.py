@@ -146,12 +146,19 @@ def _sensor_window_ms(gpu: Gpu) -> float | None:
 
 
 def hangs(host: str, uuid: str, timeline: Timeline) -> Iterator[GapRow]:
-    """Yield a gap for each stretch in which a GPU was not read, once."""
+    """Yield a gap for each stretch in which a GPU was not read, and each jump of its counter, once."""
     while timeline.hangs_ns:
         begin_ns, end_ns = timeline.hangs_ns.popleft()
         for_s = (end_ns - begin_ns) / 1e9
         reason = f"{uuid}: no reading for {for_s:.1f} s: the driver hung, or the collector was stopped"
         yield GapRow(host, "readings", begin_ns, 1, reason)
+    while timeline.jumps:
+        jump = timeline.jumps.popleft()
+        reason = (
+            f"{uuid}: its energy counter rose by {jump.grown_uj / 1e6:.0f} J where it can have drawn"
+            f" {jump.most_uj / 1e6:.0f} J at most: what it drew there is not known"
+        )
+        yield GapRow(host, "energy counter", jump.t_ns, 1, reason)
 
 
 def _watts(power_mw: int | None) -> float | None:

@@ -13,6 +13,8 @@ HANG_NS = 1_500_000_000
 """A read that took longer than this hung in the driver, and its time counts as unseen."""
 MARGIN = 1.5
 """Power may exceed the highest limit by this factor for a moment: no reading above it is believed either."""
+LATE_NS = 100_000_000
+"""A refresh may be late by this, and the next one punctual."""
 WIDE_NS = 2_000_000
 """A knot that is known less closely is placed where the refreshes before it let expect it."""
 REGULAR = 20
@@ -108,6 +110,15 @@ def _period_ns(mid_ns: Sequence[int]) -> int | None:
     return period_ns if quartile_ns < period_ns / REGULAR else None
 
 
+class Jump(NamedTuple):
+    """A step of a counter that cannot be."""
+
+    t_ns: int
+    grown_uj: int
+    most_uj: int
+    """The energy that the GPU can have drawn, uJ."""
+
+
 def bridge(knots: Ints, before: Ints | None, most_mw: int) -> Ints:
     """Return the knots without first values before which the counter cannot have been reset.
 
@@ -127,6 +138,21 @@ def bridge(knots: Ints, before: Ints | None, most_mw: int) -> Ints:
     counted_on[0] &= before is not None
     bridged = firsts[counted_on[firsts]]
     return np.delete(knots, bridged, axis=1)
+
+
+def set_jumps_apart(knots: Ints, before: Ints | None, most_mw: int) -> list[Jump]:
+    """Mark as reset the knots to which the counter rose by more than the GPU can have drawn; return them.
+
+    Until `LATE_NS` after its time, a refresh may show what was drawn since.
+    """
+    last = knots[:, :1] if before is None else before
+    previous = np.concatenate((last, knots[:, :-1]), axis=1)
+    elapsed_ns = knots[Row.HI] - previous[Row.LO] + LATE_NS
+    most_uj = MARGIN * most_mw * elapsed_ns / 1e6  # mW x ns = pJ
+    grown_uj = knots[Row.ENERGY] - previous[Row.ENERGY]
+    jumped = np.flatnonzero((knots[Row.FIRST] == 0) & (grown_uj > most_uj))
+    knots[Row.FIRST, jumped] = RESET
+    return [Jump(int(knots[Row.HI, at]), int(grown_uj[at]), int(most_uj[at])) for at in jumped]
 
 
 def hung_ns(knots: Ints, before: Ints | None) -> Ints:

@@ -30,12 +30,14 @@ from analyzers.measurement.knots import (
     WIDE,
     Estimator,
     Ints,
+    Jump,
     Knots,
     Row,
     bridge,
     chain,
     hung_ns,
     place,
+    set_jumps_apart,
 )
 from analyzers.measurement.sensors import Gain, Sensor
 from analyzers.results.readings import READING
@@ -79,6 +81,8 @@ class Timeline:
         """The highest limit of the GPU; None: not known."""
         self.hangs_ns: deque[tuple[int, int]] = deque(maxlen=MAX_HANGS)
         """Begins and ends of stretches in which the driver hung until they are reported."""
+        self.jumps: deque[Jump] = deque(maxlen=MAX_HANGS)
+        """Steps of the counter that cannot be, until they are reported."""
         self._inbox = b""
         """Readings that lie unread."""
         self._estimator: Estimator = "power"
@@ -164,6 +168,7 @@ class Timeline:
         before = self._columns(at - 1, at) if at else None
         if self._estimator == "counter" and self.most_mw is not None:
             fresh = bridge(fresh, before, self.most_mw)
+            self.jumps.extend(set_jumps_apart(fresh, before, self.most_mw))
         if not fresh.shape[1]:
             return
         recent = slice(max(at - PERIODS - 1, 0), at)

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analyzers.fleet.fleet import hangs
 from analyzers.measurement.energy import Energy, energy, measure
 from analyzers.measurement.timeline import CROWDED, IDLE_NS, MAX_KNOTS, RECENT_NS, Timeline
 from tests.analyzers.readings import MS, S, dice, readings, row, steady, virtual
@@ -72,6 +73,29 @@ def test_a_change_that_was_looked_for_late_is_placed_where_the_others_let_expect
     )
     placed = line.knots().mid_ns[-3:] - regular
     assert placed.tolist() == [100 * MS, 201 * MS, pytest.approx(400 * MS, abs=2 * MS)]
+
+
+@pytest.mark.parametrize("jump_j", [100, 50_000])
+def test_a_jump_of_the_counter_is_no_energy_and_is_named_with_both_figures(jump_j: int) -> None:
+    rows = steady(100, 40)
+    rows["energy_mj"][20:] += jump_j * 1000
+    line = Timeline()
+    line.most_mw = 300_000
+    line.add(rows)
+    drawn = steady(100, 40)
+    at = line.knots().mid_ns
+    whole, early, late = (
+        energy(line, int(at[first]), int(at[last])) for first, last in ((2, 37), (2, 18), (22, 37))
+    )
+    assert isinstance(early, Energy)
+    assert isinstance(late, Energy)
+    assert not isinstance(whole, Energy), "what was drawn at the jump is not known"
+    (jump,) = line.jumps
+    grown_mj = int(drawn["energy_mj"][20] - drawn["energy_mj"][19]) + jump_j * 1000
+    assert (jump.t_ns, jump.grown_uj) == (int(rows["t_hi_ns"][20]), grown_mj * 1000)
+    [gap] = hangs("h", "GPU-1", line)
+    assert (gap.what, f"rose by {grown_mj / 1000:.0f} J" in gap.reason) == ("energy counter", True)
+    assert not line.jumps
 
 
 def test_it_is_settled_once_a_change_surely_came_later() -> None:
