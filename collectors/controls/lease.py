@@ -234,6 +234,29 @@ def step(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
     return state, (*done, *more)
 
 
+def validate(state: Guarded) -> None:
+    """Check what holds between events; an AssertionError names the state."""
+    limits, lease = state.limits, state.lease
+    match state.busy:
+        case Recording(command, recorded):
+            assert lease is not None, state
+            assert recorded.pending == command.value, state
+        case Setting(command):
+            assert lease is not None, state
+            assert limits.pending == command.value, state
+        case Restoring():
+            assert limits.changed, state
+        case None:
+            # Something of ours is in force: under a lease, or its restore failed and is tried again.
+            assert not limits.changed or lease is not None or state.failures, state
+            assert limits.changed or lease is None, state
+            assert not state.waiting or state.failures, state
+    assert not state.releasing or isinstance(state.busy, Restoring), state
+    assert len(state.waiting) <= MAX_WAITING, state
+    assert len(state.outcomes) <= MAX_OUTCOMES, state
+    assert len(state.fences) <= MAX_OWNERS, state
+
+
 def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
     match event, state.busy:
         case Asked(command, objection), _:

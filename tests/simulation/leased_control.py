@@ -5,7 +5,7 @@ Subclasses say what a device, its record and a collector's log do, and what of i
 
 from collections import deque
 
-from collectors.controls.lease import Guarded, Rules, step
+from collectors.controls.lease import Guarded, Rules, step, validate
 from collectors.controls.lease_messages import (
     CallRestore,
     CallSet,
@@ -32,6 +32,7 @@ class LeasedControl:
     def tell(self, event: Event, now_ns: int) -> None:
         """Take in an event."""
         self.state, todo = step(self.rules, self.state, event, now_ns)
+        validate(self.state)
         self.take(todo)
 
     def take(self, todo: tuple[Instruction, ...]) -> None:

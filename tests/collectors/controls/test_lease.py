@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from collectors.controls import lease, lease_messages
-from collectors.controls.lease import Guarded, Lease, Rules, begin, step
+from collectors.controls.lease import Guarded, Lease, Rules, begin, step, validate
 from collectors.controls.lease_messages import (
     Asked,
     Beat,
@@ -118,6 +118,7 @@ class Played:
 
     def play(self, event: Event, at_ms: int = 0) -> list[Instruction]:
         self.state, asked = step(self.rules, self.state, event, at_ms * MS)
+        validate(self.state)
         self.asked.extend(asked)
         return list(asked)
 
