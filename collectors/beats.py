@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 
 import anyio
 
-from collectors.controls.supervisor import Guards
+from collectors.controls.supervisor import Supervisor
 from collectors.ingest.pace import Pace
-from collectors.log.feed import Journal
+from collectors.log.feed import LogFeed
 from collectors.sampling import schedule
 from zeus_stream.clock import monotonic_ns, to_next_ns
 
@@ -34,8 +34,8 @@ class Beats:
 
     def __init__(
         self,
-        guards: Guards,
-        journal: Journal,
+        guards: Supervisor,
+        journal: LogFeed,
         pace: Pace,
         used: Callable[[], None],
         log_bytes: int,

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from collectors.controls.lease_messages import Outcome
-from collectors.controls.supervisor import Guards
+from collectors.controls.supervisor import Supervisor
 from collectors.epochs.analyzers_known import AnalyzersKnown
 from collectors.log.store import LogStore
 from collectors.position_server import PositionServer
@@ -128,7 +128,7 @@ class ControlServer:
         """An analyzer has greeted."""
         return self._analyzers.any
 
-    async def serve(self, guards: Guards, intake: Intake, positions: PositionServer) -> None:
+    async def serve(self, guards: Supervisor, intake: Intake, positions: PositionServer) -> None:
         """Answer requests until cancelled."""
         self._guards, self._intake, self._positions = guards, intake, positions
         async with anyio.create_task_group() as tasks:

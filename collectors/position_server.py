@@ -25,7 +25,7 @@ from collectors.controls.frequency_plan import (
     step_plan,
 )
 from collectors.controls.lease_messages import Outcome
-from collectors.controls.supervisor import Guards
+from collectors.controls.supervisor import Supervisor
 from collectors.ingest.sessions import Session
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.commands import SetControl
@@ -51,7 +51,7 @@ class PositionServer:
         self,
         path: Path,
         limits: ConnectionLimits,
-        guards: Guards,
+        guards: Supervisor,
         sessions: Callable[[], tuple[Session, ...]],
     ) -> None:
         """Open the socket at ``path``, in a directory that this process has claimed."""

@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
 from collectors import processes
-from collectors.controls.supervisor import Guards
+from collectors.controls.supervisor import Supervisor
 from collectors.ingest.pace import BEGINNING_NS, QUESTION_NS, Pace
 from collectors.ingest.sessions import (
     MAX_BYTES_PER_S,
@@ -29,7 +29,7 @@ from collectors.ingest.sessions import (
     resolve,
 )
 from collectors.ingest.user_budget import UserBudgets
-from collectors.log.feed import Journal
+from collectors.log.feed import LogFeed
 from collectors.log.store import SessionMemory
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import MalformedError
@@ -61,8 +61,8 @@ class Intake:
     def __init__(
         self,
         channel: Listener,
-        journal: Journal,
-        guards: Guards,
+        journal: LogFeed,
+        guards: Supervisor,
         trusted_uids: frozenset[int],
         pass_on: Callable[[Ask | AskTry, str], bool],
         budgets: UserBudgets,

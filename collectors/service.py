@@ -26,7 +26,7 @@ from msgspec import Struct
 from collectors.beats import Beats
 from collectors.control_server import ControlServer, SocketDoor, Way
 from collectors.controls.lease_messages import Outcome
-from collectors.controls.supervisor import Guards
+from collectors.controls.supervisor import Supervisor
 from collectors.controls.watchdog_process import WatchdogProcess
 from collectors.device import Bus
 from collectors.devices.rapl import RaplBus
@@ -36,8 +36,8 @@ from collectors.ingest.pace import COMMAND_NS, Pace
 from collectors.ingest.user_budget import UserBudgets
 from collectors.live_host import host_snapshot
 from collectors.log.boot_mark import BootMark
-from collectors.log.feed import Journal
-from collectors.log.sqlite import Log
+from collectors.log.feed import LogFeed
+from collectors.log.sqlite import SqliteLog
 from collectors.own_use import CollectorUse
 from collectors.position_server import PositionServer
 from collectors.publish_server import Intake
@@ -83,7 +83,7 @@ async def collect(
     with (
         closing(bus),
         claim(where.run / "collector.lock", "collector"),
-        closing(Log(where.log, host, boot_id(), BootMark(where.log))) as log,
+        closing(SqliteLog(where.log, host, boot_id(), BootMark(where.log))) as log,
     ):
         context = sockets.context()
         try:
@@ -142,7 +142,7 @@ def _open(context: sockets.Context, where: Places, settings: Settings) -> Doors:
         return Doors(publish, control, feed, gate, shares)
 
 
-def _brokered(log: Log, host: str, settings: Settings) -> "HostAtBroker":
+def _brokered(log: SqliteLog, host: str, settings: Settings) -> "HostAtBroker":
     """Return the host's part at the broker. Its client is imported only where a broker is named."""
     from collectors.broker.host_at_broker import HostAtBroker  # noqa: PLC0415
 
@@ -153,7 +153,7 @@ class Collector:
     """One collector, from its start to its end."""
 
     def __init__(
-        self, settings: Settings, bus: Bus, where: Places, log: Log, doors: Doors, host: str
+        self, settings: Settings, bus: Bus, where: Places, log: SqliteLog, doors: Doors, host: str
     ) -> None:
         self._settings = settings
         self._where = where
@@ -161,7 +161,7 @@ class Collector:
         self._doors = doors
         self._host = host
         self._incarnation = token_hex(8)
-        self._journal = Journal(log, doors.feed, host)
+        self._journal = LogFeed(log, doors.feed, host)
         self._brokered = None if settings.broker is None else _brokered(log, host, settings)
         analyzers = AnalyzersKnown[Way](read_epochs(where.epochs))
         self._server = ControlServer(
@@ -178,7 +178,7 @@ class Collector:
         self._watchdog = None if settings.observe else WatchdogProcess(settings.device, where)
         self._pace = Pace(lambda: self._beats.hurry())  # noqa: PLW0108  (made below)
         self._use_times = own_cost.RecordTimes()
-        self._guards = Guards(
+        self._guards = Supervisor(
             settings,
             bus,
             where.records,

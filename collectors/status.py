@@ -3,8 +3,8 @@
 from typing import TypeAlias
 
 from collectors.control import spell, words
-from collectors.controls.device_thread import Watch
-from collectors.controls.supervisor import Guard, Guarding
+from collectors.controls.device_thread import DeviceThread
+from collectors.controls.supervisor import SupervisedControl, SupervisedDevice
 from collectors.device import watts
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.fields import Control
@@ -13,7 +13,7 @@ Row: TypeAlias = tuple[str, str, str]
 """Section, name, value."""
 
 
-def device_rows(guard: Guard) -> list[Row]:
+def device_rows(guard: SupervisedDevice) -> list[Row]:
     """Return the rows of one device."""
     watch = guard.watch
     section = f"{guard.description.name} {watch.gpu}"
@@ -31,7 +31,9 @@ def device_rows(guard: Guard) -> list[Row]:
     return rows
 
 
-def _control_rows(watch: Watch, control: Control, guarding: Guarding) -> list[tuple[str, str]]:
+def _control_rows(
+    watch: DeviceThread, control: Control, guarding: SupervisedControl
+) -> list[tuple[str, str]]:
     state = guarding.state
     name = words(control)
     which = "" if control == "power_limit" else f"{name}: "

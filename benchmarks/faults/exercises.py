@@ -39,7 +39,7 @@ from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.repair import set_aside
 from benchmarks.faults.disk_faults import faults
 from benchmarks.harness import ROOT, directory, table
-from collectors.log.sqlite import Log
+from collectors.log.sqlite import SqliteLog
 from tests.analyzers.archives import fill
 from tests.processes.pipeline import pipeline
 from tests.simulation.troubled_world import TroubledWorld
@@ -88,7 +88,7 @@ def _words(counts: Counter[str]) -> str:
 def _log_at_a_loss_of_power(folder: Path) -> None:
     """Leave the files of a log as they lie while it is open."""
     with tempfile.TemporaryDirectory() as made:
-        log = Log(Path(made) / "log.sqlite", "host", "boot")
+        log = SqliteLog(Path(made) / "log.sqlite", "host", "boot")
         for number in range(FRAMES):
             log.append([("readings/host", random.Random(number).randbytes(FRAME_BYTES))], number)
         shutil.copytree(made, folder)
@@ -120,7 +120,7 @@ def _cut(whole: Path, rng: random.Random, reopen: Callable[[Path], str], wrong: 
 
 
 def _reopened_log(folder: Path) -> str:
-    log = Log(folder / "log.sqlite", "host", "boot")
+    log = SqliteLog(folder / "log.sqlite", "host", "boot")
     try:
         if log.started_over is not None:
             return "began again and gave a reason"
@@ -176,7 +176,7 @@ def room(rng: random.Random) -> Outcome:
 
 def _log_without_room(folder: Path, rng: random.Random, wrong: list[str]) -> int:
     path, refused, number = folder / "log.sqlite", 0, 0
-    log = Log(path, "host", "boot")
+    log = SqliteLog(path, "host", "boot")
     try:
         while number < FRAMES:
             largest = max(file.stat().st_size for file in folder.iterdir())

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.harness import directory, table
 from collectors.controls.lease_messages import Limits
-from collectors.controls.restore_record import Record, RecordFile
+from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from tests.processes.setup import OURS_MHZ, Collector, Host, collector, restore, simulated, trainer, until
 from zeus_stream.protocol.fields import UNLOCKED
 
@@ -105,12 +105,14 @@ def weight(running: Collector) -> str:
 def writes_ms(host: Host, where: Path) -> list[float]:
     """Return how long writing a record takes: every change, of a limit or a clock, waits for two."""
     times_ms = []
-    with closing(RecordFile(where / "records", host.gpu)) as file:
+    with closing(RestoreRecordFile(where / "records", host.gpu)) as file:
         for number in range(WRITES):
             begin_ns = time.perf_counter_ns()
             limits = Limits(UNLOCKED, OURS_MHZ, OURS_MHZ + number)
             file.write(
-                Record(gpu=host.gpu, limits=limits, boot_id="boot", time="time", control="graphics_clock")
+                RestoreRecord(
+                    gpu=host.gpu, limits=limits, boot_id="boot", time="time", control="graphics_clock"
+                )
             )
             times_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
     return times_ms

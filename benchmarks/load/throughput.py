@@ -18,7 +18,7 @@ from statistics import median
 
 from benchmarks.cost.own_cost import empty_loop, used
 from benchmarks.harness import directory, process, sql, table
-from collectors.log.sqlite import Log
+from collectors.log.sqlite import SqliteLog
 from zeus_stream.clock import anchor, boot_id
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.notes import ClockAnchored, Notes
@@ -57,7 +57,7 @@ def frames(count: int) -> Iterator[tuple[int, bytes]]:
 
 
 def fill(where: Path, count: int) -> None:
-    log = Log(where / "log.sqlite", "benchmark", boot_id())
+    log = SqliteLog(where / "log.sqlite", "benchmark", boot_id())
     for t_ns, body in frames(count):
         log.append([("frames/benchmark", body)], t_ns)
     log.close()

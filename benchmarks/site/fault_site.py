@@ -18,7 +18,7 @@ import psycopg
 from analyzers.lake import catalog
 from benchmarks.site.links import Link, Network
 from collectors.broker.relay import Relay
-from collectors.log.sqlite import Log
+from collectors.log.sqlite import SqliteLog
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres, spawn
 from zeus_stream.broker.address import BrokerAddress
@@ -188,7 +188,7 @@ class Site:
             wait_for(lambda: not missing(), "the steps are stored", self.supervise)
         for host in HOSTS:
             self._stop(host)
-            log = Log(self.where[host] / "log.sqlite", host, boot_id())
+            log = SqliteLog(self.where[host] / "log.sqlite", host, boot_id())
             anyio.run(_relay_all, log, host, self.broker.url)
             log.close()
         ends = {host: max(self.frames(host)) for host in HOSTS}
@@ -232,7 +232,7 @@ def _kind(name: str) -> str:
     return name.replace("-1", "").replace("-2", "")
 
 
-async def _relay_all(log: Log, host: str, url: str) -> None:
+async def _relay_all(log: SqliteLog, host: str, url: str) -> None:
     relay = Relay(log, host, BrokerAddress(servers=url, site=SITE), Settings())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(relay.run)

@@ -23,7 +23,7 @@ from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
 from benchmarks.harness import ROOT, table
 from collectors.device import Sample
-from collectors.sampling.change_detector import State, observe, pack
+from collectors.sampling.change_detector import DetectorState, observe, pack
 
 RECORDED = ROOT.parent / "shared" / "data" / "power_meter"
 GPU = "NVIDIA GeForce RTX 3090"
@@ -67,7 +67,7 @@ def recording(directory: Path) -> Recording:
 
 def published(recorded: Recording) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
     """Yield what a collector would publish of the readings, each with its time."""
-    state = State()
+    state = DetectorState()
     for t_ns, power_mw in zip(recorded.sensor_ns.tolist(), recorded.sensor_mw.tolist(), strict=True):
         state, reading = observe(state, Sample(None, power_mw, None, None), t_ns, t_ns, HEARTBEAT_NS)
         if reading is not None:

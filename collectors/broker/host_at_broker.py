@@ -7,7 +7,7 @@ import anyio
 from collectors.broker.announcer import Announcer, EndedSessions, announced_runs
 from collectors.broker.relay import Relay
 from collectors.ingest.sessions import Session
-from collectors.log.sqlite import Log
+from collectors.log.sqlite import SqliteLog
 from collectors.log.standing import Standing
 from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.channels import BrokerDoor
@@ -19,7 +19,7 @@ from zeus_stream.settings import Settings
 class HostAtBroker:
     """Everything of one collector that needs the broker."""
 
-    def __init__(self, log: Log, host: str, settings: Settings) -> None:
+    def __init__(self, log: SqliteLog, host: str, settings: Settings) -> None:
         """Prepare it; `run` connects. Raises SettingsError."""
         self._log = log
         self._host = host

@@ -12,7 +12,7 @@ import logging
 
 import anyio
 
-from collectors.log.sqlite import Log
+from collectors.log.sqlite import SqliteLog
 from zeus_stream.broker import batches
 from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.jetstream import JetstreamClient
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class Relay:
     """The relay of one collector. For its event loop."""
 
-    def __init__(self, log: Log, host: str, address: BrokerAddress, settings: Settings) -> None:
+    def __init__(self, log: SqliteLog, host: str, address: BrokerAddress, settings: Settings) -> None:
         """Remember what to relay, and to where; `run` does it. ``settings``: of the streams."""
         self._log = log
         self._host = host

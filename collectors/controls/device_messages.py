@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from collectors.controls import lease_messages
 from collectors.controls.frequency_plan import ChangeClock
-from collectors.controls.restore_record import Record
+from collectors.controls.restore_record import RestoreRecord
 from collectors.device import Description
 from zeus_stream.protocol.fields import Control
 
 if TYPE_CHECKING:
-    from collectors.controls.device_thread import Watch
+    from collectors.controls.device_thread import DeviceThread
 
 # ---- instructions to a thread -------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ class FoundControl(Struct, frozen=True):
     control: Control
     requested: int
     """Now; of a clock, what its record says."""
-    left: Record | None
+    left: RestoreRecord | None
     """What a dead collector left."""
     trouble: str | None
     """Why no record can be kept."""
@@ -80,7 +80,7 @@ class Gone(Struct, frozen=True):
 
 
 class Happened(Struct, frozen=True):
-    """The outcome of an instruction of `leases`."""
+    """The outcome of an instruction of `lease`."""
 
     t_ns: int
     control: Control
@@ -110,10 +110,10 @@ class Mail:
     """From the device threads to the event loop. Bounded by what the loop has asked for."""
 
     def __init__(self) -> None:
-        self._items: deque[tuple[Watch, News]] = deque()
+        self._items: deque[tuple[DeviceThread, News]] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def put(self, watch: "Watch", news: News) -> None:
+    def put(self, watch: "DeviceThread", news: News) -> None:
         self._items.append((watch, news))
         os.eventfd_write(self._bell, 1)
 
@@ -123,7 +123,7 @@ class Mail:
             await anyio.wait_readable(self._bell)
             os.eventfd_read(self._bell)
 
-    def take(self) -> tuple["Watch", News] | None:
+    def take(self) -> tuple["DeviceThread", News] | None:
         """Return the oldest, or None."""
         return self._items.popleft() if self._items else None
 

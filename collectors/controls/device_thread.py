@@ -29,7 +29,7 @@ from collectors.controls.device_messages import (
     Stop,
 )
 from collectors.controls.frequency_plan import ChangeClock
-from collectors.controls.restore_record import Record, RecordFile, copies, place
+from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile, copies, place
 from collectors.controls.value_changes import change, put_back
 from collectors.device import Description, Device
 from collectors.real_time import take_real_time_priority
@@ -58,7 +58,7 @@ OPENS = 3
 _log = logging.getLogger(__name__)
 
 
-class Watch:
+class DeviceThread:
     """A device. Its thread carries out instructions in order; its attributes may be read at any time."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Watch:
         self._jobs: queue.Queue[Job] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name=f"device {place}")
         self._description: Description | None = None
-        self._record: RecordFile | None = None
+        self._record: RestoreRecordFile | None = None
         self._sampled = SampledDevice(0, poll_ns, heartbeat_ns)
         self._find_ns: int | None = 0
         """When to look for it; None: it is there."""
@@ -225,10 +225,10 @@ class Watch:
         """Return True if a dead collector left a record of a control."""
         return any(path.exists() for path in copies(place(self._records, gpu, control)))
 
-    def _read_record(self, gpu: str, control: Control) -> tuple[Record | None, str | None]:
+    def _read_record(self, gpu: str, control: Control) -> tuple[RestoreRecord | None, str | None]:
         try:
             if self._record is None:
-                self._record = RecordFile(self._records, gpu)
+                self._record = RestoreRecordFile(self._records, gpu)
             return self._record.read(control), None
         except StorageError as wrong:
             return None, str(wrong)
@@ -311,7 +311,7 @@ class Watch:
             if self._record is None:
                 return lease_messages.RecordFailed(limits, "no restore record can be kept.")
             self._record.update(
-                Record(gpu=self.gpu, limits=limits, boot_id=self._boot_id, time=now, control=control)
+                RestoreRecord(gpu=self.gpu, limits=limits, boot_id=self._boot_id, time=now, control=control)
             )
         except StorageError as wrong:
             _log.warning("%s", wrong)

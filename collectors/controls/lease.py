@@ -87,7 +87,7 @@ DEAD = "a collector that died"
 """Owner of what a dead collector left behind."""
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class LeaseRules(Struct, frozen=True, kw_only=True):
     """The constants of a leased control, and what its machine has to know of the rest."""
 
     gpu: str
@@ -150,7 +150,7 @@ class Waiting(Struct, frozen=True):
     """Why its run may not command this device."""
 
 
-class Guarded(Struct, frozen=True, kw_only=True):
+class ControlState(Struct, frozen=True, kw_only=True):
     """State of one device."""
 
     limits: Limits
@@ -184,14 +184,14 @@ class Guarded(Struct, frozen=True, kw_only=True):
         return requested is None or close(requested, confirmed)
 
 
-Answer: TypeAlias = tuple[Guarded, tuple[Instruction, ...]]
+Answer: TypeAlias = tuple[ControlState, tuple[Instruction, ...]]
 
 
 # ---- the machine -------------------------------------------------------------------------------------
 
 
 def begin(
-    rules: Rules,
+    rules: LeaseRules,
     requested: int,
     left: Limits | None,
     *,
@@ -208,33 +208,33 @@ def begin(
         settled: how another process has settled the record in the meantime.
     """
     if left is None:
-        return Guarded(limits=Limits(requested)), ()
+        return ControlState(limits=Limits(requested)), ()
     if settled is not None:
         said = _ended(rules, DEAD, Ending("restart", settled), requested, now_ns)
-        return Guarded(limits=Limits(requested)), (ClearRecord(), said)
+        return ControlState(limits=Limits(requested)), (ClearRecord(), said)
     if not same_boot:
         reason = "the host was restarted, which ended what the record says was set; nothing was changed"
         said = _ended(rules, DEAD, Ending("restart", reason), requested, now_ns)
-        return Guarded(limits=Limits(requested)), (ClearRecord(), said)
+        return ControlState(limits=Limits(requested)), (ClearRecord(), said)
     if rules.observe:
         reason = (
             f"it was not restored to {spell(rules.control, left.found)}, because this collector only"
             " observes. Start it without --observe once"
         )
         said = _ended(rules, DEAD, Ending("restart", reason), requested, now_ns)
-        return Guarded(limits=Limits(left.found)), (said,)
+        return ControlState(limits=Limits(left.found)), (said,)
     lease = Lease(DEAD, "", now_ns, LEFT_OVER)
-    return _go_on(rules, Guarded(limits=left, lease=lease), now_ns)
+    return _go_on(rules, ControlState(limits=left, lease=lease), now_ns)
 
 
-def step(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
+def step(rules: LeaseRules, state: ControlState, event: Event, now_ns: int) -> Answer:
     """Return the next state and what to do about it. Every (state, event) is answered."""
     state, done = _take_in(rules, state, event, now_ns)
     state, more = _go_on(rules, state, now_ns)
     return state, (*done, *more)
 
 
-def validate(state: Guarded) -> None:
+def validate(state: ControlState) -> None:
     """Check what holds between events; an AssertionError names the state."""
     limits, lease = state.limits, state.lease
     match state.busy:
@@ -257,7 +257,7 @@ def validate(state: Guarded) -> None:
     assert len(state.fences) <= MAX_OWNERS, state
 
 
-def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
+def _take_in(rules: LeaseRules, state: ControlState, event: Event, now_ns: int) -> Answer:
     match event, state.busy:
         case Asked(command, objection), _:
             return _receive(rules, state, Waiting(command, now_ns, objection))
@@ -309,7 +309,7 @@ def _take_in(rules: Rules, state: Guarded, event: Event, now_ns: int) -> Answer:
             return state, ()  # a beat while something is under way, or the word on a record that is settled
 
 
-def _go_on(rules: Rules, state: Guarded, now_ns: int) -> Answer:
+def _go_on(rules: LeaseRules, state: ControlState, now_ns: int) -> Answer:
     """Begin what is due, as long as nothing is under way."""
     todo: list[Instruction] = []
     while state.busy is None:
@@ -328,7 +328,7 @@ def _go_on(rules: Rules, state: Guarded, now_ns: int) -> Answer:
     return state, tuple(todo)
 
 
-def _receive(rules: Rules, state: Guarded, new: Waiting) -> Answer:
+def _receive(rules: LeaseRules, state: ControlState, new: Waiting) -> Answer:
     command = new.command.command
     for outcome in state.outcomes:
         if outcome.command == command:
@@ -341,7 +341,7 @@ def _receive(rules: Rules, state: Guarded, new: Waiting) -> Answer:
     return replace(state, waiting=(*state.waiting, new)), ()
 
 
-def _under_way(state: Guarded) -> Iterator[str]:
+def _under_way(state: ControlState) -> Iterator[str]:
     """Name the commands that have no outcome yet."""
     if isinstance(state.busy, Recording | Setting):
         yield state.busy.command.command
@@ -349,7 +349,7 @@ def _under_way(state: Guarded) -> Iterator[str]:
     yield from (release.command for release in state.releasing)
 
 
-def _consider(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> Answer:
+def _consider(rules: LeaseRules, state: ControlState, waiting: Waiting, now_ns: int) -> Answer:
     """Carry out a command whose turn it is, or refuse it."""
     command = waiting.command
     objection = _objection(rules, state, waiting, now_ns)
@@ -370,7 +370,7 @@ def _consider(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> An
     return _conclude(state, refused)
 
 
-def _look(state: Guarded, requested: int, now_ns: int) -> Answer:
+def _look(state: ControlState, requested: int, now_ns: int) -> Answer:
     """Compare what is requested with what should be."""
     lease, limits = state.lease, state.limits
     if not limits.changed:
@@ -384,7 +384,9 @@ def _look(state: Guarded, requested: int, now_ns: int) -> Answer:
     return _end(state, OTHER_VALUE), ()
 
 
-def _finish_set(rules: Rules, state: Guarded, command: SetControl, requested: int, now_ns: int) -> Answer:
+def _finish_set(
+    rules: LeaseRules, state: ControlState, command: SetControl, requested: int, now_ns: int
+) -> Answer:
     """Take what the driver made of our request for ours."""
     limits = Limits(state.limits.found, requested)
     state = replace(state, limits=limits, busy=None)
@@ -398,7 +400,7 @@ def _finish_set(rules: Rules, state: Guarded, command: SetControl, requested: in
 
 
 def _give_up_set(
-    rules: Rules, state: Guarded, command: SetControl, cause: Cause, why: str, now_ns: int
+    rules: LeaseRules, state: ControlState, command: SetControl, cause: Cause, why: str, now_ns: int
 ) -> Answer:
     """Nothing was set; what was in force before still is."""
     reason = _refusal(rules, command, why)
@@ -408,7 +410,9 @@ def _give_up_set(
     return state, (ClearRecord() if first else WriteRecord(state.limits), *said)
 
 
-def _fail_set(rules: Rules, state: Guarded, command: SetControl, failed: SetFailed, now_ns: int) -> Answer:
+def _fail_set(
+    rules: LeaseRules, state: ControlState, command: SetControl, failed: SetFailed, now_ns: int
+) -> Answer:
     """The device may or may not have taken the new limit."""
     limits, seen = state.limits, failed.requested
     refused = ControlRefused(now_ns, command.command, rules.gpu, failed.cause, failed.reason)
@@ -425,7 +429,9 @@ def _fail_set(rules: Rules, state: Guarded, command: SetControl, failed: SetFail
     return _end(state, OTHER_VALUE), said
 
 
-def _lose_set(rules: Rules, state: Guarded, command: SetControl, requested: int, now_ns: int) -> Answer:
+def _lose_set(
+    rules: LeaseRules, state: ControlState, command: SetControl, requested: int, now_ns: int
+) -> Answer:
     """Somebody else's value is there."""
     reason = _refusal(rules, command, f"somebody else set {spell(rules.control, requested)}, which stays")
     refused = ControlRefused(now_ns, command.command, rules.gpu, "stranger", reason)
@@ -436,7 +442,7 @@ def _lose_set(rules: Rules, state: Guarded, command: SetControl, requested: int,
     return _end(state, OTHER_VALUE), said
 
 
-def _finish(rules: Rules, state: Guarded, requested: int, *, stranger: bool, now_ns: int) -> Answer:
+def _finish(rules: LeaseRules, state: ControlState, requested: int, *, stranger: bool, now_ns: int) -> Answer:
     """Nothing of ours is in force any more."""
     todo: list[Instruction] = [ClearRecord()]
     why = f"somebody else set {spell(rules.control, requested)}, which stays"
@@ -454,7 +460,9 @@ def _finish(rules: Rules, state: Guarded, requested: int, *, stranger: bool, now
     return replace(state, failures=0, retry_ns=0), tuple(todo)
 
 
-def _explain(rules: Rules, state: Guarded, ending: Ending, requested: int, *, stranger: bool) -> Ending:
+def _explain(
+    rules: LeaseRules, state: ControlState, ending: Ending, requested: int, *, stranger: bool
+) -> Ending:
     """Return why a lease ended, with what was restored if that is not what was found."""
     now, found = spell(rules.control, requested), spell(rules.control, state.limits.found)
     if stranger:
@@ -469,7 +477,7 @@ def _explain(rules: Rules, state: Guarded, ending: Ending, requested: int, *, st
     )
 
 
-def _put_off(rules: Rules, state: Guarded, reason: str, now_ns: int) -> Answer:
+def _put_off(rules: LeaseRules, state: ControlState, reason: str, now_ns: int) -> Answer:
     """The restore failed: say so once, and try again later."""
     todo: list[Instruction] = []
     for release in state.releasing:
@@ -484,14 +492,14 @@ def _put_off(rules: Rules, state: Guarded, reason: str, now_ns: int) -> Answer:
     return state, tuple(todo)
 
 
-def _end(state: Guarded, ending: Ending) -> Guarded:
+def _end(state: ControlState, ending: Ending) -> ControlState:
     """Return the state with its lease, if there is one, over."""
     if state.lease is None or state.lease.ending is not None:
         return state
     return replace(state, lease=replace(state.lease, ending=ending))
 
 
-def _ended(rules: Rules, owner: str, ending: Ending, value: int | None, now_ns: int) -> Say:
+def _ended(rules: LeaseRules, owner: str, ending: Ending, value: int | None, now_ns: int) -> Say:
     return Say(
         ControlLeaseEnded(
             t_ns=now_ns,
@@ -505,11 +513,11 @@ def _ended(rules: Rules, owner: str, ending: Ending, value: int | None, now_ns: 
     )
 
 
-def _applied(rules: Rules, command: Command, value: int, now_ns: int) -> Outcome:
+def _applied(rules: LeaseRules, command: Command, value: int, now_ns: int) -> Outcome:
     return ControlApplied(now_ns, command.command, rules.gpu, rules.control, value)
 
 
-def _conclude(state: Guarded, outcome: Outcome) -> Answer:
+def _conclude(state: ControlState, outcome: Outcome) -> Answer:
     return replace(state, outcomes=(*state.outcomes, outcome)[-MAX_OUTCOMES:]), (Say(outcome),)
 
 
@@ -518,7 +526,7 @@ def _raise_fence(fences: tuple[tuple[str, int], ...], command: Command) -> tuple
     return (*others, (command.owner, command.fence))[-MAX_OWNERS:]
 
 
-def _refusal(rules: Rules, command: Command, why: str) -> str:
+def _refusal(rules: LeaseRules, command: Command, why: str) -> str:
     what = spell_change(rules.control, command.value if isinstance(command, SetControl) else None)
     return f"{rules.gpu}: could not {what}: {why}."[:2000]
 
@@ -526,7 +534,9 @@ def _refusal(rules: Rules, command: Command, why: str) -> str:
 # ---- why a command is refused -------------------------------------------------------------------------
 
 
-def _objection(rules: Rules, state: Guarded, waiting: Waiting, now_ns: int) -> tuple[Cause, str] | None:
+def _objection(
+    rules: LeaseRules, state: ControlState, waiting: Waiting, now_ns: int
+) -> tuple[Cause, str] | None:
     """Return why a command whose turn it is must not be carried out, or None."""
     command, lease = waiting.command, state.lease
     if state.closing:
@@ -563,7 +573,7 @@ def _one_run(one: str, other: str) -> bool:
     return one == other or one.startswith(BUDGET) or other.startswith(BUDGET)
 
 
-def _out_of_range(rules: Rules, limits: Limits, value: int) -> str | None:
+def _out_of_range(rules: LeaseRules, limits: Limits, value: int) -> str | None:
     if rules.control == "power_limit":
         if rules.least_mw <= value <= limits.found:
             return None

@@ -16,7 +16,13 @@ from msgspec.structs import replace
 
 from collectors.control import spell
 from collectors.controls.lease_messages import Limits, close
-from collectors.controls.restore_record import COPY, SUFFIXES, DamagedRecordError, Record, RecordFile
+from collectors.controls.restore_record import (
+    COPY,
+    SUFFIXES,
+    DamagedRecordError,
+    RestoreRecord,
+    RestoreRecordFile,
+)
 from collectors.controls.value_changes import put_back
 from collectors.device import Bus, Device
 from zeus_stream.clock import boot_id, monotonic_ns
@@ -150,7 +156,7 @@ def _restore_one(
 ) -> Outcome | None:
     """Deal with one record. None: another restorer has done so."""
     try:
-        with closing(RecordFile(records, gpu, LOCK_S)) as file:
+        with closing(RestoreRecordFile(records, gpu, LOCK_S)) as file:
             try:
                 record = file.read(control)
             except DamagedRecordError as wrong:
@@ -178,7 +184,9 @@ def _restore_one(
         return Outcome(str(wrong), left=True)
 
 
-def _propose_default(file: RecordFile, gpu: str, device: Device, wrong: str, by: str | None) -> Outcome:
+def _propose_default(
+    file: RestoreRecordFile, gpu: str, device: Device, wrong: str, by: str | None
+) -> Outcome:
     """Name the driver's default limit where nobody knows what was found; set it if ``by`` wants it.
 
     Raises DeviceError, RefusedError or StorageError.
@@ -196,12 +204,12 @@ def _propose_default(file: RecordFile, gpu: str, device: Device, wrong: str, by:
     device.set_control("power_limit", default_mw)
     says = f"{gpu}: set to {wanted}, the driver's default: its record is damaged."
     file.write(
-        Record(gpu=gpu, limits=Limits(default_mw), boot_id=boot_id(), time="", settled=f"{by}: {says}")
+        RestoreRecord(gpu=gpu, limits=Limits(default_mw), boot_id=boot_id(), time="", settled=f"{by}: {says}")
     )
     return Outcome(says, left=False)
 
 
-def _put_back(device: Device, record: Record) -> str:
+def _put_back(device: Device, record: RestoreRecord) -> str:
     done = put_back(device, record.limits, record.control)
     now = spell(record.control, done.requested)
     if done.stranger:
@@ -212,7 +220,7 @@ def _put_back(device: Device, record: Record) -> str:
     return f"{record.gpu}: restored to {now}, the nearest to {found}, which was found, that is allowed."
 
 
-def _look(device: Device, record: Record) -> Outcome:
+def _look(device: Device, record: RestoreRecord) -> Outcome:
     gpu, control, limits = record.gpu, record.control, record.limits
     read = device.read_control(control)
     requested = limits.last if read is None else read

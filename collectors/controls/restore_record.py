@@ -59,7 +59,7 @@ class DamagedRecordError(StorageError):
     """Neither copy of a record can be believed: what was found is not known."""
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class RestoreRecord(Struct, frozen=True, kw_only=True):
     gpu: str
     limits: Limits
     boot_id: str
@@ -80,7 +80,7 @@ def copies(path: Path) -> tuple[Path, Path]:
     return path, path.with_name(path.name + COPY)
 
 
-class RecordFile:
+class RestoreRecordFile:
     """The records of one device, held exclusively until they are closed."""
 
     def __init__(self, directory: Path, gpu: str, patience_s: float = PATIENCE_S) -> None:
@@ -117,14 +117,14 @@ class RecordFile:
         """Return where the record of a control is."""
         return place(self._directory, self._gpu, control)
 
-    def read(self, control: Control = "power_limit") -> Record | None:
+    def read(self, control: Control = "power_limit") -> RestoreRecord | None:
         """Return a control's record, if there is one.
 
         Raises:
             DamagedRecordError: there is one, and what it says of the power limit cannot be known.
             StorageError: it cannot be read.
         """
-        whole: list[Record] = []
+        whole: list[RestoreRecord] = []
         damaged: list[tuple[Path, Exception]] = []
         for path in copies(self.path(control)):
             try:
@@ -150,7 +150,7 @@ class RecordFile:
             )
         # A clock is always found unlocked.
         limits = Limits(UNLOCKED, pending=UNLOCKED)
-        return Record(gpu=self._gpu, limits=limits, boot_id=boot_id(), time="", control=control)
+        return RestoreRecord(gpu=self._gpu, limits=limits, boot_id=boot_id(), time="", control=control)
 
     def _set_aside(self, path: Path, wrong: Exception) -> None:
         """Rename a damaged copy, whose other copy is whole. Raises StorageError."""
@@ -166,7 +166,7 @@ class RecordFile:
             aside.name,
         )
 
-    def write(self, record: Record) -> None:
+    def write(self, record: RestoreRecord) -> None:
         """Replace a control's record; when this returns it outlives a power failure. Raises StorageError."""
         path, content = self.path(record.control), _spelled(record)
         self._on_disk.pop(record.control, None)
@@ -185,7 +185,7 @@ class RecordFile:
             self._on_disk[record.control] = record.limits.found, record.boot_id
         self._unforced.discard(record.control)
 
-    def update(self, record: Record) -> None:
+    def update(self, record: RestoreRecord) -> None:
         """Replace a control's record; when this returns it outlives this process. Raises StorageError.
 
         The value found outlives a power failure. What was set does so after `force`: a restart of the host
@@ -274,7 +274,7 @@ def _overwrite(path: Path, content: bytes) -> bool:
     return True
 
 
-def _spelled(record: Record) -> bytes:
+def _spelled(record: RestoreRecord) -> bytes:
     """Return a record as its file has it: blanks leave room for a later value."""
     suffix = unit(record.control)
     content: dict[str, object] = {
@@ -295,7 +295,7 @@ def _crc32(content: dict[str, object]) -> int:
     return zlib.crc32(json.dumps(content).encode())
 
 
-def _parse(text: bytes, control: Control) -> Record:
+def _parse(text: bytes, control: Control) -> RestoreRecord:
     """Raises ValueError, TypeError or KeyError for what is no record, or a damaged one."""
     content = json.loads(text)
     if not isinstance(content, dict):
@@ -311,7 +311,7 @@ def _parse(text: bytes, control: Control) -> Record:
         None if pending is None else _whole(pending, control),
     )
     settled = content.get("settled")
-    return Record(
+    return RestoreRecord(
         gpu=str(content["gpu"]),
         limits=limits,
         boot_id=str(content["boot_id"]),

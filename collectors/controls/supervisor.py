@@ -25,11 +25,11 @@ from collectors.controls.device_messages import (
     SeeProcesses,
     Stop,
 )
-from collectors.controls.device_thread import Watch
+from collectors.controls.device_thread import DeviceThread
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.device import Bus, Description
-from collectors.devices.read_only import ObservedDevice
-from collectors.log.feed import Journal
+from collectors.devices.read_only import ReadOnlyDevice
+from collectors.log.feed import LogFeed
 from collectors.sampling import schedule
 from collectors.sampling.poller import Poller
 from zeus_stream.clock import boot_id, monotonic_ns
@@ -57,20 +57,20 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Guarding:
+class SupervisedControl:
     """One control of a device."""
 
-    rules: lease.Rules
-    state: lease.Guarded
+    rules: lease.LeaseRules
+    state: lease.ControlState
 
 
 @dataclass(slots=True, kw_only=True)
-class Guard:
+class SupervisedDevice:
     """One device."""
 
-    watch: Watch
+    watch: DeviceThread
     description: Description
-    controls: dict[Control, Guarding] = field(default_factory=dict)
+    controls: dict[Control, SupervisedControl] = field(default_factory=dict)
     """Those that can be set."""
     there: bool = True
     used_ns: int = field(default_factory=monotonic_ns)
@@ -79,7 +79,7 @@ class Guard:
     pids_seen: anyio.Event = field(default_factory=anyio.Event)
 
 
-class Guards:
+class Supervisor:
     """All devices."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Guards:
         settings: Settings,
         bus: Bus,
         records: Path,
-        journal: Journal,
+        journal: LogFeed,
         incarnation: str,
         reply: Callable[[lease_messages.Outcome], None],
         unguarded: Callable[[], str | None],
@@ -102,15 +102,15 @@ class Guards:
         self._unguarded = unguarded
         self._boot_id = boot_id()
         self._mail, self._poller = Mail(), Poller()
-        self._watches: dict[int, Watch] = {}
+        self._watches: dict[int, DeviceThread] = {}
         """By the identity of the bus's device."""
-        self._guards: dict[str, Guard] = {}
+        self._guards: dict[str, SupervisedDevice] = {}
         self._stopping = False
         self.trouble: str | None = None
         """Why no device can be looked for."""
 
     @property
-    def guards(self) -> tuple[Guard, ...]:
+    def guards(self) -> tuple[SupervisedDevice, ...]:
         """The devices that were found, lost ones too."""
         return tuple(self._guards.values())
 
@@ -149,7 +149,7 @@ class Guards:
                     if guarding.state.lease is not None:  # else there is nothing to renew
                         self._tell(guard, control, renewal, monotonic_ns())
 
-    def guard(self, gpu: str) -> Guard | None:
+    def guard(self, gpu: str) -> SupervisedDevice | None:
         """Return a device that was found."""
         return self._guards.get(gpu)
 
@@ -228,8 +228,8 @@ class Guards:
                 self.trouble = None
                 for device in devices:
                     if id(device) not in self._watches and len(self._watches) < MAX_DEVICES:
-                        watch = self._watches[id(device)] = Watch(
-                            ObservedDevice(device) if self._settings.observe else device,
+                        watch = self._watches[id(device)] = DeviceThread(
+                            ReadOnlyDevice(device) if self._settings.observe else device,
                             len(self._watches),
                             self._mail,
                             self._poller,
@@ -272,7 +272,7 @@ class Guards:
             )
         self._mail.close()
 
-    def _unsettled(self) -> Iterator[tuple[str, Control, lease.Guarded]]:
+    def _unsettled(self) -> Iterator[tuple[str, Control, lease.ControlState]]:
         """Give GPU, control and state where something of ours may be in force, or is under way."""
         for guard in self._guards.values():
             for control, guarding in guard.controls.items():
@@ -285,7 +285,7 @@ class Guards:
         while (item := self._mail.take()) is not None:
             self._take_in(*item)
 
-    def _take_in(self, watch: Watch, news: News) -> None:
+    def _take_in(self, watch: DeviceThread, news: News) -> None:
         guard = self._guards.get(watch.gpu)
         match news:
             case Found():
@@ -309,7 +309,7 @@ class Guards:
                     raise error
                 _log.error("%s: its thread failed.", watch.gpu, exc_info=error)
 
-    def _find(self, watch: Watch, found: Found) -> None:
+    def _find(self, watch: DeviceThread, found: Found) -> None:
         description = found.description
         guard = self._guards.get(watch.gpu)
         todo: list[tuple[Control, tuple[lease_messages.Instruction, ...]]] = []
@@ -319,7 +319,7 @@ class Guards:
                 if control != "power_limit":
                     self._tell(guard, control, lease_messages.Returned(), found.t_ns)
         else:
-            guard = self._guards[watch.gpu] = Guard(watch=watch, description=description)
+            guard = self._guards[watch.gpu] = SupervisedDevice(watch=watch, description=description)
             todo = [(each.control, self._begin(guard, each, found.t_ns)) for each in found.controls]
         limit = guard.controls.get("power_limit")
         self._journal.say(
@@ -346,11 +346,11 @@ class Guards:
     # ---- leases ------------------------------------------------------------------------------------
 
     def _begin(
-        self, guard: Guard, found: FoundControl, now_ns: int
+        self, guard: SupervisedDevice, found: FoundControl, now_ns: int
     ) -> tuple[lease_messages.Instruction, ...]:
         """Take a control of a new device under guard; return what to do about a record found with it."""
         description, left = guard.description, found.left
-        rules = lease.Rules(
+        rules = lease.LeaseRules(
             gpu=description.gpu,
             incarnation=self._incarnation,
             least_mw=description.min_limit_mw or 0,
@@ -367,15 +367,17 @@ class Guards:
             now_ns=now_ns,
             settled=None if left is None else left.settled,
         )
-        guard.controls[found.control] = Guarding(rules, state)
+        guard.controls[found.control] = SupervisedControl(rules, state)
         return todo
 
-    def _tell_all(self, guard: Guard, event: lease_messages.Event) -> None:
+    def _tell_all(self, guard: SupervisedDevice, event: lease_messages.Event) -> None:
         """Tell something that concerns every control of a device."""
         for control in guard.controls:
             self._tell(guard, control, event, monotonic_ns())
 
-    def _tell(self, guard: Guard, control: Control, event: lease_messages.Event, now_ns: int) -> None:
+    def _tell(
+        self, guard: SupervisedDevice, control: Control, event: lease_messages.Event, now_ns: int
+    ) -> None:
         if (guarding := guard.controls.get(control)) is not None:
             beside = tuple(
                 other.state.lease
@@ -388,7 +390,7 @@ class Guards:
             self._carry_out(guard, control, todo)
 
     def _carry_out(
-        self, guard: Guard, control: Control, todo: tuple[lease_messages.Instruction, ...]
+        self, guard: SupervisedDevice, control: Control, todo: tuple[lease_messages.Instruction, ...]
     ) -> None:
         for instruction in todo:
             match instruction:

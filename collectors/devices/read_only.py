@@ -6,7 +6,7 @@ from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.fields import Control
 
 
-class ObservedDevice:
+class ReadOnlyDevice:
     """Refuses every change at the lowest layer, whatever the layers above believe."""
 
     def __init__(self, device: Device) -> None:

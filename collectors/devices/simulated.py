@@ -16,7 +16,7 @@ from typing import Protocol
 from collectors.control import spell_change, words
 from collectors.device import Description, Sample, check_clock, check_limit
 from collectors.devices.simulated_spec import Fault, Spec, parse
-from collectors.devices.virtual_gpu import Counter, Draw, Kind, Refreshes, unit
+from collectors.devices.virtual_gpu import Counter, Kind, Refreshes, VirtualGpu, unit
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import (
     LostError,
@@ -145,7 +145,7 @@ class SimulatedDevice:
         self._resets = [fault for fault in spec.faults if fault.kind == "reset"]
         first, *later = surroundings.limits()
         seed = int.from_bytes(hashlib.sha256(spec.uuid(index, "").encode()).digest()[:8])
-        self._draw = Draw(spec.model, spec.noise, seed, first)
+        self._draw = VirtualGpu(spec.model, spec.noise, seed, first)
         for change in later:
             self._draw.learn_limit(change)
         period_ns = _ns(spec.period_ms)

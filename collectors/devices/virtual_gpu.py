@@ -38,7 +38,7 @@ def unit(seed: int, index: int) -> float:
     return ((mixed ^ (mixed >> 31)) >> 11) / (1 << 53)
 
 
-class Draw:
+class VirtualGpu:
     """The power of one GPU, from what is known of its limits and loads.
 
     Args:
@@ -229,7 +229,7 @@ class Counter:
     """An energy counter that is refreshed now and then, and never falls unless it is reset."""
 
     def __init__(
-        self, draw: Draw, refreshes: Refreshes, kind: Kind, window_ns: int, start: tuple[int, int]
+        self, draw: VirtualGpu, refreshes: Refreshes, kind: Kind, window_ns: int, start: tuple[int, int]
     ) -> None:
         """``start``: index of a refresh, and the energy counted at it, pJ."""
         self._draw, self._refreshes, self._kind, self._window_ns = draw, refreshes, kind, window_ns

@@ -28,7 +28,7 @@ MAX_TOPIC = 200
 _log = logging.getLogger(__name__)
 
 
-class Journal:
+class LogFeed:
     """Logs and publishes. ``trouble`` says why the log cannot be written now."""
 
     def __init__(self, log: LogStore, feed: Listener, host: str) -> None:

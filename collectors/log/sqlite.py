@@ -53,7 +53,7 @@ class _Gone(Struct, frozen=True):
     """Bytes of events, by user."""
 
 
-class Log:
+class SqliteLog:
     """The log of one collector. Used from one thread; one process at a time (the collector's claim)."""
 
     def __init__(self, path: Path, host: str, boot_id: str, boot_mark: BootMark | None = None) -> None:

@@ -38,7 +38,7 @@ class Reading(NamedTuple):
     seen: Seen
 
 
-class State(NamedTuple):
+class DetectorState(NamedTuple):
     """The memory of a device's reads. One that was lost and is back starts from a new one."""
 
     last: Sample | None = None
@@ -56,8 +56,8 @@ class State(NamedTuple):
 
 
 def observe(
-    state: State, sample: Sample, before_ns: int, after_ns: int, heartbeat_ns: int
-) -> tuple[State, Reading | None]:
+    state: DetectorState, sample: Sample, before_ns: int, after_ns: int, heartbeat_ns: int
+) -> tuple[DetectorState, Reading | None]:
     """Return the next state, and the reading to publish if there is something to say.
 
     Args:
@@ -85,16 +85,18 @@ def observe(
         or (sample.limit_mw, sample.requested_mw) != (last.limit_mw, last.requested_mw)
     )
     published_ns = after_ns if publish else state.published_ns
-    following = State(sample, before_ns, published_ns, *known[3:])
+    following = DetectorState(sample, before_ns, published_ns, *known[3:])
     return following, Reading(lo_ns, after_ns, sample, seen) if publish else None
 
 
-def saw_the_same(state: State, before_ns: int) -> State:
+def saw_the_same(state: DetectorState, before_ns: int) -> DetectorState:
     """Return the state after a read that began then, saw nothing new and had nothing to publish."""
-    return State(state.last, before_ns, *state[2:])
+    return DetectorState(state.last, before_ns, *state[2:])
 
 
-def grew(state: State, sample: Sample, lo_ns: int, before_ns: int, after_ns: int) -> State | None:
+def grew(
+    state: DetectorState, sample: Sample, lo_ns: int, before_ns: int, after_ns: int
+) -> DetectorState | None:
     """Return the state after a read in which the counter grew, as `observe` does; None: ask `observe`.
 
     ``lo_ns``: when the read before it began. The reading to publish is that of a change from ``lo_ns`` on.
@@ -110,12 +112,12 @@ def grew(state: State, sample: Sample, lo_ns: int, before_ns: int, after_ns: int
     if intervals_ns or abs(off_ns) > max(period_ns // FITS, FITS_NS):
         return None
     smoothed = min(smoothed + 1, SMOOTHED)
-    return State(sample, before_ns, after_ns, middle_ns, (), period_ns + off_ns // smoothed, smoothed)
+    return DetectorState(sample, before_ns, after_ns, middle_ns, (), period_ns + off_ns // smoothed, smoothed)
 
 
-def keep_period(before: State, after: State) -> State:
+def keep_period(before: DetectorState, after: DetectorState) -> DetectorState:
     """Return a state in which a change that was seen after a long pause says nothing of the period."""
-    return State(*after[:3], None, *before[4:])
+    return DetectorState(*after[:3], None, *before[4:])
 
 
 def _compare(last: Sample | None, sample: Sample) -> Seen:
@@ -128,7 +130,7 @@ def _compare(last: Sample | None, sample: Sample) -> Seen:
     return Seen.CHANGED if sample.energy_mj > last.energy_mj else Seen.RESET
 
 
-def _add_interval(state: State, interval_ns: int) -> State:
+def _add_interval(state: DetectorState, interval_ns: int) -> DetectorState:
     """Return the state with the period one interval later."""
     intervals_ns, period_ns, smoothed = state.intervals_ns, state.period_ns, state.smoothed
     if period_ns is not None and abs(interval_ns - period_ns) <= max(period_ns // FITS, FITS_NS):

@@ -25,7 +25,7 @@ class SampledDevice:
     def __init__(self, begun_ns: int, poll_ns: int, heartbeat_ns: int) -> None:
         """``poll_ns``: between two reads, set by a person; 0: by the device's period."""
         self._heartbeat_ns = heartbeat_ns
-        self._seen = change_detector.State()
+        self._seen = change_detector.DetectorState()
         self._schedule = schedule.Schedule(begun_ns, poll_ns)
         self._looks: schedule.CloseLooks | None = None
         """The next reads, as long as they see nothing new."""
@@ -46,7 +46,7 @@ class SampledDevice:
 
     def begin(self, begun_ns: int) -> None:
         """Forget what was seen: the device was found, or is back."""
-        self._seen, self._before_ns, self._looks = change_detector.State(), 0, None
+        self._seen, self._before_ns, self._looks = change_detector.DetectorState(), 0, None
         self._schedule, self.paused = schedule.Schedule(begun_ns, self._schedule.poll_ns), False
 
     def relax(self, *, relaxed: bool) -> bool:

@@ -8,11 +8,11 @@ import anyio
 import pytest
 
 from collectors.beats import Beats
-from collectors.controls.supervisor import Guards
+from collectors.controls.supervisor import Supervisor
 from collectors.ingest.pace import Pace
 from collectors.log.boot_mark import BootMark
-from collectors.log.feed import Journal
-from collectors.log.sqlite import Log
+from collectors.log.feed import LogFeed
+from collectors.log.sqlite import SqliteLog
 from tests.collectors.devices.arithmetic import ArithmeticBus
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.settings import Settings
@@ -29,10 +29,12 @@ def wake_ups() -> int:
 
 async def test_what_waits_at_rest_hardly_wakes_and_hurries_when_somebody_waits(tmp_path: Path) -> None:
     context, uses = sockets.context(), list[int]()
-    with closing(Log(tmp_path / "log", "h", boot_id(), BootMark(tmp_path / "log"))) as log:
+    with closing(SqliteLog(tmp_path / "log", "h", boot_id(), BootMark(tmp_path / "log"))) as log:
         feed = sockets.listen(context, tmp_path / "feed", feed=True)
-        journal = Journal(log, feed, "h")
-        guards = Guards(Settings(), ArithmeticBus(0), tmp_path, journal, "i", lambda _: None, lambda: None)
+        journal = LogFeed(log, feed, "h")
+        guards = Supervisor(
+            Settings(), ArithmeticBus(0), tmp_path, journal, "i", lambda _: None, lambda: None
+        )
         pace = Pace(lambda: beats.hurry())  # noqa: PLW0108  (made below)
         beats = Beats(guards, journal, pace, lambda: uses.append(monotonic_ns()), 10**9, 10**15)
         async with anyio.create_task_group() as tasks:

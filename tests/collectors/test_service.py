@@ -19,7 +19,7 @@ from collectors.device import Bus
 from collectors.devices.rapl import REFRESH_NS, RaplBus
 from collectors.devices.registry import HostBus
 from collectors.devices.simulated import SimulatedBus
-from collectors.log.sqlite import Log
+from collectors.log.sqlite import SqliteLog
 from collectors.service import collect
 from tests.collectors.devices.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
 from tests.gpu.powercap import Powercap
@@ -272,7 +272,7 @@ async def collector(
 
 def logged(directory: Path) -> list[Frame]:
     """Return the log of a collector that has stopped."""
-    log = Log(directory / "log.sqlite", "test", boot_id())
+    log = SqliteLog(directory / "log.sqlite", "test", boot_id())
     try:
         return log.fetch(0, 10**6, 10**9)
     finally:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import anyio
 
 from analyzers.archive.duckdb_file import Archive
-from collectors.log.sqlite import Log
+from collectors.log.sqlite import SqliteLog
 from collectors.log.store import Extent, LogStore, SessionMemory
 from tests.empty_archive import archive_at
 from zeus_stream.paths import Places
@@ -89,7 +89,7 @@ class MemoryLog:
 
 LOGS: dict[str, Callable[[Path], LogStore]] = {
     "in memory": lambda _: MemoryLog(),
-    "SQLite": lambda directory: Log(directory / "log.sqlite", HOST, "boot"),
+    "SQLite": lambda directory: SqliteLog(directory / "log.sqlite", HOST, "boot"),
 }
 
 Read = Callable[[int | None], list[Part]]

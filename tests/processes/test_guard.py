@@ -14,9 +14,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from collectors.controls.restore_record import RecordFile
+from collectors.controls.restore_record import RestoreRecordFile
 from collectors.controls.watchdog_process import WatchdogProcess
-from collectors.log.sqlite import Log
+from collectors.log.sqlite import SqliteLog
 from collectors.processes import start_ticks
 from tests.gpu.stand_in import StandIn
 from tests.processes.setup import (
@@ -72,7 +72,7 @@ def host(request: pytest.FixtureRequest, zeus_dir: Path) -> Iterator[Host]:
 
 def settled(host: Host, directory: Path, control: Control = "power_limit") -> str | None:
     """Return how a restorer settled the GPU's record, once it holds it no more."""
-    file = RecordFile(directory / "restore", host.gpu)
+    file = RestoreRecordFile(directory / "restore", host.gpu)
     record = file.read(control)
     file.close()
     assert record is not None
@@ -86,7 +86,7 @@ def records(directory: Path) -> list[Path]:
 
 def logged(directory: Path) -> list[object]:
     """Return the notes in the log of a collector that has stopped."""
-    log = Log(directory / "log.sqlite", "test", boot_id())
+    log = SqliteLog(directory / "log.sqlite", "test", boot_id())
     try:
         frames = log.fetch(0, 10**6, 10**9)
     finally:

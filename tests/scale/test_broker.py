@@ -17,7 +17,7 @@ import pytest
 
 from analyzers.lake import catalog
 from collectors.broker.relay import Relay
-from collectors.log.sqlite import Log
+from collectors.log.sqlite import SqliteLog
 from tests.directories import short_directory
 from tests.scale.servers import Nats, Postgres, nats
 from zeus_stream.broker import batches
@@ -50,7 +50,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
-def append(log: Log, count: int) -> None:
+def append(log: SqliteLog, count: int) -> None:
     for _ in range(count):
         frames = Readings(("GPU-a",), bytes(READING_BYTES))
         log.append([("readings/alpha", codec.encode(frames))], time.monotonic_ns())
@@ -60,7 +60,7 @@ def address(url: str) -> BrokerAddress:
     return BrokerAddress(servers=url, site=SITE)
 
 
-async def relayed(log: Log, url: str) -> None:
+async def relayed(log: SqliteLog, url: str) -> None:
     """Relay until the broker has the whole log."""
     relay = Relay(log, "alpha", address(url), Settings())
     async with anyio.create_task_group() as tasks:
@@ -83,7 +83,7 @@ async def held(url: str, begin: int = 1) -> list[batches.Batch]:
 
 
 def test_a_relay_goes_on_after_the_last_batch_that_the_broker_has(broker: Nats, tmp_path: Path) -> None:
-    log = Log(tmp_path / "log", "alpha", "boot")
+    log = SqliteLog(tmp_path / "log", "alpha", "boot")
     append(log, 30)
     anyio.run(relayed, log, broker.url)
     append(log, 30)
@@ -99,7 +99,7 @@ def test_a_relay_goes_on_after_the_last_batch_that_the_broker_has(broker: Nats, 
 
 
 def test_a_batch_says_what_had_left_the_log(broker: Nats, tmp_path: Path) -> None:
-    log = Log(tmp_path / "log", "alpha", "boot")
+    log = SqliteLog(tmp_path / "log", "alpha", "boot")
     append(log, 10)
     anyio.run(relayed, log, broker.url)
     append(log, 2_000)
@@ -119,7 +119,7 @@ def test_a_broker_that_is_not_there_is_one_sentence() -> None:
 def test_a_full_stream_makes_the_host_wait_with_a_sentence_and_goes_on_when_it_has_room(
     broker: Nats, tmp_path: Path
 ) -> None:
-    log = Log(tmp_path / "log", "alpha", "boot")
+    log = SqliteLog(tmp_path / "log", "alpha", "boot")
     noise = Random(1)
 
     def fill(count: int) -> None:
@@ -264,7 +264,7 @@ def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
             before = site.stored()
             wait_for(partial(site.has_stored, before), f"a commit after {victim}")
         site.stop("collector")
-        log = Log(where / "log.sqlite", "alpha", boot_id())
+        log = SqliteLog(where / "log.sqlite", "alpha", boot_id())
         anyio.run(relayed, log, broker.url)  # what it had logged at its end
         log.close()
         logged = site.logged()

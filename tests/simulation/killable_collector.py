@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from collectors.controls import lease, lease_messages
 from collectors.controls.value_changes import change, put_back
 from collectors.ingest.sessions import Session, from_json, receive
-from collectors.log.sqlite import Log
+from collectors.log.sqlite import SqliteLog
 from collectors.log.store import SessionMemory
 from collectors.sampling import change_detector
 from tests.simulation.killable_trainer import Trainer
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.simulation.troubled_world import TroubledWorld
 
 
-class FillingLog(Log):
+class FillingLog(SqliteLog):
     """The real log, on a disk that fills up."""
 
     full = False
@@ -74,10 +74,10 @@ class Collector(Process, LeasedControl):
         if self.log.started_over is not None:
             world.logs_lost += 1
         self._sessions = {memory.session: from_json(memory.about) for memory in self.log.sessions()}
-        rules = lease.Rules(
+        rules = lease.LeaseRules(
             gpu=world.name_of_gpu, incarnation=self.incarnation, least_mw=world.gpu.model.min_limit_mw
         )
-        LeasedControl.__init__(self, rules, lease.Guarded(limits=lease_messages.Limits(0)))
+        LeasedControl.__init__(self, rules, lease.ControlState(limits=lease_messages.Limits(0)))
         self._found = False
         self._notes: list[Note] = []
         self._lost = 0
@@ -179,7 +179,7 @@ class Collector(Process, LeasedControl):
         if world.guarding:  # it holds the record's lock
             self.after(20 * MS, self._open)
             return
-        gpu.state, self.requested_mw = change_detector.State(), requested_mw
+        gpu.state, self.requested_mw = change_detector.DetectorState(), requested_mw
         todo: tuple[lease_messages.Instruction, ...] = ()
         if not self._found:
             left, settled = world.record, world.settled

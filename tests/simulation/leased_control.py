@@ -5,7 +5,7 @@ Subclasses say what a device, its record and a collector's log do, and what of i
 
 from collections import deque
 
-from collectors.controls.lease import Guarded, Rules, step, validate
+from collectors.controls.lease import ControlState, LeaseRules, step, validate
 from collectors.controls.lease_messages import (
     CallRestore,
     CallSet,
@@ -24,7 +24,7 @@ from zeus_stream.protocol.notes import ControlApplied, ControlRefused, Note
 class LeasedControl:
     """A control that is leased, and the instructions that wait to be carried out."""
 
-    def __init__(self, rules: Rules, state: Guarded) -> None:
+    def __init__(self, rules: LeaseRules, state: ControlState) -> None:
         self.rules = rules
         self.state = state
         self.jobs: deque[Instruction] = deque()

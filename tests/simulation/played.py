@@ -57,7 +57,7 @@ def counter(
 
 def readings(shown: Counter, end_ns: int, late_ns: Callable[[], int] = lambda: 0) -> list[tuple[int, Rows]]:
     """Return what a collector reads of it, in frames: (frame time, rows). ``late_ns``: of each read."""
-    state, polls = change_detector.State(), schedule.Schedule(0)
+    state, polls = change_detector.DetectorState(), schedule.Schedule(0)
     frames: list[tuple[int, Rows]] = []
     rows, now_ns, flush_ns = bytearray(), 0, FLUSH_NS
     t_ns, energy_mj = shown.t_ns.tolist(), shown.energy_mj.tolist()

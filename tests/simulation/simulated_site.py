@@ -72,7 +72,7 @@ class Gpu:
         self.found_mw = found_mw
         self.left_s = 0.0
         """Its share of the step under way, at the highest limit."""
-        self.state = change_detector.State()
+        self.state = change_detector.DetectorState()
 
     @property
     def requested_mw(self) -> int:

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from collectors.controls.lease_messages import Limits, SetFailed
-from collectors.controls.restore_record import Record, RecordFile
+from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from collectors.controls.value_changes import change
 from collectors.device import Bus, Description, Device, Sample
 from collectors.devices.rapl import POWERCAP, RaplBus
@@ -256,11 +256,11 @@ def _try_limit(device: Device, records: Path) -> str | None:
     description = device.describe()
     if description.min_limit_mw is None or (limit_mw := device.read_control("power_limit")) is None:
         return None
-    with closing(RecordFile(records, description.gpu, 0.0)) as file:
+    with closing(RestoreRecordFile(records, description.gpu, 0.0)) as file:
         if file.read() is not None:
             return f"{description.gpu}: a limit of a killed collector is left. Run `zeus-stream restore`."
         limits = Limits(limit_mw, pending=limit_mw)
-        file.write(Record(gpu=description.gpu, limits=limits, boot_id=boot_id(), time=""))
+        file.write(RestoreRecord(gpu=description.gpu, limits=limits, boot_id=boot_id(), time=""))
         try:
             outcome = change(device, "power_limit", limits)
         finally:

@@ -10,7 +10,7 @@ from struct import iter_unpack
 import pytest
 
 from collectors.controls.device_messages import Mail, Stop
-from collectors.controls.device_thread import Watch
+from collectors.controls.device_thread import DeviceThread
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.sampling import schedule
 from collectors.sampling.poller import Poller
@@ -24,10 +24,10 @@ PATIENCE_S = 60.0
 
 
 @contextmanager
-def watching(directory: Path) -> Iterator[Watch]:
+def watching(directory: Path) -> Iterator[DeviceThread]:
     mail = Mail()
     poller = Poller()
-    watch = Watch(ArithmeticDevice(0), 0, mail, poller, directory, poll_ns=0, heartbeat_ns=S // 2)
+    watch = DeviceThread(ArithmeticDevice(0), 0, mail, poller, directory, poll_ns=0, heartbeat_ns=S // 2)
     watch.start()
     try:
         yield watch
@@ -51,7 +51,7 @@ class Stuck(ArithmeticDevice):
         super().set_control(control, value)
 
 
-def changes(watch: Watch, count: int) -> list[tuple[int, int]]:
+def changes(watch: DeviceThread, count: int) -> list[tuple[int, int]]:
     """Return between which two instants the next changes of the counter lie."""
     deadline_ns = monotonic_ns() + round(PATIENCE_S * S)
     found: list[tuple[int, int]] = []
@@ -66,7 +66,7 @@ def changes(watch: Watch, count: int) -> list[tuple[int, int]]:
 def test_a_change_that_hangs_holds_up_no_other_device(tmp_path: Path) -> None:
     mail, poller, stuck = Mail(), Poller(), Stuck(0)
     one, other = (
-        Watch(device, place, mail, poller, tmp_path, poll_ns=0, heartbeat_ns=S // 2)
+        DeviceThread(device, place, mail, poller, tmp_path, poll_ns=0, heartbeat_ns=S // 2)
         for place, device in enumerate((stuck, ArithmeticDevice(1)))
     )
     one.start()

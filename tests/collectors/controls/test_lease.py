@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from collectors.controls import lease, lease_messages
-from collectors.controls.lease import Guarded, Lease, Rules, begin, step, validate
+from collectors.controls.lease import ControlState, Lease, LeaseRules, begin, step, validate
 from collectors.controls.lease_messages import (
     Asked,
     Beat,
@@ -45,9 +45,9 @@ from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, Contro
 W = 1000
 MS = 1_000_000
 FOUND = 300 * W
-RULES = Rules(gpu="GPU-1", incarnation="inc", least_mw=100 * W)
+RULES = LeaseRules(gpu="GPU-1", incarnation="inc", least_mw=100 * W)
 CLOCKS_MHZ = tuple(range(1380, 134, -15))
-CLOCK_RULES = Rules(gpu="GPU-1", incarnation="inc", control="graphics_clock", clocks_mhz=CLOCKS_MHZ)
+CLOCK_RULES = LeaseRules(gpu="GPU-1", incarnation="inc", control="graphics_clock", clocks_mhz=CLOCKS_MHZ)
 
 
 def setting(
@@ -111,9 +111,9 @@ def outcome_of(t_ns: int, command: str, value: int, control: Control = "power_li
 class Played:
     """Plays events at times (ms) and remembers what was asked for."""
 
-    def __init__(self, rules: Rules = RULES, state: Guarded | None = None) -> None:
+    def __init__(self, rules: LeaseRules = RULES, state: ControlState | None = None) -> None:
         self.rules = rules
-        self.state = state or Guarded(limits=Limits(FOUND))
+        self.state = state or ControlState(limits=Limits(FOUND))
         self.asked: list[Instruction] = []
 
     def play(self, event: Event, at_ms: int = 0) -> list[Instruction]:
@@ -179,7 +179,7 @@ def test_without_a_record_nothing_is_set() -> None:
     ],
 )
 def test_a_command_is_refused_without_touching_the_device(
-    rules: Rules, command: Command, objection: str | None, cause: str
+    rules: LeaseRules, command: Command, objection: str | None, cause: str
 ) -> None:
     played = Played(rules)
     asked = played.play(Asked(command, objection))
@@ -245,10 +245,10 @@ def test_a_beat_that_need_not_be_told_changes_nothing(
     limits: Limits, deadline_ns: int | None, seen: int | None
 ) -> None:
     held = None if deadline_ns is None else Lease("anna", "run", deadline_ns)
-    state = Guarded(limits=limits, lease=held)
+    state = ControlState(limits=limits, lease=held)
     if state.unmoved(seen, 1000):
         assert step(RULES, state, Beat(seen), 1000) == (state, ())
-    alive = Guarded(limits=Limits(FOUND, 250 * W), lease=Lease("anna", "run", 2000))
+    alive = ControlState(limits=Limits(FOUND, 250 * W), lease=Lease("anna", "run", 2000))
     assert alive.unmoved(250 * W, 1000)
     assert not alive.unmoved(200 * W, 1000)
     assert not alive.unmoved(250 * W, 2000)
@@ -406,7 +406,7 @@ def test_after_a_reboot_the_record_is_closed_and_nothing_is_set() -> None:
     state, asked = begin(RULES, 310 * W, Limits(FOUND, 250 * W), same_boot=False, now_ns=0)
     assert asked[0] == ClearRecord()
     assert causes(list(asked)) == ["restart"]
-    assert state == Guarded(limits=Limits(310 * W))
+    assert state == ControlState(limits=Limits(310 * W))
 
 
 def test_an_observing_collector_leaves_a_dead_ones_record_for_another_and_says_so() -> None:
@@ -422,7 +422,7 @@ def test_an_observing_collector_leaves_a_dead_ones_record_for_another_and_says_s
 
 def locked(clock_mhz: int = 1380) -> Played:
     """Have anna's run r1 hold a locked clock."""
-    played = Played(CLOCK_RULES, Guarded(limits=Limits(UNLOCKED)))
+    played = Played(CLOCK_RULES, ControlState(limits=Limits(UNLOCKED)))
     played.play(Asked(lock("c1", clock_mhz)))
     played.play(RecordWritten(Limits(UNLOCKED, None, clock_mhz)))
     assert said(played.play(SetDone(clock_mhz))) == [outcome_of(0, "c1", clock_mhz, "graphics_clock")]
@@ -430,7 +430,7 @@ def locked(clock_mhz: int = 1380) -> Played:
 
 
 def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
-    played = Played(CLOCK_RULES, Guarded(limits=Limits(UNLOCKED)))
+    played = Played(CLOCK_RULES, ControlState(limits=Limits(UNLOCKED)))
     pending = Limits(UNLOCKED, None, 1380)
     assert played.play(Asked(lock("c1"))) == [WriteRecord(pending)]
     assert played.play(RecordWritten(pending)) == [CallSet(pending)]
@@ -482,9 +482,11 @@ def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
     ],
 )
 def test_a_clock_that_may_not_be_locked_is_refused_with_the_cure(
-    rules: Rules, command: Command, cause: str, cure: str
+    rules: LeaseRules, command: Command, cause: str, cure: str
 ) -> None:
-    played = Played(rules, Guarded(limits=Limits(UNLOCKED if rules.control == "graphics_clock" else FOUND)))
+    played = Played(
+        rules, ControlState(limits=Limits(UNLOCKED if rules.control == "graphics_clock" else FOUND))
+    )
     (refused,) = said(played.play(Asked(command)))
     assert isinstance(refused, ControlRefused)
     assert refused.cause == cause
@@ -496,12 +498,12 @@ def test_a_clock_that_may_not_be_locked_is_refused_with_the_cure(
 def test_the_owner_of_one_control_may_have_the_other_and_so_may_all_once_its_lease_is_over(
     beside: Lease,
 ) -> None:
-    played = Played(replace(CLOCK_RULES, beside=(beside,)), Guarded(limits=Limits(UNLOCKED)))
+    played = Played(replace(CLOCK_RULES, beside=(beside,)), ControlState(limits=Limits(UNLOCKED)))
     assert isinstance(played.play(Asked(lock("c")))[0], WriteRecord)
 
 
 def test_a_first_lock_that_was_denied_leaves_nothing_to_unlock() -> None:
-    played = Played(CLOCK_RULES, Guarded(limits=Limits(UNLOCKED)))
+    played = Played(CLOCK_RULES, ControlState(limits=Limits(UNLOCKED)))
     played.play(Asked(lock("c1")))
     played.play(RecordWritten(Limits(UNLOCKED, None, 1380)))
     asked = played.play(SetFailed("permission", "Insufficient Permissions", UNLOCKED))
@@ -511,7 +513,7 @@ def test_a_first_lock_that_was_denied_leaves_nothing_to_unlock() -> None:
 
 
 def test_a_first_lock_that_may_have_been_taken_is_undone() -> None:
-    played = Played(CLOCK_RULES, Guarded(limits=Limits(UNLOCKED)))
+    played = Played(CLOCK_RULES, ControlState(limits=Limits(UNLOCKED)))
     played.play(Asked(lock("c1")))
     played.play(RecordWritten(Limits(UNLOCKED, None, 1380)))
     assert played.play(SetFailed("device", "Timeout", None))[-1] == CallRestore(Limits(UNLOCKED, None, 1380))
@@ -534,7 +536,7 @@ def test_what_a_dead_collector_locked_is_unlocked_and_after_a_reboot_nothing_is_
     assert (note.cause, note.value) == ("restart", UNLOCKED)
     assert asked[0] == ClearRecord()
     assert len(asked) == 2
-    assert state == Guarded(limits=Limits(UNLOCKED))
+    assert state == ControlState(limits=Limits(UNLOCKED))
 
 
 def test_an_observing_collector_says_that_it_leaves_a_clock_locked() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from collectors.controls.lease_messages import Limits
-from collectors.controls.restore_record import Record, RecordFile
+from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from collectors.devices.nvml_bus import NvmlBus
 from tests.collectors.test_service import Client, collector, until
 from tests.gpu.stand_in import Gpu, StandIn
@@ -111,9 +111,9 @@ async def test_a_collector_killed_between_a_set_and_its_record_leaves_no_limit_b
     gpu: Gpu, nvml_bus: NvmlBus, zeus_dir: Path, requested_w: int
 ) -> None:
     """Asked were 147 W: rounded up, rounded down, clamped."""
-    dead = RecordFile(zeus_dir / "restore", gpu.uuid.decode())
+    dead = RestoreRecordFile(zeus_dir / "restore", gpu.uuid.decode())
     limits = Limits(FOUND_MW, None, 147 * W)
-    dead.write(Record(gpu=gpu.uuid.decode(), limits=limits, boot_id=boot_id(), time="then"))
+    dead.write(RestoreRecord(gpu=gpu.uuid.decode(), limits=limits, boot_id=boot_id(), time="then"))
     dead.close()
     gpu.requested_mw = requested_w * W
     async with collector(nvml_bus, zeus_dir) as client:

@@ -8,7 +8,7 @@ import pytest
 
 from collectors.controls.lease_messages import Limits
 from collectors.controls.restore import Outcome, restore, restore_patiently
-from collectors.controls.restore_record import Record, RecordFile
+from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from collectors.controls.watchdog import READY
 from collectors.devices.simulated import SimulatedBus, SimulatedDevice
 from tests.collectors.devices.arithmetic import ArithmeticBus, ArithmeticDevice
@@ -35,14 +35,16 @@ def left_behind(directory: Path, device: SimulatedDevice, boot: str = "") -> Non
     write(
         directory,
         device.gpu,
-        Record(gpu=device.gpu, limits=Limits(FOUND_MW, OURS_MW), boot_id=boot or boot_id(), time="then"),
+        RestoreRecord(
+            gpu=device.gpu, limits=Limits(FOUND_MW, OURS_MW), boot_id=boot or boot_id(), time="then"
+        ),
     )
 
 
 def left_locked(directory: Path, device: SimulatedDevice, boot: str = "") -> None:
     """Leave a clock locked as a killed collector does."""
     device.set_control("graphics_clock", OURS_MHZ)
-    left = Record(
+    left = RestoreRecord(
         gpu=device.gpu,
         limits=Limits(UNLOCKED, OURS_MHZ),
         boot_id=boot or boot_id(),
@@ -52,14 +54,14 @@ def left_locked(directory: Path, device: SimulatedDevice, boot: str = "") -> Non
     write(directory, device.gpu, left)
 
 
-def write(directory: Path, gpu: str, record: Record) -> None:
-    file = RecordFile(directory, gpu)
+def write(directory: Path, gpu: str, record: RestoreRecord) -> None:
+    file = RestoreRecordFile(directory, gpu)
     file.write(record)
     file.close()
 
 
-def read(directory: Path, gpu: str) -> Record | None:
-    file = RecordFile(directory, gpu)
+def read(directory: Path, gpu: str) -> RestoreRecord | None:
+    file = RestoreRecordFile(directory, gpu)
     try:
         return file.read()
     finally:
@@ -192,7 +194,7 @@ def test_a_device_that_does_not_answer_yet_is_asked_again_and_said_once(tmp_path
     write(
         tmp_path / "restore",
         device.gpu,
-        Record(gpu=device.gpu, limits=Limits(FOUND_MW, OURS_MW), boot_id=boot_id(), time="then"),
+        RestoreRecord(gpu=device.gpu, limits=Limits(FOUND_MW, OURS_MW), boot_id=boot_id(), time="then"),
     )
     said: list[str] = []
     lock = tmp_path / "collector.lock"
@@ -209,7 +211,7 @@ def test_a_restore_that_the_device_took_and_does_not_follow_is_tried_again(tmp_p
     write(
         tmp_path / "restore",
         device.gpu,
-        Record(gpu=device.gpu, limits=Limits(FOUND_MW, OURS_MW), boot_id=boot_id(), time="then"),
+        RestoreRecord(gpu=device.gpu, limits=Limits(FOUND_MW, OURS_MW), boot_id=boot_id(), time="then"),
     )
     said: list[str] = []
     lock = tmp_path / "collector.lock"
@@ -226,7 +228,7 @@ def test_a_guard_leaves_the_rest_to_a_collector_that_has_come_meanwhile(
     tmp_path: Path, gpus: tuple[SimulatedDevice, ...]
 ) -> None:
     left_behind(tmp_path / "restore", gpus[0])
-    mine = RecordFile(tmp_path / "restore", gpus[0].gpu)
+    mine = RestoreRecordFile(tmp_path / "restore", gpus[0].gpu)
     said: list[str] = []
     with claim(tmp_path / "collector.lock", "collector"):
         assert patiently(tmp_path, "simulated:v100x1", said)

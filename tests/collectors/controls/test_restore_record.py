@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from collectors.controls.lease_messages import Limits
-from collectors.controls.restore_record import DamagedRecordError, Record, RecordFile
+from collectors.controls.restore_record import DamagedRecordError, RestoreRecord, RestoreRecordFile
 from collectors.controls.value_changes import PutBack, put_back
 from tests.collectors.controls.test_lease import Card
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.fields import UNLOCKED
 
 GPU = "GPU-5a1c"
-RECORD = Record(
+RECORD = RestoreRecord(
     gpu=GPU, limits=Limits(300_000, None, 250_000), boot_id="boot", time="2026-01-02T03:04:05+00:00"
 )
 
@@ -30,7 +30,7 @@ def checked(path: Path) -> dict[str, object]:
 
 
 def test_a_record_is_read_back_as_written_and_is_json_as_documented(tmp_path: Path) -> None:
-    file = RecordFile(tmp_path / "restore", GPU)
+    file = RestoreRecordFile(tmp_path / "restore", GPU)
     assert file.read() is None
     file.write(RECORD)
     assert file.read() == RECORD
@@ -49,14 +49,14 @@ def test_a_record_is_read_back_as_written_and_is_json_as_documented(tmp_path: Pa
 
 
 def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) -> None:
-    clock = Record(
+    clock = RestoreRecord(
         gpu=GPU,
         limits=Limits(UNLOCKED, 1380, 1365),
         boot_id="boot",
         time="2026-01-02T03:04:05+00:00",
         control="graphics_clock",
     )
-    file = RecordFile(tmp_path, GPU)
+    file = RestoreRecordFile(tmp_path, GPU)
     file.write(RECORD)
     file.write(clock)
     assert (file.read(), file.read("graphics_clock")) == (RECORD, clock)
@@ -74,7 +74,7 @@ def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) 
 
 
 def test_a_later_value_takes_the_place_of_the_one_before_and_is_forced_to_disk_later(tmp_path: Path) -> None:
-    file, path = RecordFile(tmp_path, GPU), tmp_path / f"{GPU}.json"
+    file, path = RestoreRecordFile(tmp_path, GPU), tmp_path / f"{GPU}.json"
     confirmed = replace(RECORD, limits=Limits(300_000, 250_000))
     file.update(RECORD)
     first = path.stat().st_ino
@@ -97,7 +97,7 @@ def test_a_later_value_takes_the_place_of_the_one_before_and_is_forced_to_disk_l
 
 
 def test_a_record_that_cannot_be_forced_is_named_and_forced_with_the_next_change(tmp_path: Path) -> None:
-    file, path = RecordFile(tmp_path, GPU), tmp_path / f"{GPU}.json"
+    file, path = RestoreRecordFile(tmp_path, GPU), tmp_path / f"{GPU}.json"
     file.update(RECORD)
     file.update(RECORD)
     path.unlink()
@@ -112,10 +112,10 @@ def test_a_record_that_cannot_be_forced_is_named_and_forced_with_the_next_change
 
 
 def test_two_writers_take_turns_and_the_later_sees_what_the_earlier_did(tmp_path: Path) -> None:
-    first = RecordFile(tmp_path, GPU)
+    first = RestoreRecordFile(tmp_path, GPU)
     first.write(RECORD)
     with pytest.raises(StorageError, match="another process guards"):
-        RecordFile(tmp_path, GPU, patience_s=0.05)
+        RestoreRecordFile(tmp_path, GPU, patience_s=0.05)
 
     def restore() -> None:
         first.clear()
@@ -123,7 +123,7 @@ def test_two_writers_take_turns_and_the_later_sees_what_the_earlier_did(tmp_path
 
     timer = threading.Timer(0.05, restore)
     timer.start()
-    second = RecordFile(tmp_path, GPU, patience_s=10)
+    second = RestoreRecordFile(tmp_path, GPU, patience_s=10)
     assert second.read() is None
     second.close()
     timer.join()
@@ -134,14 +134,14 @@ def test_the_lock_of_a_killed_process_is_free_and_its_record_is_there(tmp_path: 
 import os, signal
 from pathlib import Path
 from collectors.controls.lease_messages import Limits
-from collectors.controls.restore_record import Record, RecordFile
-file = RecordFile(Path({str(tmp_path)!r}), {GPU!r})
+from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
+file = RestoreRecordFile(Path({str(tmp_path)!r}), {GPU!r})
 for limits in (Limits(300_000, None, 200_000), Limits(300_000, 200_000), Limits(300_000, None, 250_000)):
-    file.update(Record(gpu={GPU!r}, limits=limits, boot_id="boot", time="2026-01-02T03:04:05+00:00"))
+    file.update(RestoreRecord(gpu={GPU!r}, limits=limits, boot_id="boot", time="2026-01-02T03:04:05+00:00"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
-    file = RecordFile(tmp_path, GPU, patience_s=0)
+    file = RestoreRecordFile(tmp_path, GPU, patience_s=0)
     assert file.read() == RECORD
     file.close()
 
@@ -156,7 +156,7 @@ def flipped(content: bytes, bit: int) -> bytes:
 def test_a_record_with_any_flipped_bit_is_not_believed_its_copy_is_and_it_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    file = RecordFile(tmp_path, GPU)
+    file = RestoreRecordFile(tmp_path, GPU)
     file.write(RECORD)
     content = file.path().read_bytes()
     for bit in range(8 * len(content.rstrip())):
@@ -171,7 +171,7 @@ def test_a_record_with_any_flipped_bit_is_not_believed_its_copy_is_and_it_is_nam
 def test_a_record_whose_copies_are_both_damaged_is_named_and_nothing_is_guessed(
     tmp_path: Path, text: str | None
 ) -> None:
-    file = RecordFile(tmp_path, GPU)
+    file = RestoreRecordFile(tmp_path, GPU)
     file.write(RECORD)
     for copy in tmp_path.glob("*.json*"):
         content = copy.read_text()
@@ -182,7 +182,7 @@ def test_a_record_whose_copies_are_both_damaged_is_named_and_nothing_is_guessed(
 
 
 def test_a_clocks_record_may_be_damaged_whole_for_unlocked_was_found(tmp_path: Path) -> None:
-    file = RecordFile(tmp_path, GPU)
+    file = RestoreRecordFile(tmp_path, GPU)
     file.path("graphics_clock").write_text("{")
     record = file.read("graphics_clock")
     assert record is not None
@@ -191,7 +191,7 @@ def test_a_clocks_record_may_be_damaged_whole_for_unlocked_was_found(tmp_path: P
 
 
 def test_one_copy_is_enough_and_both_are_removed(tmp_path: Path) -> None:
-    file = RecordFile(tmp_path, GPU)
+    file = RestoreRecordFile(tmp_path, GPU)
     file.write(RECORD)
     file.path().unlink()
     assert file.read() == RECORD
@@ -203,21 +203,21 @@ def test_one_copy_is_enough_and_both_are_removed(tmp_path: Path) -> None:
 
 
 def test_a_record_that_cannot_be_written_says_so_and_leaves_the_old_one(tmp_path: Path) -> None:
-    file = RecordFile(tmp_path, GPU)
+    file = RestoreRecordFile(tmp_path, GPU)
     file.write(RECORD)
     (tmp_path / "GPU-5a1c.new").mkdir()
     with pytest.raises(StorageError, match="could not be written"):
-        file.write(Record(gpu=GPU, limits=Limits(300_000, 250_000), boot_id="boot", time=""))
+        file.write(RestoreRecord(gpu=GPU, limits=Limits(300_000, 250_000), boot_id="boot", time=""))
     assert file.read() == RECORD
     file.close()
 
 
 def test_a_child_process_does_not_inherit_the_lock(tmp_path: Path) -> None:
-    file = RecordFile(tmp_path, GPU)
+    file = RestoreRecordFile(tmp_path, GPU)
     child = subprocess.Popen(["sleep", "60"], close_fds=False)
     try:
         file.close()
-        RecordFile(tmp_path, GPU, patience_s=0).close()
+        RestoreRecordFile(tmp_path, GPU, patience_s=0).close()
     finally:
         child.kill()
         child.wait()

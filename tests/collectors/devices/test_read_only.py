@@ -1,6 +1,6 @@
 import pytest
 
-from collectors.devices.read_only import ObservedDevice
+from collectors.devices.read_only import ReadOnlyDevice
 from tests.collectors.controls.test_lease import FOUND, Card
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.fields import UNLOCKED
@@ -8,7 +8,7 @@ from zeus_stream.protocol.fields import UNLOCKED
 
 def test_an_observed_device_changes_neither_limit_nor_clock_whoever_asks() -> None:
     card = Card()
-    observed = ObservedDevice(card)
+    observed = ReadOnlyDevice(card)
     card.set_control("graphics_clock", 1380)
     with pytest.raises(
         RefusedError, match=r"set the power limit to 150 W: it only observes\. Start it without"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.devices.virtual_gpu import Counter, Draw, Kind, Refreshes
+from collectors.devices.virtual_gpu import Counter, Kind, Refreshes, VirtualGpu
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 from zeus_stream.simulated_gpu.workloads import load
 
@@ -14,9 +14,9 @@ START_NS = 10**12
 
 
 @st.composite
-def draws(draw: st.DrawFn) -> Draw:
+def draws(draw: st.DrawFn) -> VirtualGpu:
     """A GPU with a second or so of loads, rests and changes of the limit."""
-    made = Draw(
+    made = VirtualGpu(
         V100,
         draw(st.sampled_from([0.0, 0.02, 0.3])),
         draw(st.integers(0, 99)),
@@ -38,7 +38,7 @@ instants = st.integers(START_NS, START_NS + 1500 * MS)
 
 @pytest.mark.sweep
 @given(draws(), st.lists(instants, min_size=2, max_size=6))
-def test_energies_of_adjacent_intervals_add_up_to_the_whole_exactly(gpu: Draw, cuts: list[int]) -> None:
+def test_energies_of_adjacent_intervals_add_up_to_the_whole_exactly(gpu: VirtualGpu, cuts: list[int]) -> None:
     cuts.sort()
     parts = [gpu.energy_pj(begin, end) for begin, end in pairwise(cuts)]
     assert sum(parts) == gpu.energy_pj(cuts[0], cuts[-1])
@@ -46,7 +46,7 @@ def test_energies_of_adjacent_intervals_add_up_to_the_whole_exactly(gpu: Draw, c
 
 
 def test_energy_is_the_draw_of_each_stretch_for_as_long_as_it_lasts() -> None:
-    gpu = Draw(V100, 0, 0, LimitChange(START_NS, 250_000))
+    gpu = VirtualGpu(V100, 0, 0, LimitChange(START_NS, 250_000))
     gpu.learn_load(1, Load(START_NS + 10 * MS, START_NS + 30 * MS, "squad"))
     gpu.learn_limit(LimitChange(START_NS + 20 * MS, 125_000))
     squad = V100.workloads["squad"]
@@ -60,7 +60,7 @@ def test_energy_is_the_draw_of_each_stretch_for_as_long_as_it_lasts() -> None:
 
 
 def test_noise_has_the_asked_deviation_and_no_bias() -> None:
-    gpu = Draw(V100, 0.1, 3, LimitChange(START_NS, 250_000))
+    gpu = VirtualGpu(V100, 0.1, 3, LimitChange(START_NS, 250_000))
     slots = [
         gpu.energy_pj(at, at + 5 * MS) / 5 / MS for at in range(START_NS, START_NS + 20_000 * MS, 5 * MS)
     ]
@@ -71,14 +71,14 @@ def test_noise_has_the_asked_deviation_and_no_bias() -> None:
 
 
 def test_a_load_that_begins_cuts_short_the_one_of_a_killed_process() -> None:
-    gpu = Draw(V100, 0, 0, LimitChange(START_NS, 250_000))
+    gpu = VirtualGpu(V100, 0, 0, LimitChange(START_NS, 250_000))
     gpu.learn_load(1, Load(START_NS, START_NS + 200 * MS, "imagenet"))
     gpu.learn_load(2, Load(START_NS + 50 * MS, START_NS + 60 * MS, "movielens-1m"))
     assert gpu.busy_ns(START_NS, START_NS + 300 * MS) == 60 * MS
 
 
 def test_loads_missing_from_the_numbering_are_counted_and_the_time_before_is_not_known() -> None:
-    gpu = Draw(V100, 0, 0, LimitChange(START_NS, 250_000))
+    gpu = VirtualGpu(V100, 0, 0, LimitChange(START_NS, 250_000))
     gpu.learn_load(1, Load(START_NS, START_NS + 10 * MS, "imagenet"))
     gpu.learn_load(5, Load(START_NS + 50 * MS, START_NS + 60 * MS, "imagenet"))
     assert gpu.loads_lost == 3
@@ -99,7 +99,7 @@ def test_the_last_refresh_is_past_and_the_next_is_not(clockwork: Refreshes, now_
 
 
 def counter(
-    gpu: Draw, clockwork: Refreshes, kind: Kind = Kind.INTEGRATING, window_ns: int = 5 * MS
+    gpu: VirtualGpu, clockwork: Refreshes, kind: Kind = Kind.INTEGRATING, window_ns: int = 5 * MS
 ) -> Counter:
     return Counter(gpu, clockwork, kind, window_ns, (clockwork.last(START_NS), 0))
 
@@ -107,7 +107,7 @@ def counter(
 @pytest.mark.sweep
 @given(draws(), refreshes(), st.lists(instants, max_size=20))
 def test_the_truth_lies_between_the_counters_refreshes(
-    gpu: Draw, clockwork: Refreshes, reads: list[int]
+    gpu: VirtualGpu, clockwork: Refreshes, reads: list[int]
 ) -> None:
     shown = counter(gpu, clockwork)
     origin_ns = clockwork.at_ns(clockwork.last(START_NS))
@@ -123,7 +123,7 @@ def test_the_truth_lies_between_the_counters_refreshes(
 def test_a_counter_never_falls_even_when_loads_arrive_late_or_end_early(
     data: st.DataObject, kind: Kind, clockwork: Refreshes
 ) -> None:
-    gpu = Draw(V100, 0.02, 1, LimitChange(START_NS, 250_000))
+    gpu = VirtualGpu(V100, 0.02, 1, LimitChange(START_NS, 250_000))
     shown, now_ns, number, seen_pj = counter(gpu, clockwork, kind), START_NS, 0, 0
     for _ in range(data.draw(st.integers(1, 15))):
         now_ns += data.draw(st.integers(0, 60 * MS))
@@ -142,7 +142,7 @@ def test_a_load_told_of_late_is_counted_as_if_it_had_been_told_in_time(
     clockwork: Refreshes, begin: int, duration: int, late: int
 ) -> None:
     work = Load(START_NS + begin, START_NS + begin + duration, "squad")
-    punctual, tardy = (Draw(V100, 0, 0, LimitChange(START_NS, 250_000)) for _ in range(2))
+    punctual, tardy = (VirtualGpu(V100, 0, 0, LimitChange(START_NS, 250_000)) for _ in range(2))
     in_time, too_late = counter(punctual, clockwork), counter(tardy, clockwork)
     punctual.learn_load(1, work)
     too_late.read_pj(work.begin_ns + late)
@@ -153,7 +153,7 @@ def test_a_load_told_of_late_is_counted_as_if_it_had_been_told_in_time(
 
 def test_a_boxcar_counter_multiplies_what_it_sees_and_misses_the_rest() -> None:
     clockwork = Refreshes(100 * MS, 0, 0, 0)
-    gpu = Draw(V100, 0, 0, LimitChange(START_NS, 250_000))
+    gpu = VirtualGpu(V100, 0, 0, LimitChange(START_NS, 250_000))
     for number in range(1, 11):  # works in the first half of every period; the window is the last quarter
         at_ns = START_NS + (number - 1) * 100 * MS
         gpu.learn_load(number, Load(at_ns, at_ns + 50 * MS, "imagenet"))
@@ -168,7 +168,7 @@ def test_a_boxcar_counter_multiplies_what_it_sees_and_misses_the_rest() -> None:
 @given(refreshes(), st.sampled_from(["imagenet", "squad", "movielens-1m"]))
 def test_both_kinds_of_counter_agree_on_a_steady_load(clockwork: Refreshes, workload: str) -> None:
     clockwork = Refreshes(clockwork.period_ns, clockwork.phase_ns, 0, 0)
-    gpu = Draw(V100, 0, 0, LimitChange(START_NS, 250_000))
+    gpu = VirtualGpu(V100, 0, 0, LimitChange(START_NS, 250_000))
     gpu.learn_load(1, Load(START_NS - 1000 * MS, START_NS + 5000 * MS, workload))
     end_ns = START_NS + 2000 * MS
     boxcar = counter(gpu, clockwork, Kind.BOXCAR, clockwork.period_ns // 4).read_pj(end_ns)
@@ -177,7 +177,7 @@ def test_both_kinds_of_counter_agree_on_a_steady_load(clockwork: Refreshes, work
 
 def test_only_a_reset_makes_a_counter_start_over() -> None:
     clockwork = Refreshes(20 * MS, 0, 0, 0)
-    gpu = Draw(V100, 0, 0, LimitChange(START_NS, 250_000))
+    gpu = VirtualGpu(V100, 0, 0, LimitChange(START_NS, 250_000))
     shown = counter(gpu, clockwork)
     shown.read_pj(START_NS + 1000 * MS)
     shown.reset(START_NS + 1010 * MS)

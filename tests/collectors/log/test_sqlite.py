@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from collectors.log.boot_mark import BootMark
-from collectors.log.sqlite import CHUNK, MAX_SESSIONS, Log
+from collectors.log.sqlite import CHUNK, MAX_SESSIONS, SqliteLog
 from collectors.log.store import SessionMemory
 from collectors.log.wal_checkpoint import DUE_BYTES, INLINE_PAGES, PAGE_BYTES
 from zeus_stream.errors import StorageError
@@ -30,16 +30,16 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log.sqlite"
 
 
-def opened(path: Path, boot_id: str = BOOT) -> Log:
-    return Log(path, "host", boot_id)
+def opened(path: Path, boot_id: str = BOOT) -> SqliteLog:
+    return SqliteLog(path, "host", boot_id)
 
 
-def fill(log: Log, count: int, *, t_ns: int = 0, size: int = 100) -> None:
+def fill(log: SqliteLog, count: int, *, t_ns: int = 0, size: int = 100) -> None:
     for _ in range(count):
         log.append([("notes/host", bytes(size))], t_ns)
 
 
-def fill_pairs(log: Log, count: int) -> None:
+def fill_pairs(log: SqliteLog, count: int) -> None:
     for number in range(count):
         log.append([("a", bytes(5000))] * 2, 0, SessionMemory("s", number + 1, ""))
 
@@ -49,9 +49,9 @@ def killed_while_writing(path: Path, boot_id: str = BOOT, frames: int = 20) -> s
     script = f"""
 import os, signal
 from pathlib import Path
-from collectors.log.sqlite import Log
+from collectors.log.sqlite import SqliteLog
 from collectors.log.store import SessionMemory
-log = Log(Path({str(path)!r}), "host", {boot_id!r})
+log = SqliteLog(Path({str(path)!r}), "host", {boot_id!r})
 for i in range({frames}):
     log.append([("notes/host", bytes([i % 256]))], i, SessionMemory("s", i + 1, ""))
 print(log.log_id, flush=True)
@@ -182,7 +182,7 @@ def test_a_log_whose_file_system_lost_its_newest_part_is_never_continued(path: P
     memory.mkdir()
     there.mkdir()
     path = there / "log.sqlite"
-    log = Log(path, "host", BOOT, BootMark(path, memory))
+    log = SqliteLog(path, "host", BOOT, BootMark(path, memory))
     fill(log, 20)
     shutil.copytree(
         there, tmp_path / "on disk"
@@ -190,12 +190,12 @@ def test_a_log_whose_file_system_lost_its_newest_part_is_never_continued(path: P
     fill(log, 30)
     log.close()
     for attempt in range(2):  # the mark stays over starts that go well
-        again = Log(path, "host", BOOT, BootMark(path, memory))
+        again = SqliteLog(path, "host", BOOT, BootMark(path, memory))
         assert (again.started_over, again.extent.next_offset) == (None, 50), attempt
         again.close()
     shutil.rmtree(there)
     (tmp_path / "on disk").rename(there)
-    again = Log(path, "host", BOOT, BootMark(path, memory))
+    again = SqliteLog(path, "host", BOOT, BootMark(path, memory))
     assert again.started_over == "it was cut: frames 20 to 49 are gone"
     assert again.log_id != log.log_id
     again.close()
@@ -350,7 +350,7 @@ def test_sessions_are_remembered_longest_silent_first_and_bounded(path: Path) ->
     log.close()
 
 
-def flooded(log: Log) -> None:
+def flooded(log: SqliteLog) -> None:
     """Write readings, 50 events of user 2 and, among them, 2,000 of user 1; prune to 100 kB."""
     for number in range(100):
         log.append([("events/host/flood", bytes(200))] * 20, number, written_by=1)
@@ -361,7 +361,7 @@ def flooded(log: Log) -> None:
             pass
 
 
-def everything(log: Log) -> list[Frame | Break]:
+def everything(log: SqliteLog) -> list[Frame | Break]:
     """Return what a follower of the whole log is given."""
     extent, sequencer = log.extent, Sequencer(log.log_id, 0)
     given = list(

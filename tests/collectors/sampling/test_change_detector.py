@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.device import Sample
-from collectors.sampling.change_detector import ENOUGH, Reading, State, observe, pack
+from collectors.sampling.change_detector import ENOUGH, DetectorState, Reading, observe, pack
 from zeus_stream.protocol.readings import READING_BYTES, READING_FIELDS, READING_STRUCT, Seen
 
 MS = 1_000_000
@@ -20,7 +20,7 @@ def sample(energy_mj: int | None, power_mw: int | None = 100_000, limit_mw: int 
 
 def readings(*reads: tuple[int, Sample], heartbeat_ns: int = FOREVER_NS) -> list[Reading]:
     """Return what is published of reads that begin at a time (ms) and take 1 ms."""
-    state, published = State(), []
+    state, published = DetectorState(), []
     for t_ms, seen in reads:
         state, reading = observe(state, seen, t_ms * MS, (t_ms + 1) * MS, heartbeat_ns)
         if reading is not None:
@@ -81,7 +81,7 @@ def test_the_refresh_that_gave_a_new_value_lies_between_its_stamps(
     def refreshes(t_ns: int) -> int:
         return int((t_ns / MS + phase * period_ms) // period_ms)
 
-    state, now_ns = State(), 10**9
+    state, now_ns = DetectorState(), 10**9
     for gap_ms in gaps_ms:
         before_ns = now_ns
         after_ns = before_ns + int(call_ms * MS)
@@ -97,7 +97,7 @@ def test_the_refresh_that_gave_a_new_value_lies_between_its_stamps(
 
 @pytest.mark.parametrize("period_ms", [20, 100])
 def test_the_period_is_learned_from_changes_and_not_from_a_pause_among_them(period_ms: int) -> None:
-    state, t_ms, changes = State(), 0, 0
+    state, t_ms, changes = DetectorState(), 0, 0
     while changes < 40:
         assert state.period_ns is None or changes > ENOUGH
         before_ns = state.changed_ns
