@@ -189,14 +189,16 @@ class NvmlDevice:
 
         In a container the driver hides processes: an empty list there says nothing, so it is None.
         """
-        running = self._optional(
-            "list its processes",
-            pynvml.nvmlDeviceGetComputeRunningProcesses,
-            without=(UnsupportedError, PermissionMissingError),
-        )
+        try:
+            running = self._running(pynvml.nvmlDeviceGetComputeRunningProcesses_v3)
+        except UnsupportedError:  # a driver before 510
+            running = self._running(pynvml.nvmlDeviceGetComputeRunningProcesses_v2, UnsupportedError)
         if not running and not sees_all_processes():
             return None
         return None if running is None else tuple(process.pid for process in running)
+
+    def _running(self, call: Callable[..., Any], *without: type[DeviceError]) -> Any:
+        return self._optional("list its processes", call, without=(PermissionMissingError, *without))
 
     def close(self) -> None:
         """Do nothing: NVML holds nothing for a device. The bus lets go of the driver."""

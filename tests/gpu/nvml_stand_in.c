@@ -399,12 +399,22 @@ result nvmlDeviceResetMemoryLockedClocks(device_t device) {
     return OK;
 }
 
-result nvmlDeviceGetComputeRunningProcesses_v3(device_t device, uint32_t *room, process_info *out) {
-    DEVICE;
+static result processes(const gpu *g, uint32_t *room, process_info *out) {
     uint32_t had = *room, n = *room = g->pid_count;
     if (n && (!out || had < n)) return INSUFFICIENT_SIZE;
     for (uint32_t i = 0; i < n; i++) out[i] = (process_info){g->pids[i], 0, UINT32_MAX, UINT32_MAX};
     return OK;
+}
+
+result nvmlDeviceGetComputeRunningProcesses_v3(device_t device, uint32_t *room, process_info *out) {
+    DEVICE;
+    return processes(g, room, out);
+}
+
+/* The only one of drivers before 510. */
+result nvmlDeviceGetComputeRunningProcesses_v2(device_t device, uint32_t *room, process_info *out) {
+    DEVICE;
+    return processes(g, room, out);
 }
 
 static result field(const gpu *g, field_value *out) {

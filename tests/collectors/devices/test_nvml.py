@@ -455,6 +455,14 @@ def test_processes_are_pids_or_none_where_they_may_not_be_seen(device: NvmlDevic
     assert device.processes() is None
 
 
+def test_a_driver_before_510_names_its_processes_by_the_older_call(device: NvmlDevice, gpu: Gpu) -> None:
+    gpu.set_processes(17, 4711)
+    gpu.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    assert device.processes() == (17, 4711)
+    gpu.fail("nvmlDeviceGetComputeRunningProcesses_v2", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    assert device.processes() is None
+
+
 def test_an_empty_process_list_proves_nothing_in_a_container(stand_in: StandIn) -> None:
     assert stand_in.gpus[0].pid_count == 0
     read = "from collectors.devices.nvml_bus import NvmlBus; print(NvmlBus().discover()[0].processes())"
