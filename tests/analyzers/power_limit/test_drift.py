@@ -1,6 +1,6 @@
 """The watch over a workload, on windows whose truth is known."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import exp, pi, sin, sqrt
 from random import Random
 
@@ -96,6 +96,36 @@ def test_a_wave_of_5_percent_raises_an_alarm_in_20000_steps_at_most(period: int)
             for n, (_, time) in zip(range(2_000), some, strict=False)
         )
         assert alarms(wave) <= 1
+
+
+def checkpoint(step: int) -> float:
+    return 8.0 if step % 200 == 150 else 1.0
+
+
+def one_of_47(step: int) -> float:
+    return 5.0 if Random(step).random() < 1 / 47 else 1.0
+
+
+def every_20th(step: int) -> float:
+    return 3.0 if step % 20 == 7 else 1.0
+
+
+def length_buckets(step: int) -> float:
+    return Random(step).choice((0.9, 0.95, 1.0, 1.05, 1.1))
+
+
+@pytest.mark.parametrize("kind", [checkpoint, one_of_47, every_20th, length_buckets])
+def test_rare_long_steps_and_buckets_hide_no_change(kind: Callable[[int], float]) -> None:
+    """A tenth more for good is noticed within 300 steps; nothing is noticed in the 2,000 before."""
+    come, watch = windows("", 0.02), Watch()
+    for count, (e, t) in zip(range(230), come, strict=False):
+        factor = sum(kind(STEPS * count + step) for step in range(STEPS)) / STEPS
+        more = 1.1 if count >= 200 else 1.0
+        watch = seen(watch, trial(e * factor * more, t * factor * more))
+        assert count >= 200 or not watch.alarm
+        if watch.alarm:
+            return
+    raise AssertionError(watch)
 
 
 @pytest.mark.parametrize("factor", [1.05, 1 / 1.05])
@@ -198,5 +228,7 @@ def test_only_shares_matter(told: list[tuple[float, float]], energy: float, time
         there = seen(there, trial(e * energy, t * time))
         swapped = seen(swapped, trial(t, e))
     for sums in ("more", "less"):
-        assert getattr(there, sums) == pytest.approx(getattr(here, sums), abs=0.01)
-        assert getattr(swapped, sums) == pytest.approx(getattr(here, sums)[::-1], abs=0.01)
+        for other, own in zip(getattr(there, sums), getattr(here, sums), strict=True):
+            assert other == pytest.approx(own, abs=0.01)
+        for other, own in zip(getattr(swapped, sums), getattr(here, sums), strict=True):
+            assert other == pytest.approx(own[::-1], abs=0.01)
