@@ -16,11 +16,17 @@ from typing import Any
 import pyarrow as pa
 from msgspec import Struct, field
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.memory_rows import (
+    read_begun,
+    read_owners,
+    read_recalled,
+    read_removed_runs,
+    read_settings,
+)
 from analyzers.archive.opening import Reader
-from analyzers.archive.snapshot import opened_as
+from analyzers.archive.snapshot import opened
 from analyzers.batch_size.history import Known
-from analyzers.fleet.ownership import MAX_NAMES
 from analyzers.interpreter import Calibrated, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import profiler, selectors
@@ -31,7 +37,7 @@ from analyzers.power_limit.trials import added_up
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
 from zeus_stream.errors import RefusedError, SettingsError
 from zeus_stream.protocol.frames import Body, Frame
-from zeus_stream.settings import Settings
+from zeus_stream.settings import Settings, read_back
 
 SAME = 1e-9
 """Two figures that differ relatively by less are the same: linear algebra rounds differently elsewhere."""
@@ -336,21 +342,26 @@ def replay(
         SettingsError: ``select`` cannot be understood, or what the archive has of settings.
     """
     other = None if select is None else selectors.parse(select)
-    with opened_as(Archive, path, settings) as archive:
-        with archive.reading() as reader:
+    with opened(path, settings) as file:
+        archive = DuckdbFile(file)
+        with file.reading() as reader:
             stored = _stored(reader)
-        removed = archive.runs_without_readings()
-        recalled, begun = archive.recalled(), [each for each in archive.begun() if each.run not in removed]
-        plans = {
-            start: RunSettings.of(then, selectors.parse(_trusted(then.select, select, path)), start)
-            for start, then in archive.settings_then({each.start for each in begun}).items()
-        }
+        with file.cursor() as cursor:
+            removed = read_removed_runs(cursor)
+            recalled, owners = read_recalled(cursor), read_owners(cursor)
+            begun = [each for each in read_begun(cursor) if each.run not in removed]
+            spelled = read_settings(cursor, {each.start for each in begun})
+        plans = dict[int, RunSettings]()
+        for start, values in spelled.items():
+            then = read_back(values, str(path))
+            plans[start] = RunSettings.of(then, selectors.parse(_trusted(then.select, select, path)), start)
         of_session = {each.session: plans[each.start] for each in begun if each.start in plans}
-        jobs, runs, _ = archive.owners(MAX_NAMES)
-        known = Known((), (), jobs, frozenset(settings.shared_jobs), runs)
+        known = Known((), (), owners.jobs, frozenset(settings.shared_jobs), owners.runs)
         frames, again, found, chosen = 0, list[DecisionRow](), list[Difference](), list[OtherChoice]()
         for of_site, of_run in _by_site({each.run: of_session.get(each.session) for each in begun}).items():
-            replayed = interpret(watch(archive.stored_frames()), of_site, gains, recalled, of_session, known)
+            replayed = interpret(
+                watch(archive.reader.stored_frames()), of_site, gains, recalled, of_session, known
+            )
             frames = replayed.frames
             mine = [row for row in replayed.decisions.values() if row.run in of_run]
             again += mine

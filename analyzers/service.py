@@ -41,7 +41,7 @@ from analyzers.interpretation import Interpretation
 from analyzers.interpreter import Asked
 from analyzers.live.live_site import site_head
 from analyzers.query_server import QueryServer
-from analyzers.results.result import Result
+from analyzers.results.result import OWN, Result
 from analyzers.results.rows import GapRow
 from analyzers.results.signal_rows import SignalRow
 from analyzers.results_server import ResultsServer
@@ -197,7 +197,8 @@ class Analyzer:
                 tasks.start_soon(self._digest, decoded)
                 tasks.start_soon(self._deliver_all, results)
                 tasks.start_soon(self._answer, questions)
-                log = OwnLog(*self.archive.own_log(), send)
+                log_id, first = self.archive.position(OWN)
+                log = OwnLog(log_id or f"own-{self.archive.archive_id}", first or 0, send)
                 publish = watched_files.publish_budgets
                 tasks.start_soon(publish, budgets, dict(self._settings.budget_groups), log)
                 if alone:
@@ -207,7 +208,7 @@ class Analyzer:
     async def _replay(self, tasks: TaskGroup) -> None:
         """Interpret again what came since the checkpoint; the next page is read in the meantime."""
         send, pages = anyio.create_memory_object_stream[Decoded](1)
-        stored = iter(self.archive.to_replay(self._since))
+        stored = iter(self.archive.replay(self._since))
 
         async def read() -> None:
             with send:

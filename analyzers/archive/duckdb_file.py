@@ -1,103 +1,83 @@
 """Everything that was received, and everything derived from it, in one DuckDB file.
 
-    frames --put--> readings, events, frames, ...   } one transaction with logs.next_offset
-    Break  --put--> gaps                            } and logs.interpreted_offset
-    rows   --put--> windows, runs, trials, ...      }
-
-A frame is stored once, whatever is handed over again. Derived rows have keys: a repeat replaces. One
-thread writes; each reader has a cursor of its own, in a read-only transaction. SQL from outside runs in a
+One thread writes; each reader has a cursor of its own, in a read-only transaction. SQL from outside runs in a
 forked child, which locks its DuckDB first (`query_process`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import duckdb
 import pyarrow as pa
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from analyzers.archive import schema
+from analyzers.archive.frame_reader import FrameReader, Log
+from analyzers.archive.memory_rows import read_checkpoint, read_memory
 from analyzers.archive.open_file import OpenFile
 from analyzers.archive.opening import (
     CHECKPOINT,
     NEVER,
     Connection,
+    Reader,
     connect,
     damage,
-    first_line,
     not_written,
     storing,
 )
-from analyzers.archive.replay_source import Log
+from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.rollups import instruction_rollup
-from analyzers.archive.rollups.ended_savings import keep_ended
-from analyzers.archive.rollups.placing import Placing, add_hours, restore
-from analyzers.archive.rollups.retention import Retained
-from analyzers.archive.rows import columns
-from analyzers.archive.rows.event_rows import EventRows, event_rows
-from analyzers.archive.rows.tables import COLUMNS, COMPUTED, TABLES, Values, values_of
-from analyzers.archive.store import Received
-from analyzers.results.rows import Row, WindowRow
+from analyzers.archive.rollups.placing import add_hours
+from analyzers.archive.rollups.retention import needed, prune
+from analyzers.archive.row_writer import RowWriter
+from analyzers.archive.rows.tables import Values
+from analyzers.archive.sandbox.question import Question
+from analyzers.archive.store import Ages, Page, Received
+from analyzers.results.memory import Memory
+from analyzers.results.rows import CheckpointRow
 from analyzers.results.table import Table
-from analyzers.results.windows.step_columns import Derived, each_row
-from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.protocol.frames import Body, Break, Events, Frame
-from zeus_stream.protocol.notes import Notes
-from zeus_stream.protocol.pipelines import IterationRan
-from zeus_stream.protocol.readings import Readings
+from analyzers.results.windows.step_columns import Derived
+from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings, spelled
 
 
-class Archive(OpenFile, Retained):
-    """One DuckDB file of ours.
+class DuckdbFile:
+    """One DuckDB file of ours, which stores.
 
     Every method that stores raises StorageError when it could not, and then has stored nothing: the same
     may be handed over again.
     """
 
-    archive_id: str
-    """UUID."""
-    starts: int
-    """The number of times that the file was opened for writing, this time included."""
+    commands: CommandFile | None = None
+    """None: rows that commands wait for are stored at once."""
 
-    def __init__(self, path: Path, connection: Connection) -> None:
+    def __init__(self, file: OpenFile) -> None:
         """For `open` and `open_read_only`. Raises duckdb.Error."""
-        super().__init__(path, connection)
+        self.file = file
+        connection = file.connection
         [(self.archive_id, self.starts)] = connection.execute(
             "SELECT archive_id, starts FROM meta"
         ).fetchall()
-        self._logs = {
+        logs = {
             log_id: Log(host, next_offset, logged_ns)
             for log_id, host, next_offset, logged_ns in connection.execute(
                 "SELECT log_id, host, next_offset, logged_ns FROM logs ORDER BY rowid"
             ).fetchall()
         }
-        last = connection.execute("SELECT last(log_id ORDER BY rowid) FROM turns").fetchall()
-        self._turn: str | None = last[0][0]
-        """The log whose frames came last."""
-        self._schemas = {
-            name: connection.sql(f"FROM {name} LIMIT 0").to_arrow_table().schema
-            for name in ("frames", "events", "hosts", "turns", *(table.name for table in TABLES.values()))
-        }
-        self.malformed = 0
-        """Readings that were no rows; their bytes are in ``frames``."""
-        self._placing: Placing | None = None
-        """None: to be read from what is stored."""
+        self.reader = FrameReader(file.cursor, logs, f"own-{self.archive_id}")
+        self.writer = RowWriter(connection, _FileTarget(file, logs), self.reader, logs)
 
     @classmethod
-    def open(
-        cls, path: Path, settings: Settings, *, again: bool = False, checkpoints: bool = True
-    ) -> "Archive":
+    def open(cls, path: Path, settings: Settings, *, again: bool = False, checkpoints: bool = True) -> Self:
         """Open the archive for writing; make it if it is not there, migrate it from an earlier version.
 
         Args:
             path: of the file.
             settings: of this start.
             again: it was open before in this start: the start is not counted twice.
-            checkpoints: by itself, in a commit; else by `checkpoint` alone.
+            checkpoints: by itself, in a commit; else by `flush` alone.
 
         Raises:
             StorageError: it is not ours, of another version, held by another process, or unreadable.
@@ -115,28 +95,48 @@ class Archive(OpenFile, Retained):
                         "INSERT INTO settings SELECT starts, unnest($1), unnest($2) FROM meta",
                         names_and_values,
                     )
-            try:
-                archive = cls(path, connection)
-            except duckdb.Error as wrong:
-                raise StorageError(f"{path}: could not be opened: {damage(str(wrong))}") from wrong
+            archive = cls._of(OpenFile(path, connection))
             on_failure.pop_all()
         return archive
 
+    @classmethod
+    def open_read_only(cls, path: Path, settings: Settings) -> Self:
+        """Open an archive that no analyzer has open. Raises StorageError."""
+        return cls._of(OpenFile.open_read_only(path, settings))
+
+    @classmethod
+    def _of(cls, file: OpenFile) -> Self:
+        try:
+            return cls(file)
+        except duckdb.Error as wrong:
+            file.close()
+            raise StorageError(f"{file.path}: could not be opened: {damage(str(wrong))}") from wrong
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self.file.path
+
+    @property
+    def malformed(self) -> int:
+        """Readings that were no rows; their bytes are in ``frames``."""
+        return self.writer.malformed
+
     def wal_bytes(self) -> int:
-        """Return how much a checkpoint would bring into the file."""
+        """Return how much `flush` would bring into the file."""
         try:
             return Path(f"{self.path}.wal").stat().st_size
         except FileNotFoundError:
             return 0
 
-    def checkpoint(self) -> None:
+    def flush(self) -> None:
         """Bring the WAL into the file. No query child may live. Raises StorageError."""
         try:
-            self._connection.execute("CHECKPOINT")
+            self.file.connection.execute("CHECKPOINT")
         except duckdb.Error as wrong:
             raise not_written(f"{self.path}: could not be written", wrong) from wrong
 
-    # ---- what was received --------------------------------------------------------------------------
+    # ---- a store ------------------------------------------------------------------------------------
 
     def put(
         self,
@@ -146,224 +146,99 @@ class Archive(OpenFile, Retained):
         *,
         replaying: bool = False,
     ) -> None:
-        """Store what was received and what was derived from it, in one transaction.
+        """Store what was received and derived, in one transaction; see `Store.put`."""
+        self.writer.put(received, rows, interpreted, replaying=replaying)
 
-        Args:
-            received: frames, in order for each log, each with its body decoded (None for one that cannot
-                be: its bytes are kept); and breaks in their place. Frames that are stored already are
-                skipped.
-            rows: of one key, the last counts; or their values.
-            interpreted: for each log, the offset to be interpreted next; it is never lowered.
-            replaying: rows of all kinds may be stored already; otherwise only those that have a state.
+    def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
+        """Return the log of a host that was followed last, and the offset it goes on with."""
+        return self.reader.position(host)
 
-        Raises:
-            RefusedError: a frame is missing before another; put the `Break` in its place that is gone for
-                good.
-        """
-        logs: dict[str, Log] = {}
-        fresh: list[tuple[Frame, Body | EventRows | None]] = []
-        gaps = []
-        for part in received:
-            if isinstance(part, Break):
-                gaps.append(self._gap(part, logs))
-            else:
-                fresh += self._fresh(part, logs)
-        placing = self._placing or restore(self, self._logs)
-        self._placing = None  # a commit that fails leaves the open bins as they were stored
-        try:
-            tables = self._received_tables(fresh, placing) if fresh else {}
-            derived = self._derived_tables(rows, replaying=replaying)
-        except (OverflowError, pa.ArrowException) as wrong:
-            raise StorageError(
-                f"{self.path}: could not be written: a value fits into no column, {first_line(str(wrong))}."
-                " Report it: nothing that comes in should have such a value."
-            ) from wrong
-        turn = fresh[-1][0].log_id if fresh else self._turn
-        with self._transaction(tables | derived) as connection:
-            for gap in gaps:
-                # A follower that was stopped right after a gap finds the same gap again.
-                connection.execute("DELETE FROM gaps WHERE log_id = ? AND first_offset = ?", gap[-2:])
-                connection.execute("INSERT INTO gaps VALUES ($1, 'frames', $2, $3, $4, $5, $6)", gap)
-            for name in tables:
-                if name != "instruction_minutes":
-                    connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
-            if "minutes" in tables:
-                self._add_hours()
-            if "instruction_minutes" in tables:
-                self._add_instructions()
-            self._put_derived(derived, replaying=replaying)
-            keep_ended(connection, derived)
-            self._advance(logs, interpreted or {})
-        self._logs |= logs
-        self._turn = turn
-        self._placing = placing
+    def replay(self, since: Mapping[str, int] | None = None) -> Iterator[Page]:
+        """Yield what has to be interpreted; see `Store.replay`."""
+        return self.reader.replay(since)
 
-    def put_frames(self, frames: Sequence[tuple[Frame, Body | EventRows | None]]) -> None:
-        """Store frames; see `put`."""
-        self.put([frames])
+    def memory(self, since: Mapping[str, int] | None = None, sessions: Sequence[str] = ()) -> Memory:
+        """Return what an analyzer needs at its start; see `Store.memory`."""
+        return read_memory(self.reader, since, sessions)
 
-    def put_rows(self, rows: Sequence[Derived], interpreted: Mapping[str, int], *, replaying: bool) -> None:
-        """Store derived rows, and how far each log is interpreted with them; see `put`."""
-        self.put([], rows, interpreted, replaying=replaying)
+    def checkpoint(self, name: str) -> CheckpointRow | None:
+        """Return the last checkpoint of that name."""
+        with self.file.cursor() as cursor:
+            return read_checkpoint(cursor, name)
 
-    def _received_tables(
-        self, fresh: Sequence[tuple[Frame, Body | EventRows | None]], placing: Placing
-    ) -> dict[str, pa.Table]:
-        """Return the rows of frames by the table that they go into."""
-        placed = placing.place(fresh)
-        readings: list[tuple[Frame, Readings]] = []
-        utc_ns: list[int | None] = []
-        kept: list[Frame] = []
-        events: list[tuple[Frame, EventRows]] = []
-        ran: list[tuple[str, IterationRan, int]] = []
-        anchors: list[tuple[Any, ...]] = []
-        for (frame, body), place in zip(fresh, placed, strict=True):
-            match body:
-                case Readings() if place.body is not None:
-                    readings.append((frame, body))
-                    utc_ns.append(place.utc_ns)
-                    continue
-                case Events() | EventRows():
-                    of_frame = body if isinstance(body, EventRows) else _rows_of(body)
-                    events.append((frame, of_frame))
-                    if place.utc_ns is not None:
-                        ran += [(body.session, each, place.utc_ns) for each in of_frame.iterations]
-                case Notes():
-                    anchors += columns.anchor_rows(frame, body)
-                case Readings():
-                    self.malformed += 1
-                case None:
-                    pass
-            kept.append(frame)
-        turns, turn = [], self._turn
-        for frame, _ in fresh:
-            if frame.log_id != turn:
-                turn = frame.log_id
-                turns.append((turn, frame.offset))
-        incoming = {"hosts": anchors, "turns": turns}
-        tables = {
-            name: columns.columnar(self._schemas[name], rows) for name, rows in incoming.items() if rows
-        }
-        if kept:
-            tables["frames"] = columns.from_frames(self._schemas["frames"], kept)
-        if any(of_frame.end > of_frame.first for _, of_frame in events):
-            tables["events"] = columns.from_events(self._schemas["events"], events)
-        if readings:
-            tables["readings"] = columns.from_readings(readings, utc_ns)
-        tables |= instruction_rollup.roll_up(ran)
-        return tables | placing.rollups.add(placed)
+    def query(self, question: Question, out: int) -> Callable[[], None]:
+        """Have a query answered into a pipe by a child of this process; return what ends it."""
+        return self.file.query(question, out)
 
-    def _gap(self, gap: Break, logs: dict[str, Log]) -> list[Any]:
-        """Return the row of a break, and let its log go on after it."""
-        known = logs.get(gap.log_id) or self._logs.get(gap.log_id, Log(None, gap.first_offset, None))
-        end = gap.first_offset + gap.count
-        logs[gap.log_id] = replace(known, next_offset=max(known.next_offset, end))
-        return [known.host, known.logged_ns, gap.count, gap.reason, gap.log_id, gap.first_offset]
+    def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
+        """Remove what is older than it is kept; see `Store.prune`."""
+        return prune(lambda: _transaction(self.file, {}), ages, wall_ns, needed(self.reader, code))
 
-    def _fresh(
-        self, frames: Sequence[tuple[Frame, Body | EventRows | None]], logs: dict[str, Log]
-    ) -> list[tuple[Frame, Body | EventRows | None]]:
-        """Return the frames that are not stored yet, and put into ``logs`` where they end."""
-        fresh = []
-        for frame, body in frames:
-            log = logs.get(frame.log_id) or self._logs.get(frame.log_id)
-            # Of a log never seen before, any frame may be the first: older ones had left the log.
-            next_offset = frame.offset if log is None else log.next_offset
-            if frame.offset < next_offset:
-                continue
-            if frame.offset > next_offset:
-                raise RefusedError(
-                    f"{self.path}: could not store frame {frame.offset} of log {frame.log_id}: frame"
-                    f" {next_offset} comes next. Fetch what is missing, or store a gap in its place."
-                )
-            logs[frame.log_id] = Log(frame.host, frame.offset + 1, frame.t_ns)
-            fresh.append((frame, body))
-        return fresh
+    def reading(self) -> AbstractContextManager[Reader]:
+        """Give a reader of what is stored now. For any thread."""
+        return self.file.reading()
 
-    def _advance(self, logs: Mapping[str, Log], interpreted: Mapping[str, int]) -> None:
-        """Store how far logs are stored and interpreted, within the transaction of `put`."""
+    def close(self) -> None:
+        """Close the file. Readers have to be done."""
+        self.file.close()
+
+
+class _FileTarget:
+    """The database of a file, as rows are written into it."""
+
+    def __init__(self, file: OpenFile, logs: Mapping[str, Log]) -> None:
+        self._file = file
+        self._logs = logs
+        self.name = str(file.path)
+
+    @contextmanager
+    def transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
+        with _transaction(self._file, tables) as connection:
+            yield connection
+
+    def advance(
+        self, connection: Connection, logs: Mapping[str, Log], interpreted: Mapping[str, int]
+    ) -> None:
         for log_id, log in logs.items():
             row = [log_id, *astuple(log), interpreted.get(log_id, 0)]
             if log_id in self._logs:
-                self._connection.execute(
+                connection.execute(
                     "UPDATE logs SET host = $2, next_offset = $3, logged_ns = $4,"
                     " interpreted_offset = greatest(interpreted_offset, $5) WHERE log_id = $1",
                     row,
                 )
             else:
-                self._connection.execute("INSERT INTO logs VALUES ($1, $2, $3, $4, $5)", row)
+                connection.execute("INSERT INTO logs VALUES ($1, $2, $3, $4, $5)", row)
         for log_id in interpreted.keys() - logs.keys():
-            self._connection.execute(
+            connection.execute(
                 "UPDATE logs SET interpreted_offset = greatest(interpreted_offset, $2) WHERE log_id = $1",
                 [log_id, interpreted[log_id]],
             )
 
-    def _add_hours(self) -> None:
-        """Add the incoming minutes to their hours, within the transaction of `put`."""
-        add_hours(self._connection)
+    def add_rolled_up(self, connection: Connection, tables: Mapping[str, pa.Table]) -> None:
+        if "minutes" in tables:
+            add_hours(connection)
+        if instruction_rollup.MINUTES in tables:
+            instruction_rollup.merge(connection)
 
-    def _add_instructions(self) -> None:
-        """Add the incoming instructions to their minutes, within the transaction of `put`."""
-        instruction_rollup.merge(self._connection)
+    def in_order(self, readings: pa.Table) -> pa.Table:
+        return readings
 
-    # ---- what was derived ---------------------------------------------------------------------------
+    def bounds(self, table: Table, incoming: pa.Table) -> str:  # noqa: ARG002  (a file is read whole)
+        return "true"
 
-    def _derived_tables(self, rows: Sequence[Derived] | Values, *, replaying: bool) -> dict[str, pa.Table]:
-        """Return derived rows by the table that they go into."""
-        tables, (values, steps) = {}, rows if isinstance(rows, Values) else values_of(rows)
-        if replaying and steps:  # a row may replace one that is in columns
-            values = {
-                **values,
-                WindowRow: [*values_of(each_row(steps)).of[WindowRow], *values.get(WindowRow, ())],
-            }
-            steps = ()
-        for kind, table in TABLES.items():
-            chosen = values.get(kind, ())
-            if table.replaces or replaying:
-                key = itemgetter(*map(COLUMNS[kind].index, table.key))
-                chosen = list({key(row): row for row in chosen}.values())
-            if chosen:
-                tables[table.name] = columns.columnar(self._schema_of(kind), chosen)
-        if steps:
-            of_steps = columns.from_steps(self._schema_of(WindowRow), steps)
-            others = tables.get("windows")
-            tables["windows"] = of_steps if others is None else pa.concat_tables([others, of_steps])
-        return tables
 
-    def _schema_of(self, kind: type[Row]) -> pa.Schema:
-        """Return the schema of rows of a class; of windows, which come by the thousand, with dictionaries."""
-        schema = pa.schema([self._schemas[kind.TABLE.name].field(name) for name in COLUMNS[kind]])
-        return columns.worded(schema) if kind is WindowRow else schema
-
-    def _put_derived(self, tables: Mapping[str, pa.Table], *, replaying: bool) -> None:
-        for table in TABLES.values():
-            if (name := table.name) not in tables:
-                continue
-            if table.replaces or replaying:
-                same = self._replaced(table, tables[name])
-                self._connection.execute(
-                    f"DELETE FROM {name} USING incoming_{name} AS incoming WHERE {same}"  # noqa: S608  (our own names)
-                )
-            self._connection.execute(
-                f"INSERT INTO {name} BY NAME {COMPUTED.get(name, f'FROM incoming_{name}')}"
-            )
-
-    def _replaced(self, table: Table, incoming: pa.Table) -> str:  # noqa: ARG002  (of a lake it bounds what is read)
-        """Return the condition for a stored row that one of ``incoming`` replaces."""
-        same = (f"{table.name}.{part} IS NOT DISTINCT FROM incoming.{part}" for part in table.key)
-        return " AND ".join(same)
-
-    @contextmanager
-    def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
-        """Give the writer's connection in a transaction, with the tables there as ``incoming_NAME``."""
-        for name, table in tables.items():
-            self._connection.register(f"incoming_{name}", table)
-        try:
-            with storing(self._connection, f"{self.path}: could not be written"):
-                yield self._connection
-        finally:
-            for name in tables:
-                self._connection.unregister(f"incoming_{name}")
+@contextmanager
+def _transaction(file: OpenFile, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
+    """Give the writer's connection in a transaction, with the tables there as ``incoming_NAME``."""
+    for name, table in tables.items():
+        file.connection.register(f"incoming_{name}", table)
+    try:
+        with storing(file.connection, f"{file.path}: could not be written"):
+            yield file.connection
+    finally:
+        for name in tables:
+            file.connection.unregister(f"incoming_{name}")
 
 
 def _make_or_migrate(connection: Connection, path: Path) -> None:
@@ -372,9 +247,3 @@ def _make_or_migrate(connection: Connection, path: Path) -> None:
         schema.make(connection)
     elif version != schema.newest():
         schema.migrate(connection, version)
-
-
-def _rows_of(body: Events) -> EventRows:
-    shared, [fields] = event_rows([body])
-    assert fields is not None
-    return EventRows(shared, *fields)

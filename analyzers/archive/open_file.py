@@ -37,12 +37,10 @@ def check(connection: Connection, who: object) -> None:
 class OpenFile:
     """One DuckDB file of ours, open to be read."""
 
-    path: Path
-
     def __init__(self, path: Path, connection: Connection) -> None:
-        """For `open_read_only`."""
+        """For `open_read_only`, or a connection that is open already."""
         self.path = path
-        self._connection = connection
+        self.connection = connection
 
     @classmethod
     def open_read_only(cls, path: Path, settings: Settings) -> Self:
@@ -55,23 +53,22 @@ class OpenFile:
         connection = connect(path, settings, read_only=True)
         with ExitStack() as on_failure:
             on_failure.callback(connection.close)
-            check(connection, path)
             try:
-                archive = cls(path, connection)
+                check(connection, path)
             except duckdb.Error as wrong:
                 raise StorageError(f"{path}: could not be opened: {damage(str(wrong))}") from wrong
             on_failure.pop_all()
-        return archive
+        return cls(path, connection)
 
     def close(self) -> None:
         """Close the file. Readers have to be done."""
-        self._connection.close()
+        self.connection.close()
 
     def fork_query(self, question: Question, out: int) -> int:
         """Fork a child that answers a query into a pipe; return its pid (see `query_process`)."""
-        return query_process.start(self._connection, self.path, question, out)
+        return query_process.start(self.connection, self.path, question, out)
 
-    def start_query(self, question: Question, out: int) -> Callable[[], None]:
+    def query(self, question: Question, out: int) -> Callable[[], None]:
         """Have a query answered into a pipe by a child of this process; return what ends it."""
         pid = self.fork_query(question, out)
         ended = False
@@ -91,7 +88,7 @@ class OpenFile:
 
         Queries from outside have a process that cannot (`query_process`); this is for ours in this process.
         """
-        self._connection.execute("SET enable_external_access = false")
+        self.connection.execute("SET enable_external_access = false")
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:
@@ -101,7 +98,8 @@ class OpenFile:
 
     @contextmanager
     def cursor(self) -> Iterator[Connection]:
-        cursor = self._connection.cursor()
+        """Give a cursor in its own read-only transaction. For any thread. Raises StorageError."""
+        cursor = self.connection.cursor()
         try:
             cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield cursor

@@ -91,11 +91,11 @@ class HeldError(StorageError):
 
 
 @contextmanager
-def storing(connection: Connection, could_not: str) -> Iterator[None]:
-    """Commit what is done inside, all of it or nothing. Raises StorageError."""
+def storing(connection: Connection, could_not: str) -> Iterator[Connection]:
+    """Give a connection in a transaction: all of it is stored or nothing. Raises StorageError."""
     try:
         connection.execute("BEGIN")
-        yield
+        yield connection
         connection.execute("COMMIT")
     except BaseException as wrong:
         _roll_back(connection)

@@ -10,41 +10,34 @@ import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from analyzers.archive.open_file import OpenFile
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 
-File = TypeVar("File", bound=OpenFile)
 HEADERS_BYTES = 3 * 4096
 """The main header of a DuckDB file and its two database headers."""
 TRIES = 20
 """Copies that are tried: each fails only if a checkpoint ends while it is made."""
 
 
-def opened(path: Path, settings: Settings) -> AbstractContextManager[OpenFile]:
+@contextmanager
+def opened(path: Path, settings: Settings) -> Iterator[OpenFile]:
     """Open an archive for queries, as it is now, whether another process writes it or not.
 
     Raises:
         StorageError: there is no archive, it cannot be read, or there is no room for a copy.
     """
-    return opened_as(OpenFile, path, settings)
-
-
-@contextmanager
-def opened_as(kind: type[File], path: Path, settings: Settings) -> Iterator[File]:
-    """Open an archive as a class that reads it; see `opened`."""
     if not is_written(path):
-        with closing(kind.open_read_only(path, settings)) as archive:
+        with closing(OpenFile.open_read_only(path, settings)) as archive:
             yield archive
         return
     with tempfile.TemporaryDirectory(prefix="zeus-stream-") as directory:
         copy = Path(directory) / "energy.duckdb"
         copy_whole(path, copy)
-        with closing(kind.open_read_only(copy, settings)) as archive:
+        with closing(OpenFile.open_read_only(copy, settings)) as archive:
             yield archive
 
 

@@ -5,7 +5,7 @@ A store keeps what was received and what was derived from it, each with how far 
 transaction, so that what is asked again after a crash is neither lost nor stored twice.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -13,16 +13,8 @@ from msgspec import Struct
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.rows.event_rows import EventRows
 from analyzers.archive.sandbox.question import Question
-from analyzers.results.fleet_rows import EarlierUse
-from analyzers.results.rows import (
-    CheckpointRow,
-    GpuRow,
-    InstructionRow,
-    JobRow,
-    ProfileRow,
-    RecallRow,
-    TryRow,
-)
+from analyzers.results.memory import Memory
+from analyzers.results.rows import CheckpointRow
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.protocol.frames import Body, Break, Frame
 from zeus_stream.settings import Settings
@@ -30,16 +22,8 @@ from zeus_stream.settings import Settings
 Received = Sequence[tuple[Frame, Body | EventRows | None]] | Break
 """Frames with their bodies, or the rows of their events (None: it cannot be decoded); or frames that are gone
 for good."""
-
-
-class Begun(Struct, frozen=True):
-    """One rank of a run."""
-
-    session: str
-    run: str
-    start: int
-    """Of the analyzer, under whose settings it goes."""
-    over: bool
+Page = list[tuple[Frame, Body]]
+"""Frames that are stored, with their bodies."""
 
 
 class Ages(Struct, frozen=True):
@@ -87,8 +71,9 @@ class Store(Protocol):
         """Store all of it or nothing. What could not be stored may be handed over again.
 
         Args:
-            received: frames, in order for each log, and breaks in their place. Frames that are stored
-                already are skipped.
+            received: frames, in order for each log, each with its body decoded (None for one that cannot
+                be: its bytes are kept); and breaks in their place. Frames that are stored already are
+                skipped.
             rows: of one key, the last counts.
             interpreted: for each log, the offset to be interpreted next; it is never lowered.
             replaying: rows of all kinds may be stored already; otherwise only those that have a state.
@@ -100,10 +85,7 @@ class Store(Protocol):
     def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
         """Return the log of a host that was followed last, and the offset it goes on with."""
 
-    def own_log(self) -> tuple[str, int]:
-        """Return the log of the analyzer's own words, and the offset of the next."""
-
-    def to_replay(self, since: Mapping[str, int] | None = None) -> Iterator[list[tuple[Frame, Body]]]:
+    def replay(self, since: Mapping[str, int] | None = None) -> Iterator[Page]:
         """Yield what has to be interpreted, again or for the first time, a page at a time, in its first
         order.
 
@@ -111,43 +93,18 @@ class Store(Protocol):
         the oldest run began that is open.
         """
 
-    def latest_checkpoint(self, name: str) -> CheckpointRow | None:
+    def memory(self, since: Mapping[str, int] | None = None, sessions: Sequence[str] = ()) -> Memory:
+        """Return what an analyzer needs at its start beyond `replay`.
+
+        Args:
+            since: as of `replay`.
+            sessions: that are open beside those which begin in it.
+        """
+
+    def checkpoint(self, name: str) -> CheckpointRow | None:
         """Return the last checkpoint of that name."""
 
-    def interpreted(self) -> dict[str, int]:
-        """Return by log the offset that is to be interpreted next."""
-
-    def profiles(self) -> list[ProfileRow]:
-        """Return what rounds of profiling have measured."""
-
-    def pipeline_profiles(self) -> list[InstructionRow]:
-        """Return the profiles of pipelines, of the newest run of each job and GPU model."""
-
-    def gpus(self) -> list[GpuRow]:
-        """Return the GPUs, as they were seen last."""
-
-    def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
-        """Return what runs remembered as their profiling began, by session of their lead and round."""
-
-    def earlier_uses(self, sessions: Sequence[str]) -> list[EarlierUse]:
-        """Return the uses of GPUs that ended after the first of these sessions of their host began."""
-
-    def known_jobs(self, most_tries: int) -> tuple[tuple[JobRow, ...], tuple[TryRow, ...]]:
-        """Return the latest version of every job that recurs, and its latest tries of all versions."""
-
-    def owners(self, most: int) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
-        """Return the users of jobs and of runs and the hosts of sessions, where known; the latest last."""
-
-    def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
-        """Return the sessions whose beginning is in `to_replay`, or may come again from a collector's log."""
-
-    def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:
-        """Return which runs began under which settings, the first to begin first; only of these sessions."""
-
-    def settings_then(self, starts: Iterable[int]) -> dict[int, Settings]:
-        """Return the settings of the analyzer at these starts, as far as they are known."""
-
-    def start_query(self, question: Question, out: int) -> Callable[[], None]:
+    def query(self, question: Question, out: int) -> Callable[[], None]:
         """Have a query answered into a pipe; return what ends it. ``out`` may be closed then."""
 
     def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:

@@ -44,32 +44,34 @@ def restart(archive: Store, settings: Settings) -> Restart:
         SettingsError: there is no such selector or policy.
         StorageError: the archive cannot be read.
     """
-    interpreted = archive.interpreted()
-    row = archive.latest_checkpoint(NAME)
+    row = archive.checkpoint(NAME)
     if row is not None:
         try:
-            return _go_on(archive, settings, row, interpreted)
+            return _go_on(archive, settings, row)
         except MalformedError as wrong:
             _log.warning(
                 "checkpoint of %s: could not be used: %s The streams of all open runs are replayed instead.",
                 datetime.fromtimestamp(row.wall_ns // 10**9, UTC).isoformat(), wrong,
             )  # fmt: skip
-    interpreter = interpreter_of(archive, settings, archive.sessions_to_replay())
-    return Restart(interpreter, LiveSite(), CheckpointTaker(archive.starts, interpreted, whole=False), None)
+    memory = archive.memory()
+    interpreter = interpreter_of(archive, settings, memory)
+    taker = CheckpointTaker(archive.starts, memory.interpreted, whole=False)
+    return Restart(interpreter, LiveSite(), taker, None)
 
 
-def _go_on(archive: Store, settings: Settings, row: CheckpointRow, interpreted: Mapping[str, int]) -> Restart:
+def _go_on(archive: Store, settings: Settings, row: CheckpointRow) -> Restart:
     """Return what goes on from a checkpoint. Raises MalformedError."""
     if row.code != object_graph.code_version():
         raise MalformedError("another version of the code wrote it.")
     since = dict(zip(row.log_ids, row.offsets, strict=True))
-    if any(interpreted.get(log_id, -1) < offset for log_id, offset in since.items()):
+    memory = archive.memory(since, row.sessions)
+    if any(memory.interpreted.get(log_id, -1) < offset for log_id, offset in since.items()):
         raise MalformedError("the archive does not reach as far: a part of it was lost or set aside.")
     try:
         state, of_live = zlib.decompress(row.state), zlib.decompress(row.live)
     except zlib.error as wrong:
         raise MalformedError("state: could not be read: it is damaged.") from wrong
-    interpreter = interpreter_of(archive, settings, [*row.sessions, *archive.sessions_to_replay(since)])
+    interpreter = interpreter_of(archive, settings, memory)
     live, selector = LiveSite(), selectors.parse(settings.select)
 
     def select(text: str) -> Selector | None:

@@ -3,16 +3,15 @@
 One process does it, as holder of ``keeper``. What it does may be done twice without harm.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from functools import partial
 
 import duckdb
-import pyarrow as pa
 
+from analyzers.archive.frame_reader import FrameReader
 from analyzers.archive.opening import Connection, storing
-from analyzers.archive.replay_source import Log
-from analyzers.archive.rollups.retention import Retained
+from analyzers.archive.rollups.retention import Needed, prune
 from analyzers.archive.store import Ages
 from analyzers.lake.catalog import LAKE, attach, check, why
 from analyzers.leases.site_leases import KEEPER, SiteLeases
@@ -49,29 +48,6 @@ HOUSEKEEPING = (
 )
 
 
-class Keeper(Retained):
-    """A lake, as its keeper changes it."""
-
-    def __init__(self, connection: Connection) -> None:
-        """For `keep`."""
-        self.path = Path(LAKE)
-        self.archive_id = LAKE
-        self._connection = connection
-        self._logs: dict[str, Log] = {}
-
-    @contextmanager
-    def cursor(self) -> Iterator[Connection]:
-        yield self._connection
-
-    def _replay_since(self, cursor: Connection) -> dict[str, int]:  # noqa: ARG002  (nobody interprets a lake again)
-        return {}
-
-    @contextmanager
-    def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:  # noqa: ARG002  (it has none)
-        with storing(self._connection, "lake: could not be pruned"):
-            yield self._connection
-
-
 def keep(dsn: str, settings: Settings, *, holder: str, wall_ns: int) -> dict[str, int]:
     """Do all of it once. Return the number of rows removed, by table.
 
@@ -98,11 +74,22 @@ def keep(dsn: str, settings: Settings, *, holder: str, wall_ns: int) -> dict[str
     return removed
 
 
+def _needed(connection: Connection) -> Needed:
+    """Return the sessions that may be open. A lake is not interpreted again."""
+    reader = FrameReader(lambda: nullcontext(connection), {}, LAKE)
+    return Needed({}, reader.sessions_to_replay(connection, {}))
+
+
 def _keep(dsn: str, settings: Settings, wall_ns: int, renew: Callable[[], bool]) -> dict[str, int]:
     connection = attach(dsn, settings)
     try:
         check(connection)
-        removed = Keeper(connection).prune(Ages.of(settings), wall_ns)
+        removed = prune(
+            partial(storing, connection, "lake: could not be pruned"),
+            Ages.of(settings),
+            wall_ns,
+            _needed(connection),
+        )
         with storing(connection, "lake: hours could not be added up"):
             for statement in (*HOURS.split(";"), LAST_POSITIONS):
                 connection.execute(statement)

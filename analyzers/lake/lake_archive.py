@@ -13,18 +13,17 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
-from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.frame_reader import FrameReader, Log
 from analyzers.archive.opening import THREADS, Connection
-from analyzers.archive.replay_source import Log
+from analyzers.archive.rollups import instruction_rollup
 from analyzers.archive.rollups.placing import Placing, restore
+from analyzers.archive.row_writer import RowWriter
 from analyzers.archive.rows import columns
-from analyzers.archive.rows.event_rows import EventRows
 from analyzers.archive.store import Received
 from analyzers.lake.catalog import LAKE, attach, check, why
 from analyzers.leases.outbox import unpack
@@ -33,7 +32,6 @@ from analyzers.results.rows import Row
 from analyzers.results.table import Table
 from zeus_stream.broker.batches import part_of
 from zeus_stream.errors import MalformedError, RefusedError, StorageError
-from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
 
 BOUNDED = {"windows": "begin_ns", "metrics": "t_ns"}
@@ -47,15 +45,19 @@ def frames_of(part: int) -> str:
     return f"frames-{part}"
 
 
-class LakeArchive(Archive):
-    """A lake, as the holder of some parts of a site writes it."""
+class LakeArchive:
+    """A lake, as the holder of some parts of a site writes it. A `Target` of its row writer."""
+
+    name = LAKE
 
     def __init__(self, connection: Connection, dsn: str, settings: Settings, leases: SiteLeases) -> None:
         """For `open`."""
-        super().__init__(Path(LAKE), connection)
+        self._connection = connection
         self._dsn, self._settings, self._leases = dsn, settings, leases
-        self._logs = {}
-        self._placing = Placing()
+        self._logs: dict[str, Log] = {}
+        reader = FrameReader(self.cursor, self._logs, LAKE)
+        self.writer = RowWriter(connection, self, reader, self._logs)
+        self.writer.placing = Placing()
         self._attempt = Placing(), Placing()
         """The open bins after the commit under way, and before it."""
         self.held: dict[str, Lease] = {}
@@ -83,6 +85,10 @@ class LakeArchive(Archive):
             on_failure.pop_all()
         return archive
 
+    def close(self) -> None:
+        """Close the connection. What is held stays held until its time is over."""
+        self._connection.close()
+
     # ---- leases
 
     def hold(self, taken: Sequence[Lease]) -> None:
@@ -93,10 +99,10 @@ class LakeArchive(Archive):
             for each in self._leases.log_positions()
             if each.host is None or frames_of(part_of(each.host)) in names
         }
-        found = restore(self, logs)
+        found = restore(FrameReader(self.cursor, logs, LAKE))
         self._logs |= logs
-        assert self._placing is not None
-        self._placing.include(found)
+        assert self.writer.placing is not None
+        self.writer.placing.include(found)
         self.held |= {lease.name: lease for lease in taken}
 
     def drop(self, names: Iterable[str]) -> None:
@@ -131,13 +137,13 @@ class LakeArchive(Archive):
             RefusedError: a frame is missing before another.
         """
         self._until, self._batches = dict(until), [batch.number for batch in batches]
-        assert self._placing is not None
-        before = deepcopy(self._placing)
-        self._attempt = self._placing, before
+        assert self.writer.placing is not None
+        before = deepcopy(self.writer.placing)
+        self._attempt = self.writer.placing, before
         try:
-            self.put(received, self._rows(batches), replaying=True)
+            self.writer.put(received, self._rows(batches), replaying=True)
         except BaseException:
-            self._placing = before
+            self.writer.placing = before
             raise
 
     def recover(self) -> bool:
@@ -161,7 +167,7 @@ class LakeArchive(Archive):
             if each.log_id in self._logs:
                 self._logs[each.log_id] = Log(each.host, each.next_offset, each.logged_ns)
         self.held = {name: Lease(name, lease.epoch, positions[name]) for name, lease in self.held.items()}
-        self._placing = after if stored else before
+        self.writer.placing = after if stored else before
         self._attempt = after, before
         return stored
 
@@ -175,25 +181,23 @@ class LakeArchive(Archive):
                 _log.warning("rows: a batch of shard %d is left out: %s", batch.shard, wrong)
         return rows
 
-    # ---- parts of `put`
+    # ---- the target of the writer
 
-    def _received_tables(
-        self, fresh: Sequence[tuple[Frame, Body | EventRows | None]], placing: Placing
-    ) -> dict[str, pa.Table]:
-        """Return the rows of frames by table; readings by GPU and time, as the lake has them."""
-        tables = super()._received_tables(fresh, placing)
-        if "readings" in tables:
-            tables["readings"] = columns.by_gpu(tables["readings"])
-        return tables
+    def in_order(self, readings: pa.Table) -> pa.Table:
+        """Return readings by GPU and time, as the lake has them."""
+        return columns.by_gpu(readings)
 
-    def _replaced(self, table: Table, incoming: pa.Table) -> str:
-        same = super()._replaced(table, incoming)
+    def bounds(self, table: Table, incoming: pa.Table) -> str:
+        """Return a condition by which files are skipped that have no row of a commit."""
         if (column := BOUNDED.get(table.name)) is None:
-            return same
+            return "true"
         ends = pc.min_max(incoming[column]).as_py()
-        return f"{same} AND {table.name}.{column} BETWEEN {ends['min']} AND {ends['max']}"
+        return f"{table.name}.{column} BETWEEN {ends['min']} AND {ends['max']}"
 
-    def _advance(self, logs: Mapping[str, Log], interpreted: Mapping[str, int]) -> None:
+    def advance(
+        self, connection: Connection, logs: Mapping[str, Log], interpreted: Mapping[str, int]
+    ) -> None:
+        """Store how far logs are stored, and declare it."""
         if interpreted:
             raise RefusedError(
                 "lake: could not store what was interpreted: a part holds frames only. Report it."
@@ -211,18 +215,19 @@ class LakeArchive(Archive):
         self._declared = {"logs": positions, "batches": self._batches}
         # As one text: DuckDB asks of each value in a list whether it is one of pandas, and looks for pandas
         # in all of sys.path if it is not there.
-        self._connection.execute(
+        connection.execute(
             "INSERT INTO logs SELECT each ->> 'log_id', each ->> 'host', (each ->> 'next')::BIGINT,"
             " (each ->> 'logged_ns')::BIGINT, 0 FROM (SELECT unnest($1::JSON[]) AS each)",
             [json.dumps(positions)],
         )
 
-    def _add_hours(self) -> None:
-        """Leave the hours to the keeper: two writers of one hour would refuse each other."""
+    def add_rolled_up(self, connection: Connection, tables: Mapping[str, pa.Table]) -> None:
+        """Leave the hours to the keeper: two writers of one hour would refuse each other.
 
-    def _add_instructions(self) -> None:
-        """Add rows of their own: those of one minute add up. A lake's rows are not replaced one by one."""
-        self._connection.execute("INSERT INTO instruction_minutes BY NAME FROM incoming_instruction_minutes")
+        Rows of instructions are added: those of one minute add up. A lake's rows are not replaced one by one.
+        """
+        if (name := instruction_rollup.MINUTES) in tables:
+            connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
 
     @contextmanager
     def cursor(self) -> Iterator[Connection]:
@@ -238,7 +243,8 @@ class LakeArchive(Archive):
             cursor.close()
 
     @contextmanager
-    def _transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
+    def transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
+        """Give the connection in a transaction, with the tables there as ``incoming_NAME``."""
         try:
             self._connection.execute("BEGIN")
             for name, table in tables.items():  # outside of it, each would ask the catalog for its snapshot

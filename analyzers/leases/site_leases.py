@@ -89,7 +89,7 @@ class OutboxBatch(Struct, frozen=True):
     body: bytes
 
 
-class Memory(NamedTuple):
+class RememberedRow(NamedTuple):
     """A row that later runs need, under its key."""
 
     kind: str
@@ -365,7 +365,7 @@ class SiteLeases:
             )
 
     def remember(
-        self, shard: int, epoch: int, memories: Sequence[Memory], batches: Sequence[Packed] = ()
+        self, shard: int, epoch: int, memories: Sequence[RememberedRow], batches: Sequence[Packed] = ()
     ) -> int:
         """Keep what later runs of a shard need, and rows for the lake, while this epoch is the latest.
 
@@ -428,14 +428,14 @@ class SiteLeases:
         ).fetchall()
         return sum(rows for (rows,) in gone)
 
-    def remembered(self, shard: int) -> list[Memory]:
+    def remembered(self, shard: int) -> list[RememberedRow]:
         """Return what a shard remembers."""
         with self._working() as connection:
             rows = connection.execute(
                 "SELECT kind, key, body FROM zs.remembered WHERE site = %s AND shard = %s ORDER BY kind, key",
                 (self.site, shard),
             ).fetchall()
-        return [Memory(kind, key, bytes(body)) for kind, key, body in rows]
+        return [RememberedRow(kind, key, bytes(body)) for kind, key, body in rows]
 
     # ---- connection
 

@@ -4,9 +4,9 @@
            <------------------ IDLE ------------------      |
                                                             +--> lake or archive file, read-only
 
-The process is confined as the child that an analyzer forks for a query (`analyzers.archive.sandbox`): what
-it may write, how much memory it takes and how long a query takes are held by the kernel. A query that goes
-over its time ends the process; the server starts another.
+The process is confined as the child that an analyzer forks for a query (`query_process`): the kernel bounds
+what it may write, and how much memory and time it takes. A query that goes over its time ends the process;
+the server starts another.
 """
 
 import os
@@ -15,35 +15,25 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 from msgspec import Struct
 
 from analyzers.archive.open_file import check
 from analyzers.archive.opening import Connection, connect
 from analyzers.archive.process.store_channel import receive
-from analyzers.archive.sandbox.answer_parts import DONE, HEAD, REFUSED, out_of_memory
+from analyzers.archive.sandbox.confined_query import NICE, WORDS, lock, put_into, write_answer
 from analyzers.archive.sandbox.confinement import Limits, confine_worker
-from analyzers.archive.sandbox.query_process import NICE, WORDS, answer
-from analyzers.archive.sandbox.question import Question
-from zeus_stream.errors import RefusedError, StorageError, ZeusStreamError
+from analyzers.archive.sandbox.question import REFUSED, Question
+from zeus_stream.errors import StorageError, ZeusStreamError
 from zeus_stream.settings import Settings
 
 IDLE = b"i"
 SLACK_BYTES = 1 << 30
 """Address space beyond DuckDB's memory: each of its threads reserves some that it never touches."""
 THREADS = 2
-LASTING = (
-    duckdb.ParserException,
-    duckdb.BinderException,
-    duckdb.CatalogException,
-    duckdb.ConversionException,
-)
-"""Errors of a query after which the connection is as it was."""
 
 
 class Source(Struct, frozen=True):
@@ -77,28 +67,15 @@ def open_source(source: Source) -> tuple[Connection, list[str]]:
     return connection, [str(source.file), f"{source.file}.wal"]
 
 
-def _lock(connection: Connection, allowed: list[str], scratch: Path) -> None:
-    """Let the connection read what is allowed, and nothing else."""
-    connection.execute(f"SET temp_directory = '{_quoted(str(scratch))}'")
-    connection.execute(f"SET threads = {THREADS}")
-    directories = ", ".join(f"'{_quoted(each)}'" for each in allowed)
-    connection.execute(f"SET allowed_directories = [{directories}]")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
-
-
-def _quoted(text: str) -> str:
-    return text.replace("'", "''")
-
-
 def serve(channel: socket.socket, scratch: Path) -> None:
     """Open the source that the first message names, then answer until the server goes."""
     source, _ = receive(channel)
     connection: Connection | None = None
     refusal: str | None = None
     try:
-        connection, allowed = open_source(source)
-        _lock(connection, allowed, scratch)
+        connection, readable = open_source(source)
+        connection.execute(f"SET threads = {THREADS}")
+        lock(connection, scratch, readable)
     except (ZeusStreamError, duckdb.Error) as wrong:
         refusal = str(wrong)
     memory = source.settings.memory_mb << 20
@@ -106,44 +83,22 @@ def serve(channel: socket.socket, scratch: Path) -> None:
     while True:
         question, [out] = receive(channel)
         with os.fdopen(out, "wb", buffering=0) as pipe:
-            put = _putter(pipe.fileno())
             if connection is None:
-                put(REFUSED, (refusal or "")[:WORDS].encode())
+                put_into(pipe.fileno())(REFUSED, (refusal or "")[:WORDS].encode())
                 return
-            goes_on = _answer(connection, question, put)
+            goes_on = _answer(connection, question, pipe.fileno())
         if not goes_on:
             return
         channel.sendall(IDLE)
 
 
-def _putter(out: int) -> Callable[[bytes, bytes], None]:
-    def put(kind: bytes, payload: bytes) -> None:
-        left = memoryview(HEAD.pack(kind, len(payload)) + payload)
-        while left:
-            left = left[os.write(out, left) :]
-
-    return put
-
-
-def _answer(connection: Connection, question: Question, put: Callable[[bytes, bytes], None]) -> bool:
-    """Answer a query. Return False if the connection is not to be used again."""
+def _answer(connection: Connection, question: Question, out: int) -> bool:
+    """Answer a query in its time. Return False if the connection is not to be used again."""
     signal.setitimer(signal.ITIMER_REAL, max(question.seconds, 0.001))
-    words, lasting = "", True
     try:
-        put(DONE, answer(connection, question, put))
-    except RefusedError as wrong:
-        words = str(wrong)
-    except (MemoryError, duckdb.OutOfMemoryException):
-        words, lasting = out_of_memory(question), False
-    except BrokenPipeError:
-        lasting = False  # nobody waits for the answer
-    except (duckdb.Error, pa.ArrowException, OSError, ValueError) as wrong:
-        words = f"query: could not be answered: {str(wrong).strip()}"
-        lasting = isinstance(wrong, LASTING)
+        lasting = write_answer(connection, question, out)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    if words:
-        put(REFUSED, words[:WORDS].encode())
     return lasting and _ended(connection)
 
 

@@ -60,7 +60,7 @@ class QueryWorkers:
         for worker in self._workers:
             self._free.put(worker)
 
-    def start_query(self, question: Question, out: int) -> Callable[[], None]:
+    def query(self, question: Question, out: int) -> Callable[[], None]:
         """Have a query answered into a pipe; return what ends it. Waits for a free process."""
         worker = self._free.get()
         try:

@@ -16,6 +16,7 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from analyzers import watched_files
+from analyzers.archive.process.store_client import StoreClient
 from analyzers.brokered.brokered_collector import Begin, BrokeredCollector
 from analyzers.brokered.roll_call import RollCall
 from analyzers.checkpoints.restart import restart
@@ -77,14 +78,14 @@ def places_of(where: Places, shard: int) -> Places:
     return Places(where.run / f"shard-{shard}", where.state / f"shard-{shard}")
 
 
-async def decide(site: SharedSite, lease: ShardLease, archive: ShardStore, path: Path) -> None:
+async def decide(site: SharedSite, lease: ShardLease, file: StoreClient, path: Path) -> None:
     """Decide on the jobs of a shard until cancelled.
 
     Args:
         site: what all shards share.
         lease: of this shard.
-        archive: new, and open.
-        path: of the file.
+        file: new, and open.
+        path: of it.
 
     Raises:
         RefusedError: another analyzer has taken the shard over.
@@ -94,7 +95,7 @@ async def decide(site: SharedSite, lease: ShardLease, archive: ShardStore, path:
     leases = SiteLeases(site.dsn, settings.site, site.holder)
     channel = None
     try:
-        await run_sync(archive.bind, leases, lease.shard, lease.epoch)
+        archive = await run_sync(ShardStore, file, leases, lease.shard, lease.epoch)
         begin = await run_sync(restart, archive, settings)
         watched = watched_files.take_all(site.where, begin.interpreter)
         analyzer = Analyzer(archive, path, settings, begin, ())

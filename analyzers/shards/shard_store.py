@@ -7,13 +7,18 @@ checkpoint are read from PostgreSQL; from there on the hosts' logs are interpret
 replaced cannot store, so none of its commands leaves.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
+from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.rows.tables import TABLES
-from analyzers.archive.store import Received
+from analyzers.archive.sandbox.question import Question
+from analyzers.archive.store import Ages, Page, Received
 from analyzers.leases.outbox import pack
-from analyzers.leases.site_leases import Memory, SiteLeases
+from analyzers.leases.site_leases import RememberedRow, SiteLeases
+from analyzers.results.memory import Memory
 from analyzers.results.rows import CheckpointRow, GapRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import monotonic_ns
@@ -29,26 +34,40 @@ REMEMBERED: tuple[type[ProfileRow | RecallRow | JobRow | TryRow | CheckpointRow]
 """Rows that a run needs of earlier runs, or that a run which goes on elsewhere needs of itself."""
 
 
-class ShardStore(StoreClient):
-    """The store of a shard under one epoch. It is opened before it is known for which."""
+class ShardStore:
+    """The store of a shard under one epoch."""
 
-    _lease: tuple[SiteLeases, int, int] | None = None
-    _checkpoint: CheckpointRow | None = None
-    """The last of the holder before; the file has nothing from before it."""
-    _lost: Sequence[Row] = ()
-    """Says what the lake will miss."""
-
-    def bind(self, leases: SiteLeases, shard: int, epoch: int) -> None:
-        """Read the memory of a shard into the file, which is new; store for it from now on.
+    def __init__(self, file: StoreClient, leases: SiteLeases, shard: int, epoch: int) -> None:
+        """Read the memory of a shard into its file, which is new.
 
         Raises:
             StorageError: the lease database or the file cannot be used.
         """
-        rows = _rows(leases.remembered(shard))
-        self._checkpoint = next((row for row in rows if isinstance(row, CheckpointRow)), None)
-        if kept := [row for row in rows if not isinstance(row, CheckpointRow)]:
-            super().put([], kept)
+        self._file = file
         self._lease = leases, shard, epoch
+        rows = _rows(leases.remembered(shard))
+        self._recalled = tuple(row.session for row in rows if isinstance(row, RecallRow))
+        self._checkpoint = next((row for row in rows if isinstance(row, CheckpointRow)), None)
+        """The last of the holder before; the file has nothing from before it."""
+        self._lost: Sequence[Row] = ()
+        """Says what the lake will miss."""
+        if kept := [row for row in rows if not isinstance(row, CheckpointRow)]:
+            file.put([], kept)
+
+    @property
+    def archive_id(self) -> str:
+        """UUID of the file."""
+        return self._file.archive_id
+
+    @property
+    def starts(self) -> int:
+        """The number of times that the file was opened."""
+        return self._file.starts
+
+    @property
+    def commands(self) -> CommandFile | None:
+        """Rows that commands wait for and that are not stored yet."""
+        return self._file.commands
 
     def put(
         self,
@@ -64,31 +83,54 @@ class ShardStore(StoreClient):
             RefusedError: another analyzer has taken the shard over.
             StorageError: the lease database or the file cannot be written.
         """
-        if self._lease is not None:
-            leases, shard, epoch = self._lease
-            lost, self._lost = self._lost, []
-            gone = leases.remember(shard, epoch, _memories(rows), list(pack([*rows, *lost])))
-            if gone:
-                self._lost = [_gap(shard, gone)]
-        super().put(received, rows, interpreted, replaying=replaying)
+        leases, shard, epoch = self._lease
+        lost, self._lost = self._lost, []
+        gone = leases.remember(shard, epoch, _memories(rows), list(pack([*rows, *lost])))
+        if gone:
+            self._lost = [_gap(shard, gone)]
+        self._file.put(received, rows, interpreted, replaying=replaying)
 
-    def latest_checkpoint(self, name: str) -> CheckpointRow | None:
+    def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
+        """Return where the log of a host goes on; see `Store.position`."""
+        return self._file.position(host)
+
+    def replay(self, since: Mapping[str, int] | None = None) -> Iterator[Page]:
+        """Yield what has to be interpreted; see `Store.replay`."""
+        return self._file.replay(since)
+
+    def memory(self, since: Mapping[str, int] | None = None, sessions: Sequence[str] = ()) -> Memory:
+        """Return what an analyzer needs at its start; see `Store.memory`.
+
+        What any run remembered is in it, for it is not known which of them go on; each log is interpreted to
+        the checkpoint.
+        """
+        found = self._file.memory(since, [*sessions, *self._recalled])
+        return replace(found, interpreted=dict(found.interpreted) | self.interpreted())
+
+    def checkpoint(self, name: str) -> CheckpointRow | None:
         """Return the last checkpoint of the holder before, if it has that name."""
         return self._checkpoint if self._checkpoint is not None and self._checkpoint.name == name else None
 
-    def interpreted(self) -> dict[str, int]:
-        """Return how far each log is interpreted: to the checkpoint."""
-        row = self._checkpoint
-        return super().interpreted() if row is None else dict(zip(row.log_ids, row.offsets, strict=True))
+    def query(self, question: Question, out: int) -> Callable[[], None]:
+        """Have a query answered into a pipe; see `Store.query`."""
+        return self._file.query(question, out)
+
+    def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
+        """Remove what is older than it is kept; see `Store.prune`."""
+        return self._file.prune(ages, wall_ns, code)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def unfinished(self) -> tuple[str, ...]:
         """Return the sessions that were not measured to their end at the checkpoint."""
         return () if self._checkpoint is None else self._checkpoint.sessions
 
-    def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
-        """Return what all runs remembered: it is not known which of them go on."""
-        del sessions
-        return super().recalled()
+    def interpreted(self) -> dict[str, int]:
+        """Return how far each log is interpreted: to the checkpoint."""
+        row = self._checkpoint
+        return {} if row is None else dict(zip(row.log_ids, row.offsets, strict=True))
 
 
 def _gap(shard: int, rows: int) -> GapRow:
@@ -96,20 +138,20 @@ def _gap(shard: int, rows: int) -> GapRow:
     return GapRow(f"shard-{shard}", "rows", monotonic_ns(), rows, reason)
 
 
-def _memories(rows: Sequence[Derived]) -> list[Memory]:
+def _memories(rows: Sequence[Derived]) -> list[RememberedRow]:
     """Return the rows to be remembered; of one key the last."""
-    found: dict[tuple[str, str], Memory] = {}
+    found: dict[tuple[str, str], RememberedRow] = {}
     for row in rows:
         if isinstance(row, REMEMBERED):
             kind, key = (
                 type(row).__name__,
                 "/".join(str(getattr(row, part)) for part in TABLES[type(row)].key),
             )
-            found[kind, key] = Memory(kind, key, codec.encode_records([row]))
+            found[kind, key] = RememberedRow(kind, key, codec.encode_records([row]))
     return list(found.values())
 
 
-def _rows(memories: Sequence[Memory]) -> list[Row]:
+def _rows(memories: Sequence[RememberedRow]) -> list[Row]:
     """Return the rows of a memory; those of another version are left out."""
     rows: list[Row] = []
     for memory in memories:

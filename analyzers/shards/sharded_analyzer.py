@@ -19,13 +19,13 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
+from analyzers.archive.process.store_client import StoreClient
 from analyzers.brokered.roll_call import RollCall
 from analyzers.earlier_runs import only_analyzer
 from analyzers.leases.renewal import LeaseTtl
 from analyzers.leases.site_leases import SHARD, SiteLeases, SiteShards
 from analyzers.power_budget.allocation import over
 from analyzers.shards.shard import ShardLease, SharedSite, decide, places_of
-from analyzers.shards.shard_store import ShardStore
 from analyzers.shards.status_server import serve_status
 from analyzers.state_files import budgets
 from zeus_stream import own_cost
@@ -126,7 +126,7 @@ class ShardedAnalyzer:
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._resting: dict[int, int] = {}
         """Until when (CLOCK_MONOTONIC) a shard that failed here is left to others."""
-        self._spare, self._spares = anyio.create_memory_object_stream[tuple[ShardStore, Path]](0)
+        self._spare, self._spares = anyio.create_memory_object_stream[tuple[StoreClient, Path]](0)
         self._ready = anyio.Event()
         """A spare file is open."""
         self._one_at_a_time = anyio.CapacityLimiter(1)
@@ -278,15 +278,15 @@ class ShardedAnalyzer:
                 await anyio.sleep(SPARE_S)
 
     @staticmethod
-    def _discard(file: ShardStore, path: Path) -> None:
+    def _discard(file: StoreClient, path: Path) -> None:
         file.close()
         path.unlink(missing_ok=True)
 
-    def _open(self) -> tuple[ShardStore, Path]:
+    def _open(self) -> tuple[StoreClient, Path]:
         self._files += 1
         path = self._site.where.state / "take-overs" / f"{self._site.started}-{self._files}.duckdb"
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        return ShardStore.open(path, self._site.settings), path
+        return StoreClient.open(path, self._site.settings), path
 
     # ---- status
 

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.repair import set_aside
 from benchmarks.faults.disk_faults import faults
@@ -97,7 +97,7 @@ def _log_at_a_loss_of_power(folder: Path) -> None:
 
 def _archive_at_a_loss_of_power(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as made:
-        archive = Archive.open(Path(made) / "energy.duckdb", SETTINGS)
+        archive = DuckdbFile.open(Path(made) / "energy.duckdb", SETTINGS)
         fill(archive)
         shutil.copytree(made, folder)
         archive.close()
@@ -135,7 +135,7 @@ def _reopened_log(folder: Path) -> str:
 def _reopened_archive(folder: Path) -> str:
     path = folder / "energy.duckdb"
     try:
-        Archive.open(path, SETTINGS).close()
+        DuckdbFile.open(path, SETTINGS).close()
     except StorageError as refused:
         if "\n" in str(refused).strip():
             raise AssertionError(f"more than a sentence: {refused}") from refused
@@ -145,7 +145,7 @@ def _reopened_archive(folder: Path) -> str:
         set_aside(path, SETTINGS, "damaged")
     except (RefusedError, StorageError) as refused:
         raise AssertionError(f"it cannot be set aside: {refused}") from refused
-    Archive.open(path, SETTINGS).close()
+    DuckdbFile.open(path, SETTINGS).close()
     return "named and set aside"
 
 
@@ -215,12 +215,12 @@ def _archive_without_room(folder: Path, wrong: list[str]) -> str:
         fill(again)
     finally:
         again.close()
-    archive, whole = Archive.open_read_only(path, SETTINGS), folder / "whole.duckdb"
-    reference = Archive.open(whole, SETTINGS)
+    archive, whole = DuckdbFile.open_read_only(path, SETTINGS), folder / "whole.duckdb"
+    reference = DuckdbFile.open(whole, SETTINGS)
     fill(reference)
     reference.close()
     counts = []
-    for each in (archive, Archive.open_read_only(whole, SETTINGS)):
+    for each in (archive, DuckdbFile.open_read_only(whole, SETTINGS)):
         with each.reading() as reader:
             _, batches = reader.batches(READINGS, 10)
             counts.append(next(iter(batches)).to_pylist()[0]["count_star()"])

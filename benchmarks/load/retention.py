@@ -13,7 +13,7 @@ import time
 import numpy as np
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.store import Ages
 from analyzers.results.readings import READING
 from analyzers.results.rows import WindowRow
@@ -105,7 +105,7 @@ def minute(load: Load, offset: int, begin_s: int) -> tuple[list[tuple[Frame, Bod
     return stored, rows
 
 
-def bytes_a_row(archive: Archive, name: str) -> float:
+def bytes_a_row(archive: DuckdbFile, name: str) -> float:
     """Return the space of a table on disk, by its blocks, for each row."""
     blocks = f"FROM pragma_storage_info('{name}') SELECT count(DISTINCT block_id) WHERE persistent"
     with archive.cursor() as cursor:
@@ -121,7 +121,7 @@ def main() -> None:
     load, offset, sizes, pruned_s = Load(), 1, [], []
     with directory() as where:
         path = where / "energy.duckdb"
-        archive = Archive.open(path, Settings())
+        archive = DuckdbFile.open(path, Settings())
         archive.put([[next(frames())]], [RUN])
         began_s = time.process_time()
         for hour in range(hours):

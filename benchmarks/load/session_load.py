@@ -20,7 +20,7 @@ from pathlib import Path
 
 import zmq
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_own
 from benchmarks.harness import ROOT
 from collectors.devices.simulated_spec import parse
@@ -166,7 +166,7 @@ def loaded(where: Path, sessions: int) -> tuple[list[tuple[str, str]], list[str]
     known: dict[str, int] = {}
     for file in where.glob("load-*.json"):
         known |= json.loads(file.read_text(encoding="utf-8"))
-    archive = Archive.open_read_only(where / "energy.duckdb", Settings())
+    archive = DuckdbFile.open_read_only(where / "energy.duckdb", Settings())
     with archive.reading() as reader:
         stored = read_own(
             reader, "SELECT session, count(DISTINCT sequence) AS n FROM events GROUP BY session"

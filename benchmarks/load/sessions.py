@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_channel import packed, unpacked
 from analyzers.archive.rows.tables import values_of
 from analyzers.archive.store import Received
@@ -173,7 +173,7 @@ class Parts:
 def measure(where: Path, sessions: int, rate: int, seconds: float, *, behind: bool) -> None:
     logged = [(t_ns, codec.encode(body)) for t_ns, body in frames(sessions, rate, seconds)]
     interpreter, live, parts = Interpreter(RunSettings(selector=None)), LiveSite(), Parts()
-    archive = Archive.open(where / f"{sessions}.duckdb", Settings())
+    archive = DuckdbFile.open(where / f"{sessions}.duckdb", Settings())
     offset, counts = 0, Counter[type]()
     waiting, rows = list[Received](), list[Derived]()
     for slot, group in groupby(logged, key=lambda each: each[0] // SLICE_NS):

@@ -49,13 +49,13 @@ FROM readings GROUP BY ALL
 
 def make(path: Path, readings: int) -> int:
     """Make an archive with one run; return its length, ns."""
-    from analyzers.archive.duckdb_file import Archive
+    from analyzers.archive.duckdb_file import DuckdbFile
     from tests.analyzers import archives
     from zeus_stream.settings import Settings
 
     gpus = tuple(f"GPU-{n}" for n in range(GPUS))
     length_ns = readings // GPUS * PERIOD_NS
-    archive = Archive.open(path, Settings())
+    archive = DuckdbFile.open(path, Settings())
     run = replace(archives.RUN, gpus=gpus, began_ns=0, ended_ns=length_ns, began_wall_ns=archives.BOOTED_NS)
     window = replace(archives.window("step", 0, 0, 1, archives.A), gpu=gpus[0])
     rows = [

@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
 from analyzers import commits
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.command_file import MAX_BYTES, CommandFile
 from analyzers.commits import QUIET_COMMITS, Commits
 from analyzers.results.instructions import ApplyControl, Command, GiveAdvice, Instruction
@@ -52,7 +52,7 @@ RECALL = RecallRow(session=RUN.session, run=RUN.run, round=0)
 class Stored:
     """An archive, and the commits that fill it."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: DuckdbFile) -> None:
         self.archive, self.published = archive, list[object]()
         self.commits = Commits(archive, self._publish)
         self.commits.replaying = False
@@ -78,7 +78,7 @@ class Stored:
 async def opened(folder: Path, *, file: bool = False) -> AsyncIterator[Stored]:
     """``file``: there is a file for rows of commands."""
     path = archive_at(folder / "energy.duckdb")
-    archive = Archive.open(path, Settings())
+    archive = DuckdbFile.open(path, Settings())
     archive.commands = CommandFile(path, archive.archive_id) if file else None
     try:
         yield Stored(archive)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.commits import Commits
 from analyzers.results.rows import Row
 from analyzers.results.windows.step_columns import Derived
@@ -23,16 +23,16 @@ def unread(rows: Sequence[Derived], *, replayed: bool) -> None:
 
 async def test_frames_that_gave_no_rows_are_interpreted_with_the_next_rows_of_any_log(tmp_path: Path) -> None:
     """Else a replay leaves them out, and measures the steps after them without their readings."""
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     commits, told = Commits(archive, unread), list(frames())[:3]
     commits.add_received(told)
     await commits.commit()
     await commits.add_derived([], {LOG: 3}, [])
     await commits.commit()
-    assert archive.interpreted().get(LOG, 0) == 0, "frames without rows alone need no transaction"
+    assert archive.memory().interpreted.get(LOG, 0) == 0, "frames without rows alone need no transaction"
     rows: list[Row] = [RUN]
     await commits.add_derived(rows, {OTHER: 1}, [])
     await commits.commit()
-    assert archive.interpreted()[LOG] == 3
-    assert [frame.offset for frame, _ in archive.stored_frames()] == [0, 1, 2]
+    assert archive.memory().interpreted[LOG] == 3
+    assert [frame.offset for frame, _ in archive.reader.stored_frames()] == [0, 1, 2]
     archive.close()

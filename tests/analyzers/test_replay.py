@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.memory_rows import read_begun, read_settings
 from analyzers.earlier_runs import remembered, settings_of_begun
 from analyzers.interpreter import OWN, Interpreter
 from analyzers.power_limit import selectors
@@ -39,7 +40,7 @@ from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.notes import Budget, BudgetsSet, Notes
-from zeus_stream.settings import Settings
+from zeus_stream.settings import Settings, read_back
 
 QUICK = Settings(search="exhaustive", stride_w=50, warmup_steps=1, profile_steps=5, settle_ms=0, refreshes=2)
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1", "slowdown:1.4")
@@ -67,12 +68,12 @@ def simulated(under: Settings, training: Training, *, seed: int = 0, hosts: int 
 def store(
     path: Path, under: Settings, frames: Iterable[tuple[Frame, Body]], rows: Iterable[Row], batch: int = 100
 ) -> None:
-    """Archive what a world's analyzer heard and derived."""
+    """DuckdbFile what a world's analyzer heard and derived."""
     whole = [(replace(frame, body=codec.encode(body)), body) for frame, body in frames]
-    archive = Archive.open(archive_at(path), under)
+    archive = DuckdbFile.open(archive_at(path), under)
     for at in range(0, len(whole), batch):
-        archive.put_frames(whole[at : at + batch])
-    archive.put_rows(list(rows), {frame.log_id: frame.offset + 1 for frame, _ in whole}, replaying=True)
+        archive.put([whole[at : at + batch]])
+    archive.put([], list(rows), {frame.log_id: frame.offset + 1 for frame, _ in whole}, replaying=True)
     archive.close()
 
 
@@ -148,14 +149,17 @@ def test_runs_are_sorted_by_what_decided_on_them_not_by_what_did_not_matter(tmp_
     starts = (under("energy"), replace(under("energy"), lease_ms=700), under("time"))
     for number, settings_then in enumerate(starts):
         store(path, settings_then, [], [replace(RUN, session=f"session-{number}", run=f"run-{number}")])
-    archive = Archive.open_read_only(path, Settings())
-    begun = archive.begun()
-    then = archive.settings_then([1, 3, 4])
+    archive = DuckdbFile.open_read_only(path, Settings())
+    with archive.file.cursor() as cursor:
+        begun, then = read_begun(cursor), read_settings(cursor, [1, 3, 4])
     archive.close()
     assert [(each.session, each.run, each.start) for each in begun] == [
         (f"session-{number}", f"run-{number}", number + 1) for number in range(3)
     ]
-    assert then == {1: under("energy"), 3: under("time")}
+    assert {start: read_back(values, "") for start, values in then.items()} == {
+        1: under("energy"),
+        3: under("time"),
+    }
 
 
 def test_a_decision_that_is_not_what_it_was_is_named_by_its_column() -> None:
@@ -224,9 +228,9 @@ def later(memory: Memory, under: Settings) -> World:
 
 
 def memory_of(path: Path) -> Memory:
-    archive = Archive.open(archive_at(path), Settings())
+    archive = DuckdbFile.open(archive_at(path), Settings())
     try:
-        return remembered(archive)
+        return remembered(archive.memory())
     finally:
         archive.close()
 
@@ -264,11 +268,11 @@ def test_an_analyzer_that_is_started_anew_gives_a_run_the_memory_it_began_with(t
         world.run(0.1)
     heard_before = len(world.frames)
     store(path, QUICK, world.frames, rows_of(world))
-    archive = Archive.open(archive_at(path), QUICK)
-    memory = remembered(archive)
+    archive = DuckdbFile.open(archive_at(path), QUICK)
+    memory = remembered(archive.memory())
     assert [profile.run for profile in memory.profiles] == ["run"]
     again = Interpreter(plan, memory)
-    world.outputs = replayed(again, chain.from_iterable(archive.to_replay()))
+    world.outputs = replayed(again, chain.from_iterable(archive.replay()))
     archive.close()
     assert heard_before == len(world.frames)
     assert [row.limits for row in world.rows(RecallRow)] == [()]
@@ -293,21 +297,22 @@ def half_way(path: Path, was: Settings) -> World:
 
 def started_anew(path: Path, world: World, now: Settings) -> None:
     """Let a world's analyzer go on as one that starts with these settings does, and archive what it says."""
-    archive, selector = Archive.open(archive_at(path), now), selectors.parse(now.select)
+    archive, selector = DuckdbFile.open(archive_at(path), now), selectors.parse(now.select)
+    memory = archive.memory()
     again = Interpreter(
         RunSettings.of(now, selector),
-        remembered(archive),
-        began_under=settings_of_begun(archive, now, selector),
+        remembered(memory),
+        began_under=settings_of_begun(memory, now, selector),
     )
-    world.outputs = replayed(again, chain.from_iterable(archive.to_replay()))
+    world.outputs = replayed(again, chain.from_iterable(archive.replay()))
     archive.close()
     world.interpreter, heard_before = again, len(world.frames)
     world.run()
     fresh = world.frames[heard_before:]
-    archive = Archive.open(archive_at(path), now)
-    archive.put_frames([(replace(frame, body=codec.encode(body)), body) for frame, body in fresh])
+    archive = DuckdbFile.open(archive_at(path), now)
+    archive.put([[(replace(frame, body=codec.encode(body)), body) for frame, body in fresh]])
     interpreted = {frame.log_id: frame.offset + 1 for frame, _ in fresh}
-    archive.put_rows(rows_of(world), interpreted, replaying=True)
+    archive.put([], rows_of(world), interpreted, replaying=True)
     archive.close()
 
 
@@ -325,8 +330,9 @@ def test_a_run_keeps_the_settings_it_began_with_when_its_analyzer_starts_with_ot
     undisturbed.run()
     assert differences(undisturbed.rows(DecisionRow), world.rows(DecisionRow)) == ()
     assert [row.selector for row in world.rows(DecisionRow)] == ["energy"]
-    archive = Archive.open_read_only(path, Settings())
-    assert [(each.run, each.start, each.over) for each in archive.begun()] == [("run", 1, True)]
+    archive = DuckdbFile.open_read_only(path, Settings())
+    with archive.file.cursor() as cursor:
+        assert [(each.run, each.start, each.over) for each in read_begun(cursor)] == [("run", 1, True)]
     archive.close()
     assert replay(path, Settings(), {}, None).differences == ()
 
@@ -360,8 +366,8 @@ def test_a_run_after_it_of_the_same_name_follows_the_settings_of_now(tmp_path: P
 def test_a_function_that_the_analyzer_was_not_told_to_run_is_not_run_for_an_open_run(tmp_path: Path) -> None:
     path = tmp_path / "energy.duckdb"
     world = half_way(path, under("energy"))
-    archive = Archive.open(archive_at(path), under("theirs:choose"))
-    archive.put_rows([replace(row, start=None) for row in world.rows(RunRow)], {}, replaying=True)
+    archive = DuckdbFile.open(archive_at(path), under("theirs:choose"))
+    archive.put([], [replace(row, start=None) for row in world.rows(RunRow)], {}, replaying=True)
     archive.close()
     started_anew(path, world, under("energy"))
     assert "theirs" not in sys.modules

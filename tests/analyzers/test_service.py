@@ -12,7 +12,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.rows.tables import Values
 from analyzers.archive.store import Received
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
@@ -120,7 +120,7 @@ class RecordedCollector:
         return sum(isinstance(request, RenewLeases) for request in self.received)
 
 
-class StalledArchive(Archive):
+class StalledArchive(DuckdbFile):
     """An archive whose commits wait until they are let go."""
 
     go: threading.Event
@@ -139,7 +139,7 @@ class StalledArchive(Archive):
 
 class Bench(Struct, frozen=True):
     analyzer: Analyzer
-    archive: Archive
+    archive: DuckdbFile
     interpretation: Interpretation
     collector: RecordedCollector
     gate: Gate
@@ -154,7 +154,7 @@ class Bench(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def running(zeus_dir: Path, kind: type[Archive] = Archive) -> AsyncIterator[Bench]:
+async def running(zeus_dir: Path, kind: type[DuckdbFile] = DuckdbFile) -> AsyncIterator[Bench]:
     """Run an analyzer that follows a recorded collector."""
     where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
     context, archive = sockets.context(), kind.open(archive_at(zeus_dir / "energy.duckdb"), SETTINGS)

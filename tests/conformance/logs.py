@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import anyio
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from collectors.log.sqlite import SqliteLog
 from collectors.log.store import Extent, LogStore, SessionMemory
 from tests.empty_archive import archive_at
@@ -190,7 +190,7 @@ def followed(log: LogStore, directory: Path) -> Iterator[Read]:
 @contextmanager
 def replayed(log: LogStore, directory: Path) -> Iterator[Read]:
     """Read a log from the archive of an analyzer that followed it."""
-    archive = Archive.open(archive_at(directory / "energy.duckdb"), Settings(memory_mb=128))
+    archive = DuckdbFile.open(archive_at(directory / "energy.duckdb"), Settings(memory_mb=128))
 
     def read(next_offset: int | None) -> list[Part]:
         _, stored = archive.position(HOST)
@@ -199,10 +199,10 @@ def replayed(log: LogStore, directory: Path) -> Iterator[Read]:
                 if isinstance(part, Break):
                     archive.put([part])
                 else:
-                    archive.put_frames([(part, codec.decode(part.body, Notes))])
+                    archive.put([[(part, codec.decode(part.body, Notes))]])
         begin = next_offset or 0
-        parts: list[Part] = [frame for frame, _ in archive.frames_since(log.log_id, begin)]
-        with archive.cursor() as cursor:
+        parts: list[Part] = [frame for frame, _ in archive.reader.frames_since(log.log_id, begin)]
+        with archive.file.cursor() as cursor:
             gaps = cursor.execute(
                 "SELECT log_id, first_offset, count, reason FROM gaps WHERE first_offset >= ?", [begin]
             ).fetchall()

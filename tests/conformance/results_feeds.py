@@ -10,7 +10,7 @@ from typing import Protocol
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.query_server import QueryServer
 from analyzers.results.feed import Place, ResultsFeed
@@ -78,7 +78,7 @@ class InMemory:
 class OverASocket:
     """A feed that is read over the query socket."""
 
-    def __init__(self, directory: Path, portal: BlockingPortal, archive: Archive) -> None:
+    def __init__(self, directory: Path, portal: BlockingPortal, archive: DuckdbFile) -> None:
         self._where = places({"ZEUS_STREAM_DIR": str(directory)})
         self._where.run.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._portal, self._archive = portal, archive
@@ -136,7 +136,7 @@ def in_memory(_directory: Path) -> Iterator[Source]:
 
 @contextmanager
 def over_a_socket(directory: Path) -> Iterator[Source]:
-    archive = Archive.open(archive_at(directory / "energy.duckdb"), Settings(memory_mb=128))
+    archive = DuckdbFile.open(archive_at(directory / "energy.duckdb"), Settings(memory_mb=128))
     try:
         with start_blocking_portal() as portal:
             source = OverASocket(directory, portal, archive)

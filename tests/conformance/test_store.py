@@ -7,21 +7,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Store
 from analyzers.results.fleet_rows import EarlierUse, RunRow
+from analyzers.results.result import OWN
 from tests.analyzers.archives import HOST, LOG, RUN, A, fill, frame, frames, readings, window
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Break
 from zeus_stream.protocol.queries import Query
-from zeus_stream.settings import Settings
+from zeus_stream.settings import Settings, read_back
 
 SETTINGS = Settings(memory_mb=128)
 STORES: dict[str, Callable[[Path, Settings], Store]] = {
-    "a file of this process": Archive.open,
+    "a file of this process": DuckdbFile.open,
     "a file of a process of its own": StoreClient.open,
 }
 
@@ -104,13 +105,15 @@ def test_a_row_of_the_same_key_replaces_the_other_when_it_is_replayed(opened: Op
     store.put([], [replace(RUN, ended_ns=RUN.began_ns + 1)])
     assert count(store, "windows") == 1
     assert count(store, "runs") == 1
-    assert [(each.session, each.over) for each in store.begun()] == [(RUN.session, True)]
+    assert [(each.session, each.over) for each in store.memory(sessions=[RUN.session]).begun] == [
+        (RUN.session, True)
+    ]
 
 
 def test_what_an_open_run_needs_comes_again_in_its_order(opened: Open) -> None:
     store, stored = opened(), list(frames())
     store.put([stored], [RUN], {LOG: len(stored)})
-    again = [part for page in opened().to_replay() for part in page]
+    again = [part for page in opened().replay() for part in page]
     offsets = [each.offset for each, _ in again]
     assert offsets == sorted(set(offsets))
     bodies = {each.offset: body for each, body in stored}
@@ -136,23 +139,26 @@ def test_it_knows_who_used_the_gpus_beside_runs_that_are_interpreted_again(opene
     watched = replace(ran("only watched", 50, 110), world_size=0)
     earlier_boot = ran("earlier boot", 50, 110, wall_ns=-(10**15))
     opened().put([], [open_run, beside, before, other_host, watched, earlier_boot])
-    uses = opened().earlier_uses(["open"])
-    assert uses == [EarlierUse(HOST, "beside", RUN.gpus, 50, 110)]
+    memory = opened().memory(sessions=["open"])
+    assert memory.uses == (EarlierUse(HOST, "beside", RUN.gpus, 50, 110),)
 
 
 @pytest.mark.sweep
 def test_its_own_log_goes_on(opened: Open) -> None:
-    log_id, first = opened().own_log()
-    assert first == 0
     store = opened()
-    store.put([[frame(0, readings(1), log_id=log_id)]])
-    assert opened().own_log() == (log_id, 1)
+    log_id = f"own-{store.archive_id}"
+    assert store.position(OWN) == (None, None)
+    words, body = frame(0, readings(1), log_id=log_id)
+    store.put([[(replace(words, host=OWN), body)]])
+    assert opened().position(OWN) == (log_id, 1)
 
 
 def test_settings_of_earlier_starts_are_known(opened: Open) -> None:
     opened()
     store = opened()
-    assert store.settings_then([1, 2, 3]) == {1: SETTINGS, 2: SETTINGS}
+    store.put([], [replace(RUN, start=1)])
+    found = store.memory().settings
+    assert {start: read_back(values, "") for start, values in found.items()} == {1: SETTINGS}
 
 
 def test_a_query_sees_what_was_stored_and_can_be_ended(opened: Open) -> None:
@@ -161,7 +167,7 @@ def test_a_query_sees_what_was_stored_and_can_be_ended(opened: Open) -> None:
     assert count(store, "runs") == 1
     source, sink = os.pipe()
     question = Question("SELECT count(*) FROM range(10_000_000) a, range(10_000_000) b", 10, 60, 128, 1 << 20)
-    end = store.start_query(question, sink)
+    end = store.query(question, sink)
     os.close(sink)
     end()
     end()

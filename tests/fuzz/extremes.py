@@ -16,7 +16,7 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.checkpoints import machine_state
 from analyzers.interpreter import Asked, Interpreter, LinkSeen, Logged
 from analyzers.live.live_site import LiveSite
@@ -195,7 +195,7 @@ def play(seed: int, directory: Path, *, read: bool = True) -> list[str]:
     """
     rng = Random(seed)
     interpreter, live, failed = Interpreter(SETTINGS), LiveSite(), list[str]()
-    archive = Archive.open(archive_at(directory / "energy.duckdb"), Settings(memory_mb=256))
+    archive = DuckdbFile.open(archive_at(directory / "energy.duckdb"), Settings(memory_mb=256))
     try:
         waiting: list[tuple[Frame, Body]] = []
         results: list[Result] = []
@@ -218,9 +218,9 @@ def play(seed: int, directory: Path, *, read: bool = True) -> list[str]:
     return failed
 
 
-def _read_all(archive: Archive) -> None:
+def _read_all(archive: DuckdbFile) -> None:
     """Read every view, and make the report of every run."""
-    with archive.cursor() as cursor:
+    with archive.file.cursor() as cursor:
 
         def answer(sql: str) -> pa.Table:
             return cursor.sql(sql).to_arrow_table()
@@ -244,7 +244,7 @@ def _stored(
     rng: Random,
     interpreter: Interpreter,
     live: LiveSite,
-    archive: Archive,
+    archive: DuckdbFile,
     frames: Sequence[tuple[Frame, Body]],
     results: Sequence[Result],
     failed: list[str],

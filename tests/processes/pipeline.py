@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from collectors.devices.simulated_spec import parse
 from tests.empty_archive import archive_at
 from tests.patience import PATIENT
@@ -289,7 +289,7 @@ class Setup:
 
     def account(self, path: Path) -> Account:
         """Compare an archive, which nobody may have open, with what the publishers told."""
-        archive = Archive.open_read_only(path, Settings())
+        archive = DuckdbFile.open_read_only(path, Settings())
         with archive.reading() as reader:
 
             def rows(sql: str) -> list[dict[str, object]]:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.opening import Connection, Reader
 from analyzers.lake import catalog, keeper
 from analyzers.lake.lake_archive import LakeArchive, frames_of
@@ -120,16 +120,16 @@ def answers(connection: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_all_sql_of_the_guides_gives_the_same_on_a_file_and_on_a_lake(lake: str, tmp_path: Path) -> None:
-    file = Archive.open(archive_at(tmp_path / "energy.duckdb"), SETTINGS)
+    file = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), SETTINGS)
     file.put([list(frames())], rows())
     taken = take(lake, "a")
     taken.put_stream([list(frames())], 2)
-    taken.lake.put([], rows())
+    taken.lake.writer.put([], rows())
     taken.close()
     keeper.keep(lake, replace(SETTINGS, keep_readings_days=0, keep_seconds_days=0, keep_minutes_days=0,
                               keep_steps_days=0), holder="k", wall_ns=BOOTED_NS)  # fmt: skip
     connection = catalog.attach(lake, SETTINGS, read_only=True)
-    with file.cursor() as cursor:
+    with file.file.cursor() as cursor:
         of_file = answers(cursor)
     of_lake = answers(connection)
     assert len(of_file) > 20
@@ -232,10 +232,10 @@ def test_leases_last_longer_where_renewals_come_late_and_never_for_ever() -> Non
 def test_a_lake_that_goes_away_while_it_is_opened_is_one_sentence(
     lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(_archive: LakeArchive, _path: Path, connection: Connection) -> None:
+    def gone(_archive: LakeArchive, connection: Connection, *_others: object) -> None:
         connection.execute("SELECT * FROM no_such_table")
 
-    monkeypatch.setattr(Archive, "__init__", gone)
+    monkeypatch.setattr(LakeArchive, "__init__", gone)
     with pytest.raises(StorageError, match=r"could not be opened: .*Look at the servers of the lake"):
         take(lake, "a")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.leases.site_leases import Memory, SiteLeases, SiteShards
+from analyzers.leases.site_leases import RememberedRow, SiteLeases, SiteShards
 from tests.directories import short_directory
 from tests.scale.servers import Nats, nats, spawn
 from tests.scale.test_lake import ask
@@ -99,14 +99,14 @@ def test_a_lease_ends_by_the_clock_of_the_database(first: SiteLeases, second: Si
 
 def test_who_was_replaced_keeps_nothing_and_is_told_so(first: SiteLeases, second: SiteLeases) -> None:
     first.take_shard(0, 60)
-    first.remember(0, 1, [Memory("ProfileRow", "a", b"1")])
+    first.remember(0, 1, [RememberedRow("ProfileRow", "a", b"1")])
     first.release("shard-0", 1)
     second.take_shard(0, 60)
     with pytest.raises(RefusedError, match=r"under epoch 1: another analyzer has taken it over. It decides"):
-        first.remember(0, 1, [Memory("ProfileRow", "a", b"2"), Memory("ProfileRow", "b", b"3")])
-    assert second.remembered(0) == [Memory("ProfileRow", "a", b"1")]
-    second.remember(0, 2, [Memory("ProfileRow", "a", b"4")])
-    assert second.remembered(0) == [Memory("ProfileRow", "a", b"4")]
+        first.remember(0, 1, [RememberedRow("ProfileRow", "a", b"2"), RememberedRow("ProfileRow", "b", b"3")])
+    assert second.remembered(0) == [RememberedRow("ProfileRow", "a", b"1")]
+    second.remember(0, 2, [RememberedRow("ProfileRow", "a", b"4")])
+    assert second.remembered(0) == [RememberedRow("ProfileRow", "a", b"4")]
     assert second.remembered(1) == []
 
 

@@ -27,7 +27,7 @@ NAME = "grafana"
 def filled(lake: str) -> str:
     archive = take(lake, "a")
     archive.put_stream([list(frames())], 2)
-    archive.lake.put([], rows())
+    archive.lake.writer.put([], rows())
     archive.close()
     return lake
 
@@ -48,7 +48,7 @@ def answer(queries: Queries, sql: str, seconds: float = 60) -> list[dict[str, An
 
 def test_a_role_reads_what_comes_later_too_and_changes_nothing(reader: str, filled: str) -> None:
     archive = take(filled, "a")
-    archive.lake.put([], rows())
+    archive.lake.writer.put([], rows())
     archive.close()
     connection = catalog.attach(reader, SETTINGS, read_only=True)
     assert connection.execute("SELECT count(*) FROM windows").fetchall() == [(2 * 98,)]

@@ -6,6 +6,7 @@ from typing import Any
 
 from analyzers import replay
 from analyzers.archive import duckdb_file
+from analyzers.archive.memory_rows import read_recalled
 from analyzers.earlier_runs import remembered
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
@@ -70,7 +71,7 @@ class Stored(Archive):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self._file = duckdb_file.Archive.open(archive_at(path), Settings())
+        self._file = duckdb_file.DuckdbFile.open(archive_at(path), Settings())
 
     def put(self, parts: list[Part]) -> list[tuple[Frame, Body]]:
         frames = super().put(parts)
@@ -78,25 +79,25 @@ class Stored(Archive):
         waiting: list[tuple[Frame, Body]] = []
         for part in parts:
             if isinstance(part, Break):
-                self._file.put_frames(waiting)
+                self._file.put([waiting])
                 self._file.put([part])
                 waiting = []
             else:
                 waiting.append(next(decoded))
-        self._file.put_frames(waiting)
+        self._file.put([waiting])
         return frames
 
     def put_rows(self, rows: list[Row], interpreted: dict[str, int], *, replaying: bool) -> None:
-        self._file.put_rows(rows, interpreted, replaying=replaying)
+        self._file.put([], rows, interpreted, replaying=replaying)
 
     def position(self) -> tuple[str | None, int | None]:
         return self._file.position(HOST)
 
     def to_replay(self) -> Iterator[list[tuple[Frame, Body]]]:
-        return self._file.to_replay()
+        return self._file.replay()
 
     def memory(self) -> Memory:
-        return remembered(self._file)
+        return remembered(self._file.memory())
 
     def die(self) -> None:
         files = [self._path, self._path.with_name(f"{self._path.name}.wal")]
@@ -104,7 +105,7 @@ class Stored(Archive):
         self._file.close()
         for file, content in left.items():
             file.write_bytes(content)
-        self._file = duckdb_file.Archive.open(archive_at(self._path), Settings())
+        self._file = duckdb_file.DuckdbFile.open(archive_at(self._path), Settings())
 
     def compare(self, windows: dict[tuple[object, ...], WindowRow], plan: RunSettings) -> None:
         with self._file.reading() as reader:
@@ -133,7 +134,9 @@ class Stored(Archive):
                 DecisionRow(**dict(zip(_DECISION.split(", "), row, strict=True)))
                 for row in rows(f"SELECT {_DECISION} FROM decisions")  # noqa: S608  (our own names)
             ]
-        replayed = replay.interpret(self._file.stored_frames(), plan, {}, self._file.recalled())
+        with self._file.file.cursor() as cursor:
+            recalled = read_recalled(cursor)
+        replayed = replay.interpret(self._file.reader.stored_frames(), plan, {}, recalled)
         self._file.close()
         derived = {(*key, row.energy_j, row.quality) for key, row in windows.items()}
         assert set(stored) == derived, "other windows are stored than were derived"

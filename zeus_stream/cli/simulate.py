@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.results.rows import Row, SimulatedTryRow, SimulationRow
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.html_report import QUERIES, USUAL, page
@@ -94,7 +94,7 @@ def simulate(
         StorageError: the traces cannot be read, the archive opened or written, or the report written.
     """
     games = {_key(game): game for game in _games(wanted)}
-    archive = Archive.open(path, settings)
+    archive = DuckdbFile.open(path, settings)
     try:
         played = {row["game"] for row in _rows(archive, "SELECT game FROM simulations")}
         left = [game for key, game in games.items() if key not in played]
@@ -110,7 +110,7 @@ def simulate(
                 rows += _stored(game, tries)
                 progress.advance(task)
                 if number % CHUNK == 0 or number == len(left):
-                    archive.put_rows(rows, {}, replaying=False)
+                    archive.put([], rows, {}, replaying=False)
                     rows = []
         which = _which(list(games.values()))
         if report is not None:
@@ -120,7 +120,7 @@ def simulate(
         archive.close()
 
 
-def _page(archive: Archive, games: Sequence[Game]) -> str:
+def _page(archive: DuckdbFile, games: Sequence[Game]) -> str:
     """Return the HTML of a report on games that are in the archive."""
     of_cluster = [game for game in games if game.world.count is not None]
     others = [game for game in games if game.world.count is None]
@@ -302,13 +302,13 @@ def _which(games: Sequence[Game]) -> str:
     )
 
 
-def _ask(archive: Archive, sql: str) -> pa.Table:
+def _ask(archive: DuckdbFile, sql: str) -> pa.Table:
     with archive.reading() as reader:
         schema, batches = reader.batches(sql, BATCH)
         return pa.Table.from_batches(batches, schema)
 
 
-def _rows(archive: Archive, sql: str) -> list[dict[str, Any]]:
+def _rows(archive: DuckdbFile, sql: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = _ask(archive, sql).to_pylist()
     return rows
 

@@ -60,7 +60,7 @@ class Pages(Struct, frozen=True):
     """Begin to read what has to be interpreted again; `Next` gives the pages."""
 
     since: Mapping[str, int] | None
-    """See `Store.to_replay`."""
+    """See `Store.replay`."""
 
 
 class Next(Struct, frozen=True):

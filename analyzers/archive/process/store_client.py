@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -34,20 +34,11 @@ from analyzers.archive.process.store_channel import (
 from analyzers.archive.process.store_start import StartedStore, start_store
 from analyzers.archive.rows.tables import values_of
 from analyzers.archive.sandbox.question import Question
-from analyzers.archive.store import Ages, Begun, Received
-from analyzers.results.fleet_rows import EarlierUse
-from analyzers.results.rows import (
-    CheckpointRow,
-    GpuRow,
-    InstructionRow,
-    JobRow,
-    ProfileRow,
-    RecallRow,
-    TryRow,
-)
+from analyzers.archive.store import Ages, Page, Received
+from analyzers.results.memory import Memory
+from analyzers.results.rows import CheckpointRow
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.errors import StorageError
-from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -77,7 +68,7 @@ class StoreClient:
 
     @classmethod
     def open(cls, path: Path, settings: Settings, started: StartedStore | None = None) -> Self:
-        """Open the archive for writing, in a process of its own. Raises StorageError, as `Archive.open`.
+        """Open the archive for writing, in a process of its own. Raises StorageError, as `DuckdbFile.open`.
 
         ``started``: a process that has been started already.
         """
@@ -127,91 +118,36 @@ class StoreClient:
         *,
         replaying: bool = False,
     ) -> None:
-        """Store what was received and derived, in one transaction; see `Archive.put`."""
+        """Store what was received and derived, in one transaction; see `Store.put`."""
         arguments = (list(map(packed, received)), values_of(rows), dict(interpreted or {}))
         # Asked twice, rows replace those of the first time.
         once, twice = (Call("put", arguments, (("replaying", again),)) for again in (replaying, True))
         self._request(once, twice)
 
     def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
-        """Remove what is older than it is kept; see `Retained.prune`."""
+        """Remove what is older than it is kept; see `Store.prune`."""
         removed: dict[str, int] = self._call("prune", ages, wall_ns, code)
         return removed
 
     # ---- what it gives back -------------------------------------------------------------------------
 
     def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
-        """Return where the log of a host goes on; see `Archive.position`."""
+        """Return where the log of a host goes on; see `Store.position`."""
         value: tuple[str, int] | tuple[None, None] = self._call("position", host)
         return value
 
-    def own_log(self) -> tuple[str, int]:
-        """Return the log of the analyzer's own words; see `Archive.own_log`."""
-        value: tuple[str, int] = self._call("own_log")
+    def memory(self, since: Mapping[str, int] | None = None, sessions: Sequence[str] = ()) -> Memory:
+        """Return what an analyzer needs at its start; see `Store.memory`."""
+        value: Memory = self._call("memory", since, sessions)
         return value
 
-    def profiles(self) -> list[ProfileRow]:
-        """Return what rounds of profiling have measured; see `Archive.profiles`."""
-        value: list[ProfileRow] = self._call("profiles")
+    def checkpoint(self, name: str) -> CheckpointRow | None:
+        """Return the last checkpoint of that name."""
+        value: CheckpointRow | None = self._call("checkpoint", name)
         return value
 
-    def pipeline_profiles(self) -> list[InstructionRow]:
-        """Return the profiles of pipelines; see `Archive.pipeline_profiles`."""
-        value: list[InstructionRow] = self._call("pipeline_profiles")
-        return value
-
-    def gpus(self) -> list[GpuRow]:
-        """Return the GPUs; see `Archive.gpus`."""
-        value: list[GpuRow] = self._call("gpus")
-        return value
-
-    def recalled(self, sessions: Sequence[str] | None = None) -> dict[tuple[str, int], RecallRow]:
-        """Return what runs remembered; see `Archive.recalled`."""
-        value: dict[tuple[str, int], RecallRow] = self._call("recalled", sessions)
-        return value
-
-    def earlier_uses(self, sessions: Sequence[str]) -> list[EarlierUse]:
-        """Return uses of GPUs; see `Archive.earlier_uses`."""
-        value: list[EarlierUse] = self._call("earlier_uses", sessions)
-        return value
-
-    def known_jobs(self, most_tries: int) -> tuple[tuple[JobRow, ...], tuple[TryRow, ...]]:
-        """Return jobs that recur; see `Archive.known_jobs`."""
-        value: tuple[tuple[JobRow, ...], tuple[TryRow, ...]] = self._call("known_jobs", most_tries)
-        return value
-
-    def owners(self, most: int) -> tuple[dict[str, int], dict[str, int], dict[str, str]]:
-        """Return to whom jobs, runs and sessions belong; see `Archive.owners`."""
-        value: tuple[dict[str, int], dict[str, int], dict[str, str]] = self._call("owners", most)
-        return value
-
-    def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
-        """Return the sessions to be interpreted again; see `Archive.sessions_to_replay`."""
-        value: list[str] = self._call("sessions_to_replay", since)
-        return value
-
-    def latest_checkpoint(self, name: str) -> CheckpointRow | None:
-        """Return the last checkpoint of that name; see `Archive.latest_checkpoint`."""
-        value: CheckpointRow | None = self._call("latest_checkpoint", name)
-        return value
-
-    def interpreted(self) -> dict[str, int]:
-        """Return how far each log is interpreted; see `Archive.interpreted`."""
-        value: dict[str, int] = self._call("interpreted")
-        return value
-
-    def begun(self, sessions: Sequence[str] | None = None) -> list[Begun]:
-        """Return which runs began under which settings; see `Archive.begun`."""
-        value: list[Begun] = self._call("begun", sessions)
-        return value
-
-    def settings_then(self, starts: Iterable[int]) -> dict[int, Settings]:
-        """Return the settings of earlier starts; see `Archive.settings_then`."""
-        value: dict[int, Settings] = self._call("settings_then", list(starts))
-        return value
-
-    def to_replay(self, since: Mapping[str, int] | None = None) -> Iterator[list[tuple[Frame, Body]]]:
-        """Yield what has to be interpreted again; see `Archive.to_replay`."""
+    def replay(self, since: Mapping[str, int] | None = None) -> Iterator[Page]:
+        """Yield what has to be interpreted; see `Store.replay`."""
         seen: dict[str, int] = {}
         replaced = self.replaced
         self._request(Pages(since))
@@ -223,7 +159,7 @@ class StoreClient:
             if fresh:
                 yield fresh
 
-    def start_query(self, question: Question, out: int) -> Callable[[], None]:
+    def query(self, question: Question, out: int) -> Callable[[], None]:
         """Have a query answered into a pipe, as it is at the next free moment; return what ends it."""
         with self._lock:
             self._asked += 1

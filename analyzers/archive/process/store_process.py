@@ -26,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.opening import HeldError
 from analyzers.archive.process.store_channel import (
     Ask,
@@ -58,12 +58,12 @@ HOLD_BYTES = 64 << 20
 KILL_BYTES = 256 << 20
 
 
-class Store:
+class StoreProcess:
     """The file, the queries that run over it, and those that wait."""
 
-    def __init__(self, archive: Archive, path: Path) -> None:
+    def __init__(self, archive: DuckdbFile) -> None:
         self._archive = archive
-        self._path = path
+        self._path = archive.path
         self._waiting: deque[tuple[Ask, int]] = deque()
         self._running: dict[int, tuple[int, int]] = {}
         """By pidfd: pid, and the query's number."""
@@ -106,7 +106,7 @@ class Store:
     def _call(self, request: Request) -> Any:
         match request:
             case Pages(since):
-                self._pages = self._archive.to_replay(since)
+                self._pages = self._archive.replay(since)
                 return None
             case Next():
                 return next(self._pages, None)
@@ -140,7 +140,7 @@ class Store:
             self._checkpoint()
         while self._waiting and self._archive.wal_bytes() < HOLD_BYTES:
             ask, out = self._waiting.popleft()
-            pid = self._archive.fork_query(ask.question, out)
+            pid = self._archive.file.fork_query(ask.question, out)
             os.close(out)
             self._running[os.pidfd_open(pid)] = (pid, ask.number)
 
@@ -148,7 +148,7 @@ class Store:
         """Checkpoint if it is time and nobody reads. Raises StorageError."""
         size = self._archive.wal_bytes()
         if size >= CHECKPOINT_BYTES and not self._running:
-            self._archive.checkpoint()
+            self._archive.flush()
         elif size >= KILL_BYTES:
             for pidfd in self._running:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -160,12 +160,12 @@ class Store:
             self.reap(pidfd)
 
 
-def _opened(channel: socket.socket, request: Open) -> Archive:
+def _opened(channel: socket.socket, request: Open) -> DuckdbFile:
     """Open the file once no other process has it. Raises StorageError, or EOFError: the analyzer ended."""
     until_s, warned = time.monotonic() + HELD_S, False
     while True:
         try:
-            return Archive.open(request.path, request.settings, again=request.again, checkpoints=False)
+            return DuckdbFile.open(request.path, request.settings, again=request.again, checkpoints=False)
         except HeldError as held:
             if time.monotonic() > until_s:
                 raise
@@ -190,7 +190,7 @@ def serve(channel: socket.socket) -> None:
         if file.exists() and file.stat().st_mode & 0o077:
             file.chmod(0o600)  # an earlier version made it for all to read
     send(channel, (True, None))
-    store = Store(archive, request.path)
+    store = StoreProcess(archive)
     try:
         while True:
             with selectors.DefaultSelector() as selector:

@@ -16,6 +16,8 @@ from analyzers.archive.rollups.rollup import Ints
 from zeus_stream.protocol.pipelines import KINDS, ROW, IterationRan
 
 MINUTE_US = 60_000_000
+MINUTES = "instruction_minutes"
+"""Name of the table."""
 _ROW = np.dtype([("code", "<u4"), ("begin_us", "<u4"), ("length_us", "<u4")])
 
 MERGED = """
@@ -42,7 +44,7 @@ def roll_up(ran: Sequence[tuple[str, IterationRan, int]]) -> dict[str, pa.Table]
         for session, event, utc_ns in ran
         if len(event.rows) >= ROW.size
     ]
-    return {"instruction_minutes": _table(np.concatenate(parts), list(sessions))} if parts else {}
+    return {MINUTES: _table(np.concatenate(parts), list(sessions))} if parts else {}
 
 
 def merge(connection: Connection) -> None:

@@ -8,8 +8,8 @@ An archive that is opened again adds the frames once more that its open bins dep
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from analyzers.archive.frame_reader import FrameReader
 from analyzers.archive.opening import Connection
-from analyzers.archive.replay_source import Log, ReplaySource
 from analyzers.archive.rollups.rollup import JUMP_NS, LEAD_NS, Placed, Rollups
 from analyzers.archive.rows.event_rows import EventRows
 from analyzers.results.readings import MOST_NS, well_formed
@@ -75,18 +75,18 @@ class Placing:
             self.utc_ns[log_id] = utc_ns
 
 
-def restore(archive: ReplaySource, logs: dict[str, Log]) -> Placing:
+def restore(reader: FrameReader) -> Placing:
     """Return where the open bins of an archive stand. Raises StorageError."""
     placing = Placing()
-    last_of_hosts = {log.host: log_id for log_id, log in logs.items()}
+    last_of_hosts = {log.host: log_id for log_id, log in reader.logs.items()}
     for log_id in last_of_hosts.values():
-        log = logs[log_id]
+        log = reader.logs[log_id]
         if log.logged_ns is None or log.host is None:
             continue
-        with archive.cursor() as cursor:
+        with reader.cursor() as cursor:
             [(first,)] = cursor.execute(LEAD_FROM, [log_id, log.logged_ns - LEAD_NS, JUMP_NS]).fetchall()
             _anchor_before(cursor, placing, log_id, first or 0)
-        frames = placing.place(list(archive.frames_since(log_id, first or 0)))
+        frames = placing.place(list(reader.frames_since(log_id, first or 0)))
         end = Frame(
             log_id=log_id, offset=log.next_offset, host=log.host, t_ns=log.logged_ns, topic="", body=b""
         )

@@ -13,13 +13,13 @@ Frames are removed by the log's offsets: those before the host's last clock read
 steps of a run are removed together, and its row of ``savings`` is kept as it was.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
+from msgspec import Struct
 
-from analyzers.archive.memory_source import MemorySource
+from analyzers.archive.frame_reader import FrameReader
 from analyzers.archive.opening import Connection
 from analyzers.archive.rollups.ended_savings import keep_removed
 from analyzers.archive.store import Ages
@@ -42,89 +42,97 @@ BEGINNINGS = """SELECT (log_id, "offset") FROM events WHERE kind = 'run_started'
 """Frames that are kept for ever: without them, nothing of a run can be interpreted."""
 
 
-class Retained(MemorySource):
-    """The part of an archive that removes."""
+Transaction = Callable[[], AbstractContextManager[Connection]]
+"""Gives the writer's connection in a transaction. Raises StorageError."""
 
-    def _transaction(self, tables: Mapping[str, pa.Table]) -> AbstractContextManager[Connection]:
-        raise NotImplementedError
 
-    def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
-        """Remove what is older than it is kept. Return the number of rows removed, by table.
+class Needed(Struct, frozen=True):
+    """What a restart interprets again: it stays, however old it is."""
 
-        Args:
-            ages: of rows that are kept.
-            wall_ns: UTC now, ns since 1970.
-            code: a restart goes on from a checkpoint of this version of the code. None: from the beginning
-                of the oldest open run.
+    offsets: Mapping[str, int]
+    """By log, the first offset."""
+    sessions: Sequence[str]
 
-        Raises:
-            StorageError: it could not; then nothing is removed.
-        """
-        with self.cursor() as cursor:
-            needed = {
-                log_id: self._lead(log_id, offset) for log_id, offset in self._needed(cursor, code).items()
-            }
-        open_sessions = self.sessions_to_replay()
-        removed: dict[str, int] = {}
-        now = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None) + timedelta(microseconds=wall_ns // 1000)
-        with self._transaction({}) as connection:
-            for table, before, condition in self._old(connection, ages, wall_ns, now, needed, open_sessions):
-                [(count,)] = connection.execute(f"DELETE FROM {table} WHERE {condition}").fetchall()  # noqa: S608  (our own)
-                if count:
-                    removed[table] = removed.get(table, 0) + count
-                    _note(connection, table, before, count, now)
-        return removed
 
-    def _needed(self, cursor: Connection, code: str | None) -> dict[str, int]:
-        """Return by log the offset from which on a restart interprets again."""
-        needed = self._replay_since(cursor)
-        for row_code, log_ids, offsets in cursor.execute(CHECKPOINTS).fetchall():
+def needed(reader: FrameReader, code: str | None) -> Needed:
+    """Return what a restart interprets again.
+
+    Args:
+        reader: of the archive.
+        code: see `Store.prune`.
+    """
+    with reader.cursor() as cursor:
+        offsets = reader.replay_since(cursor)
+        for row_code, log_ids, firsts in cursor.execute(CHECKPOINTS).fetchall():
             if code is not None and row_code == code:
-                for log_id, offset in zip(log_ids, offsets, strict=True):
-                    needed[log_id] = max(needed.get(log_id, offset), offset)
-        return needed
-
-    def _old(
-        self,
-        connection: Connection,
-        ages: Ages,
-        wall_ns: int,
-        now: datetime,
-        needed: Mapping[str, int],
-        open_sessions: Sequence[str],
-    ) -> Iterator[tuple[str, datetime, str]]:
-        """Yield tables, the time before which rows of them are removed, and the condition for it."""
-        if ages.readings:
-            _cut(connection, "cut_readings", round(wall_ns - ages.readings * DAY_NS), needed)
-            before = now - timedelta(days=ages.readings)
-            old = f"read_at < TIMESTAMP '{before}' OR read_at IS NULL"
-            yield "readings", before, f"({old}) AND {_before('cut_readings')}"
-            events = f"starts_with(topic, 'events/') AND {_before('cut_readings')}"
-            yield "frames", before, f'{events} AND (log_id, "offset") NOT IN ({BEGINNINGS})'
-        rolled_up = {
-            "seconds": ages.seconds, "minutes": ages.minutes, "instruction_minutes": ages.minutes
-        }  # fmt: skip
-        for table, days in rolled_up.items():
-            if days:
-                before = (now - timedelta(days=days)).replace(minute=0, second=0, microsecond=0)
-                yield table, before, f"began_at < TIMESTAMP '{before}'"
-        if ages.steps:
-            before = now - timedelta(days=ages.steps)
-            _cut(connection, "cut_events", round(wall_ns - ages.steps * DAY_NS), needed)
-            kinds = ", ".join(f"'{kind}'" for kind in LASTING_EVENTS)
-            yield "events", before, f"kind NOT IN ({kinds}) AND {_before('cut_events')}"
-            _keep_savings(connection, before, open_sessions)
-            old = "run IN (SELECT run FROM old_runs)"
-            yield "metrics", before, f"{old} AND rowid NOT IN (FROM last_metrics)"
-            yield "windows", before, f"kind IN ('step', 'window') AND {old}"
+                for log_id, offset in zip(log_ids, firsts, strict=True):
+                    offsets[log_id] = max(offsets.get(log_id, offset), offset)
+        sessions = reader.sessions_to_replay(cursor)
+    return Needed({log_id: reader.lead(log_id, offset) for log_id, offset in offsets.items()}, sessions)
 
 
-def _cut(connection: Connection, variable: str, wall_ns: int, needed: Mapping[str, int]) -> None:
+def prune(transaction: Transaction, ages: Ages, wall_ns: int, keep: Needed) -> dict[str, int]:
+    """Remove what is older than it is kept. Return the number of rows removed, by table.
+
+    Args:
+        transaction: of the archive.
+        ages: of rows that are kept.
+        wall_ns: UTC now, ns since 1970.
+        keep: what a restart interprets again.
+
+    Raises:
+        StorageError: it could not; then nothing is removed.
+    """
+    removed: dict[str, int] = {}
+    now = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None) + timedelta(microseconds=wall_ns // 1000)
+    with transaction() as connection:
+        for table, before, condition in _old(connection, ages, wall_ns, now, keep):
+            [(count,)] = connection.execute(f"DELETE FROM {table} WHERE {condition}").fetchall()  # noqa: S608  (our own)
+            if count:
+                removed[table] = removed.get(table, 0) + count
+                _note(connection, table, before, count, now)
+    return removed
+
+
+def _old(
+    connection: Connection,
+    ages: Ages,
+    wall_ns: int,
+    now: datetime,
+    keep: Needed,
+) -> Iterator[tuple[str, datetime, str]]:
+    """Yield tables, the time before which rows of them are removed, and the condition for it."""
+    if ages.readings:
+        _cut(connection, "cut_readings", round(wall_ns - ages.readings * DAY_NS), keep.offsets)
+        before = now - timedelta(days=ages.readings)
+        old = f"read_at < TIMESTAMP '{before}' OR read_at IS NULL"
+        yield "readings", before, f"({old}) AND {_before('cut_readings')}"
+        events = f"starts_with(topic, 'events/') AND {_before('cut_readings')}"
+        yield "frames", before, f'{events} AND (log_id, "offset") NOT IN ({BEGINNINGS})'
+    rolled_up = {
+        "seconds": ages.seconds, "minutes": ages.minutes, "instruction_minutes": ages.minutes
+    }  # fmt: skip
+    for table, days in rolled_up.items():
+        if days:
+            before = (now - timedelta(days=days)).replace(minute=0, second=0, microsecond=0)
+            yield table, before, f"began_at < TIMESTAMP '{before}'"
+    if ages.steps:
+        before = now - timedelta(days=ages.steps)
+        _cut(connection, "cut_events", round(wall_ns - ages.steps * DAY_NS), keep.offsets)
+        kinds = ", ".join(f"'{kind}'" for kind in LASTING_EVENTS)
+        yield "events", before, f"kind NOT IN ({kinds}) AND {_before('cut_events')}"
+        _keep_savings(connection, before, keep.sessions)
+        old = "run IN (SELECT run FROM old_runs)"
+        yield "metrics", before, f"{old} AND rowid NOT IN (FROM last_metrics)"
+        yield "windows", before, f"kind IN ('step', 'window') AND {old}"
+
+
+def _cut(connection: Connection, variable: str, wall_ns: int, first: Mapping[str, int]) -> None:
     """Set a variable to the offset of each log before which frames are old and not needed."""
     rows = connection.execute(
         'SELECT log_id, max("offset") FROM hosts WHERE wall_ns < $1 GROUP BY log_id', [wall_ns]
     ).fetchall()
-    cut = {log_id: min(offset, needed.get(log_id, offset)) for log_id, offset in rows}
+    cut = {log_id: min(offset, first.get(log_id, offset)) for log_id, offset in rows}
     names, offsets = list(cut), list(cut.values())
     connection.execute(f"SET VARIABLE {variable} = map($1::VARCHAR[], $2::BIGINT[])", [names, offsets])
 

@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from analyzers.archive.sandbox.answer_parts import DATA, DONE, HEAD, out_of_memory
-from analyzers.archive.sandbox.question import Answering, Question
+from analyzers.archive.sandbox.question import DATA, DONE, HEAD, Answering, Question, out_of_memory
 from zeus_stream.errors import RefusedError
 from zeus_stream.settings import Settings
 
@@ -84,7 +83,7 @@ class Queries:
             fcntl.fcntl(sink, _F_SETPIPE_SZ, _PIPE_BYTES)
             if self._stopping:
                 raise RefusedError(_STOPPING)
-            under_way.end = self._store.start_query(question, sink)
+            under_way.end = self._store.query(question, sink)
             if under_way.why is not None:  # it was ended while it was started
                 raise RefusedError(under_way.why)
             os.close(sink)

@@ -1,9 +1,14 @@
-"""A query from outside, and what answers it. Pure."""
+"""A query from outside, what answers it, and the parts of its answer in a pipe. Pure."""
 
+import struct
 from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
+
+HEAD = struct.Struct("<cI")
+"""Kind and length of a part of the answer."""
+DATA, DONE, REFUSED = b"D", b"E", b"R"
 
 
 class Question(Struct, frozen=True):
@@ -19,5 +24,13 @@ class Question(Struct, frozen=True):
 class Answering(Protocol):
     """Data that can be asked."""
 
-    def start_query(self, question: Question, out: int) -> Callable[[], None]:
+    def query(self, question: Question, out: int) -> Callable[[], None]:
         """Have a query answered into a pipe; return what ends it."""
+
+
+def out_of_memory(question: Question) -> str:
+    """Return the refusal of a query that took more memory than it may."""
+    return (
+        f"query: could not be answered: Out of Memory: it needs more than memory_mb = {question.memory_mb}."
+        " Ask for less, or raise memory_mb of the analyzer."
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict, replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process import command_file
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_client import StoreClient
@@ -45,7 +45,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def stored(path: Path) -> list[str]:
     """Return the commands in an archive that nobody has open."""
-    archive = Archive.open_read_only(path, Settings())
+    archive = DuckdbFile.open_read_only(path, Settings())
     try:
         with archive.reading() as reader:
             _, batches = reader.batches("SELECT command FROM commands ORDER BY asked_ns", 10)
@@ -77,9 +77,9 @@ def test_a_run_whose_frames_were_not_stored_keeps_to_what_it_began_with(tmp_path
     CommandFile(path, store.archive_id).add([began, RECALL, ROW])
     for _ in range(2):
         store = StoreClient.open(path, Settings())
-        sessions = store.sessions_to_replay()
-        assert [(each.session, each.start) for each in store.begun(sessions)] == [(RUN.session, began.start)]
-        assert list(store.recalled(sessions).values()) == [RECALL]
+        memory = store.memory()
+        assert [(each.session, each.start) for each in memory.begun] == [(RUN.session, began.start)]
+        assert list(memory.recalled.values()) == [RECALL]
         store.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.results.rows import Row
 from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files.signal_files import of_country
@@ -43,10 +43,10 @@ def pue(request: pytest.FixtureRequest) -> float:
 
 @pytest.fixture
 def costs(tmp_path: Path, pue: float) -> Iterator[Costs]:
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings(pue=pue))
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings(pue=pue))
 
     def put(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-        archive.put_rows(rows, {}, replaying=False)
+        archive.put([], rows, {}, replaying=False)
         return {row["name"]: row for row in ask(archive, "FROM costs")}
 
     yield put

@@ -19,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
-from analyzers.archive.replay_source import PAGE_BYTES
+from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.frame_reader import PAGE_BYTES
 from analyzers.results.readings import READING
+from analyzers.results.result import OWN
 from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, GapRow, MetricRow
 from tests.analyzers.archives import (
     BOOTED_NS,
@@ -72,28 +73,28 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def archive(path: Path) -> Iterator[Archive]:
+def archive(path: Path) -> Iterator[DuckdbFile]:
     with opened(path) as archive:
         yield archive
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Archive]:
-    archive = Archive.open(archive_at(path), SETTINGS)
+def opened(path: Path) -> Iterator[DuckdbFile]:
+    archive = DuckdbFile.open(archive_at(path), SETTINGS)
     try:
         yield archive
     finally:
         archive.close()
 
 
-def ask(archive: Archive, sql: str) -> list[tuple[Any, ...]]:
+def ask(archive: DuckdbFile, sql: str) -> list[tuple[Any, ...]]:
     with archive.reading() as reader:
         _, batches = reader.batches(sql, 1000)
         return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 
-def replayed(archive: Archive, offset: int = 0) -> list[tuple[Frame, Body]]:
-    return list(archive.frames_since(LOG, offset))
+def replayed(archive: DuckdbFile, offset: int = 0) -> list[tuple[Frame, Body]]:
+    return list(archive.reader.frames_since(LOG, offset))
 
 
 def by_gpu(body: Readings) -> list[tuple[Any, ...]]:
@@ -106,10 +107,10 @@ def by_gpu(body: Readings) -> list[tuple[Any, ...]]:
 # ---- frames -----------------------------------------------------------------------------------------
 
 
-def test_what_was_stored_comes_back_in_order(archive: Archive) -> None:
+def test_what_was_stored_comes_back_in_order(archive: DuckdbFile) -> None:
     stored = list(frames())
     for at in range(0, len(stored), 7):
-        archive.put_frames(stored[at : at + 7])
+        archive.put([stored[at : at + 7]])
     back = replayed(archive)
     assert [frame for frame, _ in back] == [
         replace(frame, body=b"") if isinstance(body, Readings) else frame for frame, body in stored
@@ -122,7 +123,7 @@ def test_what_was_stored_comes_back_in_order(archive: Archive) -> None:
             assert body == original
 
 
-def test_what_a_device_does_not_say_is_null(archive: Archive) -> None:
+def test_what_a_device_does_not_say_is_null(archive: DuckdbFile) -> None:
     fill(archive)
     assert ask(
         archive, "SELECT gpu, count(clock_mhz), count(power_mw) FROM readings GROUP BY gpu ORDER BY gpu"
@@ -132,7 +133,7 @@ def test_what_a_device_does_not_say_is_null(archive: Archive) -> None:
     ]
 
 
-def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: Archive) -> None:
+def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: DuckdbFile) -> None:
     rebooted_ns = BOOTED_NS + 3600 * SECOND
     start = CollectorStarted(
         t_ns=0,
@@ -143,16 +144,16 @@ def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: Archive) 
         wall_error_ns=500,
         observe=False,
     )
-    archive.put_frames(list(frames()))
+    archive.put([list(frames())])
     end = archive.position(HOST)[1] or 0
-    archive.put_frames([frame(end, Notes((start,))), frame(end + 1, readings(1))])
+    archive.put([[frame(end, Notes((start,))), frame(end + 1, readings(1))]])
     bounds = "epoch_ns(min(read_at)), epoch_ns(max(read_at))"
     assert ask(archive, f"FROM samples SELECT {bounds} WHERE t_hi_ns < 2_000_000_000") == [
         (BOOTED_NS + SECOND + SECOND // 1000, rebooted_ns + 19 * SECOND // 10 + SECOND // 1000)
     ]
 
 
-def test_events_are_rows_of_their_session(archive: Archive) -> None:
+def test_events_are_rows_of_their_session(archive: DuckdbFile) -> None:
     every = (
         RunStarted(
             t_ns=1,
@@ -178,7 +179,7 @@ def test_events_are_rows_of_their_session(archive: Archive) -> None:
         EpochEnded(9, 0),
         RunEnded(10),
     )
-    archive.put_frames([frame(0, Events("s", 30, None, None, every))])
+    archive.put([[frame(0, Events("s", 30, None, None, every))]])
     columns = "sequence, kind, t_ns, ended_ns, index, name, value"
     assert ask(archive, f"FROM events SELECT {columns} WHERE session = 's' ORDER BY sequence") == [
         (30, "run_started", 1, None, 2, "run", None),
@@ -212,9 +213,9 @@ def test_frames_handed_over_again_and_again_are_there_once(spans: list[tuple[int
             part = stored[first : first + count]
             if part and first > next_offset > 0:
                 with pytest.raises(RefusedError, match=f"frame {next_offset} comes next"):
-                    archive.put_frames(part)
+                    archive.put([part])
             elif first <= next_offset:
-                archive.put_frames(part)
+                archive.put([part])
                 next_offset = max(next_offset, first + len(part))
         assert archive.position(HOST) == ((LOG, next_offset) if next_offset else (None, None))
         seconds = sum(isinstance(body, Readings) for _, body in stored[:next_offset])
@@ -223,34 +224,34 @@ def test_frames_handed_over_again_and_again_are_there_once(spans: list[tuple[int
         assert [frame.offset for frame, _ in replayed(archive)] == list(range(next_offset))
 
 
-def test_of_a_log_that_was_pruned_before_the_first_look_any_frame_may_be_first(archive: Archive) -> None:
-    archive.put_frames([frame(70, readings(1))])
+def test_of_a_log_that_was_pruned_before_the_first_look_any_frame_may_be_first(archive: DuckdbFile) -> None:
+    archive.put([[frame(70, readings(1))]])
     assert archive.position(HOST) == (LOG, 71)
 
 
-def test_a_break_is_a_gap_and_the_log_goes_on_behind_it(archive: Archive) -> None:
-    archive.put_frames([frame(0, readings(1))])
+def test_a_break_is_a_gap_and_the_log_goes_on_behind_it(archive: DuckdbFile) -> None:
+    archive.put([[frame(0, readings(1))]])
     for count in (3, 9):  # the follower was stopped after the first, and more was gone when it came back
         archive.put([Break(LOG, 1, count, "they had left the log")])
-    archive.put_frames([frame(10, readings(2))])
+    archive.put([[frame(10, readings(2))]])
     assert ask(archive, "SELECT host, what, t_ns, count, reason, log_id, first_offset FROM gaps") == [
         (HOST, "frames", 0, 9, "they had left the log", LOG, 1)
     ]
     assert [frame.offset for frame, _ in replayed(archive)] == [0, 10]
 
 
-def test_each_host_has_a_position_of_its_own(archive: Archive) -> None:
+def test_each_host_has_a_position_of_its_own(archive: DuckdbFile) -> None:
     first, second = frame(0, readings(1)), frame(0, readings(1), log_id="of beta")
-    archive.put_frames([first, (replace(second[0], host="beta"), second[1]), frame(1, readings(2))])
+    archive.put([[first, (replace(second[0], host="beta"), second[1]), frame(1, readings(2))]])
     assert archive.position(HOST) == (LOG, 2)
     assert archive.position("beta") == ("of beta", 1)
     assert archive.position("gamma") == (None, None)
 
 
-def test_a_new_log_begins_anew(archive: Archive) -> None:
-    archive.put_frames([frame(0, readings(1)), frame(1, readings(2))])
+def test_a_new_log_begins_anew(archive: DuckdbFile) -> None:
+    archive.put([[frame(0, readings(1)), frame(1, readings(2))]])
     archive.put([Break(LOG, 2, 0, "the collector began a new log, log-2")])
-    archive.put_frames([frame(0, readings(3), log_id="log-2")])
+    archive.put([[frame(0, readings(3), log_id="log-2")]])
     assert archive.position(HOST) == ("log-2", 1)
     assert ask(archive, "SELECT log_id, next_offset FROM logs ORDER BY log_id") == [(LOG, 2), ("log-2", 1)]
 
@@ -263,15 +264,15 @@ def test_a_new_log_begins_anew(archive: Archive) -> None:
         pytest.param(Readings((A,), bytes(46) + b"\xff\x00"), id="a kind is not known"),
     ],
 )
-def test_readings_that_are_none_are_kept_as_bytes_and_counted(archive: Archive, broken: Readings) -> None:
-    archive.put_frames([frame(0, broken), frame(1, readings(1))])
+def test_readings_that_are_none_are_kept_as_bytes_and_counted(archive: DuckdbFile, broken: Readings) -> None:
+    archive.put([[frame(0, broken), frame(1, readings(1))]])
     assert archive.malformed == 1
     assert ask(archive, "SELECT count(*) FROM frames") == [(1,)]
     assert [frame.offset for frame, _ in replayed(archive)] == [1]
 
 
-def test_a_frame_that_cannot_be_decoded_leaves_no_hole(archive: Archive) -> None:
-    archive.put_frames([(replace(frame(0, readings(1))[0], body=b"\xc1"), None), frame(1, readings(2))])
+def test_a_frame_that_cannot_be_decoded_leaves_no_hole(archive: DuckdbFile) -> None:
+    archive.put([[(replace(frame(0, readings(1))[0], body=b"\xc1"), None), frame(1, readings(2))]])
     assert ask(archive, "SELECT body FROM frames") == [(b"\xc1",)]
     assert [frame.offset for frame, _ in replayed(archive)] == [1]
 
@@ -279,16 +280,16 @@ def test_a_frame_that_cannot_be_decoded_leaves_no_hole(archive: Archive) -> None
 # ---- derived rows -----------------------------------------------------------------------------------
 
 
-def everything(archive: Archive) -> dict[str, list[tuple[Any, ...]]]:
+def everything(archive: DuckdbFile) -> dict[str, list[tuple[Any, ...]]]:
     tables = ("windows", "runs", "gpus", "trials", "decisions", "commands", "gaps", "metrics")
     return {name: ask(archive, f"FROM {name} ORDER BY ALL") for name in tables}
 
 
-def test_rows_that_are_derived_again_replace_those_before(archive: Archive) -> None:
+def test_rows_that_are_derived_again_replace_those_before(archive: DuckdbFile) -> None:
     fill(archive)
     before = everything(archive)
     for part in (rows()[:30], rows()):
-        archive.put_rows(part, {LOG: 5}, replaying=True)
+        archive.put([], part, {LOG: 5}, replaying=True)
     assert everything(archive) == before
     assert len(before["windows"]) == len(
         [row for row in rows() if type(row) is type(window("run", 0, 0, 1, A))]
@@ -296,49 +297,49 @@ def test_rows_that_are_derived_again_replace_those_before(archive: Archive) -> N
     assert ask(archive, "SELECT interpreted_offset = next_offset FROM logs") == [(True,)]
 
 
-def test_of_rows_with_a_state_the_last_counts(archive: Archive) -> None:
+def test_of_rows_with_a_state_the_last_counts(archive: DuckdbFile) -> None:
     fill(archive)
     assert ask(archive, "SELECT outcome, outcome_limit_w FROM commands") == [("applied", 200.0)]
-    archive.put_rows([replace(GPU, gone="it fell off the bus")], {}, replaying=False)
+    archive.put([], [replace(GPU, gone="it fell off the bus")], {}, replaying=False)
     assert ask(archive, "SELECT gone FROM gpus ORDER BY gpu") == [("it fell off the bus",), (None,)]
 
 
-def test_a_window_has_its_utc_from_its_run(archive: Archive) -> None:
-    archive.put_rows([window("step", 0, 11.5, 12, A), RUN], {}, replaying=False)
+def test_a_window_has_its_utc_from_its_run(archive: DuckdbFile) -> None:
+    archive.put([], [window("step", 0, 11.5, 12, A), RUN], {}, replaying=False)
     assert ask(archive, "SELECT epoch_ns(began_at) FROM windows") == [(BOOTED_NS + 23 * SECOND // 2,)]
     assert ask(archive, "SELECT epoch_ns(began_at), ended_at FROM runs") == [(BOOTED_NS + 10 * SECOND, None)]
 
 
-def test_a_sum_with_a_part_missing_is_not_known(archive: Archive) -> None:
+def test_a_sum_with_a_part_missing_is_not_known(archive: DuckdbFile) -> None:
     whole = [window("step", 0, 10, 11, gpu) for gpu in (A, B)]
     parts = [
         window("step", 1, 11, 12, A),
         replace(window("step", 1, 11, 12.5, B), energy_j=None, quality="reset"),
     ]
-    archive.put_rows([*whole, *parts], {}, replaying=False)
+    archive.put([], [*whole, *parts], {}, replaying=False)
     assert ask(archive, "SELECT step, duration_s, energy_j, gpus, quality FROM steps ORDER BY step") == [
         (0, 1.0, 300.0, 2, "ok"),
         (1, 1.5, None, 2, "reset"),
     ]
 
 
-def test_savings_are_those_of_the_last_decision_that_chose_a_limit(archive: Archive) -> None:
+def test_savings_are_those_of_the_last_decision_that_chose_a_limit(archive: DuckdbFile) -> None:
     lost = replace(DECISION, number=1, power_limit_w=None, energy_per_step_j=None, step_s=None, applied=False)
-    archive.put_rows([RUN, DECISION, lost], {}, replaying=False)
+    archive.put([], [RUN, DECISION, lost], {}, replaying=False)
     saved = "SELECT power_limit_w, steps_at_limit, saved_j, applied FROM savings"
     assert ask(archive, saved) == [(200.0, 0, 0.0, True)]
-    archive.put_rows([replace(window("step", 0, 40, 41, A), energy_j=None)], {}, replaying=False)
+    archive.put([], [replace(window("step", 0, 40, 41, A), energy_j=None)], {}, replaying=False)
     assert ask(archive, saved) == [(200.0, 1, None, True)]
 
 
-def test_rows_and_how_far_they_reach_are_stored_together_or_not_at_all(archive: Archive) -> None:
+def test_rows_and_how_far_they_reach_are_stored_together_or_not_at_all(archive: DuckdbFile) -> None:
     fill(archive)
     before = everything(archive)
     impossible = replace(window("step", 99, 10, 11, A), index="ninety-nine")
     with pytest.raises(Exception, match="ninety-nine"):
-        archive.put_rows([trial(7, 100.0), impossible], {LOG: 10**6}, replaying=False)
+        archive.put([], [trial(7, 100.0), impossible], {LOG: 10**6}, replaying=False)
     assert everything(archive) == before
-    archive.put_rows([trial(7, 100.0)], {}, replaying=False)
+    archive.put([], [trial(7, 100.0)], {}, replaying=False)
 
 
 # ---- starting again ---------------------------------------------------------------------------------
@@ -347,10 +348,10 @@ def test_rows_and_how_far_they_reach_are_stored_together_or_not_at_all(archive: 
 def test_a_run_that_is_open_is_replayed_with_what_it_stands_on(path: Path) -> None:
     stored = list(frames())
     with opened(path) as archive:
-        archive.put_frames(stored)
-        archive.put_rows([RUN], {LOG: 100}, replaying=False)
+        archive.put([stored])
+        archive.put([], [RUN], {LOG: 100}, replaying=False)
     with opened(path) as archive:
-        offsets = [frame.offset for page in archive.to_replay() for frame, _ in page]
+        offsets = [frame.offset for page in archive.replay() for frame, _ in page]
     began = next(frame.offset for frame, body in stored if isinstance(body, Events))
     assert offsets[0] == 0, "the notes of the collector's start come first"
     assert offsets[1] == began - 1 - 5, "then five seconds of readings before the run"
@@ -363,8 +364,8 @@ def test_large_frames_come_back_in_small_pages(path: Path) -> None:
     stored = [frame(offset, Events("session", 500 * offset, 0, 1, steps)) for offset in range(60)]
     largest = max(len(each.body) for each, _ in stored)
     with opened(path) as archive:
-        archive.put_frames(stored)
-        pages = list(archive.to_replay({}))
+        archive.put([stored])
+        pages = list(archive.replay({}))
     assert [each for page in pages for each in page] == stored
     assert all(sum(len(each.body) for each, _ in page) < PAGE_BYTES + largest for page in pages)
     assert len(pages) < len(stored) / 5
@@ -374,12 +375,12 @@ def test_frames_of_several_logs_come_back_in_the_order_in_which_they_were_heard(
     order = [("one", 0), ("two", 0), ("two", 1), ("one", 1), ("two", 2), ("one", 2), ("three", 0)]
     stored = [frame(offset, readings(offset + 1), log_id=log_id) for log_id, offset in order]
     with opened(path) as archive:
-        archive.put_frames(stored[:2])
+        archive.put([stored[:2]])
     with opened(path) as archive:
-        archive.put_frames(stored[2:])
-        archive.put_rows([], {"one": 3, "two": 2}, replaying=False)
-        heard = [(frame.log_id, frame.offset) for frame, _ in archive.stored_frames()]
-        to_replay = [(frame.log_id, frame.offset) for page in archive.to_replay() for frame, _ in page]
+        archive.put([stored[2:]])
+        archive.put([], [], {"one": 3, "two": 2}, replaying=False)
+        heard = [(frame.log_id, frame.offset) for frame, _ in archive.reader.stored_frames()]
+        to_replay = [(frame.log_id, frame.offset) for page in archive.replay() for frame, _ in page]
         turns = ask(archive, "FROM turns")
     assert heard == [turn for turn in order if turn not in (("two", 2), ("three", 0))], "of which rows came"
     assert to_replay == order
@@ -388,8 +389,8 @@ def test_frames_of_several_logs_come_back_in_the_order_in_which_they_were_heard(
 
 def test_the_analyzers_own_words_are_replayed_from_the_first_on_in_their_turn(path: Path) -> None:
     with opened(path) as archive:
-        log_id, first = archive.own_log()
-        assert first == 0
+        log_id = f"own-{archive.archive_id}"
+        assert archive.position(OWN) == (None, None)
         words = Notes(
             (
                 BudgetsSet(
@@ -404,17 +405,17 @@ def test_the_analyzers_own_words_are_replayed_from_the_first_on_in_their_turn(pa
         )
         said = replace(frame(0, words, log_id=log_id)[0], host=""), words
         stored = [frame(0, readings(1)), said, frame(1, readings(2))]
-        archive.put_frames(stored)
-        archive.put_rows([], {LOG: 2, log_id: 1}, replaying=False)
+        archive.put([stored])
+        archive.put([], [], {LOG: 2, log_id: 1}, replaying=False)
     with opened(path) as archive:
-        assert archive.own_log() == (log_id, 1)
+        assert archive.position(OWN) == (log_id, 1)
         assert archive.position(HOST) == (LOG, 2)
-        again = [(frame.log_id, body) for page in archive.to_replay() for frame, body in page]
+        again = [(frame.log_id, body) for page in archive.replay() for frame, body in page]
     assert again[0][0] == LOG, "the five seconds of readings before what is new"
     assert again[1] == (log_id, words)
 
 
-def test_budgets_and_what_they_leave_are_rows(archive: Archive) -> None:
+def test_budgets_and_what_they_leave_are_rows(archive: DuckdbFile) -> None:
     budget = BudgetRow(
         budget="rack1",
         set_ns=5,
@@ -426,9 +427,9 @@ def test_budgets_and_what_they_leave_are_rows(archive: Archive) -> None:
         reason="",
     )
     ration = BudgetShareRow(gpu=A, budget="rack1", run="run", most_w=200.0, limit_w=175.0, reason="")
-    archive.put_rows([GPU, budget, ration, replace(ration, gpu=B)], {}, replaying=False)
-    archive.put_rows(
-        [replace(budget, binding=False), replace(ration, budget=None, most_w=None)], {}, replaying=False
+    archive.put([], [GPU, budget, ration, replace(ration, gpu=B)], {}, replaying=False)
+    archive.put(
+        [], [replace(budget, binding=False), replace(ration, budget=None, most_w=None)], {}, replaying=False
     )
     told = ask(archive, "SELECT budget, epoch(ended_at), gpus, binding FROM budgets")
     assert told == [("rack1", 2.0, [A, B], False)]
@@ -440,46 +441,46 @@ def test_an_open_run_is_replayed_with_its_sessions_of_older_logs(path: Path) -> 
     first = Events(RUN.session, 0, 0, 7, (STARTED,))
     second = Events(later.session, 0, 0, 7, (STARTED,))
     with opened(path) as archive:
-        archive.put_frames([frame(0, readings(1)), frame(1, first), frame(0, second, log_id="log-2")])
+        archive.put([[frame(0, readings(1)), frame(1, first), frame(0, second, log_id="log-2")]])
         closed = window("run", 0, 10, 50, A)
-        archive.put_rows([RUN, closed, later], {LOG: 2, "log-2": 1}, replaying=False)
-        events = [body for page in archive.to_replay() for _, body in page if isinstance(body, Events)]
+        archive.put([], [RUN, closed, later], {LOG: 2, "log-2": 1}, replaying=False)
+        events = [body for page in archive.replay() for _, body in page if isinstance(body, Events)]
         assert events == [first, second]
-        archive.put_rows([replace(closed, session=later.session)], {}, replaying=False)
-        events = [body for page in archive.to_replay() for _, body in page if isinstance(body, Events)]
+        archive.put([], [replace(closed, session=later.session)], {}, replaying=False)
+        events = [body for page in archive.replay() for _, body in page if isinstance(body, Events)]
         assert events == []
 
 
-def test_without_an_open_run_only_what_is_new_is_interpreted(archive: Archive) -> None:
+def test_without_an_open_run_only_what_is_new_is_interpreted(archive: DuckdbFile) -> None:
     fill(archive)
-    archive.put_frames([frame((archive.position(HOST)[1] or 0), readings(200), t_ns=200 * SECOND)])
-    offsets = [frame.offset for page in archive.to_replay() for frame, _ in page]
+    archive.put([[frame((archive.position(HOST)[1] or 0), readings(200), t_ns=200 * SECOND)]])
+    offsets = [frame.offset for page in archive.replay() for frame, _ in page]
     end = archive.position(HOST)[1] or 0
     notes, lead = offsets[:-7], offsets[-7:]
     assert lead == list(range(end - 7, end)), "the new frame, and five seconds before it"
     assert notes == [frame.offset for frame, body in frames() if isinstance(body, Notes)]
 
 
-def test_a_run_is_replayed_until_it_is_measured_to_its_end_and_then_no_more(archive: Archive) -> None:
+def test_a_run_is_replayed_until_it_is_measured_to_its_end_and_then_no_more(archive: DuckdbFile) -> None:
     stored = list(frames())
-    archive.put_frames(stored)
-    archive.put_rows([replace(RUN, ended_ns=50 * SECOND)], {LOG: len(stored)}, replaying=False)
+    archive.put([stored])
+    archive.put([], [replace(RUN, ended_ns=50 * SECOND)], {LOG: len(stored)}, replaying=False)
 
     def replayed() -> list[str]:
-        return [body.session for page in archive.to_replay() for _, body in page if isinstance(body, Events)]
+        return [body.session for page in archive.replay() for _, body in page if isinstance(body, Events)]
 
     assert RUN.session in replayed()
-    archive.put_rows([window("run", 0, 10, 50, A)], {}, replaying=False)
+    archive.put([], [window("run", 0, 10, 50, A)], {}, replaying=False)
     assert replayed() == []
 
 
-def test_events_of_a_run_that_is_over_are_not_replayed_for_the_sake_of_another(archive: Archive) -> None:
+def test_events_of_a_run_that_is_over_are_not_replayed_for_the_sake_of_another(archive: DuckdbFile) -> None:
     stored = list(frames())
-    archive.put_frames(stored)
-    archive.put_rows([RUN, window("run", 0, 10, 50, A)], {LOG: len(stored)}, replaying=False)
+    archive.put([stored])
+    archive.put([], [RUN, window("run", 0, 10, 50, A)], {LOG: len(stored)}, replaying=False)
     later = Events("session-2", 0, 0, 8, (replace(STARTED, t_ns=119 * SECOND, run="run-2"),))
-    archive.put_frames([frame(len(stored), later)])
-    events = [body for page in archive.to_replay() for _, body in page if isinstance(body, Events)]
+    archive.put([[frame(len(stored), later)]])
+    events = [body for page in archive.replay() for _, body in page if isinstance(body, Events)]
     assert events == [later]
 
 
@@ -493,14 +494,14 @@ def test_a_fence_can_grow_from_the_number_of_starts(path: Path) -> None:
 WRITER = textwrap.dedent("""
     import sys
     from pathlib import Path
-    from analyzers.archive.duckdb_file import Archive
+    from analyzers.archive.duckdb_file import DuckdbFile
     from tests.analyzers.archives import HOST, frame, readings
     from zeus_stream.settings import Settings
-    archive = Archive.open(Path(sys.argv[1]), Settings())
+    archive = DuckdbFile.open(Path(sys.argv[1]), Settings())
     print("open", flush=True)
     offset = archive.position(HOST)[1] or 0
     while True:
-        archive.put_frames([frame(offset, readings(offset % 100))])
+        archive.put([[frame(offset, readings(offset % 100))]])
         offset += 1
         print(offset, flush=True)
 """)
@@ -539,7 +540,7 @@ def test_a_process_killed_in_the_middle_loses_nothing_it_had_stored(path: Path) 
 
 def test_a_file_held_by_another_process_names_it(path: Path) -> None:
     with writer(path) as process:
-        for open_it in (Archive.open, Archive.open_read_only):
+        for open_it in (DuckdbFile.open, DuckdbFile.open_read_only):
             with pytest.raises(StorageError, match=rf"process {process.pid} holds it.*zeus-stream sql"):
                 open_it(path, SETTINGS)
 
@@ -549,7 +550,7 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
         theirs.execute("CREATE TABLE meta (application VARCHAR, schema_version INTEGER)")
         theirs.execute("INSERT INTO meta VALUES ('theirs', 1)")
     with pytest.raises(StorageError, match="another program's database"):
-        Archive.open(path, SETTINGS)
+        DuckdbFile.open(path, SETTINGS)
     with duckdb.connect(path) as theirs:
         assert theirs.execute("SHOW TABLES").fetchall() == [("meta",)]
 
@@ -558,7 +559,7 @@ def test_a_database_of_views_alone_is_somebody_elses_too(path: Path) -> None:
     with duckdb.connect(path) as theirs:
         theirs.execute("CREATE VIEW answer AS SELECT 42 AS answer")
     with pytest.raises(StorageError, match="another program's database"):
-        Archive.open(path, SETTINGS)
+        DuckdbFile.open(path, SETTINGS)
 
 
 def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
@@ -567,22 +568,22 @@ def test_a_file_that_is_no_database_is_left_alone(path: Path) -> None:
         other.commit()
     content = path.read_bytes()
     with pytest.raises(StorageError, match="it is no DuckDB database"):
-        Archive.open(path, SETTINGS)
+        DuckdbFile.open(path, SETTINGS)
     assert path.read_bytes() == content
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"No such file or directory.*--archive"):
-        Archive.open(tmp_path / "absent" / "energy.duckdb", SETTINGS)
+        DuckdbFile.open(tmp_path / "absent" / "energy.duckdb", SETTINGS)
     with pytest.raises(StorageError, match="Is a directory"):
-        Archive.open(tmp_path, SETTINGS)
+        DuckdbFile.open(tmp_path, SETTINGS)
 
 
 def test_an_archive_that_was_killed_is_read_without_an_analyzer(path: Path) -> None:
     with writer(path) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "1\n"
-    archive = Archive.open_read_only(path, SETTINGS)
+    archive = DuckdbFile.open_read_only(path, SETTINGS)
     try:
         assert ask(archive, "SELECT gpu, min(energy_mj) FROM readings GROUP BY gpu ORDER BY gpu") == [
             (A, energy_mj(A, 0)),
@@ -592,7 +593,7 @@ def test_an_archive_that_was_killed_is_read_without_an_analyzer(path: Path) -> N
         archive.close()
 
 
-def test_gaps_and_metrics_repeat_only_when_replaying(archive: Archive) -> None:
+def test_gaps_and_metrics_repeat_only_when_replaying(archive: DuckdbFile) -> None:
     gap = GapRow(HOST, "events", 5, 2, "full")
     metric = MetricRow(session="s", run="r", name="loss", t_ns=5, step=None, value=0.5)
     asked = CommandRow(
@@ -607,7 +608,7 @@ def test_gaps_and_metrics_repeat_only_when_replaying(archive: Archive) -> None:
         reason="",
     )
     for replaying in (False, True, True):
-        archive.put_rows([gap, metric, asked], {}, replaying=replaying)
+        archive.put([], [gap, metric, asked], {}, replaying=replaying)
     assert ask(
         archive, "SELECT (SELECT count(*) FROM gaps), (SELECT count(*) FROM metrics), count(*) FROM commands"
     ) == [(1, 1, 1)]
@@ -617,5 +618,5 @@ def test_the_latest_times_that_a_message_may_hold_are_stored(path: Path) -> None
     """UTC is computed from three of them."""
     latest = replace(RUN, began_ns=0, ended_ns=2**62, began_wall_ns=4_102_444_800 * 10**9, world_size=2**53)
     with opened(path) as archive:
-        archive.put_rows([latest], {}, replaying=False)
+        archive.put([], [latest], {}, replaying=False)
         assert ask(archive, "SELECT year(began_at), year(ended_at) FROM runs") == [(2100, 2246)]

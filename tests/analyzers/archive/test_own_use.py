@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.results.rows import OwnUseRow, Row
 from analyzers.routes.own_use_route import OwnUseRoute
 from tests.analyzers.archives import RUN, SECOND, A, window
@@ -28,11 +28,11 @@ NO_RAPL = "no collector of this host can read its CPUs"
 @pytest.fixture
 def ask(tmp_path: Path) -> Iterator[Ask]:
     """Store rows, and return those of the view for the run."""
-    with closing(Archive.open(archive_at(tmp_path / "own.duckdb"), Settings())) as archive:
+    with closing(DuckdbFile.open(archive_at(tmp_path / "own.duckdb"), Settings())) as archive:
 
         def answer(rows: Sequence[Row]) -> list[dict[str, Any]]:
-            archive.put_rows(rows, {}, replaying=False)
-            with archive.cursor() as cursor:
+            archive.put([], rows, {}, replaying=False)
+            with archive.file.cursor() as cursor:
                 found: list[dict[str, Any]] = (
                     cursor.sql(OWN_USE.format(run=quoted(RUN.run))).to_arrow_table().to_pylist()
                 )

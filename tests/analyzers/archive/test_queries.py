@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.sandbox.bounded_queries import Queries
 from tests.analyzers.archives import HOST, RUN, A, B, fill
 from tests.empty_archive import archive_at
@@ -24,7 +24,7 @@ J_A, J_B = 200, 100
 
 @pytest.fixture(scope="module")
 def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
-    archive = Archive.open(archive_at(tmp_path_factory.mktemp("archive") / "energy.duckdb"), Settings())
+    archive = DuckdbFile.open(archive_at(tmp_path_factory.mktemp("archive") / "energy.duckdb"), Settings())
     fill(archive)
     queries = Queries(archive, Settings())
     yield queries

@@ -13,12 +13,12 @@ import pyarrow.parquet
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import export, read_file
 from analyzers.archive.sandbox import bounded_queries
 from analyzers.archive.sandbox.bounded_queries import Done, Queries
-from analyzers.archive.sandbox.query_process import PART_BYTES
+from analyzers.archive.sandbox.confined_query import PART_BYTES
 from tests.analyzers.archives import HOST, A, B, fill, frame, readings
 from tests.empty_archive import archive_at
 from zeus_stream.cli.screens.archive_source import answering
@@ -242,7 +242,7 @@ def test_each_query_sees_whole_commits_while_others_are_written(
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
     path = tmp_path / "energy.duckdb"
-    archive = Archive.open(archive_at(path), SETTINGS)
+    archive = DuckdbFile.open(archive_at(path), SETTINGS)
     fill(archive)
     archive.close()
     return path

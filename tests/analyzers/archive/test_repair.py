@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.repair import set_aside
+from analyzers.archive.repair import read_whole, set_aside
 from tests.analyzers.archives import HOST, LOG, fill
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
@@ -20,11 +20,11 @@ SETTINGS = Settings(memory_mb=128)
 WRITTEN_AND_KILLED = """
 import os, sys
 from pathlib import Path
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from tests.analyzers.archives import fill
 from zeus_stream.settings import Settings
-Archive.open(Path(sys.argv[1]), Settings()).close()
-archive = Archive.open(Path(sys.argv[1]), Settings())
+DuckdbFile.open(Path(sys.argv[1]), Settings()).close()
+archive = DuckdbFile.open(Path(sys.argv[1]), Settings())
 fill(archive)
 os._exit(0)
 """
@@ -34,7 +34,7 @@ os._exit(0)
 def stored(tmp_path: Path) -> Path:
     """An archive with a checkpoint."""
     path = tmp_path / "energy.duckdb"
-    archive = Archive.open(path, SETTINGS)
+    archive = DuckdbFile.open(path, SETTINGS)
     fill(archive)
     archive.close()
     return path
@@ -87,11 +87,7 @@ def _damaged_or_whole(path: Path) -> None:
     """A bit that nothing reads does no harm; all others are a sentence when they are read."""
     sentence = None
     try:
-        archive = Archive.open_read_only(path, SETTINGS)
-        try:
-            archive.read_whole()
-        finally:
-            archive.close()
+        read_whole(path, SETTINGS)
     except StorageError as wrong:
         sentence = str(wrong)
     if sentence is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.results.rows import DecisionRow, Row, RunRow, TrialRow, WindowRow
 from tests.analyzers.archives import DECISION, RUN, SECOND, window
 from tests.empty_archive import archive_at
@@ -26,8 +26,8 @@ def savings(tmp_path: Path) -> Savings:
     """
 
     def of(rows: Sequence[Row]) -> list[dict[str, Any]]:
-        archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-        archive.put_rows(rows, {}, replaying=True)
+        archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+        archive.put([], rows, {}, replaying=True)
         with archive.reading() as reader:
             _, batches = reader.batches("FROM savings ORDER BY run", 10_000)
             found = [row for batch in batches for row in batch.to_pylist()]
@@ -36,7 +36,7 @@ def savings(tmp_path: Path) -> Savings:
                 (one,) = [row for batch in alone for row in batch.to_pylist()]
                 assert one == {name: close(value) for name, value in saving.items()}
         runs = [row for row in rows if isinstance(row, RunRow)]
-        archive.put_rows([end(run) for run in runs], {}, replaying=False)
+        archive.put([], [end(run) for run in runs], {}, replaying=False)
         assert asked(archive, "SELECT count(*) AS stored FROM ended_savings") == [{"stored": len(found)}]
         stored = asked(archive, "FROM savings ORDER BY run")
         assert stored == [{name: close(value) for name, value in row.items()} for row in found]
@@ -46,7 +46,7 @@ def savings(tmp_path: Path) -> Savings:
     return of
 
 
-def asked(archive: Archive, sql: str) -> list[dict[str, Any]]:
+def asked(archive: DuckdbFile, sql: str) -> list[dict[str, Any]]:
     with archive.reading() as reader:
         _, batches = reader.batches(sql, 10_000)
         return [row for batch in batches for row in batch.to_pylist()]
@@ -234,12 +234,12 @@ def test_the_saving_of_an_ended_run_is_read_and_not_computed_again(tmp_path: Pat
     costs = [(300.0, [100.0] * 8, [0.5] * 8), (200.0, [80.0] * 8, [0.5] * 8)]
     rows = profiled("run", costs)
     first = next(row for row in rows if isinstance(row, RunRow))
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    archive.put_rows([*rows, end(first)], {}, replaying=False)
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    archive.put([], [*rows, end(first)], {}, replaying=False)
     (ended,) = asked(archive, "FROM savings")
     assert ended["saved_j"] == pytest.approx(8 * 20)
 
-    archive._connection.execute("DELETE FROM windows WHERE kind = 'step'")
+    archive.file.connection.execute("DELETE FROM windows WHERE kind = 'step'")
     assert asked(archive, "FROM savings") == asked(archive, "FROM saving_of('run')") == [ended]
     archive.close()
 
@@ -249,14 +249,14 @@ def test_a_run_that_is_resumed_counts_its_new_steps(tmp_path: Path) -> None:
     rows = profiled("run", costs)
     first = next(row for row in rows if isinstance(row, RunRow))
     resumed = replace(first, session="second")
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    archive.put_rows([*rows, end(first)], {}, replaying=False)
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    archive.put([], [*rows, end(first)], {}, replaying=False)
     later = [replace(step("run", n, 80.0, 0.5, 200.0), session="second") for n in range(16, 20)]
-    archive.put_rows([resumed, *later], {}, replaying=False)
+    archive.put([], [resumed, *later], {}, replaying=False)
     assert asked(archive, "SELECT steps_at_limit FROM savings") == [{"steps_at_limit": 12}]
     assert not asked(archive, "FROM ended_savings")
 
-    archive.put_rows([end(resumed)], {}, replaying=False)
+    archive.put([], [end(resumed)], {}, replaying=False)
     assert asked(archive, "SELECT steps_at_limit, sessions FROM ended_savings") == [
         {"steps_at_limit": 12, "sessions": 2}
     ]

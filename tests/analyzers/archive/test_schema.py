@@ -10,7 +10,7 @@ import pytest
 from msgspec import Struct
 
 from analyzers.archive import schema
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.rows.tables import KINDS
 from analyzers.results.limit_rows import AtLimit
 from analyzers.results.table import Computed, Table, columns, create_table
@@ -84,7 +84,7 @@ def of_version(path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, schema.newest() + 1])
-@pytest.mark.parametrize("open_it", [Archive.open, Archive.open_read_only])
+@pytest.mark.parametrize("open_it", [DuckdbFile.open, DuckdbFile.open_read_only])
 def test_an_archive_of_an_unknown_version_is_refused_and_stays_as_it_is(
     tmp_path: Path, version: int, open_it: Any
 ) -> None:
@@ -100,7 +100,7 @@ def test_a_file_without_anything_in_it_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "energy.duckdb"
     duckdb.connect(path).close()
     with pytest.raises(StorageError, match="nothing is stored in it"):
-        Archive.open_read_only(path, SETTINGS)
+        DuckdbFile.open_read_only(path, SETTINGS)
 
 
 def test_an_archive_of_an_earlier_version_is_migrated_by_its_next_analyzer(
@@ -113,9 +113,9 @@ def test_an_archive_of_an_earlier_version_is_migrated_by_its_next_analyzer(
     with pytest.raises(
         StorageError, match=rf"version {version}, not {version + 1}\. Run `zeus-stream analyze`"
     ):
-        Archive.open_read_only(path, SETTINGS)
+        DuckdbFile.open_read_only(path, SETTINGS)
     for starts in (1, 2):  # the second has nothing to migrate
-        archive = Archive.open(path, SETTINGS)
+        archive = DuckdbFile.open(path, SETTINGS)
         assert (archive.archive_id, archive.starts) == (archive_id, starts)
         archive.close()
     with duckdb.connect(path) as file:
@@ -133,7 +133,7 @@ def test_an_archive_that_cannot_be_migrated_stays_as_it_was(
     failing = "CREATE TABLE later (a INTEGER); CREATE TABLE runs (mine INTEGER)"
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, failing))
     with pytest.raises(StorageError, match=r"could not be opened.*runs.*already exists"):
-        Archive.open(path, SETTINGS)
+        DuckdbFile.open(path, SETTINGS)
     with duckdb.connect(path) as file:
         assert file.execute("FROM meta").fetchall() == before
         assert file.execute("FROM duckdb_tables() WHERE table_name = 'later'").fetchall() == []

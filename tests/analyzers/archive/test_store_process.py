@@ -13,11 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process import store_client
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.process.store_start import start_store
 from analyzers.archive.sandbox.bounded_queries import Queries
+from analyzers.results.result import OWN
 from tests.analyzers.archives import LOG, RUN, A, fill, frame, frames, readings, window
 from tests.empty_archive import archive_at
 from tests.waiting import until
@@ -220,7 +221,7 @@ def test_a_store_that_is_killed_is_replaced_and_nothing_is_lost_or_stored_twice(
     assert store.position("alpha") == (LOG, len(stored))
     assert store.starts == 1
     store.close()
-    archive = Archive.open_read_only(tmp_path / "energy.duckdb", SETTINGS)
+    archive = DuckdbFile.open_read_only(tmp_path / "energy.duckdb", SETTINGS)
     with archive.reading() as reader:
         sql = (
             "SELECT (SELECT count(*) FROM windows) AS windows, (SELECT count(*) FROM events) AS events,"
@@ -266,9 +267,9 @@ def test_a_store_whose_analyzer_was_killed_ends_at_once_and_leaves_the_file_as_i
 
 def test_what_is_interpreted_again_goes_on_with_another_store(store: StoreClient) -> None:
     fill(store)
-    whole = [frame.offset for page in store.to_replay() for frame, _ in page]
+    whole = [frame.offset for page in store.replay() for frame, _ in page]
     offsets = []
-    for page in store.to_replay():
+    for page in store.replay():
         offsets += [frame.offset for frame, _ in page]
         if store.replaced == 0:
             os.kill(store.pid, signal.SIGKILL)
@@ -282,10 +283,10 @@ def test_a_store_that_keeps_ending_is_given_up_with_a_sentence(
     monkeypatch.setattr(store_client, "RESTARTS", 2)
     store = StoreClient.open(archive_at(tmp_path / "energy.duckdb"), SETTINGS)
     os.kill(store.pid, signal.SIGKILL)
-    store.own_log()
+    store.position(OWN)
     os.kill(store.pid, signal.SIGKILL)
     with pytest.raises(StorageError, match=r"could not be used: .* SIGKILL\. Look for"):
-        store.own_log()
+        store.position(OWN)
 
 
 def test_a_query_under_way_when_its_store_is_killed_is_refused(store: StoreClient, queries: Queries) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.results.rows import GpuRow, Row
 from tests.analyzers.archives import GPU, RUN, A, B, window
 from tests.empty_archive import archive_at
@@ -22,11 +22,11 @@ FITTED = replace(GPU, gpu=B, sensor_gain=0.95, sensor_gain_error=0.0095, sensor_
 @pytest.fixture
 def ask(tmp_path: Path) -> Iterator[Ask]:
     """Store rows, and return the row of the view for the run."""
-    with closing(Archive.open(archive_at(tmp_path / "true.duckdb"), Settings())) as archive:
+    with closing(DuckdbFile.open(archive_at(tmp_path / "true.duckdb"), Settings())) as archive:
 
         def answer(rows: Sequence[Row]) -> dict[str, Any]:
-            archive.put_rows([RUN, *rows], {}, replaying=False)
-            with archive.cursor() as cursor:
+            archive.put([], [RUN, *rows], {}, replaying=False)
+            with archive.file.cursor() as cursor:
                 [row] = cursor.sql("FROM true_energy").to_arrow_table().to_pylist()
             return dict(row)
 

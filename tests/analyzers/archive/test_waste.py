@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, Row, RunRow, TrialRow, WindowRow
@@ -28,17 +28,17 @@ from zeus_stream.protocol.frames import Events
 from zeus_stream.settings import Settings
 
 Waste = dict[str, dict[str, Any]]
-Stored = Callable[[Sequence[Row]], Archive]
+Stored = Callable[[Sequence[Row]], DuckdbFile]
 
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Iterator[Stored]:
     """Store rows in an archive of their own, which is closed after the test."""
-    made: list[Archive] = []
+    made: list[DuckdbFile] = []
 
-    def store(rows: Sequence[Row]) -> Archive:
-        made.append(Archive.open(archive_at(tmp_path / f"{len(made)}.duckdb"), Settings()))
-        made[-1].put_rows(rows, {}, replaying=False)
+    def store(rows: Sequence[Row]) -> DuckdbFile:
+        made.append(DuckdbFile.open(archive_at(tmp_path / f"{len(made)}.duckdb"), Settings()))
+        made[-1].put([], rows, {}, replaying=False)
         return made[-1]
 
     yield store
@@ -46,13 +46,13 @@ def stored(tmp_path: Path) -> Iterator[Stored]:
         archive.close()
 
 
-def ask(archive: Archive, sql: str) -> list[dict[str, Any]]:
-    with archive.cursor() as cursor:
+def ask(archive: DuckdbFile, sql: str) -> list[dict[str, Any]]:
+    with archive.file.cursor() as cursor:
         rows: list[dict[str, Any]] = cursor.sql(sql).to_arrow_table().to_pylist()
     return rows
 
 
-def waste(archive: Archive, run: str = RUN.run) -> Waste:
+def waste(archive: DuckdbFile, run: str = RUN.run) -> Waste:
     """Return the parts of a run by cause; asked by name and of the view they are the same."""
     named = ask(archive, f"FROM waste_of('{run}') ORDER BY cause")
     assert named == ask(archive, f"FROM waste WHERE run = '{run}' ORDER BY cause")
@@ -108,7 +108,7 @@ class Truth:
                 pass
 
 
-def archive_of(world: World, stored: Stored) -> Archive:
+def archive_of(world: World, stored: Stored) -> DuckdbFile:
     return stored(
         [row for row in world.outputs if isinstance(row, RunRow | WindowRow | TrialRow | DecisionRow)]
     )
@@ -406,7 +406,7 @@ def test_a_session_that_goes_on_in_another_counts_once(stored: Stored) -> None:
 
 def test_gpus_of_no_run_are_idle(tmp_path: Path) -> None:
     """60 s at 200 and 100 W, of which the run has 40 s; 60 s at 50 W. Readings end at 120.9 s."""
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     fill(archive)
     (idle,) = ask(archive, "FROM waste WHERE run IS NULL")
     assert idle["cause"] == "idle GPU"

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.memory_rows import read_owners
 from analyzers.batch_size.history import Known
 from analyzers.batch_size.known_jobs import KnownJobs
+from analyzers.results.memory import KnownOwners
 from analyzers.results.rows import JobRow, RunRow, TryRow
 from tests.analyzers.archives import RUN
 from tests.analyzers.batch_size.test_history import Turns
@@ -81,17 +83,18 @@ def test_the_name_of_a_user_s_job(job: str, uid: int | None, name: str) -> None:
 def test_the_archive_knows_whose_a_job_is(tmp_path: Path, annas: Stream) -> None:
     tried = Heard(Turns()).hear(annas).tries[0]
     with_uid = replace(RUN, session=tried.session, uid=ANNA)
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     try:
-        assert archive.owners(10) == ({}, {}, {})
-        archive.put_rows([with_uid, tried], {}, replaying=True)
+        assert archive.memory().owners == KnownOwners()
+        archive.put([], [with_uid, tried], {}, replaying=True)
         other = replace(with_uid, session="otto", uid=OTTO, began_wall_ns=with_uid.began_wall_ns + 1)
-        archive.put_rows([other], {}, replaying=True)
-        jobs, runs, hosts = archive.owners(10)
-        assert jobs == {"nightly": ANNA, with_uid.job: ANNA}
-        assert runs == {with_uid.run: ANNA}
-        assert hosts == {tried.session: with_uid.host, "otto": with_uid.host}
-        assert archive.owners(1)[2] == {"otto": with_uid.host}
+        archive.put([], [other], {}, replaying=True)
+        owners = archive.memory().owners
+        assert owners.jobs == {"nightly": ANNA, with_uid.job: ANNA}
+        assert owners.runs == {with_uid.run: ANNA}
+        assert owners.hosts == {tried.session: with_uid.host, "otto": with_uid.host}
+        with archive.file.cursor() as cursor:
+            assert read_owners(cursor, 1).hosts == {"otto": with_uid.host}
     finally:
         archive.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.checkpoints import checkpoint_taker, checkpoint_times
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker, with_live
 from analyzers.checkpoints.restart import Restart, restart
@@ -62,26 +62,24 @@ class Busy(CheckpointTaker):
 
 
 def store(path: Path, world: World, count: int, settings: Settings = SETTINGS) -> None:
-    """Archive the first frames of a world, and what an analyzer derived that was killed after them."""
-    archive = Archive.open(archive_at(path), settings)
+    """DuckdbFile the first frames of a world, and what an analyzer derived that was killed after them."""
+    archive = DuckdbFile.open(archive_at(path), settings)
     interpreter, taker = Interpreter(plan_of(settings)), Busy(1, {}, whole=True)
-    archive.put_frames(
-        [(replace(frame, body=codec.encode(body)), body) for frame, body in world.frames[:count]]
-    )
+    archive.put([[(replace(frame, body=codec.encode(body)), body) for frame, body in world.frames[:count]]])
     rows: list[Row] = []
     for number, (frame, body) in enumerate(world.frames[:count], 1):
         rows += [row for row in outputs_of(interpreter, frame, body) if isinstance(row, Row)]
         taker.take(interpreter, [(frame, body)], (), 0)
         rows += taker.take_after(interpreter, number, rows)
     interpreted = {frame.log_id: frame.offset + 1 for frame, _ in world.frames[:count]}
-    archive.put_rows(rows, interpreted, replaying=True)
+    archive.put([], rows, interpreted, replaying=True)
     archive.close()
 
 
-def started(archive: Archive) -> tuple[Restart, int]:
+def started(archive: DuckdbFile) -> tuple[Restart, int]:
     """Start on an archive. Return what began, and the number of frames that it interpreted again."""
     begin = restart(archive, SETTINGS)
-    pages = chain.from_iterable(archive.to_replay(begin.since))
+    pages = chain.from_iterable(archive.replay(begin.since))
     count = 0
     for frame, body in pages:
         outputs_of(begin.interpreter, frame, body)
@@ -93,7 +91,7 @@ def started(archive: Archive) -> tuple[Restart, int]:
 def test_it_goes_on_as_if_nothing_had_happened(tmp_path: Path, world: World, share: float) -> None:
     count = round(share * len(world.frames))
     store(tmp_path / "energy.duckdb", world, count)
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), SETTINGS)
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), SETTINGS)
     begin, again = started(archive)
     archive.close()
     assert again < EVERY
@@ -113,9 +111,9 @@ def test_the_number_of_frames_that_are_replayed_does_not_grow_with_the_run(
     for share in (0.25, 0.5, 1.0):
         path, count = tmp_path / f"{share}.duckdb", round(share * len(world.frames))
         store(path, world, count)
-        archive = Archive.open(archive_at(path), SETTINGS)
+        archive = DuckdbFile.open(archive_at(path), SETTINGS)
         begin, again = started(archive)
-        whole = sum(len(page) for page in archive.to_replay())
+        whole = sum(len(page) for page in archive.replay())
         archive.close()
         assert begin.since is not None
         assert again == count % EVERY
@@ -129,13 +127,13 @@ def test_frames_of_a_log_that_began_after_the_checkpoint_are_replayed_from_its_f
 ) -> None:
     path = tmp_path / "energy.duckdb"
     store(path, world, 2 * EVERY)
-    archive = Archive.open(archive_at(path), SETTINGS)
+    archive = DuckdbFile.open(archive_at(path), SETTINGS)
     later = [(replace(frame, log_id="later", host="later"), body) for frame, body in world.frames[:5]]
     offsets = range(len(later))
     later = [(replace(frame, offset=at), body) for at, (frame, body) in zip(offsets, later, strict=True)]
-    archive.put_frames([(replace(frame, body=codec.encode(body)), body) for frame, body in later])
+    archive.put([[(replace(frame, body=codec.encode(body)), body) for frame, body in later]])
     begin = restart(archive, SETTINGS)
-    again = [frame for frame, _ in chain.from_iterable(archive.to_replay(begin.since))]
+    again = [frame for frame, _ in chain.from_iterable(archive.replay(begin.since))]
     archive.close()
     assert [(frame.log_id, frame.offset) for frame in again] == [("later", at) for at in offsets]
 
@@ -146,7 +144,7 @@ def test_an_open_run_keeps_its_settings_and_the_log_says_so(
     path = tmp_path / "energy.duckdb"
     store(path, world, 4 * EVERY)
     other = replace(SETTINGS, select="time")
-    archive = Archive.open(archive_at(path), other)
+    archive = DuckdbFile.open(archive_at(path), other)
     restart(archive, other)
     archive.close()
     (sentence,) = caplog.messages
@@ -168,10 +166,10 @@ def test_a_checkpoint_that_cannot_be_used_is_a_sentence_and_everything_is_replay
 ) -> None:
     path = tmp_path / "energy.duckdb"
     store(path, world, 3 * EVERY)
-    archive = Archive.open(archive_at(path), SETTINGS)
-    row = archive.latest_checkpoint(checkpoint_taker.NAME)
+    archive = DuckdbFile.open(archive_at(path), SETTINGS)
+    row = archive.checkpoint(checkpoint_taker.NAME)
     assert row is not None
-    archive.put_rows([replace(row, **change)], {}, replaying=False)
+    archive.put([], [replace(row, **change)], {}, replaying=False)
     with caplog.at_level(logging.WARNING):
         begin, again = started(archive)
     archive.close()
@@ -202,16 +200,16 @@ def test_an_analyzer_that_is_killed_again_and_again_reaches_the_end_of_what_is_s
     """No checkpoint was taken in a replay: each life began at the same frame."""
     path, first = tmp_path / "energy.duckdb", 2 * EVERY
     store(path, world, first)
-    archive = Archive.open(archive_at(path), SETTINGS)
+    archive = DuckdbFile.open(archive_at(path), SETTINGS)
     later = world.frames[first:]
-    archive.put_frames([(replace(frame, body=codec.encode(body)), body) for frame, body in later])
+    archive.put([[(replace(frame, body=codec.encode(body)), body) for frame, body in later]])
     lives, replayed_last = 0, False
     while not replayed_last:
         lives += 1
         assert lives <= 4 * len(later) / (SLICE * LIFE_SLICES) + 1, "it does not get on"
         begin = restart(archive, SETTINGS)
         assert begin.since is not None
-        parts = chain.from_iterable(archive.to_replay(begin.since))
+        parts = chain.from_iterable(archive.replay(begin.since))
         for _ in range(LIFE_SLICES):
             part = list(islice(parts, SLICE))
             replayed_last = not part
@@ -219,7 +217,7 @@ def test_an_analyzer_that_is_killed_again_and_again_reaches_the_end_of_what_is_s
             taken = begin.taker.take(begin.interpreter, part, rows, SLICE_NS)
             result = with_live(Result((*rows, *taken)), begin.live)
             interpreted = {frame.log_id: frame.offset + 1 for frame, _ in part}
-            archive.put_rows(result.rows, interpreted, replaying=True)
+            archive.put([], result.rows, interpreted, replaying=True)
     undisturbed = Interpreter(plan_of(SETTINGS))
     expected = [row for row in replayed(undisturbed, world.frames) if isinstance(row, WindowRow)]
     with archive.reading() as reader:

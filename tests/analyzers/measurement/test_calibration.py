@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_file
 from analyzers.measurement.calibration import Record, calibrated, compared, fit, read_meter
 from analyzers.measurement.energy import Energy, Missing, energy, measure
@@ -220,7 +220,7 @@ def a_meter(gpu: str, gain: float, pause: range = range(0)) -> Record:
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("archive") / "energy.duckdb"
-    filled = Archive.open(archive_at(path), SETTINGS)
+    filled = DuckdbFile.open(archive_at(path), SETTINGS)
     fill(filled)
     filled.close()
     return path

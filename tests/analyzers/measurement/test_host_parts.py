@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_file
 from analyzers.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
@@ -191,8 +191,8 @@ def archived(tmp_path: Path) -> Path:
             *stepped("3", 20, 22),
         ]
     )
-    archive = Archive.open(archive_at(path), Settings())
-    archive.put_rows([row for row in outputs if isinstance(row, WindowRow)], {}, replaying=False)
+    archive = DuckdbFile.open(archive_at(path), Settings())
+    archive.put([], [row for row in outputs if isinstance(row, WindowRow)], {}, replaying=False)
     archive.close()
     return path
 
@@ -212,9 +212,9 @@ def test_the_sum_over_gpus_leaves_the_cpu_out_which_counts_once_for_all_ranks(ar
 def test_where_the_cpu_was_not_sampled_its_energy_is_null(tmp_path: Path) -> None:
     path = tmp_path / "energy.duckdb"
     outputs = heard([*started("1", "run", 10), *stepped("1", 20, 22)])
-    archive = Archive.open(archive_at(path), Settings())
+    archive = DuckdbFile.open(archive_at(path), Settings())
     rows = [row for row in outputs if isinstance(row, WindowRow) and row.gpu == A]
-    archive.put_rows(rows, {}, replaying=False)
+    archive.put([], rows, {}, replaying=False)
     archive.close()
     (step,) = read_file(path, "FROM steps", Settings()).to_pylist()
     assert step["cpu_energy_j"] is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_file
 from analyzers.results.rows import RunRow, WindowRow
 from tests.empty_archive import archive_at
@@ -24,9 +24,9 @@ def named(tmp_path: Path) -> Named:
     def ask(rows: Sequence[WindowRow]) -> list[dict[str, Any]]:
         shuffled = random.Random(0).sample(rows, len(rows))
         path, settings = tmp_path / "energy.duckdb", Settings()
-        archive = Archive.open(archive_at(path), settings)
+        archive = DuckdbFile.open(archive_at(path), settings)
         sessions = {(row.session, row.run, row.job, row.rank, row.host) for row in rows}
-        archive.put_rows([*map(_run, *zip(*sorted(sessions), strict=True)), *shuffled], {}, replaying=False)
+        archive.put([], [*map(_run, *zip(*sorted(sessions), strict=True)), *shuffled], {}, replaying=False)
         archive.close()
         answer = read_file(path, "FROM named ORDER BY run, name, occurrence", settings)
         found: list[dict[str, Any]] = answer.to_pylist()

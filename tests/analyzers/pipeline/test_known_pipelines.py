@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.pipeline.remembering.known_pipelines import KnownPipelines, PipelineIdentity
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl
@@ -53,9 +53,9 @@ def test_a_run_whose_instructions_take_longer_profiles_all_clocks(first: Stages)
 
 def test_profiles_are_found_again_in_the_archive_unless_they_were_forgotten(tmp_path: Path) -> None:
     world = followed()
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    archive.put_rows(world.rows, {}, replaying=False)
-    known = KnownPipelines(archive.pipeline_profiles())
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    archive.put([], world.rows, {}, replaying=False)
+    known = KnownPipelines(archive.memory().instructions)
     archive.close()
     identity = PipelineIdentity("job", "A100", 4)
     found, before = known.find(identity), world.known.find(identity)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.power_limit.profiles import MAX_ALIKE, Identity, Profile, learned, of_rows, recall, trials
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.rows import AtLimit
@@ -177,11 +177,11 @@ def test_the_archive_gives_back_what_was_kept(tmp_path: Path) -> None:
         profile(f"{n % 200}", at_ns, who=some[n % 200 % 8], whole=rng.random() < 0.5, round_=1 + n // 200)
         for n, at_ns in enumerate(times)
     ]
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    archive.put_rows([row for each in all_of_them for row in each.rows], {}, replaying=False)
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    archive.put([], [row for each in all_of_them for row in each.rows], {}, replaying=False)
     archive.close()
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    remembered = of_rows(archive.profiles())
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    remembered = of_rows(archive.memory().profiles)
     archive.close()
     assert len(remembered) == 8
     for each in remembered:

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.serving.query_worker import Source
 from analyzers.serving.sql_service import serve_sql
 from tests.analyzers.archives import fill
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("archive") / "energy.duckdb"
-    store = Archive.open(archive_at(path), SETTINGS)
+    store = DuckdbFile.open(archive_at(path), SETTINGS)
     fill(store)
     store.close()
     return path

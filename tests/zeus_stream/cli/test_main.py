@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import zeus_stream
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import answer_some
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.snapshot import opened
@@ -329,7 +329,7 @@ def test_a_report_is_json_for_programs(ran: Ran) -> None:
 def test_a_report_fits_80_columns(ran: Ran) -> None:
     lines = ran.zeus("report", COLUMNS="80").stdout.splitlines()
     assert any(line.startswith(" limit_w   steps ") for line in lines)
-    assert [line for line in lines if len(line) > 80 and not line.startswith(("Archive:", "More:"))] == []
+    assert [line for line in lines if len(line) > 80 and not line.startswith(("DuckdbFile:", "More:"))] == []
 
 
 def test_a_finished_archive_is_read_in_python(ran: Ran) -> None:
@@ -350,7 +350,7 @@ def test_export_writes_every_table_and_says_where(ran: Ran, tmp_path: Path) -> N
 
 
 def test_a_gpu_is_calibrated_against_a_meter_shown_and_forgotten(zeus: Cli) -> None:
-    archive = Archive.open(archive_at(zeus.directory / "energy.duckdb"), Settings(memory_mb=256))
+    archive = DuckdbFile.open(archive_at(zeus.directory / "energy.duckdb"), Settings(memory_mb=256))
     fill(archive)
     archive.close()
     seconds = [(BOOTED_NS // 10**9 + second, POWER_W[A] if second <= 60 else 50) for second in range(5, 115)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.live.job_steps import StepsByJob
 from tests.analyzers import archives
 from tests.empty_archive import archive_at
@@ -201,7 +201,7 @@ def test_a_closed_run_is_a_trace_with_the_instants_and_joules_of_its_parts(recei
 def test_the_spans_of_a_run_in_the_archive_are_its_epochs_and_named_windows(
     receiver: Receiver, tmp_path: Path
 ) -> None:
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     archives.fill(archive)
     with archive.reading() as reader:
         query = RUN_ROWS.format(run=f"'{archives.RUN.run}'", limit=MAX_SPANS)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.results.rows import Row
 from tests.analyzers.archive.test_waste import CLOSED, row
@@ -30,7 +30,7 @@ BEGAN_S = BOOTED_NS / SECOND
 
 @pytest.fixture
 def put(tmp_path: Path) -> Iterator[tuple[Callable[[Sequence[Row]], None], Points]]:
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     queries = Queries(archive, Settings())
 
     def ask(sql: str) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def put(tmp_path: Path) -> Iterator[tuple[Callable[[Sequence[Row]], None], Point
         rows: list[dict[str, Any]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
         return rows
 
-    yield lambda rows: archive.put_rows(rows, {}, replaying=False), Points(CLOSED.run, ask)
+    yield lambda rows: archive.put([], rows, {}, replaying=False), Points(CLOSED.run, ask)
     queries.stop()
     archive.close()
 

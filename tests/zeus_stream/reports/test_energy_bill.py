@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_file
 from tests.analyzers.measurement.test_named_windows import window
 from tests.empty_archive import archive_at
@@ -91,9 +91,9 @@ def test_digits_that_are_shown_are_worth_less_than_the_bounds(value: float, widt
 @pytest.mark.sweep
 def test_a_bill_is_asked_of_the_archive_and_is_none_until_it_is_there(tmp_path: Path) -> None:
     path, settings = tmp_path / "energy.duckdb", Settings()
-    archive = Archive.open(archive_at(path), settings)
+    archive = DuckdbFile.open(archive_at(path), settings)
     ours = [window(1, 3, 10, gpu=gpu) for gpu in ("GPU-a", "GPU-b")]
-    archive.put_rows([*ours, replace(ours[0], run="it's another")], {}, replaying=False)
+    archive.put([], [*ours, replace(ours[0], run="it's another")], {}, replaying=False)
     archive.close()
 
     def answer(query: str) -> pa.Table:

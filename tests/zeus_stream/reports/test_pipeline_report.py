@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow, PlanRow
 from tests.analyzers import archives
@@ -33,9 +33,9 @@ def world() -> Stages:
 
 @pytest.fixture(scope="module")
 def answer(world: Stages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
-    archive = Archive.open(archive_at(tmp_path_factory.mktemp("report") / "energy.duckdb"), Settings())
+    archive = DuckdbFile.open(archive_at(tmp_path_factory.mktemp("report") / "energy.duckdb"), Settings())
     started = replace(archives.RUN, session="s", run="run", job="job")
-    archive.put_rows([started, *world.rows], {}, replaying=False)
+    archive.put([], [started, *world.rows], {}, replaying=False)
     with archive.reading() as reader:
 
         def ask(sql: str) -> pa.Table:

@@ -11,9 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.sandbox.bounded_queries import Queries
-from analyzers.batch_size.history import MAX_TRIES
 from analyzers.results.rows import TryRow
 from tests.analyzers.batch_size.test_history import ROW, SETUP, a_try
 from tests.empty_archive import archive_at
@@ -45,15 +44,15 @@ TRIES = (
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
-    made = Archive.open(archive_at(tmp_path_factory.mktemp("archive") / "energy.duckdb"), Settings())
-    made.put_rows([replace(ROW, version=0, target=0.8), ROW, *TRIES], {}, replaying=False)
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DuckdbFile]:
+    made = DuckdbFile.open(archive_at(tmp_path_factory.mktemp("archive") / "energy.duckdb"), Settings())
+    made.put([], [replace(ROW, version=0, target=0.8), ROW, *TRIES], {}, replaying=False)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def queries(archive: Archive) -> Iterator[Queries]:
+def queries(archive: DuckdbFile) -> Iterator[Queries]:
     made = Queries(archive, Settings())
     yield made
     made.stop()
@@ -67,10 +66,10 @@ def asking(queries: Queries) -> Any:
     return ask
 
 
-def test_what_is_known_of_jobs_comes_back_as_it_was_stored(archive: Archive) -> None:
-    assert archive.known_jobs(MAX_TRIES) == ((ROW,), TRIES)
-    archive.put_rows([TRIES[7]], {}, replaying=False)  # a repeat replaces
-    assert archive.known_jobs(MAX_TRIES) == ((ROW,), TRIES)
+def test_what_is_known_of_jobs_comes_back_as_it_was_stored(archive: DuckdbFile) -> None:
+    assert (archive.memory().jobs, archive.memory().tries) == ((ROW,), TRIES)
+    archive.put([], [TRIES[7]], {}, replaying=False)  # a repeat replaces
+    assert (archive.memory().jobs, archive.memory().tries) == ((ROW,), TRIES)
 
 
 def test_savings_are_against_as_many_trainings_with_the_default(queries: Queries) -> None:
@@ -108,7 +107,7 @@ def test_a_job_is_shown_with_its_tries_and_what_comes_next(queries: Queries, pol
 
 def test_a_job_that_is_not_there_is_not_shown(queries: Queries, tmp_path: Path) -> None:
     assert look_up(asking(queries), "unheard of") is None
-    empty = Archive.open(archive_at(tmp_path / "empty.duckdb"), Settings())
+    empty = DuckdbFile.open(archive_at(tmp_path / "empty.duckdb"), Settings())
     none = Queries(empty, Settings())
     assert asking(none)(ALL).num_rows == 0
     none.stop()
@@ -117,8 +116,8 @@ def test_a_job_that_is_not_there_is_not_shown(queries: Queries, tmp_path: Path) 
 
 def test_the_command_line_shows_jobs_and_names_the_cure(zeus_dir: Path) -> None:
     path = zeus_dir / "energy.duckdb"
-    made = Archive.open(archive_at(path), Settings())
-    made.put_rows([ROW, *TRIES[1:]], {}, replaying=False)
+    made = DuckdbFile.open(archive_at(path), Settings())
+    made.put([], [ROW, *TRIES[1:]], {}, replaying=False)
     made.close()
 
     def run(*arguments: str) -> Result:

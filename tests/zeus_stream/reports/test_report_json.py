@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from tests.analyzers import archives
 from tests.empty_archive import archive_at
 from zeus_stream.errors import SettingsError
@@ -28,9 +28,9 @@ Answer = Callable[[str], pa.Table]
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
-    archive = Archive.open(archive_at(tmp_path_factory.mktemp("report") / "energy.duckdb"), Settings())
+    archive = DuckdbFile.open(archive_at(tmp_path_factory.mktemp("report") / "energy.duckdb"), Settings())
     archives.fill(archive)
-    archive.put_rows([replace(archives.RUN, session="open", run="open", job="other")], {}, replaying=False)
+    archive.put([], [replace(archives.RUN, session="open", run="open", job="other")], {}, replaying=False)
     with archive.reading() as reader:
 
         def ask(sql: str) -> pa.Table:

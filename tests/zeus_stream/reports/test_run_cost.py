@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_own
 from analyzers.archive.snapshot import opened
 from analyzers.results.rows import DecisionRow, GapRow, GpuLimitRow, Row, RunRow, TrialRow, WindowRow
@@ -115,8 +115,8 @@ def of(tmp_path: Path) -> Summarize:
 
     def summary(rows: Sequence[Row]) -> Summary | None:
         path, settings = tmp_path / "energy.duckdb", Settings()
-        archive = Archive.open(archive_at(path), settings)
-        archive.put_rows(rows, {}, replaying=False)
+        archive = DuckdbFile.open(archive_at(path), settings)
+        archive.put([], rows, {}, replaying=False)
         archive.close()
 
         with opened(path, settings) as stored, stored.reading() as reader:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.results.rows import Row
 from tests.analyzers.archive.test_waste import AGAIN, CLOSED, EPOCH, KILLED, STEPS, WHOLE, later, resumed
@@ -28,7 +28,7 @@ KWH = 3.6e6
 
 @pytest.fixture
 def stated(tmp_path: Path) -> Iterator[Stated]:
-    archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     queries = Queries(archive, Settings())
 
     def answer(sql: str) -> pa.Table:
@@ -36,7 +36,7 @@ def stated(tmp_path: Path) -> Iterator[Stated]:
         return pa.ipc.open_stream(b"".join(parts)).read_all()
 
     def statement(rows: Sequence[Row], job: str = "train") -> Statement:
-        archive.put_rows(rows, {}, replaying=False)
+        archive.put([], rows, {}, replaying=False)
         return state(answer, job, "0.1.0")
 
     yield statement

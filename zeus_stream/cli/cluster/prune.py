@@ -17,7 +17,7 @@ def prune(settings: Settings) -> None:
     A running analyzer does the same once an hour. Energy by hour, runs, epochs, trials, decisions and savings
     are kept for ever. Nothing is removed that a restart of the analyzer would interpret again.
     """
-    from analyzers.archive.duckdb_file import Archive
+    from analyzers.archive.duckdb_file import DuckdbFile
     from analyzers.archive.store import Ages
     from analyzers.checkpoints.object_graph import code_version
     from analyzers.pruning import words
@@ -29,10 +29,10 @@ def prune(settings: Settings) -> None:
         raise StorageError(
             f"{path}: could not be pruned: there is no such file. Name another with --archive."
         )
-    archive = Archive.open(path, settings, again=True)
+    archive = DuckdbFile.open(path, settings, again=True)
     try:
         removed = archive.prune(Ages.of(settings), anchor().wall_ns, code_version())
-        archive.checkpoint()
+        archive.flush()
     finally:
         archive.close()
     click.echo(f"Removed {words(removed)}." if removed else "Nothing is older than it is kept.")

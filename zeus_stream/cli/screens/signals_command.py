@@ -80,16 +80,16 @@ def _text(file: Path | None) -> str:
 
 def _put(settings: Settings, rows: "list[SignalRow]") -> None:
     """Store a signal into an archive that no analyzer has open. Without an archive there is nothing to do."""
-    from analyzers.archive.duckdb_file import Archive
+    from analyzers.archive.duckdb_file import DuckdbFile
 
     where = places(os.environ)
     path = settings.archive or where.archive
     if not path.exists():
         return
     with claim(where.run / "analyzer.lock", "analyzer"):
-        archive = Archive.open(path, settings, again=True)
+        archive = DuckdbFile.open(path, settings, again=True)
         try:
-            archive.put_rows(rows, {}, replaying=False)
+            archive.put([], rows, {}, replaying=False)
         finally:
             archive.close()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from tests.analyzers.archive.rollups.test_retention import AGES, ask, at
 from tests.analyzers.archives import BOOTED_NS, LOG, SECOND, frame
 from tests.empty_archive import archive_at
@@ -22,8 +22,8 @@ PASSES = (("forward", 0, 0.2), ("forward", 1, 0.4), ("backward", 0, 0.6), ("back
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Iterator[Archive]:
-    made = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+def archive(tmp_path: Path) -> Iterator[DuckdbFile]:
+    made = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     yield made
     made.close()
 
@@ -57,7 +57,7 @@ def log() -> list[tuple[Frame, Body]]:
     return [frame(offset, body) for offset, body in enumerate(bodies)]
 
 
-def by_minute(archive: Archive) -> list[tuple[Any, ...]]:
+def by_minute(archive: DuckdbFile) -> list[tuple[Any, ...]]:
     return ask(
         archive,
         "SELECT stage, kind, date_diff('minute', min(began_at) OVER (), began_at), instructions,"
@@ -68,7 +68,7 @@ def by_minute(archive: Archive) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("batch", [1000, 7])
 def test_every_instruction_counts_once_by_stage_kind_and_minute(
-    archive: Archive, tmp_path: Path, batch: int
+    archive: DuckdbFile, tmp_path: Path, batch: int
 ) -> None:
     stored = log()
     for begin in range(0, len(stored), batch):
@@ -77,7 +77,7 @@ def test_every_instruction_counts_once_by_stage_kind_and_minute(
         archive.put([part])  # stored already
         if begin == 14:
             archive.close()
-            archive = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+            archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     found = by_minute(archive)
     archive.close()
     assert sum(row[3] for row in found) == 800
@@ -87,7 +87,7 @@ def test_every_instruction_counts_once_by_stage_kind_and_minute(
     assert next(row for row in found if row[:3] == (1, "backward", 0))[4:8] == (33.0, 0.55, 0.5, 0.6)
 
 
-def test_a_commit_that_fails_counts_nothing(archive: Archive) -> None:
+def test_a_commit_that_fails_counts_nothing(archive: DuckdbFile) -> None:
     stored = log()
     archive.put([stored[:20]])
     before = by_minute(archive)
@@ -98,7 +98,7 @@ def test_a_commit_that_fails_counts_nothing(archive: Archive) -> None:
     assert sum(row[3] for row in by_minute(archive)) == 800
 
 
-def test_minutes_of_instructions_go_with_the_other_minutes(archive: Archive) -> None:
+def test_minutes_of_instructions_go_with_the_other_minutes(archive: DuckdbFile) -> None:
     stored = log()
     archive.put([stored], (), {LOG: len(stored)})
     archive.prune(AGES, at(399))

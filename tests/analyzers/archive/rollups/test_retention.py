@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.memory_rows import read_removed_runs
 from analyzers.archive.store import Ages
 from analyzers.results.readings import READING
 from analyzers.results.rows import CheckpointRow, MetricRow
@@ -40,18 +41,18 @@ ROLLED_UP = ("seconds", "minutes", "hours")
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Iterator[Archive]:
-    made = Archive.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+def archive(tmp_path: Path) -> Iterator[DuckdbFile]:
+    made = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     yield made
     made.close()
 
 
-def ask(archive: Archive, sql: str) -> list[tuple[Any, ...]]:
-    with archive.cursor() as cursor:
+def ask(archive: DuckdbFile, sql: str) -> list[tuple[Any, ...]]:
+    with archive.file.cursor() as cursor:
         return cursor.execute(sql).fetchall()
 
 
-def bins(archive: Archive) -> list[list[tuple[Any, ...]]]:
+def bins(archive: DuckdbFile) -> list[list[tuple[Any, ...]]]:
     rounded = "* REPLACE (round(energy_j, 6) AS energy_j, round(covered_s, 6) AS covered_s)"
     return [ask(archive, f"FROM {table} SELECT {rounded} ORDER BY ALL") for table in ROLLED_UP]
 
@@ -71,7 +72,7 @@ def world() -> list[tuple[Frame, Body]]:
     return log
 
 
-def with_end(archive: Archive) -> None:
+def with_end(archive: DuckdbFile) -> None:
     """Store the world, with its run measured to the end, and a later reading of the clocks."""
     stored = world()
     late = frame(
@@ -80,7 +81,7 @@ def with_end(archive: Archive) -> None:
     archive.put([[*stored, late]], rows(), {LOG: len(stored) + 1})
 
 
-def test_each_gpu_has_its_energy_by_second_minute_and_hour(archive: Archive) -> None:
+def test_each_gpu_has_its_energy_by_second_minute_and_hour(archive: DuckdbFile) -> None:
     archive.put([world()])
     for table, end_s, read in (("seconds", 118, 1170), ("minutes", 60, 590), ("hours", 60, 590)):
         found = ask(
@@ -101,11 +102,13 @@ def test_each_gpu_has_its_energy_by_second_minute_and_hour(archive: Archive) -> 
 
 
 @pytest.mark.parametrize("batch", [29, 90])
-def test_no_energy_is_counted_twice_or_lost_by_restarts(archive: Archive, tmp_path: Path, batch: int) -> None:
+def test_no_energy_is_counted_twice_or_lost_by_restarts(
+    archive: DuckdbFile, tmp_path: Path, batch: int
+) -> None:
     archive.put([world()])
     stored = world()
     for begin in range(0, len(stored), batch):
-        restarted = Archive.open(archive_at(tmp_path / "restarted.duckdb"), Settings())
+        restarted = DuckdbFile.open(archive_at(tmp_path / "restarted.duckdb"), Settings())
         part = stored[begin : begin + batch]
         restarted.put([part])
         restarted.put([part])  # stored already
@@ -115,9 +118,9 @@ def test_no_energy_is_counted_twice_or_lost_by_restarts(archive: Archive, tmp_pa
     restarted.close()
 
 
-def test_a_commit_that_fails_counts_nothing(archive: Archive, tmp_path: Path) -> None:
+def test_a_commit_that_fails_counts_nothing(archive: DuckdbFile, tmp_path: Path) -> None:
     archive.put([world()])
-    failing = Archive.open(archive_at(tmp_path / "failing.duckdb"), Settings())
+    failing = DuckdbFile.open(archive_at(tmp_path / "failing.duckdb"), Settings())
     stored = world()
     for begin in range(0, len(stored), 40):
         part = stored[begin : begin + 40]
@@ -128,7 +131,7 @@ def test_a_commit_that_fails_counts_nothing(archive: Archive, tmp_path: Path) ->
     failing.close()
 
 
-def test_readings_go_by_age_and_energy_stays(archive: Archive) -> None:
+def test_readings_go_by_age_and_energy_stays(archive: DuckdbFile) -> None:
     with_end(archive)
     assert archive.prune(AGES, at(6.9)) == {}
     before = ask(archive, "SELECT sum(energy_j) FROM power")
@@ -146,17 +149,17 @@ def test_readings_go_by_age_and_energy_stays(archive: Archive) -> None:
     ]  # fmt: skip
 
 
-def test_nothing_goes_that_a_restart_interprets_again(archive: Archive) -> None:
+def test_nothing_goes_that_a_restart_interprets_again(archive: DuckdbFile) -> None:
     stored = world()
     unfinished = [row for row in rows() if getattr(row, "kind", "") != "run"]
     archive.put([stored], unfinished, {LOG: len(stored)})
-    whole = [frame for page in archive.to_replay() for frame, _ in page]
+    whole = [frame for page in archive.replay() for frame, _ in page]
     assert "readings" in archive.prune(AGES, at(9)), "those of before the run"
     assert set(archive.prune(AGES, at(300))) == {"seconds"}
-    assert [frame for page in archive.to_replay() for frame, _ in page] == whole
+    assert [frame for page in archive.replay() for frame, _ in page] == whole
 
 
-def test_readings_of_a_run_that_is_open_for_weeks_go_up_to_its_last_checkpoint(archive: Archive) -> None:
+def test_readings_of_a_run_that_is_open_for_weeks_go_up_to_its_last_checkpoint(archive: DuckdbFile) -> None:
     stored = world()
     unfinished = [row for row in rows() if getattr(row, "kind", "") != "run"]
     checkpoint = CheckpointRow(
@@ -166,18 +169,18 @@ def test_readings_of_a_run_that_is_open_for_weeks_go_up_to_its_last_checkpoint(a
     archive.put([stored], [*unfinished, checkpoint], {LOG: len(stored)})
     last = ClockAnchored(200 * SECOND, BOOTED_NS + 200 * SECOND, 9)
     archive.put([[frame(len(stored), Notes((last,)), t_ns=200 * SECOND)]], [], {LOG: 100})
-    whole = {each.offset for page in archive.to_replay({LOG: 100}) for each, _ in page}
+    whole = {each.offset for page in archive.replay({LOG: 100}) for each, _ in page}
     archive.prune(AGES, at(9), "another")
     before = ask(archive, 'SELECT count(*) FROM readings WHERE "offset" < 100')
     archive.prune(AGES, at(9), "this")
     assert ask(archive, 'SELECT count(*) FROM readings WHERE "offset" < 90') < before
     assert ask(archive, 'SELECT count(*) FROM frames JOIN events USING (log_id, "offset")'
                " WHERE kind = 'run_started'") == [(1,)]  # fmt: skip
-    again = {each.offset for page in archive.to_replay({LOG: 100}) for each, _ in page}
+    again = {each.offset for page in archive.replay({LOG: 100}) for each, _ in page}
     assert again == whole
 
 
-def test_steps_of_old_runs_go_and_their_savings_stay(archive: Archive) -> None:
+def test_steps_of_old_runs_go_and_their_savings_stay(archive: DuckdbFile) -> None:
     with_end(archive)
     metric = MetricRow(session=RUN.session, run=RUN.run, name="loss", t_ns=0, step=0, value=0.5, epoch=0)
     archive.put([], [replace(metric, t_ns=t * SECOND, step=t, epoch=t // 10) for t in range(1, 40)])
@@ -189,15 +192,16 @@ def test_steps_of_old_runs_go_and_their_savings_stay(archive: Archive) -> None:
     assert ask(archive, "SELECT epoch, step FROM metrics WHERE name = 'loss' ORDER BY ALL") == [
         (0, 9), (1, 19), (2, 29), (3, 39)
     ]  # fmt: skip
-    assert archive.runs_without_readings() == {RUN.run}
+    with archive.file.cursor() as cursor:
+        assert read_removed_runs(cursor) == {RUN.run}
 
 
-def test_what_is_kept_for_ever_is_not_removed(archive: Archive) -> None:
+def test_what_is_kept_for_ever_is_not_removed(archive: DuckdbFile) -> None:
     with_end(archive)
     assert archive.prune(Ages(readings=0, seconds=0, minutes=0, steps=0), at(36_500)) == {}
 
 
-def test_readings_are_placed_by_the_clock_that_was_known_then(archive: Archive) -> None:
+def test_readings_are_placed_by_the_clock_that_was_known_then(archive: DuckdbFile) -> None:
     stored = world()
     archive.put([stored])
     set_back = BOOTED_NS - 3600 * SECOND

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.types import ASGIApp
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.results.rows import RunRow
 from tests.analyzers import archives
 from tests.empty_archive import archive_at
@@ -25,9 +25,9 @@ LONG = "x" * 200
 def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchiveSource]:
     """The archive, with a run more whose names are hostile."""
     path = tmp_path_factory.mktemp("web") / "energy.duckdb"
-    archive = Archive.open(archive_at(path), Settings())
+    archive = DuckdbFile.open(archive_at(path), Settings())
     archives.fill(archive)
-    archive.put_rows([_hostile(HOSTILE), _hostile(LONG)], {}, replaying=False)
+    archive.put([], [_hostile(HOSTILE), _hostile(LONG)], {}, replaying=False)
     archive.close()
     source = ArchiveSource(path, Settings())
     yield source

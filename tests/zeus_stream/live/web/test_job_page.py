@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from tests.analyzers.batch_size.test_history import ROW
 from tests.empty_archive import archive_at
 from tests.zeus_stream.live.screens import SNAPSHOT, a_run
@@ -34,8 +34,8 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchiveSource]:
     path = tmp_path_factory.mktemp("jobs") / "energy.duckdb"
-    archive = Archive.open(archive_at(path), Settings())
-    archive.put_rows([ROW, *[row for row in TRIES if row.version]], {}, replaying=False)
+    archive = DuckdbFile.open(archive_at(path), Settings())
+    archive.put([], [ROW, *[row for row in TRIES if row.version]], {}, replaying=False)
     archive.close()
     source = ArchiveSource(path, Settings())
     yield source

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import Archive
+from analyzers.archive.duckdb_file import DuckdbFile
 from tests.analyzers import archives
 from tests.empty_archive import archive_at
 from tests.zeus_stream.live.web.test_routes import Elements
@@ -27,10 +27,10 @@ ALL = Period(0, 2 * archives.BOOTED_NS)
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
     path = tmp_path_factory.mktemp("report") / "energy.duckdb"
-    archive = Archive.open(archive_at(path), Settings())
+    archive = DuckdbFile.open(archive_at(path), Settings())
     archives.fill(archive)
     hostile = replace(archives.RUN, session="s2", run="<script>x</script>", job="</style><script>")
-    archive.put_rows([hostile], {}, replaying=False)
+    archive.put([], [hostile], {}, replaying=False)
     with archive.reading() as reader:
 
         def ask(sql: str) -> pa.Table:

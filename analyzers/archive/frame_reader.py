@@ -1,19 +1,14 @@
-"""Give back frames that are stored, to be interpreted again."""
+"""Read frames that are stored, to be interpreted again."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from analyzers.archive.opening import Connection
 from analyzers.archive.rows import columns
-from analyzers.results.rows import (
-    CheckpointRow,
-)  # fmt: skip
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -30,49 +25,42 @@ _KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
 """Bodies that are kept as bytes."""
 
 R = TypeVar("R", bound=Struct)
+Cursors = Callable[[], AbstractContextManager[Connection]]
+"""Gives a cursor in its own read-only transaction. Raises StorageError."""
 
 
 class Log(Struct, frozen=True):
+    """A log that is stored, and where it goes on."""
+
     host: str | None
     next_offset: int
     logged_ns: int | None
 
 
-class ReplaySource:
-    """The part of an archive that reads. For any thread."""
+class FrameReader:
+    """Reads the frames of an archive. For any thread."""
 
-    path: Path
-    archive_id: str
-    _logs: dict[str, Log]
+    def __init__(self, cursor: Cursors, logs: Mapping[str, Log], own: str) -> None:
+        """Read what is stored at each time.
 
-    def cursor(self) -> AbstractContextManager[Connection]:
-        """Give a cursor in its own read-only transaction. Raises StorageError."""
-        raise NotImplementedError
-
-    def read_whole(self) -> list[tuple[str, datetime]]:
-        """Read every table; return each host with the UTC of its last clock reading. Raises StorageError."""
-        with self.cursor() as cursor:
-            tables = cursor.execute("SELECT table_name FROM duckdb_tables() WHERE NOT internal").fetchall()
-            for (name,) in tables:
-                cursor.execute(f"SELECT bit_xor(hash(t)) FROM {name} AS t").fetchall()  # noqa: S608  (our own)
-            return cursor.execute(
-                "SELECT host, make_timestamp(max(wall_ns) // 1000) FROM hosts GROUP BY host ORDER BY host"
-            ).fetchall()
+        Args:
+            cursor: of the archive.
+            logs: by name, the first that was followed first. The writer changes it.
+            own: the log of the analyzer's own words.
+        """
+        self.cursor = cursor
+        self.logs = logs
+        self.own = own
 
     def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
         """Return the log of a host that was followed last, and the offset it goes on with."""
-        logs = [(log_id, log.next_offset) for log_id, log in self._logs.items() if log.host == host]
+        logs = [(log_id, log.next_offset) for log_id, log in self.logs.items() if log.host == host]
         return logs[-1] if logs else (None, None)
 
-    def own_log(self) -> tuple[str, int]:
-        """Return the log of the analyzer's own words, and the offset of the next."""
-        log_id = f"own-{self.archive_id}"
-        return log_id, self._logs[log_id].next_offset if log_id in self._logs else 0
-
-    def to_replay(self, since: Mapping[str, int] | None = None) -> Iterator[list[tuple[Frame, Body]]]:
+    def replay(self, since: Mapping[str, int] | None = None) -> Iterator[list[tuple[Frame, Body]]]:
         """Yield all that has to be interpreted, again or not, a page at a time, in its first order.
 
-        ``since``: by log, the offset to begin at, of a checkpoint; see `Store.to_replay`.
+        ``since``: by log, the offset to begin at, of a checkpoint; see `Store.replay`.
 
         Without it: of each log what no rows were derived from yet, and everything since the oldest run began
         that is open or not measured to its end in a host's last log: of all its sessions, in whatever log.
@@ -82,12 +70,11 @@ class ReplaySource:
         """
         if since is None:
             with self.cursor() as cursor:
-                begun = self._replay_since(cursor)
-            own, _ = self.own_log()
-            begun |= {own: 0} if own in begun else {}
-            frames = self._in_turn({log_id: self._since(log_id, begun[log_id]) for log_id in self._logs})
+                begun = self.replay_since(cursor)
+            begun |= {self.own: 0} if self.own in begun else {}
+            frames = self._in_turn({log_id: self._since(log_id, begun[log_id]) for log_id in self.logs})
         else:
-            first = {log_id: since.get(log_id, 0) for log_id in self._logs}
+            first = {log_id: since.get(log_id, 0) for log_id in self.logs}
             logs = {log_id: self.frames_since(log_id, offset) for log_id, offset in first.items()}
             frames = self._in_turn(logs, first)
         page, size = list[tuple[Frame, Body]](), 0
@@ -100,9 +87,9 @@ class ReplaySource:
         if page:
             yield page
 
-    def _replay_since(self, cursor: Connection) -> dict[str, int]:
-        """Return by log the offset from which on `to_replay` has everything again."""
-        last = {log.host: log_id for log_id, log in self._logs.items()}
+    def replay_since(self, cursor: Connection) -> dict[str, int]:
+        """Return by log the offset from which on `replay` has everything again."""
+        last = {log.host: log_id for log_id, log in self.logs.items()}
         return dict(
             cursor.execute(
                 """
@@ -123,7 +110,7 @@ class ReplaySource:
     def _since(self, log_id: str, offset: int) -> Iterator[tuple[Frame, Body]]:
         """Yield a log's frames from an offset on, and before them what they stand on."""
         over = self._begun_before(log_id, offset)
-        lead = self._lead(log_id, offset)
+        lead = self.lead(log_id, offset)
         yield from self._notes_before(log_id, lead)
         for frame, body in self.frames_since(log_id, lead):
             if not (isinstance(body, Events) and body.session in over):
@@ -158,7 +145,7 @@ class ReplaySource:
 
     def _goes_on(self, log_id: str, offset: int) -> bool:
         """Return whether frames of a log are stored from an offset on."""
-        return offset < self._logs[log_id].next_offset
+        return offset < self.logs[log_id].next_offset
 
     def _begun_before(self, log_id: str, offset: int) -> set[str]:
         with self.cursor() as cursor:
@@ -168,7 +155,8 @@ class ReplaySource:
             ).fetchall()
         return {session for (session,) in rows}
 
-    def _lead(self, log_id: str, offset: int) -> int:
+    def lead(self, log_id: str, offset: int) -> int:
+        """Return the offset from which on readings are needed, for those from another offset on."""
         with self.cursor() as cursor:
             [(lead,)] = cursor.execute(
                 """
@@ -218,59 +206,39 @@ class ReplaySource:
 
     def stored_frames(self) -> Iterator[tuple[Frame, Body]]:
         """Yield all that rows were derived from, of all logs, in first order; bodies as `frames_since`."""
-        interpreted = self.interpreted()
+        with self.cursor() as cursor:
+            interpreted = self.interpreted(cursor)
 
         def until(log_id: str) -> Iterator[tuple[Frame, Body]]:
             frames = self.frames_since(log_id, 0)
             return takewhile(lambda decoded: decoded[0].offset < interpreted[log_id], frames)
 
-        return self._in_turn({log_id: until(log_id) for log_id in self._logs})
+        return self._in_turn({log_id: until(log_id) for log_id in self.logs})
 
-    def latest_checkpoint(self, name: str) -> CheckpointRow | None:
-        """Return the last checkpoint of that name."""
-        names = ", ".join(CheckpointRow.__struct_fields__)
-        with self.cursor() as cursor:
-            found = cursor.execute(f"SELECT {names} FROM checkpoints WHERE name = $1", [name])  # noqa: S608
-            rows = found.fetchall()
-        return as_row(CheckpointRow, rows[0]) if rows else None
-
-    def interpreted(self) -> dict[str, int]:
+    def interpreted(self, cursor: Connection) -> dict[str, int]:
         """Return by log the offset that is to be interpreted next."""
-        with self.cursor() as cursor:
-            return dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
+        return dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
 
-    def sessions_to_replay(self, since: Mapping[str, int] | None = None) -> list[str]:
-        """Return the sessions whose beginning is in `to_replay`, or may come again from a collector's log.
+    def sessions_to_replay(self, cursor: Connection, since: Mapping[str, int] | None = None) -> list[str]:
+        """Return the sessions whose beginning is in `replay`, or may come again from a collector's log.
 
         Of a run that an earlier start was killed soon after, the row may be stored without its frames.
         """
-        with self.cursor() as cursor:
-            if since is None:
-                since = self._replay_since(cursor)
-            else:
-                since = {log_id: since.get(log_id, 0) for log_id in self._logs}
-            begun = cursor.execute(
-                """
-                SELECT DISTINCT session FROM events JOIN (
-                    SELECT unnest($1) AS log_id, unnest($2) AS since
-                ) USING (log_id) WHERE kind = 'run_started' AND "offset" >= since
-                UNION
-                SELECT session FROM runs WHERE ended_ns IS NULL AND start = (SELECT max(start) FROM runs)
-                """,
-                [list(since), list(since.values())],
-            ).fetchall()
+        if since is None:
+            since = self.replay_since(cursor)
+        else:
+            since = {log_id: since.get(log_id, 0) for log_id in self.logs}
+        begun = cursor.execute(
+            """
+            SELECT DISTINCT session FROM events JOIN (
+                SELECT unnest($1) AS log_id, unnest($2) AS since
+            ) USING (log_id) WHERE kind = 'run_started' AND "offset" >= since
+            UNION
+            SELECT session FROM runs WHERE ended_ns IS NULL AND start = (SELECT max(start) FROM runs)
+            """,
+            [list(since), list(since.values())],
+        ).fetchall()
         return [session for (session,) in begun]
-
-    def runs_without_readings(self) -> set[str]:
-        """Return the runs that began before the oldest reading that retention has left."""
-        with self.cursor() as cursor:
-            rows = cursor.execute(
-                """
-                SELECT DISTINCT run FROM runs
-                WHERE began_at < (SELECT max(before) FROM removed WHERE "table" IN ('readings', 'frames'))
-                """
-            ).fetchall()
-        return {run for (run,) in rows}
 
 
 def _kept_frames(cursor: Connection, log_id: str, first: int, until: int) -> Iterator[tuple[Frame, Body]]:

@@ -1,0 +1,140 @@
+"""Check and run one query in a process that is confined, and write its answer into a pipe.
+
+    question -> checked (`allowed_sql`) -> DuckDB, locked -> parts of an Arrow IPC stream, and how it ended
+
+Two processes do so: a child that is forked for one query (`query_process`), and a worker that is started for
+many (`query_worker`).
+"""
+
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from analyzers.archive.sandbox.allowed_sql import checked
+from analyzers.archive.sandbox.question import DATA, DONE, HEAD, REFUSED, Question, out_of_memory
+from zeus_stream.errors import RefusedError
+
+BATCH_ROWS = 10_000
+PART_BYTES = 2 << 20
+"""Half of what a message may hold (`codec.MAX_BYTES`, which is slow to import)."""
+NICE = 5
+"""Others of the host come first, the process that stores among them."""
+WORDS = 2_000
+"""Characters of a refusal."""
+LASTING = (
+    duckdb.ParserException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConversionException,
+)
+"""Errors of a query after which the connection is as it was."""
+Put = Callable[[bytes, bytes], None]
+"""Writes a part of an answer: its kind and its content."""
+
+
+def lock(connection: Any, scratch: Path, readable: Sequence[str] = ()) -> None:
+    """Let a connection read these directories and files, write into ``scratch``, and do nothing else."""
+    try:
+        connection.execute(f"SET temp_directory = '{_quoted(str(scratch))}'")
+    except duckdb.Error:
+        # The parent has spilled rows: they are still read from there, and no more are spilled.
+        [(used,)] = connection.execute(
+            "SELECT coalesce(sum(size), 0) FROM duckdb_temporary_files()"
+        ).fetchall()
+        connection.execute(f"SET max_temp_directory_size = '{used}B'")
+    if readable:
+        directories = ", ".join(f"'{_quoted(each)}'" for each in readable)
+        connection.execute(f"SET allowed_directories = [{directories}]")
+    connection.execute("SET python_enable_replacements = false")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def write_answer(connection: Any, question: Question, out: int) -> bool:
+    """Write the answer to a question, or its refusal. Return False if the connection is done with."""
+    put, words, lasting = put_into(out), "", True
+    try:
+        put(DONE, _answer(connection, question, put))
+    except RefusedError as wrong:
+        words = str(wrong)
+    except (MemoryError, duckdb.OutOfMemoryException):
+        words, lasting = out_of_memory(question), False
+    except BrokenPipeError:
+        lasting = False  # nobody waits for the answer
+    except (duckdb.Error, pa.ArrowException, OSError, ValueError) as wrong:
+        words = f"query: could not be answered: {str(wrong).strip()}"
+        lasting = isinstance(wrong, LASTING)
+    if words:
+        put(REFUSED, words[:WORDS].encode())
+    return lasting
+
+
+def put_into(out: int) -> Put:
+    """Return what writes parts of an answer into a pipe."""
+
+    def put(kind: bytes, payload: bytes) -> None:
+        left = memoryview(HEAD.pack(kind, len(payload)) + payload)
+        while left:
+            left = left[os.write(out, left) :]
+
+    return put
+
+
+def _answer(connection: Any, question: Question, put: Put) -> bytes:
+    """Write the parts of an Arrow IPC stream; return the content of the last part, `DONE`."""
+    sql = checked(connection, question.sql)
+    connection.execute("BEGIN TRANSACTION READ ONLY")
+    reader = connection.sql(sql).to_arrow_reader(BATCH_ROWS)
+    rows, truncated, parts = 0, False, _Parts(put)
+    with pa.ipc.new_stream(pa.PythonFile(parts, mode="w"), reader.schema) as stream:
+        for batch in reader:
+            truncated = rows + batch.num_rows > question.rows
+            kept = batch.slice(0, question.rows - rows)
+            if parts.written + kept.nbytes > question.answer_bytes:
+                raise RefusedError(
+                    f"query: could not return everything: it is over {question.answer_bytes >> 20} MiB."
+                    " Add a LIMIT, aggregate in SQL, or use `zeus-stream export`."
+                )
+            stream.write_batch(kept)
+            rows += kept.num_rows
+            if truncated:
+                break
+    parts.flush()
+    return json.dumps([rows, truncated]).encode()
+
+
+class _Parts(io.RawIOBase):
+    """A file that hands on what is written to it in parts of PART_BYTES."""
+
+    def __init__(self, put: Put) -> None:
+        super().__init__()
+        self._put = put
+        self._waiting = bytearray()
+        self.written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        size = len(data)
+        self.written += size
+        self._waiting += data
+        while len(self._waiting) >= PART_BYTES:
+            self._put(DATA, bytes(self._waiting[:PART_BYTES]))
+            del self._waiting[:PART_BYTES]
+        return size
+
+    def flush(self) -> None:
+        if self._waiting:
+            self._put(DATA, bytes(self._waiting))
+            self._waiting.clear()
