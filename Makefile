@@ -49,7 +49,7 @@ test: install    ## everything a change needs
 bytecode: install # else each worker compiles all tests, at the same time
 	$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
-# A failed test is asked once more, alone: docs/decisions/061. $(1): python, $(2): its memory of failures, $(3): arguments
+# A failed test is asked once more, alone: docs/decisions/19. $(1): python, $(2): its memory of failures, $(3): arguments
 define pytest
 $(1) -m pytest --override-ini cache_dir=.pytest_cache/$(2) $(3) || \
 	$(1) -m pytest --override-ini cache_dir=.pytest_cache/$(2) --last-failed --last-failed-no-failures none

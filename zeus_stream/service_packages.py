@@ -1,7 +1,7 @@
 """Starts our own child processes in Python, and finds `collectors` and `analyzers` for them and for commands.
 
 The repository keeps both packages at its top. The wheel keeps them in ``zeus_stream/_services``, which is on
-the import path of our own processes only: see docs/decisions/015-services-in-the-wheel.md.
+the import path of our own processes only: see docs/decisions/01-packages-and-installation.md.
 
 A child starts isolated (``python -I``): neither its working directory nor an entry of ``PYTHONPATH`` comes
 before the standard library. What this process can import besides comes last, for packages that lie elsewhere.

@@ -28,7 +28,7 @@ Where epochs, or what they cost, leave their level an era ends: what was seen be
 of the curves, but not where they lie.
 
 The figures of the processes were fitted to Zeus's published V100 traces, and then tuned in the game there
-(`recorded_jobs`): decision 014.
+(`recorded_jobs`): decision 10.
 """
 
 from collections.abc import Sequence

@@ -26,7 +26,7 @@ MAYBE_QUESTION = re.compile(r'"""\s*(What|Who|Whether|How)\b')
 LONG = 25
 """Words of a sentence, at most."""
 FOLDERS = ("zeus_stream", "collectors", "analyzers", "examples", "benchmarks")
-RECORDS = ("docs/decisions/", "CHANGELOG.md")
+RECORDS = ("docs/decisions/", "docs/measurements/", "CHANGELOG.md")
 """Pages that record the past: their words are checked, but their sentences are not measured."""
 
 
@@ -34,7 +34,7 @@ def sources(root: Path = ROOT) -> list[Path]:
     """Return the Python files and pages whose language is checked."""
     code = (path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
     pages = (root / "docs").rglob("*.md")
-    return sorted([*code, *pages, root / "README.md", root / "CHANGELOG.md"])
+    return sorted([*code, *pages, root / "README.md", root / "CHANGELOG.md", root / "CONTRIBUTING.md"])
 
 
 def findings(path: Path) -> list[str]:

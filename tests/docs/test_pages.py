@@ -22,7 +22,7 @@ from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 QUERIES = ROOT / "analyzers" / "archive" / "queries"
 PACKAGES = ("zeus_stream", "collectors", "analyzers")
 
@@ -68,12 +68,23 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "decisions" not in page.parts], ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if not {"decisions", "measurements"} & {*page.parts}], ids=name
+)
 def test_paths_of_the_repository_exist(page: Path) -> None:
-    """Decisions are left out: they name files of their time."""
+    """Decisions and measurements are left out: they name files of their time."""
     tops = "|".join((*PACKAGES, "docs", "tests", "benchmarks", "examples", "packaging"))
     named = re.findall(rf"`((?:{tops})/[\w./-]+)`", text(page))
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md")), ids=name)
+def test_a_decision_is_short_has_a_status_and_is_in_the_index(page: Path) -> None:
+    assert len(text(page).split()) <= 600, "what was measured and tried belongs to docs/measurements"
+    status = re.search(r"^\**Status:\** (accepted|replaced by)", text(page), re.MULTILINE)
+    assert status is not None
+    row = next(line for line in text(page.parent / "README.md").splitlines() if f"({page.name})" in line)
+    assert f"| {status[1]}" in row
 
 
 @pytest.mark.parametrize("folder", PACKAGES)

@@ -113,7 +113,7 @@ class StepRecorder:
         """Yield the items of an iterable; the time that the caller has each is a step.
 
         Where steps end by dispatch, a step is two stamps and a flag, here and nowhere else: with cold caches
-        each call and each object touched costs (docs/decisions/067). A batch is its loop's alone: held here,
+        each call and each object touched costs (docs/decisions/08). A batch is its loop's alone: held here,
         its memory could not be used again, so it is given away as it is yielded, and None takes its place.
         """
         if self._looping or self._stepping:
