@@ -69,6 +69,18 @@ def process(
         running.wait(20)
 
 
+@contextmanager
+def services(
+    where: Path, device: str, *analyze: str, environ: Mapping[str, str] | None = None
+) -> Iterator[tuple[int, int]]:
+    """Run a collector of simulated GPUs and an analyzer with some options; give their pids."""
+    with (
+        process(where, "collect", "--device", device, ready="publish", environ=environ) as collector,
+        process(where, "analyze", *analyze, ready="query", environ=environ) as analyzer,
+    ):
+        yield collector, analyzer
+
+
 def wait_for(condition: Callable[[], object], seconds: float) -> None:
     """Wait until a condition holds. Raises TimeoutError."""
     deadline = time.monotonic() + seconds

@@ -6,17 +6,15 @@ Wall time depends on the load of the machine, so the CPU time of the command sta
 
 import argparse
 import os
-import platform
 import resource
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import ROOT, directory, table
 
 COMMANDS = (("--version",), ("--help",), ("sql", "--archive", "{archive}", "select 1"))
 MAKE = ("analyze", "--archive", "{archive}")
@@ -28,37 +26,37 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=ROOT)
     parser.add_argument("--times", type=int, default=10)
     options = parser.parse_args()
-    cores, load = os.cpu_count(), os.getloadavg()[0]
-    print(f"{platform.machine()}, {cores} cores, load {load:.1f}, Python {platform.python_version()}")
-    with tempfile.TemporaryDirectory() as directory:
-        environment = {**os.environ, "PYTHONPATH": str(options.root), "ZEUS_STREAM_DIR": directory}
-        archive = str(Path(directory) / "energy.duckdb")
-        create(archive, environment, directory)
+    rows = []
+    with directory() as where:
+        environment = {**os.environ, "PYTHONPATH": str(options.root), "ZEUS_STREAM_DIR": str(where)}
+        archive = str(where / "energy.duckdb")
+        create(archive, environment, where)
         for words in COMMANDS:
             command = [word.format(archive=archive) for word in words]
-            runs = [run(command, environment, directory) for _ in range(options.times)]
-            walls, cpus = zip(*runs, strict=True)
-            print(f"{' '.join(words):<42} wall {spread(walls)}; CPU {spread(cpus)}")
+            walls, cpus = zip(*(run(command, environment, where) for _ in range(options.times)), strict=True)
+            rows.append([f"`{' '.join(words)}`", spread(walls), spread(cpus)])
+    table("Short commands, from start to exit", ["command", "wall time", "processor time"], rows)
 
 
 def spread(seconds: Sequence[float]) -> str:
-    return f"{min(seconds):.2f} to {max(seconds):.2f} s, median {statistics.median(seconds):.2f} s"
+    """Return the median with least and most."""
+    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
-def create(archive: str, environment: dict[str, str], directory: str) -> None:
+def create(archive: str, environment: dict[str, str], where: Path) -> None:
     """Create an archive: start an analyzer until it says that it is ready."""
     make = [sys.executable, "-m", "zeus_stream", *(word.format(archive=archive) for word in MAKE)]
-    with subprocess.Popen(make, env=environment, cwd=directory, stderr=subprocess.PIPE) as analyzer:
+    with subprocess.Popen(make, env=environment, cwd=where, stderr=subprocess.PIPE) as analyzer:
         assert analyzer.stderr is not None
         analyzer.stderr.readline()
         analyzer.terminate()
 
 
-def run(command: list[str], environment: dict[str, str], directory: str) -> tuple[float, float]:
+def run(command: list[str], environment: dict[str, str], where: Path) -> tuple[float, float]:
     """Return the wall time and the CPU time of a command, s."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     full = [sys.executable, "-m", "zeus_stream", *command]
-    subprocess.run(full, env=environment, cwd=directory, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(full, env=environment, cwd=where, check=True, stdout=subprocess.DEVNULL)
     wall_s, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall_s, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 

@@ -69,7 +69,6 @@ BENCHMARKS = (
         arguments=("--seconds", "8"),
         small=("--seconds", "2", "--gpus", "1", "--periods", "100", "--no-peers"),
     ),
-    Benchmark("benchmarks.cost.collector_cpu", arguments=("3",), repeats=1, small=("1",)),
     Benchmark("benchmarks.cost.startup", arguments=("--times", "5"), small=("--times", "1")),
     Benchmark("benchmarks.screens", arguments=("--seconds", "10"), small=("--seconds", "3", "--rounds", "1")),
     Benchmark("benchmarks.screens.web", small=("--readings", "50000")),
@@ -77,7 +76,6 @@ BENCHMARKS = (
     Benchmark("benchmarks.pipeline", arguments=("--quick",), repeats=1),
     Benchmark("benchmarks.load.retention", repeats=1, small=("--hours", "1")),
     Benchmark("benchmarks.windows.accuracy", arguments=("--only", "steps", "--repeats", "1")),
-    Benchmark("benchmarks.noise.limits", repeats=1),
     Benchmark("benchmarks.noise.controls", repeats=1, small=("--selectors", "energy", "--gpus", "a40")),
     Benchmark(
         "benchmarks.batch_size",

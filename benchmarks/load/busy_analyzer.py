@@ -102,7 +102,7 @@ def logged_of(where: Path) -> Path:
 
 
 def bodies(sessions: int, rate: int, seconds: float, begin_ns: int) -> Iterator[tuple[int, Body]]:
-    """Yield what is logged and when, as `benchmarks.sessions.frames` does, on this host's clock."""
+    """Yield what is logged and when, as `benchmarks.load.sessions.frames` does, on this host's clock."""
     for body in islice(begin(sessions, begin_ns, "load-"), 1, None):  # this collector has started already
         yield begin_ns, body
     yield from steps_and_readings(sessions, rate, seconds, begin_ns, after_s=AFTER_S)

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-from benchmarks.harness import ROOT, directory, process, sql, table
+from benchmarks.harness import ROOT, directory, services, sql, table
 
 SETTINGS = {
     "ZEUS_STREAM_SEARCH": "exhaustive",
@@ -42,12 +42,7 @@ select count(*), quantile_cont(ns / 1e6, [0.5, 0.99, 1]) from triggered
 
 
 def main() -> None:
-    environ = os.environ | SETTINGS
-    with (
-        directory() as where,
-        process(where, "collect", "--device", "simulated:v100x1", ready="publish"),
-        process(where, "analyze", ready="query", environ=environ),
-    ):
+    with directory() as where, services(where, "simulated:v100x1", environ=SETTINGS):
         there = {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
         subprocess.run([sys.executable, "-c", TRAINING], env=os.environ | there, check=True)
         [(commands, (p50, p99, worst))] = sql(where, LATENCY)

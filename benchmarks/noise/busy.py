@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 
 from msgspec import Struct
 
-from benchmarks.harness import ROOT, directory, process, sql, table, wait_for
+from benchmarks.harness import ROOT, directory, services, sql, table, wait_for
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
 
@@ -93,8 +93,7 @@ def trial(gpus: int, step_ms: float, busy: int, nice: int) -> Trial:
     environ = {"ZEUS_STREAM_NICE": str(nice)}
     with (
         directory() as where,
-        process(where, "collect", "--device", f"simulated:v100x{gpus}", ready="publish", environ=environ),
-        process(where, "analyze", ready="query", environ=environ),
+        services(where, f"simulated:v100x{gpus}", environ=environ),
         stress(busy),
     ):
         there = os.environ | {

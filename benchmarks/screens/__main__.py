@@ -30,7 +30,7 @@ from pathlib import Path
 import anyio
 from msgspec.structs import replace
 
-from benchmarks.harness import ROOT, cpu_seconds, directory, process, sql, table
+from benchmarks.harness import ROOT, cpu_seconds, directory, services, sql, table
 from benchmarks.load.latency import LATENCY, SETTINGS, TRAINING
 from benchmarks.screens.tabs import tabs
 from tests.zeus_stream.live.screens import SNAPSHOT, a_gpu
@@ -267,8 +267,7 @@ def watchers(seconds: float) -> None:
     took: list[float] = []
     with (
         directory() as where,
-        process(where, "collect", "--device", "simulated:v100x8", ready="publish"),
-        process(where, "analyze", ready="query") as analyzer,
+        services(where, "simulated:v100x8") as (_, analyzer),
     ):
         time.sleep(3)
         for number in range(6):
@@ -323,8 +322,7 @@ def latency(rounds: int = 2, *, chromium: bool = False) -> None:
         for (browsers, terminals), runs in found.items():
             with (
                 directory() as where,
-                process(where, "collect", "--device", "simulated:v100x1", ready="publish"),
-                process(where, "analyze", ready="query", environ=os.environ | SETTINGS) as analyzer,
+                services(where, "simulated:v100x1", environ=SETTINGS) as (_, analyzer),
                 screens(where, terminals),
                 tabs(where, browsers, chromium=chromium),
             ):

@@ -12,6 +12,7 @@ import pytest
 from analyzers.archive.query import answer_some
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.snapshot import opened
+from tests.docs import packages
 from tests.docs.man_page import PAGE, man_page
 from tests.docs.reference import FOLDER, pages
 from tests.zeus_stream.conftest import Ran
@@ -115,6 +116,13 @@ def test_commands_and_options_exist(page: Path) -> None:
 def test_generated_pages_are_not_stale(page: str) -> None:
     stale = "Write it again: python -m tests.docs.reference"
     assert (FOLDER / page).read_text(encoding="utf-8") == pages()[page], stale
+
+
+def test_the_picture_of_the_packages_is_drawn_from_the_imports() -> None:
+    stale = "Draw it again: python -m tests.docs.packages"
+    assert packages.PAGE.read_text(encoding="utf-8") == packages.page(), stale
+    for layer in packages.layers({"top": frozenset({"low"}), "low": frozenset()}):
+        assert layer in (["low"], ["top"])
 
 
 def test_the_manual_page_is_not_stale() -> None:
