@@ -84,8 +84,10 @@ def test_a_decision_is_short_has_a_status_and_is_in_the_index(page: Path) -> Non
     assert len(text(page).split()) <= 600, "what was measured and tried belongs to docs/measurements"
     status = re.search(r"^\**Status:\** (accepted|replaced by)", text(page), re.MULTILINE)
     assert status is not None
-    row = next(line for line in text(page.parent / "README.md").splitlines() if f"({page.name})" in line)
-    assert f"| {status[1]}" in row
+    index = text(page.parent / "README.md")
+    assert re.search(rf"\({re.escape(page.name)}\) \| {status[1]}", index), (
+        "add its line to docs/decisions/README.md"
+    )
 
 
 @pytest.mark.parametrize("folder", PACKAGES)
