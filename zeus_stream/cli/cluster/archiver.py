@@ -21,6 +21,7 @@ from zeus_stream.cli.cluster.lake import lake_option
 from zeus_stream.cli.options import Command, settings_options
 from zeus_stream.cli.service_commands import _serve as serve
 from zeus_stream.errors import SettingsError
+from zeus_stream.service_packages import python_child
 from zeus_stream.settings import Settings
 
 PR_SET_PDEATHSIG = 1
@@ -62,7 +63,7 @@ def _keep_worker(arguments: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     while True:
         worker = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-            [sys.executable, "-m", "zeus_stream", *arguments, "--worker", str(os.getpid())],
+            python_child("zeus_stream", *arguments, "--worker", str(os.getpid())),
             preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, waited),  # noqa: PLW1509  (one thread)
         )
         while (code := worker.poll()) is None:
