@@ -61,7 +61,7 @@ GUARD = 10
 LONG_GUARD = 30
 """The same for means over several windows: they take longer to tell."""
 OFTEN = 4
-"""Windows after which it is told again how noisy they are."""
+"""Windows after which their noise is estimated again."""
 KNOWN = 0.01
 """Standard deviation to which the usual logarithms should be known."""
 LATEST = 4
@@ -102,7 +102,7 @@ class Window(Struct, frozen=True):
 
 
 class WindowNoise(Struct, frozen=True):
-    """How noisy the windows of a watch are."""
+    """The noise of the windows of a watch."""
 
     variances: tuple[Pair, ...]
     """Of a step, by scale, as far as they are known: of single windows, without odd ones."""
@@ -134,7 +134,7 @@ class Watch(Struct, frozen=True, kw_only=True):
     usual: Pair | None = None
     """Logarithms of mJ and ns per step; None while not known."""
     noise: WindowNoise | None = None
-    """How noisy windows are, as last told."""
+    """The noise of windows, as last estimated."""
     more: tuple[Pair, ...] = ((0.0, 0.0),) * len(SCALES)
     """Sums for a step that takes more than usual, by scale."""
     less: tuple[Pair, ...] = ((0.0, 0.0),) * len(SCALES)

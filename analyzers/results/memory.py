@@ -30,7 +30,7 @@ class KnownOwners(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """What an analyzer has to know of earlier starts beyond what it interprets again."""
+    """Facts of earlier starts that an analyzer needs beyond what it interprets again."""
 
     sessions: tuple[str, ...]
     """Those that begin in what is replayed, or that may come again from a collector's log."""

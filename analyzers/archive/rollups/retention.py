@@ -47,7 +47,7 @@ Transaction = Callable[[], AbstractContextManager[Connection]]
 
 
 class Needed(Struct, frozen=True):
-    """What a restart interprets again: it stays, however old it is."""
+    """The rows that a restart interprets again: they stay, however old they are."""
 
     offsets: Mapping[str, int]
     """By log, the first offset."""
