@@ -197,7 +197,7 @@ class _Writer:
             if number < 0:
                 raise UnknownObjectError(f"a tuple or set of {kind.__name__} contains itself")
             return [Tag.AGAIN, number]
-        if kind in (tuple, frozenset) or issubclass(kind, tuple | Struct):
+        if kind not in self._special and (kind in (tuple, frozenset) or issubclass(kind, tuple | Struct)):
             return self._value(value, kind)
         self._number(value)
         if issubclass(kind, np.ndarray):
