@@ -8,6 +8,7 @@ Metrics have the names of the semantic conventions for hardware where there is o
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -38,16 +39,20 @@ _NAMES = {
     "training_job": "zeus_stream.job",
 }
 _GPU_METRICS = {"hw.energy", "hw.power", "hw.gpu.utilization", "zeus_stream.gpu.power.limit"}
+GPU_INFO = "zeus_stream_gpu_info"
+VENDORS = ("NVIDIA", "AMD")
+"""First words of models that name who makes them."""
+NO_MODELS: Mapping[str, str] = MappingProxyType({})
 RUN_ROWS = (
     "SELECT 'run' AS kind, run AS name, min(began_wall_ns) AS begin_ns,"
     " max(began_wall_ns + ended_ns - began_ns) AS end_ns, any_value(job) AS job,"
-    " (SELECT CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END FROM windows"
+    " NULL AS number, (SELECT CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END FROM windows"
     "   WHERE kind = 'run' AND run = {run} AND NOT of_host(gpu)) AS energy_j"
     " FROM runs WHERE run = {run} AND world_size > 0 GROUP BY run"
-    " UNION ALL SELECT 'epoch', 'epoch ' || epoch, epoch_ns(began_at),"
-    " epoch_ns(began_at) + (duration_s * 1e9)::BIGINT, job, energy_j FROM epochs WHERE run = {run}"
+    " UNION ALL SELECT 'epoch', 'epoch', epoch_ns(began_at),"
+    " epoch_ns(began_at) + (duration_s * 1e9)::BIGINT, job, epoch, energy_j FROM epochs WHERE run = {run}"
     " UNION ALL SELECT 'window', name, epoch_ns(began_at), epoch_ns(began_at) + (duration_s * 1e9)::BIGINT,"
-    " job, energy_j FROM named WHERE run = {run}"
+    " job, NULL, energy_j FROM named WHERE run = {run}"
     " ORDER BY kind = 'run' DESC, begin_ns LIMIT {limit}"
 )
 """SQL for the spans of one run."""
@@ -80,6 +85,8 @@ class Otlp:
         self._families = families
         self._now: dict[str, list[tuple[Family, Sample]]] = {}
         self._counted: list[Family] = []
+        self._models: dict[str, str] = {}
+        """By UUID."""
         self._instruments()
 
     def __enter__(self) -> Self:
@@ -109,7 +116,7 @@ class Otlp:
             if refresh:
                 self._refresh()
             return [
-                Observation(sample.value, attributes(family, sample))
+                Observation(sample.value, attributes(family, sample, self._models))
                 for family, sample in self._now.get(name, ())
             ]
 
@@ -123,6 +130,8 @@ class Otlp:
         self._now = {}
         families = self._families()
         self._counted = [family for family in families if family.kind == "histogram"]
+        infos = [dict(s.labels) for family in families if family.name == GPU_INFO for s in family.samples]
+        self._models = {info["gpu_uuid"]: info["model"] for info in infos if info["model"]}
         for family in families:
             if family.otel is not None:
                 self._now.setdefault(family.otel, []).extend((family, sample) for sample in family.samples)
@@ -133,7 +142,9 @@ class Otlp:
             return 0
         run = rows[0]
         root = self._tracer.start_span(
-            f"run {run['name']}", start_time=run["begin_ns"], attributes=_energy(run)
+            "run",
+            start_time=run["begin_ns"],
+            attributes={**_energy(run), "zeus_stream.run": run["name"]},
         )
         context = set_span_in_context(root)
         sent = 1
@@ -150,6 +161,8 @@ class Otlp:
 
 def _energy(row: Mapping[str, Any]) -> dict[str, str | float]:
     known: dict[str, str | float] = {"zeus_stream.job": row["job"], "zeus_stream.kind": row["kind"]}
+    if row["number"] is not None:
+        known["zeus_stream.epoch"] = row["number"]
     if row["energy_j"] is not None:
         known["zeus_stream.energy"] = row["energy_j"]
     return known
@@ -159,8 +172,8 @@ def _named(labels: Labels) -> dict[str, str]:
     return {_NAMES.get(name, f"zeus_stream.{name}"): value for name, value in labels}
 
 
-def attributes(family: Family, sample: Sample) -> dict[str, str]:
-    """Return the labels of a sample by the names of the conventions."""
+def attributes(family: Family, sample: Sample, models: Mapping[str, str] = NO_MODELS) -> dict[str, str]:
+    """Return the labels of a sample by the names of the conventions. ``models``: of GPUs, by UUID."""
     given = dict(sample.labels)
     named = _named(sample.labels)
     if "part" in given:
@@ -174,4 +187,9 @@ def attributes(family: Family, sample: Sample) -> dict[str, str]:
         named["hw.type"] = "gpu"
         if family.otel == "hw.gpu.utilization":
             named["hw.gpu.task"] = "general"
+    if (model := models.get(given.get("gpu_uuid", ""))) is not None:
+        named["hw.name"] = f"{given['host']} GPU {given['gpu']}"
+        named["hw.model"] = model
+        if (vendor := model.partition(" ")[0]) in VENDORS:
+            named["hw.vendor"] = vendor
     return named

@@ -17,7 +17,7 @@ from zeus_stream.reports.tables import console_of, write, write_text
 from zeus_stream.views.costs import COSTS, OWN_USE, at_price, cost_facts, own_use_facts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import forecast_facts
-from zeus_stream.views.quantity import Quantity, joules, with_bounds
+from zeus_stream.views.quantity import Quantity, joules, percent, with_bounds
 from zeus_stream.views.run_view import RunRows, RunView, run_of_rows
 from zeus_stream.views.saving import Saving
 from zeus_stream.views.undecided import BEHIND_S, behind_facts
@@ -278,8 +278,8 @@ def _single(single: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not single["lowered"]:
         return [("single GPUs", f"none of {single['gpus']} can be lowered without slowing the others")]
     below = f"{single['lowered']} of {single['gpus']} are lower, down to {single['lowest_w']:g} W"
-    energy, time = f"{single['energy_percent']:+.1f}", f"{single['time_percent']:+.1f}"
-    effect = f"{energy} % of a step's energy for {time} % of its time"
+    energy, time = percent(single["energy_percent"], "+.1f"), percent(single["time_percent"], "+.1f")
+    effect = f"{energy} of a step's energy for {time} of its time"
     return [("single GPUs", f"{below}: {effect}, compared with the job's limit on all")]
 
 

@@ -146,9 +146,16 @@ def percent(value: float | None, form: str = ".1f") -> str:
     """Return a share in percent."""
     if value is None or not isfinite(value):
         return ABSENT
-    if value and abs(value) < 0.05:
+    if not value:
+        return "0 %"
+    if abs(value) < 0.05:
         return "under 0.1 %" if value > 0 else "above -0.1 %"
     return f"{value:{form}} %"
+
+
+def whole(quantity: Quantity) -> str:
+    """Return a figure without decimals and without its unit."""
+    return ABSENT if quantity.known is None else f"{quantity.known:,.0f}"
 
 
 def compact(value: float | None, unit: str = "") -> str:
@@ -164,11 +171,11 @@ def compact(value: float | None, unit: str = "") -> str:
 
 def _three(value: float) -> str:
     size = abs(value)
-    if size >= 99.95:
+    if size >= 99.95 or not value:
         return f"{value:,.0f}"
     if size >= 9.995:
         return f"{value:.1f}"
-    return f"{value:.2f}" if size >= 0.005 or not value else "<0.01"
+    return f"{value:.2f}" if size >= 0.005 else "<0.01"
 
 
 def _supported(value: float, width: float) -> str:

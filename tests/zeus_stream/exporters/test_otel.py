@@ -109,6 +109,7 @@ def test_metrics_have_the_names_units_and_attributes_of_the_conventions(receiver
     }
     attributes, value, unit = by_type["gpu"]
     assert (attributes["hw.id"], attributes["host.name"], value, unit) == ("GPU-a", "alpha", 12345.678, "J")
+    assert (attributes["hw.name"], attributes["hw.model"]) == ("alpha GPU 0", GPU.model)
     assert by_type["cpu"][0]["hw.id"] == "CPU-alpha-package-0"
     ((attributes, value, unit),) = found["hw.temperature"]
     assert (attributes["hw.parent"], attributes["hw.type"], value, unit) == (
@@ -174,9 +175,9 @@ def test_the_names_are_those_of_the_installed_conventions() -> None:
 def test_a_closed_run_is_a_trace_with_the_instants_and_joules_of_its_parts(receiver: Receiver) -> None:
     run = {
         "kind": "run", "name": "run-1", "begin_ns": START_NS, "end_ns": START_NS + 60, "job": "asr",
-        "energy_j": 100.0,
+        "number": None, "energy_j": 100.0,
     }  # fmt: skip
-    epoch = run | {"kind": "epoch", "name": "epoch 0", "end_ns": START_NS + 40, "energy_j": None}
+    epoch = run | {"kind": "epoch", "name": "epoch", "number": 7, "end_ns": START_NS + 40, "energy_j": None}
     window = run | {"kind": "window", "name": "checkpoint", "begin_ns": START_NS + 41, "energy_j": 3.0}
     with Otlp(receiver.url, list, every_ms=3_600_000) as otlp:
         assert otlp.send_run([run, epoch, window]) == 3
@@ -185,16 +186,19 @@ def test_a_closed_run_is_a_trace_with_the_instants_and_joules_of_its_parts(recei
     (body,) = receiver.bodies["/v1/traces"]
     spans = ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
     by_name = {span.name: span for span in spans}
-    assert set(by_name) == {"run run-1", "epoch 0", "checkpoint"}
-    root = by_name["run run-1"]
+    assert set(by_name) == {"run", "epoch", "checkpoint"}
+    root = by_name["run"]
+    numbers = {each.key: each.value.int_value for each in by_name["epoch"].attributes}
+    assert numbers["zeus_stream.epoch"] == 7
+    assert {each.key: each.value.string_value for each in root.attributes}["zeus_stream.run"] == "run-1"
     assert (root.start_time_unix_nano, root.end_time_unix_nano) == (START_NS, START_NS + 60)
     assert {span.trace_id for span in spans} == {root.trace_id}
-    assert by_name["epoch 0"].parent_span_id == root.span_id
+    assert by_name["epoch"].parent_span_id == root.span_id
     joules = {
         name: [each.value.double_value for each in span.attributes if each.key == "zeus_stream.energy"]
         for name, span in by_name.items()
     }
-    assert joules == {"run run-1": [100], "epoch 0": [], "checkpoint": [3]}
+    assert joules == {"run": [100], "epoch": [], "checkpoint": [3]}
     assert GPU.gpu not in str(spans)
 
 
@@ -220,10 +224,10 @@ def test_the_spans_of_a_run_in_the_archive_are_its_epochs_and_named_windows(
         )
         for span in spans
     }
-    epochs = {(f"epoch {number}", 10.0 + 10 * number, 20.0 + 10 * number) for number in range(4)}
+    epochs = {("epoch", 10.0 + 10 * number, 20.0 + 10 * number) for number in range(4)}
     windows = {("validation", 18.0 + 10 * number, 20.0 + 10 * number) for number in range(4)}
-    assert found == {("run run-1", 10.0, 50.0)} | epochs | windows
-    (root,) = [span for span in spans if span.name == "run run-1"]
+    assert found == {("run", 10.0, 50.0)} | epochs | windows
+    (root,) = [span for span in spans if span.name == "run"]
     assert {span.parent_span_id for span in spans if span is not root} == {root.span_id}
     joules = [each.value.double_value for each in root.attributes if each.key == "zeus_stream.energy"]
     assert joules == [12_000]

@@ -250,7 +250,7 @@ def test_charts_have_one_place_for_each_value(values: list[float | None], most: 
 
 def test_figures_have_three_digits_and_a_unit() -> None:
     values = (0.0, 4.5612, 28.14, 310.2, 99_999.0, None)
-    assert [compact(value) for value in values] == ["0.00", "4.56", "28.1", "310", "99,999", "-"]
+    assert [compact(value) for value in values] == ["0", "4.56", "28.1", "310", "99,999", "-"]
     joules = (812.0, 412_000.0, 2.3e6, 999.9, None)
     assert [compact(value, "J") for value in joules] == ["812 J", "412 kJ", "2.30 MJ", "1.00 kJ", "-"]
 

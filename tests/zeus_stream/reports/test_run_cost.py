@@ -228,7 +228,7 @@ def test_gpus_below_the_limit_of_their_job_are_told_with_what_that_saves(of: Sum
     )
     rows = [first, replace(first, gpu="GPU-b", power_limit_w=150.0)]
     told = shown(of([RUN, WHOLE, *TRIALS, DECISION, *rows]))
-    assert "single GPUs 1 of 2 are lower, down to 150 W: -5.1 % of a step's energy for +0.0 %" in told
+    assert "single GPUs 1 of 2 are lower, down to 150 W: -5.1 % of a step's energy for under 0.1 %" in told
     none = [
         replace(row, round=2, power_limit_w=175.0, energy_percent=None, time_percent=None) for row in rows
     ]

@@ -7,7 +7,7 @@ from zeus_stream.live.figures import Line, Span, bar, clean, dimmed, fit_line, s
 from zeus_stream.live.history import History
 from zeus_stream.live.panels.columns import Column, Looks, Panel, counted, heads, line_of, matches
 from zeus_stream.views.gpu_view import GpuView
-from zeus_stream.views.quantity import ABSENT, Quantity, compact, figure
+from zeus_stream.views.quantity import ABSENT, compact, figure, whole
 from zeus_stream.views.site_view import SiteView
 
 SPARK_S = 60.0
@@ -49,10 +49,8 @@ def _gpu_columns(
     figure = _figure(gpus, looks)
     limit = Column("limit W", 9, lambda row: _limit(gpus[row]))
     step_j = Column("J/step", 7, lambda row: (Span(compact(gpus[row].step_energy.known)),), right=True)
-    degrees = Column(
-        "°C", 3, lambda row: (Span(_whole(gpus[row].temperature), _heat(gpus[row])),), right=True
-    )
-    percent = Column("%", 3, lambda row: (Span(_whole(gpus[row].utilization)),), right=True)
+    degrees = Column("°C", 3, lambda row: (Span(whole(gpus[row].temperature), _heat(gpus[row])),), right=True)
+    percent = Column("%", 3, lambda row: (Span(whole(gpus[row].utilization)),), right=True)
     gauge = Column("", bar_width, lambda row: _gauge(gpus[row], bar_width))
     minute = Column("60 s", spark, lambda row: (Span(_minute(gpus[row], history, spark), "bar"),))
     run = Column(
@@ -82,7 +80,7 @@ def _figure(gpus: Sequence[GpuView], looks: Looks) -> Column:
         head = f"{currency}"[:8]
         return Column(head, 8, lambda row: (Span(_money(gpus[row], value), "strong"),), right=True)
     if looks.unit == "W":
-        return Column("W", 5, lambda row: (Span(_whole(gpus[row].power), "strong"),), right=True)
+        return Column("W", 5, lambda row: (Span(whole(gpus[row].power), "strong"),), right=True)
     return Column(
         "energy", 8, lambda row: (Span(compact(gpus[row].energy.known, "J"), "strong"),), right=True
     )
@@ -101,11 +99,6 @@ def _gpu_line(gpu: GpuView, row: int, columns: Sequence[Column], width: int) -> 
     return fit_line((*dimmed(head), Span(f"    {ABSENT}  ", "dim"), Span(clean(gpu.trouble), tone)), width)
 
 
-def _whole(quantity: Quantity) -> str:
-    """Return a figure without its unit, which is the head of its column."""
-    return ABSENT if quantity.known is None else f"{quantity.known:,.0f}"
-
-
 def _heat(gpu: GpuView) -> Literal["plain", "warn"]:
     return "warn" if gpu.temperature.known is not None and gpu.temperature.known >= 85 else "plain"
 
@@ -115,8 +108,8 @@ def _limit(gpu: GpuView) -> Line:
     if gpu.limit.known is None:
         return (Span(ABSENT, "dim"),)
     if gpu.lowered:
-        return Span(_whole(gpu.limit), "good"), Span(f"<{_whole(gpu.found)}", "dim")
-    return (Span(_whole(gpu.limit)),)
+        return Span(whole(gpu.limit), "good"), Span(f"<{whole(gpu.found)}", "dim")
+    return (Span(whole(gpu.limit)),)
 
 
 def _gauge(gpu: GpuView, width: int) -> Line:

@@ -11,7 +11,7 @@ from zeus_stream.reports.html.site_panels import as_is, run_link
 from zeus_stream.reports.svg.bars import bar
 from zeus_stream.views.gaps import GapView
 from zeus_stream.views.gpu_view import GpuView
-from zeus_stream.views.quantity import Quantity, with_bounds
+from zeus_stream.views.quantity import Quantity, whole, with_bounds
 from zeus_stream.views.run_view import RunView
 from zeus_stream.views.site_view import SiteView, site_of_live
 
@@ -61,8 +61,8 @@ def _tile(gpu: GpuView) -> Markup:
     of = f"of {gpu.limit}" if gpu.limit.known is not None else "limit not known"
     notes = [gpu.trouble] if gpu.trouble else []
     notes += [f"found {gpu.found}"] if gpu.lowered else []
-    notes += [f"{gpu.temperature}"] if gpu.temperature.known is not None else []
-    notes += [f"{gpu.utilization} busy"] if gpu.utilization.known is not None else []
+    notes += [f"{whole(gpu.temperature)} °C"] if gpu.temperature.known is not None else []
+    notes += [f"{whole(gpu.utilization)} % busy"] if gpu.utilization.known is not None else []
     notes += [f"{gpu.energy}"] if gpu.energy.known is not None else []
     return element(
         "a", element("div", names, class_="top"),

@@ -97,8 +97,8 @@ def bubble_chart(bars: Sequence[Bar], end_s: float, clocks_mhz: tuple[int, int],
         if right - left > LETTER * len(text) + 3:
             parts.append(
                 element(
-                    "text", text, class_="tick", x=f"{(left + right) / 2:.1f}", y=f"{y + LANE / 2 + 3.5:.1f}",
-                    text_anchor="middle", style="fill:#1b2330",
+                    "text", text, class_="inside", x=f"{(left + right) / 2:.1f}", text_anchor="middle",
+                    y=f"{y + LANE / 2 + 3.5:.1f}",
                 )
             )  # fmt: skip
     for number, clock_mhz in enumerate(dict.fromkeys(clocks_mhz)):

@@ -79,17 +79,17 @@ async def run(request: Request) -> Response:
 
 
 def _about(found: Run) -> list[Markup | str]:
-    gpus = [element("a", gpu.title, href=f"../gpus/{quote(gpu.gpu, safe='')}") for gpu in found.gpus[:16]]
-    between: list[Markup | str] = []
-    for gpu in gpus:
-        between += [", " if between else "", gpu]
     size = f", batch size {found.batch_size}" if found.batch_size else ""
-    model = found.gpus[0].model if found.gpus else "no GPU"
+    models = ", ".join(dict.fromkeys(gpu.model for gpu in found.gpus)) or "no GPU"
     ends = found.ended_how or "runs"
-    return [
-        f"run {found.run}, {found.ranks} rank{'' if found.ranks == 1 else 's'}{size}, {ends}. {model}: ",
-        *between,
-    ]
+    ranks = f"{found.ranks} rank{'' if found.ranks == 1 else 's'}"
+    about: list[Markup | str] = [f"run {found.run}, {ranks}{size}, {ends}. {models}"]
+    for host in dict.fromkeys(gpu.host for gpu in found.gpus):
+        about.append(f"; {host} GPU" if len(about) > 1 else f": {host} GPU")
+        for gpu in (gpu for gpu in found.gpus if gpu.host == host):
+            link = f"../gpus/{quote(gpu.gpu, safe='')}"
+            about += [" ", element("a", str(gpu.index), href=link, title=gpu.title)]
+    return about
 
 
 def _power(

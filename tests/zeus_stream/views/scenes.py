@@ -1,0 +1,88 @@
+"""Scenes of a site: the live snapshot and the archive of the same simulated world, at one instant."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from pathlib import Path
+
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.query import read_own
+from analyzers.archive.snapshot import opened
+from analyzers.live.live_site import site_head
+from analyzers.power_limit import selectors
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.instructions import Instruction
+from tests.analyzers.live.test_live_site import PLAN, Watched
+from tests.empty_archive import archive_at
+from tests.simulation.simulated_site import Training
+from zeus_stream.protocol.snapshots import HostNow, Snapshot
+from zeus_stream.settings import Settings
+
+Answer = Callable[[str], pa.Table]
+SEARCHED = Training("imagenet", 0.05, 300, epoch_steps=100)
+
+
+class Scene(Struct, frozen=True, kw_only=True):
+    """A world that has come to an interesting point."""
+
+    world: Watched
+    now: Snapshot
+
+
+def _scene(
+    device: str,
+    training: Training,
+    plan: RunSettings = PLAN,
+    *,
+    until_s: float = inf,
+    idle_s: float = 0.0,
+    silent_s: float = 0.0,
+) -> Scene:
+    """Play a world, let its GPUs idle after the end, then have its collector silent for so long."""
+    world = Watched(device, training, plan)
+    world.run(until_s)
+    if idle_s:
+        world.idle(idle_s)
+    now_ns = world.now_ns + round(silent_s * 1e9)
+    host = HostNow(host="h0", state="silent" if silent_s else "connected", trouble="")
+    head = replace(site_head({}, "archive", now_ns, 0, {}), hosts=(host,))
+    return Scene(world=world, now=world.site.snapshot(head, world.interpreter.searches(), now_ns, None))
+
+
+SCENES: dict[str, Callable[[], Scene]] = {
+    "open, in its search": lambda: _scene("simulated:v100x1", SEARCHED, until_s=4),
+    "open, a limit chosen": lambda: _scene("simulated:v100x2", SEARCHED, until_s=14),
+    "ended, its GPUs idle on": lambda: _scene("simulated:v100x2", SEARCHED, idle_s=20),
+    "the limit found is kept": lambda: _scene(
+        "simulated:v100x1", SEARCHED, replace(PLAN, selector=selectors.parse("time")), idle_s=1
+    ),
+    "the workload changes": lambda: _scene(
+        "simulated:v100x1", replace(SEARCHED, steps=700, heavier=(350, 3.0)), idle_s=1
+    ),
+    "no epochs, too short to decide": lambda: _scene(
+        "simulated:v100x1", Training("imagenet", 0.05, 12), idle_s=1
+    ),
+    "only observed": lambda: _scene(
+        "simulated:v100x1", replace(SEARCHED, steps=100, may_command=False), idle_s=1
+    ),
+    "the collector is dead": lambda: _scene("simulated:v100x1", SEARCHED, until_s=8, silent_s=28),
+    "32 GPUs": lambda: _scene(
+        "simulated:v100x32", Training("imagenet", 0.05, 10), RunSettings(selector=None), idle_s=1
+    ),
+}
+
+
+@contextmanager
+def stored(scene: Scene, path: Path) -> Iterator[Answer]:
+    """Give what answers SQL about the archive of a scene."""
+    archive = DuckdbFile.open(archive_at(path), Settings())
+    rows = [row for row in scene.world.outputs if not isinstance(row, Instruction)]
+    archive.put([scene.world.frames], rows)
+    archive.close()
+    with opened(path, Settings()) as file, file.reading() as reader:
+        yield partial(read_own, reader)
