@@ -26,6 +26,10 @@ BLOCK = 50
 EVERY_S = 10.0
 FLUSH_S = 5.0
 """Longest wait for the last points when the run ends."""
+AGAIN_S, QUIET = 0.3, 3
+"""Time between two questions then, and answers without a new point after which nothing more comes."""
+SUMMARY = ("energy/total_j", "energy/saved_percent", "energy/limit_w")
+"""Figures of the whole run, for the tables of runs."""
 MAX_POINTS = 1_000
 """That wait for a tracker; of more, the oldest is dropped."""
 QUERY_S = 5.0
@@ -36,7 +40,7 @@ SELECT max(step) AS step, avg(energy_j) AS step_j, 1000 * avg(duration_s) AS ste
     sum(energy_j) / sum(duration_s) AS power_w, max(highest_limit_w) AS limit_w, sum(energy_j) AS block_j,
     epoch(max(began_at)) + arg_max(duration_s, step) AS at_s
 FROM steps WHERE run = {run} AND step >= {first}
-GROUP BY step // {block} HAVING count(*) = {block} AND count(energy_j) = count(*) ORDER BY step
+GROUP BY step // {block} HAVING count(*) >= {least} AND count(energy_j) = count(*) ORDER BY step
 """
 _EPOCHS = """
 SELECT epoch, energy_j, epoch(began_at) + duration_s AS at_s FROM epochs
@@ -62,6 +66,9 @@ class Sink(Protocol):
     def write(self, points: Sequence[Point], *, last: bool) -> int:
         """Write points in order, and return how many it took. ``last``: nothing follows."""
 
+    def summarize(self, values: Mapping[str, float]) -> None:
+        """Keep the figures of the whole run where tables of runs sort by them."""
+
 
 class Wandb:
     """A run of W&B. A point is added to the row that is open, so that no row and no step is of ours alone."""
@@ -84,6 +91,9 @@ class Wandb:
             taken += 1
         return taken
 
+    def summarize(self, values: Mapping[str, float]) -> None:
+        self._run.summary.update(dict(values))
+
 
 class Mlflow:
     """The run of MLflow that is active. Each value has its step and its time."""
@@ -105,6 +115,9 @@ class Mlflow:
             self._client.log_batch(self._run_id, metrics=metrics)
         return len(points)
 
+    def summarize(self, values: Mapping[str, float]) -> None:
+        """Do nothing: its table of runs has the last value of each metric."""
+
 
 class TensorBoard:
     """A writer of TensorBoard, torch's or its own."""
@@ -123,6 +136,9 @@ class TensorBoard:
             self._writer.flush()
         return len(points)
 
+    def summarize(self, values: Mapping[str, float]) -> None:
+        """Do nothing: it has no table of runs without hyperparameters."""
+
 
 class Aim:
     """A run of Aim, which takes late steps as they are."""
@@ -135,6 +151,9 @@ class Aim:
             for name, value in point.values.items():
                 self._run.track(value, name=name, step=point.step)
         return len(points)
+
+    def summarize(self, values: Mapping[str, float]) -> None:
+        self._run["energy"] = {name.removeprefix("energy/"): value for name, value in values.items()}
 
 
 def sink_of(tracker: Any) -> Sink:
@@ -166,9 +185,10 @@ class Points:
         self._step = self._epoch = 0
         self._total_j = 0.0
 
-    def new(self) -> list[Point]:
-        """Return what is new. Raises ZeusStreamError."""
-        found = self._ask(_POINTS.format(run=self._run, first=self._step, block=BLOCK))
+    def new(self, *, last: bool = False) -> list[Point]:
+        """Return what is new, ``last``: also of a block that is not full. Raises ZeusStreamError."""
+        least = 1 if last else BLOCK
+        found = self._ask(_POINTS.format(run=self._run, first=self._step, block=BLOCK, least=least))
         points = []
         saved = None
         if found:
@@ -202,11 +222,14 @@ class EnergyLog:
         >>> log.close()                      # before wandb.finish()
     """
 
-    def __init__(self, sinks: Sequence[Sink], new: Callable[[], Iterable[Point]], every_s: float) -> None:
+    def __init__(self, sinks: Sequence[Sink], new: Callable[..., Iterable[Point]], every_s: float) -> None:
+        """Begin. ``new`` returns what is new; with ``last=True`` also a block that is not full."""
         self._waiting = [(sink, deque[Point](maxlen=MAX_POINTS)) for sink in sinks]
         self._new = new
         self._every_s = every_s
         self._ended = threading.Event()
+        self._given_up = threading.Event()
+        self._summary: dict[str, float] = {}
         self._warned = False
         self._thread = threading.Thread(target=self._follow, name="zeus-stream trackers", daemon=True)
         if sinks:
@@ -224,25 +247,38 @@ class EnergyLog:
             self._ended.set()
             if self._thread.is_alive():
                 self._thread.join(FLUSH_S)
+            self._given_up.set()
 
     def _follow(self) -> None:
         while not self._ended.wait(self._every_s):
             self._send(last=False)
+        quiet = 0
+        while quiet < QUIET and not self._given_up.is_set():  # energy comes some time after its step
+            quiet = 0 if self._send(last=False) else quiet + 1
+            self._given_up.wait(AGAIN_S)
         self._send(last=True)
 
-    def _send(self, *, last: bool) -> None:
+    def _send(self, *, last: bool) -> int:
+        """Log what is new, unless it is too late for it. Return the number of new points."""
         try:
-            points = list(self._new())
+            points = list(self._new(last=last))
         except ZeusStreamError as wrong:
             self._warn(str(wrong))
             points = []
+        for point in points:
+            self._summary |= {name: point.values[name] for name in SUMMARY if name in point.values}
         for sink, waiting in self._waiting:
             waiting.extend(points)
+            if self._given_up.is_set():  # the tracker's run may be finished by now
+                break
             try:
                 for _ in range(sink.write(tuple(waiting), last=last)):
                     waiting.popleft()
+                if last and self._summary:
+                    sink.summarize(self._summary)
             except Exception as wrong:  # noqa: BLE001  (a tracker's failure must not reach the training)
                 self._warn(f"trackers: could not log energies: {wrong!r}. The training goes on without them.")
+        return len(points)
 
     def _warn(self, sentence: str) -> None:
         if not self._warned:

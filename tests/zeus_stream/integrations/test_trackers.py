@@ -5,6 +5,7 @@
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.analyzers.archive.test_waste import CLOSED, row
 from tests.analyzers.archives import BOOTED_NS, SECOND
 from tests.empty_archive import archive_at
 from zeus_stream.errors import SettingsError, UnreachableError
+from zeus_stream.integrations import trackers
 from zeus_stream.integrations.trackers import BLOCK, EnergyLog, Mlflow, Point, Points, Wandb, sink_of
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
@@ -93,17 +95,43 @@ class Writer:
 
 
 def test_at_the_end_everything_has_been_logged_with_its_step_and_time() -> None:
-    writer, points = Writer(), iter([[Point(49, 100.0, {"energy/step_j": 4.5})], []])
-    EnergyLog([sink_of(writer)], lambda: next(points), 3600).close()
+    writer, points = Writer(), iter([[], [Point(49, 100.0, {"energy/step_j": 4.5})]])
+    EnergyLog([sink_of(writer)], lambda **_: next(points, []), 3600).close()
     assert writer.scalars == [("energy/step_j", 4.5, 49, 100.0)]
 
 
+def test_the_last_block_is_logged_though_it_is_not_full(put: tuple[Any, Points]) -> None:
+    store, points = put
+    store([CLOSED, *steps(0, 60)])
+    writer = Writer()
+    EnergyLog([sink_of(writer)], points.new, 3600).close()
+    totals = [(step, value) for tag, value, step, _ in writer.scalars if tag == "energy/total_j"]
+    assert totals == [(49, pytest.approx(sum(range(50)))), (59, pytest.approx(sum(range(60))))]  # type: ignore[comparison-overlap]
+
+
+def test_nothing_is_logged_after_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "FLUSH_S", 0.05)
+    writer, asked, go_on = Writer(), threading.Event(), threading.Event()
+
+    def slow(**_: object) -> list[Point]:
+        asked.set()
+        go_on.wait(30)
+        return [Point(49, 100.0, {"energy/step_j": 4.5})]
+
+    log = EnergyLog([sink_of(writer)], slow, 0.001)
+    assert asked.wait(30)
+    log.close()
+    go_on.set()
+    log._thread.join(30)
+    assert writer.scalars == []
+
+
 def test_a_failure_is_one_warning_and_reaches_no_training(caplog: pytest.LogCaptureFixture) -> None:
-    def unreachable() -> list[Point]:
+    def unreachable(**_: object) -> list[Point]:
         raise UnreachableError("analyzer: did not answer")
 
     with caplog.at_level(logging.WARNING, "zeus_stream"):
-        broken = EnergyLog([sink_of(Writer(fails=True))], lambda: [Point(0, 0.0, {"a": 1.0})], 0.001)
+        broken = EnergyLog([sink_of(Writer(fails=True))], lambda **_: [Point(0, 0.0, {"a": 1.0})], 0.001)
         gone = EnergyLog([sink_of(Writer())], unreachable, 0.001)
         broken.close()
         gone.close()
