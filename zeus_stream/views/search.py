@@ -27,7 +27,7 @@ class TrialView(Struct, frozen=True, kw_only=True):
     level: str
     energy: Quantity
     time: Quantity
-    mark: Literal["", "chosen", "best so far", "measured again"]
+    mark: Literal["", "chosen", "best", "again"]
 
 
 def phase_of(run: RunNow) -> PhaseView:
@@ -79,13 +79,13 @@ def trials_of(search: SearchNow) -> tuple[TrialView, ...]:
 
 def _trial(trial: TrialNow, search: SearchNow) -> TrialView:
     measuring = search.phase == "measuring"
-    mark: Literal["", "chosen", "best so far", "measured again"] = ""
+    mark: Literal["", "chosen", "best", "again"] = ""
     if trial.confirms:
-        mark = "measured again"
+        mark = "again"
     elif not measuring and trial.limit_mw == search.limit_mw:
         mark = "chosen"
     elif measuring and trial.limit_mw == search.best_mw:
-        mark = "best so far"
+        mark = "best"
     return TrialView(
         level=level_name(trial.limit_mw / 1000, trial.clock_mhz),
         energy=Quantity(trial.step_j, "J/step"),

@@ -81,13 +81,13 @@ def search_lines(run: RunView, width: int) -> list[Line]:
         words = SEARCH_ENDED if run.ended else UNSEARCHED
         return [(Span(part, "dim"),) for part in wrapped(words, width)]
     most_j = max((trial.energy.known or 0.0 for trial in run.trials), default=0.0)
-    wide = max(0, width - 34)
+    wide = max(0, width - 37)
     lines: list[Line] = []
     for trial in run.trials:
         energy, time = compact(trial.energy.known), compact(trial.time.known)
         lines.append(
             (
-                Span(f"{trial.level:>8} ", "good" if trial.mark in ("chosen", "best so far") else "plain"),
+                Span(f"{trial.level:>8} ", "good" if trial.mark in ("chosen", "best") else "plain"),
                 Span(f"{energy:>7} J {time:>6} ms "),
                 *bar(trial.energy.known, most_j, most_j, min(wide, 24)),
                 Span(f" {trial.mark}", "good"),

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.reports.html.elements import Markup, element
-from zeus_stream.reports.html.panels import Columns, facts, plain, table
+from zeus_stream.reports.html.panels import Columns, facts, plain, quantity, table
 from zeus_stream.reports.html.site_panels import as_is, run_link
 from zeus_stream.reports.svg.bars import bar
 from zeus_stream.views.gaps import GapView
@@ -82,16 +82,11 @@ def _runs(runs: Sequence[RunView], up: str = "") -> Markup:
     ]  # fmt: skip
     columns: Columns = {
         "run": ("run", as_is), "job": ("job", plain), "phase": ("power limit", plain),
-        "epoch": ("epoch", plain), "step": ("step", plain), "step_j": ("step", quantity),
-        "step_ms": ("step", quantity), "power": ("power", quantity), "energy": ("energy", quantity),
+        "epoch": ("epoch", plain), "step": ("step", plain), "step_j": ("energy a step", quantity),
+        "step_ms": ("time a step", quantity), "power": ("power", quantity), "energy": ("energy", quantity),
         "forecast": ("forecast", plain), "saved": ("saved", quantity), "state": ("", plain),
     }  # fmt: skip
     return table(rows, columns, "Runs now")
-
-
-def quantity(value: Quantity) -> str:
-    """Format a figure in a table."""
-    return str(value)
 
 
 def _phase(run: RunView) -> str:

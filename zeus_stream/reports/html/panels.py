@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from zeus_stream.reports.html.elements import Markup, element
 from zeus_stream.reports.html.questions import Row, Rows
 from zeus_stream.reports.svg.bars import bar
-from zeus_stream.views.quantity import ABSENT, figure, joules, percent, seconds, watts
+from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts
 
 SHOWN = 60
 """Rows of a table on a page; all are in the data of the report and behind the link to SQL."""
@@ -58,7 +58,12 @@ def plain(value: object) -> str:
             return str(value)
 
 
-_OF_QUANTITIES = (figure, joules, percent, seconds, watts)
+def quantity(value: Quantity) -> str:
+    """Format a figure with its unit."""
+    return str(value)
+
+
+_OF_QUANTITIES = (figure, joules, percent, quantity, seconds, watts)
 """What they format is aligned to the right, and so is a column of theirs that has no value yet."""
 
 
