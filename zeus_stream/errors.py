@@ -15,6 +15,8 @@
 The text of each reads: who: could not what: why. What to do.
 """
 
+import re
+
 
 def printable(text: str, keep: str = "") -> str:
     """Return text as it may be written to a terminal: control characters become question marks.
@@ -28,12 +30,25 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(letter if letter.isprintable() or letter in keep else "?" for letter in text)
 
 
+MASK = "***"
+"""Stands in the place of a password."""
+_PASSWORD = re.compile(
+    r"(?P<begin>://)[^\s/,]+(?=@)|(?P<name>password\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s'&]+)", re.IGNORECASE
+)
+"""Of an address, all before the @; of a connection text of PostgreSQL, the password."""
+
+
+def without_passwords(text: str) -> str:
+    """Return a text with `MASK` for the passwords in the addresses of brokers and databases."""
+    return _PASSWORD.sub(lambda found: (found["begin"] or found["name"]) + MASK, text)
+
+
 class ZeusStreamError(Exception):
     """Base of all errors of zeus-stream."""
 
     def __str__(self) -> str:
-        """Return the text without control characters."""
-        return printable(super().__str__(), keep="\n\t")
+        """Return the text without control characters and passwords."""
+        return without_passwords(printable(super().__str__(), keep="\n\t"))
 
 
 class SettingsError(ZeusStreamError):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from zeus_stream.errors import SettingsError
+from zeus_stream.errors import SettingsError, without_passwords
 
 FILE = "zeus-stream.toml"
 _YES = {"1", "true", "yes", "on"}
@@ -44,6 +44,8 @@ class SettingHelp(Struct, frozen=True):
     section: Section = "common"
     least: float | None = None
     most: float | None = None
+    secret: bool = False
+    """It may have a password: `stored_settings` has it without, and the command line may not have one."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -118,6 +120,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         SettingHelp(
             "NATS servers that take the log of each host, such as nats://b1:4222,nats://b2:4222.  [none]",
             "hosts",
+            secret=True,
         ),
     ] = None
     site: Annotated[
@@ -171,6 +174,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         SettingHelp(
             "PostgreSQL that says which analyzer decides on which part, such as 'host=db dbname=zeus'.",
             "hosts",
+            secret=True,
         ),
     ] = None
     broker_replicas: Annotated[
@@ -378,7 +382,10 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
     values |= _checked(
         {names[key]: value for key, value in environ.items() if key in names and value}, "environment"
     )
-    values |= _checked({key: value for key, value in flags.items() if value is not None}, "command line")
+    given = {key: value for key, value in flags.items() if value is not None}
+    for name in secret_settings() & given.keys():
+        refuse_password(f"--{name.replace('_', '-')}", str(given[name]), f"ZEUS_STREAM_{name.upper()}")
+    values |= _checked(given, "command line")
     return Settings(**values)
 
 
@@ -393,8 +400,31 @@ def spelled(settings: Settings) -> dict[str, str]:
     } | {"budget_groups": groups}
 
 
+def stored_settings(settings: Settings) -> dict[str, str]:
+    """Return `spelled` settings as an archive may have them: without passwords."""
+    return {
+        name: without_passwords(value) if name in secret_settings() else value
+        for name, value in spelled(settings).items()
+    }
+
+
+@cache
+def secret_settings() -> frozenset[str]:
+    """Return the names of settings that may have a password."""
+    return frozenset(name for name, text in list_settings().items() if text.secret)
+
+
+def refuse_password(option: str, value: str, variable: str) -> None:
+    """Raise SettingsError if the value of an option of the command line has a password in it."""
+    if without_passwords(value) != value:
+        raise SettingsError(
+            f"{option}: could not take a password from the command line: every user of this host sees it in"
+            f" the list of processes. Set {variable} in the environment, or name a file of credentials."
+        )
+
+
 def read_back(values: Mapping[str, str], source: str) -> Settings:
-    """Return the settings that `spelled` wrote. Raises SettingsError, which names ``source``."""
+    """Return the settings that `stored_settings` wrote. Raises SettingsError, which names ``source``."""
     return Settings(**_checked({name: value for name, value in values.items() if value}, source))
 
 

@@ -40,7 +40,7 @@ from analyzers.results.rows import CheckpointRow
 from analyzers.results.table import Table
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.errors import StorageError
-from zeus_stream.settings import Settings, spelled
+from zeus_stream.settings import Settings, stored_settings
 
 
 class DuckdbFile:
@@ -90,10 +90,10 @@ class DuckdbFile:
                 _make_or_migrate(connection, path)
                 if not again:
                     connection.execute("UPDATE meta SET starts = starts + 1")
-                    names_and_values = [list(part) for part in zip(*spelled(settings).items(), strict=True)]
+                    named = stored_settings(settings)
                     connection.execute(
                         "INSERT INTO settings SELECT starts, unnest($1), unnest($2) FROM meta",
-                        names_and_values,
+                        [list(named), list(named.values())],
                     )
             archive = cls._of(OpenFile(path, connection))
             on_failure.pop_all()

@@ -41,8 +41,15 @@ _TABLE_FUNCTIONS = _words(
     " whole waste_of saving_of savings_of"
 )
 """Table functions that read nothing but their arguments or the catalogue, and the archive's own macros."""
-_CATALOG_OF_A_LAKE = "__ducklake_metadata"
+_CATALOG_OF_A_LAKE = "__ducklake"
 """Prefix of the name under which DuckLake attaches PostgreSQL, with whatever else is in that database."""
+_INTERNAL = re.compile("duckdb_|pg_|pragma_|sqlite_")
+"""Beginnings of the names of DuckDB's own views; some have settings, or the address of what is attached."""
+_VIEWS = _words(
+    "duckdb_columns duckdb_constraints duckdb_schemas duckdb_tables duckdb_types duckdb_views"
+    " pg_attribute pg_class pg_description pg_namespace pg_tables pg_type pg_views"
+)
+"""Of DuckDB's own views, those that have names and types alone."""
 REFUSED_FUNCTIONS = _words(
     # They change something, wait, read the environment, settings or memory, or run text as SQL.
     "current_setting nextval currval setval setseed write_log sleep_ms pg_sleep getenv stats vector_type"
@@ -139,12 +146,21 @@ def _check_part(part: dict[str, Any]) -> None:
         raise _refusal(f"{name} is not allowed here")
     if kind == "BASE_TABLE" and re.search(r"[./\\*:]", str(part.get("table_name"))):
         raise _refusal(f"{part['table_name']} is no table, and files are not allowed here")
-    if kind == "BASE_TABLE" and str(part.get("catalog_name")).startswith(_CATALOG_OF_A_LAKE):
-        raise _refusal("the catalog of a lake is not allowed here, only its tables")
+    if kind in ("BASE_TABLE", "SHOW_REF"):
+        _check_name(part)
     if kind == "TABLE_FUNCTION" and "class" not in part:
         name = str(part["function"].get("function_name"))
         if name.lower() not in _TABLE_FUNCTIONS:
             raise _refusal(f"{name} is not allowed here")
+
+
+def _check_name(part: dict[str, Any]) -> None:
+    """Refuse DuckDB's own views and catalogs, but for those listed. DuckDB ignores the case of a name."""
+    names = [str(part.get(place, "")).lower() for place in ("catalog_name", "schema_name", "table_name")]
+    if any(name.startswith(_CATALOG_OF_A_LAKE) for name in names):
+        raise _refusal("the catalog of a lake is not allowed here, only its tables")
+    if _INTERNAL.match(names[-1]) and names[-1] not in _VIEWS:
+        raise _refusal(f"{part['table_name']} is not allowed here")
 
 
 def _refusal(why: str, cure: str = CURE) -> RefusedError:

@@ -136,3 +136,57 @@ def test_every_volatile_function_of_this_duckdb_is_classified() -> None:
     }
     assert volatile <= allowed_sql.REFUSED_FUNCTIONS | allowed_sql.VOLATILE_FUNCTIONS
     assert not allowed_sql.REFUSED_FUNCTIONS & allowed_sql.VOLATILE_FUNCTIONS
+
+
+CANARY = "canary"
+
+
+@pytest.fixture(scope="module")
+def lake_like(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection with what DuckLake attaches: a catalog whose address has a password."""
+    connection = duckdb.connect(":memory:", config={"threads": 1})
+    catalog = tmp_path_factory.mktemp("lake") / f"{CANARY}.duckdb"
+    connection.execute(f"ATTACH '{catalog}' AS __ducklake_metadata_lake")
+    connection.execute(f"CREATE TABLE __ducklake_metadata_lake.tokens AS SELECT '{CANARY}' AS token")
+    yield connection
+    connection.close()
+
+
+def spellings(name: str) -> tuple[str, ...]:
+    return name, name.upper(), f'"{name.title()}"'
+
+
+def test_no_internal_view_and_no_attached_catalog_gives_an_address_or_a_secret_away(
+    lake_like: duckdb.DuckDBPyConnection,
+) -> None:
+    """``serve-sql`` answered duckdb_databases with the password of PostgreSQL."""
+    views = lake_like.execute("SELECT schema_name, view_name FROM duckdb_views() WHERE internal").fetchall()
+    assert len(views) > 40
+    named = [
+        qualified + spelt
+        for schema, view in views
+        for spelt in spellings(view)
+        for qualified in ("", f"{schema}.", f"system.{schema}.", f"{schema.upper()}.")
+    ]
+    named += [
+        f"{spelt}{schema}.tokens"
+        for spelt in spellings("__ducklake_metadata_lake")
+        for schema in ("", ".main")
+    ]
+    refused = set()
+    for name in named:
+        for sql in (f"FROM {name}", f"SUMMARIZE {name}", f"WITH a AS (FROM {name}) FROM a"):
+            try:
+                checked = allowed_sql.checked(lake_like, sql)
+            except RefusedError:
+                refused.add(name)
+                continue
+            try:
+                answer = lake_like.execute(checked).fetchall()
+            except duckdb.Error:
+                continue  # no such view there: pg_catalog.duckdb_tables
+            assert CANARY not in str(answer), sql
+    for view in ("duckdb_databases", "pg_settings", "pragma_database_list", "duckdb_logs", "sqlite_master"):
+        assert refused.issuperset(spellings(view))
+    assert refused.issuperset(named[-6:])
+    assert "duckdb_tables" not in refused

@@ -6,18 +6,29 @@ import sys
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from zeus_stream.cli.options import RETENTION, Group, output_options, settings_options
 from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.settings import Settings
+from zeus_stream.settings import Settings, refuse_password
 
 if TYPE_CHECKING:
     from zeus_stream.reports.tables import Form
+
+
+def check_dsn(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Return the DSN of an option. Raises SettingsError: it was typed with a password."""
+    source = None if option.name is None else context.get_parameter_source(option.name)
+    if value is not None and source is ParameterSource.COMMANDLINE:
+        refuse_password("--lake", value, "ZEUS_STREAM_LAKE")
+    return value
+
 
 lake_option = click.option(
     "--lake",
     "dsn",
     required=True,
+    callback=check_dsn,
     envvar="ZEUS_STREAM_LAKE",
     metavar="DSN",
     help="PostgreSQL of the catalog, such as 'host=/run/postgresql dbname=lake'.",
