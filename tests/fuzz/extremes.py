@@ -13,7 +13,7 @@ from random import Random
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
@@ -28,7 +28,7 @@ from tests.fuzz.targets import SETTINGS, recorded
 from zeus_stream.live.answer import blank
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry, Event, RunEnded, RunStarted
-from zeus_stream.protocol.fields import Unknown, Within
+from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Note, Notes
 from zeus_stream.protocol.phases import MARK
@@ -57,7 +57,7 @@ def extreme(rng: Random, hint: Any, like: Sequence[str] = ()) -> Any:
     """Return a value of a field that is at a bound of it, or nearly. ``like``: names that mean something."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        bounds = [extra for extra in args[1:] if isinstance(extra, Within)]
+        bounds = [extra for extra in args[1:] if isinstance(extra, Meta)]
         return _within(rng, args[0], bounds[-1], like) if bounds else extreme(rng, args[0], like)
     if origin is Literal:
         return rng.choice(args)
@@ -73,13 +73,15 @@ def extreme(rng: Random, hint: Any, like: Sequence[str] = ()) -> Any:
     return rng.choice(plain[hint])
 
 
-def _within(rng: Random, hint: Any, bound: Within, like: Sequence[str]) -> Any:
-    least, most = int(bound.least), int(bound.most)
-    if hint is int:
-        return rng.choice((least, least + 1, most, most - 1, (least + most) // 2, rng.randint(least, most)))
+def _within(rng: Random, hint: Any, bound: Meta, like: Sequence[str]) -> Any:
     if hint is float:
-        middle = (bound.least + bound.most) / 2
-        return rng.choice((float(bound.least), float(bound.most), bound.least + 1e-9, middle))
+        low, high = float(bound.ge or 0), float(bound.le or 0)
+        inside = [value for value in FLOATS if low <= value <= high]
+        return rng.choice((low, high, low + 1e-9, low / 2 + high / 2, *inside))
+    if hint is int:
+        least, most = int(bound.ge or 0), int(bound.le or 0)
+        return rng.choice((least, least + 1, most, most - 1, (least + most) // 2, rng.randint(least, most)))
+    least, most = bound.min_length or 0, bound.max_length or 0
     if hint is str:
         text = rng.choice((*like, *like, *WORDS))[:most]
         return text if len(text) >= least else "x" * least

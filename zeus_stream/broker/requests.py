@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgpack
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from zeus_stream.broker.batches import token
 from zeus_stream.errors import MalformedError
-from zeus_stream.protocol.fields import Count, Name, Within
+from zeus_stream.protocol.fields import Count, Name
 
 BrokerRole: TypeAlias = Literal["command", "follow"]
 MAX_PARTS = 8_000
@@ -63,12 +63,12 @@ class Announced(Struct, frozen=True, kw_only=True):
     host: Name
     log_id: Name
     incarnation: Name
-    standing: Annotated[bytes, Within(0, 500_000)]
+    standing: Annotated[bytes, Meta(max_length=500_000)]
     """Notes that hold now: its start, its clock, its devices. One encoded `Notes`."""
-    runs: Annotated[tuple[AnnouncedRun, ...], Within(0, 2000)]
-    ended: Annotated[tuple[EndedRun, ...], Within(0, 100)] = ()
+    runs: Annotated[tuple[AnnouncedRun, ...], Meta(max_length=2000)]
+    ended: Annotated[tuple[EndedRun, ...], Meta(max_length=100)] = ()
     """Those that ended last, at most MAX_ENDED. Older collectors name none."""
-    earlier: Annotated[bytes, Within(0, MAX_EARLIER * _EARLIER.size)] = b""
+    earlier: Annotated[bytes, Meta(max_length=MAX_EARLIER * _EARLIER.size)] = b""
     """The jobs of those that ended before. Encoded by `pack_earlier`."""
 
 

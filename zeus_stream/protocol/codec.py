@@ -1,36 +1,22 @@
 """Messages to bytes and back. Knows bytes, not sockets.
 
-A message is MessagePack ``[VERSION, kind, {field: value}]``; one inside another is ``[kind, {...}]``.
-Bytes from outside become a message of this package with every field of its type and within its bounds,
-or `MalformedError`. Unknown fields are ignored, so that a newer sender is understood; an unknown kind
-inside a batch becomes `Unknown`.
+A message is MessagePack ``[VERSION, kind, {field: value}]``. Inside it, a struct is a map of its fields, and
+one of several kinds names its own as ``type``. Bytes from outside become a message of this package with every
+field of its type and within its bounds, or `MalformedError`. Unknown fields are ignored, so that a newer
+sender is understood; an unknown kind in a list of events or notes becomes `Unknown`.
 """
 
 import math
-import types
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints, overload
 
 import msgpack
-from msgspec import Struct
-from msgspec.structs import fields
+from msgspec import ValidationError, convert, to_builtins
 
 from zeus_stream.errors import MalformedError
-from zeus_stream.protocol.fields import VERSION, Unknown, Within
-from zeus_stream.protocol.old_kinds import modernize
+from zeus_stream.protocol.fields import VERSION, Unknown
 
 if TYPE_CHECKING:
     from zeus_stream.protocol.frames import Frame
@@ -45,19 +31,20 @@ _UNPACK_BOUNDS = {
     "max_map_len": 64,
     "max_ext_len": 0,
 }
+_BINARY = (bytes, bytearray, memoryview)
+"""Types that MessagePack has, and JSON has not: else they become text."""
+_MAX_REASON = 300
+"""Characters of a reason that a sender may have a part in."""
+_ABSENT = re.compile(r"Object missing required field `(\w+)`")
 
 M = TypeVar("M")
 N = TypeVar("N")
 P = TypeVar("P")
 
-Check = Callable[[Any], Any]
-"""Takes what MessagePack decoded, returns the value, or raises ValueError saying what was expected."""
 
-
-def encode(message: Any) -> bytes:
+def encode(message: object) -> bytes:
     """Return a message as bytes."""
-    kind, content = _plain(message)
-    packed: bytes = msgpack.packb([VERSION, kind, content])
+    packed: bytes = msgpack.packb([VERSION, *_plain(message)])
     return packed
 
 
@@ -93,7 +80,7 @@ def decode(data: bytes | memoryview, /, *expected: type) -> Any:
     raise MalformedError(f"message: could not be read: kind {kind[:40]!r}, expected {names}.")
 
 
-def encode_records(records: Sequence[Any]) -> bytes:
+def encode_records(records: Sequence[object]) -> bytes:
     """Return many messages as bytes."""
     packed: bytes = msgpack.packb([VERSION, [_plain(record) for record in records]])
     return packed
@@ -106,11 +93,29 @@ def decode_records(data: bytes | memoryview, expected: Sequence[type[M]]) -> tup
             pass
         case _:
             raise MalformedError(f"records: could not be read: they are not [{VERSION}, records].")
-    check = _either((*expected, Unknown))
-    try:
-        return tuple(check(record) for record in records)
-    except ValueError as wrong:
-        raise MalformedError(f"records: could not be read: {wrong}.") from wrong
+    kinds = {kind.__name__: kind for kind in expected}
+    return tuple(_record(record, kinds) for record in records)
+
+
+def _record(record: object, kinds: Mapping[str, type[M]]) -> M | Unknown:
+    match record:
+        case [str(kind), content] if kind in kinds:
+            if not _is_finite(content):
+                raise MalformedError(f"records: could not be read: {kind}: a number is not finite.")
+            return _build(kinds[kind], content, "records")
+        case [str(kind), _]:
+            return Unknown(kind[:40])
+        case _:
+            raise MalformedError(f"records: could not be read: expected one of {', '.join(kinds)}.")
+
+
+def _is_finite(content: object) -> bool:
+    """Tell whether no number of a record is infinite or NaN. Fields of rows have no bounds of their own."""
+    if isinstance(content, dict):
+        return all(map(_is_finite, content.values()))
+    if isinstance(content, list):
+        return all(map(_is_finite, content))
+    return not isinstance(content, float) or math.isfinite(content)
 
 
 def encode_frame(frame: "Frame") -> tuple[bytes, bytes, bytes]:
@@ -128,18 +133,50 @@ def decode_frame(topic: bytes, envelope: bytes, body: bytes) -> "Frame":
         raise MalformedError("frame: could not be read: its envelope is not [log, offset, host, time].")
     log_id, offset, host, t_ns = outer
     words = topic.decode(errors="replace")
-    # In the order of the fields, so that it is built at once.
     content = {"log_id": log_id, "offset": offset, "host": host, "t_ns": t_ns, "topic": words, "body": body}
     return _build(Frame, content, "frame")
 
 
-def _build(cls: type[M], content: dict[str, Any], what: str) -> M:
-    check: Check = _checker(cast("type", cls))
+def _plain(message: object) -> tuple[str, Any]:
+    return type(message).__name__, to_builtins(message, builtin_types=_BINARY)
+
+
+def _build(cls: type[M], content: Any, what: str) -> M:
+    """Return the message of these fields. Raises MalformedError, which names the field that is wrong."""
+    for name, kinds in _lists_of_kinds(cast("type", cls)).items():
+        if isinstance(content, dict) and isinstance(content.get(name), list):
+            content[name] = [_mark_unknown(item, kinds) for item in content[name]]
     try:
-        built: M = check(content)
-    except ValueError as wrong:
-        raise MalformedError(f"{what}: could not be read: {wrong}.") from wrong
-    return built
+        return convert(content, cls, builtin_types=_BINARY)
+    except ValidationError as wrong:
+        raise MalformedError(f"{what}: could not be read: {_reason(wrong)}.") from wrong
+
+
+@cache
+def _lists_of_kinds(cls: type) -> Mapping[str, frozenset[str]]:
+    """Return the fields that hold messages of several kinds, each with the kinds that are known here."""
+    found = {}
+    for name, hint in get_type_hints(cls).items():
+        kinds = get_args(next(iter(get_args(hint)), None))
+        if Unknown in kinds:
+            found[name] = frozenset(kind.__name__ for kind in kinds) - {"Unknown"}
+    return found
+
+
+def _mark_unknown(item: Any, kinds: frozenset[str]) -> Any:
+    if isinstance(item, dict) and isinstance(kind := item.get("type"), str) and kind not in kinds:
+        return {"type": "Unknown", "kind": kind[:40]}
+    return item
+
+
+def _reason(wrong: ValidationError) -> str:
+    """Return field and reason of a refusal, as ``events[3].index: expected `int` >= 0``."""
+    text, _, place = str(wrong).partition(" - at `$")
+    field = place.rstrip("`").removeprefix(".")
+    if absent := _ABSENT.match(text):
+        field, text = f"{field}.{absent[1]}".removeprefix("."), "absent"
+    reason = f"{field}: {text[0].lower()}{text[1:]}" if field else f"{text[0].lower()}{text[1:]}"
+    return reason[:_MAX_REASON]
 
 
 def _unpack(data: bytes | memoryview) -> Any:
@@ -149,252 +186,3 @@ def _unpack(data: bytes | memoryview) -> Any:
         return msgpack.unpackb(data, use_list=True, strict_map_key=True, **_UNPACK_BOUNDS)
     except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as wrong:
         raise MalformedError("message: could not be read: not MessagePack within our bounds.") from wrong
-
-
-def _plain(message: Any) -> tuple[str, dict[str, Any]]:
-    cls: type = type(message)
-    return cls.__name__, {name: _plain_value(getattr(message, name)) for name in _field_names(cls)}
-
-
-def _plain_value(value: Any) -> Any:
-    if value is None or type(value) in _SCALARS:
-        return value
-    if isinstance(value, tuple):
-        return [_plain_value(item) for item in value]
-    return _plain(value) if isinstance(value, Struct) else value
-
-
-def _is_struct(option: Any) -> bool:
-    return isinstance(option, type) and issubclass(option, Struct)
-
-
-@cache
-def _field_names(cls: type[Struct]) -> tuple[str, ...]:
-    return cls.__struct_fields__
-
-
-@cache
-def _checker(cls: type) -> Check:
-    """Return the check that builds a message of class ``cls`` from its decoded fields."""
-    hints = get_type_hints(cls, include_extras=True)
-    required = {field.name for field in fields(cls) if field.required}
-    checks = {name: _check(hints[name]) for name in _field_names(cls)}
-    at_once = _at_once(cls, hints, tuple(checks.values()))
-
-    def build(content: Any) -> Any:
-        if not isinstance(content, dict):
-            raise ValueError(f"{cls.__name__}: expected its fields")  # noqa: TRY004  (one error a caller catches)
-        try:
-            built = at_once(content)
-        except ValueError:
-            built = None
-        return cls(**checked(content)) if built is None else built  # which names the field that is wrong
-
-    def checked(content: dict[str, Any]) -> dict[str, Any]:
-        values = {}
-        for name, check in checks.items():
-            if name in content:
-                try:
-                    values[name] = check(content[name])
-                except ValueError as wrong:
-                    raise ValueError(f"{name}: {wrong}") from wrong
-            elif name in required:
-                raise ValueError(f"{name}: absent")
-        return values
-
-    return build
-
-
-def _at_once(cls: type, hints: dict[str, Any], checks: Sequence[Check]) -> Check:
-    """Return the function that builds a message as a sender of this version writes it, else returns None.
-
-    Compiled, for events come by the thousand: only fields that are not plain have their check called.
-    """
-    values, names = [f"v{number}" for number in range(len(checks))], list(_field_names(cls))
-    known: dict[str, Any] = {"cls": cls, "names": names}
-    for number, check in enumerate(checks):
-        known[f"check{number}"] = check
-    conditions, parts = ["True"], []
-    for name, value in zip(names, values, strict=True):
-        if (condition := _condition(hints[name], value)) is not None:
-            conditions.append(condition)
-        part = value if condition is not None else f"check{value[1:]}({value})"
-        parts.append(f"{name}={part}")
-    source = f"""def at_once(content):
-    if type(content) is dict and list(content) == names:
-        [{", ".join(values)}] = content.values()
-        if {" and ".join(conditions)}:
-            return cls({", ".join(parts)})"""
-    exec(source, known)  # noqa: S102  (made of the names of our own fields)
-    return cast("Check", known["at_once"])
-
-
-def _condition(hint: Any, value: str) -> str | None:
-    """Return the condition under which a value is one of a plain type as it is. None: it needs its check."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated and args[0] in (int, str):
-        bounds = [extra for extra in args[1:] if isinstance(extra, Within)]
-        size = value if args[0] is int else f"len({value})"
-        parts = [f"{bound.least!r} <= {size} <= {bound.most!r}" for bound in bounds]
-        return " and ".join((f"type({value}) is {args[0].__name__}", *parts))
-    if origin is Literal:
-        return f"type({value}) is str and {value} in {args!r}"
-    if origin in (Union, types.UnionType) and len(args) == 2 and types.NoneType in args:
-        (other,) = (arg for arg in args if arg is not types.NoneType)
-        condition = _condition(other, value)
-        return None if condition is None else f"({value} is None or {condition})"
-    return f"type({value}) is {hint.__name__}" if hint in (int, str, bool, bytes) else None
-
-
-def _check(hint: Any) -> Check:
-    """Return the check for one type as the message classes write them."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        bounds = [extra for extra in args[1:] if isinstance(extra, Within)]
-        if args[0] in (int, str) and len(bounds) == 1:
-            return _bounded_scalar(args[0], bounds[0])
-        return _bounded(_check(args[0]), bounds)
-    if origin is Literal:
-        return _one_of(args)
-    if origin in (Union, types.UnionType):
-        return _either(args)
-    if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
-        return _named(hint)
-    if origin is tuple:
-        return _many(_check(args[0])) if args[-1] is Ellipsis else _each([_check(arg) for arg in args])
-    if isinstance(hint, type) and issubclass(hint, Struct):
-        return _either((hint,))
-    return _SCALARS[hint]
-
-
-def _bounded(check: Check, bounds: list[Within]) -> Check:
-    def checked(value: Any) -> Any:
-        value = check(value)
-        size = len(value) if isinstance(value, str | bytes | tuple) else value
-        for bound in bounds:
-            if not bound.least <= size <= bound.most:
-                raise ValueError(f"{size} is not within {bound.least:g} to {bound.most:g}")
-        return value
-
-    return checked
-
-
-def _bounded_scalar(cls: type, bound: Within) -> Check:
-    """Return the check of most fields: in one call, since events come by the thousand."""
-    least, most, whole = bound.least, bound.most, _SCALARS[cls]
-    if cls is str:
-
-        def checked(value: Any) -> Any:
-            if type(value) is str and least <= len(value) <= most:
-                return value
-            return _bounded(whole, [bound])(value)
-    else:
-
-        def checked(value: Any) -> Any:
-            if type(value) is int and least <= value <= most:
-                return value
-            return _bounded(whole, [bound])(value)
-
-    return checked
-
-
-def _one_of(allowed: tuple[Any, ...]) -> Check:
-    known = frozenset(allowed)
-
-    def checked(value: Any) -> Any:
-        if not isinstance(value, str) or value not in known:
-            raise ValueError(f"expected one of {', '.join(allowed)}")
-        return value
-
-    return checked
-
-
-def _either(options: Sequence[Any]) -> Check:
-    """Return the check for a union: of messages (distinguished by kind), or of a scalar and None."""
-    kinds = {str(option.__name__): option for option in options if _is_struct(option)}
-    others = [_check(o) for o in options if o is not types.NoneType and not _is_struct(o)]
-    optional = types.NoneType in options
-    builders: dict[str, Check] = {}
-    """By kind, of those that came already."""
-
-    def message(value: Any) -> Any:
-        match value:
-            case [str(kind), content] if kind in kinds and kind != "Unknown":
-                builders[kind] = _checker(kinds[kind])
-                return builders[kind](content)
-            case [str(kind), content] if (today := modernize(kind, content)) and today[0] in kinds:
-                return _checker(kinds[today[0]])(today[1])
-            case [str(kind), _] if Unknown in options:
-                return Unknown(kind[:40])
-            case _:
-                raise ValueError(f"expected one of {', '.join(kinds)}")
-
-    if not kinds:
-        (scalar,) = others
-
-        def scalar_or_none(value: Any) -> Any:
-            return None if value is None and optional else scalar(value)
-
-        return scalar_or_none
-
-    def checked(value: Any) -> Any:
-        if value is None and optional:
-            return None
-        if type(value) is list and len(value) == 2 and type(value[0]) is str and value[0] in builders:
-            return builders[value[0]](value[1])
-        return message(value)
-
-    return checked
-
-
-def _many(check: Check) -> Check:
-    def checked(value: Any) -> Any:
-        if not isinstance(value, list):
-            raise ValueError("expected an array")  # noqa: TRY004
-        return tuple([check(item) for item in value])
-
-    return checked
-
-
-def _each(checks: list[Check]) -> Check:
-    def checked(value: Any) -> Any:
-        if not isinstance(value, list) or len(value) != len(checks):
-            raise ValueError(f"expected an array of {len(checks)}")
-        return tuple(check(item) for check, item in zip(checks, value, strict=True))
-
-    return checked
-
-
-def _named(hint: type) -> Check:
-    each = _each([_check(part) for part in get_type_hints(hint, include_extras=True).values()])
-    return lambda value: hint(*each(value))
-
-
-def _integer(value: Any) -> Any:
-    if type(value) is not int:
-        raise ValueError("expected an integer")
-    return value
-
-
-def _number(value: Any) -> Any:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError("expected a finite number")
-    return float(value)
-
-
-def _exactly(cls: type, word: str) -> Check:
-    def checked(value: Any) -> Any:
-        if type(value) is not cls:
-            raise ValueError(f"expected {word}")
-        return value
-
-    return checked
-
-
-_SCALARS: dict[Any, Check] = {
-    int: _integer,
-    float: _number,
-    str: _exactly(str, "a string"),
-    bool: _exactly(bool, "true or false"),
-    bytes: _exactly(bytes, "bytes"),
-}

@@ -6,9 +6,9 @@ collector <--control-- analyzer   Hello, Fetch, SetControl, ReleaseControl, Rene
 
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from zeus_stream.protocol.fields import Control, ControlValue, Count, Gpu, Gpus, Milliseconds, Name, Within
+from zeus_stream.protocol.fields import Control, ControlValue, Count, Gpu, Gpus, Milliseconds, Name
 
 
 class Hello(Struct, frozen=True):
@@ -20,7 +20,7 @@ class Hello(Struct, frozen=True):
     """Of an analyzer that shares a site with others: a collector refuses a lower one of this name."""
     shard: Count | None = None
     """The part of the site's jobs that it decides on, of ``shards``. None: all jobs."""
-    shards: Annotated[int, Within(1, 10_000)] | None = None
+    shards: Annotated[int, Meta(ge=1, le=10_000)] | None = None
 
 
 class Welcome(Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Welcome(Struct, frozen=True, kw_only=True):
 class Fetch(Struct, frozen=True):
     log_id: Name
     first_offset: Count
-    count: Annotated[int, Within(1, 1000)]
+    count: Annotated[int, Meta(ge=1, le=1000)]
 
 
 class Fetched(Struct, frozen=True):

@@ -7,11 +7,12 @@ training process --publish-->  collector
 
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from zeus_stream.protocol.fields import (
     BatchSize,
     Count,
+    Finite,
     Gpu,
     Gpus,
     Milliwatts,
@@ -20,13 +21,12 @@ from zeus_stream.protocol.fields import (
     Text,
     Unknown,
     WallNs,
-    Within,
 )
 from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 
-class RunStarted(Struct, frozen=True, kw_only=True):
+class RunStarted(Struct, frozen=True, kw_only=True, tag=True):
     """First event of every session. One session is one publisher in one process: one rank of a run."""
 
     t_ns: Ns
@@ -51,12 +51,12 @@ class RunStarted(Struct, frozen=True, kw_only=True):
     """The process of the same run that started this one; None: a launcher did, or a person."""
 
 
-class EpochBegan(Struct, frozen=True):
+class EpochBegan(Struct, frozen=True, tag=True):
     t_ns: Ns
     index: Count
 
 
-class EpochEnded(Struct, frozen=True):
+class EpochEnded(Struct, frozen=True, tag=True):
     t_ns: Ns
     index: Count
 
@@ -66,7 +66,7 @@ Placed = Literal["dispatch", "device", "ready"]
 the step's output was ready."""
 
 
-class StepBoundary(Struct, frozen=True):
+class StepBoundary(Struct, frozen=True, tag=True):
     """Between two steps: step ``index - 1`` ended (its successor was asked for), step ``index`` began.
 
     ``index`` counts over the whole run, from 0. At the first boundary of a loop nothing ended; at the
@@ -81,33 +81,33 @@ class StepBoundary(Struct, frozen=True):
     """Both stamps are at most so far off. None: not known, as by dispatch."""
 
 
-class WindowBegan(Struct, frozen=True):
+class WindowBegan(Struct, frozen=True, tag=True):
     t_ns: Ns
     window: Count
     """Unique within the session."""
     name: Name
 
 
-class WindowEnded(Struct, frozen=True):
+class WindowEnded(Struct, frozen=True, tag=True):
     t_ns: Ns
     window: Count
 
 
-class WindowCancelled(Struct, frozen=True):
+class WindowCancelled(Struct, frozen=True, tag=True):
     t_ns: Ns
     window: Count
 
 
-class Metric(Struct, frozen=True):
+class Metric(Struct, frozen=True, tag=True):
     t_ns: Ns
     name: Name
-    value: float
+    value: Finite
     step: Count | None = None
     """The step that it belongs to. None: the sender does not know."""
     epoch: Count | None = None
 
 
-class TryWanted(Struct, frozen=True, kw_only=True):
+class TryWanted(Struct, frozen=True, kw_only=True, tag=True):
     """A training of a job that recurs wants to know which batch size to train with. All its ranks may say so.
 
     ``attempt`` counts within the session, from 0: a try that misses the target may be followed by another.
@@ -116,20 +116,20 @@ class TryWanted(Struct, frozen=True, kw_only=True):
     t_ns: Ns
     attempt: Count
     job: Name
-    batch_sizes: Annotated[tuple[BatchSize, ...], Within(1, 100)]
+    batch_sizes: Annotated[tuple[BatchSize, ...], Meta(min_length=1, max_length=100)]
     """Ascending."""
     default: BatchSize
     """One of them."""
-    target: float
+    target: Finite
     metric: Name
     lower_is_better: bool
-    max_epochs: Annotated[int, Within(1, 1_000_000)]
-    eta: Annotated[float, Within(0, 1)]
-    beta: Annotated[float, Within(1, 1e6)]
+    max_epochs: Annotated[int, Meta(ge=1, le=1_000_000)]
+    eta: Annotated[float, Meta(ge=0, le=1)]
+    beta: Annotated[float, Meta(ge=1, le=1e6)]
     window: Count
 
 
-class TryBegan(Struct, frozen=True):
+class TryBegan(Struct, frozen=True, tag=True):
     """From here on the session trains with this batch size, whether or not it was the one advised."""
 
     t_ns: Ns
@@ -137,7 +137,7 @@ class TryBegan(Struct, frozen=True):
     batch_size: BatchSize
 
 
-class TryEnded(Struct, frozen=True):
+class TryEnded(Struct, frozen=True, tag=True):
     """The end of the session's try; a try whose session ends without it was lost."""
 
     t_ns: Ns
@@ -146,7 +146,7 @@ class TryEnded(Struct, frozen=True):
     reason: Text
 
 
-class SearchWanted(Struct, frozen=True, kw_only=True):
+class SearchWanted(Struct, frozen=True, kw_only=True, tag=True):
     """A run chooses how its power limit is searched for. It counts before its search has begun."""
 
     t_ns: Ns
@@ -154,13 +154,13 @@ class SearchWanted(Struct, frozen=True, kw_only=True):
     """A selector of the registry. An analyzer that runs with ``none`` only measures all the same."""
     wait_steps: Count
     warmup_steps: Count
-    profile_steps: Annotated[int, Within(1, 1_000_000)]
-    stride_mw: Annotated[int, Within(1_000, 1_000_000)]
+    profile_steps: Annotated[int, Meta(ge=1, le=1_000_000)]
+    stride_mw: Annotated[int, Meta(ge=1_000, le=1_000_000)]
     only_mw: Milliwatts | None = None
     """The one limit to use. None: every limit is measured."""
 
 
-class RunPlanned(Struct, frozen=True):
+class RunPlanned(Struct, frozen=True, tag=True):
     """The planned length of a run, as its script says. A later one replaces it."""
 
     t_ns: Ns
@@ -169,7 +169,7 @@ class RunPlanned(Struct, frozen=True):
     steps: Count | None
 
 
-class EventsDropped(Struct, frozen=True):
+class EventsDropped(Struct, frozen=True, tag=True):
     """The publisher's bounded buffer was full: this many events before ``t_ns`` are not in the stream."""
 
     t_ns: Ns
@@ -177,7 +177,7 @@ class EventsDropped(Struct, frozen=True):
     reason: Text
 
 
-class RunEnded(Struct, frozen=True):
+class RunEnded(Struct, frozen=True, tag=True):
     """The session's last event, sent by a publisher that closes in order."""
 
     t_ns: Ns
@@ -212,7 +212,7 @@ class Batch(Struct, frozen=True):
 
     session: Name
     sequence: Count
-    events: Annotated[tuple[Event | Unknown, ...], Within(0, 1000)]
+    events: Annotated[tuple[Event | Unknown, ...], Meta(max_length=1000)]
 
 
 class Ack(Struct, frozen=True):
@@ -220,7 +220,7 @@ class Ack(Struct, frozen=True):
 
     session: Name
     next_sequence: Count
-    gather_ms: Annotated[int, Within(0, 500)] = 0
+    gather_ms: Annotated[int, Meta(ge=0, le=500)] = 0
     """Events may come together for so long before they are sent: nobody waits for them."""
 
 
@@ -234,15 +234,15 @@ class Ask(Struct, frozen=True):
 
 class GpuEnergy(Struct, frozen=True):
     gpu: Gpu
-    energy_j: float
-    energy_low_j: float
-    energy_high_j: float
+    energy_j: Finite
+    energy_low_j: Finite
+    energy_high_j: Finite
 
 
 class Answer(Struct, frozen=True):
     question: Name
-    duration_s: float | None
-    gpus: Annotated[tuple[GpuEnergy, ...], Within(0, 256)]
+    duration_s: Finite | None
+    gpus: Annotated[tuple[GpuEnergy, ...], Meta(max_length=256)]
     missing: Text | None
     """Why there is no energy; then ``gpus`` is empty."""
 

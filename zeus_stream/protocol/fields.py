@@ -3,45 +3,41 @@
 Times are CLOCK_MONOTONIC of the named host, ns. GPUs are UUIDs. `None` is "not known", never 0.
 """
 
+import sys
 import zlib
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 VERSION = 1
 """Of this schema. A message of another version is refused with a sentence."""
 
 
-class Within(Struct, frozen=True):
-    """Bound of a field: an integer's or float's range, or the length of a string, bytes or tuple."""
-
-    least: float
-    most: float
-
-
-Name = Annotated[str, Within(1, 200)]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
 """Job, run, window, metric, host, owner, ids."""
 MOST_WORDS = 2_000
 """Characters."""
-Text = Annotated[str, Within(0, MOST_WORDS)]
+Text = Annotated[str, Meta(max_length=MOST_WORDS)]
 """A sentence for people."""
-Gpu = Annotated[str, Within(1, 80)]
+Gpu = Annotated[str, Meta(min_length=1, max_length=80)]
 """UUID ``GPU-...``, or a part of the host itself (`of_host`); in `RunStarted` alone also ``MIG-...``,
 ``index:N`` (PCI order) and ``index:all``: the collector resolves them."""
-Ns = Annotated[int, Within(0, 2**62)]
+Ns = Annotated[int, Meta(ge=0, le=2**62)]
 MOST_WALL_NS = 4_102_444_800 * 10**9
 """2100."""
-WallNs = Annotated[int, Within(0, MOST_WALL_NS)]
+WallNs = Annotated[int, Meta(ge=0, le=MOST_WALL_NS)]
 """With any `Ns` added it still is an int64."""
 MOST_COUNT = 2**53
-Count = Annotated[int, Within(0, MOST_COUNT)]
-Milliwatts = Annotated[int, Within(0, 100_000_000)]
-Milliseconds = Annotated[int, Within(0, 86_400_000)]
-Gpus = Annotated[tuple[Gpu, ...], Within(0, 256)]
-BatchSize = Annotated[int, Within(1, 2**40)]
+Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
+Milliwatts = Annotated[int, Meta(ge=0, le=100_000_000)]
+Milliseconds = Annotated[int, Meta(ge=0, le=86_400_000)]
+Gpus = Annotated[tuple[Gpu, ...], Meta(max_length=256)]
+Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""Neither infinite nor NaN."""
+BatchSize = Annotated[int, Meta(ge=1, le=2**40)]
 Control = Literal["power_limit", "graphics_clock", "memory_clock"]
 """What can be set of a device: its power limit, or a lock of one of its clocks."""
-ControlValue = Annotated[int, Within(0, 100_000_000)]
+ControlValue = Annotated[int, Meta(ge=0, le=100_000_000)]
 """In the unit of its control: mW of a power limit; MHz at which a clock is locked, or `UNLOCKED`."""
 UNLOCKED = 0
 """Value of a clock that nothing locks."""
@@ -88,7 +84,7 @@ def names_of_run(run: str, session: str, uid: int | None) -> frozenset[str]:
     return frozenset(whole | {part_name(each, session) for each in whole})
 
 
-class Unknown(Struct, frozen=True):
+class Unknown(Struct, frozen=True, tag=True):
     """A kind this version does not know, from a newer sender: counted, never an error."""
 
     kind: str

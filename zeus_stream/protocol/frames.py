@@ -5,10 +5,10 @@ collector --feed--> analyzer      Frame(Readings | Events | Notes)
 
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from zeus_stream.protocol.events import Event
-from zeus_stream.protocol.fields import Count, Name, Ns, Unknown, Within
+from zeus_stream.protocol.fields import Count, Name, Ns, Unknown
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 
@@ -20,7 +20,7 @@ class Events(Struct, frozen=True):
     sequence: Count
     uid: int | None
     pid: int | None
-    events: Annotated[tuple[Event | Unknown, ...], Within(0, 1000)]
+    events: Annotated[tuple[Event | Unknown, ...], Meta(max_length=1000)]
 
 
 Body = Readings | Events | Notes

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from zeus_stream.protocol.fields import (
     Control,
@@ -16,11 +16,10 @@ from zeus_stream.protocol.fields import (
     Text,
     Unknown,
     WallNs,
-    Within,
 )
 
 
-class CollectorStarted(Struct, frozen=True, kw_only=True):
+class CollectorStarted(Struct, frozen=True, kw_only=True, tag=True):
     t_ns: Ns
     incarnation: Name
     version: Name
@@ -30,13 +29,13 @@ class CollectorStarted(Struct, frozen=True, kw_only=True):
     observe: bool
 
 
-class ClockAnchored(Struct, frozen=True):
+class ClockAnchored(Struct, frozen=True, tag=True):
     t_ns: Ns
     wall_ns: WallNs
     wall_error_ns: Ns
 
 
-class DeviceFound(Struct, frozen=True, kw_only=True):
+class DeviceFound(Struct, frozen=True, kw_only=True, tag=True):
     t_ns: Ns
     gpu: Gpu
     index: Count
@@ -51,19 +50,19 @@ class DeviceFound(Struct, frozen=True, kw_only=True):
     mig: bool
     scope: Literal["gpu", "module"] = "gpu"
     """What its figures are of; a module's (Grace Hopper) include the CPU beside the GPU."""
-    graphics_clocks_mhz: Annotated[tuple[ControlValue, ...], Within(0, 10_000)] = ()
+    graphics_clocks_mhz: Annotated[tuple[ControlValue, ...], Meta(max_length=10_000)] = ()
     """At which the graphics clock can be locked, descending."""
     tenants: Gpus = ()
     """UUIDs (``MIG-...``) of the instances that share the GPU."""
 
 
-class DeviceGone(Struct, frozen=True):
+class DeviceGone(Struct, frozen=True, tag=True):
     t_ns: Ns
     gpu: Gpu
     reason: Text
 
 
-class RunAdmitted(Struct, frozen=True, kw_only=True):
+class RunAdmitted(Struct, frozen=True, kw_only=True, tag=True):
     """The collector's word on a `RunStarted`: the UUIDs it resolved, and whether it may command."""
 
     t_ns: Ns
@@ -74,7 +73,7 @@ class RunAdmitted(Struct, frozen=True, kw_only=True):
     reason: Text
 
 
-class SessionEnded(Struct, frozen=True):
+class SessionEnded(Struct, frozen=True, tag=True):
     """The session's process is gone, with or without `RunEnded` before it."""
 
     t_ns: Ns
@@ -82,7 +81,7 @@ class SessionEnded(Struct, frozen=True):
     reason: Text
 
 
-class ControlApplied(Struct, frozen=True):
+class ControlApplied(Struct, frozen=True, tag=True):
     """Outcome of a command. A power limit was read back, and may be another than was asked: a driver rounds.
     No driver reports the lock of a clock."""
 
@@ -110,7 +109,7 @@ ended lease; the run does not own the GPU; no restore record could be written; t
 else set another limit in the meantime; the driver accepted the limit and did not change it."""
 
 
-class ControlRefused(Struct, frozen=True):
+class ControlRefused(Struct, frozen=True, tag=True):
     """Outcome of a command that changed nothing."""
 
     t_ns: Ns
@@ -126,7 +125,7 @@ limit; the collector stopped; a collector started after one that was killed; the
 a plan of clocks did not fit what ran."""
 
 
-class ControlLeaseEnded(Struct, frozen=True, kw_only=True):
+class ControlLeaseEnded(Struct, frozen=True, kw_only=True, tag=True):
     """Ours no longer: released, run out, or set by another program, whose value stays.
 
     An owner whose lease "lapsed" or ended by "shutdown" or "restart" may ask again; after "stranger" not.
@@ -143,7 +142,7 @@ class ControlLeaseEnded(Struct, frozen=True, kw_only=True):
     restored yet, which is tried again."""
 
 
-class Lost(Struct, frozen=True):
+class Lost(Struct, frozen=True, tag=True):
     """The loss of a bounded buffer, a full disk or a broken log. Becomes a row in ``gaps``."""
 
     t_ns: Ns
@@ -156,8 +155,8 @@ class Budget(Struct, frozen=True, kw_only=True):
     """The power limits of a group of GPUs together are to be no more than this."""
 
     group: Name
-    limit_mw: Annotated[int, Within(1, 10**12)]
-    gpus: Annotated[tuple[Name, ...], Within(0, 1000)]
+    limit_mw: Annotated[int, Meta(ge=1, le=10**12)]
+    gpus: Annotated[tuple[Name, ...], Meta(max_length=1000)]
     """Words ``GPU-...`` (UUID), ``HOST:INDEX`` (PCI order) and ``HOST:all``; none: every GPU of the site."""
     set_ns: WallNs
     begin_ns: WallNs
@@ -165,20 +164,20 @@ class Budget(Struct, frozen=True, kw_only=True):
     end_ns: WallNs
     ramp_ns: Ns
     """From what was to the limit, and back after the end."""
-    before_mw: Annotated[int, Within(1, 10**12)] | None = None
+    before_mw: Annotated[int, Meta(ge=1, le=10**12)] | None = None
     """The limit that it replaces; None: what was found on the GPUs."""
-    way: Annotated[float, Within(0, 1)] = 0.0
+    way: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """How far the ramp is, at the time of a note."""
 
 
-class BudgetsSet(Struct, frozen=True):
+class BudgetsSet(Struct, frozen=True, tag=True):
     """The analyzer's own word, in a log of its own: from here on these budgets hold, and no others."""
 
     t_ns: Ns
-    budgets: Annotated[tuple[Budget, ...], Within(0, 1000)]
+    budgets: Annotated[tuple[Budget, ...], Meta(max_length=1000)]
 
 
-class OwnUse(Struct, frozen=True, kw_only=True):
+class OwnUse(Struct, frozen=True, kw_only=True, tag=True):
     """The use of one of our services, since its last record or its start."""
 
     t_ns: Ns
@@ -190,7 +189,7 @@ class OwnUse(Struct, frozen=True, kw_only=True):
     """Processor time of the service and its child processes."""
     host_cpu_ns: Ns | None
     """The processor time of everything on the host. None: the kernel does not say."""
-    processors: Annotated[int, Within(1, 100_000)]
+    processors: Annotated[int, Meta(ge=1, le=100_000)]
     host_energy_mj: Count | None
     """Of all packages of the host and their memory. None: `reason` says why."""
     reason: Text
@@ -215,4 +214,4 @@ Note = (
 class Notes(Struct, frozen=True):
     """A message of the collector itself."""
 
-    notes: Annotated[tuple[Note | Unknown, ...], Within(0, 1000)]
+    notes: Annotated[tuple[Note | Unknown, ...], Meta(max_length=1000)]

@@ -4,9 +4,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from zeus_stream.protocol.fields import Name, Ns, Within
+from zeus_stream.protocol.fields import Name, Ns
 
 MAX_NAMES = 250
 MAX_MARKS = 20_000
@@ -15,13 +15,13 @@ MARK = struct.Struct(
 )  # us since the event's instant, and the phase: 0 none, else its place in ``names`` plus 1
 
 
-class PhasesRan(Struct, frozen=True):
+class PhasesRan(Struct, frozen=True, tag=True):
     """Marks of the thread that trains: from each instant on, this phase was under way."""
 
     t_ns: Ns
     """Of the first mark, or before."""
-    names: Annotated[tuple[Name, ...], Within(0, MAX_NAMES)]
-    marks: Annotated[bytes, Within(0, MARK.size * MAX_MARKS)]
+    names: Annotated[tuple[Name, ...], Meta(max_length=MAX_NAMES)]
+    marks: Annotated[bytes, Meta(max_length=MARK.size * MAX_MARKS)]
     """`MARK` for each, in their order."""
 
 

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from zeus_stream.protocol.fields import ControlValue, Count, Gpu, Milliseconds, Name, Ns, Within
+from zeus_stream.protocol.fields import ControlValue, Count, Gpu, Milliseconds, Name, Ns
 
 KINDS = ("forward", "backward", "weight", "recompute")
 MAX_MICRO_BATCHES = 1 << 20
@@ -35,26 +35,26 @@ def decode_instruction(code: int) -> tuple[str, int, int]:
     return KINDS[code & 3], code >> 10, code >> 2 & 255
 
 
-class PipelineBegan(Struct, frozen=True, kw_only=True):
+class PipelineBegan(Struct, frozen=True, kw_only=True, tag=True):
     """The session runs one stage of a pipeline from here on."""
 
     t_ns: Ns
-    stage: Annotated[int, Within(0, MAX_STAGES - 1)]
-    stages: Annotated[int, Within(1, MAX_STAGES)]
-    micro_batches: Annotated[int, Within(1, MAX_MICRO_BATCHES)]
-    chunks: Annotated[int, Within(1, MAX_CHUNKS)] = 1
+    stage: Annotated[int, Meta(ge=0, le=MAX_STAGES - 1)]
+    stages: Annotated[int, Meta(ge=1, le=MAX_STAGES)]
+    micro_batches: Annotated[int, Meta(ge=1, le=MAX_MICRO_BATCHES)]
+    chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)] = 1
     schedule: Name
     """A name, or ``given`` for an order of the script's own."""
 
 
-class IterationRan(Struct, frozen=True, kw_only=True):
+class IterationRan(Struct, frozen=True, kw_only=True, tag=True):
     """All instructions that the session ran in one iteration, in their order."""
 
     t_ns: Ns
     """Its begin."""
     ended_ns: Ns
     iteration: Count
-    rows: Annotated[bytes, Within(0, ROW.size * MAX_ROWS)]
+    rows: Annotated[bytes, Meta(max_length=ROW.size * MAX_ROWS)]
     """`ROW` for each instruction."""
 
 
@@ -93,10 +93,10 @@ class SetPlan(Struct, frozen=True, kw_only=True):
     """From which on clocks follow the plan. None: it is made known only."""
     iteration_ms: Milliseconds
     """Promised duration of an iteration."""
-    codes: Annotated[tuple[Count, ...], Within(1, MAX_ROWS)]
+    codes: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=MAX_ROWS)]
     """Of the stage's instructions, in their order."""
-    clocks_mhz: Annotated[tuple[ControlValue, ...], Within(1, MAX_ROWS)]
-    raise_after_us: Annotated[tuple[Count, ...], Within(1, MAX_ROWS)]
+    clocks_mhz: Annotated[tuple[ControlValue, ...], Meta(min_length=1, max_length=MAX_ROWS)]
+    raise_after_us: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=MAX_ROWS)]
     """By instruction: from its begin to the instant at which the next one's clock, a higher one, is asked
     for. 0: not before the next one begins."""
 

@@ -5,7 +5,7 @@ any client --query--> analyzer    Query, Cancel, AskStatus, AskNow, AskResults, 
 
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from zeus_stream.protocol.commands import (
     Fetch,
@@ -18,7 +18,7 @@ from zeus_stream.protocol.commands import (
 )
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
 from zeus_stream.protocol.events import No as No  # noqa: PLC0414  (publishers get one, and load no queries)
-from zeus_stream.protocol.fields import Count, Milliseconds, Name, Text, Within
+from zeus_stream.protocol.fields import Count, Milliseconds, Name, Text
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
@@ -31,12 +31,12 @@ class AskStatus(Struct, frozen=True):
 class Status(Struct, frozen=True):
     """One process's state for people: rows of (section, name, value)."""
 
-    rows: Annotated[tuple[tuple[Text, Text, Text], ...], Within(0, 10_000)]
+    rows: Annotated[tuple[tuple[Text, Text, Text], ...], Meta(max_length=10_000)]
 
 
 class Query(Struct, frozen=True):
-    sql: Annotated[str, Within(1, 100_000)]
-    max_rows: Annotated[int, Within(1, 10_000_000)]
+    sql: Annotated[str, Meta(min_length=1, max_length=100_000)]
+    max_rows: Annotated[int, Meta(ge=1, le=10_000_000)]
     timeout_ms: Milliseconds
 
 
@@ -46,7 +46,7 @@ class Cancel(Struct, frozen=True):
     A query whose sender has closed its connection ends as well.
     """
 
-    correlation: Annotated[bytes, Within(8, 8)]
+    correlation: Annotated[bytes, Meta(min_length=8, max_length=8)]
     """With which the query was sent."""
 
 
@@ -59,7 +59,7 @@ class AskResults(Struct, frozen=True):
     """``next`` of the last page. None: 0, the oldest that is kept, or the end, as ``newest`` says."""
     newest: bool
     """Where to begin without a last page: with what is stored from now on."""
-    wait_ms: Annotated[int, Within(0, 30_000)]
+    wait_ms: Annotated[int, Meta(ge=0, le=30_000)]
     """Wait so long for a result, if there is none yet."""
 
 

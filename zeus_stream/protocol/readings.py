@@ -3,9 +3,9 @@
 from enum import IntEnum
 from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from zeus_stream.protocol.fields import Gpus, Within
+from zeus_stream.protocol.fields import Gpus
 
 
 class Seen(IntEnum):
@@ -48,4 +48,4 @@ class Readings(Struct, frozen=True):
     """Readings of one host's devices, in bulk. ``rows`` is READING_BYTES a reading, oldest first per GPU."""
 
     gpus: Gpus
-    rows: Annotated[bytes, Within(0, READING_BYTES * 10_000)]
+    rows: Annotated[bytes, Meta(max_length=READING_BYTES * 10_000)]

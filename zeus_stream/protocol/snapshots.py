@@ -8,9 +8,9 @@ A figure that is not known is None, never 0.
 
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from zeus_stream.protocol.fields import Count, Gpu, Gpus, Milliwatts, Name, Text, WallNs, Within
+from zeus_stream.protocol.fields import Count, Gpu, Gpus, Milliwatts, Name, Text, WallNs
 
 MAX_GPU_ROWS = 2_000
 """GPUs in one snapshot; `Totals` covers all."""
@@ -26,10 +26,10 @@ State = Literal["there", "silent", "gone"]
 Phase = Literal["waiting", "measuring", "chosen", "recalled", "observing", "within a budget"]
 """Of the search for a power limit. ``recalled``: chosen by what an earlier run measured. ``observing``: the
 run sets no limit, for the reason that is given. ``within a budget``: chosen below what it would choose."""
-Figure = Annotated[float, Within(-1e18, 1e18)]
-Degrees = Annotated[int, Within(-300, 3_000)]
-Percent = Annotated[int, Within(0, 1_000)]
-Clock = Annotated[int, Within(0, 100_000)]
+Figure = Annotated[float, Meta(ge=-1e18, le=1e18)]
+Degrees = Annotated[int, Meta(ge=-300, le=3_000)]
+Percent = Annotated[int, Meta(ge=0, le=1_000)]
+Clock = Annotated[int, Meta(ge=0, le=100_000)]
 
 
 class AskNow(Struct, frozen=True):
@@ -124,7 +124,7 @@ class SearchNow(Struct, frozen=True, kw_only=True):
     time_added_percent: Figure | None
     reason: Text
     """Why it was chosen, or why no limit is set."""
-    trials: Annotated[tuple[TrialNow, ...], Within(0, MAX_TRIAL_ROWS)]
+    trials: Annotated[tuple[TrialNow, ...], Meta(max_length=MAX_TRIAL_ROWS)]
     time_added_low_percent: Figure | None = None
     time_added_high_percent: Figure | None = None
 
@@ -152,7 +152,7 @@ class RunNow(Struct, frozen=True, kw_only=True):
     job: Name
     ranks: Count
     """That are there."""
-    hosts: Annotated[tuple[Name, ...], Within(0, 256)]
+    hosts: Annotated[tuple[Name, ...], Meta(max_length=256)]
     gpus: Gpus
     began_wall_ns: WallNs | None
     ended_wall_ns: WallNs | None
@@ -173,7 +173,7 @@ class RunNow(Struct, frozen=True, kw_only=True):
     """None: its script does not say how long it is to be, or its first epoch has not ended."""
 
 
-Bucket = tuple[Annotated[int, Within(-60, 100)], Count]
+Bucket = tuple[Annotated[int, Meta(ge=-60, le=100)], Count]
 """An exponent, and the number of values above half of, and at most, two to its power."""
 
 
@@ -181,10 +181,10 @@ class JobSteps(Struct, frozen=True, kw_only=True):
     """The steps of a job that were measured since the service started."""
 
     job: Name
-    joules: Annotated[tuple[Bucket, ...], Within(0, MAX_BUCKETS)]
+    joules: Annotated[tuple[Bucket, ...], Meta(max_length=MAX_BUCKETS)]
     """Energies of steps, all GPUs of the run."""
     sum_j: Figure
-    seconds: Annotated[tuple[Bucket, ...], Within(0, MAX_BUCKETS)]
+    seconds: Annotated[tuple[Bucket, ...], Meta(max_length=MAX_BUCKETS)]
     """Durations, of the slowest rank."""
     sum_s: Figure
 
@@ -239,14 +239,14 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     lag_ms: Count | None
     """How long the oldest frame waits that is not interpreted. None: nothing is interpreted here."""
     totals: Totals
-    hosts: Annotated[tuple[HostNow, ...], Within(0, MAX_GPU_ROWS)]
-    gaps: Annotated[tuple[GapNow, ...], Within(0, MAX_GAP_ROWS)]
-    gpus: Annotated[tuple[GpuNow, ...], Within(0, MAX_GPU_ROWS)]
-    parts: Annotated[tuple[PartNow, ...], Within(0, MAX_GPU_ROWS)]
-    runs: Annotated[tuple[RunNow, ...], Within(0, MAX_RUN_ROWS)]
+    hosts: Annotated[tuple[HostNow, ...], Meta(max_length=MAX_GPU_ROWS)]
+    gaps: Annotated[tuple[GapNow, ...], Meta(max_length=MAX_GAP_ROWS)]
+    gpus: Annotated[tuple[GpuNow, ...], Meta(max_length=MAX_GPU_ROWS)]
+    parts: Annotated[tuple[PartNow, ...], Meta(max_length=MAX_GPU_ROWS)]
+    runs: Annotated[tuple[RunNow, ...], Meta(max_length=MAX_RUN_ROWS)]
     gpus_left_out: Count
     """Past the bound; `AskNow` with a host gives a part."""
     runs_left_out: Count
-    jobs: Annotated[tuple[JobSteps, ...], Within(0, MAX_JOB_ROWS)] = ()
-    counters: Annotated[tuple[tuple[Name, Count], ...], Within(0, 200)] = ()
+    jobs: Annotated[tuple[JobSteps, ...], Meta(max_length=MAX_JOB_ROWS)] = ()
+    counters: Annotated[tuple[tuple[Name, Count], ...], Meta(max_length=200)] = ()
     """Of the service itself."""

@@ -90,21 +90,25 @@ def pack(kind: str, content: object, version: int = VERSION) -> bytes:
     return bytes(msgpack.packb([version, kind, content]))
 
 
+def batch(**fields: object) -> bytes:
+    return pack("Batch", {"session": "s", "sequence": 1, "events": []} | fields)
+
+
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
         pytest.param(pack("Batch", {}), "session: absent", id="a field is absent"),
+        pytest.param(batch(sequence=-1), "sequence: expected `int` >= 0", id="below"),
+        pytest.param(batch(session="s" * 201), "session: expected `str` of length <= 200", id="long"),
+        pytest.param(batch(sequence=True), "sequence: expected `int`, got `bool`", id="bool"),
+        pytest.param(batch(events=[[1]]), r"events\[0\]: expected `object`, got `array`", id="event"),
         pytest.param(
-            pack("Batch", {"session": "s", "sequence": -1, "events": []}), "sequence: -1", id="below"
+            batch(events=[{"type": "EpochBegan", "t_ns": 1}]), r"events\[0\].index: absent", id="inside"
         ),
         pytest.param(
-            pack("Batch", {"session": "s" * 201, "sequence": 1, "events": []}), "session: 201", id="long"
-        ),
-        pytest.param(
-            pack("Batch", {"session": "s", "sequence": True, "events": []}), "an integer", id="bool"
-        ),
-        pytest.param(
-            pack("Batch", {"session": "s", "sequence": 1, "events": [[1]]}), "expected one of", id="event"
+            batch(events=[{"type": "Metric", "t_ns": 1, "name": "loss", "value": float("nan")}]),
+            r"events\[0\].value: expected `float`",
+            id="not a number",
         ),
         pytest.param(pack("Batch", {}, version=9), "version 9", id="another version"),
         pytest.param(pack("Query", {}), "expected Batch", id="a kind that does not belong here"),
@@ -120,8 +124,8 @@ def test_a_wrong_message_is_refused_with_its_reason(data: bytes, sentence: str) 
 
 def test_a_newer_sender_is_understood() -> None:
     events = [
-        ["StepBoundary", {"index": 1, "ended_ns": None, "began_ns": 5, "colour": "red"}],
-        ["Nap", {"t_ns": 1}],
+        {"type": "StepBoundary", "index": 1, "ended_ns": None, "began_ns": 5, "colour": "red"},
+        {"type": "Nap", "t_ns": 1},
     ]
     data = pack("Batch", {"session": "s", "sequence": 0, "events": events, "shape": "round"})
     assert codec.decode(data, Batch).events == (StepBoundary(1, None, 5), Unknown("Nap"))
