@@ -10,7 +10,7 @@ from typing import TypeVar
 import anyio
 from anyio.to_thread import run_sync
 
-from analyzers.checkpoints import object_graph
+from analyzers.checkpoints import state_classes
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
 from analyzers.interpreter import Input, Interpreter, JobForgotten, LinkSeen, Logged
 from analyzers.power_limit.search_progress import SearchProgress, settled
@@ -192,4 +192,4 @@ def _prepare(_: Interpreter) -> None:
     """Do now what the first median and the first checkpoint would do, before the first command of a run."""
     import numpy.ma  # noqa: F401, PLC0415  (15 ms)
 
-    object_graph.code_version()  # 20 ms
+    state_classes.version()

@@ -6,7 +6,7 @@ import anyio
 from anyio.to_thread import run_sync
 
 from analyzers.archive.store import Ages, Store
-from analyzers.checkpoints.object_graph import code_version
+from analyzers.checkpoints import state_classes
 from zeus_stream.clock import anchor
 from zeus_stream.settings import Settings
 
@@ -21,7 +21,7 @@ async def prune(store: Store, settings: Settings) -> None:
     """Remove old rows until cancelled. Commits wait in the meantime. Raises StorageError."""
     await anyio.sleep(FIRST_S)
     while True:
-        removed = await run_sync(store.prune, Ages.of(settings), anchor().wall_ns, code_version())
+        removed = await run_sync(store.prune, Ages.of(settings), anchor().wall_ns, state_classes.version())
         if removed:
             _log.info("archive: removed %s.", words(removed))
         await anyio.sleep(EVERY_S)

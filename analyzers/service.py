@@ -31,8 +31,9 @@ from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.process.store_start import StartedStore
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.store import Store
-from analyzers.checkpoints.checkpoint_taker import with_live
+from analyzers.checkpoints.checkpoint_taker import complete
 from analyzers.checkpoints.restart import Restart, restart
+from analyzers.checkpoints.signature import load_key
 from analyzers.commits import COMMIT_BYTES, Commits, size_of
 from analyzers.dispatch.own_log import AnalyzerUse, OwnLog
 from analyzers.earlier_runs import only_analyzer
@@ -106,7 +107,7 @@ async def analyze(
         archive = StoreClient.open(path, settings, store)
         context, opened = sockets.context(), ExitStack()
         try:
-            begin = restart(archive, settings)
+            begin = restart(archive, settings, load_key(where.state))
             collectors = [
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
@@ -170,6 +171,7 @@ class Analyzer:
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
         self._given: MemoryObjectSendStream[Given]
         self._own_use, self._since, self._live = AnalyzerUse(settings), begin.since, begin.live
+        self._key = begin.key
         answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
         self.queries = QueryServer(*answering, self._counters, self._commits.commit, results)
 
@@ -318,7 +320,7 @@ class Analyzer:
             )
             part, at = frames[at : at + count], at + count
             result |= self._live.follow(part, result.rows, monotonic_ns(), live=not self._commits.replaying)
-            result = with_live(result, self._live)
+            result = complete(result, self._live, self._key)
             for frame, _ in part:
                 self._hosts[frame.host].last = frame
             yield Given(result, {frame.log_id: frame.offset + 1 for frame, _ in part})

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from analyzers.checkpoints import machine_state, object_graph
+from analyzers.checkpoints import machine_state, object_graph, state_classes
 from analyzers.checkpoints.checkpoint_times import CheckpointTimes
+from analyzers.checkpoints.signature import sign
 from analyzers.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
 from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
@@ -97,19 +98,20 @@ class CheckpointTaker:
                 number=self._number,
                 start=self._start,
                 wall_ns=anchor().wall_ns,
-                code=object_graph.code_version(),
+                code=state_classes.version(),
                 runs=tuple(dict.fromkeys(sessions.values())),
                 sessions=tuple(sessions),
                 log_ids=tuple(self._next),
                 offsets=tuple(self._next.values()),
                 state=state,
                 live=b"",
+                signature=b"",
             ),
         )
 
 
-def with_live(result: Result, live: LiveSite) -> Result:
-    """Return a result whose checkpoint, if it has one, has the live state as well."""
+def complete(result: Result, live: LiveSite, key: bytes | None) -> Result:
+    """Return a result whose checkpoint, if it has one, has the live state and the signature of a key."""
     if CheckpointRow not in set(map(type, result.rows)):
         return result
     rows: list[Derived] = [row for row in result.rows if not isinstance(row, CheckpointRow)]
@@ -118,5 +120,6 @@ def with_live(result: Result, live: LiveSite) -> Result:
     except object_graph.UnknownObjectError as wrong:
         _log.warning(_NOT_TAKEN, wrong)
     else:
-        rows += [replace(row, live=state) for row in result.rows if isinstance(row, CheckpointRow)]
+        taken = [replace(row, live=state) for row in result.rows if isinstance(row, CheckpointRow)]
+        rows += taken if key is None else [sign(row, key) for row in taken]
     return Result(tuple(rows), result.instructions)

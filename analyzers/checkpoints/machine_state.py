@@ -80,7 +80,7 @@ def restore_live(live: LiveSite, state: bytes, now_ns: int) -> None:
         now_ns: on the clock of this process.
 
     Raises:
-        MalformedError: it was written by other code.
+        MalformedError: its classes have changed, or it is damaged.
     """
     _decoded(live, LIVE_KEPT, state, {})
     live.restart(now_ns)

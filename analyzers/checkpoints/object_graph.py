@@ -1,36 +1,29 @@
-"""Objects of our own packages to bytes and back, with every reference between them. Pure.
+"""Objects of state classes to bytes and back, with every reference between them. Pure.
 
-MessagePack ``[VERSION, code, shapes, objects]``: `code_version` of the writer, the class and attributes of
-each shape of object, then the objects. A scalar is itself; anything else is ``[tag, ...]``, and a second
-reference to an object is the number of the first. No code is in it: a reader makes instances of classes of
-`PACKAGES` and sets their attributes. It reads only what the same code wrote, since other code may give an
-attribute another meaning.
+MessagePack ``[VERSION, version, shapes, objects]``: `state_classes.version` of the writer, the class and
+attributes of each shape of object, then the objects. A scalar is itself; anything else is ``[tag, ...]``, and
+a second reference to an object is the number of the first. No code is in it: a reader makes objects of
+`state_classes`, and of no other class, and sets their attributes.
 """
 
-import sys
 import types
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
 from functools import cache
-from hashlib import sha256
-from importlib import import_module
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
 import msgpack
 import numpy as np
 from msgspec import Struct
 
+from analyzers.checkpoints.state_classes import UnregisteredError, class_of, name_of, version
 from zeus_stream.errors import MalformedError
 
 VERSION = 1
 """Of this encoding."""
-PACKAGES = ("analyzers", "zeus_stream.protocol", "zeus_stream.live")
-"""Classes of these may be in it, and their code is part of `code_version`."""
 FACTORIES: Mapping[str, Callable[[], Any]] = {"dict": dict, "list": list, "set": set, "int": int}
-"""Of `defaultdict`, beside classes of `PACKAGES`."""
+"""Of `defaultdict`, beside state classes."""
 _DAMAGE = (ArithmeticError, AttributeError, ImportError, LookupError, RecursionError, TypeError, ValueError)
 _SCALARS = frozenset((type(None), bool, int, float, str, bytes))
 
@@ -66,25 +59,6 @@ class UnknownObjectError(TypeError):
     """An object that cannot be encoded: a function, or an instance of a class of another package."""
 
 
-@cache
-def code_version() -> str:
-    """Return what tells this code from any other: the hash of all modules of `PACKAGES`."""
-    digest = sha256(f"{sys.version_info[:2]} {np.__version__}".encode())
-    for package in PACKAGES:
-        for name, content in sorted(_modules(files(package), package)):
-            digest.update(f"{name} {len(content)}\n".encode())
-            digest.update(content)
-    return digest.hexdigest()[:16]
-
-
-def _modules(folder: Traversable, package: str) -> Iterable[tuple[str, bytes]]:
-    for each in folder.iterdir():
-        if each.is_dir() and each.name != "__pycache__":
-            yield from _modules(each, f"{package}.{each.name}")
-        elif each.name.endswith(".py"):
-            yield f"{package}.{each.name}", each.read_bytes()
-
-
 def encode(
     roots: Sequence[Any],
     outside: Mapping[int, str] | None = None,
@@ -103,9 +77,9 @@ def encode(
     writer = _Writer(outside or {}, special or {})
     nodes = [writer.node(root) for root in roots]
     writer.check_views()
-    shapes = [[*_class_name(kind), list(names)] for kind, names in writer.shapes]
+    shapes = [[*name_of(kind), list(names)] for kind, names in writer.shapes]
     try:
-        packed: bytes = msgpack.packb([VERSION, code_version(), shapes, nodes])
+        packed: bytes = msgpack.packb([VERSION, version(), shapes, nodes])
     except OverflowError as wrong:
         raise UnknownObjectError("a number has more than 64 bits") from wrong
     return packed
@@ -124,21 +98,19 @@ def decode(
         special: by the name of a class, a function that makes an instance from its text.
 
     Raises:
-        MalformedError: they were encoded by other code, or are damaged.
+        MalformedError: a class in them has changed or is no state class, or they are damaged.
     """
     try:
-        version, code, shapes, nodes = msgpack.unpackb(data, strict_map_key=False)
+        form, classes, shapes, nodes = msgpack.unpackb(data, strict_map_key=False)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as wrong:
         raise MalformedError("state: could not be read: it is damaged.") from wrong
-    if (version, code) != (VERSION, code_version()):
-        raise MalformedError(
-            f"state: could not be read: version {code} of the code wrote it, this is {code_version()}."
-        )
+    if (form, classes) != (VERSION, version()):
+        raise MalformedError("state: could not be read: its classes consist of other parts by now.")
     try:
         reader = _Reader(shapes, outside or {}, special or {})
         return [reader.object_of(node) for node in nodes]
     except _DAMAGE as wrong:
-        raise MalformedError(f"state: could not be read: {wrong!r}.") from wrong
+        raise MalformedError(f"state: could not be read: {wrong}.") from wrong
 
 
 def attributes(thing: Any) -> dict[str, Any]:
@@ -154,26 +126,6 @@ def _slots(kind: type) -> tuple[str, ...]:
         return kind.__struct_fields__
     slots = (slot for base in reversed(kind.__mro__) for slot in base.__dict__.get("__slots__", ()))
     return tuple(slot for slot in slots if slot not in ("__dict__", "__weakref__"))
-
-
-@cache
-def _class_name(kind: type) -> tuple[str, str]:
-    module, name = kind.__module__, kind.__qualname__
-    if not any(module == package or module.startswith(f"{package}.") for package in PACKAGES):
-        raise UnknownObjectError(f"{module}.{name} is no class of {', '.join(PACKAGES)}")
-    return module, name
-
-
-@cache
-def _class_of(module: str, name: str) -> type:
-    if not any(module == package or module.startswith(f"{package}.") for package in PACKAGES):
-        raise ValueError(f"{module}.{name}: no class of ours")
-    found: Any = import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, type) or found.__module__ != module:
-        raise ValueError(f"{module}.{name}: no class of ours")
-    return found
 
 
 class _Writer:
@@ -264,7 +216,10 @@ class _Writer:
         raise UnknownObjectError(f"the factory {factory!r} of a defaultdict cannot be encoded")
 
     def _shape(self, kind: type, names: tuple[str, ...]) -> int:
-        _class_name(kind)
+        try:
+            name_of(kind)
+        except UnregisteredError as wrong:
+            raise UnknownObjectError(str(wrong)) from wrong
         return self.shapes.setdefault((kind, names), len(self.shapes))
 
     def _array(self, value: np.ndarray[Any, Any]) -> list[Any]:
@@ -288,7 +243,7 @@ class _Reader:
         outside: Mapping[str, Any],
         special: Mapping[str, Callable[[str], Any]],
     ) -> None:
-        self._shapes = [(_class_of(module, name), tuple(names)) for module, name, names in shapes]
+        self._shapes = [(class_of(module, name), tuple(names)) for module, name, names in shapes]
         self._outside = outside
         self._special = special
         self._numbered: list[Any] = []

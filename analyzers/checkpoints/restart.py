@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from analyzers.archive.store import Store
-from analyzers.checkpoints import machine_state, object_graph
+from analyzers.checkpoints import machine_state, signature, state_classes
 from analyzers.checkpoints.checkpoint_taker import NAME, CheckpointTaker
 from analyzers.earlier_runs import interpreter_of
 from analyzers.interpreter import Interpreter
@@ -31,14 +31,18 @@ class Restart(Struct, frozen=True):
     taker: CheckpointTaker
     since: Mapping[str, int] | None
     """By log, the offset from which the archive is replayed; None: since the oldest open run began."""
+    key: bytes | None
+    """Signs checkpoints; None: they are kept where only analyzers of the site can write."""
 
 
-def restart(archive: Store, settings: Settings) -> Restart:
+def restart(archive: Store, settings: Settings, key: bytes | None) -> Restart:
     """Return an interpreter, and what it is to interpret again.
 
     Args:
         archive: of earlier starts.
         settings: of this start.
+        key: of the state directory; a checkpoint that it has not signed is not read. None: it is kept where
+            only analyzers of the site can write.
 
     Raises:
         SettingsError: there is no such selector or policy.
@@ -47,7 +51,7 @@ def restart(archive: Store, settings: Settings) -> Restart:
     row = archive.checkpoint(NAME)
     if row is not None:
         try:
-            return _go_on(archive, settings, row)
+            return _go_on(archive, settings, row, key)
         except MalformedError as wrong:
             _log.warning(
                 "checkpoint of %s: could not be used: %s The streams of all open runs are replayed instead.",
@@ -56,13 +60,15 @@ def restart(archive: Store, settings: Settings) -> Restart:
     memory = archive.memory()
     interpreter = interpreter_of(archive, settings, memory)
     taker = CheckpointTaker(archive.starts, memory.interpreted, whole=False)
-    return Restart(interpreter, LiveSite(), taker, None)
+    return Restart(interpreter, LiveSite(), taker, None, key)
 
 
-def _go_on(archive: Store, settings: Settings, row: CheckpointRow) -> Restart:
+def _go_on(archive: Store, settings: Settings, row: CheckpointRow, key: bytes | None) -> Restart:
     """Return what goes on from a checkpoint. Raises MalformedError."""
-    if row.code != object_graph.code_version():
-        raise MalformedError("another version of the code wrote it.")
+    if key is not None:
+        signature.verify(row, key)
+    if row.code != state_classes.version():
+        raise MalformedError("its classes consist of other parts by now.")
     since = dict(zip(row.log_ids, row.offsets, strict=True))
     memory = archive.memory(since, row.sessions)
     if any(memory.interpreted.get(log_id, -1) < offset for log_id, offset in since.items()):
@@ -79,4 +85,4 @@ def _go_on(archive: Store, settings: Settings, row: CheckpointRow) -> Restart:
 
     machine_state.restore(interpreter, state, select)
     machine_state.restore_live(live, of_live, monotonic_ns())
-    return Restart(interpreter, live, CheckpointTaker(archive.starts, since, whole=True), since)
+    return Restart(interpreter, live, CheckpointTaker(archive.starts, since, whole=True), since, key)

@@ -198,7 +198,7 @@ class CheckpointRow(Struct, frozen=True, kw_only=True):
     wall_ns: int
     """UTC when it was taken, ns since 1970"""
     code: str
-    """version of the code that wrote it; another one replays the streams instead"""
+    """digest of the classes that it consists of; where they have changed, the streams are replayed instead"""
     runs: tuple[str, ...]
     sessions: tuple[str, ...]
     """that are open"""
@@ -210,6 +210,8 @@ class CheckpointRow(Struct, frozen=True, kw_only=True):
     """of the machines"""
     live: bytes
     """of the screens"""
+    signature: bytes
+    """HMAC-SHA256 of the other columns by the key of the state directory; another one is not read"""
 
 
 class OwnUseRow(Struct, frozen=True, kw_only=True):

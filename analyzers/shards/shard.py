@@ -96,7 +96,7 @@ async def decide(site: SharedSite, lease: ShardLease, file: StoreClient, path: P
     channel = None
     try:
         archive = await run_sync(ShardStore, file, leases, lease.shard, lease.epoch)
-        begin = await run_sync(restart, archive, settings)
+        begin = await run_sync(restart, archive, settings, None)
         watched = watched_files.take_all(site.where, begin.interpreter)
         analyzer = Analyzer(archive, path, settings, begin, ())
         lease.behind_ns = analyzer.behind_ns

@@ -163,7 +163,11 @@ async def running(zeus_dir: Path, kind: type[DuckdbFile] = DuckdbFile) -> AsyncI
     collector = RecordedCollector(context, where)
     try:
         begin = Restart(
-            Interpreter(plan(), pending=Pending()), LiveSite(), CheckpointTaker(1, {}, whole=False), None
+            Interpreter(plan(), pending=Pending()),
+            LiveSite(),
+            CheckpointTaker(1, {}, whole=False),
+            None,
+            None,
         )
         followed = Collector(context, "here", where, archive, SETTINGS)
         analyzer = Analyzer(archive, zeus_dir, SETTINGS, begin, [followed])

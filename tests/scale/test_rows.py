@@ -42,7 +42,8 @@ def test_rows_as_bytes_are_the_same_rows_without_checkpoints() -> None:
     derived = rows()
     metric = MetricRow(session="s", run="r", name="loss", t_ns=1, step=None, value=0.5)
     checkpoint = CheckpointRow(
-        name="analyzer", number=1, start=1, wall_ns=1, code="1", runs=(), sessions=(), log_ids=("log-1",),
+        name="analyzer", number=1, start=1, wall_ns=1, code="1",
+        signature=b"", runs=(), sessions=(), log_ids=("log-1",),
         offsets=(7,), state=b"1" * 100, live=b"",
     )  # fmt: skip
     packed = list(pack([*derived, checkpoint, *(replace(metric, t_ns=t_ns) for t_ns in range(BATCH_ROWS))]))

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.checkpoints import checkpoint_taker, checkpoint_times
-from analyzers.checkpoints.checkpoint_taker import CheckpointTaker, with_live
+from analyzers.checkpoints import checkpoint_taker, checkpoint_times, object_graph
+from analyzers.checkpoints.checkpoint_taker import CheckpointTaker, complete
 from analyzers.checkpoints.restart import Restart, restart
+from analyzers.checkpoints.signature import load_key, sign
 from analyzers.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
 from analyzers.power_limit import selectors
@@ -21,6 +22,7 @@ from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow, Row, RunR
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World, outputs_of, replayed
+from zeus_stream.errors import StorageError
 from zeus_stream.protocol import codec
 from zeus_stream.settings import Settings
 
@@ -36,6 +38,9 @@ EVERY = 50
 
 def plan_of(settings: Settings) -> RunSettings:
     return RunSettings.of(settings, selectors.parse(settings.select), 1)
+
+
+KEY = bytes(range(32))
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,7 @@ class Busy(CheckpointTaker):
         self.times = checkpoint_times.CheckpointTimes(0)
         self.times.wanted = True
         taken = self.take(interpreter, (), rows, 0)
-        result = with_live(Result(taken), LiveSite())
+        result = complete(Result(taken), LiveSite(), KEY)
         return [row for row in result.rows if isinstance(row, CheckpointRow)]
 
 
@@ -78,7 +83,7 @@ def store(path: Path, world: World, count: int, settings: Settings = SETTINGS) -
 
 def started(archive: DuckdbFile) -> tuple[Restart, int]:
     """Start on an archive. Return what began, and the number of frames that it interpreted again."""
-    begin = restart(archive, SETTINGS)
+    begin = restart(archive, SETTINGS, KEY)
     pages = chain.from_iterable(archive.replay(begin.since))
     count = 0
     for frame, body in pages:
@@ -132,7 +137,7 @@ def test_frames_of_a_log_that_began_after_the_checkpoint_are_replayed_from_its_f
     offsets = range(len(later))
     later = [(replace(frame, offset=at), body) for at, (frame, body) in zip(offsets, later, strict=True)]
     archive.put([[(replace(frame, body=codec.encode(body)), body) for frame, body in later]])
-    begin = restart(archive, SETTINGS)
+    begin = restart(archive, SETTINGS, KEY)
     again = [frame for frame, _ in chain.from_iterable(archive.replay(begin.since))]
     archive.close()
     assert [(frame.log_id, frame.offset) for frame in again] == [("later", at) for at in offsets]
@@ -145,7 +150,7 @@ def test_an_open_run_keeps_its_settings_and_the_log_says_so(
     store(path, world, 4 * EVERY)
     other = replace(SETTINGS, select="time")
     archive = DuckdbFile.open(archive_at(path), other)
-    restart(archive, other)
+    restart(archive, other, KEY)
     archive.close()
     (sentence,) = caplog.messages
     assert "run run keeps to what it began with, select = energy" in sentence
@@ -154,7 +159,9 @@ def test_an_open_run_keeps_its_settings_and_the_log_says_so(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        pytest.param({"code": "0123"}, "another version of the code wrote it", id="other code"),
+        pytest.param(
+            {"code": "0123"}, "its classes consist of other parts by now", id="classes that have changed"
+        ),
         pytest.param({"state": zlib.compress(b"?")}, "it is damaged", id="no state"),
         pytest.param({"state": b"?"}, "it is damaged", id="damaged bytes"),
         pytest.param({"live": zlib.compress(b"\xc0")}, "it is damaged", id="no live state"),
@@ -169,7 +176,7 @@ def test_a_checkpoint_that_cannot_be_used_is_a_sentence_and_everything_is_replay
     archive = DuckdbFile.open(archive_at(path), SETTINGS)
     row = archive.checkpoint(checkpoint_taker.NAME)
     assert row is not None
-    archive.put([], [replace(row, **change)], {}, replaying=False)
+    archive.put([], [sign(replace(row, **change), KEY)], {}, replaying=False)
     with caplog.at_level(logging.WARNING):
         begin, again = started(archive)
     archive.close()
@@ -207,7 +214,7 @@ def test_an_analyzer_that_is_killed_again_and_again_reaches_the_end_of_what_is_s
     while not replayed_last:
         lives += 1
         assert lives <= 4 * len(later) / (SLICE * LIFE_SLICES) + 1, "it does not get on"
-        begin = restart(archive, SETTINGS)
+        begin = restart(archive, SETTINGS, KEY)
         assert begin.since is not None
         parts = chain.from_iterable(archive.replay(begin.since))
         for _ in range(LIFE_SLICES):
@@ -215,7 +222,7 @@ def test_an_analyzer_that_is_killed_again_and_again_reaches_the_end_of_what_is_s
             replayed_last = not part
             rows = [row for row in replayed(begin.interpreter, part) if isinstance(row, Row)]
             taken = begin.taker.take(begin.interpreter, part, rows, SLICE_NS)
-            result = with_live(Result((*rows, *taken)), begin.live)
+            result = complete(Result((*rows, *taken)), begin.live, KEY)
             interpreted = {frame.log_id: frame.offset + 1 for frame, _ in part}
             archive.put([], result.rows, interpreted, replaying=True)
     undisturbed = Interpreter(plan_of(SETTINGS))
@@ -277,3 +284,33 @@ def test_one_waits_while_a_command_waits_but_not_for_ever(world: World) -> None:
     taker.times = checkpoint_times.CheckpointTimes(0)
     taker.times.wanted = True
     assert taker.take(world.interpreter, (), (), 0) != ()
+
+
+def test_a_checkpoint_that_came_with_a_file_from_elsewhere_makes_no_object(
+    tmp_path: Path, world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crafted archive made an analyzer construct classes of ours with arguments of its author."""
+    path = tmp_path / "energy.duckdb"
+    store(path, world, 3 * EVERY)
+    archive = DuckdbFile.open(archive_at(path), SETTINGS)
+    monkeypatch.setattr(object_graph, "decode", lambda *_: pytest.fail("it was looked at"))
+    with caplog.at_level(logging.WARNING):
+        begin = restart(archive, SETTINGS, bytes(32))
+    archive.close()
+    assert begin.since is None
+    assert "its signature is not of this analyzer" in caplog.messages[0]
+
+
+def test_the_key_is_made_once_and_is_for_its_owner_alone(tmp_path: Path) -> None:
+    key = load_key(tmp_path / "state")
+    path = tmp_path / "state" / "checkpoint.key"
+    assert load_key(tmp_path / "state") == key
+    assert len(key) == 32
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    with pytest.raises(StorageError, match="other users can read"):
+        load_key(tmp_path / "state")
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(StorageError, match="could not be used"):
+        load_key(tmp_path / "state")

@@ -19,7 +19,7 @@ def prune(settings: Settings) -> None:
     """
     from analyzers.archive.duckdb_file import DuckdbFile
     from analyzers.archive.store import Ages
-    from analyzers.checkpoints.object_graph import code_version
+    from analyzers.checkpoints import state_classes
     from analyzers.pruning import words
     from zeus_stream.clock import anchor
     from zeus_stream.errors import StorageError
@@ -31,7 +31,7 @@ def prune(settings: Settings) -> None:
         )
     archive = DuckdbFile.open(path, settings, again=True)
     try:
-        removed = archive.prune(Ages.of(settings), anchor().wall_ns, code_version())
+        removed = archive.prune(Ages.of(settings), anchor().wall_ns, state_classes.version())
         archive.flush()
     finally:
         archive.close()

@@ -163,7 +163,8 @@ def test_readings_of_a_run_that_is_open_for_weeks_go_up_to_its_last_checkpoint(a
     stored = world()
     unfinished = [row for row in rows() if getattr(row, "kind", "") != "run"]
     checkpoint = CheckpointRow(
-        name="analyzer", number=1, start=1, wall_ns=1, code="this", runs=(RUN.run,), sessions=(RUN.session,),
+        name="analyzer", number=1, start=1, wall_ns=1, code="this",
+        signature=b"", runs=(RUN.run,), sessions=(RUN.session,),
         log_ids=(LOG,), offsets=(100,), state=b"", live=b"",
     )  # fmt: skip
     archive.put([stored], [*unfinished, checkpoint], {LOG: len(stored)})
