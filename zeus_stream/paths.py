@@ -163,10 +163,11 @@ def prepare(where: Places, group: str | None = None) -> None:
 
 
 def rewrite(path: Path, text: str) -> None:
-    """Put a text in the place of a file: a reader sees the old one or the new. Raises OSError."""
+    """Put a text in the place of a file, for this user alone: readers see old or new. Raises OSError."""
     fresh = path.with_name(f"{path.name}.new")
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh.write_text(text, encoding="utf-8")
+    with os.fdopen(open_own(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
+        file.write(text)
     fresh.replace(path)
 
 

@@ -360,8 +360,8 @@ def test_a_run_that_is_open_is_replayed_with_what_it_stands_on(path: Path) -> No
 
 def test_large_frames_come_back_in_small_pages(path: Path) -> None:
     """A page of 200 of them took seconds on a busy host, and commits waited for it."""
-    steps = tuple(StepBoundary(index, 2 * index, 2 * index + 1) for index in range(500))
-    stored = [frame(offset, Events("session", 500 * offset, 0, 1, steps)) for offset in range(60)]
+    steps = tuple(StepBoundary(index, 2 * index, 2 * index + 1) for index in range(400))
+    stored = [frame(offset, Events("session", 400 * offset, 0, 1, steps)) for offset in range(60)]
     largest = max(len(each.body) for each, _ in stored)
     with opened(path) as archive:
         archive.put([stored])
