@@ -136,7 +136,7 @@ def test_the_live_state_follows_a_training_and_is_back_after_the_analyzer_was_ki
         state = until(lambda: next((one for one in (now(),) if one and one.totals.gpus_there == 2), None))
         assert state.totals.hosts_connected == 1
         screen.press("\r")
-        screen.until("Power limits", "less energy")
+        screen.until("Power limits", "of a step's energy")
         screen.press("q")
         screen.press("q")
         assert screen.ended() == 0
