@@ -111,6 +111,10 @@ class Postgres:
 
     def start(self) -> None:
         """Start it, again after a kill, and wait until it answers."""
+        self._launch()
+        _await(self._answers, self._directory / "log")
+
+    def _launch(self) -> None:
         command = [str(self._binaries / "postgres"), "-D", "data", "-k", str(self._directory), "-c",
                    "listen_addresses=",
                    "-c", "max_connections=50", "-c", "shared_buffers=16MB"]  # fmt: skip
@@ -118,9 +122,10 @@ class Postgres:
             self.process = subprocess.Popen(
                 command, cwd=self._directory, env=self._environ, stdout=log, stderr=log, **self._as
             )
-        _await(self._answers, self._directory / "log")
 
     def _answers(self) -> bool:
+        if self.process.poll() is not None:
+            self._launch()  # processes of the one killed held its memory a moment longer
         try:
             psycopg.connect(self.dsn("postgres"), connect_timeout=5).close()
         except psycopg.OperationalError:
