@@ -108,7 +108,7 @@ class Accounts:
         gpu, self.stale = ended.gpu, True
         if ended.value is not None:
             self._found_mw[gpu] = ended.value
-        if (account := self.of.get(gpu)) is not None and ended.cause == "stranger":
+        if (account := self.of.get(gpu)) is not None and ended.cause == "other_program":
             account.trouble, account.retry_ns = ended.reason, None
 
     def look(self, gpus: Iterable[str], now_ns: int) -> None:

@@ -185,7 +185,7 @@ class Run:
         match lost.cause:
             case "released" | "run" | "plan":  # of a plan, that is a pipeline's
                 return NOTHING
-            case "stranger":
+            case "other_program":
                 return self._search.feed(Barred(what))
             case "lapsed" | "shutdown" | "restart" | "device":
                 return self._search.feed(Lapsed(what, self._ranks.under_way(gpu, lost.t_ns)))

@@ -349,7 +349,7 @@ class DeviceThread:
         except (DeviceError, RefusedError) as wrong:
             return lease_messages.RestoreFailed(str(wrong))
         self._see(control, done.requested)
-        return lease_messages.RestoreDone(done.requested, done.stranger)
+        return lease_messages.RestoreDone(done.requested, done.other_program)
 
     def _change_clock(self, clock_mhz: int) -> None:
         """Lock the graphics clock as a plan says: the record says already that it is ours."""

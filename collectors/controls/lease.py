@@ -23,8 +23,8 @@ What is under way at the device, and what follows:
     Setting     SetDone                             -> nothing     applied, as read back
                 SetDone, above what was found       -> nothing     refused: "range"; lease over
                 SetIgnored                          -> nothing     refused: "ignored"
-                SetFoundOther, nothing of ours set  -> nothing     ClearRecord, refused: "stranger"
-                SetFoundOther, else                 -> nothing     refused: "stranger"; lease over
+                SetFoundOther, nothing of ours set  -> nothing     ClearRecord, refused: "other_program"
+                SetFoundOther, else                 -> nothing     refused: "other_program"; lease over
                 SetFailed                           -> nothing     refused; if it was the first, restored
                                                                    unless what was found is seen there
     Restoring   RestoreDone                         -> nothing     ClearRecord, lease ended
@@ -115,7 +115,7 @@ RUN_ENDED = Ending("run", "its run has ended")
 STOPPING = Ending("shutdown", "the collector stops")
 FORGOTTEN = Ending("device", "the GPU was lost, and may have forgotten it")
 LEFT_OVER = Ending("restart", "a collector died and left it")
-OTHER_VALUE = Ending("stranger", "another value was in force")
+OTHER_VALUE = Ending("other_program", "another value was in force")
 """Until the restore has found out whether another program set it."""
 
 
@@ -301,8 +301,8 @@ def _take_in(rules: LeaseRules, state: ControlState, event: Event, now_ns: int) 
             return _lose_set(rules, state, command, requested, now_ns)
         case SetFailed(), Setting(command):
             return _fail_set(rules, state, command, event, now_ns)
-        case RestoreDone(requested, stranger), Restoring():
-            return _finish(rules, state, requested, stranger=stranger, now_ns=now_ns)
+        case RestoreDone(requested, other_program), Restoring():
+            return _finish(rules, state, requested, other_program=other_program, now_ns=now_ns)
         case RestoreFailed(reason), Restoring():
             return _put_off(rules, state, reason, now_ns)
         case _:
@@ -434,7 +434,7 @@ def _lose_set(
 ) -> Answer:
     """Somebody else's value is there."""
     reason = _refusal(rules, command, f"somebody else set {spell(rules.control, requested)}, which stays")
-    refused = ControlRefused(now_ns, command.command, rules.gpu, "stranger", reason)
+    refused = ControlRefused(now_ns, command.command, rules.gpu, "other_program", reason)
     state, said = _conclude(replace(state, busy=None), refused)
     if state.limits.confirmed is None:  # the lease had not begun
         return replace(state, limits=Limits(requested), lease=None), (ClearRecord(), *said)
@@ -442,32 +442,34 @@ def _lose_set(
     return _end(state, OTHER_VALUE), said
 
 
-def _finish(rules: LeaseRules, state: ControlState, requested: int, *, stranger: bool, now_ns: int) -> Answer:
+def _finish(
+    rules: LeaseRules, state: ControlState, requested: int, *, other_program: bool, now_ns: int
+) -> Answer:
     """Nothing of ours is in force any more."""
     todo: list[Instruction] = [ClearRecord()]
     why = f"somebody else set {spell(rules.control, requested)}, which stays"
     for release in state.releasing:
         outcome: Outcome = _applied(rules, release, requested, now_ns)
-        if stranger:
+        if other_program:
             reason = _refusal(rules, release, why)
-            outcome = ControlRefused(now_ns, release.command, rules.gpu, "stranger", reason)
+            outcome = ControlRefused(now_ns, release.command, rules.gpu, "other_program", reason)
         state, said = _conclude(state, outcome)
         todo.extend(said)
     if state.lease is not None:
-        ending = _explain(rules, state, state.lease.ending or LAPSED, requested, stranger=stranger)
+        ending = _explain(rules, state, state.lease.ending or LAPSED, requested, other_program=other_program)
         todo.append(_ended(rules, state.lease.owner, ending, requested, now_ns))
     state = replace(state, limits=Limits(requested), lease=None, busy=None, releasing=())
     return replace(state, failures=0, retry_ns=0), tuple(todo)
 
 
 def _explain(
-    rules: LeaseRules, state: ControlState, ending: Ending, requested: int, *, stranger: bool
+    rules: LeaseRules, state: ControlState, ending: Ending, requested: int, *, other_program: bool
 ) -> Ending:
     """Return why a lease ended, with what was restored if that is not what was found."""
     now, found = spell(rules.control, requested), spell(rules.control, state.limits.found)
-    if stranger:
+    if other_program:
         why = f"somebody else set {now}, which stays"
-        return Ending("stranger", why if ending == OTHER_VALUE else f"{ending.reason}; {why}")
+        return Ending("other_program", why if ending == OTHER_VALUE else f"{ending.reason}; {why}")
     if ending == OTHER_VALUE:
         ending = Ending("device", "the driver changed our limit, as its range changed")
     if rules.control != "power_limit" or close(requested, state.limits.found):

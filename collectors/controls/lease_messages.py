@@ -136,10 +136,10 @@ class SetFailed(Struct, frozen=True):
 
 class RestoreDone(Struct, frozen=True):
     """``requested`` is requested now: the value found, as near to it as the driver allows, or another
-    program's (``stranger``), which stays."""
+    program's (``other_program``), which stays."""
 
     requested: int
-    stranger: bool
+    other_program: bool
 
 
 class RestoreFailed(Struct, frozen=True):

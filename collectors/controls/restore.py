@@ -212,7 +212,7 @@ def _propose_default(
 def _put_back(device: Device, record: RestoreRecord) -> str:
     done = put_back(device, record.limits, record.control)
     now = spell(record.control, done.requested)
-    if done.stranger:
+    if done.other_program:
         return f"{record.gpu}: somebody else set {now}, which stays."
     if record.control != "power_limit" or close(done.requested, record.limits.found):
         return f"{record.gpu}: restored to {now}, as it was found."

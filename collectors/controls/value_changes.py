@@ -39,10 +39,10 @@ SetOutcome: TypeAlias = SetDone | SetIgnored | SetFoundOther | SetFailed
 
 
 class PutBack(Struct, frozen=True):
-    """The outcome of a restore: what is requested now, and whether another program (``stranger``) set it."""
+    """The outcome of a restore: the value requested now, and whether it is that of an ``other_program``."""
 
     requested: int
-    stranger: bool
+    other_program: bool
 
 
 def change(device: Device, control: Control, limits: Limits) -> SetOutcome:
@@ -103,11 +103,11 @@ def put_back(device: Device, limits: Limits, control: Control = "power_limit") -
     before = device.read_control(control)
     if before is None:  # of a clock, which no driver reports
         device.set_control(control, limits.found)
-        return PutBack(limits.found, stranger=False)
+        return PutBack(limits.found, other_program=False)
     if close(before, limits.found):
-        return PutBack(before, stranger=False)
+        return PutBack(before, other_program=False)
     if not limits.ours(before) and not _moved_by_driver(device, limits, before):
-        return PutBack(before, stranger=True)
+        return PutBack(before, other_program=True)
     wanted = limits.found
     try:
         device.set_control(control, wanted)
@@ -124,7 +124,7 @@ def put_back(device: Device, limits: Limits, control: Control = "power_limit") -
             f"could not restore {spell(control, wanted)}: the device took it, and requests"
             f" {spell(control, now)} still. It is tried again."
         )
-    return PutBack(now, stranger=False)
+    return PutBack(now, other_program=False)
 
 
 def _moved_by_driver(device: Device, limits: Limits, requested_mw: int) -> bool:

@@ -263,7 +263,7 @@ def test_a_stranger_s_limit_stays_and_ends_the_commands() -> None:
                 gpu=first,
                 control="power_limit",
                 owner="us",
-                cause="stranger",
+                cause="other_program",
                 reason="somebody set 120 W",
                 value=120_000,
             )

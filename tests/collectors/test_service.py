@@ -671,14 +671,14 @@ async def test_what_may_not_be_changed_is_not_changed(zeus_dir: Path, *, observe
     assert {path.suffix for path in (zeus_dir / "restore").iterdir()} == {".lock"}
 
 
-async def test_a_strangers_value_stays_and_the_lease_ends(zeus_dir: Path) -> None:
+async def test_the_value_of_another_program_stays_and_the_lease_ends(zeus_dir: Path) -> None:
     bus = ArithmeticBus(1)
     async with collector(bus, zeus_dir, 1) as client:
         await client.start_run()
         await client.set("c1", 250)
         bus.devices[0].requested_mw = 200_000
         (ended,) = await client.wait_for(ControlLeaseEnded)
-    assert (ended.cause, ended.value) == ("stranger", 200_000)
+    assert (ended.cause, ended.value) == ("other_program", 200_000)
     assert bus.devices[0].requested_mw == 200_000
 
 

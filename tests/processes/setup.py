@@ -30,7 +30,7 @@ FOUND_MW = 220_000
 OURS_MW = 150_000
 OURS_MHZ = 1380
 OURS_MEMORY_MHZ = 877
-STRANGERS_MW = 180_000
+OTHERS_MW = 180_000
 PATIENCE_S = 180.0
 LEASE_MS = 600_000
 """What returns while a test waits for it does not return because this is over."""

@@ -21,11 +21,11 @@ from collectors.processes import start_ticks
 from tests.gpu.stand_in import StandIn
 from tests.processes.setup import (
     FOUND_MW,
+    OTHERS_MW,
     OURS_MEMORY_MHZ,
     OURS_MHZ,
     OURS_MW,
     PATIENCE_S,
-    STRANGERS_MW,
     Host,
     collector,
     restore,
@@ -216,10 +216,10 @@ def test_what_somebody_else_set_before_the_guard_came_stays_and_is_logged(host: 
         assert guard is not None
         os.kill(guard, signal.SIGSTOP)
         running.kill()
-        host.write_mw(STRANGERS_MW)
+        host.write_mw(OTHERS_MW)
         os.kill(guard, signal.SIGCONT)
         until(lambda: start_ticks(guard) is None)
-    assert host.in_force() == (STRANGERS_MW, UNLOCKED, UNLOCKED)
+    assert host.in_force() == (OTHERS_MW, UNLOCKED, UNLOCKED)
     assert "somebody else set 180 W" in (settled(host, zeus_dir) or "")
     with collector(host, zeus_dir) as second:
         assert "180 W, found 180 W" in second.rows()["power limit"]
@@ -229,7 +229,7 @@ def test_what_somebody_else_set_before_the_guard_came_stays_and_is_logged(host: 
         for note in logged(zeus_dir)
         if isinstance(note, ControlLeaseEnded) and note.control == "power_limit"
     )
-    assert (ended.cause, ended.value) == ("restart", STRANGERS_MW)
+    assert (ended.cause, ended.value) == ("restart", OTHERS_MW)
     assert "the guard of a collector that died" in ended.reason
     assert "somebody else set 180 W" in ended.reason
 
@@ -323,7 +323,7 @@ def test_while_no_guard_can_be_started_nothing_is_changed(zeus_dir: Path) -> Non
         python.unlink()
         os.kill(guard, signal.SIGKILL)
         until(lambda: "could not be started: No such file or directory" in running.rows()["guard"])
-        refused = running.ask(STRANGERS_MW)
+        refused = running.ask(OTHERS_MW)
         assert isinstance(refused, ControlRefused)
         assert refused.cause == "storage"
         assert "Until another one is ready" in refused.reason
@@ -332,7 +332,7 @@ def test_while_no_guard_can_be_started_nothing_is_changed(zeus_dir: Path) -> Non
         assert locked.cause == "storage"
         assert host.in_force() == (OURS_MW, OURS_MHZ, OURS_MEMORY_MHZ)
         python.symlink_to(sys.executable)
-        until(lambda: isinstance(running.ask(STRANGERS_MW), ControlApplied))
+        until(lambda: isinstance(running.ask(OTHERS_MW), ControlApplied))
 
 
 def test_an_observing_collector_needs_no_guard(zeus_dir: Path) -> None:

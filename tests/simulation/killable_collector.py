@@ -254,7 +254,7 @@ class Collector(Process, LeasedControl):
         except DeviceError as wrong:
             return lease_messages.RestoreFailed(str(wrong))
         self.requested_mw = done.requested
-        return lease_messages.RestoreDone(done.requested, done.stranger)
+        return lease_messages.RestoreDone(done.requested, done.other_program)
 
     # the control socket
 

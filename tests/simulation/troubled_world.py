@@ -184,7 +184,7 @@ class TroubledWorld(Site[Host]):
             (1, self._fill_disk),
             (1, self._step_wall_clock),
             (1, self._suspend),
-            (0.5, self._set_by_stranger),
+            (0.5, self._set_by_other),
         )
         actions, weights = [action for _, action in troubles], [weight for weight, _ in troubles]
         for _ in range(self.rng.randrange(3, 12)):
@@ -292,7 +292,7 @@ class TroubledWorld(Site[Host]):
         if self.collector.alive:
             self.collector.say(ClockAnchored(self.now_ns, self.wall_ns(), 1))
 
-    def _set_by_stranger(self) -> None:
+    def _set_by_other(self) -> None:
         self._bereft_ns = None
         self.ceiling_mw = self.rng.choice([140_000, 180_000, 240_000])
         self.gpu.loads.set_limit(self.ceiling_mw, self.now_ns)

@@ -101,7 +101,7 @@ Cause = Literal[
     "ownership",
     "storage",
     "device",
-    "stranger",
+    "other_program",
     "ignored",
 ]
 """Why nothing changed: no privilege; observing; out of range; another owner; an old fence, incarnation or
@@ -119,7 +119,7 @@ class ControlRefused(Struct, frozen=True, tag=True):
     reason: Text
 
 
-LeaseCause = Literal["released", "lapsed", "run", "stranger", "shutdown", "restart", "device", "plan"]
+LeaseCause = Literal["released", "lapsed", "run", "other_program", "shutdown", "restart", "device", "plan"]
 """Why a lease ended: its owner gave it back; its owner was silent; its run ended; somebody else set the
 limit; the collector stopped; a collector started after one that was killed; the device was lost;
 a plan of clocks did not fit what ran."""
@@ -128,7 +128,8 @@ a plan of clocks did not fit what ran."""
 class ControlLeaseEnded(Struct, frozen=True, kw_only=True, tag=True):
     """Ours no longer: released, run out, or set by another program, whose value stays.
 
-    An owner whose lease "lapsed" or ended by "shutdown" or "restart" may ask again; after "stranger" not.
+    An owner whose lease "lapsed" or ended by "shutdown" or "restart" may ask again, but not after
+    "other_program".
     """
 
     t_ns: Ns

@@ -48,7 +48,7 @@ def ended(gpu: str) -> ControlLeaseEnded:
         gpu=gpu,
         control="power_limit",
         owner="us",
-        cause="stranger",
+        cause="other_program",
         reason="another program set 100 W",
         value=100_000,
     )

@@ -315,7 +315,7 @@ def test_the_limit_of_a_stranger_stays_and_counts() -> None:
     site = Site(2)
     site.set(budget(400))
     site.settle()
-    site.lose("g0", "stranger", 220 * W)
+    site.lose("g0", "other_program", 220 * W)
     site.settle()
     assert site.limits == {"g0": 220 * W, "g1": 150 * W}
 
@@ -362,7 +362,7 @@ def test_what_a_collector_says_of_the_gpus_of_another_is_not_believed(gpu: str) 
             gpu=gpu,
             control="power_limit",
             owner="o",
-            cause="stranger",
+            cause="other_program",
             reason="it is said",
             value=LEAST,
         ),

@@ -226,7 +226,7 @@ def test_a_later_run_starts_from_the_clocks_of_an_earlier_one_and_not_from_limit
     assert other.rows(RecallRow)[0].profile_run is None
 
 
-@pytest.mark.parametrize(("cause", "again"), [("lapsed", True), ("device", True), ("stranger", False)])
+@pytest.mark.parametrize(("cause", "again"), [("lapsed", True), ("device", True), ("other_program", False)])
 def test_a_lease_on_the_clock_that_ends_is_asked_for_again_or_ends_the_search(
     cause: LeaseCause,
     again: bool,  # noqa: FBT001  (a column of the table above)

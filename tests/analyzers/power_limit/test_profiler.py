@@ -239,7 +239,7 @@ def test_a_refused_limit_is_skipped_and_not_retried(cause: Cause) -> None:
 
 
 @pytest.mark.parametrize(
-    "cause", ["permission", "observe", "ownership", "owned", "storage", "stranger", "ignored"]
+    "cause", ["permission", "observe", "ownership", "owned", "storage", "other_program", "ignored"]
 )
 def test_who_may_not_command_observes_and_says_why(cause: Cause) -> None:
     bench = Bench(SHORT)
@@ -818,7 +818,7 @@ def broken(trials: tuple[Trial, ...], gpus: int) -> int:
 
 numbers, attempts = st.integers(0, 12), st.integers(0, 12)
 causes = st.sampled_from(
-    ("permission", "observe", "range", "owned", "stale", "device", "storage", "stranger", "ignored")
+    ("permission", "observe", "range", "owned", "stale", "device", "storage", "other_program", "ignored")
 )
 indices, times = st.integers(0, 60), st.integers(0, 10_000 * MS)
 events = st.one_of(

@@ -211,7 +211,7 @@ def test_a_command_that_comes_again_gets_the_outcome_it_had_and_nothing_is_done_
     applied = outcome_of(0, "c1", 250 * W)
     assert played.play(Asked(ask("c1"))) == [Repeat(applied)]
     played.play(Beat(250 * W), 1500)
-    played.play(RestoreDone(FOUND, stranger=False), 1501)
+    played.play(RestoreDone(FOUND, other_program=False), 1501)
     assert played.play(Asked(ask("c1")), 1502) == [Repeat(applied)]
     assert played.state.at_rest
 
@@ -222,7 +222,7 @@ def test_a_lease_that_ran_out_is_restored_and_a_renewal_does_not_revive_it() -> 
     assert played.play(RenewLeases("anna", "inc", ("GPU-1",), 1500), 1501) == [
         CallRestore(Limits(FOUND, 250 * W))
     ]
-    asked = played.play(RestoreDone(FOUND, stranger=False), 1502)
+    asked = played.play(RestoreDone(FOUND, other_program=False), 1502)
     assert asked[0] == ClearRecord()
     assert causes(asked) == ["lapsed"]
 
@@ -257,7 +257,7 @@ def test_a_beat_that_need_not_be_told_changes_nothing(
 def test_a_release_is_answered_once_the_value_found_is_back() -> None:
     played = Played().hold()
     assert played.play(Asked(release("c2", fence=2)), 5) == [CallRestore(Limits(FOUND, 250 * W))]
-    notes = said(played.play(RestoreDone(FOUND, stranger=False), 6))
+    notes = said(played.play(RestoreDone(FOUND, other_program=False), 6))
     assert notes[0] == outcome_of(6 * MS, "c2", FOUND)
     assert isinstance(notes[1], ControlLeaseEnded)
     assert notes[1].cause == "released"
@@ -266,7 +266,7 @@ def test_a_release_is_answered_once_the_value_found_is_back() -> None:
 def test_a_release_that_comes_after_the_end_finds_the_value_that_was_found() -> None:
     played = Played().hold()
     played.play(RunGone("r1"))
-    played.play(RestoreDone(FOUND, stranger=False), 6)
+    played.play(RestoreDone(FOUND, other_program=False), 6)
     assert said(played.play(Asked(release("c2", fence=2)), 7)) == [outcome_of(7 * MS, "c2", FOUND)]
 
 
@@ -274,7 +274,7 @@ def test_a_release_that_comes_after_the_end_finds_the_value_that_was_found() -> 
 def test_the_end_of_the_run_or_of_the_collector_ends_the_lease(event: Event, cause: str) -> None:
     played = Played().hold()
     assert played.play(event) == [CallRestore(Limits(FOUND, 250 * W))]
-    assert causes(played.play(RestoreDone(FOUND, stranger=False))) == [cause]
+    assert causes(played.play(RestoreDone(FOUND, other_program=False))) == [cause]
     assert played.state.at_rest
 
 
@@ -282,12 +282,12 @@ def test_the_end_of_another_run_ends_nothing() -> None:
     assert Played().hold().play(RunGone("r2")) == []
 
 
-def test_a_strangers_value_ends_the_lease_stays_and_is_the_new_upper_bound() -> None:
+def test_the_value_of_another_program_ends_the_lease_stays_and_is_the_new_upper_bound() -> None:
     played = Played().hold()
     assert played.play(Beat(200 * W), 10) == [CallRestore(Limits(FOUND, 250 * W))], "is it ours?"
-    asked = played.play(RestoreDone(200 * W, stranger=True), 11)
+    asked = played.play(RestoreDone(200 * W, other_program=True), 11)
     assert asked[0] == ClearRecord()
-    assert causes(asked) == ["stranger"]
+    assert causes(asked) == ["other_program"]
     assert causes(played.play(Asked(ask("c2", 250, fence=2)))) == ["range"]
 
 
@@ -296,7 +296,7 @@ def test_a_value_that_appears_between_look_and_set_is_left_alone() -> None:
     played.play(Asked(ask("c1")))
     played.play(RecordWritten(Limits(FOUND, None, 250 * W)))
     asked = played.play(SetFoundOther(200 * W))
-    assert causes(asked) == ["stranger"]
+    assert causes(asked) == ["other_program"]
     assert ClearRecord() in asked
     assert played.state == replace(played.state, limits=Limits(200 * W), lease=None)
 
@@ -338,7 +338,9 @@ def test_a_later_set_that_was_denied_keeps_the_lease_on_what_is_in_force() -> No
             SetFailed("device", "x", 170 * W), ["device"], Limits(FOUND, 250 * W, 200 * W), id="another's"
         ),
         pytest.param(SetDone(180 * W), [], Limits(FOUND, 180 * W), id="rounded"),
-        pytest.param(SetFoundOther(170 * W), ["stranger"], Limits(FOUND, 250 * W), id="another's before"),
+        pytest.param(
+            SetFoundOther(170 * W), ["other_program"], Limits(FOUND, 250 * W), id="another's before"
+        ),
         pytest.param(SetIgnored(250 * W), ["ignored"], Limits(FOUND, 250 * W), id="ignored"),
     ],
 )
@@ -384,7 +386,7 @@ def test_a_restore_that_fails_is_said_once_and_tried_again_ever_more_slowly() ->
     waits = [later - earlier for earlier, later in itertools.pairwise(tries)]
     assert waits == sorted(set(waits))
     played.play(Beat(None), now_ms + 10_000)
-    (note,) = said(played.play(RestoreDone(FOUND, stranger=False), now_ms + 10_001))
+    (note,) = said(played.play(RestoreDone(FOUND, other_program=False), now_ms + 10_001))
     assert isinstance(note, ControlLeaseEnded)
     assert note.value == FOUND
 
@@ -399,7 +401,7 @@ def test_too_many_commands_at_once_are_refused_and_not_kept() -> None:
 def test_what_a_dead_collector_set_is_restored_and_it_says_so() -> None:
     state, asked = begin(RULES, 250 * W, Limits(FOUND, 250 * W), same_boot=True, now_ns=0)
     assert asked == (CallRestore(Limits(FOUND, 250 * W)),)
-    assert causes(Played(state=state).play(RestoreDone(FOUND, stranger=False))) == ["restart"]
+    assert causes(Played(state=state).play(RestoreDone(FOUND, other_program=False))) == ["restart"]
 
 
 def test_after_a_reboot_the_record_is_closed_and_nothing_is_set() -> None:
@@ -436,7 +438,7 @@ def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
     assert played.play(RecordWritten(pending)) == [CallSet(pending)]
     played.play(SetDone(1380))
     assert played.play(Asked(unlock("c2", fence=2)), 5) == [CallRestore(Limits(UNLOCKED, 1380))]
-    assert played.play(RestoreDone(UNLOCKED, stranger=False), 6) == [
+    assert played.play(RestoreDone(UNLOCKED, other_program=False), 6) == [
         ClearRecord(),
         Say(outcome_of(6 * MS, "c2", UNLOCKED, "graphics_clock")),
         Say(
@@ -522,7 +524,7 @@ def test_a_first_lock_that_may_have_been_taken_is_undone() -> None:
 def test_a_gpu_that_comes_back_may_have_forgotten_its_lock_so_the_lease_ends() -> None:
     played = locked()
     assert played.play(Returned()) == [CallRestore(Limits(UNLOCKED, 1380))]
-    assert causes(played.play(RestoreDone(UNLOCKED, stranger=False))) == ["device"]
+    assert causes(played.play(RestoreDone(UNLOCKED, other_program=False))) == ["device"]
 
 
 def test_what_a_dead_collector_locked_is_unlocked_and_after_a_reboot_nothing_is_set() -> None:
@@ -663,7 +665,7 @@ class UnreliableLimit(LeasedControl):
         done = put_back(self.card, limits, self.rules.control)
         assert self.as_found()
         self.look()
-        return RestoreFailed("no answer") if self.halfway else RestoreDone(done.requested, done.stranger)
+        return RestoreFailed("no answer") if self.halfway else RestoreDone(done.requested, done.other_program)
 
     def look(self) -> None:
         self.seen = self.card.limit_mw
@@ -788,7 +790,7 @@ class UnreliableClock(UnreliableLimit):
         return unlock(name, fence=self.serial, owner=owner)
 
     def administer(self, fate: int) -> None:
-        """Unlock it. (A stranger's lock is not seen: nothing is promised about it.)"""
+        """Unlock it. (Another program's lock is not seen: nothing is promised about it.)"""
         self.card.set_control("graphics_clock", UNLOCKED)
         if fate % 2:
             self.hand(Returned())

@@ -204,7 +204,7 @@ def test_a_device_that_does_not_answer_yet_is_asked_again_and_said_once(tmp_path
 
 
 def test_a_restore_that_the_device_took_and_does_not_follow_is_tried_again(tmp_path: Path) -> None:
-    """What is requested then is still ours, and no stranger's."""
+    """What is requested then is still ours, and no other program's."""
     bus = ArithmeticBus(1)
     (device,) = bus.devices
     device.requested_mw, device.deaf_sets = OURS_MW, 2

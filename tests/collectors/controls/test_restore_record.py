@@ -225,7 +225,7 @@ def test_a_child_process_does_not_inherit_the_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("requested_mw", "limits", "left_mw", "stranger"),
+    ("requested_mw", "limits", "left_mw", "other_program"),
     [
         pytest.param(250_000, Limits(300_000, 250_000), 300_000, False, id="ours"),
         pytest.param(249_500, Limits(300_000, None, 250_000), 300_000, False, id="pending, rounded"),
@@ -235,21 +235,21 @@ def test_a_child_process_does_not_inherit_the_lock(tmp_path: Path) -> None:
         pytest.param(
             220_000, Limits(300_000, None, 250_000), 220_000, True, id="another's, far from pending"
         ),
-        pytest.param(200_000, Limits(300_000, 250_000), 200_000, True, id="a stranger's"),
+        pytest.param(200_000, Limits(300_000, 250_000), 200_000, True, id="another program's"),
         pytest.param(250_400, Limits(300_000, 250_000), 250_400, True, id="beside what was read back"),
     ],
 )
 def test_only_what_is_ours_is_put_back(
-    *, requested_mw: int, limits: Limits, left_mw: int, stranger: bool
+    *, requested_mw: int, limits: Limits, left_mw: int, other_program: bool
 ) -> None:
     card = Card()
     card.limit_mw = requested_mw
-    assert put_back(card, limits) == PutBack(left_mw, stranger=stranger)
+    assert put_back(card, limits) == PutBack(left_mw, other_program=other_program)
     assert card.limit_mw == left_mw
 
 
 def test_a_clock_is_put_back_by_unlocking_it() -> None:
     card = Card()
     card.set_control("graphics_clock", 1380)
-    assert put_back(card, Limits(UNLOCKED, 1380), "graphics_clock") == PutBack(UNLOCKED, stranger=False)
+    assert put_back(card, Limits(UNLOCKED, 1380), "graphics_clock") == PutBack(UNLOCKED, other_program=False)
     assert (card.locked_mhz, card.limit_mw) == (UNLOCKED, 300_000)
