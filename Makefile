@@ -67,7 +67,7 @@ $(SCALE)/.installed: requirements-scale.lock $(VENV)/.installed
 
 test-scale: $(SCALE)/.installed ## test lake, broker and store with the real engines, and statements with SPDX's schema
 	$(call pytest,$(SCALE)/bin/python,scale,tests/scale tests/conformance/test_store.py \
-		tests/analyzers/archive/test_queries.py tests/zeus_stream/reports/test_statement_schema.py)
+		tests/analyzers/archive/test_queries.py tests/zeus_stream/screens/text/test_statement_schema.py)
 
 demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, archivers, two analyzers and SQL on a lake, on this machine
 	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py
@@ -88,7 +88,7 @@ screens: .screens/.fetched ## fetch what the tests in a real browser need, witho
 	touch $@
 
 test-screens: install screens ## test the pages in a real Chromium; PICTURES=docs/images writes the pictures of the docs
-	PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/zeus_stream/live/web
+	PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/zeus_stream/screens/web
 
 test-frameworks: ## test the callbacks with the newest frameworks, in an environment of its own; TORCH=torch==...
 	test -d .frameworks || $(PYTHON) -m venv .frameworks
@@ -109,7 +109,7 @@ test-zeus-examples: ## test Zeus's examples for Hugging Face, in an environment 
 test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unpacked into .prometheus without root
 	test -x .prometheus/usr/bin/prometheus || (mkdir -p .prometheus && cd .prometheus && \
 		apt-get download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb)
-	$(BIN)/python -m pytest -rs tests/packaging/test_grafana.py tests/zeus_stream/exporters
+	$(BIN)/python -m pytest -rs tests/packaging/test_grafana.py tests/zeus_stream/screens/metrics
 
 FIGURES ?=
 TRACES ?=

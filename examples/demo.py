@@ -35,10 +35,10 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import UnreachableError, ZeusStreamError
 from zeus_stream.package_version import VERSION
 from zeus_stream.paths import Places, places
-from zeus_stream.reports.html.document import run_report
-from zeus_stream.reports.html.questions import last_run
-from zeus_stream.reports.run_cost import saving_facts
-from zeus_stream.reports.tables import write
+from zeus_stream.screens.html.document import run_report
+from zeus_stream.screens.html.questions import last_run
+from zeus_stream.screens.text.run_cost import saving_facts
+from zeus_stream.screens.text.tables import write
 from zeus_stream.transport.client import Connection, status
 from zeus_stream.views.saving import saving_of_row
 

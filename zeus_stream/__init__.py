@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from zeus_stream.integrations.optimizer import auto
     from zeus_stream.integrations.run_budget import over_budget
     from zeus_stream.integrations.trackers import log_energy_to
+    from zeus_stream.live.archive_file import open_archive as open  # noqa: A004  (the name of its users)
     from zeus_stream.own_services import start
-    from zeus_stream.reports.archive_file import open_archive as open  # noqa: A004  (the name of its users)
     from zeus_stream.simulated_gpu import accelerator as simulated
     from zeus_stream.training.answers import Missing, WindowEnergy
     from zeus_stream.training.default import (
@@ -61,7 +61,7 @@ __all__ = [
 _HOMES = {
     "Connection": "transport.client",
     "connect": "transport.client",
-    "open": "reports.archive_file",
+    "open": "live.archive_file",
     "auto": "integrations.optimizer",
     "log_energy_to": "integrations.trackers",
     "over_budget": "integrations.run_budget",

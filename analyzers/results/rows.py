@@ -3,6 +3,8 @@
 Joules, watts and seconds: these are for people. A GPU is its UUID.
 """
 
+from typing import get_args
+
 from analyzers.results.budget_rows import BudgetRow, BudgetShareRow
 from analyzers.results.fleet_rows import CheckpointRow, CommandRow, ForecastRow, GpuRow, OwnUseRow, RunRow
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
@@ -18,6 +20,7 @@ from analyzers.results.signal_rows import SignalRow
 from analyzers.results.windows.window_rows import GapRow, MetricRow, PhaseRow, WindowRow
 
 __all__ = [
+    "PUBLISHED",
     "AtLimit",
     "BudgetRow",
     "BudgetShareRow",
@@ -79,3 +82,5 @@ Row = (
     | CheckpointRow
     | OwnUseRow
 )
+PUBLISHED: tuple[type[Row], ...] = tuple(kind for kind in get_args(Row) if kind is not CheckpointRow)
+"""The rows that an analyzer publishes: all that it stores but its own state."""

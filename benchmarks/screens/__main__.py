@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from benchmarks.harness import ROOT, cpu_seconds, directory, services, sql, table
 from benchmarks.load.latency import LATENCY, SETTINGS, TRAINING
 from benchmarks.screens.tabs import tabs
-from tests.zeus_stream.live.screens import SNAPSHOT, a_gpu
+from tests.zeus_stream.screens.live_snapshots import SNAPSHOT, a_gpu
 from zeus_stream.live.answer import LiveAnswers, encoded
 from zeus_stream.live.latest import Latest
 from zeus_stream.protocol.notes import DeviceFound

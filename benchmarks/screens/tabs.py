@@ -21,7 +21,7 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
 from benchmarks.harness import ROOT
-from tests.zeus_stream.live.web.test_browser import FLAGS, MISSING, PROGRAMS
+from tests.zeus_stream.screens.web.test_browser import FLAGS, MISSING, PROGRAMS
 
 OF_ONE_PROFILE = 5
 PATIENCE_S = 300.0

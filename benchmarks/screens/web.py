@@ -147,7 +147,7 @@ def measure(port: int, token: str, length_ns: int, readings: int) -> None:
         )  # fmt: skip
     head = ("page", "first byte, ms", "whole, ms", f"of {TIMES}", "kB", "kB gzip")
     table(f"Web page on {readings:,} readings and {STEPS:,} steps", head, rows)
-    from zeus_stream.live.web.static_files import static_files
+    from zeus_stream.screens.web.static_files import static_files
 
     kinds = static_files().values()
     sizes = [(file.name.split(".")[0], len(file.content), len(file.compressed)) for file in kinds]

@@ -14,10 +14,9 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.query_server import QueryServer
 from analyzers.results.feed import Place, ResultsFeed
-from analyzers.results.rows import Row
+from analyzers.results.rows import PUBLISHED, Row
 from analyzers.results_server import ResultsServer
 from tests.empty_archive import archive_at
-from zeus_stream.exporters.follow import KINDS
 from zeus_stream.paths import places
 from zeus_stream.protocol.queries import AskResults, Status
 from zeus_stream.settings import Settings
@@ -124,7 +123,7 @@ class OverASocket:
 
     def read(self, place: Place | None, *, newest: bool = False, wait_ms: int = 0) -> Read:
         feed, after = (None, None) if place is None else (place.feed, place.number)
-        page, rows = ask_results(self._where, AskResults(feed, after, newest, wait_ms), KINDS, 60)
+        page, rows = ask_results(self._where, AskResults(feed, after, newest, wait_ms), PUBLISHED, 60)
         assert page.next - page.first == len(rows)
         return _Page(rows, page.missed, page.replayed, Place(page.feed, page.next))  # type: ignore[arg-type]
 

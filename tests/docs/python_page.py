@@ -21,7 +21,7 @@ HOMES = (
     "training.recurring.",
     "training.steps.loop.",
     "transport.client.",
-    "reports.archive_file.",
+    "live.archive_file.",
     "integrations.optimizer.",
     "zeus.monitor.energy.",
     "zeus.optimizer.selectors.",
@@ -38,7 +38,7 @@ RETURNED = {
     "Pipeline": "training.steps.pipeline_recorder",
     "OptimizerSteps": "integrations.optimizer",
     "EnergyLog": "integrations.trackers",
-    "ArchiveFile": "reports.archive_file",
+    "ArchiveFile": "live.archive_file",
     "Accelerator": "simulated_gpu.accelerator",
     "Statistics": "training.answers",
 }

@@ -35,7 +35,7 @@ from zeus_stream.protocol.phases import MARK
 from zeus_stream.protocol.pipelines import ROW
 from zeus_stream.protocol.readings import READING_FIELDS, READING_STRUCT, Readings
 from zeus_stream.protocol.snapshots import Snapshot
-from zeus_stream.reports.run_cost import print_summary, summarize, write_summary
+from zeus_stream.screens.text.run_cost import print_summary, summarize, write_summary
 from zeus_stream.settings import Settings
 
 M = TypeVar("M", bound=Struct)

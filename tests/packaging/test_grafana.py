@@ -17,9 +17,9 @@ from tests.directories import short_directory
 from tests.packaging.prometheus import binary, prometheus
 from tests.waiting import until
 from tests.zeus_stream.conftest import QUICK, Cli
-from tests.zeus_stream.exporters.snapshots import of_analyzer, of_collector
-from zeus_stream.exporters.job_metrics import Jobs
-from zeus_stream.exporters.metrics import Family, gpu_families, service_families, up_family
+from tests.zeus_stream.screens.metrics.snapshots import of_analyzer, of_collector
+from zeus_stream.screens.metrics.job_metrics import Jobs
+from zeus_stream.screens.metrics.metrics import Family, gpu_families, service_families, up_family
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "packaging" / "grafana"

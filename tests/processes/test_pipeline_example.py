@@ -15,9 +15,9 @@ from tests.directories import short_directory
 from tests.processes.pipeline import ROOT, ask, environment
 from tests.processes.setup import PATIENCE_S
 from tests.waiting import until
+from zeus_stream.live.archive_file import open_archive
 from zeus_stream.paths import places
 from zeus_stream.protocol.fields import UNLOCKED
-from zeus_stream.reports.archive_file import open_archive
 
 DEVICE, STAGES = "simulated:a100x4,seed=1", 4
 BEGAN = "SELECT number FROM plans WHERE state IN ('followed', 'replaced') ORDER BY number"

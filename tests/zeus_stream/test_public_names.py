@@ -32,7 +32,7 @@ def test_the_face_is_what_it_says_and_nothing_else() -> None:
         home = getattr(zeus_stream, name).__module__.removeprefix("zeus_stream.")
         assert home in {
             "training.publisher", "training.default", "training.answers", "own_services",
-            "transport.client", "integrations.optimizer", "integrations.trackers", "reports.archive_file",
+            "transport.client", "integrations.optimizer", "integrations.trackers", "live.archive_file",
             "integrations.run_budget",
         }  # fmt: skip
     public = {

@@ -27,7 +27,7 @@ from zeus_stream.settings import Settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from zeus_stream.reports.tables import Form
+    from zeus_stream.screens.text.tables import Form
 
     Ask = Callable[[str], pa.Table]
 
@@ -80,7 +80,7 @@ def sql(settings: Settings, query: str | None, *, file: Path | None, listing: bo
         import pyarrow as pa  # noqa: F401
 
     table = ask_sql(settings, _query_text(query, file))
-    from zeus_stream.reports.tables import write
+    from zeus_stream.screens.text.tables import write
 
     write(table, form, sys.stdout)
 
@@ -210,10 +210,10 @@ def _report_site(
     """Write the report of a period to files, or as JSON to the terminal."""
     from zeus_stream import __version__
     from zeus_stream.cli.screens.report_files import write_files
-    from zeus_stream.reports.html.questions import answered
-    from zeus_stream.reports.run_cost import write_json
-    from zeus_stream.reports.site.period import find_period
-    from zeus_stream.reports.site.site_report import site_report, site_summary
+    from zeus_stream.screens.html.questions import answered
+    from zeus_stream.screens.site.period import find_period
+    from zeus_stream.screens.site.site_report import site_report, site_summary
+    from zeus_stream.screens.text.run_cost import write_json
 
     period = answered(find_period(since, until), ask)
     if html or svg or png:
@@ -226,8 +226,8 @@ def _report_run(ask: "Ask", settings: Settings, run: str | None, price: str | No
     """Print the cost of a run, as text or as JSON."""
     from analyzers.state_files.signal_files import flat_price
     from zeus_stream.cli.screens.report_files import no_run
-    from zeus_stream.reports.html.questions import last_run
-    from zeus_stream.reports.run_cost import print_summary, summarize, write_summary
+    from zeus_stream.screens.html.questions import last_run
+    from zeus_stream.screens.text.run_cost import print_summary, summarize, write_summary
 
     flat = None if price is None else flat_price(price)
     name = run or last_run(ask)
@@ -273,7 +273,7 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
     without_numpy_threads()  # as the analyzer does
     from analyzers import replay as archive_replay
     from analyzers.state_files import calibrations
-    from zeus_stream.reports.tables import write
+    from zeus_stream.screens.text.tables import write
 
     where = places(os.environ)
     gains = calibrations.load(where.gains)

@@ -22,7 +22,7 @@ from zeus_stream.clock import boot_id
 from zeus_stream.errors import DeviceError, LostError, StorageError, ZeusStreamError
 from zeus_stream.paths import Places, endpoint, holder
 from zeus_stream.protocol.fields import of_host
-from zeus_stream.reports.tables import Check
+from zeus_stream.screens.text.tables import Check
 from zeus_stream.service_packages import ANALYZER, absent_packages
 from zeus_stream.settings import Settings
 from zeus_stream.transport import keys

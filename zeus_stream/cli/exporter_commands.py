@@ -26,9 +26,10 @@ def forward(settings: Settings, exporter: str | None, *, listing: bool, kept: bo
     zeus-stream forward --list
     zeus-stream forward jsonl:results.jsonl
     """
-    from zeus_stream.exporters import registry
-    from zeus_stream.exporters.follow import forward as forward_results
-    from zeus_stream.exporters.follow import read_results
+    from analyzers.results.rows import PUBLISHED
+    from zeus_stream.screens.results import registry
+    from zeus_stream.screens.results.follow import forward as forward_results
+    from zeus_stream.screens.results.follow import read_results
     from zeus_stream.transport.client import analyzer
 
     if listing:
@@ -41,5 +42,5 @@ def forward(settings: Settings, exporter: str | None, *, listing: bool, kept: bo
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     with closing(registry.open_exporter(exporter)) as opened:
-        pages = read_results(analyzer(os.environ, settings.analyzer), newest=not kept, wait_s=1.0)
+        pages = read_results(analyzer(os.environ, settings.analyzer), PUBLISHED, newest=not kept, wait_s=1.0)
         forward_results(pages, opened, ended.wait, lambda sentence: click.echo(sentence, err=True))

@@ -18,7 +18,7 @@ from zeus_stream.settings import Settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from zeus_stream.reports.tables import Form
+    from zeus_stream.screens.text.tables import Form
 
 
 POLICIES = "default,known,reference,zeus,adaptive"
@@ -29,7 +29,7 @@ def _write(table: "pa.Table", shown: Mapping[str, str], form: "Form") -> None:
     """Write a table: people get few columns under short names, and days for times; programs get all."""
     import pyarrow as pa
 
-    from zeus_stream.reports.tables import write
+    from zeus_stream.screens.text.tables import write
 
     if form == "table":
         columns = [table[name] for name in shown]
@@ -51,7 +51,7 @@ _NO_JOB = "No job recurs yet. A script asks for a batch size: see docs/how-to/re
 def jobs(context: click.Context, settings: Settings, *, form: "Form") -> None:
     """Show recurring jobs: the best batch size of each, and what it has saved."""
     if context.invoked_subcommand is None:
-        from zeus_stream.reports.recurring_jobs import ALL, SHOWN
+        from zeus_stream.cli.screens.recurring_jobs import ALL, SHOWN
 
         found = ask_sql(settings, ALL)
         _write(found, SHOWN, form)
@@ -65,7 +65,7 @@ def jobs(context: click.Context, settings: Settings, *, form: "Form") -> None:
 @settings_options(*QUERY)
 def show_job(settings: Settings, name: str, policy: str | None) -> None:
     """Show the tries of job NAME, and the batch size of the next try."""
-    from zeus_stream.reports.recurring_jobs import look_up, print_job
+    from zeus_stream.cli.screens.recurring_jobs import look_up, print_job
 
     shown = look_up(partial(ask_sql, settings), name, policy)
     if shown is None:
@@ -95,7 +95,7 @@ def profiles(context: click.Context, settings: Settings, *, form: "Form") -> Non
     """Show the stored profiles: where later runs of each job start their search."""
     if context.invoked_subcommand is None:
         from analyzers.state_files import forgotten_profiles
-        from zeus_stream.reports.run_cost import PROFILE_COLUMNS, remembered
+        from zeus_stream.screens.text.run_cost import PROFILE_COLUMNS, remembered
 
         forgotten = forgotten_profiles.load(places(os.environ).forgotten)
         _write(remembered(partial(ask_sql, settings), forgotten), PROFILE_COLUMNS, form)
@@ -108,7 +108,7 @@ def forget_profiles(settings: Settings, job: str) -> None:
     """Forget the profiles of JOB: its next run searches again."""
     from analyzers.state_files import forgotten_profiles
     from zeus_stream.clock import anchor
-    from zeus_stream.reports.run_cost import remembered
+    from zeus_stream.screens.text.run_cost import remembered
 
     path = places(os.environ).forgotten
     known = forgotten_profiles.load(path)
@@ -142,7 +142,7 @@ def budget(settings: Settings, *, watts: float | None, end: str | None, **given:
     return at the end. No limit exceeds the one found, or the one that the selector of a run chose.
     """
     from analyzers.state_files import budgets
-    from zeus_stream.reports.tables import write
+    from zeus_stream.screens.text.tables import write
 
     where, now = places(os.environ), datetime.now().astimezone()
     groups = dict(settings.budget_groups)
@@ -268,7 +268,7 @@ def simulate(
     from rich.console import Console
 
     from zeus_stream.cli import simulate as simulation
-    from zeus_stream.reports.tables import write
+    from zeus_stream.screens.text.tables import write
 
     wanted = simulation.Wanted(
         traces=given["traces"],

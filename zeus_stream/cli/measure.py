@@ -33,7 +33,7 @@ from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol.events import RunEnded, RunStarted, WindowBegan, WindowEnded
-from zeus_stream.reports.energy_bill import Bill, bill, print_bill, write_bill
+from zeus_stream.screens.text.energy_bill import Bill, bill, print_bill, write_bill
 from zeus_stream.settings import Settings
 from zeus_stream.training.identity import ALL, listed_gpus, named
 from zeus_stream.training.outbox import Outbox

@@ -27,7 +27,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError, ZeusStreamError
 from zeus_stream.integrations.run_budget import budget_of
 from zeus_stream.paths import Places, holder, places
-from zeus_stream.reports.run_cost import (
+from zeus_stream.screens.text.run_cost import (
     Summary,
     ended_by,
     print_summary,

@@ -175,7 +175,7 @@ def _print_internals(
     where: "Places | Distant", processes: tuple[str, ...], *, as_json: bool
 ) -> dict[str, str]:
     """Print the internal state of services. Return the error of each that does not answer."""
-    from zeus_stream.reports.tables import print_status
+    from zeus_stream.screens.text.tables import print_status
     from zeus_stream.transport.client import status as ask_status
 
     found, silent = {}, {}
@@ -194,7 +194,7 @@ def _print_internals(
 
 def _print_now(answers: "dict[str, Snapshot]", silent: dict[str, str], *, as_json: bool) -> None:
     """Print the screen of ``top --once``, and the services below it."""
-    from zeus_stream.live.terminal.once import print_once, print_services
+    from zeus_stream.screens.terminal.once import print_once, print_services
     from zeus_stream.views.site_view import services_of
 
     now = answers.get("analyzer") or answers.get("collector")
@@ -213,7 +213,7 @@ def _print_site(settings: Settings, lake: str | None, *, as_json: bool) -> None:
     import pyarrow as pa
 
     from analyzers.shards.site_status import site_status
-    from zeus_stream.reports.tables import write
+    from zeus_stream.screens.text.tables import write
 
     lines = site_status(settings, lake)
     if as_json:
@@ -231,7 +231,7 @@ def doctor(settings: Settings, *, as_json: bool) -> None:
     """Check the driver, permissions, GPUs, directories and versions. Name the cure of each fault."""
     from collectors.devices.registry import open_bus
     from zeus_stream.cli.doctor import examine
-    from zeus_stream.reports.tables import print_checks
+    from zeus_stream.screens.text.tables import print_checks
 
     where = places(os.environ)
     checks = examine(settings, where, lambda: open_bus(settings.device, where.run))

@@ -1,1 +1,1 @@
-"""The live answer of the services, and the screens that show it."""
+"""The live answer of the services, how a screen asks for it, and an archive file as a source of tables."""

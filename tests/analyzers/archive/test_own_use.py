@@ -15,7 +15,7 @@ from tests.analyzers.archives import RUN, SECOND, A, window
 from tests.empty_archive import archive_at
 from tests.zeus_stream.test_own_energy import USE
 from zeus_stream.protocol.notes import OwnUse
-from zeus_stream.reports.html.questions import quoted
+from zeus_stream.screens.html.questions import quoted
 from zeus_stream.settings import Settings
 from zeus_stream.views.costs import OWN_USE, own_use_facts
 

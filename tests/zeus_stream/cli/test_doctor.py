@@ -16,7 +16,7 @@ from zeus_stream.cli.doctor import examine
 from zeus_stream.errors import LostError
 from zeus_stream.paths import Places
 from zeus_stream.protocol.fields import Control
-from zeus_stream.reports.tables import Check
+from zeus_stream.screens.text.tables import Check
 from zeus_stream.settings import Settings
 
 SETTINGS = Settings(device=SIMULATED)

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from tests.zeus_stream.live.screens import SNAPSHOT, a_run
+from tests.zeus_stream.screens.live_snapshots import SNAPSHOT, a_run
 from zeus_stream.errors import SettingsError, UnreachableError
 from zeus_stream.integrations import run_budget
 from zeus_stream.integrations.run_budget import ENDS, over_budget, parse_budget

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.zeus_stream.views.scenes import SCENES, Answer, Scene, stored
-from zeus_stream.exporters.job_metrics import Jobs
-from zeus_stream.exporters.metrics import gpu_families, service_families
-from zeus_stream.exporters.prometheus import text as prometheus_text
-from zeus_stream.live.history import History
-from zeus_stream.live.panels.run_page import Details, run_page
-from zeus_stream.live.terminal.once import print_once
-from zeus_stream.live.web.now_panels import draw_now
-from zeus_stream.reports.html.document import run_report
-from zeus_stream.reports.html.questions import answered
-from zeus_stream.reports.html.run_question import find_run_rows
-from zeus_stream.reports.run_cost import print_summary, summarize
+from zeus_stream.screens.html.document import run_report
+from zeus_stream.screens.html.questions import answered
+from zeus_stream.screens.html.run_question import find_run_rows
+from zeus_stream.screens.metrics.job_metrics import Jobs
+from zeus_stream.screens.metrics.metrics import gpu_families, service_families
+from zeus_stream.screens.metrics.prometheus import text as prometheus_text
+from zeus_stream.screens.terminal.history import History
+from zeus_stream.screens.terminal.once import print_once
+from zeus_stream.screens.terminal.panels.run_page import Details, run_page
+from zeus_stream.screens.text.run_cost import print_summary, summarize
+from zeus_stream.screens.web.now_panels import draw_now
 from zeus_stream.views.quantity import Quantity, compact, joules
 from zeus_stream.views.run_view import RunView, run_of_live, run_of_rows
 

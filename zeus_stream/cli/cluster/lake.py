@@ -13,7 +13,7 @@ from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings, refuse_password
 
 if TYPE_CHECKING:
-    from zeus_stream.reports.tables import Form
+    from zeus_stream.screens.text.tables import Form
 
 
 def check_dsn(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -61,7 +61,7 @@ def status(settings: Settings, dsn: str, *, form: "Form") -> None:
     import pyarrow as pa
 
     from analyzers.shards.site_status import parts_status
-    from zeus_stream.reports.tables import write
+    from zeus_stream.screens.text.tables import write
 
     rows = [
         {"part" if name == "name" else name: value for name, value in line.items() if name != "behind_s"}
@@ -138,7 +138,7 @@ def sql(settings: Settings, query: str, dsn: str, *, form: "Form") -> None:
     """
     from analyzers.archive.opening import Reader
     from analyzers.lake import catalog, object_store
-    from zeus_stream.reports.tables import write
+    from zeus_stream.screens.text.tables import write
 
     connection = catalog.attach(dsn, settings, read_only=True)
     try:

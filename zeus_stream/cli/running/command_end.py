@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places
 from zeus_stream.protocol.events import RunEnded
-from zeus_stream.reports.html.questions import COMMAND
+from zeus_stream.screens.html.questions import COMMAND
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.run_started import describe_command
 from zeus_stream.training.sender import Courier

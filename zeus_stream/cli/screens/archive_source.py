@@ -12,8 +12,8 @@ from analyzers.archive.query import answer_some, read_own
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.snapshot import opened
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.live.web.source import Answer
 from zeus_stream.paths import Places, holder
+from zeus_stream.screens.web.source import Answer
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from zeus_stream.paths import places
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
-    from zeus_stream.exporters.metrics import Names
-    from zeus_stream.exporters.otel import Otlp
-    from zeus_stream.exporters.scrape import Process, Scrape
     from zeus_stream.paths import Places
+    from zeus_stream.screens.metrics.metrics import Names
+    from zeus_stream.screens.metrics.otel import Otlp
+    from zeus_stream.screens.metrics.scrape import Process, Scrape
     from zeus_stream.transport.endpoints import Distant
 
 LISTEN = "127.0.0.1:9464"
@@ -66,9 +66,9 @@ def metrics(
 
     It asks the services that run, and needs the group of their sockets, not root.
     """
-    from zeus_stream.exporters.endpoint import Endpoint, address_of
-    from zeus_stream.exporters.prometheus import text
-    from zeus_stream.exporters.scrape import Scrape
+    from zeus_stream.screens.metrics.endpoint import Endpoint, address_of
+    from zeus_stream.screens.metrics.prometheus import text
+    from zeus_stream.screens.metrics.scrape import Scrape
     from zeus_stream.transport.client import analyzer
 
     if otlp_traces and (otlp is None or process == "collector"):
@@ -112,7 +112,7 @@ def _sending(url: str | None, scrape: "Scrape") -> Iterator["Otlp | None"]:
         yield None
         return
     try:
-        from zeus_stream.exporters.otel import Otlp
+        from zeus_stream.screens.metrics.otel import Otlp
     except ImportError as wrong:
         raise RefusedError(
             f"metrics: could not send to {url}: {wrong.name} is not installed."
@@ -131,7 +131,7 @@ def _send_spans(
     """Send the spans of runs that have ended since the last time."""
     if otel is None or not wanted:
         return
-    from zeus_stream.exporters.otel import MAX_SPANS, RUN_ROWS
+    from zeus_stream.screens.metrics.otel import MAX_SPANS, RUN_ROWS
     from zeus_stream.transport.client import Connection, quoted
 
     scrape.families()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from zeus_stream.errors import RefusedError, SettingsError, StorageError
 from zeus_stream.package_version import VERSION
-from zeus_stream.reports.html.document import Report, run_report
-from zeus_stream.reports.html.questions import last_run
+from zeus_stream.screens.html.document import Report, run_report
+from zeus_stream.screens.html.questions import last_run
 from zeus_stream.settings import Settings, spelled
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
     from analyzers.results.signal_rows import SignalRow
-    from zeus_stream.reports.tables import Form
+    from zeus_stream.screens.text.tables import Form
 
 _LIST = """
 SELECT name, unit, place, year, count(*) AS values, min(begins_at) AS begins_at,
@@ -99,7 +99,7 @@ def _put(settings: Settings, rows: "list[SignalRow]") -> None:
 @settings_options(*QUERY)
 def list_signals(settings: Settings, *, form: "Form") -> None:
     """List the signals, with their source and licence."""
-    from zeus_stream.reports.tables import write
+    from zeus_stream.screens.text.tables import write
 
     table = ask_sql(settings, _LIST)
     if table.num_rows == 0 and form == "table":

@@ -24,8 +24,8 @@ def statement(settings: Settings, job: str, *, form: str) -> None:
     zeus-stream statement train --spdx > energy.spdx.json
     """
     from zeus_stream import __version__
-    from zeus_stream.reports import statement as text
-    from zeus_stream.reports.tables import write_text
+    from zeus_stream.screens.text import statement as text
+    from zeus_stream.screens.text.tables import write_text
 
     stated = text.state(partial(ask_sql, settings), job, __version__)
     write_text(text.spdx(stated) if form == "spdx" else text.markdown(stated), sys.stdout)

@@ -68,7 +68,7 @@ async def _once(which: "tuple[Candidate, ...]", host: str | None, as_json: bool)
     if as_json:
         click.echo(json.dumps(to_builtins(snapshot), indent=2))
         return
-    from zeus_stream.live.terminal.once import print_once
+    from zeus_stream.screens.terminal.once import print_once
 
     print_once(snapshot, sys.stdout)
 
@@ -87,8 +87,8 @@ async def _follow(which: "tuple[Candidate, ...]", host: str | None, every_s: flo
             _paint(first)
             shown.set()
         try:
-            from zeus_stream.live.terminal.archive_questions import LiveArchive
-            from zeus_stream.live.terminal.top_app import TopApp
+            from zeus_stream.screens.terminal.archive_questions import LiveArchive
+            from zeus_stream.screens.terminal.top_app import TopApp
 
             await TopApp(source.look, LiveArchive(source), first, every_s).run_async()
         finally:
@@ -98,9 +98,9 @@ async def _follow(which: "tuple[Candidate, ...]", host: str | None, every_s: flo
 
 def _paint(first: "Snapshot") -> None:
     """Draw the first screen without Textual."""
-    from zeus_stream.live.history import History
-    from zeus_stream.live.terminal.first_paint import painted
-    from zeus_stream.live.view import view
+    from zeus_stream.screens.terminal.first_paint import painted
+    from zeus_stream.screens.terminal.history import History
+    from zeus_stream.screens.terminal.view import view
 
     width, height = os.get_terminal_size(sys.stdout.fileno())
     history = History()
@@ -118,4 +118,4 @@ async def _load(shown: "anyio.Event") -> None:
 
     with anyio.move_on_after(PATIENCE_S):
         await shown.wait()
-    await run_sync(import_module, "zeus_stream.live.terminal.top_app")
+    await run_sync(import_module, "zeus_stream.screens.terminal.top_app")

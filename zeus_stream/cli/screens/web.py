@@ -15,9 +15,9 @@ from zeus_stream.paths import Places, places
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
-    from zeus_stream.live.web.server import Listening
-    from zeus_stream.live.web.source import AskTable
-    from zeus_stream.reports.site.job_belief import JobBelief
+    from zeus_stream.screens.site.job_belief import JobBelief
+    from zeus_stream.screens.web.server import Listening
+    from zeus_stream.screens.web.source import AskTable
 
 TOKEN_FILE = "web.token"  # noqa: S105  (its name)
 ADDRESS_FILE = "web.address"
@@ -67,8 +67,8 @@ def web(
     """
     from zeus_stream.cli.service_commands import _end_with, _print_line, _serve
     from zeus_stream.errors import UnreachableError
-    from zeus_stream.live.web.access.token_file import read_token
-    from zeus_stream.live.web.server import Listening
+    from zeus_stream.screens.web.access.token_file import read_token
+    from zeus_stream.screens.web.server import Listening
 
     where = places(os.environ)
     noted = where.state / ADDRESS_FILE
@@ -107,11 +107,11 @@ async def show(
     A file is shown if it is named, or while no analyzer runs.
     """
     from zeus_stream.cli.screens.archive_source import ArchiveSource, is_file_shown
-    from zeus_stream.live.web.now_feed import NowFeed
-    from zeus_stream.live.web.routes.site import Site
-    from zeus_stream.live.web.server import serve
-    from zeus_stream.live.web.source import Answer, Source
     from zeus_stream.protocol.queries import Query, QueryDone
+    from zeus_stream.screens.web.now_feed import NowFeed
+    from zeus_stream.screens.web.routes.site import Site
+    from zeus_stream.screens.web.server import serve
+    from zeus_stream.screens.web.source import Answer, Source
     from zeus_stream.transport.async_client import AsyncClient
     from zeus_stream.transport.client import Connection, analyzer, table_of
 
@@ -147,6 +147,6 @@ async def show(
 
 
 def _believed(ask: "AskTable", job: str) -> "JobBelief | None":
-    from zeus_stream.reports.recurring_jobs import job_belief  # it computes: NumPy, as the analyzer does
+    from zeus_stream.cli.screens.recurring_jobs import job_belief  # it computes: NumPy, as the analyzer does
 
     return job_belief(ask, job)

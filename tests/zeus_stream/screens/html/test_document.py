@@ -1,0 +1,115 @@
+"""Reports as files: whole, small, the same twice, and without anything that runs or is fetched."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from analyzers.archive.duckdb_file import DuckdbFile
+from tests.analyzers import archives
+from tests.empty_archive import archive_at
+from tests.zeus_stream.screens.web.test_routes import Elements
+from zeus_stream.cli.screens.report_files import picture, write_files
+from zeus_stream.errors import StorageError
+from zeus_stream.screens.html.document import Report, run_report
+from zeus_stream.screens.site.period import Period
+from zeus_stream.screens.site.site_report import site_report
+from zeus_stream.settings import Settings
+
+Answer = Callable[[str], pa.Table]
+ALL = Period(0, 2 * archives.BOOTED_NS)
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
+    path = tmp_path_factory.mktemp("report") / "energy.duckdb"
+    archive = DuckdbFile.open(archive_at(path), Settings())
+    archives.fill(archive)
+    hostile = replace(archives.RUN, session="s2", run="<script>x</script>", job="</style><script>")
+    archive.put([], [hostile], {}, replaying=False)
+    with archive.reading() as reader:
+
+        def ask(sql: str) -> pa.Table:
+            schema, batches = reader.batches(sql, 10_000)
+            return pa.Table.from_batches(list(batches), schema)
+
+        yield ask
+    archive.close()
+
+
+@pytest.fixture(scope="module")
+def report(answer: Answer) -> Report:
+    made = run_report(answer, "run-1", "1.0", {})
+    assert made is not None
+    return made
+
+
+def test_the_same_archive_gives_the_same_bytes(answer: Answer, report: Report) -> None:
+    assert run_report(answer, "run-1", "1.0", {}) == report
+    assert site_report(answer, ALL, "1.0") == site_report(answer, ALL, "1.0")
+
+
+def test_a_report_stands_alone(report: Report) -> None:
+    tags = Elements(report.page).seen
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in tags}
+    assert not any({"src", "href"} & attributes.keys() for _, attributes in tags)
+    assert "url(" not in report.page
+    assert "@import" not in report.page
+    assert len(report.page.encode()) < 300_000
+
+
+def test_a_report_has_figures_their_data_their_sql_and_their_source(report: Report) -> None:
+    assert "200 W" in report.page
+    assert "12,000 J" in report.page
+    assert report.page.count("Data as CSV, and its SQL") >= 5
+    assert "epoch,began_wall_ns,duration_s,energy_j" in report.page
+    assert "FROM epochs WHERE run = &#x27;run-1&#x27;" in report.page
+    assert "cost:0.5" in report.page
+    assert archives.A in report.page
+
+
+def test_hostile_names_stay_text(answer: Answer) -> None:
+    made = run_report(answer, "<script>x</script>", "1.0", {})
+    assert made is not None
+    assert not any(tag == "script" for tag, _ in Elements(made.page).seen)
+
+
+def test_an_unknown_run_has_no_report(answer: Answer) -> None:
+    assert run_report(answer, "none", "1.0", {}) is None
+
+
+def test_drawings_are_files_of_their_own_with_their_colours(report: Report) -> None:
+    assert set(report.charts) == {"power", "frontier", "epochs"}
+    for chart in report.charts.values():
+        ET.fromstring(chart)  # noqa: S314  (made here)
+        assert "var(" not in chart
+        assert re.search(r"#[0-9a-f]{6}", chart)
+
+
+def test_pngs_are_pictures(report: Report) -> None:
+    pytest.importorskip("resvg_py", reason="the extra png (resvg-py) is not installed")
+    content = picture(report.charts["frontier"])
+    assert content.startswith(b"\x89PNG")
+    assert 5_000 < len(content) < 200_000
+
+
+def test_files_are_written_as_a_whole(report: Report, tmp_path: Path) -> None:
+    html = tmp_path / "new" / "report.html"
+    written = write_files(report, html, tmp_path / "svg", None)
+    assert [path.name for path in written] == ["report.html", "power.svg", "frontier.svg", "epochs.svg"]
+    assert html.read_text(encoding="utf-8") == report.page
+    assert not [path for path in html.parent.iterdir() if path.name.startswith(".")]
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="could not be written"):
+        write_files(report, tmp_path / "file" / "report.html", None, None)
+
+
+def test_the_report_of_a_site_has_the_runs_of_its_period(answer: Answer) -> None:
+    page = site_report(answer, ALL, "1.0").page
+    assert "Energy by job" in page
+    assert "12,000 J" in page
+    assert "There are none" in site_report(answer, Period(0, 1), "1.0").page

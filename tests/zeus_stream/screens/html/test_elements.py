@@ -1,0 +1,104 @@
+"""Elements: whatever a text holds, it stays text."""
+
+from html.parser import HTMLParser
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.panels import csv_text
+from zeus_stream.screens.svg.axes import round_values
+from zeus_stream.screens.svg.run_charts import (
+    HEIGHT,
+    WIDTH,
+    EpochEnergy,
+    MeasuredLimit,
+    epochs_chart,
+    frontier_chart,
+)
+from zeus_stream.views.quantity import figure, joules, seconds
+
+
+class Texts(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, list[tuple[str, str | None]]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, attributes))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+hostile = st.text(st.sampled_from("<>&\"'/=ab \n;-!"), max_size=30)
+
+
+@given(text=hostile, value=hostile)
+def test_text_and_attributes_come_back_as_they_were(text: str, value: str) -> None:
+    parser = Texts()
+    parser.feed(element("p", text, title=value))
+    parser.close()
+    assert parser.tags == [("p", [("title", value)])]
+    assert parser.text == text
+
+
+def test_only_markup_is_html() -> None:
+    assert element("p", "<b>", element("i", "x"), [None, "&"]) == "<p>&lt;b&gt;<i>x</i>&amp;</p>"
+    assert element("a", "x", class_="n", aria_label="l", open=True, hidden=None) == (
+        '<a class="n" aria-label="l" open>x</a>'
+    )
+    assert isinstance(element("p"), Markup)
+
+
+finite = st.floats(0.001, 1e7)
+
+
+@given(st.lists(st.tuples(finite, finite, st.none() | finite, st.none() | finite), min_size=2, max_size=12))
+def test_any_trials_give_a_frontier_inside_its_frame(
+    points: list[tuple[float, float, float | None, float | None]],
+) -> None:
+    limits = [
+        MeasuredLimit(limit_w=float(n), step_ms=x, step_j=y, within_ms=dx, within_j=dy, role="")
+        for n, (x, y, dx, dy) in enumerate(points)
+    ]
+    parser = Texts()
+    parser.feed(frontier_chart(limits, "words"))
+    dots = [dict(attributes) for tag, attributes in parser.tags if tag == "circle"]
+    assert len(dots) == len(points)
+    assert all(0 <= float(dot["cx"] or -1) <= WIDTH and 0 <= float(dot["cy"] or -1) <= HEIGHT for dot in dots)
+
+
+@given(st.lists(finite, min_size=1, max_size=60))
+def test_any_epochs_give_a_chart(energies: list[float]) -> None:
+    epochs = [
+        EpochEnergy(epoch=n, energy_j=e, low_j=None, high_j=None, limit_w=None)
+        for n, e in enumerate(energies)
+    ]
+    assert epochs_chart(epochs, "words").count("<circle") == len(energies)
+
+
+@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
+def test_ticks_are_few_and_inside(low: float, width: float) -> None:
+    ticks = round_values(low, low + width)
+    assert len(ticks) <= 12
+
+
+def test_a_figure_that_is_not_known_is_a_dash_and_never_zero() -> None:
+    assert figure(None) == joules(None) == seconds(None) == "-"
+    assert figure(float("nan")) == "-"
+    assert joules(0.0) == "0 J"
+    assert joules(12_326.4) == "12,326 J"
+    assert joules(7.2e6) == "2.000 kWh"
+    assert [seconds(each) for each in (0.0, 0.00308, -0.53, 600)] == [
+        "0 s",
+        "3.08 ms",
+        "-",
+        "10.0 min",
+    ]
+
+
+def test_csv_has_empty_cells_for_what_is_missing_and_no_formula() -> None:
+    rows = [{"a": None, "b": 1.5, "c": "=1+1", "d": 'say "x", y'}]
+    assert csv_text(rows) == 'a,b,c,d\n,1.5,\'=1+1,"say ""x"", y"'

@@ -1,0 +1,270 @@
+"""The view of a snapshot: any snapshot gives one, it fits, and nothing that is not known is shown as 0."""
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from rich.cells import cell_len
+
+from tests.zeus_stream.screens.live_snapshots import SNAPSHOT, a_gpu, a_run, a_search, history_of
+from zeus_stream.protocol.snapshots import GpuNow, Phase, RunNow, Snapshot, State
+from zeus_stream.screens.terminal.figures import Line, bar, braille, clean, fit, sparkline
+from zeus_stream.screens.terminal.history import History
+from zeus_stream.screens.terminal.panels.columns import FRAME, Looks, Panel
+from zeus_stream.screens.terminal.panels.run_panel import search_lines
+from zeus_stream.screens.terminal.view import View, view
+from zeus_stream.views.quantity import compact
+from zeus_stream.views.run_view import run_of_live
+
+NAMES = st.text(min_size=1, max_size=30)
+WATTS = st.none() | st.integers(0, 100_000_000)
+FIGURES = st.none() | st.floats(-1e12, 1e12)
+COUNTS = st.none() | st.integers(0, 2**53)
+
+
+def text(line: Line) -> str:
+    return "".join(span.text for span in line)
+
+
+def page(shown: View) -> str:
+    panels = (shown.gpus, shown.runs, shown.search)
+    lines = [*shown.head, *(line for panel in panels for line in (panel.head, *panel.lines)), shown.foot]
+    return "\n".join(map(text, lines))
+
+
+GPUS = st.builds(
+    a_gpu,
+    index=COUNTS,
+    host=NAMES,
+    model=st.none() | NAMES,
+    energy_mj=COUNTS,
+    power_mw=WATTS,
+    limit_mw=WATTS,
+    found_mw=WATTS,
+    most_mw=WATTS,
+    temperature_c=st.none() | st.integers(-300, 3000),
+    run=st.none() | NAMES,
+    utilization_pct=st.none() | st.integers(0, 1000),
+    age_ms=COUNTS,
+    state=st.sampled_from(get_args(State)),
+    why=NAMES,
+    step_j=FIGURES,
+)
+SEARCHES = st.builds(
+    a_search,
+    phase=st.sampled_from(get_args(Phase)),
+    limit_mw=WATTS,
+    trial=COUNTS,
+    trials_planned=COUNTS,
+    steps_done=COUNTS,
+    steps_wanted=COUNTS,
+    best_mw=WATTS,
+    saved_j=FIGURES,
+    saved_percent=FIGURES,
+    time_added_percent=FIGURES,
+    reason=st.text(max_size=200),
+)
+RUNS = st.builds(
+    a_run,
+    run=NAMES,
+    job=NAMES,
+    step=COUNTS,
+    epoch=COUNTS,
+    step_j=FIGURES,
+    step_ms=FIGURES,
+    energy_j=FIGURES,
+    ended_wall_ns=st.none() | st.integers(0, 10**18),
+    search=st.none() | SEARCHES,
+)
+LOOKS = st.builds(
+    Looks,
+    sort=st.sampled_from(("place", "power", "run")),
+    unit=st.sampled_from(("W", "J", "price")),
+    price=st.none() | st.just((0.3, "EUR")),
+    words=st.text(max_size=5),
+    paused=st.booleans(),
+    trouble=st.text(max_size=50),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(GPUS, max_size=5), st.lists(RUNS, max_size=4), st.integers(20, 220), LOOKS)
+def test_any_snapshot_gives_a_view_of_exactly_the_width(
+    gpus: list[GpuNow], runs: list[RunNow], width: int, looks: Looks
+) -> None:
+    snapshot = replace(SNAPSHOT, gpus=tuple(gpus), runs=tuple(runs))
+    shown = view(snapshot, history_of(snapshot, 30), width, looks)
+    assert {sum(cell_len(span.text) for span in line) for line in (*shown.head, shown.foot)} == {width}
+    inside = [panel_width(panel) for panel in (shown.gpus, shown.runs, shown.search)]
+    assert all(len(sizes) <= 1 for sizes in inside)
+    for panel, sizes in zip((shown.gpus, shown.runs, shown.search), inside, strict=True):
+        assert all(size <= width - FRAME for size in sizes)
+        assert all(letter.isprintable() for line in panel.lines for letter in text(line))
+
+
+def panel_width(panel: Panel) -> set[int]:
+    return {sum(cell_len(span.text) for span in line) for line in panel.lines}
+
+
+def test_what_is_not_known_is_a_dash_and_never_0() -> None:
+    gpu: dict[str, Any] = dict.fromkeys(GpuNow.__struct_fields__)
+    blank = a_gpu(**(gpu | {"gpu": "GPU-x", "host": "h", "state": "there", "why": ""}))
+    nothing = a_run(
+        run="r", job="j", step=None, epoch=None, step_j=None, step_ms=None, energy_j=None, search=None
+    )
+    totals = replace(
+        SNAPSHOT.totals,
+        power_mw=None,
+        hour_mj=None,
+        saved_j=None,
+        saved_percent=None,
+        hosts=1,
+        gpus=1,
+        runs=1,
+    )
+    head = replace(SNAPSHOT, totals=totals, lag_ms=None, gpus=(blank,), runs=(nothing,))
+    shown = view(head, History(), 160)
+    for panel in (shown.gpus, shown.runs):
+        for line in panel.lines:
+            assert "0" not in text(line)
+            assert "None" not in text(line)
+            assert "-" in text(line)
+    assert "0 W" not in page(shown)
+
+
+def test_a_silent_gpu_says_for_how_long_and_a_lost_one_why() -> None:
+    silent, gone = a_gpu(state="silent", age_ms=3100), a_gpu(state="gone", why="fell off the bus")
+    shown = page(view(replace(SNAPSHOT, gpus=(silent, gone)), History(), 100))
+    assert "no reading for 3.1 s" in shown
+    assert "gone: fell off the bus" in shown
+
+
+def test_the_phase_of_the_search_is_in_words() -> None:
+    phases = {
+        "waiting": "waiting for steps",
+        "measuring": "trial 4 of 7: 175 W",
+        "chosen": "chosen 175 W",
+        "recalled": "recalled 175 W",
+        "observing": "only observed",
+        "within a budget": "budget: 175 W",
+    }
+    for phase, words in phases.items():
+        run = a_run(search=a_search(phase=phase))
+        assert words in page(view(replace(SNAPSHOT, runs=(run,)), History(), 80))
+
+
+def test_under_80_columns_there_are_watts_limit_and_joules_of_a_step() -> None:
+    narrow, wide = (text(view(SNAPSHOT, history_of(SNAPSHOT), width).gpus.head) for width in (60, 160))
+    assert [word in narrow for word in (" W", "limit W", "J/step", "°C", "60 s")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert all(word in wide for word in ("model", " W", "limit W", "J/step", "°C", "60 s", "run"))
+
+
+def test_rows_are_sorted_and_filtered_as_chosen() -> None:
+    shown = view(SNAPSHOT, History(), 120, Looks(sort="power"))
+    powers = {gpu.gpu: (gpu.power_mw or 0) * (gpu.state == "there") for gpu in SNAPSHOT.gpus}
+    assert [powers[gpu] for gpu in shown.gpus.keys] == sorted(powers.values(), reverse=True)
+    filtered = view(SNAPSHOT, History(), 120, Looks(words="node2"))
+    assert {key.rsplit("-", 1)[0] for key in filtered.gpus.keys} == {"GPU-node2"}
+    assert "only rows with: node2" in page(filtered)
+
+
+def test_a_service_that_does_not_answer_is_named_and_all_is_dim() -> None:
+    shown = view(SNAPSHOT, History(), 100, Looks(trouble="analyzer: did not answer"))
+    assert "analyzer: did not answer" in page(shown)
+    assert {span.tone for line in shown.gpus.lines for span in line} == {"dim"}
+
+
+def test_trouble_with_a_collector_is_above_the_rest() -> None:
+    hosts = (
+        replace(SNAPSHOT.hosts[0], trouble="refused the key"),
+        replace(SNAPSHOT.hosts[1], state="silent"),
+    )
+    shown = page(view(replace(SNAPSHOT, hosts=hosts), History(), 100))
+    assert "node1: refused the key" in shown
+    assert "node2: its collector does not answer" in shown
+
+
+def test_the_trials_of_the_chosen_run_are_shown() -> None:
+    first, second = SNAPSHOT.runs
+    titles = [
+        view(SNAPSHOT, History(), 120, Looks(run=run)).search.title for run in (None, second.run, "unknown")
+    ]
+    assert titles == [f"search: {first.job}", f"search: {second.job}", f"search: {first.job}"]
+
+
+def test_a_search_has_a_best_limit_until_it_has_chosen_one() -> None:
+    """What is chosen need not be the least cost measured: limits that cost the same within noise tie."""
+    search = SNAPSHOT.runs[0].search
+    assert search is not None
+    phases: tuple[tuple[Phase, bool], ...] = (("measuring", True), ("chosen", False))
+    for phase, marked in phases:
+        run = replace(SNAPSHOT.runs[0], search=replace(search, phase=phase, limit_mw=250_000))
+        drawn = "".join(map(text, search_lines(run_of_live(run, SNAPSHOT.wall_ns), 80)))
+        assert ("best" in drawn) == marked
+
+
+@pytest.mark.parametrize(
+    ("ended_wall_ns", "words"),
+    [
+        (None, "No limit is searched for: no analyzer runs, or it has --select none."),
+        (1, "The run has ended: `zeus-stream report` shows the limits that were measured."),
+    ],
+)
+def test_a_run_without_a_search_says_why_on_a_narrow_screen_too(
+    ended_wall_ns: int | None, words: str
+) -> None:
+    run = replace(SNAPSHOT.runs[0], search=None, ended_wall_ns=ended_wall_ns)
+    assert " ".join(map(text, search_lines(run_of_live(run, SNAPSHOT.wall_ns), 30))) == words
+
+
+@given(
+    st.none() | st.floats(0, 1e9),
+    st.none() | st.floats(0, 1e9),
+    st.none() | st.floats(0, 1e9),
+    st.integers(0, 40),
+)
+def test_a_bar_has_its_width(
+    value: float | None, limit: float | None, most: float | None, width: int
+) -> None:
+    assert cell_len(text(bar(value, limit, most, width))) == width
+
+
+@given(NAMES, st.integers(0, 40))
+def test_a_name_of_any_letters_is_cut_to_its_width(name: str, width: int) -> None:
+    assert cell_len(fit(clean(name), width)) == width
+
+
+@given(st.lists(st.none() | st.floats(-1e6, 1e6), max_size=40), st.floats(0, 1e6), st.integers(1, 6))
+def test_charts_have_one_place_for_each_value(values: list[float | None], most: float, height: int) -> None:
+    assert len(sparkline(values, most)) == len(values)
+    assert [len(row) for row in braille(values, most, height)] == [(len(values) + 1) // 2] * height
+
+
+def test_figures_have_three_digits_and_a_unit() -> None:
+    values = (0.0, 4.5612, 28.14, 310.2, 99_999.0, None)
+    assert [compact(value) for value in values] == ["0", "4.56", "28.1", "310", "99,999", "-"]
+    joules = (812.0, 412_000.0, 2.3e6, 999.9, None)
+    assert [compact(value, "J") for value in joules] == ["812 J", "412 kJ", "2.30 MJ", "1.00 kJ", "-"]
+
+
+def test_a_minute_of_power_has_gaps_where_nothing_was_known() -> None:
+    history = History()
+    for second in (0, 10, 50):
+        history.remember(
+            replace(SNAPSHOT, wall_ns=(100 + second) * 10**9, gpus=(a_gpu(gpu="g", power_mw=second * 1000),))
+        )
+    assert history.gpu("g", 60, 6) == [0.0, 10.0, None, None, None, 50.0]
+    assert history.gpu("unknown", 60, 2) == [None, None]
+
+
+def test_the_plain_snapshot_is_valid() -> None:
+    assert isinstance(SNAPSHOT, Snapshot)
+    assert page(view(SNAPSHOT, history_of(SNAPSHOT), 160)).count("\n") > 10

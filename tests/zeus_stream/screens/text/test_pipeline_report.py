@@ -1,0 +1,99 @@
+"""The report of a run that is a pipeline, from the rows that its machine gives."""
+
+import io
+import re
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.power_limit.run_settings import PipelineSettings
+from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow, PlanRow
+from tests.analyzers import archives
+from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
+from tests.empty_archive import archive_at
+from zeus_stream.screens.html.document import run_report
+from zeus_stream.screens.svg.pipeline_charts import clock_colour
+from zeus_stream.screens.text.run_cost import summarize, write_summary
+from zeus_stream.settings import Settings
+
+Answer = Callable[[str], pa.Table]
+
+
+@pytest.fixture(scope="module")
+def world() -> Stages:
+    made = Stages(PipelineSettings(iterations=4, slowdown=1.05))
+    while made.state != "following":
+        made.play(1)
+    made.play(20)
+    return made
+
+
+@pytest.fixture(scope="module")
+def answer(world: Stages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
+    archive = DuckdbFile.open(archive_at(tmp_path_factory.mktemp("report") / "energy.duckdb"), Settings())
+    started = replace(archives.RUN, session="s", run="run", job="job")
+    archive.put([], [started, *world.rows], {}, replaying=False)
+    with archive.reading() as reader:
+
+        def ask(sql: str) -> pa.Table:
+            schema, batches = reader.batches(sql, 10_000)
+            return pa.Table.from_batches(list(batches), schema)
+
+        yield ask
+    archive.close()
+
+
+def test_an_iteration_before_and_under_the_plan_is_kept(world: Stages) -> None:
+    rows = [row for row in world.rows if isinstance(row, InstructionSpanRow)]
+    assert {row.plan for row in rows} == {0, 1}
+    for number in (0, 1):
+        of = [row for row in rows if row.plan == number]
+        assert len(of) == 4 * 2 * 8
+        assert len({(row.stage, row.position) for row in of}) == len(of)
+        assert min(row.begin_s for row in of) == 0.0
+    assert {row.clock_mhz for row in rows if row.plan == 0} == {CLOCKS_MHZ[0]}
+    planned = {(row.stage, row.kind): row for row in rows if row.plan == 1}
+    for (stage, kind), row in planned.items():
+        time_s, _ = world.time_and_power(stage, kind, row.clock_mhz)
+        assert row.duration_s == pytest.approx(time_s, rel=0.001)
+
+
+def test_the_report_says_what_the_plan_saves(answer: Answer, world: Stages) -> None:
+    summary = summarize(answer, "run")
+    assert summary is not None
+    assert summary.view.pipeline is not None
+    facts = dict(summary.view.pipeline.facts)
+    plan = [row for row in world.rows if isinstance(row, PlanRow)][-1]
+    saved = 100 * (1 - plan.promised_j / plan.unplanned_j)
+    assert facts["pipeline"].startswith("4 stages, 8 micro-batches (1f1b): following plan 1")
+    assert f"{saved:.1f} % less energy" in facts["plan of clocks"]
+    assert "iterations took" in facts["plan of clocks"]
+    out = io.StringIO()
+    write_summary(summary, out)
+    assert '"promised_j"' in out.getvalue()
+
+
+def test_the_page_draws_every_instruction_and_the_frontier(answer: Answer) -> None:
+    report = run_report(answer, "run", "1.0", {})
+    assert report is not None
+    for name in ("pipeline-iteration", "pipeline-plan", "pipeline-frontier"):
+        assert name in report.charts
+        assert report.charts[name].count("<svg") == report.charts[name].count("</svg>") == 1
+    titles = re.findall("<title>(.*?)</title>", report.charts["pipeline-plan"])
+    assert len(titles) == 64
+    assert any(title.startswith("backward 7 on stage 3: ") for title in titles)
+    assert "highest clocks" in report.charts["pipeline-frontier"]
+    assert len(report.page.encode()) < 300_000
+
+
+def test_a_run_without_a_pipeline_has_no_panel(answer: Answer) -> None:
+    assert answer("SELECT count(*) AS count FROM pipelines WHERE run = 'other'").to_pylist() == [{"count": 0}]
+
+
+def test_colours_tell_clocks_apart() -> None:
+    low, middle, high = (clock_colour(mhz, 600, 1400) for mhz in (600, 1000, 1400))
+    assert len({low, middle, high}) == 3
+    assert clock_colour(1400, 1400, 1400) == high

@@ -1,0 +1,46 @@
+"""A site over a real archive whose every figure is known (`tests.analyzers.archives`)."""
+
+from collections.abc import Iterator
+
+import pytest
+from starlette.types import ASGIApp
+
+from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.results.rows import RunRow
+from tests.analyzers import archives
+from tests.empty_archive import archive_at
+from zeus_stream.cli.screens.archive_source import ArchiveSource
+from zeus_stream.screens.web.access.security import LOOPBACK, Gatekeeper
+from zeus_stream.screens.web.app import build
+from zeus_stream.screens.web.routes.site import Site
+from zeus_stream.screens.web.source import Source
+from zeus_stream.settings import Settings
+
+TOKEN = "a-token-of-some-length-for-tests"  # noqa: S105  (of tests)
+HOSTILE = '<script>alert("run")</script>'
+LONG = "x" * 200
+
+
+@pytest.fixture(scope="package")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchiveSource]:
+    """The archive, with a run more whose names are hostile."""
+    path = tmp_path_factory.mktemp("web") / "energy.duckdb"
+    archive = DuckdbFile.open(archive_at(path), Settings())
+    archives.fill(archive)
+    archive.put([], [_hostile(HOSTILE), _hostile(LONG)], {}, replaying=False)
+    archive.close()
+    source = ArchiveSource(path, Settings())
+    yield source
+    source.close()
+
+
+def _hostile(name: str) -> RunRow:
+    from msgspec.structs import replace
+
+    return replace(archives.RUN, session=f"session-{name}", run=name, job="'; DROP TABLE runs; <b>")
+
+
+@pytest.fixture
+def app(known: ArchiveSource) -> ASGIApp:
+    site = Site(source=Source(known.ask), feed=None)
+    return build(site, Gatekeeper(TOKEN, frozenset(LOOPBACK)))

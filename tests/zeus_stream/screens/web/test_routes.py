@@ -1,0 +1,266 @@
+"""The pages and what they draw, over a world whose every figure is known."""
+
+import csv
+import io
+from hashlib import sha256
+from html.parser import HTMLParser
+from importlib.resources import files
+from urllib.parse import quote, urlencode
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import ASGIApp
+
+from tests.analyzers import archives
+from tests.zeus_stream.screens.live_snapshots import SNAPSHOT
+from tests.zeus_stream.screens.web.asking import Answered, ask
+from tests.zeus_stream.screens.web.conftest import HOSTILE, LONG, TOKEN
+from zeus_stream.cli.screens.archive_source import ArchiveSource
+from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.screens.web.access.security import LOOPBACK, Gatekeeper
+from zeus_stream.screens.web.app import build
+from zeus_stream.screens.web.now_feed import NowFeed
+from zeus_stream.screens.web.routes.site import Site
+from zeus_stream.screens.web.source import Source
+from zeus_stream.screens.web.static_files import static_files
+
+pytestmark = pytest.mark.anyio
+UPLOT = {
+    "uPlot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+    "uPlot.iife.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
+"""SHA-256 of the files of uPlot 1.6.32, as the npm registry has them."""
+VOID = {"meta", "link", "br", "input", "hr"}
+
+
+async def page(app: ASGIApp, address: str) -> Answered:
+    return await ask(app, address, authorization=f"Bearer {TOKEN}")
+
+
+class Elements(HTMLParser):
+    """The elements of a page. Fails on one that is not closed in its place."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        assert self.open == [], "left open"
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def sql(query: str, form: str = "json") -> str:
+    return "/api/sql?" + urlencode({"sql": query, "format": form})
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/", "/runs/run-1", f"/gpus/{archives.A}", "/sql", "/sql?sql=FROM+epochs", "/runs/none", "/gpus/x"],
+)
+async def test_every_page_is_whole_and_has_no_inline_script_or_style(app: ASGIApp, address: str) -> None:
+    answer = await page(app, address)
+    assert answer.status == (404 if address in {"/runs/none", "/gpus/x"} else 200)
+    elements = Elements(answer.text)
+    for tag, attributes in elements.seen:
+        assert tag != "style"
+        assert "style" not in attributes
+        assert not any(name.startswith("on") for name in attributes)
+        assert tag != "script" or attributes.get("src")
+        for name in ("src", "href", "action"):
+            link = attributes.get(name) or ""
+            assert not link.startswith(("http:", "https:", "//", "/")), "links are relative, and to this site"
+
+
+async def test_the_run_page_shows_what_the_archive_knows(app: ASGIApp) -> None:
+    text = (await page(app, "/runs/run-1")).text
+    assert "200 W saves 25.0 % of the energy for 25.0 % more time." in text or "200 W saves" in text
+    assert "12,000 J" in text  # 40 s at 300 W
+    assert "validation" in text
+    assert "the publisher&#x27;s buffer was full" in text
+    assert text.count('role="img"') == 3  # power, frontier, epochs
+    assert "95 % intervals" in text
+
+
+@pytest.mark.parametrize("name", [HOSTILE, LONG])
+async def test_a_hostile_name_stays_text(app: ASGIApp, name: str) -> None:
+    answer = await page(app, f"/runs/{quote(name, safe='')}")
+    assert answer.status == 200
+    tags = Elements(answer.text).seen
+    assert not any(tag in {"script", "b"} and "src" not in attributes for tag, attributes in tags)
+    assert "DROP TABLE runs" in answer.text
+    assert (await page(app, sql("SELECT count(*) AS n FROM runs WHERE run = 'run-1'"))).json()["rows"] == [
+        {"n": 1}
+    ]
+    assert "&lt;script&gt;" in (await page(app, "/")).text
+
+
+async def test_the_power_of_a_run_is_its_energy(app: ASGIApp) -> None:
+    run = (await page(app, "/api/runs/run-1")).json()
+    asked = {"from": run["from"], "to": run["to"], "px": 40, "gpu": run["gpus"]}
+    power = (await page(app, "/api/power?" + urlencode(asked, doseq=True))).json()
+    assert power["energy_j"] == pytest.approx(12_000, rel=1e-6)
+    assert power["bucket_s"] == pytest.approx(1.0)
+    assert power["mean_w"][:-1] == pytest.approx([300.0] * 40)
+    assert power["limit_w"][0] == 600.0
+    assert len(power["t_s"]) == 41
+
+
+async def test_a_bucket_is_never_narrower_than_two_periods_of_the_counter(app: ASGIApp) -> None:
+    run = (await page(app, "/api/runs/run-1")).json()
+    asked = {"from": run["from"], "to": int(run["from"]) + 10**9, "px": 4000, "gpu": archives.A}
+    power = (await page(app, "/api/power?" + urlencode(asked))).json()
+    assert power["bucket_s"] == pytest.approx(0.2)
+    assert power["mean_w"] == pytest.approx([200.0] * 6)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "gpu=x&from=2&to=1",
+        "gpu=x&from=a&to=2",
+        "from=1&to=2",
+        "gpu=x&from=1&to=2&px=0",
+        "gpu=x&from=-5&to=2",
+    ],
+)
+async def test_a_wrong_question_for_power_is_a_sentence(app: ASGIApp, given: str) -> None:
+    answer = await page(app, f"/api/power?{given}")
+    assert answer.status == 400
+    assert "give `gpu`" in answer.json()["error"]
+
+
+async def test_power_of_an_unknown_gpu_is_empty_and_not_zero(app: ASGIApp) -> None:
+    power = (await page(app, "/api/power?gpu=GPU-none&from=1&to=1000000000")).json()
+    assert power["mean_w"] == []
+    assert power["energy_j"] is None
+
+
+async def test_the_answer_of_sql_is_the_same_in_every_format(app: ASGIApp) -> None:
+    query = "SELECT epoch, energy_j, quality FROM epochs WHERE run = 'run-1' ORDER BY epoch"
+    rows = (await page(app, sql(query))).json()["rows"]
+    assert len(rows) == 4
+    text = (await page(app, sql(query, "csv"))).text
+    assert [int(row["epoch"]) for row in csv.DictReader(io.StringIO(text))] == [0, 1, 2, 3]
+    arrow = pa.ipc.open_stream((await page(app, sql(query, "arrow"))).body).read_all()
+    parquet = pa.parquet.read_table(io.BytesIO((await page(app, sql(query, "parquet"))).body))
+    assert arrow.to_pylist() == parquet.to_pylist() == rows
+
+
+async def test_json_is_cut_off_and_says_so(app: ASGIApp) -> None:
+    answer = await page(app, sql("SELECT range AS n FROM range(20000)"))
+    assert len(answer.json()["rows"]) == 10_000
+    assert answer.json()["truncated"] is True
+    assert answer.header("x-truncated") == "true"
+    whole = await page(app, sql("SELECT range AS n FROM range(20000)", "csv"))
+    assert whole.text.count("\n") == 20_001
+
+
+async def test_a_cell_that_a_spreadsheet_would_run_gets_a_quote(app: ASGIApp) -> None:
+    query = "SELECT '=1+1' AS a, '@x' AS b, '-1' AS c, -1 AS d, -0.5 AS e, '+' AS f, 'x=1' AS g, NULL AS h"
+    (row,) = csv.DictReader(io.StringIO((await page(app, sql(query, "csv"))).text))
+    assert list(row.values()) == ["'=1+1", "'@x", "'-1", "-1", "-0.5", "'+", "x=1", ""]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DROP TABLE runs",
+        "SELECT 1; SELECT 2",
+        "COPY runs TO 'x.csv'",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "x",
+    ],
+)
+async def test_sql_that_does_not_read_the_archive_is_refused_in_a_sentence(app: ASGIApp, query: str) -> None:
+    answer = await page(app, sql(query))
+    assert answer.status == 400
+    assert answer.json()["error"]
+    box = await page(app, "/sql?" + urlencode({"sql": query}))
+    assert 'role="alert"' in box.text
+
+
+async def test_the_sql_box_has_the_query_of_its_address(app: ASGIApp) -> None:
+    query = "SELECT '</textarea><script>' AS \"<b>\""
+    text = (await page(app, "/sql?" + urlencode({"sql": query}))).text
+    assert "&lt;/textarea&gt;&lt;script&gt;" in text
+    assert '<th scope="col">&lt;b&gt;</th>' in text
+    assert text.count("download=") == 4
+
+
+async def test_static_files_are_named_by_their_content_and_compressed(app: ASGIApp) -> None:
+    for file in static_files().values():
+        packed = await ask(
+            app, f"/static/{file.name}", authorization=f"Bearer {TOKEN}", accept_encoding="gzip"
+        )
+        assert packed.header("content-encoding") == "gzip"
+        assert "immutable" in (packed.header("cache-control") or "")
+    assert sum(len(file.compressed) for file in static_files().values()) < 66_000
+
+
+def test_uplot_is_what_was_published() -> None:
+    folder = files("zeus_stream.screens.web").joinpath("static/vendor")
+    assert {each.name: sha256(each.read_bytes()).hexdigest() for each in folder.iterdir()} == UPLOT
+
+
+async def test_probes_need_no_token_and_tell_nothing(app: ASGIApp) -> None:
+    assert (await ask(app, "/-/healthy", host="10.0.0.1")).text == "ok\n"
+    assert (await ask(app, "/-/ready", host="10.0.0.1")).text == "ok\n"
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "status", "text"),
+    [(9_000, 200, "ok\n"), (12_000, 503, "the analyzer is 12 s behind\n")],
+)
+async def test_an_analyzer_that_is_far_behind_is_not_ready(
+    known: ArchiveSource, lag_ms: int, status: int, text: str
+) -> None:
+    answered = await ask(live(known, replace(SNAPSHOT, lag_ms=lag_ms)), "/-/ready")
+    assert (answered.status, answered.text) == (status, text)
+
+
+async def test_prometheus_reads_jobs_runs_and_the_analyzer(known: ArchiveSource) -> None:
+    answered = await page(live(known, SNAPSHOT), "/metrics")
+    names = {family.name for family in text_string_to_metric_families(answered.text)}
+    assert {"zeus_stream_job_energy_joules", "zeus_stream_run_info", "zeus_stream_lag_seconds"} <= names
+    assert (answered.header("content-type") or "").startswith("text/plain; version=0.0.4")
+    assert 'zeus_stream_up{process="analyzer"} 1' in answered.text
+
+
+def live(known: ArchiveSource, snapshot: Snapshot) -> ASGIApp:
+    async def now() -> Snapshot:
+        return snapshot
+
+    site = Site(source=Source(known.ask), feed=NowFeed(now))
+    return build(site, Gatekeeper(TOKEN, frozenset(LOOPBACK)))
+
+
+async def test_a_gpu_has_its_lease_its_counter_and_its_commands(app: ASGIApp) -> None:
+    text = (await page(app, f"/gpus/{archives.A}")).text
+    for words in ("lease", "limit found", "counter", "calibration", "Runs on it", "Commands"):
+        assert words in text, words
+
+
+async def test_few_steps_are_answered_one_by_one_and_many_not_at_all(app: ASGIApp) -> None:
+    about = (await page(app, "/api/runs/run-1")).json()
+    asked = {"run": "run-1", "from": about["from"], "to": about["to"]}
+    few = (await page(app, f"/api/steps?{urlencode(asked)}")).json()["steps"]
+    assert few == sorted(few)
+    assert 0 < len(few) <= 200
+    assert all(0 <= begin < end for begin, end in few)
+    none = (await page(app, f"/api/steps?{urlencode({**asked, 'run': 'none'})}")).json()
+    assert none == {"steps": []}
+    wrong = await page(app, "/api/steps?run=run-1&from=9&to=1")
+    assert wrong.status == 400
+    assert "give `run`, and `from` before `to`" in wrong.json()["error"]

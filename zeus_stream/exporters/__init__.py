@@ -1,1 +1,0 @@
-"""Send results and the live state to other systems."""

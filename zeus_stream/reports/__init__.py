@@ -1,1 +1,0 @@
-"""Reports that people read: runs, jobs, energy bills."""

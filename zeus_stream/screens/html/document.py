@@ -1,0 +1,142 @@
+"""A report as one file: panels, style, data and provenance, without scripts. Pure.
+
+It holds no clock: the same archive gives the same bytes.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.panels import Columns, Panel, plain, section, table
+from zeus_stream.screens.html.questions import Asking, Run, answered, find_run, quoted
+from zeus_stream.screens.html.run_panels import RUN_PANELS, DrawPanel, power, result
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Answer = Callable[[str], "pa.Table"]
+_SETTINGS = """
+SELECT name, value FROM settings WHERE start IN (SELECT max(start) FROM runs WHERE run = {run}) ORDER BY name
+"""
+_SOURCES = """
+SELECT (SELECT any_value(archive_id) FROM meta) AS archive_id,
+    (SELECT string_agg(DISTINCT estimator, ', ' ORDER BY estimator) FROM windows WHERE run = {run})
+        AS estimators,
+    (SELECT string_agg(DISTINCT selector, ', ' ORDER BY selector) FROM decisions WHERE run = {run})
+        AS selector
+"""
+_LITERAL = re.compile(r"(--[\w-]+): (#[0-9a-f]+)")
+_NOT_SAID = frozenset({"dir", "archive", "follow", "listen", "host", "group", "trust_uid"})
+"""Settings that name places and people: a report is mailed."""
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """A report: its page, and its drawings by name."""
+
+    page: str
+    charts: dict[str, str]
+
+    @classmethod
+    def of(cls, page: str, charts: Mapping[str, Markup]) -> "Report":
+        """Return a report whose drawings stand alone."""
+        return cls(page=page, charts={name: standalone(chart) for name, chart in charts.items()})
+
+
+def style() -> str:
+    """Return the style sheet of the pages."""
+    return files("zeus_stream.screens.html").joinpath("style.css").read_text(encoding="utf-8")
+
+
+def chart_style() -> str:
+    """Return the rules for drawings, with light colours in place of variables: for SVG files."""
+    text = style()
+    colours = dict(reversed(_LITERAL.findall(text)))
+    rules = [line for line in text.splitlines() if line.startswith("svg ")]
+    return re.sub(r"var\((--[\w-]+)\)", lambda found: colours[found[1]], "\n".join(rules))
+
+
+def standalone(chart: str) -> str:
+    """Return a drawing as a file of its own, on white."""
+    begin, _, rest = chart.partition(">")
+    back = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return f"{begin}><style>{chart_style()}</style>{back}{rest}\n"
+
+
+def run_report(answer: Answer, name: str, version: str, defaults: dict[str, str]) -> Report | None:
+    """Return the report of a run, or None if the archive does not have it.
+
+    Args:
+        answer: answers SQL.
+        name: of the run.
+        version: of zeus-stream.
+        defaults: values of settings that are not worth a line.
+    """
+    run = answered(find_run(name), answer)
+    if run is None:
+        return None
+    panels: list[tuple[Panel, Sequence[str]]] = []
+    asked: tuple[DrawPanel, ...] = (result, power, *RUN_PANELS)
+    for ask in asked:
+        queries: list[str] = []
+        panel = answered(ask(run), answer, queries)
+        if panel is not None:
+            panels.append((panel, queries))
+    made = answered(_provenance(run, version, defaults), answer)
+    charts = {each: chart for panel, _ in panels for each, chart in panel.charts.items()}
+    return Report.of(document(f"{run.job}, run {run.run}", _under(run), panels, made), charts)
+
+
+def _under(run: Run) -> str:
+    model = ", ".join(sorted({gpu.model for gpu in run.gpus})) or "no GPU"
+    ranks = f"{run.ranks} rank{'' if run.ranks == 1 else 's'}"
+    ends = run.ended_how or "runs"
+    return f"{len(run.gpus)} x {model} on {', '.join(run.hosts)}, {ranks}. Began {run.began_at} UTC, {ends}."
+
+
+def document(
+    title: str, under: str, panels: Sequence[tuple[Panel, Sequence[str]]], provenance: Markup
+) -> str:
+    """Return a page that stands alone."""
+    head = [
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", f"{title} - zeus-stream"),
+        element("style", Markup(style())),
+    ]
+    heading = element("div", element("h1", title), element("p", under, class_="under"))
+    main = element("main", heading, [section(panel, sql) for panel, sql in panels], provenance)
+    return f'<!doctype html>\n<html lang="en">{element("head", head)}{element("body", main)}</html>\n'
+
+
+def _provenance(run: Run, version: str, defaults: dict[str, str]) -> Asking[Markup]:
+    """Ask where the figures come from."""
+    settings = yield _SETTINGS.format(run=quoted(run.run))
+    (known,) = yield _SOURCES.format(run=quoted(run.run))
+    changed = [
+        f"{row['name']} = {row['value']}"
+        for row in settings
+        if row["name"] not in _NOT_SAID and row["value"] != defaults.get(row["name"], "")
+    ]
+    drivers = sorted({f"{gpu.model}, driver {gpu.driver}" for gpu in run.gpus})
+    return sources([
+        ("zeus-stream", version),
+        ("archive", known["archive_id"]),
+        ("GPUs", "; ".join(drivers)),
+        ("UUIDs", ", ".join(gpu.gpu for gpu in run.gpus)),
+        ("selector", known["selector"]),
+        ("estimator of energies", known["estimators"]),
+        ("settings that differ from defaults", ", ".join(changed) or "none"),
+    ])  # fmt: skip
+
+
+def sources(pairs: Sequence[tuple[str, str | None]]) -> Markup:
+    """Return the section that says where the figures come from."""
+    columns: Columns = {"what": ("what", plain), "value": ("value", plain)}
+    shown = table([{"what": what, "value": value} for what, value in pairs], columns, "Provenance")
+    return element(
+        "section", element("h2", "Where the figures come from"), shown, class_="panel", id="provenance"
+    )

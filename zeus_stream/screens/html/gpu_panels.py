@@ -1,0 +1,97 @@
+"""Panels of one GPU: its lease, its counter, the runs on it, commands and gaps. Pure."""
+
+from collections.abc import Generator
+
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.panels import Columns, Panel, facts, plain, table
+from zeus_stream.screens.html.questions import Asking, Gpu, Row, quoted
+from zeus_stream.screens.html.site_panels import RECENT, RUNS_SHOWN, SHOWN, as_is, run_link, runs_table
+from zeus_stream.views.quantity import figure, watts
+
+_FACTS = """
+SELECT min_limit_w, max_limit_w, found_limit_w, period_ms, counter_kind, sensor_window_ms, counts_energy,
+    gone,
+    (SELECT string_agg(DISTINCT regexp_extract(quality, 'gain [0-9.]+'), ', ') FROM (
+        SELECT quality FROM windows WHERE gpu = {gpu} AND kind = 'run' AND contains(quality, 'gain')
+        ORDER BY end_ns DESC LIMIT 1)) AS calibration,
+    (SELECT coalesce(any_value(run), '') FROM (
+        SELECT run, limit_w, clock_mhz FROM commands WHERE gpu = {gpu} AND outcome = 'applied'
+        ORDER BY outcome_ns DESC LIMIT 1) WHERE limit_w IS NOT NULL OR clock_mhz IS NOT NULL) AS lease
+FROM gpus WHERE gpu = {gpu}
+"""
+_GPU_COMMANDS = """
+SELECT make_timestamp((hosts.wall_ns + asked_ns - hosts.monotonic_ns) // 1000) AS asked_at, run, control,
+    limit_w, clock_mhz, outcome, outcome_limit_w, reason
+FROM commands, gpus, LATERAL (
+    SELECT wall_ns, monotonic_ns FROM hosts WHERE hosts.host = gpus.host ORDER BY monotonic_ns DESC LIMIT 1
+) AS hosts
+WHERE commands.gpu = {gpu} AND gpus.gpu = {gpu} ORDER BY asked_ns DESC LIMIT {limit}
+"""
+_GPU_GAPS = """
+SELECT what, reason, sum(count)::BIGINT AS missing FROM gaps WHERE contains(reason, {gpu}) GROUP BY ALL
+ORDER BY missing DESC LIMIT {limit}
+"""
+
+
+def gpu_panels(gpu: Gpu) -> Generator[Asking[Panel | None], None, None]:
+    """Yield the questions of the page of one GPU."""
+    yield _gpu_facts(gpu)
+    yield _gpu_runs(gpu)
+    yield _gpu_commands(gpu)
+    yield _gpu_gaps(gpu)
+
+
+def _gpu_facts(gpu: Gpu) -> Asking[Panel | None]:
+    """Ask for the lease on a GPU, its limits, its counter and its calibration."""
+    (row,) = yield _FACTS.format(gpu=quoted(gpu.gpu))
+    kind = row["counter_kind"] or ("not known yet" if row["counts_energy"] else "power")
+    window = row["sensor_window_ms"]
+    sees = "" if window is None else f"; it sees the last {window:.0f} ms"
+    span = f"{watts(row['min_limit_w'])} to {watts(row['max_limit_w'])}"
+    items: list[tuple[str, str | Markup, str | Markup]] = [
+        ("lease", run_link(row["lease"], "../") if row["lease"] else "none", "who may change its limit"),
+        ("limit found", watts(row["found_limit_w"]), f"possible: {span}"),
+        ("counter", kind, f"changes every {figure(row['period_ms'], 'ms', 3)}{sees}"),
+        ("calibration", row["calibration"] or "none", "of its counter, against a meter"),
+    ]
+    if row["gone"]:
+        items.append(("gone", "yes", row["gone"]))
+    return Panel(name="facts", title="This GPU", body=facts(items), text="", rows=[row])
+
+
+def _gpu_commands(gpu: Gpu) -> Asking[Panel | None]:
+    """Ask for the latest commands to a GPU: who held a lease on it, and what became of it."""
+    rows = yield _GPU_COMMANDS.format(gpu=quoted(gpu.gpu), limit=SHOWN)
+    if not rows:
+        return None
+    drawn = [{**row, "run": run_link(row["run"], "../"), "asked": _asked(row)} for row in rows]
+    columns: Columns = {
+        "asked_at": ("asked, UTC", plain), "run": ("run", as_is), "asked": ("asked for", plain),
+        "outcome": ("outcome", lambda value: value or "under way"), "outcome_limit_w": ("limit then", watts),
+        "reason": ("reason", plain),
+    }  # fmt: skip
+    text = "The latest first. A release gives back what was found."
+    body = table(drawn, columns, "Commands")
+    return Panel(name="commands", title="Commands", body=body, text=text, rows=rows)
+
+
+def _asked(row: Row) -> str:
+    if row["clock_mhz"] is not None:
+        return f"{row['clock_mhz']} MHz"
+    return "release" if row["limit_w"] is None else watts(row["limit_w"])
+
+
+def _gpu_gaps(gpu: Gpu) -> Asking[Panel | None]:
+    """Ask for missing data that names this GPU."""
+    rows = yield _GPU_GAPS.format(gpu=quoted(gpu.gpu), limit=SHOWN)
+    if not rows:
+        return None
+    columns: Columns = {"what": ("what", plain), "missing": ("missing", plain), "reason": ("why", plain)}
+    body = table(rows, columns, "Missing data")
+    return Panel(name="gaps", title="Missing data", body=body, text="", rows=rows)
+
+
+def _gpu_runs(gpu: Gpu) -> Asking[Panel | None]:
+    rows = yield RECENT.format(which=f"AND list_contains(gpus, {quoted(gpu.gpu)})", limit=RUNS_SHOWN)
+    body = runs_table(rows, "../") if rows else element("p", "No run was on this GPU.", class_="under")
+    return Panel(name="runs", title="Runs on it", body=body, text="", rows=rows)

@@ -1,0 +1,174 @@
+"""Parts of a page: a drawing, its text alternative and its data as a table. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct, field
+
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.questions import Row, Rows
+from zeus_stream.screens.svg.bars import bar
+from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts
+
+SHOWN = 60
+"""Rows of a table on a page; all are in the data of the report and behind the link to SQL."""
+CSV_ROWS = 1000
+"""Rows of the data of a panel in a file that stands alone."""
+OPEN_ROWS = 12
+"""Rows of a table that is shown at once, if it is all that a panel has."""
+LONG = 42
+"""Letters of a text that may be broken into lines."""
+Cell = Callable[[Any], str | Markup]
+Columns = Mapping[str, tuple[str, Cell]]
+"""Heading and format, by the name of a column."""
+
+
+class Panel(Struct, frozen=True, kw_only=True):
+    """One part of a page."""
+
+    name: str
+    """Its anchor."""
+    title: str
+    body: Markup
+    text: str
+    """What the drawing shows, in words."""
+    rows: Rows = ()
+    """The data of the drawing."""
+    columns: Columns | None = None
+    """Heading and format by column of ``rows``. None: the table is the body."""
+    charts: Mapping[str, Markup] = field(default_factory=dict)
+    """Drawings by name, for files of their own."""
+    half: bool = False
+    """Two of them stand side by side on a wide screen."""
+
+
+def plain(value: object) -> str:
+    """Format any value of the archive: a number without noise, a time to the second."""
+    match value:
+        case None:
+            return ABSENT
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return figure(value, digits=5) if abs(value) < 1e5 else f"{value:,.0f}"
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M:%S}"
+        case _:
+            return str(value)
+
+
+def quantity(value: Quantity) -> str:
+    """Format a figure with its unit."""
+    return str(value)
+
+
+_OF_QUANTITIES = (figure, joules, percent, quantity, seconds, watts)
+"""What they format is aligned to the right, and so is a column of theirs that has no value yet."""
+
+
+def table(rows: Iterable[Row], columns: Columns, caption: str = "") -> Markup:
+    """Return a table. Cells of numbers are aligned to the right."""
+    listed = list(rows)
+    classes = {
+        name: "n" if form in _OF_QUANTITIES else _class_of([row[name] for row in listed])
+        for name, (_, form) in columns.items()
+    }
+    head = [element("th", title, scope="col", class_=classes[name]) for name, (title, _) in columns.items()]
+    body = [
+        element(
+            "tr",
+            [element("td", form(row[name]), class_=classes[name]) for name, (_, form) in columns.items()],
+        )
+        for row in listed
+    ]
+    heading = element("caption", caption, class_="hidden") if caption else None
+    inner = element("table", heading, element("thead", element("tr", head)), element("tbody", body))
+    return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption or "table")
+
+
+def _class_of(values: Sequence[object]) -> str | None:
+    """Return the class of a column: ``n`` for numbers, ``long`` for texts that need several lines."""
+    known = [value for value in values if value is not None]
+    if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
+        return "n"
+    texts = [value for value in known if isinstance(value, str) and not isinstance(value, Markup)]
+    return "long" if any(len(text) > LONG for text in texts) else None
+
+
+def bars(rows: Rows, name: str, title: str, more: Columns) -> Markup:
+    """Return a table with the energy of each row as a bar and as text."""
+    most = max((row["energy_j"] or 0 for row in rows), default=0)
+    drawn = [
+        {**row, "bar": bar(row["energy_j"] / most) if row["energy_j"] and most else Markup("")}
+        for row in rows
+    ]
+    columns: Columns = {name: (title, _text), "bar": ("", _as_is), "energy_j": ("energy", joules), **more}
+    return table(drawn, columns, title.capitalize())
+
+
+def _as_is(value: Markup) -> Markup:
+    return value
+
+
+def _text(value: object) -> str | Markup:
+    return value if isinstance(value, Markup) else plain(value)
+
+
+def facts(pairs: Iterable[tuple[str, str | Markup, str | Markup]]) -> Markup:
+    """Return figures with their names below and a note: the first thing a person reads."""
+    items = [
+        element(
+            "div",
+            element("dt", name),
+            element("dd", value, class_="value"),
+            element("dd", note, class_="note") if note else None,
+        )
+        for name, value, note in pairs
+    ]
+    return element("dl", *items, class_="facts")
+
+
+def section(panel: Panel, sql: Sequence[str] | None = None) -> Markup:
+    """Return a panel as a section of a page.
+
+    Args:
+        panel: to be drawn.
+        sql: queries that gave the data, for a file that stands alone: it has them, and all rows as CSV.
+            None: for a page; it has the first rows as a table.
+    """
+    parts: list[Markup | None] = [element("h2", panel.title), panel.body]
+    if panel.text:
+        parts.append(element("p", panel.text, class_="caption"))
+    if panel.rows and panel.columns is not None:
+        shown = panel.rows[:SHOWN]
+        more = f", the first {SHOWN} of {len(panel.rows)} rows" if len(panel.rows) > SHOWN else ""
+        whole = not panel.body and len(shown) <= OPEN_ROWS
+        drawn = table(shown, panel.columns, panel.title)
+        parts.append(element("details", element("summary", f"Table{more}"), drawn, open=whole))
+    if panel.rows and sql is not None:
+        data = element("pre", csv_text(panel.rows[:CSV_ROWS]), tabindex="0")
+        if len(panel.rows) > CSV_ROWS:
+            cut = f"The first {CSV_ROWS} of {len(panel.rows)} rows; the SQL gives all of them."
+            data = Markup(data + element("p", cut, class_="caption"))
+        queries = [element("pre", element("code", query), tabindex="0") for query in sql]
+        parts.append(element("details", element("summary", "Data as CSV, and its SQL"), data, queries))
+    return element("section", *parts, id=panel.name, class_="panel half" if panel.half else "panel")
+
+
+def csv_text(rows: Rows) -> str:
+    """Return rows as CSV. A missing value is empty."""
+    if not rows:
+        return ""
+    lines = [",".join(rows[0])]
+    lines += [",".join(_csv(value) for value in row.values()) for row in rows]
+    return "\n".join(lines)
+
+
+def _csv(value: object) -> str:
+    if value is None:
+        return ""
+    text = f"{value:.7g}" if isinstance(value, float) else str(value)
+    if isinstance(value, str) and text[:1] in set("=+-@\t\r"):
+        text = "'" + text
+    return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\n\r') else text

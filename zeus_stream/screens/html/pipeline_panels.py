@@ -1,0 +1,110 @@
+"""The panel of a pipeline: an iteration before and under the plan, and the frontier. Pure."""
+
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.panels import Columns, Panel, table
+from zeus_stream.screens.html.questions import Asking, Row, Rows, Run, quoted
+from zeus_stream.screens.svg.pipeline_charts import Bar, Point, bubble_chart, clock_colour, points_chart
+from zeus_stream.views.pipeline_view import PIPELINE, POINTS, PipelineView
+from zeus_stream.views.quantity import figure, percent
+
+_SPANS = """
+SELECT plan, iteration, stage, kind, micro_batch, clock_mhz, begin_s, duration_s FROM instruction_spans
+WHERE run = {run} AND (plan = 0 OR plan = (SELECT max(plan) FROM instruction_spans WHERE run = {run}))
+ORDER BY plan, stage, position
+"""
+MOST_KEYS = 9
+"""Clocks in the legend."""
+
+
+def pipeline(run: Run) -> Asking[Panel | None]:
+    """Ask for the pipeline of a run, and draw an iteration and the frontier."""
+    found = yield PIPELINE.format(run=quoted(run.run))
+    if not found:
+        return None
+    (row,) = found
+    points = yield POINTS.format(run=quoted(run.run))
+    spans = yield _SPANS.format(run=quoted(run.run))
+    charts: dict[str, Markup] = {}
+    parts: list[Markup] = []
+    for number in sorted({span["plan"] for span in spans}):
+        name, words = ("iteration", "At the highest clocks") if number == 0 else ("plan", f"Plan {number}")
+        charts[f"pipeline-{name}"] = _iteration(spans, number)
+        parts += [element("h3", words), element("figure", charts[f"pipeline-{name}"])]
+    if spans:
+        parts.append(_legend(sorted({span["clock_mhz"] for span in spans})))
+    if points:
+        charts["pipeline-frontier"] = points_chart(
+            _points(points, row), "Energy of an iteration by its time."
+        )
+        columns: Columns = {
+            "slowdown": ("slowdown", figure), "time_s": ("s", figure), "energy_j": ("J", figure),
+            "saved": ("saved", percent), "bound_j": ("bound, J", figure),
+        }  # fmt: skip
+        rows = [{**each, "saved": 100 * (1 - each["energy_j"] / each["unplanned_j"])} for each in points]
+        parts.append(
+            element(
+                "div", element("figure", charts["pipeline-frontier"]),
+                table(rows, columns, "Points of the frontier"), class_="two",
+            )
+        )  # fmt: skip
+    view = PipelineView.of_row(row)
+    text = " ".join(f"{name.capitalize()}: {words}." for name, words in view.facts)
+    if spans:
+        text += " Each bar is an instruction; forwards have a frame; between bars a stage waits."
+    return Panel(
+        name="pipeline", title="Pipeline", body=element("div", *parts), text=text,
+        rows=spans or points or found, charts=charts,
+    )  # fmt: skip
+
+
+def _iteration(spans: Rows, number: int) -> Markup:
+    end_s = max(span["begin_s"] + span["duration_s"] for span in spans)
+    clocks = [span["clock_mhz"] for span in spans]
+    bars = [
+        Bar(
+            stage=span["stage"], begin_s=span["begin_s"], duration_s=span["duration_s"], kind=span["kind"],
+            micro_batch=span["micro_batch"], clock_mhz=span["clock_mhz"],
+        )
+        for span in spans
+        if span["plan"] == number
+    ]  # fmt: skip
+    lengths = [bar.begin_s + bar.duration_s for bar in bars]
+    stages = len({bar.stage for bar in bars})
+    words = f"An iteration of {max(lengths):.4g} s on {stages} stages, {len(bars)} instructions as bars."
+    return bubble_chart(bars, end_s, (min(clocks), max(clocks)), words)
+
+
+def _legend(clocks_mhz: list[int]) -> Markup:
+    """Return what the colours mean."""
+    step = max(1, -(-len(clocks_mhz) // MOST_KEYS))
+    shown = sorted({*clocks_mhz[::step], clocks_mhz[-1]})
+    keys = [
+        element(
+            "span",
+            element(
+                "svg",
+                element(
+                    "rect", width="14", height="10", rx="2",
+                    fill=clock_colour(mhz, clocks_mhz[0], clocks_mhz[-1]),
+                ),
+                width="14", height="10", viewBox="0 0 14 10", aria_hidden="true",
+            ),
+            f" {mhz} MHz",
+        )
+        for mhz in shown
+    ]  # fmt: skip
+    return element("p", keys, class_="legend")
+
+
+def _points(points: Rows, row: Row) -> list[Point]:
+    found = [
+        Point(time_s=each["time_s"], energy_j=each["energy_j"], name=f"x {each['slowdown']:g}")
+        for each in points
+    ]
+    first = points[0]
+    found.append(
+        Point(time_s=first["unplanned_s"], energy_j=first["unplanned_j"], name="highest clocks", role="found")
+    )
+    if row["number"] is not None:
+        found.append(Point(time_s=row["promised_s"], energy_j=row["promised_j"], name="plan", role="chosen"))
+    return found

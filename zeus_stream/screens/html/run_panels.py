@@ -1,0 +1,374 @@
+"""Panels of a run: each asks its question and draws the answer. Pure.
+
+A new panel is one function and one entry of `RUN_PANELS`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.panels import Columns, Panel, bars, facts, plain, table
+from zeus_stream.screens.html.phase_panel import phases
+from zeus_stream.screens.html.pipeline_panels import pipeline
+from zeus_stream.screens.html.power_question import Power, find_power
+from zeus_stream.screens.html.questions import SAVING, Asking, Row, Rows, Run, quoted
+from zeus_stream.screens.html.run_question import WASTE, find_run_rows
+from zeus_stream.screens.svg.run_charts import (
+    EpochEnergy,
+    MeasuredLimit,
+    epochs_chart,
+    frontier_chart,
+    power_chart,
+)
+from zeus_stream.views.costs import COSTS, OWN_USE, cost_words, own_use_parts
+from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
+from zeus_stream.views.forecast import ForecastView
+from zeus_stream.views.quantity import Quantity, bounds, figure, joules, percent, seconds, utc, watts
+from zeus_stream.views.run_view import RunView, run_of_rows
+from zeus_stream.views.saving import Saving
+from zeus_stream.views.waste import FASTER, waste_parts
+
+COMMANDS_SHOWN = 200
+EPOCHS_SHOWN = 60
+PARTS_SHOWN = 60
+REPORT_POINTS = 800
+"""Buckets of power in a report."""
+SPANS = 1000
+"""Epochs that the chart of power shows as bands."""
+EPOCHS = """
+SELECT epoch, epoch_us(began_at) * 1000 AS began_wall_ns, duration_s, energy_j, energy_p2_5_j, energy_p97_5_j,
+    power_limit_w, quality
+FROM epochs WHERE run = {run} ORDER BY epoch
+"""
+_SCATTER = """
+SELECT round, power_limit_w, energy_within_j, step_within_s FROM scatter WHERE run = {run}
+"""
+_TRIALS = """
+SELECT number, round, power_limit_w, clock_mhz, steps, duration_s / steps AS step_s,
+    energy_j / steps AS step_j, average_power_w, cost / steps AS cost_j, temperature_c, confirms
+FROM trials WHERE run = {run} ORDER BY number
+"""
+_PARTS = """
+SELECT name, count(*) AS times, sum(duration_s) AS duration_s,
+    CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
+    count(*) - count(energy_j) AS unmeasured
+FROM named WHERE run = {run} GROUP BY name ORDER BY energy_j DESC NULLS LAST, name LIMIT {limit}
+"""
+_COMMANDS = """
+SELECT (commands.asked_ns - began_ns) / 1e9 AS at_s, gpu, limit_w, outcome, reason, outcome_limit_w
+FROM commands, (SELECT min(began_ns) AS began_ns FROM runs WHERE run = {run})
+WHERE commands.run = {run} ORDER BY commands.asked_ns, gpu LIMIT {limit}
+"""
+_GAPS = (
+    "SELECT host, what, reason, sum(count)::BIGINT AS missing FROM gaps GROUP BY ALL ORDER BY missing DESC"
+)
+DrawPanel = Callable[[Run], Asking[Panel | None]]
+
+
+def result(run: Run) -> Asking[Panel]:
+    """Ask for the result of a run: its energy, the chosen limit and what that saves, money and carbon."""
+    rows = yield from find_run_rows(run.run)
+    if rows is None:
+        return Panel(name="result", title="Result", body=Markup(""), text="")
+    view = run_of_rows(rows)
+    costs = yield COSTS.format(run=quoted(run.run))
+    own_use = yield OWN_USE.format(run=quoted(run.run))
+    items = [
+        ("energy", str(view.energy), _energy_note(view)),
+        ("time", str(view.duration), f"began {run.began_at} UTC{'' if view.ended else ', runs'}"),
+        *((row["name"], *cost_words(row)) for row in costs),
+    ]
+    if view.forecast is not None:
+        forecast_costs = yield FORECAST_COSTS.format(run=quoted(run.run))
+        items += _forecast(view.forecast, forecast_costs)
+    items += [(name, share, f"of a core: {parts}; {of}") for name, share, parts, of in own_use_parts(own_use)]
+    if view.saving is not None:
+        items = [*_saving(view.saving), *items]
+    body = element("div", element("p", view.headline, class_="headline"), facts(items))
+    row = {
+        "run": run.run, "job": run.job, **rows.whole,
+        **({f"saving_{k}": v for k, v in (rows.saving or {}).items()}),
+    }  # fmt: skip
+    return Panel(name="result", title="Result", body=body, text="", rows=[row])
+
+
+def _forecast(forecast: ForecastView, costs: Rows) -> Iterator[tuple[str, str, str]]:
+    """Yield the latest forecast of a run that is open."""
+    for name, quantity in (("energy", forecast.energy), ("time", forecast.duration)):
+        sure = bounds(quantity)
+        known = f"95 %: {sure}" if sure else "interval not known yet"
+        yield f"forecast: {name}", str(quantity), f"{known}; after {forecast.made_after}"
+    for cost in costs:
+        yield f"forecast: {cost['name']}", *cost_words(cost)
+
+
+def _energy_note(view: RunView) -> str:
+    if view.energy.known is None:
+        return view.energy.absent
+    if view.energy.as_of_ns is not None:
+        return f"so far, until {utc(view.energy.as_of_ns)} UTC"
+    sure = bounds(view.energy)
+    mean = (
+        f"; {Quantity(view.energy.known / view.duration.known, 'W')} on average"
+        if view.duration.known
+        else ""
+    )
+    return (f"95 %: {sure}" if sure else "interval not known") + mean
+
+
+def _saving(saving: Saving) -> list[tuple[str, str, str]]:
+    what = "limit" if saving.level.endswith("W") else "clock"
+    items = [(f"chosen {what}", saving.level, saving.found)]
+    if saving.kept:
+        return items
+    verb = "" if saving.applied else "would be "
+
+    def note(quantity: Quantity) -> str:
+        sure = bounds(quantity)
+        return f"95 %: {sure}" if sure else f"interval not known: {quantity.absent}"
+
+    items.append((f"energy {verb}saved", str(saving.energy), note(saving.energy)))
+    time = "no measurable change" if saving.time.covers_zero else str(saving.time)
+    items.append((f"time {verb}added", time, note(saving.time)))
+    if saving.saved.known is not None:
+        sure = bounds(saving.saved)
+        steps = f"in {saving.steps:,} steps" if saving.steps else ""
+        items.append((f"{verb}saved".capitalize() if verb else "saved", str(saving.saved),
+                      ", ".join(filter(None, [f"95 %: {sure}" if sure else "", steps]))))  # fmt: skip
+    return items
+
+
+def power_panel(power: Power, epochs: Rows, run: Run) -> Panel:
+    """Return the panel of power over time as a drawing, for the report."""
+    text = power_text(power)
+    spans = [
+        (begin_s := (row["began_wall_ns"] - power.begin_wall_ns) / 1e9, begin_s + row["duration_s"])
+        for row in epochs
+        if row["began_wall_ns"] is not None and row["duration_s"] is not None
+    ]
+    rows = [
+        {"begin_s": point.begin_s, "mean_w": point.mean_w, "least_w": point.least_w, "most_w": point.most_w,
+         "limit_w": point.limit_w}
+        for point in power.points
+    ]  # fmt: skip
+    chart = power_chart(power.points, spans, text)
+    body = element("figure", chart, power_key("every other epoch"), class_="wide")
+    title = "Power" if len(run.gpus) == 1 else f"Power of {len(run.gpus)} GPUs together"
+    return Panel(name="power", title=title, body=body, text=text, rows=rows, charts={"power": chart})
+
+
+def power(run: Run) -> Asking[Panel]:
+    """Ask for the power of all GPUs of a run together, and draw it: for a file that stands alone."""
+    spans = yield EPOCHS.format(run=quoted(run.run))
+    found = yield from find_power(run.gpus, run.began_wall_ns, run.last_wall_ns, REPORT_POINTS)
+    return power_panel(found, spans, run)
+
+
+def power_key(bands: str | None) -> Markup:
+    """Return the legend of power over time. ``bands``: what is shaded. None: nothing is."""
+    kinds = [
+        ("mean", "mean, from the energy counter"), ("shade", "least and most of the sensor"),
+        ("limit", "power limit"), *([("band", bands)] if bands else []),
+    ]  # fmt: skip
+    keys = [element("span", text, class_=f"key {kind}") for kind, text in kinds]
+    return element("p", keys, class_="legend", aria_hidden="true")
+
+
+def power_text(power: Power) -> str:
+    """Describe power over time in words."""
+    means = [point.mean_w for point in power.points if point.mean_w is not None]
+    if not means:
+        return "There are no readings in this range."
+    source = (
+        "from the energy counter" if power.counted else "from the power sensor: there is no energy counter"
+    )
+    limits = [point.limit_w for point in power.points if point.limit_w is not None]
+    area = f" The area is {joules(power.energy_j)}." if power.energy_j is not None else ""
+    under = f" The power limit was {_span(limits)}." if limits else ""
+    return f"Power was {_span(means)}, means of {power.bucket_s:.3g} s {source}.{area}{under}"
+
+
+def _span(values: list[float]) -> str:
+    low, high = min(values), max(values)
+    return watts(high) if round(low) == round(high) else f"{low:,.0f} to {watts(high)}"
+
+
+def limits(run: Run) -> Asking[Panel | None]:
+    """Ask for the limits that were measured, and draw the frontier."""
+    rows = yield _TRIALS.format(run=quoted(run.run))
+    if not rows:
+        return None
+    scatter = yield _SCATTER.format(run=quoted(run.run))
+    savings = yield SAVING.format(run=quoted(run.run))
+    within = {(row["round"], row["power_limit_w"]): row for row in scatter}
+    measured = _frontier(rows, within, savings[0] if savings else None)
+    clocks = measured[0].clock_mhz is not None
+    what = "clock" if clocks else "power limit"
+    text = f"Each point is a {what}; further left is faster, lower needs less energy."
+    if any(each.within_j for each in measured):
+        text += " Lines are 95 % intervals."
+    columns: Columns = {
+        **({"clock_mhz": ("clock", _megahertz)} if clocks else {"power_limit_w": ("limit", watts)}),
+        "steps": ("steps", plain), "step_s": ("ms a step", _ms),
+        "step_j": ("J a step", figure), "average_power_w": ("power", watts),
+        "cost_j": ("cost, J", figure),
+        "temperature_c": ("°C", _celsius), "confirms": ("confirms", plain),
+    }  # fmt: skip
+    chart = frontier_chart(measured, text) if len(measured) > 1 else None
+    charts = {"frontier": chart} if chart else {}
+    body = element(
+        "div", element("figure", chart) if chart else None,
+        table(rows, columns, "Trials in the order of time"), class_="two",
+    )  # fmt: skip
+    title = f"{'Clocks' if clocks else 'Power limits'} measured"
+    return Panel(name="limits", title=title, body=body, text=text, rows=rows, charts=charts)
+
+
+def _megahertz(value: float | None) -> str:
+    return figure(value, "MHz")
+
+
+def _celsius(value: float | None) -> str:
+    return figure(value, digits=3)
+
+
+def _ms(value: float | None) -> str:
+    return figure(None if value is None else 1000 * value)
+
+
+def _frontier(rows: Rows, within: Mapping[tuple[int, float], Row], saving: Row | None) -> list[MeasuredLimit]:
+    """Return the limits of the last round, each once: the mean of its visits, weighted by steps."""
+    last = max(row["round"] for row in rows)
+    of_round = [row for row in rows if row["round"] == last and not row["confirms"]] or list(rows)
+    found = []
+    for limit_w in sorted({row["power_limit_w"] for row in of_round}):
+        visits = [row for row in of_round if row["power_limit_w"] == limit_w]
+        steps = sum(row["steps"] for row in visits)
+        known = within.get((last, limit_w), {})
+        step_within_s = known.get("step_within_s")
+        role = ""
+        if saving is not None and limit_w == saving["power_limit_w"]:
+            role = "chosen"
+        elif saving is not None and limit_w == saving["default_limit_w"]:
+            role = "found"
+        found.append(
+            MeasuredLimit(
+                limit_w=limit_w,
+                step_ms=1000 * sum(row["step_s"] * row["steps"] for row in visits) / steps,
+                step_j=sum(row["step_j"] * row["steps"] for row in visits) / steps,
+                within_ms=None if step_within_s is None else 1000 * step_within_s,
+                within_j=known.get("energy_within_j"), role=role, clock_mhz=visits[0]["clock_mhz"],
+            )
+        )  # fmt: skip
+    return found
+
+
+def epochs(run: Run) -> Asking[Panel | None]:
+    """Ask for the epochs, and draw the energy of each."""
+    rows = yield EPOCHS.format(run=quoted(run.run))
+    measured = [
+        EpochEnergy(
+            epoch=row["epoch"], energy_j=row["energy_j"], low_j=row["energy_p2_5_j"],
+            high_j=row["energy_p97_5_j"], limit_w=row["power_limit_w"],
+        )
+        for row in rows if row["energy_j"] is not None
+    ]  # fmt: skip
+    if not rows:
+        return None
+    columns: Columns = {
+        "epoch": ("epoch", plain), "duration_s": ("time, s", figure), "energy_j": ("energy, J", figure),
+        "energy_p2_5_j": ("2.5 %", figure), "energy_p97_5_j": ("97.5 %", figure),
+        "power_limit_w": ("limit", watts), "quality": ("quality", plain),
+    }  # fmt: skip
+    text = f"Energy of {len(measured)} epochs with 95 % intervals. The axis does not begin at 0."
+    if len(measured) < len(rows):
+        text += f" {len(rows) - len(measured)} epochs were not measured; the table says why."
+    shown = measured[-EPOCHS_SHOWN:]
+    spans = " ".join(
+        f"{row['began_wall_ns'] - run.began_wall_ns}:{row['duration_s']:.3f}"
+        for row in rows[:SPANS]
+        if row["began_wall_ns"] is not None and row["duration_s"] is not None
+    )
+    drawn = epochs_chart(shown, text) if shown else None
+    body = element("figure", drawn, data_spans=spans)
+    charts = {"epochs": drawn} if drawn else {}
+    return Panel(
+        name="epochs",
+        title="Energy per epoch",
+        body=body,
+        text=text,
+        rows=rows,
+        columns=columns,
+        half=True,
+        charts=charts,
+    )
+
+
+def parts(run: Run) -> Asking[Panel | None]:
+    """Ask for the parts that the script named, with bars."""
+    rows = yield _PARTS.format(run=quoted(run.run), limit=PARTS_SHOWN)
+    if not rows:
+        return None
+    body = bars(rows, "name", "part", {"times": ("times", plain), "duration_s": ("time", seconds)})
+    text = "Energy of the windows that the training script named. A window may lie within another."
+    return Panel(name="parts", title="Parts of the training", body=body, text=text, rows=rows)
+
+
+def waste(run: Run) -> Asking[Panel | None]:
+    """Ask where the energy of the run went, with bars."""
+    parts = waste_parts((yield WASTE.format(run=quoted(run.run))))[:PARTS_SHOWN]
+    if not parts:
+        return None
+    rows = [
+        {"cause": part.cause, "energy_j": part.energy.known, "duration_s": part.duration.known,
+         "percent": part.share.known}
+        for part in parts
+    ]  # fmt: skip
+    more: Columns = {"percent": ("share", percent), "duration_s": ("time", seconds)}
+    body = bars(rows, "cause", "cause", more)
+    text = "The parts add up to the energy of the run. What cannot be separated is not attributed."
+    if any(part.duration.absent == FASTER for part in parts):
+        text += f" {FASTER}"
+    return Panel(name="waste", title="Where the energy went", body=body, text=text, rows=rows, half=True)
+
+
+def commands(run: Run) -> Asking[Panel | None]:
+    """Ask for the commands that the run gave to GPUs."""
+    rows = yield _COMMANDS.format(run=quoted(run.run), limit=COMMANDS_SHOWN)
+    if not rows:
+        return None
+    columns: Columns = {
+        "at_s": ("after", seconds), "gpu": ("GPU", _short), "limit_w": ("limit asked", _release),
+        "outcome": ("outcome", lambda value: value or "under way"), "outcome_limit_w": ("limit then", watts),
+        "reason": ("reason", plain),
+    }  # fmt: skip
+    text = f"The {len(rows)} commands to GPUs, in the order of time."
+    return Panel(name="commands", title="Commands", body=Markup(""), text=text, rows=rows, columns=columns)
+
+
+def _short(gpu: str) -> str:
+    return gpu[:12]
+
+
+def _release(limit_w: float | None) -> str:
+    return "release" if limit_w is None else watts(limit_w)
+
+
+def gaps(run: Run) -> Asking[Panel | None]:  # noqa: ARG001  (gaps are of the whole archive)
+    """Ask for what the archive is known to lack."""
+    rows = yield _GAPS
+    if not rows:
+        return None
+    columns: Columns = {
+        "host": ("host", plain),
+        "what": ("what", plain),
+        "missing": ("missing", plain),
+        "reason": ("why", plain),
+    }
+    text = "Data that the archive is known to lack, over its whole time."
+    return Panel(
+        name="gaps", title="Missing data", body=table(rows, columns, "Missing data"), text=text, rows=rows
+    )
+
+
+RUN_PANELS: tuple[DrawPanel, ...] = (limits, pipeline, epochs, waste, phases, parts, commands, gaps)
+"""Panels of a run below its power, in this order."""

@@ -1,0 +1,1 @@
+"""Live state and spans for Prometheus and OpenTelemetry."""

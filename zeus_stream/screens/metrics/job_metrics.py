@@ -1,0 +1,213 @@
+"""Metric families of jobs and runs, with counters that last longer than a snapshot. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from zeus_stream.protocol.snapshots import Bucket, JobSteps, RunNow, Snapshot, Totals
+from zeus_stream.screens.metrics.metrics import (
+    Family,
+    Labels,
+    Sample,
+    gpu_families,
+    service_families,
+    up_family,
+)
+from zeus_stream.views.saving import saving_of_search
+
+MAX_SERIES = 5_000
+"""Of runs, and of ended runs that are remembered."""
+MAX_JOBS = 500
+"""Jobs with series of their own; further jobs are added up as the job ``other``."""
+OTHER = "other"
+
+
+@dataclass(slots=True, kw_only=True)
+class Jobs:
+    """Counters of jobs over many snapshots. A run that has left the snapshot keeps what it had."""
+
+    energy_j: dict[str, float] = field(default_factory=dict)
+    saved_j: dict[str, float] = field(default_factory=dict)
+    waste_j: dict[tuple[str, str], float] = field(default_factory=dict)
+    folded: int = 0
+    """Runs whose job is counted as ``other``."""
+    _runs: dict[str, tuple[float, float]] = field(default_factory=dict)
+    _closed: dict[str, None] = field(default_factory=dict)
+
+    def take(self, runs: Iterable[RunNow]) -> list[RunNow]:
+        """Add what runs have used since the last snapshot. Return the runs that have ended since."""
+        ended = []
+        for run in runs:
+            job = self._job(run.job)
+            energy_j, saved_j = self._runs.get(run.run, (0.0, 0.0))
+            if run.energy_j is not None:
+                self.energy_j[job] = self.energy_j.get(job, 0.0) + max(0.0, run.energy_j - energy_j)
+                energy_j = max(energy_j, run.energy_j)
+            saving = saving_of_search(run.search)
+            if saving is not None and saving.saved.known is not None:
+                self.saved_j[job] = self.saved_j.get(job, 0.0) + saving.saved.known - saved_j
+                saved_j = saving.saved.known
+            self._runs.pop(run.run, None)
+            self._runs[run.run] = energy_j, saved_j
+            if run.ended_wall_ns is not None and run.run not in self._closed:
+                self._closed[run.run] = None
+                ended.append(run)
+        while len(self._runs) > MAX_SERIES:
+            del self._runs[next(iter(self._runs))]
+        while len(self._closed) > MAX_SERIES:
+            del self._closed[next(iter(self._closed))]
+        return ended
+
+    def add_waste(self, job: str, causes: Mapping[str, float]) -> None:
+        """Add the parts of a closed run that are waste, joules by cause."""
+        for cause, joules in causes.items():
+            key = self._job(job), cause
+            self.waste_j[key] = self.waste_j.get(key, 0.0) + joules
+
+    def _job(self, job: str) -> str:
+        if job in self.energy_j or len(self.energy_j) < MAX_JOBS:
+            self.energy_j.setdefault(job, 0.0)
+            return job
+        self.folded += 1
+        return OTHER
+
+    def families(self, snapshot: Snapshot) -> list[Family]:
+        """Return the families of jobs, of the open runs and of the services."""
+        opened = [run for run in snapshot.runs if run.ended_wall_ns is None]
+        return [
+            Family(
+                name="zeus_stream_job_energy_joules_total",
+                kind="counter",
+                help="Energy of the GPUs of a job's runs, since this exporter started.",
+                otel="zeus_stream.job.energy",
+                unit="J",
+                samples=_by("training_job", self.energy_j),
+            ),
+            Family(
+                name="zeus_stream_job_saved_joules",
+                kind="gauge",
+                help="Energy saved by chosen power limits, against the limits found; it may be negative.",
+                otel="zeus_stream.job.saved",
+                unit="J",
+                samples=_by("training_job", self.saved_j),
+            ),
+            Family(
+                name="zeus_stream_waste_joules_total",
+                kind="counter",
+                help="Energy of closed runs outside of steps, by cause: the view waste.",
+                otel="zeus_stream.waste.energy",
+                unit="J",
+                samples=tuple(
+                    Sample((("training_job", job), ("cause", cause)), joules)
+                    for (job, cause), joules in sorted(self.waste_j.items())
+                ),
+            ),
+            *_run_families(opened[:MAX_SERIES]),
+            *step_families(snapshot.jobs),
+            Family(
+                name="zeus_stream_folded_runs_total",
+                kind="counter",
+                help="Times that a run was counted as the job other, because too many jobs are known.",
+                otel="zeus_stream.folded_runs",
+                samples=(Sample((), self.folded),),
+            ),
+        ]
+
+
+def step_families(jobs: Iterable[JobSteps]) -> list[Family]:
+    """Return histograms of the steps of jobs, since the analyzer started. Bounds are powers of two."""
+    joules: list[Sample] = []
+    seconds: list[Sample] = []
+    for each in jobs:
+        joules += _histogram(each.job, each.joules, each.sum_j)
+        seconds += _histogram(each.job, each.seconds, each.sum_s)
+    return [
+        Family(
+            name="zeus_stream_step_energy_joules",
+            kind="histogram",
+            help="Energy of a step, all GPUs of its run, since the analyzer started.",
+            otel="zeus_stream.step.energy",
+            unit="J",
+            samples=tuple(joules),
+        ),
+        Family(
+            name="zeus_stream_step_duration_seconds",
+            kind="histogram",
+            help="Duration of a step, of the slowest rank, since the analyzer started.",
+            otel="zeus_stream.step.duration",
+            unit="s",
+            samples=tuple(seconds),
+        ),
+    ]
+
+
+def _histogram(job: str, buckets: Iterable[Bucket], total: float) -> list[Sample]:
+    samples, count = [], 0
+    for exponent, more in buckets:
+        count += more
+        samples.append(Sample((("training_job", job), ("le", repr(2.0**exponent))), count, "_bucket"))
+    if not count:
+        return []
+    labels = (("training_job", job),)
+    return [
+        *samples,
+        Sample((*labels, ("le", "+Inf")), count, "_bucket"),
+        Sample(labels, total, "_sum"),
+        Sample(labels, count, "_count"),
+    ]
+
+
+def _run_families(runs: list[RunNow]) -> list[Family]:
+    def labels(run: RunNow) -> Labels:
+        return (("training_job", run.job), ("run", run.run), ("host", ",".join(run.hosts)))
+
+    return [
+        Family(
+            name="zeus_stream_run_info",
+            kind="gauge",
+            help="1 for each open run, with the phase of its search.",
+            samples=tuple(
+                Sample((*labels(run), ("phase", run.search.phase if run.search else "")), 1) for run in runs
+            ),
+        ),
+        Family(
+            name="zeus_stream_run_step_energy_joules",
+            kind="gauge",
+            help="Mean energy of the last steps of an open run (at most 40), all its GPUs.",
+            samples=tuple(Sample(labels(run), run.step_j) for run in runs if run.step_j is not None),
+        ),
+        Family(
+            name="zeus_stream_run_step_duration_seconds",
+            kind="gauge",
+            help="Mean duration of the same steps.",
+            samples=tuple(Sample(labels(run), run.step_ms / 1000) for run in runs if run.step_ms is not None),
+        ),
+    ]
+
+
+_NOTHING = Snapshot(
+    process="analyzer",
+    version="",
+    wall_ns=0,
+    archive_id=None,
+    lag_ms=None,
+    totals=Totals(
+        hosts=0, hosts_connected=0, gpus=0, gpus_there=0, runs=0, power_mw=None, hour_mj=None, hour_s=0,
+        saved_j=None, saved_percent=None, gaps=0,
+    ),
+    hosts=(),
+    gaps=(),
+    gpus=(),
+    parts=(),
+    runs=(),
+    gpus_left_out=0,
+    runs_left_out=0,
+)  # fmt: skip
+
+
+def catalogue() -> list[Family]:
+    """Return every family that there may be, without the samples of GPUs, runs and hosts."""
+    return [*gpu_families(_NOTHING), *Jobs().families(_NOTHING), *service_families(_NOTHING), up_family({})]
+
+
+def _by(label: str, values: Mapping[str, float]) -> tuple[Sample, ...]:
+    return tuple(Sample(((label, name),), value) for name, value in sorted(values.items()))

@@ -1,0 +1,129 @@
+"""Histograms of steps as OpenTelemetry has them: exponential, with the analyzer's powers of two as buckets.
+
+The SDK makes histograms of single values only. These are counted in the analyzer already, so they join what
+the SDK exports. A bucket above half of, and at most, two to the power n is the bucket n - 1 of scale 0.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import frexp, inf
+from typing import Any
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Buckets,
+    ExponentialHistogram,
+    ExponentialHistogramDataPoint,
+    Metric,
+    MetricExportResult,
+    MetricsData,
+    ResourceMetrics,
+    ScopeMetrics,
+)
+
+from zeus_stream.screens.metrics.metrics import Family, Labels
+
+Named = Callable[[Labels], Mapping[str, str]]
+
+
+@dataclass(slots=True)
+class _Counts:
+    """One histogram of a family, from its samples."""
+
+    upper: dict[int, int] = field(default_factory=dict)
+    """Values in all buckets up to an exponent of two."""
+    count: int = 0
+    total: float = 0.0
+
+
+class StepHistograms:
+    """The points of histograms. Each counts since its first export, or its last reset."""
+
+    def __init__(self, named: Named) -> None:
+        """Begin. ``named`` returns labels by the names of the conventions."""
+        self._named = named
+        self._since: dict[tuple[str, Labels], tuple[int, int]] = {}
+        """Time of the first value, and the count of the last export."""
+
+    def metrics(self, families: Iterable[Family], now_ns: int) -> list[Metric]:
+        """Return the families that are histograms; ``now_ns`` since 1970."""
+        made = []
+        for family in families:
+            if family.kind != "histogram" or family.otel is None:
+                continue
+            points = [self._point(family, labels, counts, now_ns) for labels, counts in _read(family).items()]
+            if points:
+                data = ExponentialHistogram(points, AggregationTemporality.CUMULATIVE)
+                made.append(Metric(family.otel, family.help, family.unit, data))
+        return made
+
+    def _point(
+        self, family: Family, labels: Labels, counts: _Counts, now_ns: int
+    ) -> ExponentialHistogramDataPoint:
+        key = (family.name, labels)
+        since_ns, before = self._since.get(key, (now_ns, 0))
+        if counts.count < before:
+            since_ns = now_ns  # the analyzer has started again
+        self._since[key] = since_ns, counts.count
+        first, last = min(counts.upper), max(counts.upper)
+        below, buckets = 0, []
+        for exponent in range(first, last + 1):
+            upto = counts.upper.get(exponent, below)
+            buckets.append(upto - below)
+            below = upto
+        unknown: Any = None  # of the least and the largest value
+        return ExponentialHistogramDataPoint(
+            attributes=dict(self._named(labels)),
+            start_time_unix_nano=since_ns,
+            time_unix_nano=now_ns,
+            count=counts.count,
+            sum=counts.total,
+            scale=0,
+            zero_count=0,
+            positive=Buckets(first - 1, buckets),
+            negative=Buckets(0, []),
+            flags=0,
+            min=unknown,
+            max=unknown,
+        )
+
+
+def _read(family: Family) -> dict[Labels, _Counts]:
+    """Return the histograms of a family by their labels."""
+    found: dict[Labels, _Counts] = {}
+    for sample in family.samples:
+        labels = tuple(pair for pair in sample.labels if pair[0] != "le")
+        counts = found.setdefault(labels, _Counts())
+        if sample.suffix == "_count":
+            counts.count = int(sample.value)
+        elif sample.suffix == "_sum":
+            counts.total = sample.value
+        elif (upto := float(dict(sample.labels)["le"])) < inf:
+            counts.upper[frexp(upto)[1] - 1] = int(sample.value)
+    return {labels: counts for labels, counts in found.items() if counts.upper}
+
+
+class StepExporter(OTLPMetricExporter):
+    """An exporter that adds histograms to each export of the SDK."""
+
+    def __init__(self, endpoint: str, timeout_s: int, histograms: Callable[[], list[Metric]]) -> None:
+        """Begin. ``histograms`` returns those of now."""
+        super().__init__(endpoint=endpoint, timeout=timeout_s)
+        self._histograms = histograms
+
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
+    ) -> MetricExportResult:
+        """Export what the SDK has with the histograms beside it."""
+        return super().export(with_histograms(metrics_data, self._histograms()), timeout_millis, **kwargs)
+
+
+def with_histograms(data: MetricsData, histograms: list[Metric]) -> MetricsData:
+    """Return an export with more metrics in its first scope."""
+    if not histograms or not data.resource_metrics or not data.resource_metrics[0].scope_metrics:
+        return data
+    first, *others = data.resource_metrics
+    scope, *scopes = first.scope_metrics
+    more = ScopeMetrics(scope.scope, [*scope.metrics, *histograms], scope.schema_url)
+    return MetricsData([ResourceMetrics(first.resource, [more, *scopes], first.schema_url), *others])

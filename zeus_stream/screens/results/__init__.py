@@ -1,0 +1,1 @@
+"""Results for other systems, one file each kind of exporter."""

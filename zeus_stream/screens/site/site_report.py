@@ -1,0 +1,178 @@
+"""The report of a site: the runs that began in a period, as a page, as drawings and as JSON. Pure."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from zeus_stream.screens.html.document import Report, document, sources
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.panels import Panel, facts, plain
+from zeus_stream.screens.html.questions import Asking, Row, Rows, answered
+from zeus_stream.screens.html.site_panels import (
+    BY_JOB,
+    CAUSES,
+    JOBS,
+    SAVED,
+    causes,
+    causes_by_job,
+    jobs,
+    saved,
+)
+from zeus_stream.screens.site.period import Period
+from zeus_stream.screens.svg.site_charts import time_chart
+from zeus_stream.views.quantity import joules, seconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Answer = Callable[[str], "pa.Table"]
+VERSION = 1
+"""Of the JSON form; it changes when a field changes its meaning or goes."""
+MOST_ROWS = 10_000
+"""Of one list in the JSON form."""
+COLUMNS = 60
+"""Largest number of columns of the chart over time."""
+_SPANS_S = (60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
+_TOTALS = """
+SELECT count(*) AS runs, count(energy_j) AS measured, sum(energy_j) AS energy_j, sum(gpu_s) / 3600 AS gpu_h
+FROM (
+    SELECT own.run, sum(duration_s) AS gpu_s,
+        CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
+    FROM ({runs}) AS own LEFT JOIN windows ON windows.run = own.run AND kind = 'run' AND NOT of_host(gpu)
+    GROUP BY own.run
+)
+"""
+_EXTENT = """
+SELECT epoch(max(began_at)) + max(length_s) - epoch(min(began_at)) AS length_s FROM power WHERE {within}
+"""
+_OVER_TIME = """
+SELECT to_timestamp(span * {span_s})::TIMESTAMP AS began_at, sum(energy_j) AS energy_j,
+    sum(covered_s) AS covered_gpu_s
+FROM (
+    SELECT (epoch(began_at) // {span_s})::BIGINT AS span, energy_j, covered_s FROM power
+    WHERE {within}
+) GROUP BY span ORDER BY span
+"""
+_COSTS = """
+SELECT name, unit, sum(amount) AS amount, count(*) AS runs, count(*) - count(amount) AS unknown
+FROM costs WHERE run IN ({runs}) GROUP BY name, unit ORDER BY name, unit
+"""
+
+
+def site_report(answer: Answer, period: Period, version: str) -> Report:
+    """Return the page and the drawings of a period."""
+    panels: list[tuple[Panel, Sequence[str]]] = []
+    for asking in (
+        totals(period), over_time(period), jobs(period.runs, None), saved(period.runs), causes(period.runs),
+        causes_by_job(period.runs),
+    ):  # fmt: skip
+        queries: list[str] = []
+        panel = answered(asking, answer, queries)
+        if panel is not None:
+            panels.append((panel, queries))
+    begin, end = (f"{_utc(wall_ns):%Y-%m-%d %H:%M}" for wall_ns in (period.begin_ns, period.end_ns))
+    under = f"Runs that began from {begin} to {end} UTC."
+    if not panels:
+        under += " There are none."
+    (archive,) = answer("SELECT any_value(archive_id) AS archive_id FROM meta").to_pylist()
+    made = sources([("zeus-stream", version), ("archive", archive["archive_id"])])
+    charts = {name: chart for panel, _ in panels for name, chart in panel.charts.items()}
+    return Report.of(document("Energy of the site", under, panels, made), charts)
+
+
+def totals(period: Period) -> Asking[Panel | None]:
+    """Ask for the sums of a period."""
+    (row,) = yield _TOTALS.format(runs=period.runs)
+    if not row["runs"]:
+        return None
+    unmeasured = row["runs"] - row["measured"]
+    note = f"{unmeasured} not measured to the end" if unmeasured else ""
+    pairs: list[tuple[str, str | Markup, str | Markup]] = [
+        ("energy of runs", joules(row["energy_j"]), note),
+        ("runs", plain(row["runs"]), ""),
+        ("GPU time", seconds(None if row["gpu_h"] is None else 3600 * row["gpu_h"]), ""),
+    ]
+    prices = yield _COSTS.format(runs=period.runs)
+    for each in prices:
+        missing = f"{each['unknown']} of {each['runs']} runs not known" if each["unknown"] else ""
+        text = "-" if each["amount"] is None else f"{each['amount']:,.4g} {each['unit']}"
+        pairs.append((each["name"], text, missing))
+    return Panel(name="totals", title="In all", body=facts(pairs), text="", rows=[row])
+
+
+def over_time(period: Period) -> Asking[Panel | None]:
+    """Ask for the energy of all GPUs by equal spans of time, with a chart."""
+    span_s, rows = yield from find_over_time(period)
+    if not rows:
+        return None
+    columns = _columns(rows, span_s)
+    total = sum(row["energy_j"] for row in rows if row["energy_j"] is not None)
+    most = max(columns, key=lambda column: column[1] or 0)
+    alternative = f"{joules(total)} of all GPUs; most at {most[0]}: {joules(most[1])}."
+    chart = time_chart(columns, alternative)
+    text = f"All GPUs, with and without runs: {joules(total)}, in spans of {_span_name(span_s)}."
+    body = element("figure", chart, class_="wide")
+    return Panel(
+        name="time", title="Energy over time", body=body, text=text, rows=rows, charts={"time": chart}
+    )
+
+
+def find_over_time(period: Period) -> Asking[tuple[int, Rows]]:
+    """Ask for the energy of all GPUs by equal spans, at most `COLUMNS`; return the length of one, s."""
+    begin, end = (f"make_timestamp({wall_ns // 1000})" for wall_ns in (period.begin_ns, period.end_ns))
+    within = f"NOT of_host(gpu) AND began_at >= {begin} AND began_at < {end}"
+    (extent,) = yield _EXTENT.format(within=within)
+    length_s = extent["length_s"] or 0.0
+    span_s = next((each for each in _SPANS_S if length_s / each <= COLUMNS), _SPANS_S[-1])
+    rows = yield _OVER_TIME.format(span_s=span_s, within=within)
+    return span_s, rows
+
+
+def _span_name(span_s: int) -> str:
+    for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if span_s % size == 0:
+            number = span_s // size
+            return f"1 {unit}" if number == 1 else f"{number} {unit}s"
+    return f"{span_s} s"
+
+
+def _columns(rows: Sequence[Row], span_s: int) -> list[tuple[str, float | None]]:
+    """Return the columns of the chart, with empty ones where nothing was measured."""
+    first = rows[0]["began_at"].replace(tzinfo=UTC).timestamp()
+    known = {round((row["began_at"].replace(tzinfo=UTC).timestamp() - first) / span_s): row for row in rows}
+    form = "%m-%d" if span_s >= 86_400 else "%m-%d %H:%M"
+    return [
+        (
+            f"{datetime.fromtimestamp(first + at * span_s, UTC):{form}}",
+            known[at]["energy_j"] if at in known else None,
+        )
+        for at in range(max(known) + 1)
+    ]
+
+
+def site_summary(answer: Answer, period: Period, version: str) -> dict[str, Any]:
+    """Return the figures of a period as one JSON object; docs/reference/report.schema.json describes it."""
+    runs = {"runs": period.runs, "limit": MOST_ROWS}
+    (total,) = answer(_TOTALS.format(runs=period.runs)).to_pylist()
+    (archive,) = answer("SELECT any_value(archive_id) AS archive_id FROM meta").to_pylist()
+    span_s, over = answered(find_over_time(period), answer)
+    return {
+        "report": "site",
+        "version": VERSION,
+        "made_by": f"zeus-stream {version}",
+        "archive_id": archive["archive_id"],
+        "begin": _utc(period.begin_ns).isoformat(),
+        "end": _utc(period.end_ns).isoformat(),
+        **total,
+        "costs": answer(_COSTS.format(runs=period.runs)).to_pylist(),
+        "jobs": answer(JOBS.format(**runs)).to_pylist(),
+        "savings": answer(SAVED.format(**runs)).to_pylist(),
+        "waste": answer(CAUSES.format(**runs)).to_pylist(),
+        "waste_by_job": answer(BY_JOB.format(**runs)).to_pylist(),
+        "span_s": span_s,
+        "over_time": [{**row, "began_at": f"{row['began_at']:%Y-%m-%dT%H:%M:%SZ}"} for row in over],
+    }
+
+
+def _utc(wall_ns: int) -> datetime:
+    return datetime.fromtimestamp(wall_ns // 1_000_000_000, UTC)

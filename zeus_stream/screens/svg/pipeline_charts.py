@@ -1,0 +1,142 @@
+"""Charts of a pipeline: instructions of an iteration as bars per stage, and the frontier. Pure."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.svg.axes import Axis, drawing, frame
+
+WIDE = 760
+LANE, GAP = 26, 8
+"""Height of a stage, and the distance to the next, in units of the drawing."""
+MARGINS = 48
+NEAR = 64, 13
+"""Labels that are nearer to each other would overlap: across, up."""
+WIDTH, HEIGHT = 400, 270
+LETTER = 5.6
+"""Mean width of a letter in a bar."""
+HUES = (212, 22)
+"""Of the lowest clock and of the highest: blue to orange, which all eyes tell apart."""
+
+
+class Bar(Struct, frozen=True, kw_only=True):
+    """One instruction."""
+
+    stage: int
+    begin_s: float
+    duration_s: float
+    kind: str
+    micro_batch: int
+    clock_mhz: int
+
+
+class Point(Struct, frozen=True, kw_only=True):
+    """A point of the frontier."""
+
+    time_s: float
+    energy_j: float
+    name: str
+    role: str = ""
+    """``chosen``, ``found`` or nothing."""
+
+
+def clock_colour(clock_mhz: int, low_mhz: int, high_mhz: int) -> str:
+    """Return the colour of a clock between the lowest and the highest of a drawing."""
+    share = (clock_mhz - low_mhz) / (high_mhz - low_mhz) if high_mhz > low_mhz else 1.0
+    light = 78 - 26 * abs(2 * share - 1)
+    hue = HUES[0] if share < 0.5 else HUES[1]
+    saturation = round(20 + 65 * abs(2 * share - 1))
+    return _hex(hue, saturation / 100, light / 100)
+
+
+def _hex(hue: float, saturation: float, light: float) -> str:
+    """Return a colour as SVG viewers know it that have no ``hsl``."""
+    chroma = saturation * min(light, 1 - light)
+
+    def part(number: int) -> int:
+        place = (number + hue / 30) % 12
+        return round(255 * (light - chroma * max(-1.0, min(place - 3, 9 - place, 1.0))))
+
+    return f"#{part(0):02x}{part(8):02x}{part(4):02x}"
+
+
+def bubble_chart(bars: Sequence[Bar], end_s: float, clocks_mhz: tuple[int, int], alternative: str) -> Markup:
+    """Return the instructions of one iteration as bars, a lane for each stage; gaps are waiting.
+
+    Args:
+        bars: at least one.
+        end_s: right end of the drawing: two drawings of the same end compare.
+        clocks_mhz: the lowest and the highest, for the colours.
+        alternative: in words.
+    """
+    stages = sorted({bar.stage for bar in bars})
+    height = MARGINS + len(stages) * (LANE + GAP)
+    ticks = tuple((float(-index) - 0.5, f"stage {stage}") for index, stage in enumerate(stages))
+    made = frame(
+        Axis("time in the iteration, s", 0.0, end_s, padding=0.0),
+        Axis("", float(-len(stages)), 0.0, ticks=ticks, padding=0.0), WIDE, height,
+    )  # fmt: skip
+    lane = {stage: made.up(-index - 0.5) - LANE / 2 for index, stage in enumerate(stages)}
+    parts = []
+    for bar in bars:
+        left, right = made.across(bar.begin_s), made.across(bar.begin_s + bar.duration_s)
+        y = lane[bar.stage]
+        title = (
+            f"{bar.kind} {bar.micro_batch} on stage {bar.stage}: {1000 * bar.duration_s:.4g} ms at"
+            f" {bar.clock_mhz} MHz"
+        )
+        shape = element(
+            "rect", element("title", title), x=f"{left:.2f}", y=f"{y:.1f}",
+            width=f"{max(right - left - 0.6, 0.4):.2f}", height=f"{LANE}", rx="2",
+            fill=clock_colour(bar.clock_mhz, *clocks_mhz),
+            stroke="#5a6472" if bar.kind == "forward" else "none", stroke_width="0.7",
+        )  # fmt: skip
+        parts.append(shape)
+        text = f"{bar.kind[0].upper()}{bar.micro_batch}"
+        if right - left > LETTER * len(text) + 3:
+            parts.append(
+                element(
+                    "text", text, class_="inside", x=f"{(left + right) / 2:.1f}", text_anchor="middle",
+                    y=f"{y + LANE / 2 + 3.5:.1f}",
+                )
+            )  # fmt: skip
+    for number, clock_mhz in enumerate(dict.fromkeys(clocks_mhz)):
+        x = made.left + 96 * number
+        colour = clock_colour(clock_mhz, *clocks_mhz)
+        swatch = {"x": f"{x:.1f}", "y": f"{height - 12}", "width": "14", "height": "9", "rx": "2"}
+        parts.append(element("rect", fill=colour, **swatch))
+        words = f"{clock_mhz} MHz"
+        parts.append(element("text", words, class_="tick", x=f"{x + 19:.1f}", y=f"{height - 4}"))
+    return drawing(made, alternative, *parts)
+
+
+def points_chart(points: Sequence[Point], alternative: str) -> Markup:
+    """Return the frontier: energy of an iteration against its duration."""
+    times, energies = [each.time_s for each in points], [each.energy_j for each in points]
+    made = frame(
+        Axis("time of an iteration, s", min(times), max(times), padding=0.14),
+        Axis("energy of an iteration, J", min(energies), max(energies), padding=0.14), WIDTH, HEIGHT,
+    )  # fmt: skip
+    ordered = sorted((each for each in points if each.role != "found"), key=lambda each: each.time_s)
+    way = "L".join(f"{made.across(each.time_s):.1f} {made.up(each.energy_j):.1f}" for each in ordered)
+    parts = [element("path", class_="way", d=f"M{way}")]
+    labels: list[tuple[float, float]] = []
+    for each in sorted(points, key=lambda each: (not each.role, each.time_s)):
+        x, y = made.across(each.time_s), made.up(each.energy_j)
+        title = f"{each.name}: {each.energy_j:.4g} J, {each.time_s:.4g} s an iteration"
+        drawn = [
+            element("title", title),
+            element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="6" if each.role else "4"),
+        ]
+        right = x + 10 + 6.6 * len(each.name) < made.right
+        for shift in (-8, 16, -22):
+            if all(abs(x - a) > NEAR[0] or abs(y + shift - b) > NEAR[1] for a, b in labels):
+                labels.append((x, y + shift))
+                at = x + 9 if right else x - 9
+                anchor = "start" if right else "end"
+                place = {"x": f"{at:.1f}", "y": f"{y + shift:.1f}", "text_anchor": anchor}
+                drawn.append(element("text", each.name, class_="name", **place))
+                break
+        parts.append(element("g", *drawn, class_=f"point {each.role}".rstrip()))
+    return drawing(made, alternative, *parts)

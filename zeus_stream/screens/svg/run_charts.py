@@ -1,0 +1,203 @@
+"""Charts of one run: power over time, the frontier of limits, energy per epoch. Pure."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.svg.axes import Axis, Frame, drawing, frame, number, round_values
+
+WIDE, TALL = 760, 230
+"""Size of the chart over time, in units of the drawing."""
+WIDTH, HEIGHT = 400, 270
+"""Size of the other charts."""
+NEAR = 15
+"""Distance in which two labels would overlap."""
+SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800)
+"""Round distances between two ticks of time."""
+
+
+class PowerPoint(Struct, frozen=True, kw_only=True):
+    """One bucket of the chart over time. A figure that is not known is None."""
+
+    begin_s: float
+    end_s: float
+    mean_w: float | None
+    """From the energy counter: times the width, it is the energy."""
+    least_w: float | None
+    most_w: float | None
+    """Of the power sensor in the bucket."""
+    limit_w: float | None
+
+
+class MeasuredLimit(Struct, frozen=True, kw_only=True):
+    """A power limit or a clock, and what a step costs there."""
+
+    limit_w: float
+    step_ms: float
+    step_j: float
+    within_ms: float | None
+    within_j: float | None
+    """Half widths of the 95 % intervals."""
+    role: str
+    """``chosen``, ``found`` or nothing."""
+    clock_mhz: int | None = None
+    """None: it is a power limit."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.limit_w:g} W" if self.clock_mhz is None else f"{self.clock_mhz} MHz"
+
+
+class EpochEnergy(Struct, frozen=True, kw_only=True):
+    """The energy of one epoch with its 95 % interval."""
+
+    epoch: int
+    energy_j: float
+    low_j: float | None
+    high_j: float | None
+    limit_w: float | None
+
+
+def elapsed(seconds: float) -> str:
+    """Format a time since the begin: 45 s, 3:20, 2:05:00."""
+    whole = round(seconds)
+    if abs(whole) < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _time_ticks(seconds: float) -> list[tuple[float, str]]:
+    step = next((each for each in SECONDS if seconds / each <= 8), 86400 * max(1, round(seconds / 86400 / 8)))
+    return [(at, elapsed(at)) for at in range(0, int(seconds) + 1, step)]
+
+
+def power_chart(
+    points: Sequence[PowerPoint], epochs: Sequence[tuple[float, float]], alternative: str
+) -> Markup:
+    """Return power over time: the mean, the sensor's range, the limit; epochs as bands.
+
+    Args:
+        points: in the order of time.
+        epochs: begin and end, s.
+        alternative: the chart in words.
+    """
+    known = [
+        value
+        for point in points
+        for value in (point.mean_w, point.most_w, point.limit_w)
+        if value is not None
+    ]
+    end_s = points[-1].end_s if points else 1.0
+    made = frame(
+        Axis("time since the begin", 0, end_s, _time_ticks(end_s), padding=0),
+        Axis("W", 0, 1.05 * max(known, default=1.0), padding=0), WIDE, TALL,
+    )  # fmt: skip
+    bands = [
+        element(
+            "rect", element("title", f"epoch {at}"), class_="band", x=f"{made.across(max(begin, 0)):.1f}",
+            y=f"{made.top}", height=f"{made.bottom - made.top:.1f}",
+            width=f"{max(made.across(min(end, end_s)) - made.across(max(begin, 0)), 0.5):.1f}",
+        )
+        for at, (begin, end) in enumerate(epochs) if at % 2 == 0 and begin < end_s
+    ]  # fmt: skip
+    shade = [
+        f"M{made.across(point.begin_s):.1f} {made.up(point.most_w):.1f}H{made.across(point.end_s):.1f}"
+        f"V{made.up(point.least_w):.1f}H{made.across(point.begin_s):.1f}Z"
+        for point in points
+        if point.least_w is not None and point.most_w is not None
+    ]
+    return drawing(
+        made, alternative, Markup("".join(bands)), element("path", class_="shade", d="".join(shade)),
+        _stairs(made, [(p.begin_s, p.end_s, p.limit_w) for p in points], "limit"),
+        _stairs(made, [(p.begin_s, p.end_s, p.mean_w) for p in points], "mean"),
+    )  # fmt: skip
+
+
+def _stairs(made: Frame, levels: Sequence[tuple[float, float, float | None]], kind: str) -> Markup:
+    """Return a line of steps, broken where a value is missing."""
+    way, before = [], None
+    for begin, end, value in levels:
+        if value is not None and before is None:
+            way.append(f"M{made.across(begin):.1f} {made.up(value):.1f}")
+        elif value is not None and value != before:
+            way.append(f"H{made.across(begin):.1f}V{made.up(value):.1f}")
+        elif value is None and before is not None:
+            way.append(f"H{made.across(begin):.1f}")
+        before = value
+        last = end
+    if before is not None:
+        way.append(f"H{made.across(last):.1f}")
+    return element("path", class_=kind, d="".join(way))
+
+
+def frontier_chart(limits: Sequence[MeasuredLimit], alternative: str) -> Markup:
+    """Return the energy of a step against its time, a point a limit, with 95 % intervals."""
+    across = [each.step_ms + side * (each.within_ms or 0) for each in limits for side in (-1, 1)]
+    up = [each.step_j + side * (each.within_j or 0) for each in limits for side in (-1, 1)]
+    made = frame(
+        Axis("time of a step, ms", min(across), max(across), padding=0.12),
+        Axis("energy of a step, J", min(up), max(up), padding=0.12), WIDTH, HEIGHT,
+    )  # fmt: skip
+    ordered = sorted(limits, key=lambda each: each.limit_w)
+    way = "L".join(f"{made.across(each.step_ms):.1f} {made.up(each.step_j):.1f}" for each in ordered)
+    parts = [element("path", class_="way", d=f"M{way}")]
+    labels: list[tuple[float, float]] = []
+    for each in sorted(limits, key=lambda each: (not each.role, each.limit_w)):
+        parts += _limit(made, each, labels)
+    return drawing(made, alternative, *parts)
+
+
+def _limit(made: Frame, each: MeasuredLimit, labels: list[tuple[float, float]]) -> list[Markup]:
+    x, y = made.across(each.step_ms), made.up(each.step_j)
+    title = f"{each.name}: {each.step_j:.4g} J, {each.step_ms:.4g} ms a step"
+    parts = [element("title", title)]
+    if each.within_ms:
+        half = made.across(each.step_ms + each.within_ms) - x
+        parts.append(element("path", class_="whisker", d=f"M{x - half:.1f} {y:.1f}h{2 * half:.1f}"))
+    if each.within_j:
+        half = y - made.up(each.step_j + each.within_j)
+        parts.append(element("path", class_="whisker", d=f"M{x:.1f} {y - half:.1f}v{2 * half:.1f}"))
+    parts.append(element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="6" if each.role else "4"))
+    text = f"{each.name} {each.role}".rstrip()
+    right = x + 10 + 6.6 * len(text) < made.right
+    at = x + 9 if right else x - 9
+    for shift in (-8, 16, -22, 30):
+        free = all(abs(at - a) > 70 or abs(y + shift - b) > NEAR for a, b in labels)
+        if free and made.top + 8 < y + shift < made.bottom - 2:
+            labels.append((at, y + shift))
+            parts.append(
+                element(
+                    "text", text, class_="name", x=f"{at:.1f}", y=f"{y + shift:.1f}",
+                    text_anchor="start" if right else "end",
+                )
+            )  # fmt: skip
+            break
+    return [element("g", *parts, class_=f"point {each.role}".rstrip())]
+
+
+def epochs_chart(epochs: Sequence[EpochEnergy], alternative: str) -> Markup:
+    """Return the energy of each epoch as a dot with its 95 % interval. The axis need not begin at 0."""
+    up = [value for each in epochs for value in (each.energy_j, each.low_j, each.high_j) if value is not None]
+    first, last = epochs[0].epoch, epochs[-1].epoch
+    marks = sorted({round(value) for value in round_values(first, last, 8)})
+    low, high = min(up), max(up)
+    room = max(high - low, 0.02 * high) / 2
+    middle = (low + high) / 2
+    made = frame(
+        Axis("epoch", first - 0.5, last + 0.5, [(at, number(at)) for at in marks], padding=0),
+        Axis("energy, J", middle - room, middle + room, padding=0.1), WIDTH, HEIGHT,
+    )  # fmt: skip
+    parts = []
+    for each in epochs:
+        x, y = made.across(each.epoch), made.up(each.energy_j)
+        limit = f", {each.limit_w:g} W" if each.limit_w is not None else ""
+        inner = [element("title", f"epoch {each.epoch}: {each.energy_j:,.1f} J{limit}")]
+        if each.low_j is not None and each.high_j is not None:
+            ends = f"M{x:.1f} {made.up(each.low_j):.1f}V{made.up(each.high_j):.1f}"
+            inner.append(element("path", class_="whisker", d=ends))
+        inner.append(element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="4"))
+        parts.append(element("g", *inner, class_="point"))
+    return drawing(made, alternative, *parts)

@@ -1,0 +1,87 @@
+"""Charts of a site: energy by name, and energy over time. Pure."""
+
+from collections.abc import Sequence
+
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.svg.axes import LETTER, Axis, Frame, Scale, drawing, frame
+from zeus_stream.screens.svg.run_charts import TALL, WIDE
+from zeus_stream.views.quantity import joules
+
+ROW = 26
+"""Height of a bar with the space below it."""
+BAR = 14
+MOST_BARS = 20
+LONGEST = 38
+"""Letters of a name; longer ones are cut."""
+TICKS = 8
+_UNITS = ((3.6e9, "MWh"), (3.6e6, "kWh"), (1e3, "kJ"), (1.0, "J"))
+
+
+def bar_chart(bars: Sequence[tuple[str, float | None]], alternative: str) -> Markup:
+    """Return energies by name as bars, the first `MOST_BARS`. One that is not known has no bar.
+
+    Args:
+        bars: name and joules, in the order in which they are drawn.
+        alternative: the chart in words.
+    """
+    shown = bars[:MOST_BARS]
+    names = [_cut(name) for name, _ in shown]
+    left = LETTER * max(map(len, names), default=0) + 22
+    right, height = WIDE - 92.0, ROW * len(shown) + 12.0
+    most = max((energy_j for _, energy_j in shown if energy_j is not None), default=0.0)
+    across = Scale(0, most or 1.0, left, right)
+    parts = []
+    for at, (name, (whole, energy_j)) in enumerate(zip(names, shown, strict=True)):
+        y = 8 + at * ROW
+        base = f"{y + BAR - 2.5:.1f}"
+        end = left if energy_j is None else across(max(energy_j, 0))
+        parts += [
+            element("text", name, class_="name", x=f"{left - 8:.1f}", y=base, text_anchor="end"),
+            element(
+                "rect", class_="track", x=f"{left:.1f}", y=f"{y}", width=f"{right - left:.1f}",
+                height=f"{BAR}",
+            ),
+            element(
+                "rect", element("title", f"{whole}: {joules(energy_j)}"), class_="amount", x=f"{left:.1f}",
+                y=f"{y}", width=f"{end - left:.1f}", height=f"{BAR}",
+            ),
+            element("text", joules(energy_j), class_="tick", x=f"{right + 8:.1f}", y=base),
+        ]  # fmt: skip
+    empty = Frame(
+        width=WIDE, height=height, across=across, up=Scale(0, 1, height, 0), grid=Markup(""), left=left,
+        right=right, top=0, bottom=height,
+    )  # fmt: skip
+    return drawing(empty, alternative, *parts)
+
+
+def time_chart(columns: Sequence[tuple[str, float | None]], alternative: str) -> Markup:
+    """Return energies of equal spans of time as columns.
+
+    Args:
+        columns: label and joules of each span, in order, without holes; None: nothing was measured in it.
+        alternative: the chart in words.
+    """
+    known = [energy_j for _, energy_j in columns if energy_j is not None]
+    most = max(known, default=0.0)
+    size, unit = next(((size, unit) for size, unit in _UNITS if most >= size), _UNITS[-1])
+    every = max(1, -(-len(columns) // TICKS))
+    ticks = [(at + 0.5, label) for at, (label, _) in enumerate(columns) if at % every == 0]
+    made = frame(
+        Axis("UTC", 0, max(len(columns), 1), ticks, padding=0),
+        Axis(f"energy, {unit}", 0, 1.05 * most / size or 1.0, padding=0), WIDE, TALL,
+    )  # fmt: skip
+    parts = []
+    for at, (label, energy_j) in enumerate(columns):
+        if energy_j is not None:
+            x, y = made.across(at + 0.08), made.up(max(energy_j, 0) / size)
+            parts.append(
+                element(
+                    "rect", element("title", f"{label}: {joules(energy_j)}"), class_="amount", x=f"{x:.1f}",
+                    y=f"{y:.1f}", width=f"{made.across(at + 0.92) - x:.1f}", height=f"{made.bottom - y:.1f}",
+                )
+            )  # fmt: skip
+    return drawing(made, alternative, *parts)
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"

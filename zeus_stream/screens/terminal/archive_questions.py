@@ -1,0 +1,65 @@
+"""Questions of the screen to the archive of the analyzer. Each is bounded in time and rows."""
+
+from zeus_stream.errors import ZeusStreamError
+from zeus_stream.live.source import Source
+from zeus_stream.screens.terminal.panels.run_page import MOST_CAUSES, MOST_GAPS, MOST_WINDOWS, Details, Row
+from zeus_stream.transport.client import quoted
+from zeus_stream.views.forecast import COSTS
+
+ANSWER_S = 5.0
+_SAVING = "FROM saving_of({run})"
+_WINDOWS = """
+SELECT name, count(*) AS count, sum(energy_j) AS energy_j, sum(duration_s) AS duration_s
+FROM windows WHERE run = {run} AND kind = 'window' AND NOT of_host(gpu)
+GROUP BY name ORDER BY energy_j DESC LIMIT {most}
+"""
+_WASTE = "SELECT cause, energy_j, duration_s, share FROM waste_of({run}) ORDER BY energy_j DESC LIMIT {most}"
+_PRICE = """
+SELECT value, split_part(unit, '/', 1) AS currency FROM signals
+WHERE name = 'price' AND value IS NOT NULL AND begins_at <= now() AT TIME ZONE 'UTC'
+    AND coalesce(ends_at, 'infinity') > now() AT TIME ZONE 'UTC'
+ORDER BY imported_ns DESC, begins_at DESC LIMIT 1
+"""
+_GAPS = """
+SELECT host, what, sum(count)::BIGINT AS count, any_value(reason) AS reason
+FROM gaps GROUP BY host, what, reason ORDER BY max(t_ns) DESC LIMIT {most}
+"""
+
+
+class LiveArchive:
+    """The archive of the analyzer that a `Source` asks."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    async def details(self, run: str) -> Details:
+        """Return what the archive knows of a run. What it does not answer is left out, with the reason."""
+        try:
+            saving = await self._ask(_SAVING.format(run=quoted(run)))
+            windows = await self._ask(_WINDOWS.format(run=quoted(run), most=MOST_WINDOWS))
+            costs = await self._ask(COSTS.format(run=quoted(run)))
+            waste = await self._ask(_WASTE.format(run=quoted(run), most=MOST_CAUSES))
+        except ZeusStreamError as wrong:
+            return Details(trouble=str(wrong))
+        return Details(saving[0] if saving else None, windows, waste, costs)
+
+    async def gaps(self) -> list[Row]:
+        """Return what is missing from the whole archive; nothing, if it does not answer."""
+        try:
+            return await self._ask(_GAPS.format(most=MOST_GAPS))
+        except ZeusStreamError:
+            return []  # the page shows those since the service started
+
+    async def price(self) -> tuple[float, str] | None:
+        """Return what a kilowatt hour costs now, and its currency. None: no signal says it."""
+        try:
+            rows = await self._ask(_PRICE)
+        except ZeusStreamError:
+            return None  # the screen shows no money
+        return (rows[0]["value"], str(rows[0]["currency"])) if rows else None
+
+    async def _ask(self, query: str) -> list[Row]:
+        if (analyzer := self._source.analyzer) is None:
+            return []
+        rows: list[Row] = (await analyzer.sql(query, timeout_s=ANSWER_S)).to_pylist()
+        return rows

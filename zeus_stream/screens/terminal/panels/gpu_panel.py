@@ -1,0 +1,120 @@
+"""The panel of GPUs. Pure."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from zeus_stream.screens.terminal.figures import Line, Span, bar, clean, dimmed, fit_line, sparkline
+from zeus_stream.screens.terminal.history import History
+from zeus_stream.screens.terminal.panels.columns import Column, Looks, Panel, counted, heads, line_of, matches
+from zeus_stream.views.gpu_view import GpuView
+from zeus_stream.views.quantity import ABSENT, compact, figure, whole
+from zeus_stream.views.site_view import SiteView
+
+SPARK_S = 60.0
+
+
+def gpu_panel(site: SiteView, history: History, width: int, looks: Looks) -> Panel:
+    gpus = [gpu for gpu in site.gpus if matches(looks, gpu.host, gpu.gpu, gpu.model, gpu.run)]
+    if looks.sort == "power":
+        gpus.sort(key=lambda gpu: -(gpu.power.known or 0))
+    elif looks.sort == "run":
+        gpus.sort(key=lambda gpu: (not gpu.run, gpu.run))
+    hosts = {gpu.host for gpu in site.gpus}
+    columns = _gpu_columns(gpus, history, width, looks, many_hosts=len(hosts) > 1)
+    many = f"{len(gpus)} of {len(site.gpus)} GPUs" if looks.words else counted(len(gpus), "GPU")
+    sort = "" if looks.sort == "place" else f", by {looks.sort}"
+    return Panel(
+        title=f"{many}{sort}",
+        head=heads(columns, width),
+        lines=tuple(_gpu_line(gpu, row, columns, width) for row, gpu in enumerate(gpus)),
+        keys=tuple(gpu.gpu for gpu in gpus),
+    )
+
+
+def _gpu_columns(
+    gpus: Sequence[GpuView], history: History, width: int, looks: Looks, *, many_hosts: bool
+) -> list[Column]:
+    """Return the columns that fit."""
+    bar_width = 10 if width < 100 else 14 if width < 140 else 22
+    spark = 0 if width < 96 else 20 if width < 140 else 30
+    host_width = max((len(gpu.host) for gpu in gpus), default=4)
+    host = Column("host", max(4, min(14, host_width)), lambda row: (Span(clean(gpus[row].host)),))
+    model_width = max((len(gpu.model) for gpu in gpus), default=18)
+    model = Column(
+        "model",
+        min(18 if width < 150 else 30, max(5, model_width)),
+        lambda row: (Span(clean(gpus[row].model), "dim"),),
+    )
+    index = Column("gpu", 3, lambda row: (Span(gpus[row].index),), right=True)
+    figure = _figure(gpus, looks)
+    limit = Column("limit W", 9, lambda row: _limit(gpus[row]))
+    step_j = Column("J/step", 7, lambda row: (Span(compact(gpus[row].step_energy.known)),), right=True)
+    degrees = Column("°C", 3, lambda row: (Span(whole(gpus[row].temperature), _heat(gpus[row])),), right=True)
+    percent = Column("%", 3, lambda row: (Span(whole(gpus[row].utilization)),), right=True)
+    gauge = Column("", bar_width, lambda row: _gauge(gpus[row], bar_width))
+    minute = Column("60 s", spark, lambda row: (Span(_minute(gpus[row], history, spark), "bar"),))
+    run = Column(
+        "run", 0, lambda row: (Span(clean(gpus[row].run or ABSENT), "plain" if gpus[row].run else "dim"),)
+    )
+    if width < 76:
+        return [
+            *([host] if many_hosts and width >= 46 else []),
+            index,
+            figure,
+            limit,
+            step_j,
+            *([run] if width >= 40 else []),
+        ]
+    columns = [index, figure, gauge, limit, step_j, degrees, percent]
+    if width >= 140:
+        columns.insert(1, model)
+    if many_hosts or width >= 96:
+        columns.insert(0, host)
+    return [*columns, *([minute] if spark else []), run]
+
+
+def _figure(gpus: Sequence[GpuView], looks: Looks) -> Column:
+    """Return the column of power, of energy, or of what the energy costs."""
+    if looks.unit == "price" and looks.price is not None:
+        value, currency = looks.price
+        head = f"{currency}"[:8]
+        return Column(head, 8, lambda row: (Span(_money(gpus[row], value), "strong"),), right=True)
+    if looks.unit == "W":
+        return Column("W", 5, lambda row: (Span(whole(gpus[row].power), "strong"),), right=True)
+    return Column(
+        "energy", 8, lambda row: (Span(compact(gpus[row].energy.known, "J"), "strong"),), right=True
+    )
+
+
+def _money(gpu: GpuView, value: float) -> str:
+    return ABSENT if gpu.energy.known is None else figure(gpu.energy.known / 3.6e6 * value, digits=3)
+
+
+def _gpu_line(gpu: GpuView, row: int, columns: Sequence[Column], width: int) -> Line:
+    if not gpu.trouble:
+        return line_of([column.cell(row) for column in columns], columns, width)
+    place = [column for column in columns if column.head in ("host", "gpu", "model")]
+    head = line_of([column.cell(row) for column in place], place, sum(c.width + 1 for c in place))
+    tone: Literal["bad", "warn"] = "bad" if gpu.gone else "warn"
+    return fit_line((*dimmed(head), Span(f"    {ABSENT}  ", "dim"), Span(clean(gpu.trouble), tone)), width)
+
+
+def _heat(gpu: GpuView) -> Literal["plain", "warn"]:
+    return "warn" if gpu.temperature.known is not None and gpu.temperature.known >= 85 else "plain"
+
+
+def _limit(gpu: GpuView) -> Line:
+    """Return the limit now, and the one found where that is another."""
+    if gpu.limit.known is None:
+        return (Span(ABSENT, "dim"),)
+    if gpu.lowered:
+        return Span(whole(gpu.limit), "good"), Span(f"<{whole(gpu.found)}", "dim")
+    return (Span(whole(gpu.limit)),)
+
+
+def _gauge(gpu: GpuView, width: int) -> Line:
+    return bar(gpu.power.known, gpu.limit.known, gpu.most.known, width)
+
+
+def _minute(gpu: GpuView, history: History, slots: int) -> str:
+    return sparkline(history.gpu(gpu.gpu, SPARK_S, slots), gpu.most.known or gpu.power.known or 1)

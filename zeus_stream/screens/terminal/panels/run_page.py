@@ -1,0 +1,161 @@
+"""The page of one run, and the page of what is missing. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from zeus_stream.screens.terminal.figures import Line, Span, clean, fit, fit_line
+from zeus_stream.screens.terminal.history import History
+from zeus_stream.screens.terminal.panels.columns import known, wrapped
+from zeus_stream.screens.terminal.panels.power_chart import power_chart, power_title
+from zeus_stream.screens.terminal.panels.run_panel import search_lines
+from zeus_stream.views.costs import cost_words
+from zeus_stream.views.forecast import ForecastView
+from zeus_stream.views.gaps import GapView, gaps_of_rows
+from zeus_stream.views.quantity import compact, seconds
+from zeus_stream.views.run_view import RunView
+from zeus_stream.views.saving import saving_of_row
+from zeus_stream.views.site_view import SiteView
+from zeus_stream.views.waste import WastePart, waste_parts
+
+CHART_HEIGHT = 6
+MOST_WINDOWS, MOST_CAUSES, MOST_GAPS = 12, 12, 200
+Row = Mapping[str, Any]
+
+
+class Details(Struct, frozen=True):
+    """The facts that the archive has of a run. Empty: it was not asked, or did not answer."""
+
+    saving: Row | None = None
+    """Of ``saving_of(run)``."""
+    windows: Sequence[Row] = ()
+    """By name: ``name``, ``count``, ``energy_j``, ``duration_s``."""
+    waste: Sequence[Row] = ()
+    """By cause: ``cause``, ``energy_j``, ``duration_s``, ``share``."""
+    costs: Sequence[Row] = ()
+    """Of the whole run, as forecast: rows of ``forecast_costs``."""
+    trouble: str = ""
+    """Why the archive did not answer."""
+
+
+def run_page(run: RunView, history: History, width: int, details: Details) -> list[Line]:
+    """Return the lines of the page of a run."""
+    width = max(width, 40)
+    lines: list[Line] = [
+        (
+            Span(clean(run.job), "strong"),
+            Span(f"  run {clean(run.run)}", "dim"),
+            Span(f"  {run.phase.text}", "accent"),
+        ),
+        _facts(run),
+        *forecast_lines(run.forecast),
+        *(
+            (Span(f"          {clean(str(row['name']))}: {clean(' '.join(cost_words(row)))}"),)
+            for row in details.costs
+        ),
+        (),
+        (Span("Power", "strong"), Span(f"   {power_title(run.run, history)}", "dim")),
+        *power_chart(run.run, history, width, CHART_HEIGHT),
+        (),
+        (Span("Power limits", "strong"), Span("   energy and time of a step", "dim")),
+        *search_lines(run, width),
+    ]
+    if (saving := saving_of_row(details.saving)) is not None:
+        lines += [(Span(part, "good"),) for part in wrapped(saving.effect, width)]
+    if details.windows:
+        lines += [(), (Span("Windows", "strong"), Span("   energy and time, all together", "dim"))]
+        lines += [_named(row) for row in details.windows[:MOST_WINDOWS]]
+    if details.waste:
+        lines += [(), (Span("Energy by use", "strong"),)]
+        lines += [_cause(part) for part in waste_parts(details.waste)[:MOST_CAUSES]]
+    if details.trouble:
+        lines += [(), *((Span(part, "warn"),) for part in wrapped(clean(details.trouble), width))]
+    return [fit_line(line, width) for line in lines]
+
+
+def _facts(run: RunView) -> Line:
+    step_j, step_ms = compact(run.step_energy.known), compact(run.step_time.known)
+    so_far = "" if run.ended else " so far"
+    return (
+        Span(f"{clean(run.gpus_words)}   epoch {known(run.epoch)}   step {known(run.step)}   "),
+        Span(f"{step_j} J/step   {step_ms} ms   "),
+        Span(f"{compact(run.power.known, 'W')}   {compact(run.energy.known, 'J')}{so_far}"),
+    )
+
+
+def forecast_lines(forecast: ForecastView | None) -> list[Line]:
+    """Return the forecast of a run as a line; none if there is none."""
+    if forecast is None:
+        return []
+    words = f"{forecast.left_words}   {forecast.energy_words}"
+    return [(Span("Forecast  ", "strong"), Span(words), Span(f"   of {forecast.length_words}", "dim"))]
+
+
+def _named(row: Row) -> Line:
+    return (
+        Span(fit(clean(str(row["name"])), 24)),
+        Span(f"{row['count']:>7,} x "),
+        Span(f"{compact(row['energy_j'], 'J'):>10}", "strong"),
+        Span(f"{seconds(row['duration_s']):>10}"),
+    )
+
+
+def _cause(part: WastePart) -> Line:
+    return (
+        Span(fit(clean(part.cause), 24)),
+        Span(f"{compact(part.energy.known, 'J'):>10}", "strong"),
+        Span(f"{part.share!s:>9}"),
+    )
+
+
+def gaps_page(site: SiteView, stored: Sequence[Row], width: int) -> list[Line]:
+    """Return the lines of the page of what is missing.
+
+    Args:
+        site: with the gaps since the service started.
+        stored: rows of the archive: ``host``, ``what``, ``count``, ``reason``; empty: it was not asked.
+        width: of the page.
+    """
+    width = max(width, 40)
+    lines: list[Line] = []
+    for trouble in site.troubles:
+        lines += [*((Span(part, "bad"),) for part in wrapped(clean(trouble), width)), ()]
+    gaps: Sequence[GapView] = gaps_of_rows(stored) or site.gaps
+    for gap in gaps[:MOST_GAPS]:
+        lines.append((Span(clean(gap.host), "strong"), Span(f"  {gap.count:,} {clean(gap.what)}", "warn")))
+        lines += [(Span(f"   {part}"),) for part in wrapped(clean(gap.reason), width - 3)]
+        lines += [(Span(f"   {part}", "good"),) for part in wrapped(gap.cure, width - 3)]
+        lines.append(())
+    if not lines:
+        lines.append((Span("Nothing is missing.", "good"),))
+    return [fit_line(line, width) for line in lines]
+
+
+HELP = """
+q          quit                      enter     page of the selected run
+/          filter rows by words      up, down  select a run
+s          sort GPUs: place, power, run
+w          power, energy or cost     g         what is missing, and the cure
+p          pause                     escape    back
+
+GPUs
+  The bar is power: full at the limit found. Dots begin at the limit in force.
+  175<250    the limit in force is 175 W; 250 W was found before any change
+  J/step     mean of the last 40 steps on that GPU
+
+Runs
+  trial 3 of 7: 200 W    this limit is measured now
+  chosen 175 W           the search is over, and the limit is in force
+  recalled 175 W         chosen from what an earlier run measured
+  only observed          the run keeps the limit found; its page says why
+  budget: 150 W          a power budget allows no more
+  saved                  energy of a step, against the limit found
+
+"-" is not known. A dim screen is old: the service does not answer.
+"""
+
+
+def help_page(width: int) -> list[Line]:
+    """Return the lines of the page of help."""
+    return [fit_line((Span(line),), max(width, 40)) for line in HELP.strip("\n").splitlines()]

@@ -1,0 +1,104 @@
+"""The panel of runs, and that of the search of one of them. Pure."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from zeus_stream.screens.terminal.figures import Line, Span, bar, clean, fit, fit_line
+from zeus_stream.screens.terminal.panels.columns import Column, Panel, counted, heads, known, line_of, wrapped
+from zeus_stream.views.quantity import ABSENT, compact, percent, seconds
+from zeus_stream.views.run_view import RunView
+from zeus_stream.views.site_view import SiteView
+
+UNSEARCHED = "No limit is searched for: no analyzer runs, or it has --select none."
+SEARCH_ENDED = "The run has ended: `zeus-stream report` shows the limits that were measured."
+
+
+def run_panel(site: SiteView, runs: Sequence[RunView], width: int) -> Panel:
+    job_width = max(3, min(16 if width < 100 else 22, max((len(run.job) for run in runs), default=3)))
+    columns = [
+        Column("job", job_width, lambda row: (Span(clean(runs[row].job), _alive(runs[row])),)),
+        Column("search", 21 if width < 104 else 30, lambda row: (_phase(runs[row]),)),
+        Column("step", 8, lambda row: (Span(known(runs[row].step)),), right=True),
+        Column("J/step", 7, lambda row: (Span(compact(runs[row].step_energy.known)),), right=True),
+    ]
+    if width >= 60:
+        columns.append(Column("ms", 6, lambda row: (Span(compact(runs[row].step_time.known)),), right=True))
+    if width >= 70:
+        columns.append(Column("saved", 7, lambda row: (_saved(runs[row]),), right=True))
+    if width >= 84:
+        columns.insert(2, Column("epoch", 5, lambda row: (Span(known(runs[row].epoch)),), right=True))
+        columns.insert(
+            -1, Column("energy", 8, lambda row: (Span(compact(runs[row].energy.known, "J")),), right=True)
+        )
+    if width >= 94:
+        columns.append(Column("ends in", 8, lambda row: (Span(_left(runs[row])),), right=True))
+    if width >= 100:
+        columns.insert(1, Column("run", 12, lambda row: (Span(clean(runs[row].run), "dim"),)))
+    return Panel(
+        title=counted(site.open_runs, "open run"),
+        head=heads(columns, width),
+        lines=tuple(
+            line_of([column.cell(row) for column in columns], columns, width) for row in range(len(runs))
+        )
+        or (
+            fit_line((Span("No run is open. Start one: zeus-stream run -- python train.py", "dim"),), width),
+        ),
+        keys=tuple(run.run for run in runs),
+    )
+
+
+def _left(run: RunView) -> str:
+    """Return the forecast of the time to the end of a run."""
+    return ABSENT if run.forecast is None else seconds(run.forecast.left.known)
+
+
+def _alive(run: RunView) -> Literal["plain", "dim"]:
+    return "dim" if run.ended else "plain"
+
+
+def _phase(run: RunView) -> Span:
+    return Span(run.phase.text, run.phase.tone)
+
+
+def _saved(run: RunView) -> Span:
+    if run.saving is None or run.saving.energy.known is None:
+        return Span(ABSENT, "dim")
+    saved = run.saving.energy
+    return Span(percent(saved.known), "good" if (saved.known or 0) > 0 else "plain")
+
+
+def search_panel(run: RunView | None, width: int) -> Panel:
+    if run is None:
+        return Panel(title="search", head=(), lines=(), keys=())
+    title = f"search: {clean(run.job)}"
+    lines = [fit_line(line, width) for line in search_lines(run, width)]
+    return Panel(title=fit(title, min(len(title), width)), head=(), lines=tuple(lines), keys=())
+
+
+def search_lines(run: RunView, width: int) -> list[Line]:
+    """Return the trials of a run, the highest limit first, and what became of the search."""
+    if run.searched is None:
+        words = SEARCH_ENDED if run.ended else UNSEARCHED
+        return [(Span(part, "dim"),) for part in wrapped(words, width)]
+    most_j = max((trial.energy.known or 0.0 for trial in run.trials), default=0.0)
+    wide = max(0, width - 37)
+    lines: list[Line] = []
+    for trial in run.trials:
+        energy, time = compact(trial.energy.known), compact(trial.time.known)
+        lines.append(
+            (
+                Span(f"{trial.level:>8} ", "good" if trial.mark in ("chosen", "best") else "plain"),
+                Span(f"{energy:>7} J {time:>6} ms "),
+                *bar(trial.energy.known, most_j, most_j, min(wide, 24)),
+                Span(f" {trial.mark}", "good"),
+            )
+        )
+    if run.searched:
+        lines.append((Span(run.searched, "accent"),))
+    if run.saving is not None:
+        lines += [(Span(part, "good"),) for part in wrapped(run.headline, width)]
+        if run.saving.saved.known and not run.saving.kept:
+            lines.append((Span(f"saved {run.saving.saved_words}", "good"),))
+    if run.reason:
+        lines += [(Span(part, "dim"),) for part in wrapped(clean(run.reason), width)[:4]]
+    return lines or [(Span("waits for steps of all ranks", "dim"),)]

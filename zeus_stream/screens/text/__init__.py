@@ -1,0 +1,1 @@
+"""Text, tables and JSON for people and programs: runs, jobs, energy bills."""

@@ -1,0 +1,312 @@
+"""The cost of a run: queries over the archive, and their text."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from signal import Signals
+from typing import Any, TextIO
+
+import pyarrow as pa
+from msgspec import Struct
+from rich.table import Table
+from rich.text import Text
+
+from zeus_stream.screens.html.questions import answered, quoted
+from zeus_stream.screens.html.run_question import find_run_rows
+from zeus_stream.screens.text.tables import console_of, write, write_text
+from zeus_stream.views.costs import COSTS, OWN_USE, at_price, cost_facts, own_use_facts
+from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
+from zeus_stream.views.forecast import forecast_facts
+from zeus_stream.views.quantity import Quantity, joules, percent, with_bounds
+from zeus_stream.views.run_view import RunRows, RunView, run_of_rows
+from zeus_stream.views.saving import Saving
+from zeus_stream.views.undecided import BEHIND_S, behind_facts
+from zeus_stream.views.waste import waste_facts
+
+_TRIALS = """
+SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,
+    average_power_w AS power_w, temperature_c, confirms, clock_mhz
+FROM trials WHERE run = {run} ORDER BY power_limit_w DESC, number
+"""
+_PROFILES = """
+SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, highest_limit_w, chosen_limit_w,
+    100 * (1 - min(energy_per_step_j) FILTER (chosen) / arg_max(energy_per_step_j, power_limit_w))
+        AS energy_saved_percent,
+    count(*) AS limits, measured_at, run
+FROM profiles WHERE {kept} GROUP BY ALL ORDER BY job, measured_at DESC
+"""
+PROFILE_COLUMNS = {
+    "job": "job",
+    "gpu_model": "gpu_model",
+    "gpus": "gpus",
+    "chosen_limit_w": "limit_w",
+    "energy_saved_percent": "saved_percent",
+    "measured_at": "measured",
+}
+"""Columns of `_PROFILES` that fit a terminal of 80 columns, and the names they have there."""
+SINGLE = """
+SELECT count(*) AS gpus, count(*) FILTER (power_limit_w < job_limit_w) AS lowered,
+    min(power_limit_w) AS lowest_w,
+    any_value(energy_percent) AS energy_percent, any_value(time_percent) AS time_percent
+FROM gpu_limits WHERE run = {run} GROUP BY round ORDER BY round DESC LIMIT 1
+"""
+_TRUE = (
+    "SELECT true_j, true_p2_5_j, true_p97_5_j, doubt_percent, calibrated FROM true_energy WHERE run = {run}"
+)
+_GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
+
+
+VERSION = 1
+"""Of the JSON form; it changes when a field changes its meaning or goes."""
+SIGNALLED = 128
+"""Exit codes above it stand for signals."""
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """One run: its rows of the archive."""
+
+    rows: RunRows
+    trials: pa.Table
+    gaps: pa.Table
+    """Data that the whole archive is known to lack."""
+    single: Mapping[str, Any] | None
+    """The last round of limits of single GPUs. None: there was none."""
+    costs: Sequence[Mapping[str, Any]] = ()
+    """Money and carbon: rows of ``costs``, or the price that was given with the question."""
+    forecast_costs: Sequence[Mapping[str, Any]] = ()
+    true: Mapping[str, Any] | None = None
+    """The energy with what is not known of the gain of its sensors: a row of ``true_energy``."""
+    own_use: Sequence[Mapping[str, Any]] = ()
+    """The use of the services in its time: rows of ``own_use_of_runs``."""
+
+    @property
+    def totals(self) -> Mapping[str, Any]:
+        return self.rows.totals
+
+    @property
+    def view(self) -> RunView:
+        """Return its figures and sentences."""
+        return run_of_rows(self.rows)
+
+    @property
+    def closed(self) -> bool:
+        """Return True when every session of the run is measured to its end."""
+        return bool(self.totals["closed"] == self.totals["sessions"])
+
+
+def summarize(
+    answer: Callable[[str], pa.Table], run: str, price: tuple[float, str] | None = None
+) -> Summary | None:
+    """Return the summary of a run, or None while the archive does not have it.
+
+    Args:
+        answer: answers SQL.
+        run: its name.
+        price: amount and currency of a kilowatt hour, in place of the signals. None: by the signals.
+    """
+
+    def ask(query: str) -> pa.Table:
+        return answer(query.format(run=quoted(run)))
+
+    rows = answered(find_run_rows(run), answer)
+    if rows is None:
+        return None
+    (single,) = ask(SINGLE).to_pylist() or (None,)
+    (true,) = ask(_TRUE).to_pylist() or (None,)
+    return Summary(
+        rows=rows,
+        trials=_levels(ask(_TRIALS)),
+        gaps=ask(_GAPS),
+        single=single,
+        costs=ask(COSTS).to_pylist() if price is None else [at_price(rows.whole["energy_j"], price)],
+        true=true,
+        own_use=ask(OWN_USE).to_pylist(),
+        forecast_costs=ask(FORECAST_COSTS).to_pylist() if rows.forecast is not None else (),
+    )
+
+
+def _levels(trials: pa.Table) -> pa.Table:
+    """Return trials with their clock in place of its nominal power, where a clock was searched."""
+    clocks = trials.column("clock_mhz")
+    if clocks.null_count == len(trials):
+        return trials.drop_columns(["clock_mhz"])
+    return trials if clocks.null_count else trials.drop_columns(["limit_w"])
+
+
+def remembered(answer: Callable[[str], pa.Table], forgotten_wall_ns: Mapping[str, int]) -> pa.Table:
+    """Return the profiles that later runs start from, one row each.
+
+    Args:
+        answer: answers SQL.
+        forgotten_wall_ns: by job; profiles measured until then are left out.
+    """
+    kept = [
+        f"(job <> {quoted(job)} OR measured_wall_ns > {until_ns})"
+        for job, until_ns in forgotten_wall_ns.items()
+    ]
+    return answer(_PROFILES.format(kept=" AND ".join(kept) or "true"))
+
+
+def print_summary(
+    summary: Summary, archive: Path | None, sql: str, out: TextIO, *, failed: str | None = None
+) -> None:
+    """Print the cost of a run, the chosen limit, and a command for more.
+
+    Args:
+        summary: of the run.
+        archive: the file, if it is known.
+        sql: the command that queries it.
+        out: receives the text.
+        failed: how the command failed. None: as the archive says.
+    """
+    console = console_of(out)
+    console.print()
+    console.rule(Text(f"{summary.totals['job']}  ({summary.rows.run})"), align="left", style="dim")
+    grid = Table.grid(padding=(0, 3))
+    for name, value in (*_failure(summary, failed), *_facts(summary)):
+        grid.add_row(Text(name, style="bold"), Text(value))
+    console.print(grid)
+    if summary.trials.num_rows:
+        console.print()
+        write(summary.trials, "table", out)
+    if summary.gaps.num_rows:
+        console.print("\nMissing from the archive:")
+        write(summary.gaps, "table", out)
+    console.print()
+    if archive is not None:
+        console.print(f"Archive: {archive}", soft_wrap=True)
+    console.print(Text(f"More: {sql} @epochs"), soft_wrap=True)
+
+
+def ended_by(exit_code: int) -> str:
+    """Return how a command ended, from its exit code: 128 + n if signal n ended it."""
+    if exit_code > SIGNALLED and (exit_code - SIGNALLED) in {each.value for each in Signals}:
+        return f"ended by {Signals(exit_code - SIGNALLED).name}"
+    return f"exit code {exit_code}"
+
+
+def _failure(summary: Summary, failed: str | None) -> list[tuple[str, str]]:
+    """Return the failure of a run, as name and text; empty if it succeeded or has not ended."""
+    parts = (failed or summary.totals["command_ended_how"], summary.totals["ended_how"])
+    text = ": ".join(part for part in parts if part)
+    return [("failed", text)] if text else []
+
+
+def write_summary(summary: Summary, out: TextIO) -> None:
+    """Write a summary as one JSON object; docs/reference/report.schema.json describes it."""
+    rows = summary.rows
+    content = {
+        "report": "run",
+        "version": VERSION,
+        "run": rows.run,
+        **rows.totals,
+        **rows.whole,
+        "closed": summary.closed,
+        "sessions_closed": rows.totals["closed"],
+        "saving": rows.saving,
+        "waste": list(rows.waste),
+        "costs": list(summary.costs),
+        "own_use": list(summary.own_use),
+        "true_energy": summary.true and dict(summary.true),
+        "forecast": rows.forecast and {**rows.forecast, "made_at": str(rows.forecast["made_at"])},
+        "trials": summary.trials.to_pylist(),
+        "single_gpus": summary.single,
+        "pipeline": None if rows.pipeline is None else dict(rows.pipeline),
+        "gaps": summary.gaps.to_pylist(),
+    }
+    write_json(content, out)
+
+
+def write_json(content: Mapping[str, Any], out: TextIO) -> None:
+    """Write one JSON object. A figure that is not known is null."""
+    write_text(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n", out)
+
+
+def _facts(summary: Summary) -> list[tuple[str, str]]:
+    totals, whole, view = summary.totals, summary.rows.whole, summary.view
+    gpus = f"{totals['gpus']} GPU{'' if totals['gpus'] == 1 else 's'}"
+    facts = [
+        ("work", f"{totals['epochs']} epochs, {totals['steps']} steps on {gpus}"),
+        ("time", with_bounds(view.duration)),
+        ("energy", view.energy_words),
+        *_true_energy(summary.true),
+    ]
+    if whole["cpu_energy_j"] is not None:
+        facts.append(
+            ("host", f"{joules(whole['cpu_energy_j'])} of its CPUs and DRAM, not in the energy above")
+        )
+    facts += [*waste_facts(view.waste), *cost_facts(summary.costs), *own_use_facts(summary.own_use)]
+    if not summary.closed:
+        facts += forecast_facts(view.forecast, summary.forecast_costs)
+        facts.append(("warning", "the run is not closed yet: the figures cover what has arrived"))
+    if whole["shared"]:
+        facts.append(("warning", "another run used the same GPU at that time; its energy is included"))
+    if view.saving is not None:
+        facts += saving_facts(view.saving)
+        facts += _single(summary.single) if summary.single is not None else []
+    elif view.pipeline is not None:
+        facts += view.pipeline.facts
+    elif view.undecided:
+        facts.append(("chosen", view.undecided))
+    return facts + behind_facts(totals)
+
+
+def _true_energy(true: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the energy with the doubt of the sensors' gains, as name and text, if there is one."""
+    if true is None or true["true_j"] is None or not true["doubt_percent"]:
+        return []
+    energy = with_bounds(Quantity(true["true_j"], "J", true["true_p2_5_j"], true["true_p97_5_j"]))
+    how = "calibrated" if true["calibrated"] else "not calibrated; the energy above is what it shows"
+    return [("true energy", f"{energy}: gain of the sensor +-{true['doubt_percent']:.1f} %, {how}")]
+
+
+def saving_facts(saving: Saving) -> list[tuple[str, str]]:
+    """Return the decision of a run and its saving: names and texts."""
+    facts = [("chosen", f"{saving.level}{'' if saving.applied else ', not set'}: {saving.reason}")]
+    if saving.energy.known is None or saving.time.known is None:
+        return facts
+    facts.append(("saves" if saving.applied else "would save", saving.effect))
+    if saving.energy.interval is None and not saving.kept:
+        facts.append(("warning", f"the interval is not known: {saving.energy.absent}"))
+    if saving.saved_words and not saving.kept:
+        facts.append(("saved" if saving.applied else "in total", saving.saved_words))
+    return facts + ([("known from", saving.known_from)] if saving.known_from else [])
+
+
+def _single(single: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the result for single GPUs, as names and texts."""
+    if not single["lowered"]:
+        return [("single GPUs", f"none of {single['gpus']} can be lowered without slowing the others")]
+    below = f"{single['lowered']} of {single['gpus']} are lower, down to {single['lowest_w']:g} W"
+    energy, time = percent(single["energy_percent"], "+.1f"), percent(single["time_percent"], "+.1f")
+    effect = f"{energy} of a step's energy for {time} of its time"
+    return [("single GPUs", f"{below}: {effect}, compared with the job's limit on all")]
+
+
+def print_unpublished(
+    out: TextIO, lacking: str | None = None, *, behind_s: float = 0.0, failed: str | None = None
+) -> None:
+    """Print that nothing was measured, or not yet, why, and what to do.
+
+    Args:
+        out: receives the text.
+        lacking: a Python that has no package zeus_stream. None: that is not the reason.
+        behind_s: by which the analyzer is behind.
+        failed: how the command failed. None: it did not.
+    """
+    console = console_of(out)
+    if behind_s > BEHIND_S:
+        waits = f"the analyzer is behind by {behind_s:.0f} s"
+        console.print(f"\nThe archive has no run of the command yet: {waits}.", soft_wrap=True)
+        console.print("Print its cost later: zeus-stream report", soft_wrap=True)
+        return
+    if lacking is not None:
+        console.print(f"\nNothing was measured: {lacking} has no package zeus_stream.", soft_wrap=True)
+        console.print(f"Install it there: {lacking} -m pip install zeus-stream", soft_wrap=True)
+        return
+    if failed is None:
+        console.print("\nThe command published no run, so nothing was measured. Add one line to the script:")
+    else:
+        console.print(f"\nThe command published no run before its end ({failed}), so nothing was measured.")
+        console.print("If the script has no line for it, add one:")
+    console.print("\n    import zeus_stream\n    for batch in zeus_stream.steps(loader):", style="bold")

@@ -1,0 +1,115 @@
+"""The live state as HTML: totals, GPUs as tiles, open runs, what is missing. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.panels import Columns, facts, plain, quantity, table
+from zeus_stream.screens.html.site_panels import as_is, run_link
+from zeus_stream.screens.svg.bars import bar
+from zeus_stream.views.gaps import GapView
+from zeus_stream.views.gpu_view import GpuView
+from zeus_stream.views.quantity import Quantity, whole, with_bounds
+from zeus_stream.views.run_view import RunView
+from zeus_stream.views.site_view import SiteView, site_of_live
+
+
+def draw_now(now: Snapshot) -> Markup:
+    """Return the live part of the overview."""
+    site = site_of_live(now)
+    parts = [element("section", _totals(site), class_="panel", aria_label="Site")]
+    if site.troubles:
+        listed = element("ul", [element("li", trouble) for trouble in site.troubles])
+        parts.append(element("section", element("h2", "Silent hosts"), listed, class_="panel"))
+    if site.runs:
+        parts.append(element("section", element("h2", "Runs now"), _runs(site.runs), class_="panel"))
+    if site.gpus:
+        tiles = element("div", [_tile(each) for each in site.gpus], class_="tiles")
+        left = element("p", f"{site.left_out} more are in the totals only.", class_="caption")
+        more = left if site.left_out else None
+        parts.append(element("section", element("h2", "GPUs"), tiles, more, class_="panel"))
+    if site.gaps:
+        parts.append(element("section", element("h2", "Missing data"), _gaps(site.gaps), class_="panel"))
+    return Markup("".join(parts))
+
+
+def draw_job(now: Snapshot, job: str) -> Markup:
+    """Return the live part of the page of a job: its open runs, with the phase of their search."""
+    runs = [run for run in site_of_live(now).runs if run.job == job]
+    body = _runs(runs, "../") if runs else element("p", "No run of this job is open.", class_="under")
+    return element("section", element("h2", "Runs now"), body, class_="panel")
+
+
+def _totals(site: SiteView) -> Markup:
+    silent = f"{site.gpus_silent} GPUs without reading" if site.gpus_silent else "all GPUs"
+    lag = "" if site.lag.known is None else f"{site.lag} behind"
+    saved = str(site.saved_share) if site.saved_share.known is not None else site.saved_share.absent
+    return facts([
+        ("power now", str(site.power), silent),
+        ("energy", str(site.energy), site.span),
+        ("saved", str(site.saved), saved),
+        ("GPUs", f"{site.gpus_known:,}", f"{site.hosts_connected} of {site.hosts} hosts connected"),
+        ("open runs", f"{site.open_runs:,}", lag),
+        ("missing items", f"{site.gap_count:,}", "since the analyzer started"),
+    ])  # fmt: skip
+
+
+def _tile(gpu: GpuView) -> Markup:
+    names = [element("span", f"{gpu.host} {gpu.index}"), element("span", gpu.run or "no run")]
+    of = f"of {gpu.limit}" if gpu.limit.known is not None else "limit not known"
+    notes = [gpu.trouble] if gpu.trouble else []
+    notes += [f"found {gpu.found}"] if gpu.lowered else []
+    notes += [f"{whole(gpu.temperature)} °C"] if gpu.temperature.known is not None else []
+    notes += [f"{whole(gpu.utilization)} % busy"] if gpu.utilization.known is not None else []
+    notes += [f"{gpu.energy}"] if gpu.energy.known is not None else []
+    return element(
+        "a", element("div", names, class_="top"),
+        element("div", f"{gpu.power} ", element("small", of), class_="value"),
+        bar(gpu.share) if gpu.share is not None else None, element("div", ", ".join(notes), class_="note"),
+        class_="tile old" if gpu.trouble else "tile", href=f"gpus/{quote(gpu.gpu, safe='')}",
+    )  # fmt: skip
+
+
+def _runs(runs: Sequence[RunView], up: str = "") -> Markup:
+    rows: list[Mapping[str, Any]] = [
+        {"run": run_link(run.run, up), "job": run.job, "phase": _phase(run), "epoch": run.epoch,
+         "step": run.step, "step_j": run.step_energy, "step_ms": run.step_time, "power": run.power,
+         "energy": run.energy, "forecast": _forecast(run), "saved": _saved(run),
+         "state": "ended" if run.ended else ""}
+        for run in runs
+    ]  # fmt: skip
+    columns: Columns = {
+        "run": ("run", as_is), "job": ("job", plain), "phase": ("power limit", plain),
+        "epoch": ("epoch", plain), "step": ("step", plain), "step_j": ("energy a step", quantity),
+        "step_ms": ("time a step", quantity), "power": ("power", quantity), "energy": ("energy", quantity),
+        "forecast": ("forecast", plain), "saved": ("saved", quantity), "state": ("", plain),
+    }  # fmt: skip
+    return table(rows, columns, "Runs now")
+
+
+def _phase(run: RunView) -> str:
+    return f"{run.phase.text}, {run.phase.more}" if run.phase.more else run.phase.text
+
+
+def _saved(run: RunView) -> Quantity:
+    return Quantity(None, "%") if run.saving is None else run.saving.energy
+
+
+def _forecast(run: RunView) -> str | None:
+    if run.forecast is None:
+        return None
+    return f"{with_bounds(run.forecast.energy)} in all, {run.forecast.left_words}"
+
+
+def _gaps(gaps: Sequence[GapView]) -> Markup:
+    rows = [
+        {"host": gap.host, "what": gap.what, "count": gap.count, "reason": gap.reason, "cure": gap.cure}
+        for gap in gaps
+    ]
+    columns: Columns = {
+        "host": ("host", plain), "what": ("what", plain), "count": ("missing", plain),
+        "reason": ("why", plain), "cure": ("what to do", plain),
+    }  # fmt: skip
+    return table(rows, columns, "Missing data")

@@ -1,0 +1,307 @@
+"""Handlers of ``/api``: what the pages draw, and SQL with downloads."""
+
+import io
+import json
+import math
+from collections.abc import AsyncIterator, Callable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.parquet
+from anyio.to_thread import run_sync
+from msgspec import to_builtins
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+
+from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
+from zeus_stream.screens.html.power_question import MAX_PX, Power, find_power
+from zeus_stream.screens.html.questions import find_gpus, find_run, quoted, quoted_list
+from zeus_stream.screens.html.run_panels import RUN_PANELS, power_text, result
+from zeus_stream.screens.metrics.metrics import service_families, up_family
+from zeus_stream.screens.metrics.prometheus import CONTENT_TYPE, text
+from zeus_stream.screens.web.now_panels import draw_job, draw_now
+from zeus_stream.screens.web.routes.site import site_of
+from zeus_stream.screens.web.routes.sql_page import unique
+from zeus_stream.screens.web.source import PAGE_S
+
+JSON_ROWS = 10_000
+"""Rows of an answer as JSON; the other formats have all."""
+MEDIA = {
+    "json": "application/json", "csv": "text/csv; charset=utf-8",
+    "arrow": "application/vnd.apache.arrow.stream", "parquet": "application/vnd.apache.parquet",
+}  # fmt: skip
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes a text that begins so for a formula."""
+_NOTHING_LIVE = RefusedError("now: could not be shown: this page shows a file. Start it without --archive.")
+CHUNK = 1 << 20
+MAX_STEPS = 200
+"""Steps on screen that are drawn one by one."""
+_STEPS = """
+SELECT epoch_us(min(began_at)) AS began_us, max(duration_s) AS duration_s FROM windows
+WHERE run = {run} AND kind = 'step' AND NOT of_host(gpu)
+    AND began_at BETWEEN make_timestamp({begin}) AND make_timestamp({end})
+GROUP BY index ORDER BY began_us LIMIT {most}
+"""
+LAG_MS = 10_000
+"""An analyzer that is further behind is not ready."""
+
+
+def refused(wrong: ZeusStreamError) -> Response:
+    """Return an error as a sentence: 400 if the question is wrong, 502 if nobody answers."""
+    status = 400 if isinstance(wrong, RefusedError) else 502
+    return JSONResponse({"error": str(wrong)}, status)
+
+
+async def sql(request: Request) -> Response:
+    """Answer ``/api/sql?sql=&format=``."""
+    site, given = site_of(request), request.query_params
+    query, form = given.get("sql", ""), given.get("format", "json")
+    if not query.strip() or form not in MEDIA:
+        return refused(
+            RefusedError(f"sql: could not be answered: give `sql`, and `format` as {', '.join(MEDIA)}.")
+        )
+    rows = JSON_ROWS if form == "json" else site.max_rows
+    try:
+        answer = await site.source.query(query, "box", rows, PAGE_S)
+    except ZeusStreamError as wrong:
+        return refused(wrong)
+    content = await run_sync(WRITERS[form], answer.table, answer.truncated)
+    headers = {"X-Truncated": "true" if answer.truncated else "false"}
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for begin in range(0, len(content), CHUNK):
+            yield content[begin : begin + CHUNK]
+
+    headers |= {"Content-Length": str(len(content))}
+    return StreamingResponse(chunks(), media_type=MEDIA[form], headers=headers)
+
+
+def _json(table: pa.Table, truncated: bool) -> bytes:  # noqa: FBT001  (of the answer)
+    names = unique(table.column_names)
+    rows = table.rename_columns(names).to_pylist()
+    content = {"columns": names, "rows": _plain(rows), "truncated": truncated}
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _csv(table: pa.Table, _truncated: bool) -> bytes:  # noqa: FBT001  (of the answer)
+    out = io.BytesIO()
+    columns = [_guarded(column) for column in table.columns]
+    pa.csv.write_csv(pa.Table.from_arrays(columns, names=unique(table.column_names)), out)
+    return out.getvalue()
+
+
+def _guarded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as CSV can hold it; texts that a spreadsheet would run get a ``'``."""
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return column
+    texts = [None if value is None else _text(value) for value in column.to_pylist()]
+    if not pa.types.is_decimal(kind):
+        texts = [f"'{text}" if text is not None and text.startswith(FORMULA) else text for text in texts]
+    return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def _text(value: Any) -> str:
+    value = _plain(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """Convert a value for JSON: no NaN, times in ISO 8601, bytes in hexadecimal."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case bytes():
+            return value.hex()
+        case list():
+            return [_plain(item) for item in value]
+        case dict():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case datetime() | date():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case None | bool() | int() | str():
+            return value
+        case _:
+            return str(value)
+
+
+def _arrow(table: pa.Table, _truncated: bool) -> bytes:  # noqa: FBT001  (of the answer)
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    return out.getvalue()
+
+
+def _parquet(table: pa.Table, _truncated: bool) -> bytes:  # noqa: FBT001  (of the answer)
+    out = io.BytesIO()
+    pa.parquet.write_table(table, out)
+    return out.getvalue()
+
+
+WRITERS: dict[str, Callable[[pa.Table, bool], bytes]] = {
+    "json": _json, "csv": _csv, "arrow": _arrow, "parquet": _parquet,
+}  # fmt: skip
+
+
+async def power(request: Request) -> Response:
+    """Answer ``/api/power?gpu=&from=&to=&px=``; several are added up. Times are ns since 1970."""
+    site, given = site_of(request), request.query_params
+    try:
+        begin, end = int(given["from"]), int(given["to"])
+        px = min(int(given.get("px", "800")), MAX_PX)
+        names = given.getlist("gpu")
+        if not 0 <= begin < end < 2**63 or px < 1 or not names:
+            raise ValueError  # noqa: TRY301  (one sentence for all of them)
+    except (KeyError, ValueError):
+        why = "power: could not be shown: give `gpu`, and `from` before `to` in ns since 1970."
+        return refused(RefusedError(why))
+    try:
+        gpus = await site.source.answered(find_gpus(f"gpu IN ({quoted_list(names)})"))
+        found = await site.source.answered(find_power(gpus, begin, end, px))
+    except ZeusStreamError as wrong:
+        return refused(wrong)
+    return JSONResponse(_columns(found))
+
+
+async def steps(request: Request) -> Response:
+    """Answer ``/api/steps?run=&from=&to=``: steps in seconds since ``from``; none if there are too many."""
+    site, given = site_of(request), request.query_params
+    try:
+        begin, end, run = int(given["from"]), int(given["to"]), given["run"]
+        if not 0 <= begin < end < 2**63:
+            raise ValueError  # noqa: TRY301  (one sentence for all of them)
+    except (KeyError, ValueError):
+        why = "steps: could not be shown: give `run`, and `from` before `to` in ns since 1970."
+        return refused(RefusedError(why))
+    query = _STEPS.format(run=quoted(run), begin=begin // 1000, end=end // 1000, most=MAX_STEPS + 1)
+    try:
+        rows = (await site.source.query(query, "page")).table.to_pylist()
+    except ZeusStreamError as wrong:
+        return refused(wrong)
+    spans = [
+        [(row["began_us"] * 1000 - begin) / 1e9, (row["began_us"] * 1000 - begin) / 1e9 + row["duration_s"]]
+        for row in rows
+    ]
+    return JSONResponse({"steps": spans if len(spans) <= MAX_STEPS else []})
+
+
+def _columns(found: Power) -> dict[str, Any]:
+    """Return power by column; times in seconds since ``from``. An instant more ends the last bucket."""
+    points = found.points
+    return {
+        "from": str(found.begin_wall_ns), "bucket_s": found.bucket_s, "energy_j": found.energy_j,
+        "text": power_text(found),
+        "t_s": [round(point.begin_s, 6) for point in points] + [point.end_s for point in points[-1:]],
+        **{
+            name: [_watts(getattr(point, name)) for point in (*points, *points[-1:])]
+            for name in ("mean_w", "least_w", "most_w", "limit_w")
+        },
+    }  # fmt: skip
+
+
+def _watts(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+async def run(request: Request) -> Response:
+    """Answer ``/api/runs/{run}``: the data of the panels of a run."""
+    site, name = site_of(request), request.path_params["run"]
+    try:
+        found = await site.source.answered(find_run(name))
+        if found is None:
+            return JSONResponse({"error": f"run {name}: could not be found in the archive."}, 404)
+        panels = [await site.source.answered(panel(found)) for panel in (result, *RUN_PANELS)]
+    except ZeusStreamError as wrong:
+        return refused(wrong)
+    about = {
+        "run": found.run, "job": found.job, "ranks": found.ranks, "hosts": list(found.hosts),
+        "gpus": [gpu.gpu for gpu in found.gpus], "began_at": found.began_at,
+        "from": str(found.began_wall_ns), "to": str(found.last_wall_ns),
+        "ended": found.ended_wall_ns is not None,
+    }  # fmt: skip
+    data = {panel.name: _plain(list(panel.rows)) for panel in panels if panel is not None}
+    return JSONResponse({**about, **data})
+
+
+async def now(request: Request) -> Response:
+    """Answer ``/api/now``."""
+    feed = site_of(request).feed
+    if feed is None:
+        return refused(_NOTHING_LIVE)
+    try:
+        state = await feed.ask_once()
+    except ZeusStreamError as wrong:
+        return refused(wrong)
+    return JSONResponse(to_builtins(state))
+
+
+async def events(request: Request) -> Response:
+    """Answer ``/api/events``: server-sent events, JSON for programs, HTML (``?html``) for the pages.
+
+    ``html`` is the live part of the overview, with ``job=`` that of the page of a job.
+    """
+    feed, as_html = site_of(request).feed, "html" in request.query_params
+    job = request.query_params.get("job")
+    if feed is None:
+        return refused(_NOTHING_LIVE)
+
+    async def stream() -> AsyncIterator[str]:
+        yield "retry: 2000\n\n"
+        async for update in feed.watch():
+            if update.skipped:
+                yield event("lagged", str(update.skipped))
+            if update.now is None:
+                yield event("trouble", update.trouble or "")
+            elif as_html:
+                yield event("now", draw_now(update.now) if job is None else draw_job(update.now, job))
+            else:
+                yield event("now", json.dumps(to_builtins(update.now), ensure_ascii=False))
+
+    return StreamingResponse(stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+def event(name: str, data: str) -> str:
+    """Return one server-sent event. A line of its own for each line of the data."""
+    lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
+    return f"event: {name}\n{lines}\n"
+
+
+async def healthy(_request: Request) -> Response:
+    """Answer ``/-/healthy``: this process works."""
+    return PlainTextResponse("ok\n")
+
+
+async def ready(request: Request) -> Response:
+    """Answer ``/-/ready``: the analyzer answers within 2 s, and is less than 10 s behind."""
+    site = site_of(request)
+    try:
+        await site.source.query("SELECT 1", "page", 1, 2.0)
+        lag_ms = None if site.feed is None else (await site.feed.ask_once()).lag_ms
+    except (UnreachableError, RefusedError) as wrong:
+        return PlainTextResponse(f"{wrong}\n", 503)
+    if lag_ms is not None and lag_ms > LAG_MS:
+        return PlainTextResponse(f"the analyzer is {lag_ms / 1000:.0f} s behind\n", 503)
+    return PlainTextResponse("ok\n")
+
+
+async def metrics(request: Request) -> Response:
+    """Answer ``/metrics``: jobs, runs and the analyzer, as Prometheus reads them."""
+    site = site_of(request)
+    if site.feed is None:
+        return refused(_NOTHING_LIVE)
+    try:
+        state = await site.feed.ask_once()
+    except ZeusStreamError:
+        found = [up_family({"analyzer": False})]
+    else:
+        site.jobs.take(state.runs)
+        found = [*site.jobs.families(state), *service_families(state), up_family({"analyzer": True})]
+    return Response(text(found), media_type=CONTENT_TYPE)

@@ -1,0 +1,224 @@
+"""Handlers of the pages."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from zeus_stream.errors import RefusedError, SettingsError, ZeusStreamError
+from zeus_stream.screens.html import site_panels
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.gpu_panels import gpu_panels
+from zeus_stream.screens.html.panels import Panel, section
+from zeus_stream.screens.html.questions import (
+    Asking,
+    Gpu,
+    Run,
+    find_first,
+    find_gpus,
+    find_last,
+    find_run,
+    quoted,
+)
+from zeus_stream.screens.html.run_panels import RUN_PANELS, power_key, result
+from zeus_stream.screens.html.site_panels import RECENT_RUNS
+from zeus_stream.screens.site.job_belief import JobBelief, belief_panel
+from zeus_stream.screens.web import page_frame
+from zeus_stream.screens.web.routes.site import Site, site_of, streamed
+from zeus_stream.screens.web.source import AskTable
+
+GPU_SPAN_NS = 3600 * 10**9
+BANDS = "every other epoch, or step if they are few"
+CHART_STYLES = ("web.css", "uPlot.min.css")
+
+
+async def overview(request: Request) -> Response:
+    """Answer ``/``: GPUs and runs as they are, then the latest runs."""
+    site = site_of(request)
+
+    async def parts() -> AsyncIterator[Markup]:
+        yield page_frame.head("Overview", "", scripts=("overview.js",) if site.feed is not None else ())
+        if site.feed is not None:
+            yield Markup(element("h1", "Now") + _now("api/events?html"))
+        else:
+            yield page_frame.heading("Archive", "A file; nothing is live.")
+        yield await drawn(site, RECENT_RUNS())
+
+    return streamed(parts)
+
+
+def _now(source: str) -> Markup:
+    """Return the place of the live part. It is filled by the server-sent events of an address."""
+    waits = element("section", element("p", "Waiting for the analyzer ...", class_="under"), class_="panel")
+    return element("div", waits, id="now", data_src=source)
+
+
+async def run(request: Request) -> Response:
+    """Answer ``/runs/{run}``."""
+    site, name = site_of(request), request.path_params["run"]
+    try:
+        found = await site.source.answered(find_run(name))
+    except ZeusStreamError as wrong:
+        return _sentence(str(wrong), 502)
+    if found is None:
+        return _sentence(
+            f"run {name}: could not be found in the archive. The overview lists the latest runs.", 404
+        )
+
+    async def parts() -> AsyncIterator[Markup]:
+        yield page_frame.head(found.job, "", "../", styles=CHART_STYLES)
+        yield page_frame.heading(found.job, _about(found))
+        yield section(await site.source.answered(result(found)))
+        yield _power(found.gpus, found.began_wall_ns, found.last_wall_ns, run=found.run)
+        for panel in RUN_PANELS:
+            yield await drawn(site, panel(found))
+
+    return streamed(parts)
+
+
+def _about(found: Run) -> list[Markup | str]:
+    size = f", batch size {found.batch_size}" if found.batch_size else ""
+    models = ", ".join(dict.fromkeys(gpu.model for gpu in found.gpus)) or "no GPU"
+    ends = found.ended_how or "runs"
+    ranks = f"{found.ranks} rank{'' if found.ranks == 1 else 's'}"
+    about: list[Markup | str] = [f"run {found.run}, {ranks}{size}, {ends}. {models}"]
+    for host in dict.fromkeys(gpu.host for gpu in found.gpus):
+        about.append(f"; {host} GPU" if len(about) > 1 else f": {host} GPU")
+        for gpu in (gpu for gpu in found.gpus if gpu.host == host):
+            link = f"../gpus/{quote(gpu.gpu, safe='')}"
+            about += [" ", element("a", str(gpu.index), href=link, title=gpu.title)]
+    return about
+
+
+def _power(
+    gpus: Sequence[Gpu], begin_wall_ns: int, end_wall_ns: int, title: str = "Power", run: str | None = None
+) -> Markup:
+    """Return the chart of power over time, drawn by the browser. ``run``: its steps are shown as well."""
+    choices = [element("option", gpu.title, value=gpu.gpu) for gpu in gpus]
+    if len(gpus) > 1:
+        choices = [element("option", f"all {len(gpus)} GPUs together", value=""), *choices]
+    tools = element(
+        "div", element("label", "GPU ", element("select", choices, id="gpu")) if len(choices) > 1 else None,
+        [element("button", text, type="button", data_do=do, aria_label=label) for text, do, label in (
+            ("+", "in", "Zoom in"), ("−", "out", "Zoom out"), ("←", "left", "Move left"),  # noqa: RUF001
+            ("→", "right", "Move right"), ("all", "all", "Show all"))],
+        element("output", id="reading"), class_="tools",
+    )  # fmt: skip
+    plot = element(
+        "div", class_="plot", id="plot", tabindex="0", role="img", aria_label="Power over time",
+        aria_describedby="power-text", data_gpus=" ".join(gpu.gpu for gpu in gpus),
+        data_from=str(begin_wall_ns), data_to=str(end_wall_ns), data_run=run,
+    )  # fmt: skip
+    text = element("p", "The chart is being drawn.", class_="caption", id="power-text", aria_live="polite")
+    table = element("details", element("summary", "Table"), element("div", id="power-table"))
+    body = [element("h2", title), tools, plot, power_key(BANDS if run else None), text, table]
+    # Here and not in the head: the chart is drawn while the rest of the page is still on its way.
+    scripts = (
+        page_frame.script("../", "uPlot.iife.min.js"),
+        page_frame.script("../", "power.js", at_once=True),
+    )
+    return element("section", *body, *scripts, id="power", class_="panel")
+
+
+async def drawn(site: Site, asking: Asking[Panel | None]) -> Markup:
+    """Return a panel of a page; empty if there is nothing to show. A panel that fails says why."""
+    try:
+        panel = await site.source.answered(asking)
+    except RefusedError as wrong:
+        return page_frame.error(str(wrong))
+    return section(panel) if panel is not None else Markup("")
+
+
+async def gpu(request: Request) -> Response:
+    """Answer ``/gpus/{gpu}``: power of its last hour, and the runs on it."""
+    site, name = site_of(request), request.path_params["gpu"]
+    try:
+        (found,) = await site.source.answered(find_gpus(f"gpu = {quoted(name)}")) or (None,)
+        last_ns = 0 if found is None else await site.source.answered(find_last(found.host))
+        first_ns = 0 if found is None else await site.source.answered(find_first(found.host))
+    except ZeusStreamError as wrong:
+        return _sentence(str(wrong), 502)
+    if found is None:
+        return _sentence(f"GPU {name}: could not be found in the archive. The overview lists all GPUs.", 404)
+
+    async def parts() -> AsyncIterator[Markup]:
+        yield page_frame.head(found.title, "", "../", styles=CHART_STYLES)
+        yield page_frame.heading(found.title, f"{found.model}, {found.gpu}, driver {found.driver}")
+        if last_ns:
+            yield _power((found,), max(last_ns - GPU_SPAN_NS, first_ns), last_ns, "Power of the last hour")
+        for panel in gpu_panels(found):
+            yield await drawn(site, panel)
+
+    return streamed(parts)
+
+
+async def jobs(request: Request) -> Response:
+    """Answer ``/jobs``."""
+    site = site_of(request)
+
+    async def parts() -> AsyncIterator[Markup]:
+        yield page_frame.head("Jobs", "jobs")
+        yield page_frame.heading("Jobs", "The latest 200 runs, by job.")
+        yield await drawn(site, site_panels.jobs())
+        yield await drawn(site, site_panels.recurring())
+
+    return streamed(parts)
+
+
+async def job(request: Request) -> Response:
+    """Answer ``/jobs/{job}``."""
+    site, name = site_of(request), request.path_params["job"]
+
+    async def parts() -> AsyncIterator[Markup]:
+        live = site.feed is not None
+        yield page_frame.head(name, "jobs", "../", scripts=("overview.js",) if live else ())
+        yield page_frame.heading(name, "A job: its runs, and its tries if it recurs.")
+        if live:
+            yield _now(f"../api/events?html&job={quote(name, safe='')}")
+        yield await _belief(site, name)
+        for panel in (
+            site_panels.recurring(name, "../"),
+            site_panels.sizes(name),
+            site_panels.job_runs(name),
+        ):
+            yield await drawn(site, panel)
+        yield await drawn(site, site_panels.tries(name))
+
+    return streamed(parts)
+
+
+async def _belief(site: Site, name: str) -> Markup:
+    """Return what the policy believes of a job; empty if it does not recur. A failure says why."""
+    if site.believed is None:
+        return Markup("")
+    try:
+        belief = await site.source.computed(partial(_believed, site.believed, name))
+    except (RefusedError, SettingsError) as wrong:
+        return page_frame.error(str(wrong))
+    return section(belief_panel(belief)) if belief is not None else Markup("")
+
+
+def _believed(
+    believed: Callable[[AskTable, str], JobBelief | None], name: str, answer: AskTable
+) -> JobBelief | None:
+    return believed(answer, name)
+
+
+async def waste(request: Request) -> Response:
+    """Answer ``/waste``."""
+    site = site_of(request)
+
+    async def parts() -> AsyncIterator[Markup]:
+        yield page_frame.head("Waste", "waste")
+        yield page_frame.heading("Waste", "The latest 200 runs: what energy was spent for besides steps.")
+        for panel in (site_panels.causes(), site_panels.causes_by_job(), site_panels.idle()):
+            yield await drawn(site, panel)
+
+    return streamed(parts)
+
+
+def _sentence(text: str, status: int) -> Response:
+    body = page_frame.head("Not found", "", "../") + page_frame.error(text) + page_frame.END
+    return HTMLResponse(body, status)

@@ -1,0 +1,80 @@
+"""Asks the archive for pages, a bounded number of queries at a time."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import anyio
+from anyio.to_thread import run_sync
+from msgspec import Struct
+
+from zeus_stream.errors import ZeusStreamError
+from zeus_stream.screens.html.questions import Asking
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+Lane = Literal["page", "box"]
+PAGE_ROWS = 20_000
+"""Rows of one answer for a page. Its queries ask for far fewer."""
+PAGE_S = 10.0
+
+
+class Answer(Struct, frozen=True):
+    """Rows of a query. ``truncated``: there were more than were asked for."""
+
+    table: "pa.Table"
+    truncated: bool
+
+
+Ask = Callable[[str, int, float], Answer]
+"""Answers SQL, at most so many rows, in so many seconds. It blocks, and may raise ZeusStreamError."""
+
+
+AskTable = Callable[[str], "pa.Table"]
+"""Answers SQL of ours: all rows of it, in the time of a page."""
+AskPage = Callable[[str, int, float], Awaitable[Answer]]
+"""The same without blocking: a query that is cancelled ends in the analyzer as well."""
+
+
+class Source:
+    """The archive as pages see it: a running analyzer, or a file."""
+
+    def __init__(self, ask: Ask, ask_page: AskPage | None = None) -> None:
+        """Begin with no query.
+
+        Args:
+            ask: answers any query.
+            ask_page: answers small ones, which end when a viewer goes away. None: ``ask`` does.
+        """
+        self._ask = ask
+        self._ask_page = ask_page
+        # The analyzer answers two queries at once. A slow page never keeps the SQL box waiting, nor others.
+        self._lanes = {"page": anyio.CapacityLimiter(1), "box": anyio.CapacityLimiter(1)}
+
+    async def query(self, sql: str, lane: Lane, max_rows: int = PAGE_ROWS, seconds: float = PAGE_S) -> Answer:
+        """Return the answer to one query. Raises ZeusStreamError."""
+        async with self._lanes[lane]:
+            if lane == "page" and self._ask_page is not None:
+                return await self._ask_page(sql, max_rows, seconds)
+            return await run_sync(self._ask, sql, max_rows, seconds)
+
+    async def computed(self, compute: Callable[[AskTable], T]) -> T:
+        """Return what a function makes of answers, in a thread: one such function at a time."""
+        async with self._lanes["page"]:
+            return await run_sync(compute, lambda sql: self._ask(sql, PAGE_ROWS, PAGE_S).table)
+
+    async def answered(self, asking: Asking[T]) -> T:
+        """Run a question of a page to its end. Raises ZeusStreamError."""
+        try:
+            sql = next(asking)
+            while True:
+                try:
+                    answer = await self.query(sql, "page")
+                except ZeusStreamError as wrong:
+                    sql = asking.throw(wrong)
+                else:
+                    sql = asking.send(answer.table.to_pylist())
+        except StopIteration as end:
+            result: T = end.value
+            return result
