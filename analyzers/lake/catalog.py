@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import duckdb
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from analyzers.archive import schema
 from analyzers.archive.opening import Connection, first_line, storing
@@ -60,6 +62,7 @@ def attach(
     Raises:
         StorageError: an extension is missing, or the catalog cannot be reached.
     """
+    address = _without_password(dsn)
     connection = duckdb.connect(
         config={
             "memory_limit": f"{settings.memory_mb}MiB",
@@ -78,7 +81,7 @@ def attach(
         options += ["READ_ONLY"] if read_only else []
         if data is not None and object_store.is_bucket(data):
             _open_bucket(connection)
-        attaching = f"ATTACH 'ducklake:postgres:{_quoted(dsn)}' AS {LAKE} ({', '.join(options)})"
+        attaching = f"ATTACH 'ducklake:postgres:{_quoted(address)}' AS {LAKE} ({', '.join(options)})"
         try:
             for option, value in RETRIES.items():
                 connection.execute(f"SET ducklake_{option} = {value}")
@@ -99,6 +102,27 @@ def attach(
         connection.close()
         raise
     return connection
+
+
+def _without_password(dsn: str) -> str:
+    """Return a DSN without its password, which libpq takes from the environment of this process instead.
+
+    DuckDB shows what is attached, in its views and in its errors. Raises StorageError.
+    """
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as wrong:
+        raise StorageError(
+            f"lake: could not read its address: {first_line(str(wrong))}. Write keywords or a URI of libpq."
+        ) from wrong
+    if "sslpassword" in given:
+        raise StorageError(
+            "lake: could not be opened: DuckDB would show sslpassword. Name a key without a password"
+            " in sslkey, in a file that only this user can read."
+        )
+    if (password := given.pop("password", None)) is not None:
+        os.environ["PGPASSWORD"] = str(password)
+    return make_conninfo(**{name: str(value) for name, value in given.items()})
 
 
 def data_path(connection: Connection) -> str:

@@ -5,15 +5,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import duckdb
 import psycopg
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from analyzers.archive.sandbox.allowed_sql import checked
 from analyzers.archive.sandbox.bounded_queries import Asked, Queries
 from analyzers.lake import catalog, roles
 from analyzers.serving.query_worker import Source, open_source
 from analyzers.serving.query_workers import QueryWorkers
+from tests.analyzers.archive.sql_attempts import CATALOG, internal_names
 from tests.analyzers.archives import frames, rows
 from tests.scale.held_part import SETTINGS, take
 from tests.scale.servers import Postgres
@@ -94,7 +97,7 @@ def test_queries_on_a_lake_are_bounded_and_outlast_a_kill_of_the_database(
     try:
         assert answer(queries, "SELECT run FROM decisions") == [{"run": "run-1"}]
         for sql, why in (
-            ("FROM __ducklake_metadata_lake.zs.leases", "the catalog of a lake is not allowed"),
+            ("FROM __ducklake_metadata_lake.zs.leases", "__ducklake_metadata_lake is not allowed here"),
             (f"FROM read_text('{os.path.realpath(__file__)}')", "read_text is not allowed"),
             ("DELETE FROM decisions", "DELETE is not allowed"),
             ("FROM nowhere", "nowhere does not exist"),
@@ -114,6 +117,31 @@ def test_queries_on_a_lake_are_bounded_and_outlast_a_kill_of_the_database(
     finally:
         queries.stop()
         workers.close()
+
+
+CANARY = "canary-f8a1"
+
+
+def test_no_view_no_catalog_and_no_error_of_a_lake_shows_its_password(
+    reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB shows what is attached: ``duckdb_databases`` had the password, and errors have the address."""
+    monkeypatch.setenv("PGPASSWORD", "")
+    connection, _ = open_source(Source(SETTINGS, f"{reader} password='{CANARY} x'", None))
+    assert os.environ["PGPASSWORD"] == f"{CANARY} x"
+    named = internal_names(connection, "ducklake_metadata", "public.ducklake_table", "zs.leases")
+    for name in named:
+        for shown in (f"FROM {name}", f"SUMMARIZE {name}"):
+            with suppress(duckdb.Error):  # a view that is not there, or a table that a role may not read
+                assert CANARY not in str(connection.execute(shown).fetchmany(1_000)), shown
+    assert connection.execute(f"FROM {CATALOG}.ducklake_metadata").fetchall()
+    with pytest.raises(RefusedError, match="__ducklake_metadata_lake is not allowed"):
+        checked(connection, "FROM __DUCKLAKE_METADATA_LAKE.PUBLIC.ducklake_table")
+    connection.close()
+    for address in (f"host=/nowhere password={CANARY}", f"postgresql://u:{CANARY}@/lake?host=/nowhere"):
+        with pytest.raises(StorageError, match="could not be opened") as wrong:
+            open_source(Source(SETTINGS, address, None))
+        assert CANARY not in f"{wrong.value.args} {wrong.value.__cause__}"
 
 
 def test_a_source_that_is_not_there_is_one_sentence() -> None:

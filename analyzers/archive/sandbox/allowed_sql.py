@@ -41,12 +41,17 @@ _TABLE_FUNCTIONS = _words(
     " whole waste_of saving_of savings_of"
 )
 """Table functions that read nothing but their arguments or the catalogue, and the archive's own macros."""
-_CATALOG_OF_A_LAKE = "__ducklake"
-"""Prefix of the name under which DuckLake attaches PostgreSQL, with whatever else is in that database."""
+_QUALIFIERS = """
+SELECT lower(unnest(['', 'system', current_database(), 'information_schema', 'pg_catalog']))
+UNION SELECT lower(schema_name) FROM duckdb_schemas() WHERE database_name = current_database()
+"""
+"""Catalogs and schemas that a query may name. DuckLake attaches others, with all that is in PostgreSQL."""
 _INTERNAL = re.compile("duckdb_|pg_|pragma_|sqlite_")
 """Beginnings of the names of DuckDB's own views; some have settings, or the address of what is attached."""
 _VIEWS = _words(
-    "duckdb_columns duckdb_constraints duckdb_schemas duckdb_tables duckdb_types duckdb_views"
+    "columns constraint_column_usage constraint_table_usage key_column_usage referential_constraints schemata"
+    " table_constraints tables views"
+    " duckdb_columns duckdb_constraints duckdb_schemas duckdb_tables duckdb_types duckdb_views"
     " pg_attribute pg_class pg_description pg_namespace pg_tables pg_type pg_views"
 )
 """Of DuckDB's own views, those that have names and types alone."""
@@ -127,12 +132,16 @@ def _check_tree(connection: Any, sql: str) -> None:
     if tree["error"]:
         raise _refusal(str(tree["error_message"]))
     parts: list[Any] = [tree["statements"]]
+    qualifiers: frozenset[str] | None = None
     while parts:
         match parts.pop():
             case list(members):
                 parts += members
             case dict(part):
                 _check_part(part)
+                if part.get("type") in ("BASE_TABLE", "SHOW_REF"):
+                    qualifiers = qualifiers or _qualifiers(connection)
+                    _check_name(part, qualifiers)
                 parts += part.values()
             case _:
                 pass  # a name, a figure or a text
@@ -146,20 +155,25 @@ def _check_part(part: dict[str, Any]) -> None:
         raise _refusal(f"{name} is not allowed here")
     if kind == "BASE_TABLE" and re.search(r"[./\\*:]", str(part.get("table_name"))):
         raise _refusal(f"{part['table_name']} is no table, and files are not allowed here")
-    if kind in ("BASE_TABLE", "SHOW_REF"):
-        _check_name(part)
     if kind == "TABLE_FUNCTION" and "class" not in part:
         name = str(part["function"].get("function_name"))
         if name.lower() not in _TABLE_FUNCTIONS:
             raise _refusal(f"{name} is not allowed here")
 
 
-def _check_name(part: dict[str, Any]) -> None:
-    """Refuse DuckDB's own views and catalogs, but for those listed. DuckDB ignores the case of a name."""
-    names = [str(part.get(place, "")).lower() for place in ("catalog_name", "schema_name", "table_name")]
-    if any(name.startswith(_CATALOG_OF_A_LAKE) for name in names):
-        raise _refusal("the catalog of a lake is not allowed here, only its tables")
-    if _INTERNAL.match(names[-1]) and names[-1] not in _VIEWS:
+def _qualifiers(connection: Any) -> frozenset[str]:
+    return frozenset(name for (name,) in connection.execute(_QUALIFIERS).fetchall())
+
+
+def _check_name(part: dict[str, Any], qualifiers: frozenset[str]) -> None:
+    """Refuse what is neither ours nor a listed view of DuckDB's. DuckDB ignores the case of a name."""
+    catalog, schema, table = (
+        str(part.get(place, "")).lower() for place in ("catalog_name", "schema_name", "table_name")
+    )
+    if not qualifiers.issuperset((catalog, schema)):
+        named = schema if catalog in qualifiers else catalog
+        raise _refusal(f"{named} is not allowed here, only the tables of the archive")
+    if (schema == "information_schema" or _INTERNAL.match(table)) and table not in _VIEWS:
         raise _refusal(f"{part['table_name']} is not allowed here")
 
 

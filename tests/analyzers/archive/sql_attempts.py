@@ -6,6 +6,7 @@ whatever may stand around it. ``{archive}`` is the path of the archive, ``{there
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 STATEMENTS = (
     "COPY runs TO '{there}'",
@@ -164,3 +165,23 @@ def attempts(archive: Path) -> Iterator[str]:
     for statement in STATEMENTS:
         for around in AROUND:
             yield around.format(statement).replace("{archive}", str(archive)).replace("{there}", str(there))
+
+
+def spellings(name: str) -> tuple[str, ...]:
+    return name, name.upper(), f'"{name.title()}"'
+
+
+CATALOG = "__ducklake_metadata_lake"
+"""Under this name DuckLake attaches PostgreSQL, and hides it from DuckDB's lists."""
+
+
+def internal_names(connection: Any, *tables: str) -> list[str]:
+    """Return the names of the views of DuckDB, and of tables in the catalog of a lake, in three spellings."""
+    views = connection.execute("SELECT schema_name, view_name FROM duckdb_views() WHERE internal").fetchall()
+    named = [
+        qualified + spelt
+        for schema, view in views
+        for spelt in spellings(view)
+        for qualified in ("", f"{schema}.", f"system.{schema}.", f"{schema.upper()}.")
+    ]
+    return named + [f"{spelt}.{table}" for spelt in spellings(CATALOG) for table in tables]
