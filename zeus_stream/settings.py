@@ -238,8 +238,18 @@ class Settings(Struct, frozen=True, kw_only=True):
         int, SettingHelp("Iterations of a pipeline measured at each clock.", "search", least=2, most=150)
     ] = 30
     switching_ms: Annotated[
-        float, SettingHelp("Time that a change of a clock takes, ms.", "expert", least=0, most=10_000)
+        float,
+        SettingHelp("Time that a change of a clock takes at least, ms.", "expert", least=0, most=10_000),
     ] = 10.0
+    clock_changes_per_s: Annotated[
+        float,
+        SettingHelp(
+            "Changes of a GPU's clock a second that a pipeline's plan may need; fewer where calls are slow.",
+            "expert",
+            least=0,
+            most=20,
+        ),
+    ] = 20.0
     stride_w: Annotated[
         float, SettingHelp("Distance between two power limits, W.", "search", least=1, most=1000)
     ] = 25.0

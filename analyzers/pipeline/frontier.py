@@ -15,6 +15,7 @@ rounding leaves is used up greedily. Where there are few combinations, all are t
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
+from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
@@ -45,8 +46,8 @@ class PipelineProfile(Struct, frozen=True):
     """By instruction: from the highest clock down, all with the same clocks within a stage."""
     waiting_w: tuple[float, ...]
     """By stage: power while it waits for another stage."""
-    spread_s: float = 0.0
-    """Standard deviation of an instruction's time, the largest of all."""
+    spread_s: Mapping[StageKind, float] = MappingProxyType({})
+    """By instruction: robust standard deviation of its time at the highest clock."""
 
     def of(self, each: PipelineInstruction) -> tuple[ClockOption, ...]:
         return self.options[each.stage, each.kind, each.chunk]
@@ -62,6 +63,8 @@ class FrontierPoint(Struct, frozen=True):
     energy_j: float
     bound_j: float
     """No clocks of these groups need less, by the profile."""
+    prices_w: tuple[float, ...]
+    """By instruction: energy of the bound that a second more of it would cost, J/s."""
 
 
 class ClockProgram:
@@ -72,18 +75,19 @@ class ClockProgram:
         graph: PipelineGraph,
         profile: PipelineProfile,
         groups: Sequence[int],
-        reserve_s: float = 0.0,
+        reserves_s: Sequence[float] = (),
     ) -> None:
         """``groups``: of each instruction, any numbers. A group stays within one stage.
 
-        ``reserve_s`` is kept free between instructions of different stages, where there is slack.
+        ``reserves_s``: by instruction, kept free between it and those of other stages that wait for it, where
+        there is slack.
 
         Raises:
             SettingsError: the profile lacks an instruction, or its clocks do not fit together.
         """
         _check(graph, profile, groups)
         self._graph = graph
-        self._reserve_s = reserve_s
+        self._reserves_s = reserves_s if any(reserves_s) else ()
         self._waiting_w = sum(profile.waiting_w[: graph.stages])
         self._times = [np.array([o.time_s for o in profile.of(each)]) for each in graph.instructions]
         self._energies = [np.array([o.energy_j for o in profile.of(each)]) for each in graph.instructions]
@@ -107,7 +111,7 @@ class ClockProgram:
         ]
         fastest = [hull[0][0] for hull in self._hulls]
         self.fastest_s = self._makespan_s(fastest)
-        self._reserved_s = self._makespan_s(fastest, reserve_s)
+        self._reserved_s = self._makespan_s(fastest, self._reserves_s)
         self.slowest_s = self._makespan_s([hull[-1][0] for hull in self._hulls])
         """Past this duration nothing is to be saved."""
 
@@ -123,22 +127,22 @@ class ClockProgram:
                 f" {self.fastest_s:.6g} s. Allow at least that."
             )
         deadline_s = max(deadline_s, self.fastest_s)
-        spans, time_s, bound_j = self._relaxed(deadline_s)
+        spans, time_s, bound_j, prices = self._relaxed(deadline_s)
         if prod(map(len, self._hulls)) <= FEW:
-            return self._point(self._best_of_all(deadline_s), bound_j)
+            return self._point(self._best_of_all(deadline_s), bound_j, prices)
         picked = [self._round(group, spans) for group in range(len(self._members))]
         picked = self._use_slack(picked, min(time_s, deadline_s))
-        return self._point([self._hulls[group][at][0] for group, at in enumerate(picked)], bound_j)
+        return self._point([self._hulls[group][at][0] for group, at in enumerate(picked)], bound_j, prices)
 
-    def _relaxed(self, deadline_s: float) -> tuple[list[float], float, float]:
-        """Return duration of each instruction, duration of the iteration, and the bound, J."""
+    def _relaxed(self, deadline_s: float) -> tuple[list[float], float, float, Vector]:
+        """Return duration of each instruction, that of the iteration, the bound, J, and prices, J/s."""
         count = len(self._group)
         first_x = np.cumsum([0, *(len(hull) - 1 for hull in self._hulls)])
         # columns: x of all groups, duration of each instruction, T, ends, and ends with the reserve
         spans, total = int(first_x[-1]), int(first_x[-1]) + count
-        ends = [(total + 1, 0.0)]
-        if self._reserve_s:
-            ends.append((total + 1 + count, self._reserve_s))
+        ends: list[tuple[int, Sequence[float]]] = [(total + 1, ())]
+        if self._reserves_s:
+            ends.append((total + 1 + count, self._reserves_s))
         columns = total + 1 + count * len(ends)
         cost, upper = np.zeros(columns), np.full(columns, np.inf)
         upper[:spans] = 1.0
@@ -152,16 +156,16 @@ class ClockProgram:
             steps = np.diff(self._hull_times(index))
             parts = [(int(first_x[group]) + at, -float(step)) for at, step in enumerate(steps)]
             equal.add([(spans + index, 1.0), *parts], float(self._hull_times(index)[0]))
-        for end, reserve_s in ends:
-            self._add_order(at_most, spans, end, reserve_s)
-            most_s = 0.0 if not reserve_s else self._reserved_s - self.fastest_s
+        for end, reserves_s in ends:
+            self._add_order(at_most, spans, end, reserves_s)
+            most_s = 0.0 if not reserves_s else self._reserved_s - self.fastest_s
             for index, after in enumerate(self._graph.successors):
                 if not after:
                     at_most.add([(end + index, 1.0), (total, -1.0)], most_s)
-        x, value_j = minimize(cost, at_most, equal, upper)
-        return [float(x[spans + index]) for index in range(count)], float(x[total]), value_j + fixed_j
+        x, prices, value_j = minimize(cost, at_most, equal, upper)
+        return [float(x[spans + index]) for index in range(count)], float(x[total]), value_j + fixed_j, prices
 
-    def _add_order(self, rows: Rows, spans: int, end: int, reserve_s: float) -> None:
+    def _add_order(self, rows: Rows, spans: int, end: int, reserves_s: Sequence[float]) -> None:
         """Let each instruction end no sooner than its duration past the end of those before it."""
         graph = self._graph
         for index in set(range(len(self._group))) - {after for _, after in graph.edges}:
@@ -169,7 +173,7 @@ class ClockProgram:
         for before, after in graph.edges:
             apart = graph.instructions[before].stage != graph.instructions[after].stage
             entries = [(end + before, 1.0), (spans + after, 1.0), (end + after, -1.0)]
-            rows.add(entries, -reserve_s * apart)
+            rows.add(entries, -reserves_s[before] if apart and reserves_s else 0.0)
 
     def _hull_times(self, index: int) -> Vector:
         """Return the durations of an instruction along the hull of its group, s."""
@@ -183,7 +187,7 @@ class ClockProgram:
             durations_s = [float(self._times[i][picks[group]]) for i, group in enumerate(self._group)]
             energy_j = sum(cost_j for _, cost_j in hulls)
             energy_j += self._waiting_w * self._graph.makespan_s(durations_s)
-            if energy_j < least_j and self._holds(durations_s, deadline_s):
+            if energy_j < least_j and self.holds(durations_s, deadline_s):
                 best, least_j = picks, energy_j
         return best
 
@@ -212,26 +216,27 @@ class ClockProgram:
             tried = list(durations)
             for i in self._members[best]:
                 tried[i] = float(self._times[i][pick])
-            if self._holds(tried, deadline_s):
+            if self.holds(tried, deadline_s):
                 durations = tried
                 picked[best] += 1
             else:
                 stuck.add(best)
 
-    def _holds(self, durations_s: Sequence[float], deadline_s: float) -> bool:
+    def holds(self, durations_s: Sequence[float], deadline_s: float) -> bool:
+        """Tell whether an iteration meets the deadline, with the reserves that there is slack for."""
         if self._graph.makespan_s(durations_s) > deadline_s * (1 + TINY):
             return False
         reserved_s = deadline_s + self._reserved_s - self.fastest_s
-        return self._graph.makespan_s(durations_s, self._reserve_s) <= reserved_s * (1 + TINY)
+        return self._graph.makespan_s(durations_s, self._reserves_s) <= reserved_s * (1 + TINY)
 
-    def _makespan_s(self, picks: Sequence[int], reserve_s: float = 0.0) -> float:
+    def _makespan_s(self, picks: Sequence[int], reserves_s: Sequence[float] = ()) -> float:
         durations_s = [float(self._times[i][picks[group]]) for i, group in enumerate(self._group)]
-        return self._graph.makespan_s(durations_s, reserve_s)
+        return self._graph.makespan_s(durations_s, reserves_s)
 
-    def _point(self, picks: Sequence[int], bound_j: float) -> FrontierPoint:
+    def _point(self, picks: Sequence[int], bound_j: float, prices: Vector) -> FrontierPoint:
         choice = tuple(picks[group] for group in self._group)
         time_s = self._makespan_s(picks)
-        return FrontierPoint(choice, time_s, self._energy_j(choice, time_s), bound_j)
+        return FrontierPoint(choice, time_s, self._energy_j(choice, time_s), bound_j, tuple(prices.tolist()))
 
     def _energy_j(self, choice: Sequence[int], time_s: float) -> float:
         hull_cost = sum(

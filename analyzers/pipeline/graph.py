@@ -43,22 +43,24 @@ class PipelineGraph(Struct, frozen=True):
     successors: tuple[tuple[int, ...], ...]
     """By instruction."""
 
-    def starts_s(self, durations_s: Sequence[float], reserve_s: float = 0.0) -> list[float]:
+    def starts_s(self, durations_s: Sequence[float], reserves_s: Sequence[float] = ()) -> list[float]:
         """Return the earliest start of each instruction, for durations in the order of `instructions`.
 
-        ``reserve_s`` passes between two instructions of different stages.
+        ``reserves_s``: by instruction, passes between it and those of other stages that wait for it.
         """
         starts_s = [0.0] * len(self.instructions)
         for index, after in enumerate(self.successors):
             end_s = starts_s[index] + durations_s[index]
             for later in after:
-                apart = self.instructions[index].stage != self.instructions[later].stage
-                starts_s[later] = max(starts_s[later], end_s + reserve_s * apart)
+                ready_s = end_s
+                if reserves_s and self.instructions[index].stage != self.instructions[later].stage:
+                    ready_s += reserves_s[index]
+                starts_s[later] = max(starts_s[later], ready_s)
         return starts_s
 
-    def makespan_s(self, durations_s: Sequence[float], reserve_s: float = 0.0) -> float:
+    def makespan_s(self, durations_s: Sequence[float], reserves_s: Sequence[float] = ()) -> float:
         """Return the duration of an iteration."""
-        starts_s = self.starts_s(durations_s, reserve_s)
+        starts_s = self.starts_s(durations_s, reserves_s)
         return max(start_s + length_s for start_s, length_s in zip(starts_s, durations_s, strict=True))
 
 

@@ -214,7 +214,8 @@ class PipelineRun:
         first = {stage.began.stage: stage for stage in stages}
         graph = from_orders([first[at].instructions() for at in sorted(first)])
         profile = combine(measured, common_clocks(stages, self._fleet))
-        plans = self._plans = ChosenPlans(self._run, self._settings, graph, profile)
+        settings = self._settings = self._settings.for_calls_of(self._held.call_s)
+        plans = self._plans = ChosenPlans(self._run, settings, graph, profile)
         if self._recalled is not None:
             return rows_only(plans.frontier())
         identity, lead = self._identity(), first[0]
@@ -294,7 +295,7 @@ class PipelineRun:
         if found is not plans.straggler and (other := plans.answer(found, self._t_ns(now))) is not None:
             return self._replace_now(other)
         drawn = rows_only(self._draw(plans, row.number, replicas))
-        if plans.straggler is not None or not plans.is_promise:
+        if plans.straggler is not None or not (plans.is_promise and plans.lowers_clocks):
             return drawn
         first = next(stage for stage in self._stages.values() if stage.began.stage == 0)
         # what passes between iterations is in both: the promise is relative to what was measured

@@ -1,20 +1,28 @@
-"""Frequency plans: which instructions share a clock, and what a plan takes with slow switches. Pure."""
+"""Frequency plans: which instructions share a clock, and what a plan takes with slow switches. Pure.
+
+A change of clock takes time and energy, and a GPU takes few of them a second. So instructions in a row share
+a clock where that costs little. The linear program of single instructions gives each a price: the energy that
+a second more of it would cost all others. At these prices the cheapest clocks of a stage, changes included,
+are a shortest path along its instructions. Its runs of equal clocks are the groups of a second program, which
+holds the deadline.
+"""
 
 import math
-from collections import Counter
-from collections.abc import Sequence
-from itertools import groupby
-from typing import Literal, TypeAlias
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
+import numpy as np
 from msgspec import Struct
 
-from analyzers.pipeline.frontier import TINY, ClockProgram, PipelineProfile
+from analyzers.pipeline.frontier import TINY, ClockProgram, FrontierPoint, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
+from analyzers.pipeline.solvers import Vector
 from zeus_stream.errors import SettingsError
 
-Grouping: TypeAlias = Literal["phase", "instruction"]
-"""``phase``: instructions of a stage of one kind share a clock in the warm-up, the steady phase and the
-cool-down; ``instruction``: each has its own."""
+CHANGE_SHARES = (0.003, 0.03)
+"""Of an instruction's mean energy that a change is taken to cost besides, so that there are fewer."""
+DEARER = (0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
+"""The same, while there are too many changes; with the last, a stage has one clock."""
 
 
 class FrequencyPlan(Struct, frozen=True):
@@ -27,29 +35,7 @@ class FrequencyPlan(Struct, frozen=True):
     energy_j: float
     """Promised energy of an iteration, all stages together."""
     bound_j: float
-    """No clocks of the same grouping need less when switching takes no time."""
-
-
-def group_instructions(
-    graph: PipelineGraph, profile: PipelineProfile, grouping: Grouping, switching_s: float
-) -> list[int]:
-    """Return the group of each instruction.
-
-    A run of instructions that is shorter than twice the switching time joins the group beside it.
-    """
-    if grouping == "phase":
-        names: list[object] = [
-            (each.stage, each.kind, each.chunk, phase)
-            for each, phase in zip(graph.instructions, _phases(graph), strict=True)
-        ]
-    else:
-        names = list(range(len(graph.instructions)))
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    groups = [numbers[name] for name in names]
-    lengths_s = [min(option.time_s for option in profile.of(each)) for each in graph.instructions]
-    while (pair := _too_short(graph, groups, lengths_s, 2 * switching_s)) is not None:
-        groups = [pair[1] if group == pair[0] else group for group in groups]
-    return groups
+    """No clocks need less, even if switching took no time."""
 
 
 def make_plan(
@@ -57,22 +43,34 @@ def make_plan(
     profile: PipelineProfile,
     deadline_s: float,
     *,
-    grouping: Grouping = "phase",
     switching_s: float = 0.0,
-    reserve_s: float | None = None,
+    changes_per_s: float = math.inf,
+    reserve: float = 1.0,
 ) -> FrequencyPlan:
     """Return clocks of about the least energy for iterations of at most ``deadline_s``.
 
-    Between stages, ``reserve_s`` (the spread of the profile if None) is kept free where the highest clocks
-    leave it free: instructions do not always take the same time, and one without slack delays the others.
-    With a switching time, plans that switch less are tried too, down to one clock per stage.
+    After an instruction that another stage waits for, ``reserve`` times the spread of its time is kept free,
+    where the highest clocks leave it free: one without slack delays the others.
+
+    Args:
+        graph: of one iteration.
+        profile: of its instructions.
+        deadline_s: duration of an iteration.
+        switching_s: that a change takes.
+        changes_per_s: of one GPU at most, on average.
+        reserve: standard deviations of an instruction's time.
 
     Raises:
         RefusedError: not even the highest clocks hold the deadline.
         SettingsError: the profile does not fit the graph, or the switching time is negative.
     """
     return make_plans(
-        graph, profile, (deadline_s,), grouping=grouping, switching_s=switching_s, reserve_s=reserve_s
+        graph,
+        profile,
+        (deadline_s,),
+        switching_s=switching_s,
+        changes_per_s=changes_per_s,
+        reserve=reserve,
     )[0]
 
 
@@ -81,9 +79,9 @@ def make_plans(
     profile: PipelineProfile,
     deadlines_s: Sequence[float],
     *,
-    grouping: Grouping = "phase",
     switching_s: float = 0.0,
-    reserve_s: float | None = None,
+    changes_per_s: float = math.inf,
+    reserve: float = 1.0,
 ) -> tuple[FrequencyPlan, ...]:
     """Return a plan for each deadline, as `make_plan`.
 
@@ -93,36 +91,40 @@ def make_plans(
         raise SettingsError(
             f"pipeline: could not plan clocks: a switch cannot take {switching_s:g} s. Give 0 or more."
         )
-    reserve_s = profile.spread_s if reserve_s is None else reserve_s
-    groups = group_instructions(graph, profile, grouping, switching_s)
-    programs = [ClockProgram(graph, profile, groups, reserve_s)]
-    if switching_s and grouping == "instruction":
-        phases = group_instructions(graph, profile, "phase", switching_s)
-        programs.append(ClockProgram(graph, profile, phases, reserve_s))
-    if switching_s:
-        stages = [each.stage for each in graph.instructions]
-        programs.append(ClockProgram(graph, profile, stages, reserve_s))
+    reserves_s = [
+        reserve * profile.spread_s.get((each.stage, each.kind, each.chunk), 0.0)
+        for each in graph.instructions
+    ]
+    program = ClockProgram(graph, profile, range(len(graph.instructions)), reserves_s)
     plans: dict[float, FrequencyPlan] = {}
     tried: list[tuple[float, float, tuple[int, ...]]] = []
     for deadline_s in sorted(set(deadlines_s)):
-        bound_j, most_s = math.inf, deadline_s * (1 + TINY)
-        for program in programs:
-            point = program.solve(deadline_s)
-            clocks = tuple(
-                profile.of(each)[at].clock_mhz
-                for each, at in zip(graph.instructions, point.choice, strict=True)
-            )
-            bound_j = min(bound_j, point.bound_j)
-            tried.append((*play(graph, profile, clocks, switching_s), clocks))
+        point = program.solve(deadline_s)
+        choices = [point.choice]
+        if switching_s or changes_per_s < math.inf:
+            choices += _choices(graph, profile, point, reserves_s, deadline_s, switching_s, changes_per_s)
+        for choice in choices:
+            clocks = _clocks_mhz(graph, profile, choice)
+            if most_changes(graph, clocks) <= changes_per_s * deadline_s:
+                tried.append((*play(graph, profile, clocks, switching_s), clocks))
         # a higher clock that was measured as slower makes switches longer than the program knows
+        most_s = deadline_s * (1 + TINY)
         time_s, energy_j, clocks = min(tried, key=lambda plan: (plan[0] > most_s, plan[1]))
-        plans[deadline_s] = FrequencyPlan(clocks, time_s, energy_j, bound_j)
+        plans[deadline_s] = FrequencyPlan(clocks, time_s, energy_j, point.bound_j)
     return tuple(plans[deadline_s] for deadline_s in deadlines_s)
 
 
 def unplanned_s(graph: PipelineGraph, profile: PipelineProfile) -> float:
     """Return the duration of an iteration at the highest clocks."""
     return graph.makespan_s([profile.of(each)[0].time_s for each in graph.instructions])
+
+
+def most_changes(graph: PipelineGraph, clocks_mhz: Sequence[int]) -> int:
+    """Return the changes of clock in an iteration, one of many like it, of the stage that has most."""
+    return max(
+        sum(clocks_mhz[one] != clocks_mhz[two] for one, two in pairwise((*chain, chain[0])))
+        for chain in graph.orders
+    )
 
 
 def play(
@@ -138,12 +140,36 @@ def play(
     asked for when its instruction begins, a higher one ``switching_s`` before: so no instruction is longer
     than it is at its own clock, and the deadline of a plan holds in spite of switches.
     """
+    durations_s, energy_j = _switched(graph, profile, clocks_mhz, switching_s, stretches)
+    return _iteration(graph, profile, durations_s, energy_j)
+
+
+def _iteration(
+    graph: PipelineGraph, profile: PipelineProfile, durations_s: Sequence[float], energy_j: float
+) -> tuple[float, float]:
+    """Return duration and energy of an iteration whose instructions spend ``energy_j``."""
+    time_s = graph.makespan_s(durations_s)
+    waiting_j = sum(
+        profile.waiting_w[stage] * (time_s - sum(durations_s[index] for index in chain))
+        for stage, chain in enumerate(graph.orders)
+    )
+    return time_s, energy_j + waiting_j
+
+
+def _switched(
+    graph: PipelineGraph,
+    profile: PipelineProfile,
+    clocks_mhz: Sequence[int],
+    switching_s: float,
+    stretches: Sequence[float] = (),
+) -> tuple[list[float], float]:
+    """Return durations, and the energy of all, with parts of instructions at a neighbour's clock."""
     known = {
         name: {option.clock_mhz: (option.time_s, option.energy_j) for option in options}
         for name, options in profile.options.items()
     }
     times = [known[each.stage, each.kind, each.chunk] for each in graph.instructions]
-    durations, energies = [0.0] * len(times), [0.0] * len(times)
+    durations_s, energy_j = [0.0] * len(times), 0.0
     for chain in graph.orders:
         for at, index in enumerate(chain):
             own_mhz = clocks_mhz[index]
@@ -153,52 +179,113 @@ def play(
             last = min(switching_s / times[index][last_mhz][0], 1.0 - first) if last_mhz > own_mhz else 0.0
             parts = ((first, first_mhz), (1.0 - first - last, own_mhz), (last, last_mhz))
             stretch = stretches[index] if stretches else 1.0
-            durations[index] = stretch * sum(share * times[index][mhz][0] for share, mhz in parts)
-            energies[index] = stretch * sum(share * times[index][mhz][1] for share, mhz in parts)
-    time_s = graph.makespan_s(durations)
-    waiting_j = sum(
-        profile.waiting_w[stage] * (time_s - sum(durations[index] for index in chain))
-        for stage, chain in enumerate(graph.orders)
-    )
-    return time_s, sum(energies) + waiting_j
+            durations_s[index] = stretch * sum(share * times[index][mhz][0] for share, mhz in parts)
+            energy_j += stretch * sum(share * times[index][mhz][1] for share, mhz in parts)
+    return durations_s, energy_j
 
 
-def _phases(graph: PipelineGraph) -> list[str]:
-    """Return the phase of each instruction.
+def _clocks_mhz(graph: PipelineGraph, profile: PipelineProfile, choice: Sequence[int]) -> tuple[int, ...]:
+    pairs = zip(graph.instructions, choice, strict=True)
+    return tuple(profile.of(each)[at].clock_mhz for each, at in pairs)
 
-    Warm-up is before the stage's first backward, cool-down after its last forward, steady between them.
-    """
-    phases = [""] * len(graph.instructions)
-    for chain in graph.orders:
-        kinds = [graph.instructions[index].kind for index in chain]
-        first = kinds.index("backward") if "backward" in kinds else len(kinds)
-        last = max((at for at, kind in enumerate(kinds) if kind == "forward"), default=-1)
-        begin = max(first - 1, 0)  # the forward just before the first backward belongs to the steady phase
+
+def _choices(
+    graph: PipelineGraph,
+    profile: PipelineProfile,
+    point: FrontierPoint,
+    reserves_s: Sequence[float],
+    deadline_s: float,
+    switching_s: float,
+    changes_per_s: float,
+) -> Iterator[tuple[int, ...]]:
+    """Yield choices of options with fewer changes, until one has few enough."""
+    mean_j = point.energy_j / len(graph.instructions)
+    for share in (*CHANGE_SHARES, *DEARER):
+        groups = _runs(graph, profile, point.prices_w, switching_s, share * mean_j)
+        program = ClockProgram(graph, profile, groups, reserves_s)
+        choice = program.solve(deadline_s).choice
+        yield _use_switches(program, graph, profile, groups, choice, deadline_s, switching_s)
+        clocks = _clocks_mhz(graph, profile, choice)
+        if share >= CHANGE_SHARES[-1] and most_changes(graph, clocks) <= changes_per_s * deadline_s:
+            return
+
+
+def _runs(
+    graph: PipelineGraph,
+    profile: PipelineProfile,
+    prices_w: Sequence[float],
+    switching_s: float,
+    change_j: float,
+) -> list[int]:
+    """Return the group of each instruction: those in a row that share a clock at the least priced cost."""
+    groups, count = [0] * len(graph.instructions), 0
+    for stage, chain in enumerate(graph.orders):
+        options = [profile.of(graph.instructions[index]) for index in chain]
+        times = np.array([[each.time_s for each in known] for known in options])
+        spent = np.array([[each.energy_j for each in known] for known in options])
+        priced = np.array([prices_w[index] for index in chain]) - profile.waiting_w[stage]
+        picks = _cheapest_path(
+            spent + priced[:, None] * times, np.minimum(switching_s / times, 1.0), change_j
+        )
         for at, index in enumerate(chain):
-            steady = begin <= at <= last + 1 and begin < last
-            phases[index] = "steady" if steady else "warm-up" if at < first else "cool-down"
-    return phases
+            count += at == 0 or picks[at] != picks[at - 1]
+            groups[index] = count
+    return groups
 
 
-def _too_short(
-    graph: PipelineGraph, groups: Sequence[int], lengths_s: Sequence[float], least_s: float
-) -> tuple[int, int] | None:
-    """Return a group with a run shorter than ``least_s``, and the group most often beside such runs."""
-    for chain in graph.orders:
-        runs = [(group, [*run]) for group, run in groupby(chain, key=lambda index: groups[index])]
-        short = [
-            at
-            for at, (_, run) in enumerate(runs)
-            if len(runs) > 1 and sum(lengths_s[index] for index in run) < least_s
-        ]
-        if short:
-            group = runs[short[0]][0]
-            beside = Counter(
-                runs[near][0]
-                for at in short
-                if runs[at][0] == group
-                for near in (at - 1, at + 1)
-                if 0 <= near < len(runs)
-            )
-            return group, beside.most_common(1)[0][0]
-    return None
+def _cheapest_path(cost_j: Vector, share: Vector, change_j: float) -> list[int]:
+    """Return the option of each instruction of a stage, of least cost with changes (Viterbi).
+
+    Args:
+        cost_j: shape (instructions, options), from the highest clock down.
+        share: of the instruction's time at that option that a switch takes, spent at the higher clock.
+        change_j: of each change besides.
+    """
+    options = range(cost_j.shape[1])
+    lower = np.less.outer(options, options)  # [from, to]
+    total, back = cost_j[0], []
+    for at in range(1, len(cost_j)):
+        down = share[at] * np.subtract.outer(cost_j[at], cost_j[at])
+        up = share[at - 1][:, None] * np.subtract.outer(cost_j[at - 1], cost_j[at - 1]).T
+        switch = np.maximum(np.where(lower, down, up), 0.0) + change_j
+        np.fill_diagonal(switch, 0.0)
+        reached = total[:, None] + switch
+        back.append(reached.argmin(axis=0))
+        total = reached.min(axis=0) + cost_j[at]
+    picks = [int(total.argmin())]
+    for before in reversed(back):
+        picks.append(int(before[picks[-1]]))
+    return picks[::-1]
+
+
+def _use_switches(
+    program: ClockProgram,
+    graph: PipelineGraph,
+    profile: PipelineProfile,
+    groups: Sequence[int],
+    choice: Sequence[int],
+    deadline_s: float,
+    switching_s: float,
+) -> tuple[int, ...]:
+    """Lower the clock of groups further: near changes instructions are shorter than the program knows."""
+    members: dict[int, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    picks, open_groups = list(choice), list(members)
+    played = _switched(graph, profile, _clocks_mhz(graph, profile, picks), switching_s)
+    least_j = _iteration(graph, profile, *played)[1]
+    while open_groups:
+        for group in tuple(open_groups):
+            tried = list(picks)
+            for index in members[group]:
+                tried[index] += 1
+            first = members[group][0]
+            if tried[first] < len(profile.of(graph.instructions[first])):
+                clocks = _clocks_mhz(graph, profile, tried)
+                durations_s, spent_j = _switched(graph, profile, clocks, switching_s)
+                energy_j = _iteration(graph, profile, durations_s, spent_j)[1]
+                if energy_j < least_j and program.holds(durations_s, deadline_s):
+                    picks, least_j = tried, energy_j
+                    continue
+            open_groups.remove(group)
+    return tuple(picks)

@@ -12,6 +12,7 @@ waiting power.
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
+from statistics import median
 
 import numpy as np
 from msgspec import Struct
@@ -22,6 +23,10 @@ from analyzers.pipeline.solvers import Vector, non_negative_least_squares
 from zeus_stream.errors import RefusedError
 
 _NORMAL_95 = 1.96
+_MEDIAN_95 = 1.2533 * _NORMAL_95
+"""Of a median, times the standard deviation and the root of the number of values (normal distribution)."""
+_MAD = 1.4826
+"""Standard deviation, times the median absolute deviation (normal distribution)."""
 SMOOTH_FROM = 4
 """With so many measured clocks power is smoothed over the clock, and clocks between are options too."""
 
@@ -46,7 +51,7 @@ class EnergyWindow(Struct, frozen=True):
 
 
 class MeasuredInstruction(Struct, frozen=True, kw_only=True):
-    """Time and energy of one instruction at one clock, each with its 95 % interval."""
+    """Median time and mean energy of one instruction at one clock, each with its 95 % interval."""
 
     stage: int
     kind: str
@@ -142,7 +147,7 @@ def fit_stage(
     measured = []
     for (kind, chunk, clock_mhz), column in place.items():
         lengths = np.asarray(durations_s[kind, chunk, clock_mhz], np.float64)
-        mean_s, off_s = float(lengths.mean()), _mean_error(lengths)
+        usual_s, off_s = float(np.median(lengths)), _median_error(lengths)
         energy, off_j = float(found[column]), _NORMAL_95 * float(error[column])
         measured.append(
             MeasuredInstruction(
@@ -151,9 +156,9 @@ def fit_stage(
                 chunk=chunk,
                 clock_mhz=clock_mhz,
                 samples=len(lengths),
-                time_s=mean_s,
-                time_low_s=mean_s - off_s,
-                time_high_s=mean_s + off_s,
+                time_s=usual_s,
+                time_low_s=usual_s - off_s,
+                time_high_s=usual_s + off_s,
                 energy_j=energy,
                 energy_low_j=max(energy - off_j, 0.0),
                 energy_high_j=energy + off_j,
@@ -168,8 +173,10 @@ def combine(stages: Sequence[StageProfile], clocks_mhz: Sequence[int] = ()) -> P
 
     Time is fitted as ``a + b / clock`` with a and b of at least 0: a lower clock is never faster, as plans
     assume. From SMOOTH_FROM clocks on, power is fitted as a square of the clock, and each clock of
-    ``clocks_mhz`` within the measured span is an option too.
+    ``clocks_mhz`` within the measured span is an option too. The spread of an instruction is the same share
+    of its time at each clock: the median of those measured.
     """
+    spread_s: dict[StageKind, float] = {}
     options: dict[StageKind, tuple[ClockOption, ...]] = {}
     for profile in stages:
         by_name: dict[StageKind, list[MeasuredInstruction]] = {}
@@ -178,14 +185,13 @@ def combine(stages: Sequence[StageProfile], clocks_mhz: Sequence[int] = ()) -> P
         for name, measured in by_name.items():
             ordered = sorted(measured, key=lambda each: -each.clock_mhz)
             options[name] = _options(ordered, clocks_mhz)
-    spreads_s = (
-        (each.time_high_s - each.time_s) / _NORMAL_95 * sqrt(each.samples)
-        for profile in stages
-        for each in profile.instructions
-        if each.samples > 1
-    )
-    waiting_w = tuple(profile.waiting_w for profile in stages)
-    return PipelineProfile(options, waiting_w, max(spreads_s, default=0.0))
+            shares = [
+                (each.time_high_s - each.time_s) * sqrt(each.samples) / each.time_s
+                for each in measured
+                if each.samples > 1
+            ]
+            spread_s[name] = options[name][0].time_s * median(shares or [0.0]) / _MEDIAN_95
+    return PipelineProfile(options, tuple(profile.waiting_w for profile in stages), spread_s)
 
 
 def _options(measured: Sequence[MeasuredInstruction], clocks_mhz: Sequence[int]) -> tuple[ClockOption, ...]:
@@ -211,11 +217,14 @@ def _options(measured: Sequence[MeasuredInstruction], clocks_mhz: Sequence[int])
     )
 
 
-def _mean_error(values: NDArray[np.float64]) -> float:
-    """Return half the 95 % interval of a mean; infinite for a single value."""
+def _median_error(values: NDArray[np.float64]) -> float:
+    """Return half the 95 % interval of a median; infinite for a single value.
+
+    By the median absolute deviation: a few values that a busy host made long do not count.
+    """
     if len(values) < 2:
         return float("inf")
-    return _NORMAL_95 * float(values.std(ddof=1)) / sqrt(len(values))
+    return _MEDIAN_95 * _MAD * float(np.median(np.abs(values - np.median(values)))) / sqrt(len(values))
 
 
 def _errors(matrix: Vector, residuals: Vector, found: Vector) -> Vector:

@@ -32,8 +32,8 @@ class Rows:
         return _scipy().csr_array((self._values, (self._rows, self._columns)), (len(self.right), columns))
 
 
-def minimize(cost: Vector, at_most: Rows, equal: Rows, upper: Vector) -> tuple[Vector, float]:
-    """Return the x >= 0 of least ``cost @ x`` with its cost.
+def minimize(cost: Vector, at_most: Rows, equal: Rows, upper: Vector) -> tuple[Vector, Vector, float]:
+    """Return the x >= 0 of least ``cost @ x``, the price of each equation's right side, and the cost.
 
     Args:
         at_most: ``matrix @ x <= right``.
@@ -59,7 +59,8 @@ def minimize(cost: Vector, at_most: Rows, equal: Rows, upper: Vector) -> tuple[V
         raise RefusedError(
             f"pipeline: could not plan clocks: {str(done.message).rstrip('. ')}. Allow a longer iteration."
         )
-    return np.asarray(done.x, np.float64), float(done.fun)
+    prices = np.asarray(done.eqlin.marginals, np.float64)
+    return np.asarray(done.x, np.float64), prices, float(done.fun)
 
 
 def non_negative_least_squares(matrix: Vector, right: Vector) -> Vector:

@@ -21,6 +21,10 @@ PLANNED = (
 """The settings that `RunSettings` is made of."""
 
 
+CALLING = 0.2
+"""Share of time that a driver may spend in calls that set a clock: it answers nothing else in that time."""
+
+
 class PipelineSettings(Struct, frozen=True, kw_only=True):
     """The settings of clocks for pipelines."""
 
@@ -29,7 +33,19 @@ class PipelineSettings(Struct, frozen=True, kw_only=True):
     iterations: int = 30
     """To be measured at each clock."""
     switching_s: float = 0.01
-    """That a change of clock takes."""
+    """That a change of clock takes at least."""
+    changes_per_s: float = 20.0
+    """Of the clock of one GPU at most."""
+
+    def for_calls_of(self, call_s: float) -> "PipelineSettings":
+        """Return settings for drivers whose call that sets a clock takes so long, s; 0: not known."""
+        if not call_s:
+            return self
+        return replace(
+            self,
+            switching_s=max(self.switching_s, call_s),
+            changes_per_s=min(self.changes_per_s, CALLING / call_s),
+        )
 
 
 class RunSettings(Struct, frozen=True, kw_only=True):
@@ -102,6 +118,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
                 slowdown=settings.slowdown,
                 iterations=settings.pipeline_iterations,
                 switching_s=settings.switching_ms / 1000,
+                changes_per_s=settings.clock_changes_per_s,
             )
             if control != "power_limit"
             else None,

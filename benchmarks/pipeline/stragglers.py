@@ -39,7 +39,7 @@ def true_profile(world: Stages) -> PipelineProfile:
         for kind in ("forward", "backward"):
             figures = [(mhz, *world.time_and_power(stage, kind, mhz)) for mhz in CLOCKS_MHZ]
             options[stage, kind, 0] = tuple(ClockOption(m, time, time * power) for m, time, power in figures)
-    spread_s = world.noise * max(option[0].time_s for option in options.values())
+    spread_s = {name: world.noise * known[0].time_s for name, known in options.items()}
     return PipelineProfile(options, (WAITING_W,) * world.stages, spread_s)
 
 

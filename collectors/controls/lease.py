@@ -291,8 +291,8 @@ def _take_in(rules: LeaseRules, state: ControlState, event: Event, now_ns: int) 
             return state, (CallSet(limits),)
         case RecordFailed(limits, reason), Recording(command, awaited) if limits == awaited:
             return _give_up_set(rules, state, command, "storage", reason, now_ns)
-        case SetDone(requested), Setting(command):
-            return _finish_set(rules, state, command, requested, now_ns)
+        case SetDone(), Setting(command):
+            return _finish_set(rules, state, command, event, now_ns)
         case SetIgnored(), Setting(command):
             why = f"the driver accepted the {words(rules.control)} and did not change it"
             state = replace(state, limits=replace(state.limits, pending=None))
@@ -385,13 +385,14 @@ def _look(state: ControlState, requested: int, now_ns: int) -> Answer:
 
 
 def _finish_set(
-    rules: LeaseRules, state: ControlState, command: SetControl, requested: int, now_ns: int
+    rules: LeaseRules, state: ControlState, command: SetControl, done: SetDone, now_ns: int
 ) -> Answer:
     """Take what the driver made of our request for ours."""
+    requested = done.requested
     limits = Limits(state.limits.found, requested)
     state = replace(state, limits=limits, busy=None)
     if requested <= limits.found or close(requested, limits.found) or rules.control != "power_limit":
-        return _conclude(state, _applied(rules, command, requested, now_ns))
+        return _conclude(state, _applied(rules, command, requested, now_ns, done.took_us))
     taken, asked = spell(rules.control, requested), spell(rules.control, command.value)
     why = f"the driver took {taken} for {asked}, above {spell(rules.control, limits.found)}, which was found"
     reason = _refusal(rules, command, why)
@@ -515,8 +516,8 @@ def _ended(rules: LeaseRules, owner: str, ending: Ending, value: int | None, now
     )
 
 
-def _applied(rules: LeaseRules, command: Command, value: int, now_ns: int) -> Outcome:
-    return ControlApplied(now_ns, command.command, rules.gpu, rules.control, value)
+def _applied(rules: LeaseRules, command: Command, value: int, now_ns: int, took_us: int = 0) -> Outcome:
+    return ControlApplied(now_ns, command.command, rules.gpu, rules.control, value, took_us)
 
 
 def _conclude(state: ControlState, outcome: Outcome) -> Answer:

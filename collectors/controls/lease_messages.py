@@ -112,6 +112,8 @@ class SetDone(Struct, frozen=True):
     """Set without error; ``requested`` was read back, and the record has it."""
 
     requested: int
+    took_us: int = 0
+    """The driver's call, of a clock."""
 
 
 class SetIgnored(Struct, frozen=True):

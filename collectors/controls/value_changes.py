@@ -21,6 +21,7 @@ from collectors.controls.lease_messages import (
     close,
 )
 from collectors.device import Device, OutOfRangeError
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
     PermissionMissingError,
@@ -63,8 +64,9 @@ def _set(device: Device, control: Control, limits: Limits) -> SetDone | SetIgnor
     value, before = limits.pending, device.read_control(control)
     assert value is not None, limits
     if before is None:  # of a clock, which no driver reports
+        begin_ns = monotonic_ns()
         device.set_control(control, value)
-        return SetDone(value)
+        return SetDone(value, (monotonic_ns() - begin_ns) // 1000)
     if not close(before, limits.expected):
         return SetFoundOther(before)
     device.set_control(control, value)

@@ -20,10 +20,10 @@ COLLECTOR = (
 RETENTION = ("keep_readings_days", "keep_seconds_days", "keep_steps_days", "keep_minutes_days")
 ANALYZER = (
     "archive", "select", "policy", "search", "profile_only", "per_gpu", "control",
-    "slowdown", "pipeline_iterations", "switching_ms", "stride_w", "wait_steps", "warmup_steps",
-    "profile_steps", "settle_ms", "refreshes", "profiling_share", "lease_ms", "window_timeout_ms",
-    "query_rows", "query_seconds", "memory_mb", "pue", "group", "follow", "listen", "nice",
-    "broker", "site", "broker_credentials", "shards", "lease_database", *RETENTION,
+    "slowdown", "pipeline_iterations", "switching_ms", "clock_changes_per_s", "stride_w", "wait_steps",
+    "warmup_steps", "profile_steps", "settle_ms", "refreshes", "profiling_share", "lease_ms",
+    "window_timeout_ms", "query_rows", "query_seconds", "memory_mb", "pue", "group", "follow", "listen",
+    "nice", "broker", "site", "broker_credentials", "shards", "lease_database", *RETENTION,
 )  # fmt: skip
 QUERY = ("archive", "query_rows", "query_seconds", "analyzer")
 FORMATS = ("table", "csv", "json", "arrow")

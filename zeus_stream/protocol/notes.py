@@ -90,6 +90,8 @@ class ControlApplied(Struct, frozen=True, tag=True):
     gpu: Gpu
     control: Control
     value: ControlValue
+    took_us: Count = 0
+    """The driver's call that set a clock; 0: not measured."""
 
 
 Cause = Literal[

@@ -7,7 +7,7 @@ long as then; otherwise it profiles all clocks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import mean
+from statistics import median
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -91,7 +91,7 @@ def is_alike(
     for stage, of in measured.items():
         for name, durations_s in of.items():
             time_s = then.get((stage, *name))
-            if time_s is None or abs(mean(durations_s) / time_s - 1) > ALIKE:
+            if time_s is None or abs(median(durations_s) / time_s - 1) > ALIKE:
                 return False
     return bool(measured)
 

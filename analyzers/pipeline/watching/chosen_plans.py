@@ -19,6 +19,8 @@ from analyzers.results.pipeline.pipeline_rows import PlanPointRow, PlanRow
 
 SLOWDOWNS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)
 """Points of the frontier that are stored."""
+LITTLE = 0.01
+"""Share of an iteration's energy; a plan that saves less says what more time would save."""
 
 
 class ChosenPlans:
@@ -43,8 +45,9 @@ class ChosenPlans:
         """The clocks of the profile that the limits allow."""
         self._answer: FrequencyPlan | None = None
         self._numbers = 0
-        top = [profile.of(each)[0].clock_mhz for each in graph.instructions]
-        self.base_s, self.base_j = play(graph, profile, top, 0.0)
+        self._points: list[PlanPointRow] = []
+        self._top = tuple(profile.of(each)[0].clock_mhz for each in graph.instructions)
+        self.base_s, self.base_j = play(graph, profile, self._top, 0.0)
         """Duration and energy of an iteration at the highest clocks, by the profile."""
 
     @property
@@ -62,8 +65,31 @@ class ChosenPlans:
     def frontier(self) -> list[PlanPointRow]:
         """Return points of the frontier as rows."""
         deadlines_s = [self.base_s * each for each in SLOWDOWNS]
-        points = make_plans(self.graph, self.profile, deadlines_s, switching_s=self._settings.switching_s)
-        return point_rows(self._run, SLOWDOWNS, points, self.base_s, self.base_j)
+        points = make_plans(
+            self.graph,
+            self.profile,
+            deadlines_s,
+            switching_s=self._settings.switching_s,
+            changes_per_s=self._settings.changes_per_s,
+        )
+        self._points = point_rows(self._run, SLOWDOWNS, points, self.base_s, self.base_j)
+        return self._points
+
+    @property
+    def lowers_clocks(self) -> bool:
+        """Tell whether the plan that was chosen last changes anything."""
+        return self.last.clocks_mhz != self._top
+
+    def _next_point(self, plan: FrequencyPlan) -> str:
+        """Return what more time would save, if the plan saves next to nothing."""
+        if plan.energy_j < (1 - LITTLE) * self.base_j:
+            return ""
+        for point in self._points:
+            saved = 1 - point.energy_j / self.base_j
+            if point.time_s > plan.time_s and saved >= LITTLE:
+                more = f"{100 * (point.slowdown - 1):.3g} % more would save {100 * saved:.2g} %"
+                return f"little is to save without more time; {more}"
+        return "little is to save, even with more time"
 
     def choose(self, limits_w: Mapping[int, float], t_ns: int) -> PlanRow:
         """Choose the plan of all replicas: as slow as wanted, or as slow as limits make it."""
@@ -85,7 +111,9 @@ class ChosenPlans:
         fastest_s = unplanned_s(self.graph, self._within)
         wanted_s = max(fastest_s, self.base_s * self._settings.slowdown / LATE**self.slower)
         self.plan = self._plan_of(wanted_s)
-        why = f"power budgets allow a GPU {min(limits_w.values()):.4g} W" if limits_w else ""
+        why = self._next_point(self.plan)
+        if limits_w:
+            why = f"power budgets allow a GPU {min(limits_w.values()):.4g} W"
         why += "" if self.is_promise else ", less than it draws at the lowest clock that was measured"
         return self.plan, max(self._settings.slowdown, wanted_s / self.base_s), why
 
@@ -125,7 +153,8 @@ class ChosenPlans:
             self._within,
             deadline_s,
             switching_s=self._settings.switching_s,
-            reserve_s=self.profile.spread_s * 2**self.slower,
+            changes_per_s=self._settings.changes_per_s,
+            reserve=2.0**self.slower,
         )
 
     def _row(self, plan: FrequencyPlan, slowdown: float, t_ns: int, reason: str) -> PlanRow:

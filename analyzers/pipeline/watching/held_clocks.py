@@ -1,5 +1,6 @@
 """The clocks of one run's GPUs: asked for, in force, lost, given back. Pure."""
 
+from collections import deque
 from collections.abc import Iterable
 
 from analyzers.dispatch.pending import Pending
@@ -18,6 +19,8 @@ class HeldClocks:
         """By host: frame time of the event under way."""
         self.set_ns: dict[str, int] = {}
         """By host: when its last clock was set."""
+        self._calls_us: deque[int] = deque(maxlen=1_000)
+        """The driver's calls that set a clock."""
         self._run, self._fleet, self._pending = run, fleet, pending
         self._waiting: dict[str, str] = {}
         """By command without outcome: its GPU."""
@@ -28,6 +31,12 @@ class HeldClocks:
     def waits(self) -> bool:
         """Tell whether a command has no outcome yet."""
         return bool(self._waiting)
+
+    @property
+    def call_s(self) -> float:
+        """Return what nine in ten of the driver's calls that set a clock take at most, s; 0: not known."""
+        calls = sorted(self._calls_us)
+        return calls[9 * len(calls) // 10] / 1e6 if calls else 0.0
 
     def name(self, session: str, gpu: str) -> str:
         """Return the next command's id: the same when the stream is interpreted again."""
@@ -51,6 +60,8 @@ class HeldClocks:
             return False
         if isinstance(note, ControlApplied):
             self._held[note.gpu] = None
+            if note.took_us:
+                self._calls_us.append(note.took_us)
             self.set_ns[host] = max(note.t_ns, self.set_ns.get(host, 0))
         return True
 

@@ -135,4 +135,4 @@ class PlanRow(Struct, frozen=True, kw_only=True):
     state: str
     """``offered``, ``followed``, ``replaced`` or ``ended``"""
     reason: str
-    """why it ended; empty otherwise"""
+    """why it was chosen or, of one that ended, why that was; empty: it is as wanted"""

@@ -76,6 +76,15 @@ def test_a_plan_that_makes_iterations_longer_than_promised_is_replaced_and_given
     assert world.locked_mhz == {}
 
 
+def test_a_plan_that_changes_nothing_is_not_checked_and_names_what_more_time_would_save() -> None:
+    world = Stages(PipelineSettings(iterations=5), stages=1, late=1.05)
+    world.play(150)
+    assert world.state == "following"
+    plan = world.last_plan()
+    assert (plan.number, plan.state, plan.promised_j) == (1, "followed", plan.unplanned_j)
+    assert plan.reason.startswith("little is to save without more time; 5 % more would save 1")
+
+
 def test_a_refusal_gives_every_clock_back_and_says_why() -> None:
     world = Stages(refused="GPU-0: could not lock: Insufficient Permissions.")
     world.play(5)
