@@ -36,10 +36,13 @@ from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import Gate
+from zeus_stream.transport.channel import PeerConnection
 from zeus_stream.transport.keys import Role
 
 FETCH_BYTES = 700_000
 """Frames in one reply to a fetch, about: with their envelopes less than a message of a broker may have."""
+RETURN_NS = 2_000_000_000
+"""An analyzer whose connection closed may come back within this."""
 MAX_COMMANDS = 1_000
 """Commands whose sender is remembered; the oldest is forgotten."""
 Asked: TypeAlias = (
@@ -82,6 +85,13 @@ class Way(Struct, frozen=True):
     door: Door
     sender: bytes
     correlation: bytes = bytes(8)
+    connection: PeerConnection | None = None
+    """None: whether it is open cannot be seen, as over a broker."""
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether the sender's connection has closed."""
+        return self.connection is not None and not self.connection.open
 
     def send(self, *parts: bytes) -> bool:
         return self.door.send(self.sender, self.correlation, *parts)
@@ -128,6 +138,13 @@ class ControlServer:
         """An analyzer has greeted."""
         return self._analyzers.any
 
+    def end_longer_leases(self) -> None:
+        """End the leases of analyzers whose connection has closed as soon as on a host without delays."""
+        for hello, way in self._analyzers.ways():
+            if hello.lease_ms is not None and way.closed:
+                left_ns = max(hello.lease_ms * 1_000_000, RETURN_NS)
+                self._guards.owner_disconnected(hello.name, monotonic_ns() + left_ns)
+
     async def serve(self, guards: Supervisor, intake: Intake, positions: PositionServer) -> None:
         """Answer requests until cancelled."""
         self._guards, self._intake, self._positions = guards, intake, positions
@@ -146,7 +163,7 @@ class ControlServer:
         except ValueError:
             self.malformed += 1
             return
-        way = Way(door, message.sender, correlation)
+        way = Way(door, message.sender, correlation, message.connection)
         try:
             request = cast("Asked", codec.decode(payload, *get_args(Asked)))
         except MalformedError as wrong:

@@ -277,7 +277,8 @@ class Collector:
     # ---- what only time brings -------------------------------------------------------------------------
 
     def _note_use(self) -> None:
-        """Have the devices read closely that sessions use."""
+        """Have the devices read closely that sessions use, and end leases whose owner is gone."""
+        self._server.end_longer_leases()
         if self._positions.plans:
             self._pace.hurry(monotonic_ns() + COMMAND_NS)
         if any(not session.over for session in self._intake.sessions):

@@ -243,7 +243,8 @@ class Link:
                 resent_ns = now_ns
                 self._greeted_ns = self._greeted_ns or monotonic_ns()
                 known = self._commander
-                self._send(Hello("analyzer", self._owner, known.epoch, known.shard, known.shards))
+                parts = known.epoch, known.shard, known.shards
+                self._send(Hello("analyzer", self._owner, *parts, self._lease.least_ms))
                 for request in self._unanswered.values():
                     self._send(request)
             began = anyio.current_time()

@@ -14,7 +14,8 @@ class LeaseLength:
     """The length of the leases of one collector."""
 
     def __init__(self, least_ms: int) -> None:
-        self._least_ms = least_ms
+        self.least_ms = least_ms
+        """Where nothing delays."""
         self._delays: deque[tuple[int, int]] = deque(maxlen=MAX_DELAYS)
         """When and how long, ns; descending in length: a longer one hides those before it."""
 
@@ -29,4 +30,4 @@ class LeaseLength:
         while self._delays and now_ns - self._delays[0][0] > REMEMBERED_NS:
             self._delays.popleft()
         worst_ms = self._delays[0][1] // 1_000_000 if self._delays else 0
-        return max(self._least_ms, min(FACTOR * worst_ms, MOST_MS))
+        return max(self.least_ms, min(FACTOR * worst_ms, MOST_MS))

@@ -10,6 +10,8 @@ The rules, for one control (its power limit, or the lock of one of its clocks):
   program's: it stays, the lease ends, and it is the new "found".
 - If what was found is not allowed any more, the nearest that is allowed is restored.
 - A clock's lock cannot be read: unlocked counts as found, the lock as ours, that of another program unseen.
+- A lease that an analyzer made longer for a busy host ends soon after its connection closed, unless it
+  comes back and renews it.
 - One owner (an analyzer for one run) at a time, of all controls of a device. An analyzer may take over from
   its own run for a power budget, and give back to it. A renewal never revives an ended lease. A command
   that comes again gets the outcome it had; one older than its owner's last is stale.
@@ -51,6 +53,7 @@ from collectors.controls.lease_messages import (
     Instruction,
     Limits,
     Outcome,
+    OwnerDisconnected,
     PlanEnded,
     RecordFailed,
     RecordWritten,
@@ -266,6 +269,11 @@ def _take_in(rules: LeaseRules, state: ControlState, event: Event, now_ns: int) 
             alive = lease is not None and lease.owner == owner and not lease.over(now_ns)
             if lease is not None and alive and incarnation == rules.incarnation:
                 lease = replace(lease, deadline_ns=now_ns + lease_ms * 1_000_000)
+            return replace(state, lease=lease), ()
+        case OwnerDisconnected(owner, until_ns), _:
+            lease = state.lease
+            if lease is not None and lease.owner == owner and until_ns < lease.deadline_ns:
+                lease = replace(lease, deadline_ns=until_ns)
             return replace(state, lease=lease), ()
         case Beat(int(requested)), None:
             return _look(state, requested, now_ns)

@@ -79,6 +79,13 @@ class Beat(Struct, frozen=True):
     requested: int | None
 
 
+class OwnerDisconnected(Struct, frozen=True):
+    """The connection of a lease's owner has closed: its lease ends then, unless a renewal comes."""
+
+    owner: str
+    until_ns: int
+
+
 class RunGone(Struct, frozen=True):
     """The run's last session on this host is gone."""
 
@@ -152,6 +159,7 @@ Event: TypeAlias = (
     Asked
     | RenewLeases
     | Beat
+    | OwnerDisconnected
     | RunGone
     | Returned
     | Stopping

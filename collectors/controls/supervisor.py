@@ -149,6 +149,15 @@ class Supervisor:
                     if guarding.state.lease is not None:  # else there is nothing to renew
                         self._tell(guard, control, renewal, monotonic_ns())
 
+    def owner_disconnected(self, owner: str, until_ns: int) -> None:
+        """Let the leases of an owner last no longer than this, unless it renews them."""
+        for guard in self._guards.values():
+            for control, guarding in guard.controls.items():
+                lease_now = guarding.state.lease
+                if lease_now is not None and lease_now.owner == owner and until_ns < lease_now.deadline_ns:
+                    event = lease_messages.OwnerDisconnected(owner, until_ns)
+                    self._tell(guard, control, event, monotonic_ns())
+
     def guard(self, gpu: str) -> SupervisedDevice | None:
         """Return a device that was found."""
         return self._guards.get(gpu)

@@ -71,6 +71,10 @@ class AnalyzersKnown(Generic[W]):
                 return way
         return None
 
+    def ways(self) -> tuple[tuple[Hello, W], ...]:
+        """Return how each analyzer greeted last, and the way to it."""
+        return tuple(self._ways.values())
+
     @property
     def any(self) -> bool:
         """An analyzer has greeted."""

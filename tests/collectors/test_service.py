@@ -647,6 +647,21 @@ async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: 
     assert (ended.gpu, ended.cause, ended.value) == (GPU, "lapsed", FOUND_MW)
 
 
+async def test_a_long_lease_of_an_analyzer_whose_connection_closed_ends_soon(zeus_dir: Path) -> None:
+    bus = ArithmeticBus()
+    async with collector(bus, zeus_dir) as client:
+        await client.start_run(gpus=(GPU,))
+        await client.set("c1", 250, lease_ms=60_000)
+        dead = Client(places({"ZEUS_STREAM_DIR": str(zeus_dir)}))
+        await dead.request(Hello("analyzer", "anna", lease_ms=300))
+        closed_ns = monotonic_ns()
+        dead.close()
+        (ended,) = await client.wait_for(ControlLeaseEnded)
+        took_ns = ended.t_ns - closed_ns
+    assert (ended.cause, ended.value, bus.devices[0].requested_mw) == ("lapsed", FOUND_MW, FOUND_MW)
+    assert 1_900_000_000 < took_ns < 20_000_000_000
+
+
 @pytest.mark.parametrize("observe", [False, True])
 async def test_what_may_not_be_changed_is_not_changed(zeus_dir: Path, *, observe: bool) -> None:
     bus = ArithmeticBus(2)

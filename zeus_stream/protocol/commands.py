@@ -21,6 +21,9 @@ class Hello(Struct, frozen=True):
     shard: Count | None = None
     """The part of the site's jobs that it decides on, of ``shards``. None: all jobs."""
     shards: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    lease_ms: Milliseconds | None = None
+    """Length of an analyzer's leases where nothing delays them. A longer lease ends so long after the
+    analyzer's connection closed, unless it comes back."""
 
 
 class Welcome(Struct, frozen=True, kw_only=True):
