@@ -18,7 +18,8 @@ model observed through another row. Its total says nothing of what it did not se
 is, it shows itself (`analyzers.measurement.counters.counter_kind`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -152,18 +153,17 @@ class Shape:
             return
         knots = self._placed(knots, min(usable - 1, close + AFTER + BLOCK))
         begin = 0 if self._fixed_ns is None else int(np.searchsorted(knots.mid_ns, self._fixed_ns))
-        others = np.flatnonzero(np.diff(knots.epoch[:usable]))
-        first = int(others[others < close][-1]) + 1 if (others < close).any() else 0
-        last = int(others[others >= close][0]) if (others >= close).any() else usable - 1
-        begin = max(begin, first)
         if begin >= close:
             return
-        self._consume(timeline, int(knots.mid_ns[last]))
+        epochs = list(_epochs(knots.epoch[:usable], begin, close))
+        self._consume(timeline, int(knots.mid_ns[epochs[-1][1]]))
         try:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                for at in range(begin, close, BLOCK):
-                    self._solve(knots, max(first, at - BEFORE), at, min(at + BLOCK, close), last)
-                self._compare(knots, first, close)
+                for first, last in epochs:
+                    end = min(close, last)
+                    for at in range(max(begin, first), end, BLOCK):
+                        self._solve(knots, max(first, at - BEFORE), at, min(at + BLOCK, end), last)
+                self._compare(knots, epochs[-1][0], close)
         except _NUMERIC:
             self._give_up(int(knots.mid_ns[begin]), int(knots.mid_ns[close]))
 
@@ -390,6 +390,14 @@ class Shape:
         keep[np.maximum(right - 1, 0)] = True
         self._points.keep(np.flatnonzero(keep))
         self._crowded = min(max(CROWDED, 2 * self._points.size), MAX_POINTS)
+
+
+def _epochs(epoch: Ints, begin: int, close: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last knot of each epoch of the counter that has one from begin to close."""
+    ends = np.append(np.flatnonzero(np.diff(epoch)), len(epoch) - 1).tolist()
+    for first, last in pairwise((-1, *ends)):
+        if last >= begin and first + 1 <= close:
+            yield first + 1, last
 
 
 def _each(sums: Floats, inside: slice) -> Floats:

@@ -17,7 +17,7 @@ RETRY_NS = 60_000_000_000
 """After a refusal that may pass."""
 BUSY, BUSY_NS = 0.9, 60_000_000_000
 """A GPU without a run that draws so much of its limit works for somebody, for so long after."""
-PASSING = ("device", "storage", "owned", "range")
+PASSING = ("device", "lost", "storage", "owned", "range")
 """Refusals that may pass by themselves."""
 
 

@@ -24,6 +24,7 @@ from collectors.device import Device, OutOfRangeError
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
+    LostError,
     PermissionMissingError,
     RefusedError,
     RetryError,
@@ -54,6 +55,8 @@ def change(device: Device, control: Control, limits: Limits) -> SetOutcome:
         return _failed(device, control, "permission", wrong, limits.expected)
     except RefusedError as wrong:
         return _failed(device, control, "range", wrong, limits.expected)
+    except LostError as wrong:
+        return _failed(device, control, "lost", wrong, None)
     except DeviceError as wrong:
         denied = isinstance(wrong, UnsupportedError)
         return _failed(device, control, "device", wrong, limits.expected if denied else None)

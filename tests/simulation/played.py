@@ -108,6 +108,7 @@ def play(
     exact: bool = False,
     every_ns: int = BATCH_NS,
     waits_ns: int = 0,
+    gaps: bool = False,
 ) -> tuple[list[Measured], Meter]:
     """Return what is measured of the steps of a load, in batches.
 
@@ -118,6 +119,7 @@ def play(
         exact: as if every change of the counter had been seen the instant it came.
         every_ns: between two batches.
         waits_ns: steps wait so long until the kind of the counter is known.
+        gaps: some steps have no energy, and are left out.
     """
     meter = Meter(Timeline(), shape or Shape())
     marks = [
@@ -128,7 +130,7 @@ def play(
     truths = (load.energy_pj(load.steps_ns[:, 0], load.steps_ns[:, 1]) / 1e12).tolist()
     meter.shape.mark("session", 1, "job//rest")
     measured: list[Measured] = []
-    heard, measured_ns = 0, -every_ns
+    heard, answered, measured_ns = 0, 0, -every_ns
     for now_ns, rows in readings(shown, min(load.end_ns, until_ns or load.end_ns)):
         if len(rows):
             meter.timeline.add(_sharpened(rows, shown) if exact else rows)
@@ -137,7 +139,7 @@ def play(
             heard += 1
         if now_ns - measured_ns < every_ns:
             continue
-        ended = load.steps_ns[len(measured) : heard // 2].tolist()
+        ended = load.steps_ns[answered : heard // 2].tolist()
         due = [(begin, end) for begin, end in ended if meter.settled(end, now_ns)]
         if not due:
             continue
@@ -146,6 +148,8 @@ def play(
             continue
         answers = meter.measure([begin for begin, _ in due], [end for _, end in due], now_ns)
         for (begin_ns, end_ns), answer in zip(due, answers, strict=True):
-            assert isinstance(answer, Energy), answer
-            measured.append(Measured(begin_ns, end_ns, truths[len(measured)], answer))
+            if isinstance(answer, Energy):
+                measured.append(Measured(begin_ns, end_ns, truths[answered], answer))
+            assert gaps or isinstance(answer, Energy), answer
+            answered += 1
     return measured, meter

@@ -105,10 +105,12 @@ Cause = Literal[
     "device",
     "other_program",
     "ignored",
+    "lost",
 ]
 """Why nothing changed: no privilege; observing; out of range; another owner; an old fence, incarnation or
 ended lease; the run does not own the GPU; no restore record could be written; the device failed; somebody
-else set another limit in the meantime; the driver accepted the limit and did not change it."""
+else set another limit in the meantime; the driver accepted the limit and did not change it; the GPU is lost,
+and may return."""
 
 
 class ControlRefused(Struct, frozen=True, tag=True):

@@ -32,9 +32,9 @@ The rules:
     search does without a limit after `MAX_MISSING` visits without a result.
  5. Without permission, when somebody else owns or changes the limit, or with nothing to choose from, the
     machine gives back what it changed, says why, and only observes from then on. A lease that lapsed
-    (analyzer or collector were away), or a stale command, is repeated after `outcome_ns`, `MAX_LAPSES`
-    times in all. The steps of a trial before the lapse are kept, and the trial goes on when its limit is
-    warm again.
+    (analyzer or collector were away), a stale command, or one to a GPU that is lost, is repeated
+    after `outcome_ns`, `MAX_LAPSES` times in all. The steps of a trial before the lapse are kept, and the
+    trial goes on when its limit is warm again.
  6. After the decision windows go on. The first is as long as a trial and confirms it, those after it hold
     `WATCH_STEPS` steps and `window_ns`. When `drift` is sure that energy or time per step has changed, a new
     round begins. An adaptive one goes on at the limit in force, and starts from the curve of the round
@@ -177,9 +177,9 @@ def step(state: State, event: Event, plan: Plan) -> Answer:
                 state = _follow_driver(state, limit_mw, taken_mw)
                 limit_mw = taken_mw
             return _measure_if_warm(replace(state, phase=Warming(limit_mw, since)), plan), ()
-        case Applying(limit_mw, attempt), LimitRefused(refused, "stale", reason) if refused == attempt:
-            return wait_after_lapse(state, limit_mw, reason)
         case Applying(limit_mw, attempt), LimitRefused(refused, cause, reason) if refused == attempt:
+            if cause in ("stale", "lost"):
+                return wait_after_lapse(state, limit_mw, reason)
             return handle_refusal(state, limit_mw, cause, reason, plan)
         case Measuring(limit_mw), Shifted(since) if state.chosen is not None:
             chosen = replace(state.chosen, confirmed=False, watch=drift.Watch(), shifted=True)

@@ -75,6 +75,18 @@ def test_the_energy_between_refreshes_is_what_the_counter_counted() -> None:
         assert answer.energy_uj / 1e3 == pytest.approx(counted_mj, abs=2 * 322)
 
 
+def test_steps_on_both_sides_of_a_reset_of_the_counter_are_shaped_by_their_events() -> None:
+    played = load("clean", 50, 240)
+    shown = counter(played)
+    reset = int(np.searchsorted(shown.t_ns, 8 * S))
+    energy_mj = shown.energy_mj - np.where(shown.t_ns >= shown.t_ns[reset], shown.energy_mj[reset - 1], 0)
+    steps, _ = play(played, replace(shown, energy_mj=energy_mj), gaps=True)
+    missing = len(played.steps_ns) - len(steps)
+    assert missing <= 6, "the refresh in which it was reset, and the first one behind it"
+    assert {step.answer.estimator for step in steps} == {"shaped"}
+    assert np.abs(errors(steps)).mean() < 0.007
+
+
 @pytest.mark.parametrize(
     ("name", "step_ms", "goal", "line"), [("clean", 50, 0.007, 0.05), ("noisy", 100, 0.02, 0.05)]
 )

@@ -238,6 +238,18 @@ def test_a_refused_limit_is_skipped_and_not_retried(cause: Cause) -> None:
     assert bench.decided[0].limit_mw == 100_000
 
 
+@pytest.mark.parametrize("cause", ["lost", "stale"])
+def test_limits_that_a_gpu_cannot_take_for_a_while_are_asked_for_again(cause: Cause) -> None:
+    bench = Bench(replace(SHORT, outcome_ns=2 * STEP_NS))
+    bench.refuse = dict.fromkeys(SHORT.limits_mw, cause)
+    bench.steps(30)
+    assert not bench.observed
+    bench.refuse = {}
+    bench.steps(100)
+    assert [trial.limit_mw for trial in bench.trials[:3]] == [300_000, 200_000, 100_000]
+    assert bench.decided
+
+
 @pytest.mark.parametrize(
     "cause", ["permission", "observe", "ownership", "owned", "storage", "other_program", "ignored"]
 )
@@ -818,7 +830,10 @@ def broken(trials: tuple[Trial, ...], gpus: int) -> int:
 
 numbers, attempts = st.integers(0, 12), st.integers(0, 12)
 causes = st.sampled_from(
-    ("permission", "observe", "range", "owned", "stale", "device", "storage", "other_program", "ignored")
+    (
+        *("permission", "observe", "range", "owned", "stale", "device", "storage"),
+        *("other_program", "ignored", "lost"),
+    )
 )
 indices, times = st.integers(0, 60), st.integers(0, 10_000 * MS)
 events = st.one_of(

@@ -11,7 +11,7 @@ from collectors.devices.nvml_bus import NvmlBus
 from tests.collectors.test_service import Client, collector, until
 from tests.gpu.stand_in import Gpu, StandIn
 from zeus_stream.clock import boot_id
-from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused
+from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, DeviceFound
 
 pytestmark = pytest.mark.anyio
 FOUND_MW = 220_000
@@ -104,6 +104,19 @@ async def test_a_set_that_does_nothing_is_called_so_and_leaves_no_record(
     await until(lambda: not list((zeus_dir / "restore").glob("*.json")))
     assert await client.notes(ControlLeaseEnded) == []
     assert gpu.requested_mw == FOUND_MW
+
+
+async def test_a_set_of_a_lost_gpu_says_so_and_one_after_its_return_is_applied(
+    client: Client, gpu: Gpu
+) -> None:
+    gpu.lost = 1
+    refused = await client.set("c1", 150, gpu=gpu.uuid.decode())
+    assert isinstance(refused, ControlRefused)
+    assert refused.cause == "lost"
+    gpu.lost = 0
+    await client.wait_for(DeviceFound, 2)
+    applied = await client.set("c2", 150, gpu=gpu.uuid.decode())
+    assert (applied.value, gpu.requested_mw) == (150 * W, 150 * W)
 
 
 @pytest.mark.parametrize("requested_w", [150, 143, 190])
