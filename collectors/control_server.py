@@ -15,7 +15,7 @@ from collectors.controls.supervisor import Supervisor
 from collectors.epochs.analyzers_known import AnalyzersKnown
 from collectors.log.store import LogStore
 from collectors.position_server import PositionServer
-from collectors.publish_server import Intake
+from collectors.publish_server import PublishServer
 from collectors.status import Row
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, StorageError
@@ -145,9 +145,9 @@ class ControlServer:
                 left_ns = max(hello.lease_ms * 1_000_000, RETURN_NS)
                 self._guards.owner_disconnected(hello.name, monotonic_ns() + left_ns)
 
-    async def serve(self, guards: Supervisor, intake: Intake, positions: PositionServer) -> None:
+    async def serve(self, guards: Supervisor, publish: PublishServer, positions: PositionServer) -> None:
         """Answer requests until cancelled."""
-        self._guards, self._intake, self._positions = guards, intake, positions
+        self._guards, self._publish, self._positions = guards, publish, positions
         async with anyio.create_task_group() as tasks:
             for door in self._doors:
                 tasks.start_soon(self._serve, door)
@@ -183,18 +183,18 @@ class ControlServer:
             case SetControl() | ReleaseControl():
                 self._expect(request.command, way)
                 objection = (
-                    self._intake.objection(request.run, request.gpu)
+                    self._publish.objection(request.run, request.gpu)
                     if isinstance(request, SetControl)
                     else None
                 )
                 self._guards.command(request, objection)
             case SetPlan():
                 self._expect(request.command, way)
-                self._positions.command(request, self._intake.objection(request.run, request.gpu))
+                self._positions.command(request, self._publish.objection(request.run, request.gpu))
             case RenewLeases():
                 self._guards.renew(request)
             case Answer() | Advice():
-                self._intake.answer(request)
+                self._publish.answer(request)
             case Hello() | Fetch() | AskStatus() | AskNow():
                 way.send(*self._answer(request, way))
 

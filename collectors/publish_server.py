@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec import Struct
 from msgspec.structs import replace
 
 from collectors import processes
@@ -53,9 +54,20 @@ LOOKS_S = (0.0, 0.5, 1.0, 2.0, *([5.0] * 24))
 """Waits before the looks at whether a run owns its GPUs: its process may not compute on them yet."""
 PATIENT_LOOKS = 2
 """Looks that wait in silence for the devices to be found."""
+UNHEARD = (
+    "its process ended while no collector took in its events, so what it had not sent is lost. Have systemd"
+    " start the collector again at once."
+)
 
 
-class Intake:
+class UserLimits(Struct, frozen=True):
+    """What users may do: command GPUs on their word, and write so much."""
+
+    trusted_uids: frozenset[int]
+    budgets: UserBudgets
+
+
+class PublishServer:
     """All sessions of the host."""
 
     def __init__(
@@ -63,20 +75,19 @@ class Intake:
         channel: Listener,
         journal: LogFeed,
         guards: Supervisor,
-        trusted_uids: frozenset[int],
+        users: UserLimits,
         pass_on: Callable[[Ask | AskTry, str], bool],
-        budgets: UserBudgets,
         pace: Pace,
-        run_ended: Callable[[], None] = lambda: None,
     ) -> None:
         """``pass_on`` takes a question about a job to its analyzer; False: there is none."""
-        self._run_ended = run_ended
+        self.run_ended: Callable[[], None] = lambda: None
+        """Called when the last session of a run has ended."""
         self._channel = channel
         self._journal = journal
         self._guards = guards
-        self._trusted_uids = trusted_uids
+        self._trusted_uids = users.trusted_uids
         self._pass_on = pass_on
-        self.budgets = budgets
+        self.budgets = users.budgets
         self._pace = pace
         self._boot_id = boot_id()
         self._sessions: dict[str, Session] = {}
@@ -89,6 +100,8 @@ class Intake:
         self.senders = Senders()
         self.earlier: tuple[Session, ...] = ()
         """Sessions whose processes had gone before this collector began."""
+        self._silent: set[str] = set()
+        """Sessions of an earlier collector of which nothing has come since."""
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -103,6 +116,8 @@ class Intake:
                 if not before.gone:
                     session = self._placed(replace(before, next_sequence=next_sequence))
                     self._sessions[session.session] = session
+                    if not session.over:
+                        self._silent.add(session.session)
                     self._pace.hurry(monotonic_ns() + BEGINNING_NS)
                     self._attend(session, tasks)
             while True:
@@ -190,6 +205,7 @@ class Intake:
                 return  # not acknowledged: it comes again
             self._sessions.pop(batch.session, None)  # the least recently active is the first
             self._sessions[batch.session] = session = self._placed(session)
+            self._silent.discard(batch.session)
             if known is None:
                 self._pace.hurry(monotonic_ns() + BEGINNING_NS)
                 self._guards.use(resolve(session.asked_gpus, self._guards.descriptions)[0])
@@ -299,6 +315,9 @@ class Intake:
     def _end_session(self, session: Session, ended_ns: int, reason: str) -> None:
         """Log that a session is over although it did not say so."""
         was_over = session.over
+        if session.session in self._silent:
+            self._silent.discard(session.session)
+            self._journal.say(Lost(ended_ns, "events", 1, f"session {session.session}: {UNHEARD}"))
         self._journal.say(SessionEnded(ended_ns, session.session, reason))
         ended = self._placed(replace(session, over=True, gone=True))
         self._sessions[session.session] = ended
@@ -313,7 +332,7 @@ class Intake:
         for name in _names(ended).difference(*map(_names, left)):
             self._guards.run_gone(name, gpus)
         if not left and not known:
-            self._run_ended()
+            self.run_ended()
 
     # ---- questions -------------------------------------------------------------------------------------
 

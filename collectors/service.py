@@ -3,7 +3,7 @@
     poller, devices -- rows, news -> guards --+                    +-- feed
           ^                            |      +--> journal (log) --+
           +------ instructions --------+      |
-    publish socket -- events --> intake ------+
+    publish socket -- events --> publish_server+
     control socket -- commands --> control_server --> guards
 
 One task a source, all in one thread. Calls to devices and writes of restore records block: devices are read
@@ -40,7 +40,7 @@ from collectors.log.feed import LogFeed
 from collectors.log.sqlite import SqliteLog
 from collectors.own_use import CollectorUse
 from collectors.position_server import PositionServer
-from collectors.publish_server import Intake
+from collectors.publish_server import PublishServer, UserLimits
 from collectors.status import Row, device_rows
 from zeus_stream import own_cost
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
@@ -88,7 +88,7 @@ async def collect(
         context = sockets.context()
         try:
             with closing(_open(context, where, settings)) as doors:
-                await Collector(settings, bus, where, log, doors, host).run(started)
+                await CollectorService(settings, bus, where, log, doors, host).run(started)
         finally:
             context.destroy(linger=0)
 
@@ -149,7 +149,7 @@ def _brokered(log: SqliteLog, host: str, settings: Settings) -> "HostAtBroker":
     return HostAtBroker(log, host, settings)
 
 
-class Collector:
+class CollectorService:
     """One collector, from its start to its end."""
 
     def __init__(
@@ -188,16 +188,11 @@ class Collector:
             lambda: None if self._watchdog is None else self._watchdog.trouble,
         )
         trusted = frozenset({0, geteuid(), *settings.trust_uid})
-        self._intake = Intake(
-            doors.publish,
-            self._journal,
-            self._guards,
-            trusted,
-            self._server.pass_on,
-            UserBudgets(settings.log_mb * 1_000_000),
-            self._pace,
-            self._use_times.run_ended,
+        users = UserLimits(trusted, UserBudgets(settings.log_mb * 1_000_000))
+        self._publish = PublishServer(
+            doors.publish, self._journal, self._guards, users, self._server.pass_on, self._pace
         )
+        self._publish.run_ended = self._use_times.run_ended
         self._beats = Beats(
             self._guards,
             self._journal,
@@ -207,7 +202,7 @@ class Collector:
             round(settings.log_hours * 3.6e12),
         )
         placed = where.position, doors.limits
-        self._positions = PositionServer(*placed, self._guards, lambda: self._intake.sessions)
+        self._positions = PositionServer(*placed, self._guards, lambda: self._publish.sessions)
         self._cuts = 0
         self._own_use = CollectorUse(host, None if settings.cpu == "off" else RaplBus(host))
 
@@ -222,8 +217,8 @@ class Collector:
                     tasks.start_soon(self._watchdog.keep)
                 tasks.start_soon(self._guards.listen)
                 tasks.start_soon(self._guards.look)
-                tasks.start_soon(self._intake.serve, memories)
-                tasks.start_soon(self._server.serve, self._guards, self._intake, self._positions)
+                tasks.start_soon(self._publish.serve, memories)
+                tasks.start_soon(self._server.serve, self._guards, self._publish, self._positions)
                 tasks.start_soon(self._positions.serve)
                 tasks.start_soon(self._doors.gate.run)
                 tasks.start_soon(self._doors.feed.serve)
@@ -237,7 +232,7 @@ class Collector:
                         self._brokered.run,
                         self._incarnation,
                         self._journal.standing,
-                        lambda: (*self._intake.earlier, *self._intake.sessions),
+                        lambda: (*self._publish.earlier, *self._publish.sessions),
                     )
                 started(f"samples {self._settings.device}, takes in events at {self._where.publish}")
                 await anyio.sleep_forever()
@@ -281,8 +276,8 @@ class Collector:
         self._server.end_longer_leases()
         if self._positions.plans:
             self._pace.hurry(monotonic_ns() + COMMAND_NS)
-        if any(not session.over for session in self._intake.sessions):
-            self._guards.use(self._intake.gpus_in_use())
+        if any(not session.over for session in self._publish.sessions):
+            self._guards.use(self._publish.gpus_in_use())
 
     async def _tell_time(self) -> None:
         while True:
@@ -301,7 +296,7 @@ class Collector:
         """Return the live state of this host, as seen by the collector."""
         return host_snapshot(
             self._journal.latest,
-            self._intake.sessions,
+            self._publish.sessions,
             self._host,
             monotonic_ns(),
             version=VERSION,
@@ -310,7 +305,7 @@ class Collector:
             counters=[
                 ("leases", self._guards.leases),
                 ("failed writes of the log", self._journal.failures),
-                ("messages refused", self._intake.senders.wrong_messages),
+                ("messages refused", self._publish.senders.wrong_messages),
             ],
             host=host,
         )
@@ -325,7 +320,7 @@ class Collector:
     def _status(self) -> list[Row]:
         extent = self._store.extent
         frames = extent.next_offset - extent.first_offset
-        sessions = self._intake.sessions
+        sessions = self._publish.sessions
         rows = [
             ("collector", "host", self._host),
             ("collector", "directory", str(self._where.run)),
@@ -341,7 +336,7 @@ class Collector:
             ("log", "failed writes", str(self._journal.failures)),
             ("log", "readings and notes dropped", str(self._journal.dropped)),
             ("publish", "sessions", f"{sum(not s.over for s in sessions)} of {len(sessions)} open"),
-            ("publish", "messages refused", str(self._intake.senders.wrong_messages)),
+            ("publish", "messages refused", str(self._publish.senders.wrong_messages)),
             ("control", "messages refused", str(self._server.malformed)),
             ("control", "messages of analyzers that were replaced", str(self._server.stale)),
             ("positions", "plans followed", str(len(self._positions.plans))),
@@ -363,14 +358,14 @@ class Collector:
             rows += self._brokered.status()
         rows += [
             ("publish", f"refused of process {pid} of user {uid}", str(count))
-            for (uid, pid), count in list(self._intake.senders.wrongs().items())[:100]
+            for (uid, pid), count in list(self._publish.senders.wrongs().items())[:100]
         ]
         rows += [
             ("runs", session.run, f"{session.job} on {', '.join(session.gpus) or 'no GPU'}"[:2000])
             for session in sessions
             if not session.over
         ]
-        rows += [("publish", *row) for row in self._intake.budgets.status(monotonic_ns())]
+        rows += [("publish", *row) for row in self._publish.budgets.status(monotonic_ns())]
         rows += self._doors.gate.status()
         if self._guards.trouble is not None:
             rows.append(("devices", "none", self._guards.trouble))

@@ -746,6 +746,20 @@ async def test_the_end_of_a_training_process_ends_its_session_and_its_runs_lease
     assert (lease.cause, lease.value) == ("run", FOUND_MW)
 
 
+async def test_events_of_a_training_that_ended_while_no_collector_ran_are_a_loss_that_is_logged(
+    zeus_dir: Path,
+) -> None:
+    with python(TRAINER, zeus_dir) as trainer:
+        async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
+            await client.wait_for(RunAdmitted)
+            assert await client.notes(Lost) == []
+        trainer.kill()
+    async with collector(ArithmeticBus(1), zeus_dir, 1) as client:
+        await client.wait_for(SessionEnded)
+        (lost,) = await client.wait_for(Lost)
+    assert (lost.what, "session t: its process ended while no collector" in lost.reason) == ("events", True)
+
+
 async def test_a_run_that_ends_in_order_ends_its_leases_while_its_process_lives(zeus_dir: Path) -> None:
     bus = ArithmeticBus(1)
     async with collector(bus, zeus_dir, 1) as client:
