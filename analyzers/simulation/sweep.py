@@ -44,12 +44,3 @@ def sweep(worlds: Iterable[World]) -> list[dict[str, Any]]:
                 for limit_w, epoch in zip(size.limits_w, size.epochs, strict=True)
             ]
     return rows
-
-
-def front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points that no other one beats in both coordinates, ascending by the first."""
-    kept: list[tuple[float, float]] = []
-    for point in sorted(points):
-        if not kept or point[1] < kept[-1][1]:
-            kept.append(point)
-    return kept

@@ -13,7 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.results.rows import Row, SimulatedTryRow, SimulationRow
 from analyzers.simulation.baselines import PLAYERS
-from analyzers.simulation.html_report import QUERIES, USUAL, page
 from analyzers.simulation.recorded_jobs import (
     Traces,
     World,
@@ -30,6 +29,7 @@ from analyzers.simulation.simulated_jobs import (
 from analyzers.simulation.sweep import sweep
 from analyzers.simulation.traces import PUBLISHED, digest, read, read_cluster
 from zeus_stream.errors import SettingsError, StorageError
+from zeus_stream.screens.html.simulation_report import QUERIES, USUAL, page
 from zeus_stream.settings import Settings
 from zeus_stream.transport.client import quoted
 

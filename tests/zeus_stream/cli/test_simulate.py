@@ -96,11 +96,11 @@ def test_the_page_stands_alone_and_has_its_data(traces: Path, tmp_path: Path) ->
         "What there is to be saved", "Time against energy", "Energy by batch size", "Energy by power limit",
         "Cumulative regret", "Search paths", "Energy and time against the default", "What eta trades",
     ]  # fmt: skip
-    assert text.count("<svg") == 1 + 1 + 1 + 1 + 1 + 1 + 2 + 1  # of two etas, but for the last one
+    assert text.count("<figure") == 1 + 1 + 1 + 1 + 1 + 1 + 2 + 1  # of two etas, but for the last one
     assert text.count("With eta 0.5.") == 3
     tables = [
         list(csv.DictReader(io.StringIO(unescape(one))))
-        for one in re.findall('<pre class="csv">(.*?)</pre>', text, re.DOTALL)
+        for one in re.findall('CSV, and its SQL</summary><pre tabindex="0">(.*?)</pre>', text, re.DOTALL)
     ]
     sweep, *_, regret, paths, against, frontier = tables
     # 32 at 100 W: 4 epochs of 55 s at 50 W, against 50 s at 100 W.
@@ -133,9 +133,11 @@ def test_the_page_has_every_figure_that_its_games_allow(traces: Path, tmp_path: 
         "A synthetic cluster",
     ]  # fmt: skip
     for section in re.split("<h2>", text)[1:]:
-        assert re.match(r"[^<]+</h2>\n<p>[A-Z][^<]+\.</p>", section), section[:200]
-        assert section.count("<svg") >= 1
-    last = re.findall('<pre class="csv">(.*?)</pre>', text, re.DOTALL)[-1]
+        assert re.match(r"[^<]+</h2>.*<p class=\"caption\">[A-Z][^<]+\.</p>", section, re.DOTALL), section[
+            :200
+        ]
+        assert section.count("<figure") >= 1
+    last = re.findall('CSV, and its SQL</summary><pre tabindex="0">(.*?)</pre>', text, re.DOTALL)[-1]
     worlds = {row["world"] for row in csv.DictReader(io.StringIO(unescape(last)))}
     assert worlds == {"cluster a: v100 squad", "cluster b: a40 squad"}
     assert len(text.encode()) < 1_000_000

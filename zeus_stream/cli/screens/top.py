@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -13,16 +14,7 @@ from zeus_stream.cli.options import Command, json_option, settings_options
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
-    import anyio
-
     from zeus_stream.live.source import Candidate
-    from zeus_stream.protocol.snapshots import Snapshot
-
-LEAVE = "\x1b[?25h\x1b[?1049l"
-"""Show the cursor, and go back to the screen that was there before."""
-PATIENCE_S = 0.1
-"""An answer that takes longer is waited for while Textual is imported."""
-TRUE_COLOURS = frozenset({"truecolor", "24bit"})
 
 
 @click.command(cls=Command, short_help="Show GPUs, runs and the search live in the terminal.")
@@ -74,48 +66,18 @@ async def _once(which: "tuple[Candidate, ...]", host: str | None, as_json: bool)
 
 
 async def _follow(which: "tuple[Candidate, ...]", host: str | None, every_s: float) -> None:
-    """Show the first answer at once, and let Textual go on from there: its import takes longer."""
+    """Show the first answer, and then the next ones. Textual is imported while the services answer."""
     import anyio
+    from anyio.to_thread import run_sync
 
     from zeus_stream.live.source import Source
 
     async with Source(which, host) as source:
-        shown = anyio.Event()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_load, shown)
+            load = partial(import_module, "zeus_stream.screens.terminal.top_app")
+            tasks.start_soon(partial(run_sync, load))
             first = await source.look()
-            _paint(first)
-            shown.set()
-        try:
-            from zeus_stream.screens.terminal.archive_questions import LiveArchive
-            from zeus_stream.screens.terminal.top_app import TopApp
+        from zeus_stream.screens.terminal.archive_questions import LiveArchive
+        from zeus_stream.screens.terminal.top_app import TopApp
 
-            await TopApp(source.look, LiveArchive(source), first, every_s).run_async()
-        finally:
-            sys.stdout.write(LEAVE)
-            sys.stdout.flush()
-
-
-def _paint(first: "Snapshot") -> None:
-    """Draw the first screen without Textual."""
-    from zeus_stream.screens.terminal.first_paint import painted
-    from zeus_stream.screens.terminal.history import History
-    from zeus_stream.screens.terminal.view import view
-
-    width, height = os.get_terminal_size(sys.stdout.fileno())
-    history = History()
-    history.remember(first)
-    shown = view(first, history, width, height=height)
-    colours = "NO_COLOR" not in os.environ and os.environ.get("COLORTERM") in TRUE_COLOURS
-    sys.stdout.write(painted(shown, width, height, colours=colours))
-    sys.stdout.flush()
-
-
-async def _load(shown: "anyio.Event") -> None:
-    """Import Textual once the first screen is shown, or while the answer does not come."""
-    import anyio
-    from anyio.to_thread import run_sync
-
-    with anyio.move_on_after(PATIENCE_S):
-        await shown.wait()
-    await run_sync(import_module, "zeus_stream.screens.terminal.top_app")
+        await TopApp(source.look, LiveArchive(source), first, every_s).run_async()

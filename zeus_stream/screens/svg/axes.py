@@ -1,7 +1,8 @@
 """Scales, ticks and the frame of a chart. Pure."""
 
-from collections.abc import Sequence
-from math import ceil, floor, isfinite, log10
+from collections.abc import Callable, Mapping, Sequence
+from math import asinh, ceil, floor, isfinite, log2, log10
+from typing import Literal
 
 from msgspec import Struct
 
@@ -11,6 +12,11 @@ LETTER = 7.2
 """Mean width of a letter of a tick, in units of the drawing."""
 LEFT, RIGHT, TOP, BOTTOM = 40, 12, 28, 42
 """Least margins."""
+LEAST_TICKS = 3
+"""A logarithmic axis with fewer decades and thirds of them has ticks at equal distances."""
+Bend = Literal["linear", "log", "asinh"]
+"""asinh: linear around 0, logarithmic far from it, on both sides."""
+_BENDS: Mapping[Bend, Callable[[float], float]] = {"linear": float, "log": log2, "asinh": asinh}
 
 
 class Axis(Struct, frozen=True):
@@ -23,18 +29,21 @@ class Axis(Struct, frozen=True):
     """Where, and the text there. Empty: round values."""
     padding: float = 0.06
     """Share of the range that is added at both ends."""
+    bend: Bend = "linear"
 
 
 class Scale(Struct, frozen=True):
-    """A line from values to positions."""
+    """A line from values to positions; of a bent axis, ``low`` and ``high`` are bent already."""
 
     low: float
     high: float
     first: float
     last: float
+    bend: Bend = "linear"
 
     def __call__(self, value: float) -> float:
-        return self.first + (value - self.low) / (self.high - self.low) * (self.last - self.first)
+        share = (_BENDS[self.bend](value) - self.low) / (self.high - self.low)
+        return self.first + share * (self.last - self.first)
 
 
 class Frame(Struct, frozen=True, kw_only=True):
@@ -62,6 +71,18 @@ def round_values(low: float, high: float, wanted: int = 5) -> list[float]:
     return [round(number * step, 10) for number in range(first, last + 1)]
 
 
+def _bent_values(axis: Axis) -> list[float]:
+    """Return some decades and thirds of them on a logarithmic axis; of a narrow one, round values."""
+    decades = [digit * 10.0**power for power in range(-2, 9) for digit in (1, 3)]
+    if axis.bend == "asinh":
+        decades = [-each for each in reversed(decades) if each >= 1] + [0.0] + [v for v in decades if v >= 1]
+    inside = [value for value in decades if axis.low <= value <= axis.high]
+    if len(inside) >= LEAST_TICKS:
+        return inside[:: ceil(len(inside) / 7)]
+    near = round_values(axis.low, axis.high)
+    return [value for value in near if value > 0 or axis.bend == "asinh"] or [axis.low]
+
+
 def number(value: float) -> str:
     """Format a tick: thousands are separated, nothing is rounded away."""
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:g}"
@@ -70,14 +91,17 @@ def number(value: float) -> str:
 def _ticks(axis: Axis, low: float, high: float, wanted: int) -> list[tuple[float, str]]:
     if axis.ticks:
         return list(axis.ticks)
+    if axis.bend != "linear":
+        return [(value, number(value)) for value in _bent_values(axis)]
     return [(value, number(value)) for value in round_values(low, high, wanted)]
 
 
 def _range(axis: Axis) -> tuple[float, float]:
-    room = axis.padding * (axis.high - axis.low) or (abs(axis.high) * 0.05 or 0.5 if axis.padding else 0.5)
-    if axis.high > axis.low and not axis.padding:
+    low, high = (_BENDS[axis.bend](edge) for edge in (axis.low, axis.high))
+    room = axis.padding * (high - low) or (abs(high) * 0.05 or 0.5 if axis.padding else 0.5)
+    if high > low and not axis.padding:
         room = 0.0
-    return axis.low - room, axis.high + room
+    return low - room, high + room
 
 
 def frame(x: Axis, y: Axis, width: float, height: float) -> Frame:
@@ -86,8 +110,8 @@ def frame(x: Axis, y: Axis, width: float, height: float) -> Frame:
     upward = _ticks(y, y_low, y_high, max(3, round(height / 55)))
     left = max(LEFT, LETTER * max((len(text) for _, text in upward), default=0) + 14)
     right, top, bottom = width - RIGHT, TOP, height - BOTTOM
-    across = Scale(x_low, x_high, left, right)
-    up = Scale(y_low, y_high, bottom, top)
+    across = Scale(x_low, x_high, left, right, x.bend)
+    up = Scale(y_low, y_high, bottom, top, y.bend)
     parts = []
     for value, text in upward:
         at = up(value)

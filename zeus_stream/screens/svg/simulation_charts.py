@@ -1,13 +1,13 @@
 """The figures of a report on recurring jobs: SVG from rows of an archive and of `sweep`. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from math import exp, log
 from statistics import fmean
 from typing import Any
 
-from analyzers.simulation.svg import COLOURS, Axis, Cell, Series, chart
-from analyzers.simulation.sweep import front
+from zeus_stream.screens.html.elements import Markup
+from zeus_stream.screens.svg.series_chart import COLOURS, Cell, Series, SeriesAxis, series_chart
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -74,10 +74,19 @@ def _beside(names: Colours) -> dict[str, float]:
     return {player: (len(names) - 1) / 2 - at for player, at in names.items()}
 
 
+def front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other one beats in both coordinates, ascending by the first."""
+    kept: list[tuple[float, float]] = []
+    for point in sorted(points):
+        if not kept or point[1] < kept[-1][1]:
+            kept.append(point)
+    return kept
+
+
 # ---- what was recorded ------------------------------------------------------------------------------------
 
 
-def potential(sweep: Rows) -> list[str]:
+def potential(sweep: Rows) -> list[Markup]:
     """Return a chart of the least energy that each choice reaches, by world."""
     worlds = grouped(sweep, lambda row: f"{row['gpu']} {row['workload']}")[::-1]
 
@@ -91,14 +100,22 @@ def potential(sweep: Rows) -> list[str]:
         return min(float(row["energy"]) for row in fit)
 
     series = [
-        Series(name, [(least(of, which), y) for y, (_, of) in enumerate(worlds)], at, line=False, mark="dot")
+        Series(name, [(least(of, which), y) for y, (_, of) in enumerate(worlds)], at, line=False, mark="dots")
         for at, (name, which) in enumerate(SAVINGS.items())
     ]
     ticks = [(y, where) for y, (where, _) in enumerate(worlds)]
-    return [chart("", Axis("energy relative to the default"), Axis("", ticks=ticks), series, _tall(worlds))]
+    return [
+        series_chart(
+            "",
+            SeriesAxis("energy relative to the default"),
+            SeriesAxis("", ticks=ticks),
+            series,
+            _tall(worlds),
+        )
+    ]
 
 
-def pareto(sweep: Rows, colour: Colours) -> list[str]:
+def pareto(sweep: Rows, colour: Colours) -> list[Markup]:
     """Return a chart for each workload: time and energy of all configurations, with Pareto fronts."""
     charts = []
     for name, rows in _by(sweep, "workload"):
@@ -106,37 +123,39 @@ def pareto(sweep: Rows, colour: Colours) -> list[str]:
         for gpu, of in _by(rows, "gpu"):
             points = [(row["time"], row["energy"]) for row in of if max(row["time"], row["energy"]) <= MOST]
             clouds.append(Series(f"{gpu}, all", points, colour[gpu], line=False, mark="faint"))
-            fronts.append(Series(f"{gpu}, front", front(points), colour[gpu], mark="dot"))
-        charts.append(chart(name, Axis("time"), Axis("energy"), [*clouds, *fronts]))
+            fronts.append(Series(f"{gpu}, front", front(points), colour[gpu], mark="dots"))
+        charts.append(series_chart(name, SeriesAxis("time"), SeriesAxis("energy"), [*clouds, *fronts]))
     return charts
 
 
-def by_size(sweep: Rows, colour: Colours) -> list[str]:
+def by_size(sweep: Rows, colour: Colours) -> list[Markup]:
     """Return a chart for each workload: energy by batch size, at the limit of least cost."""
     charts = []
     for name, rows in _by(sweep, "workload"):
         series = [
             Series(
-                gpu, _energy([row for row in of if row["best_limit"]], "batch_size"), colour[gpu], mark="dot"
+                gpu, _energy([row for row in of if row["best_limit"]], "batch_size"), colour[gpu], mark="dots"
             )
             for gpu, of in _by(rows, "gpu")
         ]
         ticks = [(size, str(size)) for size in _spread(sorted({row["batch_size"] for row in rows}), 8)]
-        charts.append(chart(name, Axis("batch size", "log", ticks), Axis("energy", "log"), series))
+        charts.append(
+            series_chart(name, SeriesAxis("batch size", "log", ticks), SeriesAxis("energy", "log"), series)
+        )
     return charts
 
 
-def by_limit(sweep: Rows, colour: Colours) -> list[str]:
+def by_limit(sweep: Rows, colour: Colours) -> list[Markup]:
     """Return a chart for each workload: energy by power limit, at the default batch size."""
     charts = []
     for name, rows in _by(sweep, "workload"):
         series = [
             Series(
-                gpu, _energy([row for row in of if row["default_size"]], "limit_w"), colour[gpu], mark="dot"
+                gpu, _energy([row for row in of if row["default_size"]], "limit_w"), colour[gpu], mark="dots"
             )
             for gpu, of in _by(rows, "gpu")
         ]
-        charts.append(chart(name, Axis("power limit, W"), Axis("energy"), series))
+        charts.append(series_chart(name, SeriesAxis("power limit, W"), SeriesAxis("energy"), series))
     return charts
 
 
@@ -152,7 +171,7 @@ def _spread(values: Sequence[int], most: int) -> list[int]:
 # ---- what was played --------------------------------------------------------------------------------------
 
 
-def regrets(rows: Rows, colour: Colours) -> list[str]:
+def regrets(rows: Rows, colour: Colours) -> list[Markup]:
     """Return a chart of cumulative regret for each world."""
     charts = []
     for where, of in grouped(rows, place):
@@ -160,11 +179,13 @@ def regrets(rows: Rows, colour: Colours) -> list[str]:
             Series(player, _thinned([(row["recurrence"] + 1, row["regret"]) for row in its]), colour[player])
             for player, its in _by(of, "player")
         ]
-        charts.append(chart(where, Axis("recurrence"), Axis("cumulative regret", "asinh"), series))
+        charts.append(
+            series_chart(where, SeriesAxis("recurrence"), SeriesAxis("cumulative regret", "asinh"), series)
+        )
     return charts
 
 
-def paths(rows: Rows, sweep: Rows, colour: Colours) -> list[str]:
+def paths(rows: Rows, sweep: Rows, colour: Colours) -> list[Markup]:
     """Return a heat map of cost for each world, with the batch sizes and limits that a player tried on it.
 
     Tries of one cell run from left to right in the order of their recurrences.
@@ -199,10 +220,10 @@ def paths(rows: Rows, sweep: Rows, colour: Colours) -> list[str]:
                 )
                 for row in its
             ]
-            series.append(Series(player, _runs(points), colour[player], mark="dot"))
-        x = Axis("power limit, W", ticks=[(at, str(w)) for at, w in enumerate(limits)])
-        y = Axis("batch size", ticks=[(at, str(size)) for at, size in enumerate(sizes)])
-        charts.append(chart(where, x, y, series, cells=cells))
+            series.append(Series(player, _runs(points), colour[player], mark="dots"))
+        x = SeriesAxis("power limit, W", ticks=[(at, str(w)) for at, w in enumerate(limits)])
+        y = SeriesAxis("batch size", ticks=[(at, str(size)) for at, size in enumerate(sizes)])
+        charts.append(series_chart(where, x, y, series, cells=cells))
     return charts
 
 
@@ -215,7 +236,7 @@ def _runs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     ]
 
 
-def against(rows: Rows, colour: Colours, quantity: str) -> str:
+def against(rows: Rows, colour: Colours, quantity: str) -> Markup:
     """Return a chart of energy or time of the last recurrences against the default, by world."""
     worlds = [where for where, _ in grouped(rows, place)][::-1]
     beside = _beside(colour)
@@ -225,16 +246,16 @@ def against(rows: Rows, colour: Colours, quantity: str) -> str:
             [(row[quantity], worlds.index(place(row)) + ROWS_APART * beside[player]) for row in of],
             colour[player],
             line=False,
-            mark="dot",
+            mark="dots",
         )
         for player, of in _by(rows, "player")
     ]
     ticks = [(at, where) for at, where in enumerate(worlds)]
-    axis = Axis(f"{quantity} relative to the default")
-    return chart(quantity, axis, Axis("", ticks=ticks), series, _tall(worlds))
+    axis = SeriesAxis(f"{quantity} relative to the default")
+    return series_chart(quantity, axis, SeriesAxis("", ticks=ticks), series, _tall(worlds))
 
 
-def by_gpu(rows: Rows, colour: Colours) -> list[str]:
+def by_gpu(rows: Rows, colour: Colours) -> list[Markup]:
     """Return charts of energy and time by GPU model: geometric means over the workloads."""
     gpus = sorted({row["gpu"] for row in rows})[::-1]
     beside = _beside(colour)
@@ -249,17 +270,17 @@ def by_gpu(rows: Rows, colour: Colours) -> list[str]:
                 ],
                 colour[player],
                 line=False,
-                mark="dot",
+                mark="dots",
             )
             for player, of in _by(rows, "player")
         ]
         ticks = [(at, gpu) for at, gpu in enumerate(gpus)]
-        axis = Axis(f"{quantity} relative to the default")
-        charts.append(chart(quantity, axis, Axis("", ticks=ticks), series, _tall(gpus, 24)))
+        axis = SeriesAxis(f"{quantity} relative to the default")
+        charts.append(series_chart(quantity, axis, SeriesAxis("", ticks=ticks), series, _tall(gpus, 24)))
     return charts
 
 
-def etas(rows: Rows, sweep: Rows, colour: Colours) -> list[str]:
+def etas(rows: Rows, sweep: Rows, colour: Colours) -> list[Markup]:
     """Return a chart of time against energy for each workload: a point for each eta, and the Pareto front."""
     charts = []
     recorded = dict(grouped(sweep, lambda row: f"{row['gpu']} {row['workload']}"))
@@ -268,11 +289,11 @@ def etas(rows: Rows, sweep: Rows, colour: Colours) -> list[str]:
         best = front((row["time"], row["energy"]) for row in known)
         series = [Series("Pareto front", best, FRONT)] if best and of[0]["drift"] == "none" else []
         series += [
-            Series(player, _by_eta(its), colour[player], mark="dot")
+            Series(player, _by_eta(its), colour[player], mark="dots")
             for player, its in _by(of, "player")
             if player != "default"
         ]
-        charts.append(chart(where, Axis("time"), Axis("energy"), series))
+        charts.append(series_chart(where, SeriesAxis("time"), SeriesAxis("energy"), series))
     return charts
 
 
@@ -280,7 +301,7 @@ def _by_eta(rows: Rows) -> list[tuple[float, float]]:
     return [(row["time"], row["energy"]) for row in sorted(rows, key=lambda row: float(row["eta"]))]
 
 
-def betas(rows: Rows, colour: Colours) -> list[str]:
+def betas(rows: Rows, colour: Colours) -> list[Markup]:
     """Return a chart of the energy of all recurrences by beta: geometric means over the worlds."""
     series = [
         Series(
@@ -290,14 +311,14 @@ def betas(rows: Rows, colour: Colours) -> list[str]:
                 for beta, its in sorted(_by(of, "beta"), key=lambda named: float(named[0]))
             ],
             colour[player],
-            mark="dot",
+            mark="dots",
         )
         for player, of in _by(rows, "player")
     ]
-    return [chart("", Axis("beta"), Axis("energy relative to the default"), series)]
+    return [series_chart("", SeriesAxis("beta"), SeriesAxis("energy relative to the default"), series)]
 
 
-def ablations(rows: Rows) -> list[str]:
+def ablations(rows: Rows) -> list[Markup]:
     """Return a chart of the energy of all recurrences without a part of the policy, over the whole one's."""
     whole = {place(row): row["energy_of_all"] for row in rows if row["player"] == "reference"}
     parts = [(player, of) for player, of in _by(rows, "player") if player.startswith("reference-")][::-1]
@@ -313,16 +334,16 @@ def ablations(rows: Rows) -> list[str]:
             ],
             0,
             line=False,
-            mark="dot",
+            mark="dots",
         )
         for where, at in worlds.items()
     ]
     ticks = [(y, player.removeprefix("reference-")) for y, (player, _) in enumerate(parts)]
-    axis = Axis("energy over that of the whole policy", "log")
-    return [chart("", axis, Axis("", ticks=ticks), series, _tall(parts, 60))]
+    axis = SeriesAxis("energy over that of the whole policy", "log")
+    return [series_chart("", axis, SeriesAxis("", ticks=ticks), series, _tall(parts, 60))]
 
 
-def drifts(rows: Rows, colour: Colours) -> list[str]:
+def drifts(rows: Rows, colour: Colours) -> list[Markup]:
     """Return a chart of cost by recurrence for each world that changes."""
     charts = []
     for where, of in grouped([row for row in rows if row["drift"] != "none"], place):
@@ -330,11 +351,15 @@ def drifts(rows: Rows, colour: Colours) -> list[str]:
             Series(player, _thinned([(row["recurrence"] + 1, row["cost"]) for row in its]), colour[player])
             for player, its in _by(of, "player")
         ]
-        charts.append(chart(where, Axis("recurrence"), Axis("cost relative to the default", "log"), series))
+        charts.append(
+            series_chart(
+                where, SeriesAxis("recurrence"), SeriesAxis("cost relative to the default", "log"), series
+            )
+        )
     return charts
 
 
-def cluster(rows: Rows, colour: Colours) -> list[str]:
+def cluster(rows: Rows, colour: Colours) -> list[Markup]:
     """Return charts of the energy and time of all jobs of a cluster, by workload."""
     names = sorted({row["workload"] for row in rows})[::-1]
     beside = _beside(colour)
@@ -352,10 +377,10 @@ def cluster(rows: Rows, colour: Colours) -> list[str]:
             ]
             whole = sum(row[f"{quantity}_sum"] for row in of) / sum(row[f"default_{quantity}"] for row in of)
             points.append((whole, ROWS_APART * beside[player]))
-            series.append(Series(player, points, colour[player], line=False, mark="dot"))
+            series.append(Series(player, points, colour[player], line=False, mark="dots"))
         ticks = [(0, "all jobs"), *((at + 1, name) for at, name in enumerate(names))]
-        axis = Axis(f"{quantity} relative to the default (synthetic)", "log")
-        charts.append(chart(quantity, axis, Axis("", ticks=ticks), series, _tall(ticks, 24)))
+        axis = SeriesAxis(f"{quantity} relative to the default (synthetic)", "log")
+        charts.append(series_chart(quantity, axis, SeriesAxis("", ticks=ticks), series, _tall(ticks, 24)))
     return charts
 
 

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from analyzers.simulation.html_report import page
 from analyzers.simulation.recorded_jobs import (
     world,
 )
-from analyzers.simulation.sweep import front, sweep
+from analyzers.simulation.sweep import sweep
 from analyzers.simulation.traces import read
+from zeus_stream.screens.html.simulation_report import page
+from zeus_stream.screens.svg.simulation_charts import front
 
 
 def rows(*players: tuple[str, float]) -> dict[str, list[dict[str, Any]]]:
@@ -44,8 +45,8 @@ def rows(*players: tuple[str, float]) -> dict[str, list[dict[str, Any]]]:
 def test_players_with_equal_results_are_drawn_once_and_named() -> None:
     text = page(rows(("zeus", 0.9), ("reference", 0.9), ("adaptive", 0.8)))
     assert "drawn once: reference = zeus.</p>" in text
-    assert "</i>reference = zeus</span>" in text
-    assert "</i>zeus</span>" not in text
+    assert "</svg>reference = zeus</span>" in text
+    assert "</svg>zeus</span>" not in text
     assert "<title>reference = zeus</title>" in text
 
 

@@ -4,22 +4,19 @@ The figures are those of the Zeus paper (NSDI 2023) that the published data allo
 is to be saved, what the policies made of it, and what their settings change.
 """
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 
 from msgspec import Struct
 
-from analyzers.simulation import figures
-from analyzers.simulation.figures import Colours, Rows
-from analyzers.simulation.svg import COLOURS, SAME
+from zeus_stream.screens.html.document import document
+from zeus_stream.screens.html.elements import Markup, element, join
+from zeus_stream.screens.html.panels import Panel
+from zeus_stream.screens.svg import simulation_charts as figures
+from zeus_stream.screens.svg.series_chart import COLOURS, SAME
+from zeus_stream.screens.svg.simulation_charts import Colours, Rows
 
 LAST = 5
 """Recurrences at the end of a game that its result is taken from; the SQL has the same number."""
-CSV_ROWS = 60
-"""Rows of data below each figure; the SQL there gives all of them."""
-
 QUERIES = {
     "regret": """
 SELECT world, eta, beta, drift, overlap, player, recurrence, count(*) AS seeds,
@@ -54,23 +51,6 @@ FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
 }
 """SQL, by its name; ``which`` selects the games."""
 
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1160px; margin: 2rem auto; padding: 0 1rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(340px, 1fr)); gap: 1rem; }
-svg { width: 100%; height: auto; font: 10px system-ui, sans-serif; fill: currentColor; }
-.title { font-size: 12px; font-weight: 600; }
-.tick { opacity: .75; }
-.grid { stroke: currentColor; opacity: .13; fill: none; }
-.line { fill: none; stroke-width: 1.4; }
-.cross { fill: none; stroke-width: 1.4; }
-.dot { fill: none; stroke-width: 5.2; stroke-linecap: round; }
-.faint { fill: none; stroke-width: 3; stroke-linecap: round; opacity: .3; }
-.cell { fill: #009e73; stroke: none; }
-.key span { margin-right: 1.2em; white-space: nowrap; }
-.key i { display: inline-block; width: .8em; height: .8em; border-radius: 50%; margin-right: .4em; }
-pre { max-height: 20rem; overflow: auto; font-size: 12px; }
-"""
 _OF_PLAYERS = "the default batch size at the highest power limit"
 
 
@@ -79,7 +59,7 @@ class Figure(Struct, frozen=True, kw_only=True):
 
     title: str
     text: str
-    charts: Callable[[], Iterable[str]]
+    charts: Callable[[], Iterable[Markup]]
     data: Rows
     sql: str = ""
     key: Colours | None = None
@@ -97,32 +77,27 @@ def page(rows: Mapping[str, Rows], sql: Mapping[str, str] | None = None) -> str:
     of_players = [*rows["against"], *rows.get("cluster", ())]
     players = {name: at for at, name in enumerate(sorted({row["player"] for row in of_players}))}
     names = _alike(rows, players)
-    synthetic = any(row["overlap"] for row in of_players)
-    sections = [_section(one, players, names) for one in _figures(rows, sql or {}, players) if one.when]
-    return (
-        '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>Recurring jobs, simulated</title><style>{STYLE}</style>\n"
-        "<h1>Recurring jobs, simulated</h1>\n"
-        "<p>Policies choose the batch size of recorded trainings: each try draws one of the recorded runs of"
-        " its batch size. The recordings are the published traces of Zeus (NSDI 2023), unless others were"
-        " named.</p>\n"
-        + (_SYNTHETIC if synthetic else "")
-        + (
-            "<p>Policies with equal results in all games are drawn once: "
-            + "; ".join(escape(name) for name in names.values() if SAME in name)
-            + ".</p>\n"
-            if any(SAME in name for name in names.values())
-            else ""
+    drawn = [one for one in _figures(rows, sql or {}, players) if one.when]
+    panels = [(_panel(one, players, names), [one.sql.strip()] if one.sql else []) for one in drawn]
+    alike = "; ".join(name for name in names.values() if SAME in name)
+    notes = [
+        element("p", text)
+        for text in (
+            _SYNTHETIC if any(row["overlap"] for row in of_players) else "",
+            f"Policies with equal results in all games are drawn once: {alike}." if alike else "",
         )
-        + "\n".join(sections)
-        + "\n</html>\n"
-    )
+        if text
+    ]
+    return document("Recurring jobs, simulated", _ABOUT, panels, join(notes))
 
 
+_ABOUT = (
+    "Policies choose the batch size of recorded trainings: each try draws one of the recorded runs of its"
+    " batch size. The recordings are the published traces of Zeus (NSDI 2023), unless others were named."
+)
 _SYNTHETIC = (
-    "<p><b>Overlapping submissions are synthetic:</b> they are drawn at random, since no record of when"
-    " recurring jobs were submitted is published.</p>\n"
+    "Overlapping submissions are synthetic: they are drawn at random, since no record of when recurring jobs"
+    " were submitted is published."
 )
 
 
@@ -296,36 +271,27 @@ def _alike(rows: Mapping[str, Rows], players: Colours) -> dict[str, str]:
     return {alike[0]: SAME.join(alike) for alike in same.values()}
 
 
-def _section(figure: Figure, players: Colours, names: Mapping[str, str]) -> str:
-    key = (
-        _key(players, names) if figure.key is None else _key(figure.key, {name: name for name in figure.key})
-    )
-    data = [row for row in figure.data if "player" not in row or row["player"] in names]
-    shown = data if len(data) <= CSV_ROWS else data[:CSV_ROWS]
-    count = f"{len(data)} rows" if shown is data else f"the first {CSV_ROWS} of {len(data)} rows"
-    query = f"<pre>{escape(figure.sql.strip())}</pre>" if figure.sql and shown is not data else ""
-    return (
-        f"<h2>{escape(figure.title)}</h2>\n<p>{escape(figure.text)}</p>\n{key}"
-        f'<div class="charts">{"".join(figure.charts())}</div>\n'
-        f'<details><summary>Data ({count}, CSV)</summary><pre class="csv">{escape(_csv(shown))}</pre>'
-        f"{query}</details>"
-    )
-
-
-def _key(colours: Colours, names: Mapping[str, str]) -> str:
-    items = "".join(
-        f'<span><i style="background:{COLOURS[at % len(COLOURS)]}"></i>{escape(names[name])}</span>'
+def _panel(figure: Figure, players: Colours, names: Mapping[str, str]) -> Panel:
+    shown = {name: name for name in figure.key} if figure.key is not None else names
+    colours = players if figure.key is None else figure.key
+    swatches = [
+        element(
+            "span",
+            element(
+                "svg",
+                element("circle", cx="5", cy="5", r="5", fill=COLOURS[at % len(COLOURS)]),
+                viewBox="0 0 10 10",
+            ),
+            shown[name],
+        )
         for name, at in colours.items()
-        if name in names
+        if name in shown
+    ]
+    key = element("p", *swatches, class_="swatches") if swatches else None
+    return Panel(
+        name=figure.title.lower().replace(" ", "-"),
+        title=figure.title,
+        body=element("div", key, element("div", *figure.charts(), class_="charts")),
+        text=figure.text,
+        rows=[row for row in figure.data if "player" not in row or row["player"] in names],
     )
-    return f'<p class="key">{items}</p>\n' if items else ""
-
-
-def _csv(rows: Rows) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for row in rows[:1]:
-        writer.writerow(row)
-    for row in rows:
-        writer.writerow(f"{value:.6g}" if isinstance(value, float) else value for value in row.values())
-    return text.getvalue()
