@@ -22,7 +22,9 @@ from sklearn.datasets import load_digits
 from train_digits import TRAINED_ON, Floats, Ints, Network
 
 import zeus_stream
-from zeus_stream.cli.run_training import Signals, as_environment, services
+from zeus_stream.cli.run_training import as_environment
+from zeus_stream.cli.running.child_services import services
+from zeus_stream.cli.running.signals import Signals
 from zeus_stream.paths import places
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.accelerator import attach

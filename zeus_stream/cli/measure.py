@@ -15,20 +15,11 @@ from pathlib import PurePath
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zeus_stream.cli.run_training import (
-    CLOSES_S,
-    Service,
-    as_environment,
-    carry_out,
-    check_command,
-    check_settings,
-    find_devices,
-    how_to_ask,
-    say,
-    services,
-    until,
-)
+from zeus_stream.cli.run_training import as_environment, carry_out, find_devices, how_to_ask
+from zeus_stream.cli.running.checks import check, say_ignored
+from zeus_stream.cli.running.child_services import ServicesOfCommand, services
 from zeus_stream.cli.running.signals import Signals
+from zeus_stream.cli.running.waits import say, until
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, places
@@ -42,6 +33,8 @@ from zeus_stream.transport.client import Connection, quoted
 
 SAME_LOOKS = 10
 """Checks in a row in which the collector has the same number of devices: it has found all."""
+CLOSES_S = 10.0
+"""Longest wait for the energy of the window: readings past its end have to arrive."""
 READY_S = 6.0
 """Longest wait for every counter to change once: before that its energy is not known."""
 WINDOW = 0
@@ -87,7 +80,7 @@ class Watch(Struct, frozen=True, kw_only=True):
                 return bool(row["short"]) or (found >= wanted and row["seen"] == found)
             return False
 
-        until(known, READY_S, signals)
+        until(known, READY_S, signals, "the counter of each GPU to change")
         if found < wanted and signals.told is None:
             asked = ", ".join(gpu.removeprefix("index:") for gpu in self.gpus)
             raise RefusedError(
@@ -107,7 +100,7 @@ class Watch(Struct, frozen=True, kw_only=True):
                 found.append(known)
             return bool(found)
 
-        until(closed, CLOSES_S, signals)
+        until(closed, CLOSES_S, signals, "the energy of the window")
         if not found:
             why = f"the analyzer had not measured it after {CLOSES_S:g} s. See `zeus-stream status`."
             if signals.told is not None:
@@ -173,21 +166,31 @@ def watching(where: Places, job: str, name: str, gpus: Sequence[str], signals: S
 
 
 def measure_for(
-    seconds: float, settings: Settings, gpus: Sequence[str], environ: Mapping[str, str], *, as_json: bool
+    seconds: float,
+    settings: Settings,
+    gpus: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    as_json: bool,
+    given: Mapping[str, Sequence[str]],
 ) -> int:
     """Measure for this time or until a signal, and print the bill to stdout. Return the exit code.
+
+    ``given``: flags of settings on the command line, each with its services.
 
     Raises:
         UnreachableError: the collector or the analyzer does not answer.
         RefusedError: there are no such GPUs.
     """
     where = places(environ)
+    check(settings, (), where)
     settings = _only_measuring(settings)
     with (
         Signals() as signals,
-        services(where, {**environ, **as_environment(settings)}, signals) as started,
+        services(where, {**environ, **as_environment(settings)}, signals) as own,
         watching(where, "measure", "measure", gpus, signals) as watch,
     ):
+        say_ignored(given, own.absent)
         if signals.told is not None:
             return 128 + signals.told
         if sys.stderr.isatty():
@@ -200,23 +203,27 @@ def measure_for(
         if as_json:
             write_bill(known, sys.stdout)
         else:
-            print_bill(known, _sql(started, settings, where, watch), sys.stdout)
+            print_bill(known, _sql(own, settings, where, watch), sys.stdout)
         return 0 if known.missing is None else 1
 
 
 def measure_command(
-    settings: Settings, command: Sequence[str], gpus: Sequence[str], environ: Mapping[str, str]
+    settings: Settings,
+    command: Sequence[str],
+    gpus: Sequence[str],
+    environ: Mapping[str, str],
+    given: Mapping[str, Sequence[str]],
 ) -> int:
     """Run a command, and print to stderr the energy of the GPUs in that time. Return its exit code.
 
-    What prevents the measurement is printed and does not prevent the command.
+    What prevents the measurement is printed and does not prevent the command. ``given``: names of the
+    settings that the command line has.
 
     Raises:
         SettingsError: a setting is wrong, or the command cannot be started.
     """
-    check_settings(settings)
-    check_command(command)
     where = places(environ)
+    check(settings, command, where)
     settings = _only_measuring(settings)
     environment = {**environ, **as_environment(settings)}
     environment.setdefault("ZEUS_STREAM_RUN", f"run-{secrets.token_hex(4)}")
@@ -224,7 +231,8 @@ def measure_command(
     with Signals() as signals, ExitStack() as held:
         watch = None
         try:
-            started = held.enter_context(services(where, environment, signals))
+            own = held.enter_context(services(where, environment, signals))
+            say_ignored(given, own.absent)
             watch = held.enter_context(watching(where, job, shlex.join(command), gpus, signals))
         except ZeusStreamError as wrong:
             say(f"{wrong}\nThe command runs unmeasured.")
@@ -235,13 +243,15 @@ def measure_command(
         watch.begin()
         code = carry_out(command, environment, where, signals)
         watch.end()
+        if signals.leaves:
+            return code
         try:
             known = watch.bill(signals)
         except ZeusStreamError as wrong:
             say(str(wrong))
         else:
             sys.stderr.write("\n")
-            print_bill(known, _sql(started, settings, where, watch), sys.stderr)
+            print_bill(known, _sql(own, settings, where, watch), sys.stderr)
         return code
 
 
@@ -250,6 +260,6 @@ def _only_measuring(settings: Settings) -> Settings:
     return replace(settings, select="none", observe=True)
 
 
-def _sql(started: Sequence[Service], settings: Settings, where: Places, watch: Watch) -> str:
-    ask = how_to_ask(started, settings, where)
+def _sql(own: ServicesOfCommand, settings: Settings, where: Places, watch: Watch) -> str:
+    ask = how_to_ask(own, settings, where)
     return f"{ask} \"FROM windows WHERE run = '{watch.run}'\""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
+from click.core import ParameterSource
 
 from zeus_stream.paths import holder, places
 from zeus_stream.settings import SECTIONS, Section, Settings, list_settings, load
@@ -105,6 +106,18 @@ config_option = click.option(
     cls=SettingOption,
     section="common",
 )
+
+
+def given_settings() -> dict[str, list[str]]:
+    """Return the flags of settings on this command line, each with the services that read it."""
+    context = click.get_current_context()
+    readers = {"collector": COLLECTOR, "analyzer": ANALYZER}
+    return {
+        flag.opts[0]: [service for service, names in readers.items() if flag.name in names]
+        for flag in context.command.params
+        if isinstance(flag, SettingOption)
+        and context.get_parameter_source(flag.name or "") is ParameterSource.COMMANDLINE
+    }
 
 
 def _metavar(hint: Any) -> str:

@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from zeus_stream.cli.options import ANALYZER, COLLECTOR, Command, settings_options
+from zeus_stream.cli.options import ANALYZER, COLLECTOR, Command, given_settings, settings_options
 from zeus_stream.settings import Settings
 
 
@@ -52,7 +52,7 @@ def run(
     if measure_only:
         from zeus_stream.cli.measure import measure_command
 
-        sys.exit(measure_command(settings, command, _gpus(gpus), os.environ))
+        sys.exit(measure_command(settings, command, _gpus(gpus), os.environ, given_settings()))
     if gpus is not None:
         raise click.UsageError(
             "--gpus needs --measure-only. A training uses the GPUs of CUDA_VISIBLE_DEVICES or"
@@ -61,7 +61,7 @@ def run(
     from zeus_stream.cli.run_training import run as run_training
 
     environ = {**os.environ, **({} if stop_at is None else {"ZEUS_STREAM_STOP_AT": stop_at})}
-    sys.exit(run_training(settings, command, environ, web=web))
+    sys.exit(run_training(settings, command, environ, web=web, given=given_settings()))
 
 
 @click.command(cls=Command)
@@ -85,7 +85,8 @@ def measure(settings: Settings, *, seconds: float, gpus: str | None, as_json: bo
     """
     from zeus_stream.cli.measure import measure_for
 
-    sys.exit(measure_for(seconds, settings, _gpus(gpus), os.environ, as_json=as_json))
+    given = given_settings()
+    sys.exit(measure_for(seconds, settings, _gpus(gpus), os.environ, as_json=as_json, given=given))
 
 
 def _gpus(text: str | None) -> tuple[str, ...]:

@@ -52,6 +52,7 @@ def test_services_that_run_already_are_used_and_left_running(site: Cli) -> None:
     completed = site("run", "--device", "nvml", "--", sys.executable, str(script), "8")
     assert completed.returncode == 0, completed.stderr
     assert "8 steps" in completed.stderr
+    assert "--device has no effect: the collector runs already." in completed.stderr
     assert [holder(lock) for lock in locks] == before
 
 
@@ -64,3 +65,23 @@ def test_a_command_that_fails_is_stored_and_reported_as_failed(site: Cli) -> Non
     run = json.loads(site("report", "--json").stdout)
     assert run["command_ended_how"] == "exit code 1"
     assert run["ended_how"] == "ValueError: no such file"
+
+
+def test_each_option_without_an_effect_is_named_and_no_archive_that_is_not_used(site: Cli) -> None:
+    other = site.directory / "other.duckdb"
+    script = site.directory / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    options = ("--select", "energy", "--stride-w", "50", "--archive", str(other), "--nice", "1")
+    completed = site("run", *options, "--", sys.executable, str(script), "8")
+    assert completed.returncode == 0, completed.stderr
+    for option in ("--select", "--stride-w", "--archive"):
+        assert f"{option} has no effect: the analyzer runs already." in completed.stderr
+    assert "--nice has no effect: the collector and the analyzer runs already." in completed.stderr
+    assert completed.stderr.count("has no effect") == 4
+    assert not other.exists()
+    assert f"Archive: {other}" not in completed.stderr
+
+
+def test_an_option_of_the_environment_is_not_complained_about(site: Cli) -> None:
+    completed = site("measure", "--seconds", "0.1", ZEUS_STREAM_SELECT="energy")
+    assert (completed.returncode, completed.stderr) == (0, "")

@@ -1,8 +1,11 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from msgspec.structs import asdict
 
 from tests.waiting import until
 from tests.zeus_stream.cli.test_main import said
-from tests.zeus_stream.conftest import ROOT, SIMULATED, Cli
+from tests.zeus_stream.conftest import QUICK, ROOT, SIMULATED, Cli
 from zeus_stream.cli.run_training import as_environment
 from zeus_stream.paths import holder
 from zeus_stream.settings import Settings, load
@@ -97,13 +100,106 @@ def test_without_a_driver_it_says_so_at_once_and_trains(zeus: Cli) -> None:
     assert "--device simulated:v100x1" in completed.stderr
 
 
-def test_a_service_that_cannot_start_does_not_stop_the_training(zeus: Cli) -> None:
+@pytest.mark.parametrize("how", [(), ("--measure-only",)])
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (("--archive", "notes.txt"), "it is no DuckDB database"),
+        (("--archive", "."), "Is a directory"),
+        (("--archive", "absent/energy.duckdb"), "there is no such directory"),
+        (("--dir", "/proc/zeus-stream"), "could not be created"),
+        (("--dir", f"/tmp/{'a' * 110}"), "its path is over 107 bytes"),
+    ],
+)
+def test_a_setup_that_cannot_be_used_stops_before_the_command_starts(
+    zeus: Cli, wrong: tuple[str, str], why: str, how: tuple[str, ...]
+) -> None:
     (zeus.directory / "notes.txt").write_text("not a database " * 1000, encoding="utf-8")
-    command = ("--archive", "notes.txt", "--", sys.executable, "-c", "print('trained'); exit(3)")
-    completed = zeus("run", "--device", SIMULATED, *command)
-    assert (completed.returncode, completed.stdout) == (3, "trained\n")
-    assert "notes.txt" in completed.stderr
-    assert "The command runs unmeasured." in completed.stderr
+    completed = zeus.refused("run", "--device", SIMULATED, *wrong, *how, "--", "touch", "trained")
+    assert why in said(completed)
+    assert not (zeus.directory / "trained").exists()
+    assert holder(zeus.directory / "collector.lock") is None
+    with suppress(OSError):
+        Path(wrong[1]).rmdir()
+
+
+def test_an_analyzer_that_cannot_start_is_named_at_once_and_does_not_stop_the_training(zeus: Cli) -> None:
+    damaged = zeus.directory / "damaged.duckdb"
+    damaged.write_bytes(bytes(8) + b"DUCK" + bytes(20_000))
+    script = "import time; time.sleep(5); print('trained'); exit(3)"
+    with zeus.start(
+        "run", "--device", SIMULATED, "--archive", str(damaged), "--", sys.executable, "-c", script
+    ) as ours:
+        out, err = ours.communicate(timeout=300)
+    assert (ours.returncode, out) == (3, "trained\n")
+    assert err.index("the analyzer has ended: the command goes on.") < err.index("did not answer")
+    assert str(damaged) in err
+
+
+INTERRUPTED = """
+import pathlib, zeus_stream
+from zeus_stream.simulated_gpu.accelerator import attach
+with attach("imagenet") as gpu:
+    try:
+        for step in zeus_stream.steps(range(10**6)):
+            gpu.run(0.01)
+            if step == 5:
+                pathlib.Path(READY).touch()
+    except KeyboardInterrupt:
+        ENDS
+"""
+
+
+@pytest.mark.parametrize("ends", ["raise", "exit(1)"])
+def test_a_command_that_is_interrupted_is_stopped_not_failed(zeus: Cli, ends: str) -> None:
+    ready = zeus.directory / "ready"
+    script = zeus.directory / "train.py"
+    text = INTERRUPTED.replace("READY", repr(str(ready))).replace("ENDS", ends)
+    script.write_text(text, encoding="utf-8")
+    with zeus.start(
+        "run", "--device", SIMULATED, "--select", "none", "--", sys.executable, str(script)
+    ) as ours:
+        until(lambda: ready.exists() or ours.poll() is not None)
+        ours.send_signal(signal.SIGINT)
+        _, err = ours.communicate(timeout=300)
+    assert ours.returncode == 128 + signal.SIGINT, err
+    assert re.search("^stopped +ended by SIGINT", err, re.MULTILINE), err
+    assert "failed" not in err
+
+
+def test_a_second_ctrl_c_leaves_a_command_that_does_not_end_with_the_limits_restored(zeus: Cli) -> None:
+    ready, limit = zeus.directory / "ready", zeus.directory / "simulated"
+    script = f"""
+import pathlib, signal, time, zeus_stream
+from zeus_stream.simulated_gpu.accelerator import attach
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with attach("imagenet") as gpu:
+    for _ in zeus_stream.steps(range(300)):
+        gpu.run(0.01)
+    pathlib.Path({str(ready)!r}).touch()
+    while not pathlib.Path({str(zeus.directory / "go")!r}).exists():
+        time.sleep(0.05)
+"""
+    with zeus.start("run", "--device", SIMULATED, *QUICK, "--", sys.executable, "-c", script) as ours:
+        until(lambda: ready.exists() or ours.poll() is not None)
+        ours.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        ours.send_signal(signal.SIGINT)
+        until(lambda: ours.poll() is not None)
+        (zeus.directory / "go").touch()
+        _, err = ours.communicate(timeout=300)
+    assert ours.returncode == 128 + signal.SIGINT
+    assert "has not ended. It goes on unmeasured." in err
+    assert "left without the report" in err
+    assert holder(zeus.directory / "collector.lock") is None
+    assert not list((zeus.directory / "restore").glob("*.json")), limit
+
+
+def test_a_training_begins_before_the_analyzer_answers(zeus: Cli) -> None:
+    """It waits for the collector alone: a second on a quiet machine, of which the analyzer takes more."""
+    script = f"import os; print(os.path.exists({str(zeus.directory / 'query')!r}))"
+    completed = zeus("run", "--device", SIMULATED, "--", sys.executable, "-c", script)
+    assert completed.stdout == "False\n"
 
 
 def test_the_example_learns_and_is_measured(zeus: Cli) -> None:

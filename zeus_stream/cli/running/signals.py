@@ -15,12 +15,21 @@ GROUP_S = 0.02
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+class Left(KeyboardInterrupt):
+    """A signal ended a wait that somebody does not want to wait for."""
+
+
 class Signals:
     """A handler of SIGINT, SIGTERM and SIGHUP: passes them to the command, or notes the first of them."""
 
     def __init__(self) -> None:
         self.told: int | None = None
         """The first signal that was not passed on."""
+        self.passed: int | None = None
+        """The first signal that the command received while it ran."""
+        self.leaves = False
+        """Whether somebody did not want to wait: nothing is waited for any more but the restored limits."""
+        self._leavable = False
         self._command: subprocess.Popen[bytes] | None = None
         self._witness = Witness()
         self._before: dict[int, Any] = {}
@@ -50,11 +59,26 @@ class Signals:
             self._command = None
             self._witness.stop()
 
+    @contextmanager
+    def leavable(self) -> Iterator[None]:
+        """Let a Ctrl-C end the block: it raises `Left`. While the command runs, only a second one does."""
+        self._leavable = True
+        try:
+            yield
+        finally:
+            self._leavable = False
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        again = self._command is None or self.passed is not None
         if self._command is None:
             self.told = self.told or number
-        elif not self._witness.received(number):
-            self._command.send_signal(number)
+        else:
+            if not self._witness.received(number):
+                self._command.send_signal(number)
+            self.passed = self.passed or number
+        if again and number == signal.SIGINT and self._leavable:
+            self.leaves = True
+            raise Left
 
 
 class Witness:

@@ -58,6 +58,8 @@ _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY wha
 
 VERSION = 1
 """Of the JSON form; it changes when a field changes its meaning or goes."""
+STOPPED = ("ended by SIGINT", "ended by SIGTERM", "ended by SIGHUP", "KeyboardInterrupt")
+"""A run that ended so was stopped by somebody: it did not fail."""
 SIGNALLED = 128
 """Exit codes above it stand for signals."""
 
@@ -186,10 +188,10 @@ def ended_by(exit_code: int) -> str:
 
 
 def _failure(summary: Summary, failed: str | None) -> list[tuple[str, str]]:
-    """Return the failure of a run, as name and text; empty if it succeeded or has not ended."""
+    """Return how a run was stopped or failed, as name and text; empty if it succeeded or has not ended."""
     parts = (failed or summary.totals["command_ended_how"], summary.totals["ended_how"])
     text = ": ".join(part for part in parts if part)
-    return [("failed", text)] if text else []
+    return [("stopped" if text.startswith(STOPPED) else "failed", text)] if text else []
 
 
 def write_summary(summary: Summary, out: TextIO) -> None:

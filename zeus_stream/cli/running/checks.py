@@ -1,0 +1,85 @@
+"""What is checked before anything is started: settings, the program, the directories, the archive."""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from zeus_stream.cli.running.child_services import VERBS
+from zeus_stream.cli.running.waits import say
+from zeus_stream.errors import SettingsError, StorageError
+from zeus_stream.paths import Places, endpoint, holder, prepare
+from zeus_stream.settings import Settings
+
+_MAGIC = slice(8, 12)
+"""Where a DuckDB file has its name."""
+
+
+def check(settings: Settings, command: Sequence[str], where: Places) -> None:
+    """Check everything that the services or the start of a command would refuse.
+
+    Raises:
+        SettingsError: a setting is wrong, a path of a socket too long, or there is no such program.
+        StorageError: a directory or the archive cannot be used.
+    """
+    check_settings(settings)
+    if command and shutil.which(command[0]) is None:
+        raise SettingsError(
+            f"{command[0]}: could not be started: there is no such program."
+            " Give the command as you would without zeus-stream, after `--`."
+        )
+    running = [name for name in VERBS if holder(where.run / f"{name}.lock") is not None]
+    if not running:
+        _check_directories(where)
+    if "analyzer" not in running:
+        _check_archive(settings.archive or where.archive)
+
+
+def check_settings(settings: Settings) -> None:
+    """Check the settings of both services. Raises SettingsError."""
+    from analyzers.batch_size.registry import parse as parse_policy
+    from analyzers.power_limit.run_settings import RunSettings
+    from analyzers.power_limit.selectors import parse as parse_selector
+    from collectors.devices.registry import open_bus
+
+    RunSettings.of(settings, parse_selector(settings.select))
+    parse_policy(settings.policy)
+    open_bus(settings.device, Path(), cpu=settings.cpu).close()
+
+
+def say_ignored(given: Mapping[str, Sequence[str]], absent: Sequence[str]) -> None:
+    """Print each option of the command line that has no effect, since its services run already.
+
+    Args:
+        given: options, each with the services that read it when they start.
+        absent: services that did not run.
+    """
+    for option, readers in given.items():
+        if readers and not set(readers) & set(absent):
+            services = " and the ".join(readers)
+            say(f"{option} has no effect: the {services} runs already. Give it where that is started.")
+
+
+def _check_directories(where: Places) -> None:
+    umask = os.umask(0)
+    try:
+        prepare(where)
+    finally:
+        os.umask(umask)  # the command has that of its user
+    for path in (where.publish, where.position, where.control, where.query):
+        endpoint(path)
+
+
+def _check_archive(path: Path) -> None:
+    cure = "Name another file with --archive."
+    try:
+        if path.exists():
+            with path.open("r+b") as file:
+                head = file.read(_MAGIC.stop)
+            if head and head[_MAGIC] != b"DUCK":
+                raise StorageError(f"{path}: could not be opened: it is no DuckDB database. {cure}")
+        elif not os.access(path.parent, os.W_OK | os.X_OK):
+            why = "this user cannot write there" if path.parent.is_dir() else "there is no such directory"
+            raise StorageError(f"{path}: could not be made: {why}. {cure}")
+    except OSError as wrong:
+        raise StorageError(f"{path}: could not be opened: {wrong.strerror}. {cure}") from wrong

@@ -1,0 +1,45 @@
+"""Waits of a command, and what it says about them."""
+
+import sys
+import time
+from collections.abc import Callable
+
+from zeus_stream.cli.running.signals import Signals
+from zeus_stream.clock import monotonic_ns
+
+LOOK_S, LOOK_MOST_S = 0.02, 0.5
+"""Time between two checks of a condition."""
+SAYS_S = 1.0
+"""A wait that takes longer is named."""
+
+
+def say(sentence: str) -> None:
+    """Print a sentence to stderr, under our name."""
+    sys.stderr.write(f"zeus-stream: {sentence}\n")
+    sys.stderr.flush()
+
+
+def until(condition: Callable[[], bool], timeout_s: float, signals: Signals, waited_for: str = "") -> bool:
+    """Wait until a condition is true, a signal arrives, or the time is over. Return whether it was true.
+
+    Args:
+        condition: to be checked again and again.
+        timeout_s: longest wait.
+        signals: end the wait.
+        waited_for: completes "waiting for"; printed once the wait takes `SAYS_S`.
+    """
+    began_ns = monotonic_ns()
+    end_ns = began_ns + round(timeout_s * 1e9)
+    said = not waited_for
+    asked_ns = began_ns
+    while not condition():
+        now_ns = monotonic_ns()
+        if signals.told is not None or now_ns >= end_ns:
+            return False
+        if not said and now_ns - began_ns >= SAYS_S * 1e9:
+            said = True
+            say(f"waiting for {waited_for}: {timeout_s:g} s at most ...")
+        # A look costs collector or analyzer as long as it costs us: they have other work.
+        time.sleep(max(LOOK_S, min((now_ns - asked_ns) / 1e9, LOOK_MOST_S, (end_ns - now_ns) / 1e9)))
+        asked_ns = monotonic_ns()
+    return True
