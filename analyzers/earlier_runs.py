@@ -9,7 +9,7 @@ from analyzers.archive.store import Store
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import Known
 from analyzers.dispatch.pending import Pending
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.measurement.counters.counter_kind import known_counters
 from analyzers.power_limit import profiles, selectors
 from analyzers.power_limit.run_settings import PLANNED, RunSettings

@@ -9,7 +9,7 @@ import anyio
 
 from analyzers.archive.store import Store
 from analyzers.dispatch.collector_link import Commander, Link
-from analyzers.interpreter import LinkSeen
+from analyzers.interpreter.interpreter import LinkSeen
 from zeus_stream.clock import to_next_s
 from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.settings import Settings

@@ -27,7 +27,7 @@ from analyzers.archive.memory_rows import (
 from analyzers.archive.opening import Reader
 from analyzers.archive.snapshot import opened
 from analyzers.batch_size.history import Known
-from analyzers.interpreter import Calibrated, Interpreter, Logged
+from analyzers.interpreter.interpreter import Calibrated, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import profiler, selectors
 from analyzers.power_limit.profiles import Memory

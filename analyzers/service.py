@@ -39,7 +39,7 @@ from analyzers.dispatch.own_log import AnalyzerUse, OwnLog
 from analyzers.earlier_runs import only_analyzer
 from analyzers.followed_collectors import Collector, Host, complain, links_seen
 from analyzers.interpretation import Interpretation
-from analyzers.interpreter import Asked
+from analyzers.interpreter.interpreter import Asked
 from analyzers.live.live_site import site_head
 from analyzers.query_server import QueryServer
 from analyzers.results.result import OWN, Result

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from analyzers.dispatch.own_log import OwnLog
-from analyzers.interpreter import Calibrated, Forgotten, Interpreter
+from analyzers.interpreter.interpreter import Calibrated, Forgotten, Interpreter
 from analyzers.power_budget.allocation import in_force
 from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files import budgets, calibrations, forgotten_profiles, signal_files

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from analyzers.checkpoints import machine_state, object_graph, state_classes
 from analyzers.checkpoints.checkpoint_times import CheckpointTimes
 from analyzers.checkpoints.signature import sign
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
 from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.result import Result

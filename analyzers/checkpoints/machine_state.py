@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from analyzers.checkpoints import object_graph
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
 from analyzers.power_limit.selectors import Selector
 from zeus_stream.errors import MalformedError
@@ -18,24 +18,16 @@ Select = Callable[[str], Selector | None]
 
 KEPT: Mapping[str, tuple[str, ...]] = {
     "": (),
-    "_fleet": (),
-    "_pending": ("_at_once",),
-    "_known": ("recalled", "forgotten_wall_ns", "_of"),
-    "_questions": ("_asks",),
-    "_jobs": ("_policy", "_name", "_timeout_ns", "_asks"),
-    "_jobs.known": ("_jobs", "_owners", "_shared", "_recorded", "_orphans"),
-    "_enforcer": ("_settings",),
-    "_enforcer._shares": ("_settings",),
-    "_gpus": ("gains",),
-    "_forecasts": (),
-    "_pipelines": ("_settings",),
-    "_sessions": ("_settings", "_began_under", "_earlier", "_run_owners", "_hosts"),
-    "_attempts": (),
-    "_windows": ("_timeout_ns",),
-    "_readings": (),
-    "_events": (),
-    "_steps": (),
-    "_notes": (),
+    "site": ("settings", "began_under", "shared_jobs", "earlier_uses", "run_owners", "session_hosts"),
+    "site.fleet": ("gains",),
+    "site.pending": ("_at_once",),
+    "site.profiles": ("recalled", "forgotten_wall_ns", "_of"),
+    "site.questions": ("_asks",),
+    "site.jobs": ("_policy", "_name", "_timeout_ns", "_asks"),
+    "site.jobs.known": ("_jobs", "_owners", "_shared", "_recorded", "_orphans"),
+    "site.enforcer": ("_settings",),
+    "site.enforcer._shares": ("_settings",),
+    "site.pipelines": ("_settings",),
 }
 """Parts of an interpreter that there are once, and their attributes that are no state of its machines.
 
@@ -49,7 +41,7 @@ LIVE_KEPT: Mapping[str, tuple[str, ...]] = {"": (), "_runs": ("_energy_mj",)}
 def state_of(interpreter: Interpreter) -> bytes:
     """Return the state of an interpreter. Raises `object_graph.UnknownObjectError`."""
     interpreter.settle()  # steps that wait are an object each
-    jobs = _part(interpreter, "_jobs")
+    jobs = interpreter.site.jobs
     return _encoded(interpreter, KEPT, jobs.known.open_jobs(jobs.used_jobs()))
 
 
@@ -62,8 +54,8 @@ def restore(interpreter: Interpreter, state: bytes, select: Select) -> None:
         select: finds the selectors of runs that are open.
     """
     open_jobs = _decoded(interpreter, KEPT, state, {Selector.__name__: select})
-    _part(interpreter, "_jobs").known.go_on(open_jobs)
-    _part(interpreter, "_pending").restart()
+    interpreter.site.jobs.known.go_on(open_jobs)
+    interpreter.site.pending.restart()
 
 
 def live_state_of(live: LiveSite) -> bytes:

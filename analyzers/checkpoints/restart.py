@@ -11,7 +11,7 @@ from analyzers.archive.store import Store
 from analyzers.checkpoints import machine_state, signature, state_classes
 from analyzers.checkpoints.checkpoint_taker import NAME, CheckpointTaker
 from analyzers.earlier_runs import interpreter_of
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
 from analyzers.power_limit import selectors
 from analyzers.power_limit.selectors import Selector

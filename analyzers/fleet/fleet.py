@@ -1,10 +1,12 @@
 """GPUs and hosts that are followed, and the commands on their way. Pure."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
+from analyzers.dispatch.pending import Pending
+from analyzers.fleet.ownership import Claims
 from analyzers.fleet.session import Session
 from analyzers.measurement import sensors
 from analyzers.measurement.counters.counter_kind import CounterKind, KnownCounter
@@ -12,14 +14,17 @@ from analyzers.measurement.energy import Meter
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import Timeline
-from analyzers.results.rows import GapRow, GpuRow
-from zeus_stream.protocol.fields import BUDGET
-from zeus_stream.protocol.notes import DeviceFound
+from analyzers.results.rows import GapRow, GpuRow, Row
+from zeus_stream.protocol.fields import BUDGET, of_host
+from zeus_stream.protocol.notes import DeviceFound, DeviceGone
 
 Clocks = Mapping[str, int]
 """By host, the time of its latest frame (CLOCK_MONOTONIC there, ns)."""
 CLOCKS_KEPT = 64
 """Readings of a GPU whose clock is remembered."""
+MAX_GPUS = 50_000
+"""Of a site; notes about one more are not interpreted."""
+FULL = f"{MAX_GPUS} GPUs are known, so others are not interpreted. Start the analyzer again, or another."
 
 
 class Use(Struct):
@@ -103,11 +108,108 @@ class Allocation(Struct, frozen=True):
 
 
 class Fleet(Struct):
-    """The GPUs and hosts that are followed. The interpreter owns it."""
+    """The GPUs and hosts that are followed, parts of hosts among them. The interpreter owns it."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)
     parts: dict[str, dict[str, None]] = field(default_factory=dict)
     """By host: its CPUs and their memory, which are among ``gpus``."""
+    gains: Mapping[str, Gain] = field(default_factory=dict)
+    """Calibrations, by GPU."""
+    counters: dict[str, KnownCounter] = field(default_factory=dict)
+    """By GPU, the kind of its counter by earlier runs."""
+    claims: Claims = field(default_factory=Claims)
+    pending: Pending = field(default_factory=Pending)
+    """Limits in force: of a GPU that passes to another host, none is."""
+
+    def calibrate(self, gains: Mapping[str, Gain]) -> None:
+        """From now on, take these gains of GPUs (UUIDs) out of their energies."""
+        self.gains = gains
+        for uuid, gpu in self.gpus.items():
+            gpu.timeline.gain = gains.get(uuid)
+
+    def follow(self, host: str, uuid: str) -> Gpu:
+        """Return a GPU; it is followed from now on."""
+        gpu = self.gpus.get(uuid)
+        if gpu is None:
+            gpu = self.gpus[uuid] = Gpu(host=host)
+            if of_host(uuid):
+                self.parts.setdefault(host, {})[uuid] = None
+        return gpu
+
+    def full(self, gpus: Collection[str]) -> bool:
+        """Return whether there is no room for those that are not known yet."""
+        if len(self.gpus) + len(gpus) <= MAX_GPUS:
+            return False
+        return len(self.gpus) + sum(gpu not in self.gpus for gpu in set(gpus)) > MAX_GPUS
+
+    # ---- who may speak for a GPU
+
+    def belongs(self, host: str, uuid: str) -> bool:
+        """Return whether a GPU is known, and of this host."""
+        gpu = self.gpus.get(uuid)
+        return gpu is not None and gpu.host == host
+
+    def owner(self, host: str, uuid: str, now: Clocks) -> str:
+        """Return the host that may speak for a GPU; a host that claims it may follow a silent one."""
+        gpu = self.gpus.get(uuid)
+        if gpu is None or gpu.host == host:
+            return host
+        if self.claims.passes(host, uuid, gpu.host, now):
+            self.gpus[uuid] = Gpu(host=host)
+            self.pending.forget_gpu(uuid)
+            return host
+        return gpu.host
+
+    def owned(
+        self, host: str, gpus: Iterable[str], what: str, now: Clocks
+    ) -> tuple[set[str], tuple[Row, ...]]:
+        """Return the GPUs for which a host may speak, and a gap for each of another host."""
+        owners = {uuid: self.owner(host, uuid, now) for uuid in gpus}
+        gaps = tuple(
+            gap
+            for uuid, owner in owners.items()
+            if owner != host
+            for gap in self.objection(host, uuid, owner, what, now)
+        )
+        return {uuid for uuid, owner in owners.items() if owner == host}, gaps
+
+    def objection(self, host: str, name: str, owner: str, what: str, now: Clocks) -> tuple[Row, ...]:
+        """Return a gap the first time that a host speaks for what belongs to another."""
+        reason = self.claims.objection(host, name, owner)
+        return () if reason is None else (GapRow(host, what, now[host], 1, reason),)
+
+    # ---- what collectors say of GPUs
+
+    def found(self, host: str, note: DeviceFound) -> Row:
+        """Take in what a collector found. Return the row of the GPU."""
+        gpu = self.follow(host, note.gpu)
+        if gpu.found is not None and gpu.found.driver != note.driver:
+            gpu.shaped = None  # another driver may count in another way
+        gpu.host, gpu.found = host, note
+        known = self.counters.get(note.gpu)
+        gpu.known = known if known is not None and known.driver == note.driver else None
+        gpu.timeline.interrupt(None)
+        gpu.timeline.sensor, gpu.timeline.most_mw = sensors.sensor(note.name), note.max_limit_mw
+        gpu.timeline.gain = gpu.told_gain = self.gains.get(note.gpu)
+        return gpu_row(host, gpu, note)
+
+    def learn(self, uuid: str, gpu: Gpu) -> None:
+        """Remember the kind of a GPU's counter for later runs."""
+        kind = gpu.shaped.kind if gpu.shaped else None
+        if gpu.found is not None and kind is not None and kind != "power":
+            gpu.known = self.counters[uuid] = KnownCounter(gpu.found.driver, kind, gpu.window_ns)
+
+    def gone(self, host: str, note: DeviceGone) -> tuple[Row, ...]:
+        """Take in that a GPU is not there at present. Return its row, once it had one."""
+        gpu = self.follow(host, note.gpu)
+        gpu.timeline.interrupt(note.reason)
+        return (gpu_row(host, gpu, gpu.found),) if gpu.found else ()
+
+    def host_restarted(self, host: str) -> None:
+        """Forget all readings of a host, whose clock began again."""
+        for name, known in self.gpus.items():
+            if known.host == host:
+                self.gpus[name] = Gpu(host=host, found=known.found, known=known.known)
 
 
 def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:

@@ -20,7 +20,7 @@ class Span(Struct, frozen=True):
     end: int
 
 
-class PutOff(NamedTuple):
+class WaitingSteps(NamedTuple):
     """Steps in a frame that wait until somebody asks for them."""
 
     log_id: str
@@ -71,8 +71,8 @@ class Session:
         """Frame time at which its windows were last looked at."""
         self.received_ns = started.t_ns
         """Frame time of its latest events."""
-        self.put_off: list[PutOff] = []
-        """Its latest steps, which the route of steps has not taken in; oldest first."""
+        self.waiting: list[WaitingSteps] = []
+        """Its latest steps, which are not taken in; oldest first."""
         owner = Owner(session, started.run, started.job, started.rank, host)
         self.windows = Windows(owner, timeout_ns)
         self.phases = PhaseTracker(owner)
@@ -101,8 +101,12 @@ class Session:
     @property
     def phase(self) -> str:
         """Return what the power of its GPUs depends on: its job, innermost window and place in the loop."""
+        return self.phase_in(self.loop)
+
+    def phase_in(self, loop: str) -> str:
+        """Return its phase at a place in the loop."""
         inner = next(reversed(self.named.values())) if self.named else ""
-        return f"{self.started.job}/{inner}/{self.loop}"
+        return f"{self.started.job}/{inner}/{loop}"
 
     def same_process(self, host: str, uid: int | None, started: RunStarted) -> bool:
         """Return True if a session of a user that starts with this event belongs to this one's process."""

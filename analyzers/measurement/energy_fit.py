@@ -18,7 +18,7 @@ model observed through another row. Its total says nothing of what it did not se
 is, it shows itself (`analyzers.measurement.counters.counter_kind`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -27,7 +27,7 @@ from analyzers.measurement.counters.counter_kind import TOGETHER, WINDOWS_NS, Co
 from analyzers.measurement.counters.refresh_times import RefreshTimes
 from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Fixed, LeftOut, Points, Written
 from analyzers.measurement.knots import Floats, Ints, Knots
-from analyzers.measurement.marks.cuts import Cuts, Parts, StepMarks
+from analyzers.measurement.marks.cuts import Cuts, Mark, Parts
 from analyzers.measurement.observation import (
     Observation,
     Stretch,
@@ -123,15 +123,13 @@ class Shape:
 
     def mark(self, who: str, t_ns: int, phase: str | None, uncertainty_ns: int = 0) -> None:
         """From ``t_ns`` (+- ``uncertainty_ns``) on, ``who`` is in this phase; None: it is over."""
-        self._cuts.mark(who, t_ns, phase, uncertainty_ns)
-        if self.rival is not None:
-            self.rival.mark(who, t_ns, phase, uncertainty_ns)
+        self.mark_all(((t_ns, who, phase, uncertainty_ns),))
 
-    def mark_steps(self, marks: StepMarks) -> None:
-        """Take in marks of steps in a row, as `mark` does one by one."""
-        self._cuts.mark_steps(marks)
+    def mark_all(self, marks: Sequence[Mark]) -> None:
+        """Take in marks, as `mark` does."""
+        self._cuts.mark(marks)
         if self.rival is not None:
-            self.rival.mark_steps(marks)
+            self.rival.mark_all(marks)
 
     def advance(self, timeline: Timeline, until_ns: int, now_ns: int) -> None:
         """Fix the energy until the refresh past ``until_ns``, if it is there.

@@ -18,13 +18,13 @@ from msgspec import Struct, field
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.energy import NO_JOULES, Energy, Meter, Missing
 from analyzers.measurement.energy_fit import EVENTS_ARRIVE_NS
-from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.results.rows import WindowRow
 from analyzers.results.windows.step_columns import StepColumns
+from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.fields import of_host
 
 MAX_OPEN = 1_000
-"""Windows one session may have open; one more is not measured."""
+"""Windows one session may have open, beside its step; one more is not measured."""
 MAX_WAITING = 100_000
 """Ended windows that wait for readings; past it the oldest are measured with what there is."""
 
@@ -144,6 +144,8 @@ class Windows:
         self._owner = owner
         self._timeout_ns = timeout_ns
         self._open: dict[tuple[Kind, int], _Window] = {}
+        self._step: tuple[int, int] | None = None
+        """Index and begin of the step under way."""
         self._ended = _Waiting()
         self._urgent = False
         """Windows wait that are no steps."""
@@ -164,34 +166,27 @@ class Windows:
         window = self._open.pop((kind, index), None)
         if window is not None:
             self._ended.add(_Ended(*window, t_ns, now_ns, remark))
-            self._urgent |= kind != "step"
+            self._urgent = True
 
-    def pass_steps(self, steps: PlainSteps, under_way: int | None, received_ns: Sequence[int]) -> bool:
-        """End and open a step at each boundary. Returns False, and does not, if `MAX_OPEN` are open.
+    def pass_steps(self, boundaries: Sequence[StepBoundary], received_ns: Sequence[int]) -> None:
+        """End and open a step at each boundary. A step whose end was lost is not measured.
 
         Args:
-            steps: the boundaries.
-            under_way: the step that is open; its end was lost if it is another than the first that ends.
+            boundaries: at least one, in order.
             received_ns: frame time of the session's host at each boundary.
         """
-        if len(self._open) >= MAX_OPEN:
-            return False
-        window = None if under_way is None else self._open.pop((STEP, under_way), None)
-        ended_ns: Sequence[int] = steps.ended_ns
-        if window is None:
-            number, begin_ns, ended_ns = steps.index[:-1], steps.began_ns[:-1], ended_ns[1:]
-            received_ns = received_ns[1:]
-        else:
-            number, begin_ns = [window.number, *steps.index[:-1]], [window.begin_ns, *steps.began_ns[:-1]]
-        follows = steps.index[-len(number) :] if number else []
-        if [last + 1 for last in number] != follows:  # the ends of some steps were lost
-            whole = [last == index - 1 for last, index in zip(number, follows, strict=True)]
-            number, begin_ns, ended_ns, received_ns = (
-                list(compress(column, whole)) for column in (number, begin_ns, ended_ns, received_ns)
-            )
-        self._ended.add_steps(number, begin_ns, ended_ns, received_ns)
-        self._open[STEP, steps.index[-1]] = _Window(STEP, steps.index[-1], STEP, steps.began_ns[-1])
-        return True
+        number, begin_ns, end_ns, at_ns = list[int](), list[int](), list[int](), list[int]()
+        step = self._step
+        for boundary, heard_ns in zip(boundaries, received_ns, strict=True):
+            index, ended_ns, began_ns = boundary.index, boundary.ended_ns, boundary.began_ns
+            if ended_ns is not None and step is not None and step[0] == index - 1:
+                number.append(index - 1)
+                begin_ns.append(step[1])
+                end_ns.append(ended_ns)
+                at_ns.append(heard_ns)
+            step = None if began_ns is None else (index, began_ns)
+        self._step = step
+        self._ended.add_steps(number, begin_ns, end_ns, at_ns)
 
     def cancel(self, kind: Kind, index: int) -> None:
         """Forget an open window."""
@@ -199,8 +194,13 @@ class Windows:
 
     def end_all(self, t_ns: int, now_ns: int) -> None:
         """The session is over: end its run, and cut short what else is open."""
+        cut = "cut short by the end of the run"
         for kind, index in tuple(self._open):
-            self.end(kind, index, t_ns, now_ns, None if kind == "run" else "cut short by the end of the run")
+            self.end(kind, index, t_ns, now_ns, None if kind == "run" else cut)
+        if self._step is not None:
+            index, begin_ns = self._step
+            self._ended.add(_Ended(STEP, index, STEP, begin_ns, t_ns, now_ns, cut))
+            self._step = None
 
     def abandon(self, t_ns: int, reason: str) -> list[WindowRow]:
         """Return the row of the run, without energy; nothing more is measured of this session."""
@@ -209,13 +209,13 @@ class Windows:
             _Ended(*window, t_ns, t_ns, None) for (kind, _), window in self._open.items() if kind == "run"
         ]
         self._open.clear()
-        self._ended = _Waiting()
+        self._step, self._ended = None, _Waiting()
         return [self._row(each, None, Missing(reason)) for each in (*ended, *opened)]
 
     @property
     def empty(self) -> bool:
         """Nothing is open or waits."""
-        return not self._open and not len(self._ended)
+        return not self._open and self._step is None and not len(self._ended)
 
     def ready(self, now_ns: int) -> bool:
         """Return whether windows wait that may be measured now, as far as batches go."""
@@ -228,6 +228,7 @@ class Windows:
     def needed_ns(self) -> list[int]:
         """Return the instants whose energy is still to be asked for."""
         opened = [window.begin_ns for window in self._open.values()]
+        opened += () if self._step is None else self._step[1:]
         return [*opened, *self._ended.begin_ns, *self._ended.end_ns]
 
     def measured(

@@ -25,7 +25,7 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_channel import packed, unpacked
 from analyzers.archive.rows.tables import values_of
 from analyzers.archive.store import Received
-from analyzers.interpreter import Interpreter, Logged
+from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.live.live_site import LiveSite
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.readings import READING

@@ -5,7 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.dispatch.pending import MAX_ASKED, Pending
-from analyzers.interpreter import Calibrated, Forgotten, Interpreter, Logged
+from analyzers.fleet import fleet
+from analyzers.interpreter.interpreter import Calibrated, Forgotten, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiles import Memory
@@ -25,7 +26,6 @@ from analyzers.results.rows import (
     WindowRow,
 )
 from analyzers.results.windows.step_columns import StepColumns
-from analyzers.routes import followed_gpus
 from tests.analyzers.readings import steady
 from tests.simulation.simulated_site import START_NS, Training
 from tests.simulation.world import BEGIN_NS, FLUSH_NS, World, asked, outputs_of, replayed
@@ -318,7 +318,7 @@ def test_a_host_that_was_restarted_has_lost_its_runs_and_its_clock() -> None:
     )
     (run,) = [row for row in made.rows(WindowRow) if row.kind == "run"]
     assert (run.begin_ns, made.rows(RunRow)[-1].ended_how) == (BEGIN_NS, "the host was restarted")
-    assert not made.interpreter._sessions.of
+    assert not made.interpreter.site.sessions
 
 
 def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> None:
@@ -598,7 +598,7 @@ def remembered(
     made.run(1.3)
     (recalled,) = made.rows(RecallRow)
     limits = [at.power_limit_w for at in recalled.limits]
-    machine = made.interpreter._sessions.runs["second"].search.plan
+    machine = made.interpreter.site.runs["second"].search.plan
     assert machine is not None
     assert [trial.limit_mw / 1000 for trial in machine.remembered] == limits
     return recalled.profile_run, recalled.profile_round or 0, limits
@@ -615,9 +615,7 @@ def test_a_run_that_profiles_knows_what_it_measured_and_elsewhere_what_is_rememb
     while not made.rows(TrialRow):
         made.run(0.1)
     assert not made.rows(DecisionRow)
-    known = {
-        trial.limit_mw / 1000: trial for trial in made.interpreter._sessions.runs["second"].search.profile
-    }
+    known = {trial.limit_mw / 1000: trial for trial in made.interpreter.site.runs["second"].search.profile}
     measured = {row.power_limit_w: row for row in made.rows(TrialRow)}
     assert set(known) == {250.0, 175.0, 100.0} > set(measured)
     for limit_w, row in measured.items():
@@ -811,7 +809,7 @@ def test_a_process_that_goes_on_in_another_session_is_the_same_run() -> None:
 def test_of_more_gpus_than_there_may_be_nothing_is_kept_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(followed_gpus, "MAX_GPUS", 2)
+    monkeypatch.setattr(fleet, "MAX_GPUS", 2)
     heard, rows = Interpreter(QUICK), steady(100, 2)
     rows["gpu"] = 0, 1, 1
 
@@ -825,3 +823,13 @@ def test_of_more_gpus_than_there_may_be_nothing_is_kept_and_that_is_said(
     assert hear(Readings(("GPU-a", "GPU-c"), rows.tobytes())) == ["readings"]
     assert hear(Notes((DeviceGone(S, "GPU-c", "lost"), DeviceGone(S, "GPU-a", "lost")))) == ["devices"]
     assert hear(Readings(("GPU-b", "GPU-a"), rows.tobytes())) == []
+
+
+def test_a_state_whose_parts_contradict_each_other_is_found() -> None:
+    made = world(Training("imagenet", 0.02, 300))
+    made.run(2)
+    made.interpreter.validate()
+    (name,) = made.interpreter.site.sessions
+    del made.interpreter.site.sessions[name]
+    with pytest.raises(AssertionError, match=name):
+        made.interpreter.validate()

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from analyzers.interpreter import Interpreter, Logged
+from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.measurement.energy import Energy, Meter
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.fixed_energies import FIT_FAILED, SHED

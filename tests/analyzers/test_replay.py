@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.memory_rows import read_begun, read_settings
 from analyzers.earlier_runs import remembered, settings_of_begun
-from analyzers.interpreter import OWN, Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
@@ -31,6 +31,7 @@ from analyzers.replay import (
     interpret,
     replay,
 )
+from analyzers.results.result import OWN
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
 from tests.empty_archive import archive_at

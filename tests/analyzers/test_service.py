@@ -20,7 +20,7 @@ from analyzers.checkpoints.restart import Restart
 from analyzers.dispatch.pending import Pending
 from analyzers.followed_collectors import Collector
 from analyzers.interpretation import PAUSE_S, Interpretation
-from analyzers.interpreter import Input, Interpreter, Logged
+from analyzers.interpreter.interpreter import Input, Interpreter, Logged
 from analyzers.live.live_site import LiveSite
 from analyzers.measurement.fixed_energies import SHED
 from analyzers.power_limit import selectors

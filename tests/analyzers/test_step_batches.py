@@ -8,14 +8,15 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace
 
-from analyzers.interpreter import Interpreter, Logged
+from analyzers.interpreter import events
+from analyzers.interpreter.interpreter import Interpreter, Logged
+from analyzers.interpreter.state import SiteState
 from analyzers.measurement import windows
 from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import parse
 from analyzers.results.rows import GapRow, Row, WindowRow
 from analyzers.results.windows.step_columns import StepColumns, each_row
-from analyzers.routes.step_route import StepRoute
 from benchmarks.load.sessions import BATCH_NS, MS, START_NS, S, begin, gpu, readings
 from zeus_stream.protocol.events import EpochBegan, EpochEnded, Event, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.fields import Unknown
@@ -74,8 +75,8 @@ def bodies(seed: int, sessions: int = SESSIONS) -> Iterator[tuple[int, Body]]:
             yield START_NS, body
     sent, flushed_ns = [list(events_of(rng)) for _ in range(sessions)], START_NS
     for now_ns in range(START_NS + BATCH_NS, START_NS + (SECONDS + 3) * S, BATCH_NS):
-        for session, events in enumerate(sent):
-            due = tuple(event for t_ns, event in events if now_ns - BATCH_NS < t_ns <= now_ns)
+        for session, own in enumerate(sent):
+            due = tuple(event for t_ns, event in own if now_ns - BATCH_NS < t_ns <= now_ns)
             if due:
                 yield now_ns, Events(f"s{session}", 1, 0, session + 1, due)
         if now_ns - flushed_ns >= 50 * MS:
@@ -128,15 +129,15 @@ def test_steps_that_come_together_give_the_rows_of_one_after_the_other(
 def test_steps_that_wait_until_they_are_measured_give_the_same_rows(
     seed: int, settings: RunSettings, *, hurried: bool
 ) -> None:
-    waited, put_off = list[bool](), StepRoute.put_off
+    waited, let_wait = list[bool](), events.let_wait
 
-    def watched(route: StepRoute, frame: Frame, body: Events, now: dict[str, int]) -> bool:
-        waited.append(put_off(route, frame, body, now))
+    def watched(site: SiteState, frame: Frame, body: Events) -> bool:
+        waited.append(let_wait(site, frame, body))
         return waited[-1]
 
-    with patch.object(StepRoute, "put_off", watched):
+    with patch.object(events, "let_wait", watched):
         late, _ = derived(seed, settings, hurried=hurried, sessions=6)
-    with patch.object(StepRoute, "put_off", lambda *_: False):
+    with patch.object(events, "let_wait", lambda *_: False):
         at_once, _ = derived(seed, settings, hurried=hurried, sessions=6)
     assert late == at_once
     assert sum(waited) > len(waited) // 10

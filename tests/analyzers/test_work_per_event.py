@@ -5,7 +5,7 @@ import pstats
 
 import pytest
 
-from analyzers.interpreter import Interpreter, Logged
+from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import parse
 from analyzers.results.windows.step_columns import StepColumns

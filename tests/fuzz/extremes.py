@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.checkpoints import machine_state
-from analyzers.interpreter import Asked, Interpreter, LinkSeen, Logged
+from analyzers.interpreter.interpreter import Asked, Interpreter, LinkSeen, Logged
 from analyzers.live.live_site import LiveSite
 from analyzers.replay import replay
 from analyzers.results.result import Result

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.batch_size.registry import Default
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.results.rows import GapRow
 from tests.analyzers.batch_size.test_tracker import Recurs, again
 from tests.fuzz.extremes import EVENTS, NOTES, any_of, bent

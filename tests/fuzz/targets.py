@@ -4,7 +4,7 @@ from contextlib import suppress
 from functools import cache
 from random import Random
 
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GapRow

@@ -23,7 +23,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GapRow, WindowRow

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import TypeVar
 
-from analyzers.interpreter import Asked, Interpreter, Logged
+from analyzers.interpreter.interpreter import Asked, Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, GiveAnswer, Instruction, RestoreControl
 from analyzers.results.rows import Row
@@ -42,8 +42,9 @@ R = TypeVar("R")
 
 
 def outputs_of(interpreter: Interpreter, frame: Frame, body: Body, *, hurried: bool = False) -> list[Output]:
-    """Return what a frame gives: rows, then instructions."""
+    """Return what a frame gives: rows, then instructions. What has to hold after it is checked."""
     rows, instructions = interpreter.handle(Logged(frame, body, hurried), frame.t_ns)
+    interpreter.validate()
     return [*each_row(rows), *instructions]
 
 

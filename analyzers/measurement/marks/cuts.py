@@ -1,9 +1,6 @@
-"""Instants at which the kind of what a GPU does changes, by the marks of events. Pure.
+"""Instants at which the kind of what a GPU does changes, by the marks of events. Pure."""
 
-Nearly all marks are those of steps in a row of one session. They are kept as columns, and cut time at once;
-all others do so one by one, with the same result.
-"""
-
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -45,50 +42,15 @@ class Parts:
         return ended
 
 
-_Mark = tuple[int, str, str | None, int]
-"""Instant, who, phase and uncertainty."""
-
-
-@dataclass(slots=True, kw_only=True)
-class StepMarks:
-    """Marks of steps in a row of one session, by turns the end of a step and the begin of the next."""
-
-    who: str
-    phases: tuple[str, str]
-    """Of the gap and of the step that follow them."""
-    t_ns: list[int]
-    uncertainty_ns: list[int]
-    """Of each mark."""
-    first: int = 0
-    """1: the first mark is the begin of a step."""
-
-    def each(self) -> list[_Mark]:
-        """Return the marks one by one."""
-        return [
-            (t_ns, self.who, self.phases[place % 2], uncertainty_ns)
-            for place, (t_ns, uncertainty_ns) in enumerate(
-                zip(self.t_ns, self.uncertainty_ns, strict=True), start=self.first
-            )
-        ]
-
-    def goes_on_with(self, later: "StepMarks") -> bool:
-        """Return whether later marks of the same session go on where these end."""
-        ended = (self.first + len(self.t_ns)) % 2 == later.first
-        return ended and (self.who, self.phases) == (later.who, later.phases)
-
-    def let_go(self, count: int) -> None:
-        """Forget the first marks."""
-        self.first = (self.first + count) % 2
-        del self.t_ns[:count], self.uncertainty_ns[:count]
+Mark = tuple[int, str, str | None, int]
+"""Instant, who, phase (None: it is over) and uncertainty."""
 
 
 class Cuts:
     """Instants at which the kind of what a GPU does changes, by the marks of events; oldest first."""
 
     def __init__(self) -> None:
-        self._marks: list[_Mark] = []
-        self._steps: StepMarks | None = None
-        """Marks that came after these."""
+        self._marks: list[Mark] = []
         self._state: dict[str, str] = {}
         self._limit_mw: int | None = None
         self.begin()
@@ -101,109 +63,23 @@ class Cuts:
         self._spread_s = np.zeros(1)
 
     @property
-    def _waiting(self) -> int:
-        """Marks that wait."""
-        return len(self._marks) + (0 if self._steps is None else len(self._steps.t_ns))
-
-    @property
     def none(self) -> bool:
         """There was no mark."""
-        return len(self.t_ns) == 1 and not self._waiting
+        return len(self.t_ns) == 1 and not self._marks
 
     @property
     def crowded(self) -> bool:
         """So many marks wait that some will be forgotten."""
-        return self._waiting > MAX_CUTS // 2
+        return len(self._marks) > MAX_CUTS // 2
 
-    def mark(self, who: str, t_ns: int, phase: str | None, uncertainty_ns: int) -> None:
-        """See `analyzers.measurement.energy_fit.Shape.mark`."""
-        self._line_up()
-        self._marks.append((t_ns, who, phase, uncertainty_ns))
-        self._forget()
-
-    def mark_steps(self, marks: StepMarks) -> None:
-        """See `analyzers.measurement.energy_fit.Shape.mark_steps`."""
-        if self._steps is not None and self._steps.goes_on_with(marks):
-            self._steps.t_ns += marks.t_ns
-            self._steps.uncertainty_ns += marks.uncertainty_ns
-        else:
-            self._line_up()
-            self._steps = StepMarks(
-                who=marks.who,
-                phases=marks.phases,
-                t_ns=[*marks.t_ns],
-                uncertainty_ns=[*marks.uncertainty_ns],
-                first=marks.first,
-            )
-        if self._waiting > MAX_CUTS:
-            self._line_up()
-            self._forget()
-
-    def _line_up(self) -> None:
-        """Put the marks of steps among the others."""
-        if self._steps is not None:
-            self._marks += self._steps.each()
-            self._steps = None
-
-    def _forget(self) -> None:
+    def mark(self, marks: Sequence[Mark]) -> None:
+        """See `analyzers.measurement.energy_fit.Shape.mark_all`."""
+        self._marks += marks
         while len(self._marks) > MAX_CUTS:
             del self._marks[: MAX_CUTS // 2]  # nothing was measured for long
 
     def consume(self, timeline: Timeline, until_ns: int, kinds: Kinds) -> None:
         """Turn marks into cuts. ``kinds``: numbers them."""
-        steps = self._steps
-        if self._marks and steps is not None:
-            last_ns = max([t_ns for t_ns, *_ in self._marks])
-            if steps.t_ns and steps.t_ns[0] - last_ns >= BRIEF_NS:  # they do not mix
-                self._consume_each(timeline, until_ns, kinds)
-            else:
-                self._line_up()
-        if self._marks or steps is None or not self._consume_steps(timeline, until_ns, kinds):
-            self._line_up()
-            self._consume_each(timeline, until_ns, kinds)
-
-    def _consume_steps(self, timeline: Timeline, until_ns: int, kinds: Kinds) -> bool:
-        """Turn the marks of steps into cuts, as `_consume_each` does. Return False if that cannot be done."""
-        steps = self._steps
-        assert steps is not None
-        stamps = np.array(steps.t_ns, np.int64)
-        count = int(stamps.searchsorted(until_ns, side="right"))
-        if not count:
-            return True
-        if not self._state.keys() <= {steps.who} or (stamps[1:] < stamps[:-1]).any():
-            return False
-        (limit_mw,) = timeline.limits_mw(stamps[:1].tolist(), stamps[count - 1 : count].tolist())
-        if limit_mw is None:
-            return False
-        state, self._limit_mw = self._now(), limit_mw
-        became: list[State] = [(str(limit_mw), phase) for phase in steps.phases]
-        # They come by turns, so each cuts, unless it is brief, or the first and nothing new.
-        cuts = np.append(stamps[1:count] - stamps[: count - 1] >= BRIEF_NS, True)
-        cuts[0] &= became[steps.first] != state
-        at = cuts.nonzero()[0]
-        if len(at):
-            t_ns = np.maximum(np.maximum.accumulate(stamps[at]), self.t_ns[-1])
-            phase = (at + steps.first) % 2
-            before = np.append(2, phase[:-1])
-            number = np.zeros((2, 6), np.int64)
-            changes = (2 * before + phase).tolist()
-            for change in dict.fromkeys(changes):  # in the order in which they come
-                to = (became[change % 2],)
-                edge = ((*became, state)[change // 2], *to)
-                first_ns, last_ns = (
-                    int(t_ns[changes.index(change)]),
-                    int(t_ns[::-1][changes[::-1].index(change)]),
-                )
-                for row, kind in enumerate((to, edge)):
-                    kinds.number(kind, first_ns)
-                    number[row, change] = kinds.number(kind, last_ns)
-            self._add(t_ns, number[:, changes], np.array(steps.uncertainty_ns, np.int64)[at])
-        self._state[steps.who] = steps.phases[(steps.first + count - 1) % 2]
-        steps.let_go(count)
-        return True
-
-    def _consume_each(self, timeline: Timeline, until_ns: int, kinds: Kinds) -> None:
-        """Turn marks into cuts, one by one."""
         due = sorted((mark for mark in self._marks if mark[0] <= until_ns), key=itemgetter(0))
         if not due:
             return

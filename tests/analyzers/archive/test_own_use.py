@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.interpreter.interpreter import Interpreter, Logged
+from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import OwnUseRow, Row
-from analyzers.routes.own_use_route import OwnUseRoute
 from tests.analyzers.archives import RUN, SECOND, A, window
 from tests.empty_archive import archive_at
 from tests.zeus_stream.test_own_energy import USE
-from zeus_stream.protocol.notes import OwnUse
+from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.notes import Notes, OwnUse
 from zeus_stream.screens.html.questions import quoted
 from zeus_stream.settings import Settings
 from zeus_stream.views.costs import OWN_USE, own_use_facts
@@ -48,19 +51,19 @@ def row(service: str, begin_ns: int, end_ns: int, cpu_s: float, host_j: float | 
         cpu_ns=round(cpu_s * 1e9), host_cpu_ns=round(seconds * 1e9), processors=4,
         host_energy_mj=None if host_j is None else round(host_j * 1000), reason="" if host_j else NO_RAPL,
     )  # fmt: skip
-    (made,) = OwnUseRoute().handle(use).rows
+    return taken(Interpreter(RunSettings(selector=None)), use)
+
+
+def taken(interpreter: Interpreter, use: OwnUse) -> OwnUseRow:
+    """Return the row that a record gives."""
+    frame = Frame(log_id="log", offset=0, host="host", t_ns=1, topic="", body=b"")
+    (made,) = interpreter.handle(Logged(frame, Notes((use,))), 1).rows
     assert isinstance(made, OwnUseRow)
     return made
 
 
 def test_an_analyzer_has_the_power_that_the_collector_of_its_host_has_read() -> None:
-    route = OwnUseRoute()
-
-    def handle(use: OwnUse) -> OwnUseRow:
-        (made,) = route.handle(use).rows
-        assert isinstance(made, OwnUseRow)
-        return made
-
+    handle = partial(taken, Interpreter(RunSettings(selector=None)))
     analyzer = replace(USE, service="analyzer", host_energy_mj=None, reason=NO_RAPL)
     assert (handle(analyzer).energy_high_j, handle(analyzer).reason) == (None, NO_RAPL)
     assert handle(USE).energy_high_j == 240.0

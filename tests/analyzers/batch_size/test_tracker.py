@@ -11,7 +11,7 @@ from analyzers.batch_size import registry
 from analyzers.batch_size.history import Known, Learned, learn
 from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
 from analyzers.batch_size.registry import Default
-from analyzers.interpreter import Interpreter, JobForgotten
+from analyzers.interpreter.interpreter import Interpreter, JobForgotten
 from analyzers.results.instructions import GiveAdvice
 from analyzers.results.result import NOTHING
 from analyzers.results.rows import JobRow, TryRow, WindowRow

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from analyzers.checkpoints.machine_state import restore, state_of
-from analyzers.interpreter import Input, Interpreter
+from analyzers.interpreter.interpreter import Input, Interpreter
 from analyzers.power_limit.selectors import parse
 from analyzers.results.result import Result
 

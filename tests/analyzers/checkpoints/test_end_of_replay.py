@@ -4,12 +4,12 @@ from functools import cache
 
 import pytest
 
-from analyzers.interpreter import Asked, Interpreter, Logged
+from analyzers.interpreter.events import FEW
+from analyzers.interpreter.interpreter import Asked, Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import Result
 from analyzers.results.rows import WindowRow
 from analyzers.results.windows.step_columns import each_row
-from analyzers.routes.step_route import FEW
 from benchmarks.load.sessions import MS, START_NS, S, frames
 from zeus_stream.protocol.events import Ask, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events, Frame

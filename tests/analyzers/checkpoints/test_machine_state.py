@@ -16,7 +16,7 @@ from analyzers.checkpoints.machine_state import (
 )
 from analyzers.checkpoints.object_graph import attributes, decode, encode
 from analyzers.dispatch.pending import Pending
-from analyzers.interpreter import Interpreter, LinkSeen, Logged
+from analyzers.interpreter.interpreter import Interpreter, LinkSeen, Logged
 from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import PipelineSettings, RunSettings

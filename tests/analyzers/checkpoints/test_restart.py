@@ -13,7 +13,7 @@ from analyzers.checkpoints import checkpoint_taker, checkpoint_times, object_gra
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker, complete
 from analyzers.checkpoints.restart import Restart, restart
 from analyzers.checkpoints.signature import load_key, sign
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings

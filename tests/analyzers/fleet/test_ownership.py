@@ -6,8 +6,9 @@ from functools import cache
 import pytest
 
 from analyzers.fleet.ownership import MAX_NAMES, SILENT_NS, Owners
-from analyzers.interpreter import OWN, Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.result import OWN
 from analyzers.results.rows import GapRow, GpuRow
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import Output, World, replayed

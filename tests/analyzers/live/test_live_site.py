@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 from msgspec.structs import replace
 
-from analyzers.interpreter import Interpreter, Logged
+from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings

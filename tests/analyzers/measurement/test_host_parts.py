@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_file
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import GiveAnswer
 from analyzers.results.rows import GpuRow, PhaseRow, RunRow, WindowRow

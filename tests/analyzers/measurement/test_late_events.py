@@ -11,6 +11,7 @@ from analyzers.results.windows.step_columns import each_row
 from benchmarks.windows.loads import load
 from tests.analyzers.readings import MS, S
 from tests.simulation.played import counter, readings
+from zeus_stream.protocol.events import StepBoundary
 
 TOGETHER_NS = 500 * MS
 STEPS = 250
@@ -43,10 +44,9 @@ def measured(most_late_ns: int) -> tuple[float, float, int]:
                 t_ns, index, phase = events[heard]
                 heard += 1
                 meter.shape.mark("session", t_ns, f"job//{phase}")
-                if phase == "step":
-                    windows.begin("step", index, "step", t_ns)
-                else:
-                    windows.end("step", index, t_ns, came_ns)
+                begins = phase == "step"
+                boundary = StepBoundary(index, None, t_ns) if begins else StepBoundary(index + 1, t_ns, None)
+                windows.pass_steps((boundary,), (came_ns,))
             fresh = each_row(windows.measured({"gpu": meter}, at_ns, lambda *_: False))
             steps = [row for row in fresh if isinstance(row, WindowRow)]
             waited_ns = max([waited_ns, *(at_ns - step.end_ns for step in steps)])

@@ -6,6 +6,7 @@ from analyzers.measurement.windows import MAX_OPEN, MAX_WAITING, Owner, Windows
 from analyzers.results.rows import WindowRow
 from analyzers.results.windows.step_columns import each_row
 from tests.analyzers.readings import MS, S, readings, row, steady
+from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.readings import Seen
 
 OWNER = Owner("session", "run", "job", 0, "host")
@@ -26,6 +27,12 @@ def measured(
 ) -> list[WindowRow]:
     rows = each_row(open_windows.measured(meters, now_ns, lambda *_: shared))
     return [row for row in rows if isinstance(row, WindowRow)]
+
+
+def step(some: Windows, index: int, begin_ns: int, end_ns: int, received_ns: int) -> None:
+    """Begin and end a step."""
+    boundaries = StepBoundary(index, None, begin_ns), StepBoundary(index + 1, end_ns, None)
+    some.pass_steps(boundaries, (received_ns, received_ns))
 
 
 def test_a_window_waits_for_a_change_after_its_end_on_every_gpu() -> None:
@@ -49,8 +56,7 @@ def test_adjacent_windows_add_up_to_the_one_around_them() -> None:
     some, lines = windows(), {"GPU-a": line()}
     some.begin("epoch", 0, "epoch", 111 * MS)
     for index, (begin_ms, end_ms) in enumerate(((111, 240), (240, 241), (241, 777))):
-        some.begin("step", index, "step", begin_ms * MS)
-        some.end("step", index, end_ms * MS, (end_ms + 20) * MS)
+        step(some, index, begin_ms * MS, end_ms * MS, (end_ms + 20) * MS)
     some.end("epoch", 0, 777 * MS, 1 * S)
     *steps, epoch = measured(some, lines)
     assert sum(round(1e6 * (step.energy_j or 0)) for step in steps) == round(1e6 * (epoch.energy_j or 0))
@@ -75,8 +81,7 @@ def test_a_session_without_gpus_has_one_row_without_energy(
     meters: dict[str, Meter] | None, quality: str
 ) -> None:
     some = windows()
-    some.begin("step", 0, "step", 100 * MS)
-    some.end("step", 0, 200 * MS, 1 * S)
+    step(some, 0, 100 * MS, 200 * MS, 1 * S)
     (only,) = measured(some, meters, 6 * S)
     assert (only.gpu, only.energy_j, only.quality, only.duration_s) == (None, None, quality, 0.1)
 
@@ -112,8 +117,7 @@ def test_more_open_windows_than_the_bound_are_not_taken() -> None:
 def test_more_waiting_windows_than_the_bound_are_measured_with_what_there_is() -> None:
     some, lines = windows(), {"GPU-a": line(2)}
     for index in range(MAX_WAITING + 3):
-        some.begin("step", index, "step", 500 * MS)
-        some.end("step", index, 600 * MS, 1 * S)
+        step(some, index, 500 * MS, 600 * MS, 1 * S)
     rows = measured(some, lines)
     assert [(row.index, row.energy_j) for row in rows] == [(0, None), (1, None), (2, None)]
 
@@ -127,8 +131,7 @@ def test_a_row_says_the_limit_and_who_else_was_there() -> None:
         readings(row(Seen.CHANGED, 1050 * MS, 1060 * MS, energy_mj=211_000, limit_mw=225_000))
     )
     for index, begin_ms in enumerate((100, 970)):
-        some.begin("step", index, "step", begin_ms * MS)
-        some.end("step", index, 1000 * MS, 1 * S)
+        step(some, index, begin_ms * MS, 1000 * MS, 1 * S)
     early, late = measured(some, lines, 2 * S, shared=True)
     assert (early.power_limit_w, late.power_limit_w, late.shared) == (None, 225.0, True)
 
@@ -136,21 +139,20 @@ def test_a_row_says_the_limit_and_who_else_was_there() -> None:
 def test_steps_are_measured_in_batches_and_at_once_with_a_window_that_ended() -> None:
     some, lines = windows(), {"GPU-a": line(30)}
 
-    def step(index: int, end_ms: int) -> None:
-        some.begin("step", index, "step", (end_ms - 50) * MS)
-        some.end("step", index, end_ms * MS, (end_ms + 20) * MS)
+    def short(index: int, end_ms: int) -> None:
+        step(some, index, (end_ms - 50) * MS, end_ms * MS, (end_ms + 20) * MS)
 
-    step(0, 200)
+    short(0, 200)
     assert len(measured(some, lines, 1 * S)) == 1
-    step(1, 250)
+    short(1, 250)
     assert measured(some, lines, 2 * S - 1) == []
-    step(2, 300)
+    short(2, 300)
     assert [row.index for row in measured(some, lines, 2 * S)] == [1, 2], "a batch"
-    step(3, 350)
+    short(3, 350)
     some.begin("window", 0, "validation", 200 * MS)
     some.end("window", 0, 400 * MS, 420 * MS)
     assert [row.kind for row in measured(some, lines, 2 * S + 1)] == ["step", "window"], "nothing waits"
-    step(4, 450)
+    short(4, 450)
     assert measured(some, lines, 2 * S + 2) == []
     assert len(measured(some, lines, 1 * S)) == 1, "a clock that began again holds nothing up"
 
@@ -161,13 +163,11 @@ def test_steps_wait_until_it_is_known_what_a_counter_counts_and_nothing_else_doe
     lines["GPU-a"].shape.suspect(25 * MS)
     lines["GPU-a"].shape.mark("session", 100 * MS, "job//step")
     for index in range(2):
-        some.begin("step", index, "step", (100 + 300 * index) * MS)
-        some.end("step", index, (300 + 300 * index) * MS, 1 * S)
+        step(some, index, (100 + 300 * index) * MS, (300 + 300 * index) * MS, 1 * S)
     assert measured(some, lines, 2 * S) == []
     assert measured(some, lines, 11 * S - 1) == []
     assert [row.index for row in measured(some, lines, 12 * S)] == [0, 1]
-    some.begin("step", 2, "step", 700 * MS)
-    some.end("step", 2, 900 * MS, 13 * S)
+    step(some, 2, 700 * MS, 900 * MS, 13 * S)
     some.begin("window", 0, "w", 700 * MS)
     some.end("window", 0, 900 * MS, 13 * S)
     assert [row.kind for row in measured(some, lines, 13 * S)] == ["step", "window"]

@@ -8,10 +8,11 @@ from typing import TypeVar
 
 import pytest
 
-from analyzers.interpreter import OWN, Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, RestoreControl
+from analyzers.results.result import OWN
 from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, DecisionRow
 from tests.analyzers.readings import readings, row
 from tests.simulation.simulated_site import Training

@@ -214,14 +214,14 @@ def test_a_bound_on_the_time_is_one_for_both_controls() -> None:
 def test_a_later_run_starts_from_the_clocks_of_an_earlier_one_and_not_from_limits() -> None:
     first = played(QUICK)
     again = World("simulated:v100x1", replace(TRAINING, run="second"), QUICK)
-    again.interpreter._sessions._known._of = first.interpreter._sessions._known._of
+    again.interpreter.site.profiles._of = first.interpreter.site.profiles._of
     again.run(2)
     (recalled,) = again.rows(RecallRow)
     assert recalled.profile_run == "run"
     assert len(recalled.limits) == MOST
     assert {row.control for row in first.rows(ProfileRow)} == {"graphics_clock"}
     other = World("simulated:v100x1", TRAINING, replace(SEARCH, control="power_limit"))
-    other.interpreter._sessions._known._of = first.interpreter._sessions._known._of
+    other.interpreter.site.profiles._of = first.interpreter.site.profiles._of
     other.run(2)
     assert other.rows(RecallRow)[0].profile_run is None
 
@@ -249,7 +249,7 @@ def test_a_lease_on_the_clock_that_ends_is_asked_for_again_or_ends_the_search(
 
 def test_gpus_without_clocks_are_only_observed() -> None:
     world = World("simulated:v100x1", TRAINING, SEARCH)
-    gpu = next(iter(world.interpreter._fleet.gpus.values()))
+    gpu = next(iter(world.interpreter.site.fleet.gpus.values()))
     assert gpu.found is not None
     gpu.found = replace(gpu.found, graphics_clocks_mhz=())
     world.run(3)

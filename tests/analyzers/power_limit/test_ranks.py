@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, RestoreControl
@@ -107,7 +107,7 @@ def test_a_run_taken_up_again_by_fewer_ranks_goes_on_counting_rounds() -> None:
     made.at(BEGIN_NS + 3 * S, lambda: made.kill_rank(0))
     made.run(5.0)
     made.kill()
-    ((numbers, decisions, rounds),) = made.interpreter._sessions.ended_runs.values()
+    ((numbers, decisions, rounds),) = made.interpreter.site.ended_runs.values()
     assert numbers >= made.rows(TrialRow)[-1].number
     assert (decisions, rounds) == (len(made.rows(DecisionRow)), 2)
 

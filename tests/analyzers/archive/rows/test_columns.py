@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from analyzers.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.readings import READING, well_formed
 from analyzers.results.rows import GapRow

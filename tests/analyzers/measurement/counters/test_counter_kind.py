@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Fleet
 from analyzers.measurement.counters.counter_kind import KnownCounter, known_counters
 from analyzers.measurement.energy import Energy, Meter, mixed
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import UNDECIDED_NS
-from analyzers.routes.followed_gpus import FollowedGpus
 from benchmarks.windows.loads import Load, Name, load
 from tests.analyzers.archives import FOUND, GPU
 from tests.simulation.played import Counter, Measured, counter, play, readings
@@ -164,10 +162,10 @@ def test_the_rows_of_gpus_are_what_an_analyzer_starts_with() -> None:
 
 def test_a_kind_is_remembered_for_the_driver_under_which_it_was_seen() -> None:
     known = {FOUND.gpu: KnownCounter(FOUND.driver, "boxcar", 25 * MS)}
-    gpus = FollowedGpus(Fleet(), Pending(), known)
+    gpus = Fleet(counters=known)
     row = gpus.found("h", FOUND)
     assert (row.counter_kind, row.sensor_window_ms) == ("boxcar", 25.0)  # type: ignore[union-attr]
-    gpu = gpus.get("h", FOUND.gpu)
+    gpu = gpus.follow("h", FOUND.gpu)
     assert (gpu.shape.kind, gpu.shape.window_ns) == ("boxcar", 25 * MS)
     row = gpus.found("h", replace(FOUND, driver="2.0"))
     assert row.counter_kind is None  # type: ignore[union-attr]
@@ -175,4 +173,4 @@ def test_a_kind_is_remembered_for_the_driver_under_which_it_was_seen() -> None:
     gpu.shape.remember("integrating", None)
     gpus.learn(FOUND.gpu, gpu)
     gpus.host_restarted("h")
-    assert gpus.get("h", FOUND.gpu).shape.kind == "integrating"
+    assert gpus.follow("h", FOUND.gpu).shape.kind == "integrating"

@@ -1,0 +1,1 @@
+"""The interpreter: frames in, rows and instructions out."""

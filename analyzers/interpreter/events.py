@@ -1,0 +1,272 @@
+"""Events of training processes: to sessions, windows, runs and jobs. Pure.
+
+Nearly all events are boundaries of steps, and most runs search for nothing. On a host with many sessions
+their frames wait until somebody asks for more than that they came:
+
+    boundaries of a run that rests -> wait, with their frame times
+    other boundaries               -> are taken in now, with those that wait
+
+Those that wait are taken in together: before the session's windows are measured, before other events of its
+run or GPUs, notes and questions.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import groupby
+from typing import cast
+
+from analyzers.batch_size import job_events
+from analyzers.fleet.questions import missing
+from analyzers.fleet.session import Session, WaitingSteps
+from analyzers.interpreter.sessions import attempt, begin, end, host_of, is_new, mark, mark_steps, users
+from analyzers.interpreter.state import SiteState
+from analyzers.measurement.marks.plain_steps import PlainSteps
+from analyzers.measurement.windows import MAX_OPEN, Kind
+from analyzers.pipeline.pipeline_events import StageBegan, StageRan
+from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked, StepPassed, StepsPassed
+from analyzers.results.result import NOTHING, Result, in_order, rows_only
+from analyzers.results.rows import GapRow, MetricRow
+from zeus_stream.protocol.events import (
+    EpochBegan,
+    EpochEnded,
+    Event,
+    EventsDropped,
+    Metric,
+    RunEnded,
+    RunStarted,
+    SearchWanted,
+    StepBoundary,
+    TryBegan,
+    TryEnded,
+    TryWanted,
+    WindowBegan,
+    WindowCancelled,
+    WindowEnded,
+)
+from zeus_stream.protocol.fields import Unknown
+from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.phases import PhasesRan
+from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
+
+FEW = 4
+"""Sessions of a host that are looked at after each of its frames."""
+MAX_WAITING = 100
+"""Frames of a session that wait, at most."""
+
+
+def handle(site: SiteState, frame: Frame, body: Events) -> Result:
+    """Take in the events of one session."""
+    host, result = frame.host, catch_up_with(site, body.session)
+    if (owner := host_of(site, body.session, host)) != host:
+        gaps = site.fleet.objection(host, f"session {body.session}", owner, "events", site.now_ns)
+        return result | rows_only(gaps)
+    events, kinds = cast("Sequence[Event]", body.events), set(map(type, body.events))
+    if Unknown in kinds:
+        events = [event for event in body.events if not isinstance(event, Unknown)]
+    if RunStarted in kinds:
+        result |= catch_up_all(site)  # it may end a session of the same process
+        for started in [event for event in events if isinstance(event, RunStarted)]:
+            result |= attempt(site, frame, "events", partial(begin, site, host, body, started))
+    if session := site.sessions.get(body.session):
+        session.received_ns = site.now_ns[host]
+        given: list[Result] = []
+        failed = attempt(site, frame, "events", partial(_take, site, session, events, given), session=session)
+        result |= in_order(given) | failed
+    elif events and is_new(site, body.session):
+        reason = f"session {body.session}: its beginning is not in the log, so it is not interpreted"
+        result |= rows_only([GapRow(host, "events", site.now_ns[host], len(body.events), reason)])
+    return result
+
+
+def _take(site: SiteState, session: Session, events: Iterable[Event], given: list[Result]) -> Result:
+    """Take in events of a session, one after the other; add what they gave to ``given``.
+
+    If one of them fails, what came before it stays.
+    """
+    now_ns = site.now_ns[session.host]
+    for kind, group in groupby(events, type):
+        if kind is StepBoundary:
+            steps = cast("list[StepBoundary]", list(group))
+            _take_steps(site, session, steps, [now_ns] * len(steps), given)
+            continue
+        for event in group:
+            if (result := _event(site, session, event)) is not NOTHING:
+                given.append(result)  # noqa: PERF401  (what came before a failure stays)
+    return NOTHING
+
+
+def _event(site: SiteState, session: Session, event: Event) -> Result:
+    now = site.now_ns
+    if session.ended is not None:
+        if isinstance(event, TryEnded):  # late, but it says what became of the try
+            site.jobs.handle(job_events.RankDone(session, event), now)
+        return NOTHING
+    match event:
+        case EpochBegan() | EpochEnded():
+            return _epoch(site, session, event)
+        case WindowBegan() | WindowEnded() | WindowCancelled():
+            return _window(site, session, event)
+        case TryWanted() | TryBegan() | TryEnded() | Metric():
+            return _try(site, session, event)
+        case SearchWanted():
+            return site.runs[session.started.run].handle(SearchAsked(event), now)
+        case EventsDropped(t_ns, count, reason):
+            why = f"session {session.session}: {reason[:200]}"  # it is in the status of all users
+            return rows_only([GapRow(session.host, "events", t_ns, count, why)])
+        case PipelineBegan():
+            left = site.runs[session.started.run].handle(PipelineJoined(), now)
+            return left | site.pipelines.handle(StageBegan(session, event), now)
+        case IterationRan():
+            return site.pipelines.handle(StageRan(session, event), now)
+        case PhasesRan():
+            session.phases.take(event)
+            return NOTHING
+        case RunEnded(t_ns, failure):
+            return end(site, session, t_ns, failure or "ended")
+        case _:
+            return NOTHING  # `RunStarted` began the session, `RunPlanned` is for its forecast
+
+
+def _epoch(site: SiteState, session: Session, event: EpochBegan | EpochEnded) -> Result:
+    now, began = site.now_ns, isinstance(event, EpochBegan)
+    session.phases.epoch(event.t_ns, event.index if began else None)
+    if not began:
+        session.windows.end("epoch", event.index, event.t_ns, now[session.host])
+    site.jobs.handle(job_events.EpochPassed(session, event.index, began), now)
+    if began:
+        return _begin_window(session, "epoch", event.index, "epoch", event.t_ns)
+    return site.runs[session.started.run].handle(EpochPassed(session), now)
+
+
+def _window(site: SiteState, session: Session, event: WindowBegan | WindowEnded | WindowCancelled) -> Result:
+    t_ns, window, result = event.t_ns, event.window, NOTHING
+    match event:
+        case WindowBegan(name=name):
+            result = _begin_window(session, "window", window, name, t_ns)
+            if not result.rows:
+                session.named[window] = name
+                mark(site, session, t_ns)
+            return result
+        case WindowEnded():
+            session.windows.end("window", window, t_ns, site.now_ns[session.host])
+        case WindowCancelled():
+            session.windows.cancel("window", window)
+            cancelled = missing("the window was cancelled")
+            result = Result((), tuple(site.questions.settle(session.session, window, cancelled)))
+    if session.named.pop(window, None) is not None:
+        mark(site, session, t_ns)
+    return result
+
+
+def _begin_window(session: Session, kind: Kind, index: int, name: str, t_ns: int) -> Result:
+    """Begin to measure a window, unless too many are open."""
+    if session.windows.begin(kind, index, name, t_ns):
+        return NOTHING
+    reason = f"session {session.session}: {MAX_OPEN} windows are open, so {name} is not measured. End some."
+    return rows_only([GapRow(session.host, "windows", t_ns, 1, reason)])
+
+
+def _try(site: SiteState, session: Session, event: TryWanted | TryBegan | TryEnded | Metric) -> Result:
+    jobs, now = site.jobs, site.now_ns
+    match event:
+        case TryWanted():
+            return jobs.handle(job_events.SizeWanted(session, site.runs[session.started.run], event), now)
+        case TryBegan(batch_size=batch_size):
+            session.batch_size = batch_size
+            return jobs.handle(job_events.RankBegan(session, event), now)
+        case TryEnded():
+            return jobs.handle(job_events.RankDone(session, event), now)
+        case Metric():
+            metric = MetricRow(
+                session=session.session,
+                run=session.started.run,
+                name=event.name,
+                t_ns=event.t_ns,
+                step=session.step if event.step is None else event.step,
+                value=event.value,
+                epoch=event.epoch,
+            )
+            result = jobs.handle(job_events.MetricSent(session, event.name, event.value), now)
+            return result | rows_only([metric])
+
+
+# ---- steps
+
+
+def _take_steps(
+    site: SiteState,
+    session: Session,
+    boundaries: Sequence[StepBoundary],
+    received_ns: Sequence[int],
+    given: list[Result],
+) -> None:
+    """Take in steps of a session; add what they give to ``given``. ``received_ns``: frame time of each."""
+    if session.ended is not None:
+        return
+    session.windows.pass_steps(boundaries, received_ns)
+    mark_steps(site, session, boundaries)
+    at = [each.placed for each in boundaries if (each.ended_ns, each.began_ns) != (None, None)]
+    session.placed = at[-1] if at else session.placed  # a step that is cancelled says nothing
+    run = site.runs[session.started.run]
+    if (steps := PlainSteps.of(boundaries)) is not None:
+        session.step = steps.index[-1]
+        results = [run.handle(StepsPassed(session, steps), site.now_ns)]
+    else:
+        results = []
+        for boundary in boundaries:
+            session.step = None if boundary.began_ns is None else boundary.index
+            results.append(run.handle(StepPassed(session, boundary), site.now_ns))
+    given += [result for result in results if result is not NOTHING]
+
+
+def let_wait(site: SiteState, frame: Frame, body: Events) -> bool:
+    """Let a frame of steps wait if nothing depends on it. Return False if it has to be taken in now."""
+    session = site.sessions.get(body.session)
+    if session is None or session.host != frame.host or session.ended is not None:
+        return False
+    if len(site.on[frame.host]) <= FEW or len(session.waiting) >= MAX_WAITING:
+        return False
+    if set(map(type, body.events)) != {StepBoundary}:
+        return False
+    if not site.runs[session.started.run].rests(session):
+        return False
+    session.received_ns = frame.t_ns
+    steps = cast("Sequence[StepBoundary]", body.events)
+    session.waiting.append(WaitingSteps(frame.log_id, frame.offset, frame.t_ns, steps))
+    site.waiting[body.session] = session
+    return True
+
+
+def _catch_up(site: SiteState, session: Session) -> Result:
+    """Take in what waits of a session."""
+    if not session.waiting:
+        return NOTHING
+    waiting, session.waiting, given = session.waiting, [], list[Result]()
+    del site.waiting[session.session]
+    log_id, offset, t_ns, _ = waiting[0]
+    first = Frame(log_id=log_id, offset=offset, host=session.host, t_ns=t_ns, topic="", body=b"")
+
+    def work() -> Result:
+        steps = [step for each in waiting for step in each.steps]
+        received_ns = [each.t_ns for each in waiting for _ in each.steps]
+        _take_steps(site, session, steps, received_ns, given)
+        return NOTHING
+
+    failed = attempt(site, first, "events", work, session=session)
+    return in_order([*given, failed])
+
+
+def catch_up_with(site: SiteState, name: str) -> Result:
+    """Take in what waits of a session, of its run and of those that use its GPUs."""
+    session = site.sessions.get(name)
+    if session is None or not site.waiting:
+        return NOTHING
+    run = site.runs.get(session.started.run)
+    ranks = () if run is None else tuple(run.sessions.values())
+    others = [user for gpu in session.gpus for user in users(site, gpu)]
+    return in_order([_catch_up(site, each) for each in (session, *ranks, *others)])
+
+
+def catch_up_all(site: SiteState) -> Result:
+    """Take in all that waits."""
+    return in_order([_catch_up(site, session) for session in list(site.waiting.values())])

@@ -1,0 +1,310 @@
+"""The sessions that are followed and the runs that they make: begun, admitted, ended, set aside. Pure."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from analyzers.batch_size import job_events
+from analyzers.fleet.fleet import Use
+from analyzers.fleet.ownership import name_of
+from analyzers.fleet.session import Session
+from analyzers.interpreter.state import SiteState
+from analyzers.pipeline.pipeline_events import StageEnded
+from analyzers.power_limit.drivers.limit_search import NOTHING_USED
+from analyzers.power_limit.run import Run
+from analyzers.power_limit.run_events import RankEnded, SetAside
+from analyzers.results.result import NOTHING, Result, rows_only
+from analyzers.results.rows import GapRow
+from zeus_stream.protocol.events import RunStarted, StepBoundary
+from zeus_stream.protocol.fields import are_of_one_run, of_host, part_name
+from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.notes import RunAdmitted
+
+MAX_SESSIONS = 10_000
+"""At once; the events of one more are not interpreted."""
+MAX_REMEMBERED = 1_000
+"""Unknown sessions and names of ended runs kept; the oldest go."""
+MAX_USES = 100
+"""Runs of a GPU remembered, to know who shared it."""
+MAX_UNCERTAINTY_NS = 1_000_000_000
+"""A boundary that is less certain says nothing about power, so it is no mark."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def attempt(
+    site: SiteState,
+    frame: Frame,
+    what: str,
+    work: Callable[[], Result],
+    *,
+    session: Session | None = None,
+    otherwise: Result = NOTHING,
+) -> Result:
+    """Return the result of some work on what another program wrote.
+
+    If it fails: ``otherwise``, and a gap that says where; the session it is about is set aside.
+    """
+    try:
+        return work()
+    except Exception as wrong:  # noqa: BLE001  (no frame ends the process: it becomes a row in ``gaps``)
+        who = "it" if session is None else f"session {session.session}"
+        reason = (
+            f"log {frame.log_id}, offset {frame.offset}: {who} could not be interpreted:"
+            f" {repr(wrong)[:500]}. Report this with the log."
+        )
+        result = otherwise | rows_only([GapRow(frame.host, what, frame.t_ns, 1, reason)])
+        return result if session is None else result | _set_aside(site, session, frame.t_ns)
+
+
+def is_new(site: SiteState, session: str) -> bool:
+    """Return whether the events of a session are to be left out for the first time."""
+    if session in site.unknown:
+        return False
+    _remember(site.unknown, session, None)
+    return True
+
+
+def host_of(site: SiteState, session: str, host: str) -> str:
+    """Return the host of a session, followed or over; it is this one's if no other had it."""
+    known = site.sessions.get(session)
+    return known.host if known else site.session_hosts.owner(session, host)
+
+
+# ---- who uses what
+
+
+def devices(site: SiteState, session: Session) -> list[str]:
+    """Return the GPUs of a session, and the parts of its host, which all its sessions use."""
+    return [*session.gpus, *site.fleet.parts.get(session.host, ())]
+
+
+def users(site: SiteState, uuid: str) -> Collection[Session]:
+    """Return the sessions that use a GPU, or a part of their host."""
+    gpu = site.fleet.gpus[uuid]
+    return site.on[gpu.host].values() if of_host(uuid) else gpu.sessions.values()
+
+
+def uses(site: SiteState, host: str, uuid: str) -> Iterable[Use]:
+    """Return the uses of a GPU, or of a part of a host, by runs."""
+    earlier = (
+        Use(use.run, use.began_ns, use.ended_ns)
+        for use in site.earlier_uses.get(host, ())
+        if of_host(uuid) or uuid in use.gpus
+    )
+    return chain(earlier, site.host_uses[host] if of_host(uuid) else site.fleet.gpus[uuid].uses)
+
+
+def needed_ns(site: SiteState, uuid: str) -> list[int]:
+    """Return the instants at which the energy of a GPU is still to be asked for."""
+    needed: list[int] = []
+    for session in users(site, uuid):
+        run = site.runs.get(session.started.run)
+        needed += [*session.windows.needed_ns(), *(run.search.needed_ns(session) if run else ())]
+    return needed
+
+
+# ---- beginnings
+
+
+def begin(site: SiteState, host: str, body: Events, started: RunStarted) -> Result:
+    """Follow a session from its first event on."""
+    if body.session in site.sessions:
+        return NOTHING
+    if len(site.sessions) >= MAX_SESSIONS:
+        _remember(site.unknown, body.session, None)
+        reason = f"session {body.session}: not interpreted: {MAX_SESSIONS} others are. End some."
+        return rows_only([GapRow(host, "events", started.t_ns, 1, reason)])
+    living = [session for session in site.sessions.values() if session.ended is None]
+    # A publisher whose collector lost its log goes on in a session that begins as the last did.
+    before = next((each for each in living if each.same_process(host, body.uid, started)), None)
+    started, barred = (
+        (before.started, before.barred) if before else _named_apart(site, host, body, started, living)
+    )
+    run = _run(site, started.run, body.session)
+    session = Session(
+        body.session,
+        host,
+        body.uid,
+        started,
+        timeout_ns=run.settings.timeout_ns,
+        steps_kept=run.settings.steps_kept,
+        start=run.settings.start,
+        barred=barred,
+    )
+    if started.world_size:  # a program that only watches GPUs is no run of theirs
+        session.windows.begin("run", 0, started.run, started.t_ns)
+        host_uses = site.host_uses[host]
+        host_uses.append(Use(started.run, started.t_ns))
+        del host_uses[:-MAX_USES]
+    site.sessions[body.session] = site.on[host][body.session] = session
+    run.sessions[body.session] = session
+    site.jobs.handle(job_events.RankJoined(session, run), site.now_ns)
+    result = rows_only([session.row()])
+    if before:
+        result |= end(site, before, before.received_ns, "it goes on in another session")
+    return result
+
+
+def _named_apart(
+    site: SiteState, host: str, body: Events, started: RunStarted, living: Iterable[Session]
+) -> tuple[RunStarted, str | None]:
+    """Return the beginning of a session whose run and rank another process is already, under a name of
+    its own, and why it may not command; as it is and None if there is no other.
+
+    A job and a run belong to their user, on all hosts: that of another user has a name of its own,
+    unless the job is shared. A second session of a script's process, or of a process that it started,
+    is a part of the run: it has a name of its own, is no other run to its GPUs, and may command while
+    the run does not. So the search follows the session whose steps began first.
+    """
+    if body.uid is not None and started.job not in site.shared_jobs:
+        job = site.jobs.known.name_of(started.job, body.uid)
+        started = replace(started, job=job, run=name_of(site.run_owners, started.run, body.uid))
+    run, rank = started.run, started.rank
+    if all((other.started.run, other.started.rank) != (run, rank) for other in living):
+        return started, None
+    if any(_of_one_script(host, body.uid, started, other) for other in living):
+        return replace(started, run=part_name(run, body.session), world_size=0), None
+    why = f"run {run} has a rank {rank} already, in another process. Give each training a name of its own."
+    return replace(started, run=f"{run[:180]} ({body.session[:8]})"), why
+
+
+def _of_one_script(host: str, uid: int | None, started: RunStarted, other: Session) -> bool:
+    """Tell whether a session that begins is of the same process as another one, or of a child of it."""
+    run, there = started.run, other.started
+    return (
+        are_of_one_run(there.run, run)
+        and (other.host, there.boot_id, other.uid) == (host, started.boot_id, uid)
+        and there.pid in (started.pid, started.parent_pid)
+    )
+
+
+def _run(site: SiteState, name: str, session: str) -> Run:
+    """Return a run; a session begins it if it is not there."""
+    if (run := site.runs.get(name)) is None:
+        run = site.runs[name] = Run(
+            name,
+            site.fleet,
+            site.pending,
+            site.began_under.get(session, site.settings),
+            site.profiles,
+            site.enforcer.allocations,
+            site.ended_runs.pop(name, NOTHING_USED),
+        )
+    return run
+
+
+def admit(site: SiteState, host: str, admitted: RunAdmitted) -> Result:
+    """Take in the GPUs of a session, and whether it may set their limits."""
+    session = site.sessions[admitted.session]
+    if session.admitted is None and session.started.world_size:
+        for uuid in admitted.gpus:
+            known = site.fleet.follow(host, uuid).uses
+            known.append(Use(session.started.run, session.started.t_ns, session.ended and session.ended[0]))
+            del known[:-MAX_USES]
+    for uuid in session.gpus:
+        site.fleet.follow(host, uuid).sessions.pop(session.session, None)
+    session.admitted = admitted
+    for uuid in session.gpus:
+        site.fleet.follow(host, uuid).sessions[session.session] = session
+    if session.ended is None:
+        mark(site, session, admitted.t_ns)
+    return rows_only([session.row()])
+
+
+def mark(site: SiteState, session: Session, t_ns: int) -> None:
+    """Mark that a session's GPUs do something else from here on."""
+    for gpu in session.gpus:
+        site.fleet.gpus[gpu].shape.mark(session.session, t_ns, session.phase)
+
+
+def mark_steps(site: SiteState, session: Session, boundaries: Sequence[StepBoundary]) -> None:
+    """Mark the ends and begins of steps of a session on its GPUs."""
+    name, phases = session.session, {loop: session.phase_in(loop) for loop in ("rest", "gap", "step")}
+    marks = []
+    for boundary in boundaries:
+        ended_ns, began_ns = boundary.ended_ns, boundary.began_ns
+        uncertainty_ns = boundary.uncertainty_ns or 0
+        if uncertainty_ns > MAX_UNCERTAINTY_NS:
+            continue
+        if ended_ns is not None:
+            marks.append((ended_ns, name, phases["rest" if began_ns is None else "gap"], uncertainty_ns))
+        if began_ns is not None:
+            marks.append((began_ns, name, phases["step"], uncertainty_ns))
+    last = boundaries[-1]
+    if last.began_ns is not None or last.ended_ns is not None:
+        session.loop = "rest" if last.began_ns is None else "step"
+    for gpu in session.gpus:
+        site.fleet.gpus[gpu].shape.mark_all(marks)
+
+
+# ---- ends
+
+
+def end(site: SiteState, session: Session, t_ns: int, how: str) -> Result:
+    """End a session: with its last event, or with its process."""
+    if session.ended is not None:
+        return NOTHING
+    session.ended = (t_ns, how)
+    session.windows.end_all(t_ns, site.now_ns[session.host])
+    run = site.runs[session.started.run]
+    used = [site.fleet.gpus[gpu].uses for gpu in session.gpus]
+    if not any(rank.ended is None and rank.host == session.host for rank in run.sessions.values()):
+        used.append(site.host_uses[session.host])  # its last rank on the host
+    for use in chain.from_iterable(used):
+        if use.run == run.name and use.ended_ns is None:
+            use.ended_ns = t_ns
+    for gpu in session.gpus:
+        site.fleet.gpus[gpu].shape.mark(session.session, t_ns, None)
+    result = rows_only([session.row()]) | run.handle(RankEnded(session), site.now_ns)
+    result |= site.pipelines.handle(StageEnded(session), site.now_ns)
+    site.jobs.handle(job_events.RankEnded(session, t_ns, how), site.now_ns)
+    if run.over:
+        del site.runs[run.name]
+        site.pending.forget(run.name)
+        _remember(site.ended_runs, run.name, run.used)
+    return result
+
+
+def drop(site: SiteState, session: Session) -> None:
+    """Forget a session of which nothing more is to come."""
+    del site.sessions[session.session]
+    site.on[session.host].pop(session.session, None)
+    site.waiting.pop(session.session, None)
+    if run := site.runs.get(session.started.run):
+        run.sessions.pop(session.session, None)
+    for gpu in session.gpus:
+        site.fleet.gpus[gpu].sessions.pop(session.session, None)
+
+
+def _set_aside(site: SiteState, session: Session, t_ns: int) -> Result:
+    """End a session that cannot be interpreted; its later events are left out."""
+    how = "set aside: it could not be interpreted"
+    run = site.runs.get(session.started.run)
+    try:
+        result = end(site, session, t_ns, how)
+    except Exception:  # noqa: BLE001  (what failed once may fail again; it is in ``gaps`` already)
+        session.ended = session.ended or (t_ns, how)
+        result = rows_only([session.row()])
+        result |= run.handle(SetAside(), site.now_ns) if run is not None else NOTHING
+        for gpu in session.gpus:
+            for use in site.fleet.gpus[gpu].uses:
+                if use.run == session.started.run and use.ended_ns is None:
+                    use.ended_ns = t_ns
+    result |= rows_only(session.windows.abandon(t_ns, how))
+    drop(site, session)
+    if run is not None and not run.sessions:
+        site.runs.pop(run.name, None)
+        site.pending.forget(run.name)
+    _remember(site.unknown, session.session, None)
+    return result
+
+
+def _remember(kept: dict[K, V], key: K, value: V) -> None:
+    """Keep a value; of too many, the oldest goes."""
+    kept[key] = value
+    if len(kept) > MAX_REMEMBERED:
+        del kept[next(iter(kept))]

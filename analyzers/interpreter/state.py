@@ -1,0 +1,147 @@
+"""The state of an interpreter: the machines of a site, and what is open. Pure."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from analyzers.batch_size.history import Known
+from analyzers.batch_size.policy import Policy
+from analyzers.batch_size.registry import Default
+from analyzers.batch_size.tracker import Jobs
+from analyzers.dispatch.pending import Pending
+from analyzers.fleet.fleet import Fleet, Use
+from analyzers.fleet.ownership import Owners
+from analyzers.fleet.questions import Questions
+from analyzers.fleet.session import Session
+from analyzers.forecast.run_forecast import RunForecast, Spent
+from analyzers.pipeline.pipelines import Pipelines
+from analyzers.pipeline.remembering.known_pipelines import KnownPipelines
+from analyzers.power_budget.enforcer import Enforcer
+from analyzers.power_limit.drivers.limit_search import Used
+from analyzers.power_limit.profiles import KnownProfiles, Memory
+from analyzers.power_limit.run import Run
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.fleet_rows import EarlierUse
+from analyzers.results.rows import WindowRow
+
+
+@dataclass(slots=True)
+class FollowedForecast:
+    """The forecast of one run, and its windows that some of its GPUs have measured."""
+
+    forecast: RunForecast
+    open: dict[tuple[str, int], list[WindowRow]] = field(default_factory=dict)
+    """By kind and index."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SiteState:
+    """All that an interpreter knows. Its modules are functions of it."""
+
+    settings: RunSettings
+    """Of runs that begin from now on."""
+    began_under: Mapping[str, RunSettings]
+    """By session, the settings of runs that began under an earlier analyzer."""
+    shared_jobs: frozenset[str]
+    """Jobs that are every user's."""
+    now_ns: dict[str, int] = field(default_factory=dict)
+    """By host: the time of its latest frame."""
+
+    # machines
+    fleet: Fleet
+    pending: Pending
+    profiles: KnownProfiles
+    questions: Questions
+    jobs: Jobs
+    enforcer: Enforcer
+    pipelines: Pipelines
+
+    # sessions and runs
+    sessions: dict[str, Session] = field(default_factory=dict)
+    """Those that have begun and are not measured to their end, by name."""
+    on: defaultdict[str, dict[str, Session]] = field(default_factory=lambda: defaultdict(dict))
+    """The same by host."""
+    runs: dict[str, Run]
+    """Those that are open, by name."""
+    ended_runs: dict[str, Used] = field(default_factory=dict)
+    """By name."""
+    run_owners: Owners[int]
+    """The users of runs."""
+    session_hosts: Owners[str]
+    """The hosts of sessions, open or not."""
+    unknown: dict[str, None] = field(default_factory=dict)
+    """Sessions whose beginning is not in the log."""
+    earlier_uses: dict[str, list[EarlierUse]]
+    """By host, uses of its GPUs that were over when the analyzer started."""
+    host_uses: defaultdict[str, list[Use]] = field(default_factory=lambda: defaultdict(list))
+    """By host: runs on it, all of which use its CPUs."""
+    waiting: dict[str, Session] = field(default_factory=dict)
+    """Sessions with frames of steps that wait, by name."""
+
+    # what belongs to one module
+    looked_ns: dict[str, int] = field(default_factory=dict)
+    """By host, frame time at which all its windows were looked at."""
+    boots: dict[str, str] = field(default_factory=dict)
+    """By host, the id of its boot."""
+    host_power_w: dict[str, float] = field(default_factory=dict)
+    """By host, the mean power of its CPUs and memory by the last record of its collector that has it."""
+    forecasts: dict[str, FollowedForecast] = field(default_factory=dict)
+    """By open run whose script says how long it is."""
+    ended_spent: dict[str, Spent] = field(default_factory=dict)
+    """What such runs that ended had spent by then, by name."""
+
+
+def new_site(
+    settings: RunSettings,
+    memory: Memory,
+    policy: tuple[str, Policy[Any]] | None,
+    jobs: Known,
+    began_under: Mapping[str, RunSettings],
+    pending: Pending,
+) -> SiteState:
+    """Return the state of an interpreter that has handled nothing. For the arguments see `Interpreter`."""
+    name, chooser = policy or ("default", Default())
+    fleet, runs = Fleet(counters=dict(memory.counters), pending=pending), dict[str, Run]()
+    enforcer = Enforcer(fleet, pending, runs, settings)
+    known = KnownPipelines(memory.instructions)
+    earlier = defaultdict[str, list[EarlierUse]](list)
+    for use in memory.uses:
+        earlier[use.host].append(use)
+    return SiteState(
+        settings=settings,
+        began_under=began_under,
+        shared_jobs=jobs.shared,
+        fleet=fleet,
+        pending=pending,
+        profiles=KnownProfiles(memory),
+        questions=Questions(),
+        jobs=Jobs(chooser, name, fleet, jobs, settings.timeout_ns),
+        enforcer=enforcer,
+        pipelines=Pipelines(fleet, settings.pipelines, pending, enforcer.allocations, known),
+        runs=runs,
+        run_owners=Owners(jobs.run_owners),
+        session_hosts=Owners(jobs.hosts),
+        earlier_uses=earlier,
+    )
+
+
+def validate(site: SiteState) -> None:
+    """Check what holds between events; an AssertionError names what does not."""
+    for name, session in site.sessions.items():
+        assert session.session == name, name
+        assert site.on[session.host].get(name) is session, f"{name} is not on {session.host}"
+        assert session.ended is not None or session.started.run in site.runs, f"{name} has no run"
+        assert (name in site.waiting) == bool(session.waiting), f"{name}: its steps are lost"
+        for uuid in session.gpus:
+            assert site.fleet.gpus[uuid].sessions.get(name) is session, f"{name} does not use {uuid}"
+    assert sum(map(len, site.on.values())) == len(site.sessions), "a session is on a host alone"
+    assert site.waiting.keys() <= site.sessions.keys(), "steps of a session that is forgotten wait"
+    for name, run in site.runs.items():
+        assert run.name == name, name
+        assert any(rank.ended is None for rank in run.sessions.values()), f"{name} is over, and open"
+        for rank in run.sessions.values():
+            assert site.sessions.get(rank.session) is rank, f"{name}: {rank.session} is forgotten"
+    for uuid, gpu in site.fleet.gpus.items():
+        assert gpu.sessions.keys() <= site.sessions.keys(), f"{uuid}: a session that is forgotten uses it"
+    assert site.forecasts.keys() <= site.runs.keys(), "a forecast is of no open run"

@@ -1,1 +1,0 @@
-"""Routes of a frame through the machines: readings, events of training processes, notes of collectors."""
