@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Supervisor
-from collectors.epochs.analyzers_known import AnalyzersKnown
+from collectors.ingest.analyzers_known import AnalyzersKnown
 from collectors.log.store import LogStore
 from collectors.position_server import PositionServer
 from collectors.publish_server import PublishServer
@@ -104,7 +104,6 @@ class ControlServer:
         self,
         doors: Sequence[Door],
         analyzers: AnalyzersKnown[Way],
-        keep_epochs: Callable[[], None],
         log: LogStore,
         host: str,
         incarnation: str,
@@ -113,10 +112,8 @@ class ControlServer:
         *,
         observe: bool,
     ) -> None:
-        """``keep_epochs``: keeps those of ``analyzers`` beyond a restart, before the greeting is answered."""
         self._doors = doors
         self._analyzers = analyzers
-        self._keep_epochs = keep_epochs
         self._now = now
         self._store = log
         self._host = host
@@ -210,15 +207,12 @@ class ControlServer:
         match request:
             case Hello(role):
                 if role == "analyzer":
-                    if (
-                        objection := self._analyzers.greet(request, replace(way, correlation=bytes(8)))
-                    ) is not None:
+                    try:
+                        objection = self._analyzers.greet(request, replace(way, correlation=bytes(8)))
+                    except StorageError as wrong:
+                        objection = str(wrong)[:2000]
+                    if objection is not None:
                         return [codec.encode(No(objection))]
-                    if request.epoch is not None:
-                        try:
-                            self._keep_epochs()
-                        except StorageError as wrong:
-                            return [codec.encode(No(str(wrong)[:2000]))]
                 extent = self._store.extent
                 welcome: Reply = Welcome(
                     host=self._host,

@@ -13,31 +13,32 @@ in the poller's thread (`sampling`), and changed in threads of their own (`contr
 import ctypes
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from os import geteuid
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 from msgspec import Struct
 
 from collectors.beats import Beats
-from collectors.control_server import ControlServer, SocketDoor, Way
+from collectors.control_server import ControlServer, Door, SocketDoor, Way
 from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Supervisor
 from collectors.controls.watchdog_process import WatchdogProcess
 from collectors.device import Bus
 from collectors.devices.rapl import RaplBus
-from collectors.epochs.analyzers_known import AnalyzersKnown
-from collectors.epochs.epoch_file import read_epochs, write_epochs
+from collectors.ingest.analyzers_known import AnalyzersKnown
 from collectors.ingest.pace import COMMAND_NS, Pace
+from collectors.ingest.sessions import Session
 from collectors.ingest.user_budget import UserBudgets
 from collectors.live_host import host_snapshot
 from collectors.log.boot_mark import BootMark
 from collectors.log.feed import LogFeed
 from collectors.log.sqlite import SqliteLog
+from collectors.log.standing import Standing
 from collectors.own_use import CollectorUse
 from collectors.position_server import PositionServer
 from collectors.publish_server import PublishServer, UserLimits
@@ -54,9 +55,6 @@ from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
 from zeus_stream.transport.listening.connection_limits import ConnectionLimits, process_limits
 
-if TYPE_CHECKING:
-    from collectors.broker.host_at_broker import HostAtBroker
-
 SWITCH_S = 0.001
 PR_SET_TIMERSLACK = 29
 ANCHOR_S = 60.0
@@ -65,12 +63,21 @@ PUBLISH_QUEUE = 32
 
 
 async def collect(
-    settings: Settings, bus: Bus, *, environ: Mapping[str, str], started: Callable[[str], None]
+    settings: Settings,
+    bus: Bus,
+    *,
+    environ: Mapping[str, str],
+    started: Callable[[str], None],
+    at_site: "AtSite | None" = None,
 ) -> None:
     """Run the collector until cancelled; on the way out everything is put back.
 
     Args:
+        settings: of this host.
+        bus: of its devices.
+        environ: of this process: it names the directories.
         started: called once, with a sentence for people, when every socket is open.
+        at_site: makes its part at a site. None: it is at none.
 
     Raises:
         SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
@@ -88,7 +95,7 @@ async def collect(
         context = sockets.context()
         try:
             with closing(_open(context, where, settings)) as doors:
-                await CollectorService(settings, bus, where, log, doors, host).run(started)
+                await CollectorService(settings, bus, where, log, doors, host, at_site).run(started)
         finally:
             context.destroy(linger=0)
 
@@ -142,18 +149,38 @@ def _open(context: sockets.Context, where: Places, settings: Settings) -> Doors:
         return Doors(publish, control, feed, gate, shares)
 
 
-def _brokered(log: SqliteLog, host: str, settings: Settings) -> "HostAtBroker":
-    """Return the host's part at the broker. Its client is imported only where a broker is named."""
-    from collectors.broker.host_at_broker import HostAtBroker  # noqa: PLC0415
+class SitePart(Protocol):
+    """The part of a collector that hands its log to a site, and takes requests from there."""
 
-    return HostAtBroker(log, host, settings)
+    @property
+    def doors(self) -> Sequence[Door]:
+        """The ways by which requests come in."""
+
+    async def run(
+        self, incarnation: str, standing: Standing, sessions: Callable[[], Sequence[Session]]
+    ) -> None:
+        """Relay, announce and take in requests until cancelled."""
+
+    def status(self) -> list[Row]:
+        """Return what the status shows of it."""
+
+
+AtSite = Callable[[SqliteLog, str], SitePart]
+"""Makes that part of a log and the host's name. Raises SettingsError."""
 
 
 class CollectorService:
     """One collector, from its start to its end."""
 
     def __init__(
-        self, settings: Settings, bus: Bus, where: Places, log: SqliteLog, doors: Doors, host: str
+        self,
+        settings: Settings,
+        bus: Bus,
+        where: Places,
+        log: SqliteLog,
+        doors: Doors,
+        host: str,
+        at_site: AtSite | None,
     ) -> None:
         self._settings = settings
         self._where = where
@@ -162,12 +189,10 @@ class CollectorService:
         self._host = host
         self._incarnation = token_hex(8)
         self._journal = LogFeed(log, doors.feed, host)
-        self._brokered = None if settings.broker is None else _brokered(log, host, settings)
-        analyzers = AnalyzersKnown[Way](read_epochs(where.epochs))
+        self._at_site = None if at_site is None else at_site(log, host)
         self._server = ControlServer(
-            [SocketDoor(doors.control, doors.gate), *(self._brokered.doors if self._brokered else ())],
-            analyzers,
-            partial(write_epochs, where.epochs, analyzers),
+            [SocketDoor(doors.control, doors.gate), *(self._at_site.doors if self._at_site else ())],
+            AnalyzersKnown[Way](where.epochs),
             log,
             host,
             self._incarnation,
@@ -193,14 +218,8 @@ class CollectorService:
             doors.publish, self._journal, self._guards, users, self._server.pass_on, self._pace
         )
         self._publish.run_ended = self._use_times.run_ended
-        self._beats = Beats(
-            self._guards,
-            self._journal,
-            self._pace,
-            self._note_use,
-            settings.log_mb * 1_000_000,
-            round(settings.log_hours * 3.6e12),
-        )
+        kept = settings.log_mb * 1_000_000, round(settings.log_hours * 3.6e12)
+        self._beats = Beats(self._guards, self._journal, self._pace, self._note_use, *kept)
         placed = where.position, doors.limits
         self._positions = PositionServer(*placed, self._guards, lambda: self._publish.sessions)
         self._cuts = 0
@@ -227,9 +246,9 @@ class CollectorService:
                 tasks.start_soon(self._beats.run)
                 tasks.start_soon(self._tell_time)
                 tasks.start_soon(self._tell_own_use)
-                if self._brokered is not None:
+                if self._at_site is not None:
                     tasks.start_soon(
-                        self._brokered.run,
+                        self._at_site.run,
                         self._incarnation,
                         self._journal.standing,
                         lambda: (*self._publish.earlier, *self._publish.sessions),
@@ -354,8 +373,8 @@ class CollectorService:
             ),
             ("sockets", "times all connections of other hosts were cut", str(self._cuts)),
         ]
-        if self._brokered is not None:
-            rows += self._brokered.status()
+        if self._at_site is not None:
+            rows += self._at_site.status()
         rows += [
             ("publish", f"refused of process {pid} of user {uid}", str(count))
             for (uid, pid), count in list(self._publish.senders.wrongs().items())[:100]

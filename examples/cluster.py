@@ -68,16 +68,19 @@ def show(what: str, *arguments: str) -> None:
     subprocess.run(zeus_stream(*arguments), check=True)  # noqa: S603  (our own commands)
 
 
+def output(*arguments: str) -> str:
+    """Return the output of a command; "" if nobody answers yet."""
+    command = zeus_stream(*arguments)
+    return subprocess.run(command, check=False, capture_output=True, text=True).stdout  # noqa: S603  (our own)
+
+
 def answer(*arguments: str) -> str:
-    """Return the answer of a query as CSV without its head; "" if nobody answers yet."""
-    done = subprocess.run(  # noqa: S603  (our own commands)
-        zeus_stream(*arguments, "--format", "csv"), check=False, capture_output=True, text=True
-    )
-    return "".join(done.stdout.splitlines(keepends=True)[1:])
+    """Return the answer of a query as CSV without its head."""
+    return "".join(output(*arguments, "--format", "csv").splitlines(keepends=True)[1:])
 
 
 def holding(archivers: Iterable[Archiver], parts: str) -> list[Archiver]:
-    """Return the archivers that hold parts. ``parts``: as `lake status` lists them."""
+    """Return the archivers that hold parts. ``parts``: as `status --whole-site --json` lists them."""
     return [each for each in archivers if f'/{each.pid}"' in parts]
 
 
@@ -97,8 +100,8 @@ class Cluster:
     def __init__(self, running: ExitStack) -> None:
         self._running = running
         print("Starts PostgreSQL and NATS.", flush=True)
-        self.dsn = os.environ["ZEUS_STREAM_LAKE"] = running.enter_context(postgres()).make("lake")
-        print(f'\n$ export ZEUS_STREAM_LAKE="{self.dsn}"', flush=True)
+        self.dsn = os.environ["ZEUS_STREAM_DATABASE"] = running.enter_context(postgres()).make("lake")
+        print(f'\n$ export ZEUS_STREAM_DATABASE="{self.dsn}"', flush=True)
         self.feed = ("--broker", running.enter_context(nats()).url, "--site", "demo")
         self.analyzers: list[tuple[subprocess.Popen[bytes], Path]] = []
 
@@ -119,7 +122,7 @@ class Cluster:
     def analyze(self) -> None:
         """Start an analyzer."""
         where = self.directory()
-        service = ("-m", "zeus_stream", "analyze", "--shards", str(SHARDS), "--lease-database", self.dsn)
+        service = ("-m", "zeus_stream", "analyze", "--shards", str(SHARDS), "--database", self.dsn)
         self.analyzers.append((self.start(*service, *self.feed, where=where), where))
 
     def answers(self, query: str) -> list[tuple[int, str]]:
@@ -153,11 +156,11 @@ def main() -> None:
             cluster.start("-c", TRAINER, f"training-{host}", where=where)
         print("\n2 analyzers share the jobs of 3 trainings, one on each host.", flush=True)
         searching = wait_for(lambda: cluster.answers("SELECT command FROM commands"))
-        site = ("status", "--whole-site", "--lease-database", dsn, *feed)
+        site = ("status", "--whole-site", "--database", dsn, *feed)
         show("Who archives and who decides:", *site)
         print("\nKills an analyzer while it searches, and an archiver. The others take over.", flush=True)
         cluster.analyzers[searching[0][0]][0].kill()
-        wait_for(lambda: holding(archivers, answer("lake", "status", *feed)))[0].kill()
+        wait_for(lambda: holding(archivers, output(*site, "--json")))[0].kill()
         decided = ("lake", "sql", DECISIONS)
         wait_for(lambda: len(answer(*decided).splitlines()) >= len(HOSTS))
         show("Who archives and who decides now:", *site)

@@ -9,11 +9,12 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from zeus_stream import plugins
 from zeus_stream.errors import SettingsError, without_passwords
 
 FILE = "zeus-stream.toml"
@@ -45,11 +46,11 @@ class SettingHelp(Struct, frozen=True):
     least: float | None = None
     most: float | None = None
     secret: bool = False
-    """It may have a password: `stored_settings` has it without, and the command line may not have one."""
+    """It may have a password: the command line may not have one."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Every setting. The help texts are those of the command line and of the reference."""
+    """The settings of one host. The help texts are those of the command line and of the reference."""
 
     dir: Annotated[
         Path | None, SettingHelp("Directory for sockets, log, archive and state.  [a directory of the user]")
@@ -115,71 +116,6 @@ class Settings(Struct, frozen=True, kw_only=True):
         tuple[int, ...],
         SettingHelp("User ids whose runs may command GPUs without a check of their processes.", "expert"),
     ] = ()
-    broker: Annotated[
-        str | None,
-        SettingHelp(
-            "NATS servers that take the log of each host, such as nats://b1:4222,nats://b2:4222.  [none]",
-            "hosts",
-            secret=True,
-        ),
-    ] = None
-    site: Annotated[
-        str, SettingHelp("Name of the site at the broker. Two sites need two names.", "hosts")
-    ] = "site"
-    broker_credentials: Annotated[
-        str | None, SettingHelp("File with the credential of this process at the broker.  [none]", "hosts")
-    ] = None
-    broker_ca: Annotated[
-        Path | None,
-        SettingHelp(
-            "Certificates of the authority that signs those of the broker.  [those of the system]", "hosts"
-        ),
-    ] = None
-    broker_certificate: Annotated[
-        Path | None,
-        SettingHelp("Certificate of this process, for a broker that asks for one.  [none]", "hosts"),
-    ] = None
-    broker_key: Annotated[
-        Path | None, SettingHelp("Key of the certificate of this process.  [in the same file]", "hosts")
-    ] = None
-    broker_mb: Annotated[
-        int,
-        SettingHelp(
-            "Most that the broker keeps of a part of the site, MB. A full part makes its hosts wait.",
-            "resources",
-            least=16,
-            most=10_000_000,
-        ),
-    ] = 8192
-    broker_hours: Annotated[
-        float,
-        SettingHelp(
-            "Age at which the broker lets go of frames that no archiver has taken, h.",
-            "resources",
-            least=0.01,
-            most=10_000.0,
-        ),
-    ] = 72.0
-    shards: Annotated[
-        int,
-        SettingHelp(
-            "Analyzers of a site share its jobs, in so many parts. 0: one analyzer decides on all jobs.",
-            "hosts",
-            least=0,
-            most=1024,
-        ),
-    ] = 0
-    lease_database: Annotated[
-        str | None,
-        SettingHelp(
-            "PostgreSQL that says which analyzer decides on which part, such as 'host=db dbname=zeus'.",
-            "hosts",
-            secret=True,
-        ),
-    ] = None
-    broker_replicas: Annotated[
-        int, SettingHelp("Copies that the broker keeps of each message.", "hosts", least=1, most=5)
-    ] = 1
     follow: Annotated[
         tuple[str, ...],
         SettingHelp(
@@ -366,15 +302,42 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 256
 
 
+S = TypeVar("S", bound=Struct)
+
+
+@cache
+def kinds() -> tuple[type[Struct], ...]:
+    """Return the structs of settings: those of one host, and those of a site."""
+    return Settings, plugins.find(plugins.SITE_SETTINGS)
+
+
 @cache
 def list_settings() -> Mapping[str, SettingHelp]:
     """Return text, section and range of each setting, by its name."""
-    hints = get_type_hints(Settings, include_extras=True)
-    return {name: get_args(hints[name])[1] for name in Settings.__struct_fields__}
+    hints = {
+        name: hint for kind in kinds() for name, hint in get_type_hints(kind, include_extras=True).items()
+    }
+    return {name: get_args(hints[name])[1] for kind in kinds() for name in kind.__struct_fields__}
+
+
+@cache
+def types() -> Mapping[str, Any]:
+    """Return the type of each setting, by its name."""
+    return {name: hint for kind in kinds() for name, hint in get_type_hints(kind).items()}
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None) -> Settings:
-    """Return the settings.
+    """Return the settings of one host. Arguments and errors are those of `read`."""
+    return make(Settings, read(flags, environ, file))
+
+
+def make(kind: type[S], values: Mapping[str, Any]) -> S:
+    """Return a struct of settings with those of the values that are its own."""
+    return kind(**{name: value for name, value in values.items() if name in kind.__struct_fields__})
+
+
+def read(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None) -> dict[str, Any]:
+    """Return the settings that are given, checked, by name.
 
     Args:
         flags: by name; None means that the flag was not given.
@@ -385,43 +348,30 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
         SettingsError: the sentence names the source, the key and the values it accepts.
     """
     values: dict[str, Any] = {}
-    path = file or Path(FILE)
+    path, known = file or Path(FILE), list_settings()
     if file is not None or path.exists():
         values |= _checked(_read(path), f"{path}")
-    names = {f"ZEUS_STREAM_{name.upper()}": name for name in Settings.__struct_fields__}
+    names = {f"ZEUS_STREAM_{name.upper()}": name for name in known}
     values |= _checked(
         {names[key]: value for key, value in environ.items() if key in names and value}, "environment"
     )
     given = {key: value for key, value in flags.items() if value is not None}
-    for name in secret_settings() & given.keys():
-        refuse_password(f"--{name.replace('_', '-')}", str(given[name]), f"ZEUS_STREAM_{name.upper()}")
-    values |= _checked(given, "command line")
-    return Settings(**values)
+    for name in given.keys() & known.keys():
+        if known[name].secret:
+            refuse_password(f"--{name.replace('_', '-')}", str(given[name]), f"ZEUS_STREAM_{name.upper()}")
+    return values | _checked(given, "command line")
 
 
-def spelled(settings: Settings) -> dict[str, str]:
+def spelled(settings: Struct) -> dict[str, str]:
     """Return every setting that has a value, in the form of the environment."""
     values = asdict(settings)
-    groups = ";".join(f"{name}={','.join(gpus)}" for name, gpus in settings.budget_groups)
+    if groups := values.pop("budget_groups", ()):
+        values["budget_groups"] = ";".join(f"{name}={','.join(gpus)}" for name, gpus in groups)
     return {
         name: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         for name, value in values.items()
         if value is not None
-    } | {"budget_groups": groups}
-
-
-def stored_settings(settings: Settings) -> dict[str, str]:
-    """Return `spelled` settings as an archive may have them: without passwords."""
-    return {
-        name: without_passwords(value) if name in secret_settings() else value
-        for name, value in spelled(settings).items()
     }
-
-
-@cache
-def secret_settings() -> frozenset[str]:
-    """Return the names of settings that may have a password."""
-    return frozenset(name for name, text in list_settings().items() if text.secret)
 
 
 def refuse_password(option: str, value: str, variable: str) -> None:
@@ -434,7 +384,7 @@ def refuse_password(option: str, value: str, variable: str) -> None:
 
 
 def read_back(values: Mapping[str, str], source: str) -> Settings:
-    """Return the settings that `stored_settings` wrote. Raises SettingsError, which names ``source``."""
+    """Return the settings that `spelled` wrote. Raises SettingsError, which names ``source``."""
     return Settings(**_checked({name: value for name, value in values.items() if value}, source))
 
 
@@ -448,7 +398,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _checked(given: Mapping[str, Any], source: str) -> dict[str, Any]:
-    hints, known = get_type_hints(Settings), list_settings()
+    hints, known = types(), list_settings()
     checked: dict[str, Any] = {}
     for key, value in given.items():
         if key not in known:

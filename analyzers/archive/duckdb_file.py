@@ -40,7 +40,7 @@ from analyzers.results.rows import CheckpointRow
 from analyzers.results.table import Table
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.errors import StorageError
-from zeus_stream.settings import Settings, stored_settings
+from zeus_stream.settings import Settings, spelled
 
 
 class DuckdbFile:
@@ -90,7 +90,7 @@ class DuckdbFile:
                 _make_or_migrate(connection, path)
                 if not again:
                     connection.execute("UPDATE meta SET starts = starts + 1")
-                    named = stored_settings(settings)
+                    named = spelled(settings)
                     connection.execute(
                         "INSERT INTO settings SELECT starts, unnest($1), unnest($2) FROM meta",
                         [list(named), list(named.values())],

@@ -2,20 +2,27 @@
 
 from collections import deque
 
-FACTOR = 4
-"""Times the longest delay that a lease outlasts."""
-REMEMBERED_NS = 60_000_000_000
-MOST_MS = 30_000
-"""A lease is never longer: so long a limit may stay after the analyzer has ended."""
 MAX_DELAYS = 1_000
 
 
 class LeaseLength:
-    """The length of the leases of one collector."""
+    """The length of the leases that one process renews."""
 
-    def __init__(self, least_ms: int) -> None:
-        self.least_ms = least_ms
-        """Where nothing delays."""
+    def __init__(
+        self, least_ms: int, *, factor: float = 4, most_ms: int = 30_000, remembered_s: float = 60
+    ) -> None:
+        """Begin with the least length.
+
+        Args:
+            least_ms: length while renewals come in time, ms.
+            factor: times the longest delay that a lease outlasts.
+            most_ms: greatest length, ms, unless the least is greater. What is leased stays so long after its
+                holder has ended.
+            remembered_s: time for which a delay counts, s.
+        """
+        self.least_ms, self._most_ms = least_ms, most_ms
+        """Where nothing delays; and the greatest."""
+        self._factor, self._remembered_ns = factor, round(remembered_s * 1e9)
         self._delays: deque[tuple[int, int]] = deque(maxlen=MAX_DELAYS)
         """When and how long, ns; descending in length: a longer one hides those before it."""
 
@@ -27,7 +34,7 @@ class LeaseLength:
 
     def ms(self, now_ns: int) -> int:
         """Return the length of a lease that is asked for now."""
-        while self._delays and now_ns - self._delays[0][0] > REMEMBERED_NS:
+        while self._delays and now_ns - self._delays[0][0] > self._remembered_ns:
             self._delays.popleft()
-        worst_ms = self._delays[0][1] // 1_000_000 if self._delays else 0
-        return max(self.least_ms, min(FACTOR * worst_ms, MOST_MS))
+        worst_ms = self._delays[0][1] / 1e6 if self._delays else 0.0
+        return max(self.least_ms, round(min(self._factor * worst_ms, self._most_ms)))

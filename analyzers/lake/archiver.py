@@ -28,8 +28,8 @@ from analyzers.lake.batch_intake import BatchesMissingError, BatchIntake
 from analyzers.lake.lake_archive import LakeArchive, frames_of
 from analyzers.leases.renewal import TTL_S, Renewal
 from analyzers.leases.site_leases import ROWS, Lease, OutboxBatch, SiteLeases
-from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.jetstream import JetstreamClient, StreamReader
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, StorageError, UnreachableError
 from zeus_stream.settings import Settings
@@ -60,7 +60,7 @@ class ArchiverWork(Struct, frozen=True, kw_only=True):
     """The work of an archiver process."""
 
     dsn: str
-    address: BrokerAddress
+    site: SiteSettings
     parts: tuple[int, ...]
     holder: str
     settings: Settings
@@ -85,12 +85,10 @@ class PartStream:
 
 async def archive(work: ArchiverWork, started: Callable[[str], None]) -> None:
     """Archive parts until cancelled. ``started``: called once, with a sentence for people."""
-    started(
-        f"archives parts {', '.join(map(str, work.parts))} of {work.address.site} from {work.address.shown}"
-    )
+    started(f"archives parts {', '.join(map(str, work.parts))} of {work.site.site} from {work.site.shown}")
     warnings = _Warnings()
     while True:
-        leases = SiteLeases(work.dsn, work.address.site, work.holder)
+        leases = SiteLeases(work.dsn, work.site.site, work.holder)
         try:
             lake = await run_sync(LakeArchive.open_lake, work.dsn, work.settings, leases)
             try:
@@ -129,7 +127,7 @@ class Archiver:
     ) -> None:
         """For `archive`."""
         self._work, self._lake, self._leases, self._warnings = work, lake, leases, warnings
-        self._renewal = Renewal(SiteLeases(work.dsn, work.address.site, work.holder))
+        self._renewal = Renewal(SiteLeases(work.dsn, work.site.site, work.holder))
         self._parts: dict[str, PartStream] = {}
         self._wanted = [ROWS, *map(frames_of, work.parts)]
         self._period_s = COMMIT_S
@@ -199,7 +197,7 @@ class Archiver:
         """Read the streams of what is held; connect again whenever the broker was away."""
         while True:
             try:
-                broker = await JetstreamClient.connect(self._work.address)
+                broker = await JetstreamClient.connect(self._work.site)
                 try:
                     async with anyio.create_task_group() as tasks:
                         tasks.start_soon(self._purge_streams, broker)
@@ -240,7 +238,7 @@ class Archiver:
             while self._waiting_bytes() >= COMMIT_BYTES:
                 await self._room.wait()
             for message in await reader.next(WAIT_S):
-                part.intake.take(message.data, message.subject, self._work.address.site)
+                part.intake.take(message.data, message.subject, self._work.site.site)
                 part.until = message.sequence + 1
                 part.intake.again = part.intake.again and part.until <= last
 

@@ -95,7 +95,7 @@ def attach(
             connection.execute(f"USE {LAKE}")
         except duckdb.Error as wrong:
             raise StorageError(
-                f"lake: could not be opened: {first_line(str(wrong))}. Check --lake and the rights of its"
+                f"lake: could not be opened: {first_line(str(wrong))}. Check --database and the rights of its"
                 " role; `zeus-stream lake create` makes a lake."
             ) from wrong
     except BaseException:

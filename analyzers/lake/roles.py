@@ -101,5 +101,5 @@ def _working(dsn: str) -> Iterator[psycopg.Connection]:
     except psycopg.Error as wrong:
         says = str(wrong).strip().splitlines()[0] if str(wrong).strip() else type(wrong).__name__
         raise StorageError(
-            f"lake: could not change roles: {says}. Name its owner with --lake, with the right CREATEROLE."
+            f"lake: could not change roles: {says}. Name its owner with --database, who may make roles."
         ) from wrong

@@ -5,9 +5,9 @@ process may take the leases over then. Where renewals come late, as on a crowded
 """
 
 import threading
-from collections import deque
 from collections.abc import Mapping
 
+from analyzers.dispatch.lease_length import LeaseLength
 from analyzers.leases.site_leases import SiteLeases
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
@@ -19,30 +19,9 @@ STEP_S = 300.0
 END_S = 1.0
 """Time that the end waits for a renewal under way."""
 LATE_TIMES = 6
-"""A lease is longer by so many times the delay of the latest renewals."""
-MOST_TIMES = 10
-"""A lease is at most so many times its least length."""
-KEPT = 32
-"""Renewals whose delay is kept."""
-
-
-class LeaseTtl:
-    """The length of leases, by how late the latest renewals came."""
-
-    def __init__(self, least_s: float) -> None:
-        """``least_s``: length while renewals come in time."""
-        self._least_s = least_s
-        self._late_s = deque[float](maxlen=KEPT)
-
-    def note(self, late_s: float) -> None:
-        """Take in the delay of a renewal."""
-        self._late_s.append(max(late_s, 0.0))
-
-    @property
-    def seconds(self) -> float:
-        """Return the length."""
-        late_s = max(self._late_s, default=0.0)
-        return min(self._least_s + LATE_TIMES * late_s, self._least_s * MOST_TIMES)
+"""A lease outlasts so many times the delay of the latest renewals."""
+MOST_S = 100.0
+"""Greatest length of a lease."""
 
 
 class Renewal:
@@ -59,7 +38,7 @@ class Renewal:
         self._leases = leases
         self._held: Mapping[str, int] = {}
         self._wait_s, self._step_ns = ttl_s / 4, round(step_s * 1e9)
-        self._length = LeaseTtl(ttl_s)
+        self._length = LeaseLength(round(1e3 * ttl_s), factor=LATE_TIMES, most_ms=round(1e3 * MOST_S))
         self._ended = threading.Event()
         self._stepped_ns = monotonic_ns()
         self.lost: frozenset[tuple[str, int]] = frozenset()
@@ -70,7 +49,7 @@ class Renewal:
     @property
     def ttl_s(self) -> float:
         """Return the length of leases now."""
-        return self._length.seconds
+        return self._length.ms(monotonic_ns()) / 1e3
 
     def hold(self, held: Mapping[str, int]) -> None:
         """Extend these leases from now on, given by name with their epochs."""
@@ -93,7 +72,7 @@ class Renewal:
                 if monotonic_ns() - self._stepped_ns <= self._step_ns:
                     self._renew()
                 ended_ns = monotonic_ns()
-                self._length.note((ended_ns - begun_ns) / 1e9 - self._wait_s)
+                self._length.delayed(ended_ns, ended_ns - begun_ns - round(self._wait_s * 1e9))
                 begun_ns = ended_ns
         finally:
             self._leases.close()
@@ -103,7 +82,7 @@ class Renewal:
         if not held:
             return
         try:
-            kept = self._leases.renew(held, self._length.seconds)
+            kept = self._leases.renew(held, self.ttl_s)
         except StorageError:
             return  # PostgreSQL is away: the work cannot commit either, and says so
         self.lost = frozenset((name, epoch) for name, epoch in held.items() if name not in kept)

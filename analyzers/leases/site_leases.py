@@ -269,8 +269,10 @@ class SiteLeases:
         return [OutboxBatch(number, shard, bytes(body)) for number, shard, body in rows]
 
     def outbox_batches(self) -> int:
-        """Return the number of batches that wait for the lake."""
+        """Return the number of batches that wait for the lake; without a lake none does."""
         with self._working() as connection:
+            if not self._has_lake(connection):
+                return 0
             row = connection.execute(
                 "SELECT count(*) FROM zs.outbox WHERE site = %s", (self.site,)
             ).fetchone()
@@ -314,7 +316,7 @@ class SiteLeases:
         if version != VERSION:
             raise RefusedError(
                 f"analyze: could not start: the shards of site {self.site} are of version {version}, not"
-                f" {VERSION}. Install the zeus-stream that made them, or name another --lease-database."
+                f" {VERSION}. Install the zeus-stream that made them, or name another --database."
             )
         if known != shards:
             raise RefusedError(
@@ -459,5 +461,5 @@ class SiteLeases:
             says = str(wrong).strip().splitlines()[0] if str(wrong).strip() else type(wrong).__name__
             raise StorageError(
                 f"PostgreSQL of the site: could not be asked: {says}. Start the server, give this role the"
-                " right to use the schema zs, or correct --lake or --lease-database."
+                " right to use the schema zs, or correct --database."
             ) from wrong

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zeus_stream.entry_points import names, registered
 from zeus_stream.errors import SettingsError
+from zeus_stream.plugins import names, registered
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -17,17 +17,18 @@ from msgspec import Struct
 
 from analyzers import watched_files
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.brokered.brokered_collector import Begin, BrokeredCollector
-from analyzers.brokered.roll_call import RollCall
 from analyzers.checkpoints.restart import restart
 from analyzers.dispatch.collector_link import Commander
 from analyzers.leases.site_leases import SiteLeases
 from analyzers.service import Analyzer
+from analyzers.shards.brokered_collector import Begin, BrokeredCollector
 from analyzers.shards.hosts_of_shard import InterpretedShard, LogSpan, spans_of
+from analyzers.shards.roll_call import RollCall
 from analyzers.shards.shard_store import ShardStore
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.requests import Announced
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places, claim, prepare
 from zeus_stream.protocol.fields import owner_of, shard_of
@@ -47,6 +48,7 @@ class SharedSite(Struct, frozen=True, kw_only=True):
     """The parts of an analyzer that all its shards share."""
 
     settings: Settings
+    options: SiteSettings
     where: Places
     exchange: Exchange
     roll: RollCall
@@ -89,10 +91,10 @@ async def decide(site: SharedSite, lease: ShardLease, file: StoreClient, path: P
 
     Raises:
         RefusedError: another analyzer has taken the shard over.
-        StorageError: the lease database or the file cannot be written.
+        StorageError: the database or the file cannot be written.
     """
     settings, where = site.settings, places_of(site.where, lease.shard)
-    leases = SiteLeases(site.dsn, settings.site, site.holder)
+    leases = SiteLeases(site.dsn, site.options.site, site.holder)
     channel = None
     try:
         archive = await run_sync(ShardStore, file, leases, lease.shard, lease.epoch)
@@ -130,11 +132,11 @@ async def _follow_hosts(
 
     ``since``: by log, the offset of the checkpoint.
     """
-    shards, followed = site.settings.shards, dict[str, tuple[anyio.CancelScope, int]]()
+    shards, followed = site.options.shards, dict[str, tuple[anyio.CancelScope, int]]()
     spans = dict[str, tuple[LogSpan, ...]]()
     roll, seen = site.roll, 0
     commander = Commander(
-        owner_of(site.settings.site, lease.shard), lease.epoch, lease.shard, shards, lambda: lease.valid
+        owner_of(site.options.site, lease.shard), lease.epoch, lease.shard, shards, lambda: lease.valid
     )
 
     def ours(job: str) -> bool:
@@ -158,7 +160,7 @@ async def _follow_hosts(
                 continue
             collector = BrokeredCollector(
                 site.context,
-                BrokeredHost(site.exchange, site.settings.site, host),
+                BrokeredHost(site.exchange, site.options.site, host),
                 analyzer.archive,
                 site.settings,
                 commander=commander,

@@ -41,7 +41,7 @@ class ShardStore:
         """Read the memory of a shard into its file, which is new.
 
         Raises:
-            StorageError: the lease database or the file cannot be used.
+            StorageError: the database or the file cannot be used.
         """
         self._file = file
         self._lease = leases, shard, epoch
@@ -81,7 +81,7 @@ class ShardStore:
 
         Raises:
             RefusedError: another analyzer has taken the shard over.
-            StorageError: the lease database or the file cannot be written.
+            StorageError: the database or the file cannot be written.
         """
         leases, shard, epoch = self._lease
         lost, self._lost = self._lost, []

@@ -20,26 +20,32 @@ from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.brokered.roll_call import RollCall
+from analyzers.dispatch.lease_length import LeaseLength
 from analyzers.earlier_runs import only_analyzer
-from analyzers.leases.renewal import LeaseTtl
 from analyzers.leases.site_leases import SHARD, SiteLeases, SiteShards
 from analyzers.power_budget.allocation import over
+from analyzers.shards.roll_call import RollCall
 from analyzers.shards.shard import ShardLease, SharedSite, decide, places_of
-from analyzers.shards.status_server import serve_status
 from analyzers.state_files import budgets
 from zeus_stream import own_cost
-from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.exchange import Exchange
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import anchor, monotonic_ns
-from zeus_stream.errors import RefusedError, SettingsError, StorageError
+from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
 from zeus_stream.paths import Places
+from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import shard_of
+from zeus_stream.protocol.queries import AskResults, AskStatus, ForgetJob, No, Query, Reply, Status
+from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 
-TTL_S = 3.0
-"""A holder that was silent for so long is replaced. Where renewals come late, leases last longer."""
+TTL_MS = 3_000
+"""A holder that was silent for so long is replaced."""
+LATE_TIMES = 3
+"""Where renewals come late, a lease outlasts so many times their delay."""
+MOST_MS = 9_000
+"""Greatest length of a lease: a take-over is to be over in 10 s also on a crowded machine."""
 MARGIN_S = 0.75
 """So long before that it stops by itself."""
 RENEW_S = 0.25
@@ -62,41 +68,37 @@ _log = logging.getLogger(__name__)
 
 
 async def analyze_shards(
-    settings: Settings, *, environ: Mapping[str, str], started: Callable[[str], None]
+    settings: Settings, site: SiteSettings, *, environ: Mapping[str, str], started: Callable[[str], None]
 ) -> None:
     """Run an analyzer of some shards until cancelled.
 
     Raises:
         SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
     """
-    dsn = settings.lease_database
-    if dsn is None:
-        raise SettingsError(
-            "analyze: could not start: no lease database is named. Name a PostgreSQL with --lease-database."
-        )
+    dsn = site.dsn("analyze")
     if settings.budget_groups:
         raise SettingsError(
             "analyze: could not start: a power budget needs one analyzer for all its GPUs. Leave out --shards"
             " or the budgets."
         )
-    address = BrokerAddress.of(settings, "analyze")
+    exchange = Exchange(site, "analyze")
     settings = replace(settings, lease_ms=max(settings.lease_ms, LEASE_MS))
     with only_analyzer(settings, environ) as where:
         _refuse_budgets(where)
         context = sockets.context()
-        exchange = Exchange(address)
-        site = SharedSite(
+        shared = SharedSite(
             settings=settings,
+            options=site,
             where=where,
             exchange=exchange,
-            roll=RollCall(exchange, settings.site),
+            roll=RollCall(exchange, site.site),
             context=context,
             dsn=dsn,
             holder=f"{socket.gethostname()}/{os.getpid()}",
             started=anchor().wall_ns,
         )
         try:
-            await ShardedAnalyzer(site).run(started)
+            await ShardedAnalyzer(shared).run(started)
         finally:
             context.destroy(linger=0)
 
@@ -118,9 +120,9 @@ class ShardedAnalyzer:
     def __init__(self, site: SharedSite) -> None:
         """For `analyze_shards`."""
         self._site = site
-        self._shards = site.settings.shards
-        self._leases = SiteLeases(site.dsn, site.settings.site, site.holder)
-        self._length = LeaseTtl(TTL_S)
+        self._shards = site.options.shards
+        self._leases = SiteLeases(site.dsn, site.options.site, site.holder)
+        self._length = LeaseLength(TTL_MS, factor=LATE_TIMES, most_ms=MOST_MS)
         self._renewed_ns = 0
         self._held: dict[int, ShardLease] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
@@ -130,24 +132,24 @@ class ShardedAnalyzer:
         self._ready = anyio.Event()
         """A spare file is open."""
         self._one_at_a_time = anyio.CapacityLimiter(1)
-        """For the lease database: it has one connection."""
+        """For the database: it has one connection."""
         self._files = self._renewals = 0
         self._given_up_ns = monotonic_ns()
         self.trouble: str | None = None
-        """Why the lease database cannot be asked."""
+        """Why the database cannot be asked."""
 
     async def run(self, started: Callable[[str], None]) -> None:
         """Hold shards until cancelled, then give them up."""
         await run_sync(self._leases.open_shards, self._shards)
         site = self._site
         started(
-            f"shares {self._shards} shards of {site.settings.site}, reaches hosts at {site.exchange.servers}"
+            f"shares {self._shards} shards of {site.options.site}, reaches hosts at {site.exchange.servers}"
         )
         try:
             async with self._spare, self._spares, anyio.create_task_group() as tasks:
                 tasks.start_soon(site.exchange.run)
                 tasks.start_soon(site.roll.run)
-                tasks.start_soon(serve_status, site, self.status)
+                tasks.start_soon(self._serve_status)
                 tasks.start_soon(limits.give_back)
                 tasks.start_soon(self._watch)
                 for _ in range(SPARES):
@@ -169,8 +171,8 @@ class ShardedAnalyzer:
         """Renew what is held, and take or give up what a fair share asks for."""
         sent_ns = monotonic_ns()
         if self._renewed_ns:
-            self._length.note((sent_ns - self._renewed_ns) / 1e9 - RENEW_S)
-        self._renewed_ns, ttl_s = sent_ns, self._length.seconds
+            self._length.delayed(sent_ns, sent_ns - self._renewed_ns - round(RENEW_S * 1e9))
+        self._renewed_ns, ttl_s = sent_ns, self._length.ms(sent_ns) / 1e3
         held = {shard: lease.epoch for shard, lease in self._held.items() if lease.valid}
         behind_ms = {shard: self._held[shard].behind_ns() // 1_000_000 for shard in held}
         try:
@@ -202,7 +204,8 @@ class ShardedAnalyzer:
                 return
             if shard in self._held or self._resting.get(shard, 0) > now_ns:
                 continue
-            sent_ns, ttl_s = monotonic_ns(), self._length.seconds
+            sent_ns = monotonic_ns()
+            ttl_s = self._length.ms(sent_ns) / 1e3
             epoch = await run_sync(self._leases.take_shard, shard, ttl_s, limiter=self._one_at_a_time)
             if epoch is not None:
                 lease = ShardLease(shard, epoch, sent_ns + round((ttl_s - MARGIN_S) * 1e9))
@@ -290,15 +293,40 @@ class ShardedAnalyzer:
 
     # ---- status
 
+    async def _serve_status(self) -> None:
+        """Answer the query socket until cancelled: with the status. Each shard answers SQL at its own."""
+        site = self._site
+        channel = sockets.listen(site.context, site.where.query, group=site.settings.group)
+        try:
+            while True:
+                for message in await channel.receive():
+                    if len(message.parts) == 2:
+                        correlation, payload = message.parts
+                        channel.send(message.sender, correlation, codec.encode(self._reply(payload)))
+        finally:
+            channel.close()
+
+    def _reply(self, payload: bytes) -> Reply:
+        try:
+            request = codec.decode(payload, AskStatus, AskNow, AskResults, Query, ForgetJob)
+        except MalformedError as wrong:
+            return No(str(wrong)[:2000])
+        if isinstance(request, AskStatus):
+            return Status(tuple(self.status()))
+        return No(
+            "analyze: could not answer: this analyzer has an archive for each shard. Ask one with --dir"
+            f" {self._site.where.run}/shard-NUMBER, or all with `zeus-stream lake sql`."
+        )
+
     def status(self) -> list[tuple[str, str, str]]:
         """Return rows of the status."""
         site = self._site
         return [
-            ("analyzer", "site", site.settings.site),
+            ("analyzer", "site", site.options.site),
             ("analyzer", "own processor time", own_cost.words()),
             ("analyzer", "hosts at the broker", str(len(site.roll.hosts))),
             ("analyzer", "broker", site.exchange.trouble or "connected"),
-            ("analyzer", "lease database", self.trouble or "answers"),
+            ("analyzer", "database", self.trouble or "answers"),
             *(
                 ("shards", f"shard {shard}", f"is decided here under epoch {lease.epoch}")
                 for shard, lease in sorted(self._held.items())

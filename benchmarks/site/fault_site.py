@@ -21,8 +21,8 @@ from collectors.broker.relay import Relay
 from collectors.log.sqlite import SqliteLog
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres, spawn
-from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.batches import part_of
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import boot_id
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Events
@@ -102,9 +102,9 @@ class Site:
             command = ["collect", "--host", name, "--device", f"simulated:a40x{GPUS}", "--cpu", "off", *feed]
         elif name.startswith("archiver"):
             parts = ",".join(str(part_of(host)) for host in HOSTS)
-            command = ["archive", "--lake", dsn, "--parts", parts, *feed]
+            command = ["archive", "--database", dsn, "--parts", parts, *feed]
         else:
-            command = ["analyze", "--shards", str(SHARDS), "--lease-database", dsn, *feed]
+            command = ["analyze", "--shards", str(SHARDS), "--database", dsn, *feed]
         self._spawn(name, "-m", "zeus_stream", *command)
 
     def supervise(self) -> None:
@@ -233,7 +233,7 @@ def _kind(name: str) -> str:
 
 
 async def _relay_all(log: SqliteLog, host: str, url: str) -> None:
-    relay = Relay(log, host, BrokerAddress(servers=url, site=SITE), Settings())
+    relay = Relay(log, host, SiteSettings(broker=url, site=SITE))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(relay.run)
         with anyio.fail_after(END_S):

@@ -21,15 +21,15 @@ import anyio
 import anyio.lowlevel
 from msgspec.structs import replace
 
-from analyzers.brokered.roll_call import RollCall
 from analyzers.leases.site_leases import SiteLeases
+from analyzers.shards.roll_call import RollCall
 from benchmarks.harness import cpu_seconds, process, table
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres
 from zeus_stream.broker import batches, requests
-from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.requests import MAX_ENDED, Announced, EndedRun
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import shard_of
 
@@ -104,7 +104,7 @@ async def publish(exchange: Exchange, hosts: Sequence[Announced]) -> None:
 @asynccontextmanager
 async def idle_hosts(url: str, number: int) -> AsyncIterator[int]:
     """Let hosts be at the broker. Give the bytes of an announcement."""
-    exchange = Exchange(BrokerAddress(servers=url, site=SITE))
+    exchange = Exchange(SiteSettings(broker=url, site=SITE), "test")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(exchange.run)
         first = await model(exchange)
@@ -164,7 +164,7 @@ def main() -> None:
         leases.open_shards(SHARDS)
         leases.renew_shards({}, {}, SHARDS, HELD_S)
         leases.take_shard(1 - SHARD, HELD_S)
-        analyze = ("analyze", "--shards", str(SHARDS), "--lease-database", dsn, *site)
+        analyze = ("analyze", "--shards", str(SHARDS), "--database", dsn, *site)
         pid = running.enter_context(process(analyzer, *analyze, ready=f"shard-{SHARD}/query"))
         anyio.run(compare, url, pid, given.hosts, given.seconds)
     print(f"load of this machine: {os.getloadavg()[0]:.1f}", file=sys.stderr)

@@ -9,27 +9,25 @@ from collectors.broker.relay import Relay
 from collectors.ingest.sessions import Session
 from collectors.log.sqlite import SqliteLog
 from collectors.log.standing import Standing
-from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.channels import BrokerDoor
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.requests import Announced
-from zeus_stream.settings import Settings
+from zeus_stream.broker.site_settings import SiteSettings
 
 
 class HostAtBroker:
-    """Everything of one collector that needs the broker."""
+    """Everything of one collector that needs the broker. A `collectors.service.SitePart`."""
 
-    def __init__(self, log: SqliteLog, host: str, settings: Settings) -> None:
+    def __init__(self, log: SqliteLog, host: str, site: SiteSettings) -> None:
         """Prepare it; `run` connects. Raises SettingsError."""
         self._log = log
         self._host = host
-        self._site = settings.site
-        address = BrokerAddress.of(settings, "collect")
-        self._relay = Relay(log, host, address, settings)
-        self._exchange = Exchange(address)
+        self._site = site.site
+        self._exchange = Exchange(site, "collect")
+        self._relay = Relay(log, host, site)
         self.doors = (
-            BrokerDoor(self._exchange, settings.site, host, "command"),
-            BrokerDoor(self._exchange, settings.site, host, "follow"),
+            BrokerDoor(self._exchange, site.site, host, "command"),
+            BrokerDoor(self._exchange, site.site, host, "follow"),
         )
         """The ways by which requests come in."""
 

@@ -14,10 +14,9 @@ import anyio
 
 from collectors.log.sqlite import SqliteLog
 from zeus_stream.broker import batches
-from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.jetstream import JetstreamClient
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.errors import MalformedError, StorageError, UnreachableError
-from zeus_stream.settings import Settings
 
 LINGER_S = 0.5
 """Frames wait for others for so long, unless a batch is full."""
@@ -29,12 +28,11 @@ _log = logging.getLogger(__name__)
 class Relay:
     """The relay of one collector. For its event loop."""
 
-    def __init__(self, log: SqliteLog, host: str, address: BrokerAddress, settings: Settings) -> None:
-        """Remember what to relay, and to where; `run` does it. ``settings``: of the streams."""
+    def __init__(self, log: SqliteLog, host: str, site: SiteSettings) -> None:
+        """Remember what to relay, and to where; `run` does it."""
         self._log = log
         self._host = host
-        self._address = address
-        self._settings = settings
+        self._site = site
         self._stream_bytes = 0
         self._next = 0
         self.trouble: str | None = "not connected yet"
@@ -48,7 +46,7 @@ class Relay:
     def status(self) -> list[tuple[str, str, str]]:
         """Return what the status shows of it."""
         return [
-            ("broker", "servers", self._address.shown),
+            ("broker", "servers", self._site.shown),
             ("broker", "stream of this part", f"at most {self._stream_bytes >> 20} MB"),
             ("broker", "behind", f"{self.behind} frames"),
             ("broker", "trouble", self.trouble or "none"),
@@ -58,7 +56,7 @@ class Relay:
         """Relay until cancelled."""
         while True:
             try:
-                broker = await JetstreamClient.connect(self._address)
+                broker = await JetstreamClient.connect(self._site)
                 try:
                     await self._relay(broker)
                 finally:
@@ -71,12 +69,12 @@ class Relay:
             await anyio.sleep(RETRY_S)
 
     async def _relay(self, broker: JetstreamClient) -> None:
-        part, settings = batches.part_of(self._host), self._settings
+        part, site = batches.part_of(self._host), self._site
         self._stream_bytes = await broker.make_stream(
             part,
-            max_bytes=settings.broker_mb << 20,
-            max_hours=settings.broker_hours,
-            replicas=settings.broker_replicas,
+            max_bytes=site.broker_mb << 20,
+            max_hours=site.broker_hours,
+            replicas=site.broker_replicas,
         )
         after = self._next = self._resume(await broker.last(self._host, part))
         self.trouble = None
@@ -93,7 +91,7 @@ class Relay:
         """Return the offset to go on with: after the last batch, if it is one of this log."""
         if last is None:
             return 0
-        site = self._address.site
+        site = self._site.site
         try:
             batch = batches.decode(last, batches.subject_of(site, self._host), site)
         except MalformedError:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from collectors.device import Bus, Device
 from collectors.devices.rapl import RaplBus
-from zeus_stream import entry_points
+from zeus_stream import plugins
 from zeus_stream.errors import DeviceError, LostError, SettingsError
 
 GROUP = "zeus_stream.devices"
@@ -68,7 +68,7 @@ BUILT_IN: dict[str, DeviceKind] = {
 
 def names() -> tuple[str, ...]:
     """Return how settings name the kinds there are; those of other distributions last, in order."""
-    others = [name for name in entry_points.names(GROUP) if name not in BUILT_IN]
+    others = [name for name in plugins.names(GROUP) if name not in BUILT_IN]
     return (*(kind.spelling for kind in BUILT_IN.values()), *others)
 
 
@@ -76,7 +76,7 @@ def find(name: str) -> DeviceKind:
     """Return the kind of a name. Raises SettingsError: there is none, or it could not be loaded."""
     if (built_in := BUILT_IN.get(name)) is not None:
         return built_in
-    kind = entry_points.load(GROUP, name, DeviceKind, "device", "docs/how-to/add-a-device.md")
+    kind = plugins.load(GROUP, name, DeviceKind, "device", "docs/how-to/add-a-device.md")
     if kind is not None:
         return kind
     raise SettingsError(

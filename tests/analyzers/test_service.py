@@ -33,6 +33,7 @@ from analyzers.shards.sharded_analyzer import analyze_shards
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.errors import RefusedError
 from zeus_stream.own_cost import COLLECT_AFTER
 from zeus_stream.paths import Places, claim, places, prepare
@@ -340,8 +341,8 @@ async def test_frames_are_interpreted_and_no_command_leaves_while_a_commit_hangs
 
 async def share(settings: Settings, *, environ: Mapping[str, str], started: Callable[[str], None]) -> None:
     """Run an analyzer that shares a site."""
-    settings = replace(settings, lease_database="dbname=nowhere", broker="nowhere")
-    await analyze_shards(settings, environ=environ, started=started)
+    site = SiteSettings(database="dbname=nowhere", broker="nowhere")
+    await analyze_shards(settings, site, environ=environ, started=started)
 
 
 @pytest.mark.parametrize("run", [analyze, share])

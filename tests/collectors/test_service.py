@@ -20,7 +20,7 @@ from collectors.devices.rapl import REFRESH_NS, RaplBus
 from collectors.devices.registry import HostBus
 from collectors.devices.simulated import SimulatedBus
 from collectors.log.sqlite import SqliteLog
-from collectors.service import collect
+from collectors.service import AtSite, collect
 from tests.collectors.devices.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
 from tests.gpu.powercap import Powercap
 from zeus_stream.clock import boot_id, monotonic_ns
@@ -245,7 +245,11 @@ def events_of(frames: list[Frame]) -> list[tuple[str, int, object]]:
 
 @asynccontextmanager
 async def collector(
-    bus: Bus, directory: Path, devices: int = 2, settings: Settings | None = None
+    bus: Bus,
+    directory: Path,
+    devices: int = 2,
+    settings: Settings | None = None,
+    at_site: AtSite | None = None,
 ) -> AsyncIterator[Client]:
     """Run a collector until the end of the block, once its devices are found."""
     environ = {"ZEUS_STREAM_DIR": str(directory)}
@@ -253,7 +257,11 @@ async def collector(
 
     async def serve() -> None:
         await collect(
-            settings or Settings(device="test"), bus, environ=environ, started=lambda _: ready.set()
+            settings or Settings(device="test"),
+            bus,
+            environ=environ,
+            started=lambda _: ready.set(),
+            at_site=at_site,
         )
 
     async with anyio.create_task_group() as tasks:

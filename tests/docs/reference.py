@@ -14,7 +14,7 @@ from analyzers.results.table import Table
 from tests.docs.man_page import PAGE, man_page
 from tests.docs.python_page import python_page
 from zeus_stream.cli.main import load_commands, main
-from zeus_stream.settings import SECTIONS, SettingHelp, Settings, list_settings, spelled
+from zeus_stream.settings import SECTIONS, SettingHelp, kinds, list_settings, spelled
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 NOTE = "<!-- Written by `python -m tests.docs.reference`. Do not edit. -->\n"
@@ -132,7 +132,7 @@ def _settings() -> str:
             "`profile_steps = 60`. Flags win over variables, variables over the file.\n"
         ),
     ]
-    defaults = spelled(Settings())
+    defaults = {name: value for kind in kinds() for name, value in spelled(kind()).items()}
     for section, heading in SECTIONS.items():
         rows = [
             f"| `{name}` | {each.text} | {_code(defaults.get(name, ''))} | {_range(each)} |"

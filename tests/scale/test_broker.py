@@ -21,8 +21,8 @@ from collectors.log.sqlite import SqliteLog
 from tests.directories import short_directory
 from tests.scale.servers import Nats, Postgres, nats
 from zeus_stream.broker import batches
-from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.jetstream import JetstreamClient
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import boot_id
 from zeus_stream.errors import UnreachableError
 from zeus_stream.protocol import codec
@@ -56,13 +56,13 @@ def append(log: SqliteLog, count: int) -> None:
         log.append([("readings/alpha", codec.encode(frames))], time.monotonic_ns())
 
 
-def address(url: str) -> BrokerAddress:
-    return BrokerAddress(servers=url, site=SITE)
+def address(url: str) -> SiteSettings:
+    return SiteSettings(broker=url, site=SITE)
 
 
 async def relayed(log: SqliteLog, url: str) -> None:
     """Relay until the broker has the whole log."""
-    relay = Relay(log, "alpha", address(url), Settings())
+    relay = Relay(log, "alpha", address(url))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(relay.run)
         with anyio.fail_after(PATIENCE_S):
@@ -128,7 +128,7 @@ def test_a_full_stream_makes_the_host_wait_with_a_sentence_and_goes_on_when_it_h
             log.append([("readings/alpha", codec.encode(frames))], time.monotonic_ns())
 
     async def overflow() -> None:
-        relay = Relay(log, "alpha", address(broker.url), Settings(broker_mb=16))
+        relay = Relay(log, "alpha", SiteSettings(broker=broker.url, site=SITE, broker_mb=16))
         streams = await JetstreamClient.connect(address(broker.url))
         part = batches.part_of("alpha")
         async with anyio.create_task_group() as tasks:
@@ -195,7 +195,7 @@ class Site:
             command = [*module, "collect", "--dir", str(self._where), "--device", "simulated:a40x2",
                        "--cpu", "off", "--host", "alpha", *common]  # fmt: skip
         else:
-            command = [*module, "archive", "--lake", self._dsn, *common]
+            command = [*module, "archive", "--database", self._dsn, *common]
         with (self._where / f"{name}.txt").open("ab") as log:
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
         self._processes.callback(self.running[name].kill)

@@ -2,19 +2,21 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
-from analyzers.brokered.roll_call import RollCall
+from analyzers.shards.roll_call import RollCall
+from collectors.broker.host_at_broker import HostAtBroker
 from tests.collectors.devices.arithmetic import ArithmeticBus
 from tests.collectors.test_service import GPU, PATIENCE_S, Client, collector
 from tests.scale.servers import Nats, nats
-from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.requests import BrokerRole
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import places
 from zeus_stream.protocol.commands import Fetch, Fetched, RenewLeases
@@ -49,9 +51,12 @@ class BrokerClient(Client):
 @asynccontextmanager
 async def host(directory: Path, url: str) -> AsyncIterator[Exchange]:
     """Run a collector at the broker; give another process's connection to it."""
-    settings = Settings(device="test", broker=url, site=SITE, host=HOST, trust_uid=(0,))
-    async with collector(ArithmeticBus(2), directory, settings=settings):
-        exchange = Exchange(BrokerAddress(servers=url, site=SITE))
+    settings = Settings(device="test", host=HOST, trust_uid=(0,))
+    site = SiteSettings(broker=url, site=SITE)
+    async with collector(
+        ArithmeticBus(2), directory, settings=settings, at_site=partial(HostAtBroker, site=site)
+    ):
+        exchange = Exchange(site, "test")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(exchange.run)
             yield exchange
@@ -157,8 +162,8 @@ async def test_a_collector_with_the_credential_of_another_site_is_refused_with_t
     )
     with nats(rules) as guarded:
         with_login = guarded.url.replace("//", "//south:s@")
-        exchange = Exchange(BrokerAddress(servers=with_login, site=SITE))
-        assert exchange.servers == guarded.url, "its password is not shown"
+        exchange = Exchange(SiteSettings(broker=with_login, site=SITE), "test")
+        assert exchange.servers == guarded.url.replace("//", "//***@"), "its password is not shown"
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(exchange.run)
             with anyio.fail_after(PATIENCE_S):
@@ -168,7 +173,7 @@ async def test_a_collector_with_the_credential_of_another_site_is_refused_with_t
                     await anyio.sleep(0.02)
             tasks.cancel_scope.cancel()
         assert "Give this process the credential of its own host and site" in str(exchange.trouble)
-    wrong = Exchange(BrokerAddress(servers=guarded.url, site=SITE))
+    wrong = Exchange(SiteSettings(broker=guarded.url, site=SITE), "test")
     with anyio.move_on_after(1.0):
         await wrong.run()
     assert "could not be reached" in str(wrong.trouble)

@@ -39,7 +39,7 @@ def zeus_stream() -> Iterator[str]:
 def test_a_lake_is_made_and_asked_from_an_environment_with_the_extra_alone(
     zeus_stream: str, server: Postgres, tmp_path: Path
 ) -> None:
-    lake = {"ZEUS_STREAM_LAKE": server.make("fresh"), "ZEUS_STREAM_DIR": str(tmp_path / "dir")}
+    lake = {"ZEUS_STREAM_DATABASE": server.make("fresh"), "ZEUS_STREAM_DIR": str(tmp_path / "dir")}
     assert run(zeus_stream, "lake", "create", "--data", str(tmp_path / "files"), **lake).startswith(
         "The lake is made"
     )

@@ -18,7 +18,7 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.opening import Connection, Reader
 from analyzers.lake import catalog, keeper
 from analyzers.lake.lake_archive import LakeArchive, frames_of
-from analyzers.leases.renewal import LeaseTtl, Renewal
+from analyzers.leases.renewal import Renewal
 from analyzers.leases.site_leases import KEEPER, SiteLeases
 from tests.analyzers.archives import BOOTED_NS, HOST, LOG, SECOND, frame, frames, readings, rows
 from tests.empty_archive import archive_at
@@ -70,7 +70,7 @@ def test_a_catalog_without_our_tables_is_one_sentence(dsn: str, data: Path) -> N
     with pytest.raises(StorageError, match=r"no tables of ours\. Run `zeus-stream lake create`"):
         take(dsn, "a")
     leases.close()
-    with pytest.raises(StorageError, match=r"could not be opened.*Check --lake"):
+    with pytest.raises(StorageError, match=r"could not be opened.*Check --database"):
         catalog.attach("host=/nowhere dbname=lake", SETTINGS)
     with pytest.raises(StorageError, match=r"PostgreSQL of the site: could not be asked.*Start the server"):
         SiteLeases("host=/nowhere dbname=lake", SITE, "a").log_positions()
@@ -214,19 +214,6 @@ def test_a_part_is_held_while_its_process_works_however_long_a_commit_takes(lake
     hung.end()
     for each in (first, second, third):
         each.close()
-
-
-def test_leases_last_longer_where_renewals_come_late_and_never_for_ever() -> None:
-    length = LeaseTtl(3.0)
-    length.note(-0.1)
-    assert length.seconds == 3.0
-    length.note(1.0)
-    assert length.seconds == 9.0
-    length.note(60.0)
-    assert length.seconds == 30.0
-    for _ in range(32):
-        length.note(0.0)
-    assert length.seconds == 3.0
 
 
 def test_a_lake_that_goes_away_while_it_is_opened_is_one_sentence(

@@ -119,7 +119,7 @@ def test_another_number_of_shards_and_a_database_that_is_away_are_one_sentence(
         other.open_shards(3)
     other.close()
     away = SiteLeases("host=/nowhere dbname=x", SITE, "other")
-    with pytest.raises(StorageError, match=r"could not be asked: .*or correct --lake or --lease-database"):
+    with pytest.raises(StorageError, match=r"could not be asked: .*or correct --database"):
         away.open_shards(2)
 
 
@@ -150,7 +150,7 @@ class Site:
 
     def archive(self) -> None:
         where = self._processes.enter_context(short_directory())
-        self._run("archiver", where, "-m", "zeus_stream", "archive", "--lake", self._dsn, "--broker",
+        self._run("archiver", where, "-m", "zeus_stream", "archive", "--database", self._dsn, "--broker",
                   self._broker.url, "--site", SITE)  # fmt: skip
 
     def train(self) -> None:
@@ -158,7 +158,7 @@ class Site:
 
     def analyze(self, name: str) -> None:
         where = self._processes.enter_context(short_directory())
-        self._run(name, where, "-m", "zeus_stream", "analyze", "--shards", str(SHARDS), "--lease-database",
+        self._run(name, where, "-m", "zeus_stream", "analyze", "--shards", str(SHARDS), "--database",
                   self._dsn, "--broker", self._broker.url, "--site", SITE)  # fmt: skip
 
     def holder(self) -> tuple[str, int] | None:

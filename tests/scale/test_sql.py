@@ -67,14 +67,14 @@ def test_a_role_reads_what_comes_later_too_and_changes_nothing(reader: str, fill
 
 
 def test_the_command_says_how_to_attach_and_refuses_the_owner(filled: str) -> None:
-    made = CliRunner().invoke(role_command, [NAME, "--lake", filled, "--password"], input="secret\n")
+    made = CliRunner().invoke(role_command, [NAME, "--database", filled, "--password"], input="secret\n")
     assert made.exit_code == 0, made.output
     assert f"user={NAME}" in made.output
     assert "AS lake (READ_ONLY); USE lake;" in made.output
     assert "secret" not in made.output
-    again = CliRunner().invoke(role_command, [NAME, "--lake", filled])
+    again = CliRunner().invoke(role_command, [NAME, "--database", filled])
     assert again.exit_code == 0
-    removed = CliRunner().invoke(role_command, [NAME, "--lake", filled, "--remove"])
+    removed = CliRunner().invoke(role_command, [NAME, "--database", filled, "--remove"])
     assert removed.output == f"Role {NAME} is removed.\n"
     with pytest.raises(RefusedError, match="there is no such role"):
         roles.revoke(filled, NAME)
@@ -145,5 +145,5 @@ def test_no_view_no_catalog_and_no_error_of_a_lake_shows_its_password(
 
 
 def test_a_source_that_is_not_there_is_one_sentence() -> None:
-    with pytest.raises(StorageError, match=r"could not be opened.*Check --lake"):
+    with pytest.raises(StorageError, match=r"could not be opened.*Check --database"):
         open_source(Source(SETTINGS, "host=/nowhere dbname=lake", None))

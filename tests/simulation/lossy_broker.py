@@ -23,9 +23,8 @@ from tests.simulation.processes import MS, S
 from tests.simulation.troubled_world import TROUBLE_NS, Report, TroubledWorld
 from tests.simulation.virtual_time import VirtualTime
 from zeus_stream.broker import batches
-from zeus_stream.broker.address import BrokerAddress
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.protocol.frames import Break, Frame
-from zeus_stream.settings import Settings
 
 SITE = "site"
 ACK_NS = 500 * MS
@@ -127,9 +126,7 @@ class PlayedRelay:
     def __init__(self, world: "BrokeredWorld") -> None:
         self._world = world
         self.collector = world.collector
-        self._relay = Relay(
-            self.collector.log, world.host.name, BrokerAddress(servers="", site=SITE), Settings()
-        )
+        self._relay = Relay(self.collector.log, world.host.name, SiteSettings(broker="", site=SITE))
         self._numbers = count()
         self._connect()
 

@@ -8,13 +8,14 @@ import pytest
 from analyzers.archive.duckdb_file import DuckdbFile
 from tests.empty_archive import archive_at
 from tests.zeus_stream.conftest import Cli
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.errors import SettingsError, UnreachableError, without_passwords
-from zeus_stream.settings import load, read_back, stored_settings
+from zeus_stream.settings import load, make, read, read_back, spelled
 
 CANARY = "canary-f8a1"
 SECRETS = {
     "broker": f"nats://site:{CANARY}@b1:4222,nats://{CANARY}@b2:4222",
-    "lease_database": f"host=db password='{CANARY} {CANARY}' dbname=zeus",
+    "database": f"host=db password='{CANARY} {CANARY}' dbname=zeus",
 }
 ENVIRON = {f"ZEUS_STREAM_{name.upper()}": value for name, value in SECRETS.items()}
 
@@ -23,7 +24,7 @@ ENVIRON = {f"ZEUS_STREAM_{name.upper()}": value for name, value in SECRETS.items
     ("text", "shown"),
     [
         (SECRETS["broker"], "nats://***@b1:4222,nats://***@b2:4222"),
-        (SECRETS["lease_database"], "host=db password=*** dbname=zeus"),
+        (SECRETS["database"], "host=db password=*** dbname=zeus"),
         (f"postgresql://u:{CANARY}@@{CANARY}@db/zeus?password={CANARY}&x=1", "postgresql://***@db/zeus?password=***&x=1"),
         ("tcp://host:4321 is not reached by a@b", "tcp://host:4321 is not reached by a@b"),
     ],
@@ -34,17 +35,17 @@ def test_a_text_is_shown_without_passwords(text: str, shown: str) -> None:
 
 
 def test_an_archive_has_the_settings_without_passwords(tmp_path: Path) -> None:
-    settings = load({}, ENVIRON)
-    assert settings.broker == SECRETS["broker"]
+    settings, site = load({}, ENVIRON), make(SiteSettings, read({}, ENVIRON))
+    assert (site.broker, site.database) == tuple(SECRETS.values())
+    assert CANARY not in repr(site)
     path = tmp_path / "energy.duckdb"
     DuckdbFile.open(archive_at(path), settings).close()
     with duckdb.connect(path, read_only=True) as connection:
         rows = dict(connection.execute("SELECT name, value FROM settings").fetchall())
-    assert rows["broker"] == "nats://***@b1:4222,nats://***@b2:4222"
     assert not any(CANARY in value for value in rows.values())
     for file in tmp_path.iterdir():
         assert CANARY.encode() not in file.read_bytes()
-    assert read_back(stored_settings(settings), "archive").site == settings.site
+    assert read_back(spelled(settings), "archive") == settings
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -52,7 +53,7 @@ def test_a_password_on_the_command_line_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match="could not take a password from the command line") as refused:
         load({name: SECRETS[name]}, {})
     assert CANARY not in str(refused.value)
-    assert load({"broker": "nats://b1:4222"}, {}).broker == "nats://b1:4222"
+    assert read({"broker": "nats://b1:4222"}, {}) == {"broker": "nats://b1:4222"}
 
 
 def test_no_command_prints_a_password(zeus: Cli) -> None:

@@ -15,8 +15,8 @@ import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.jetstream import CONNECT_S, WRONG, permission_refused
+from zeus_stream.broker.site_settings import SiteSettings
 
 RETRY_S = 0.5
 PING_S = 1
@@ -67,11 +67,11 @@ class Inbox:
 class Exchange:
     """The connection of one process. Its `run` has to run."""
 
-    def __init__(self, address: BrokerAddress) -> None:
-        """``address``: of the broker. Raises SettingsError."""
-        self.servers = address.shown
+    def __init__(self, site: SiteSettings, who: str) -> None:
+        """``who``: needs it. Raises SettingsError: no broker is named, or a certificate cannot be read."""
+        self.servers = site.shown
         """For people."""
-        self._options = address.options()
+        self._options = site.connection(who)
         self._client: Client | None = None
         self._subscribed: dict[Inbox, Any] = {}
         """With the subscription on this connection; None: none yet."""

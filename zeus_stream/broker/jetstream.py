@@ -22,8 +22,8 @@ from nats.js.api import (
     StreamConfig,
 )
 
-from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.batches import PARTS, stream_of, subject_of, subjects_of
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.errors import UnreachableError
 
 CONNECT_S = 5.0
@@ -63,7 +63,7 @@ class JetstreamClient:
         self._site = site
 
     @classmethod
-    async def connect(cls, address: BrokerAddress) -> "JetstreamClient":
+    async def connect(cls, site: SiteSettings) -> "JetstreamClient":
         """Connect to one of the servers. Raises UnreachableError, SettingsError."""
         refusals = _Refusals()
         try:
@@ -73,14 +73,14 @@ class JetstreamClient:
                 reconnect_time_wait=0,
                 connect_timeout=CONNECT_S,
                 error_cb=refusals.take,
-                **address.options(),
+                **site.connection("broker"),
             )
         except (*WRONG, ValueError) as wrong:
             raise UnreachableError(
-                f"broker {address.shown}: could not be reached: {wrong or type(wrong).__name__}. Start it, or"
+                f"broker {site.shown}: could not be reached: {wrong or type(wrong).__name__}. Start it, or"
                 " correct --broker."
             ) from wrong
-        return cls(client, address.site, refusals)
+        return cls(client, site.site, refusals)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -234,9 +234,9 @@ class StreamReader:
         ]
 
 
-async def ends_of_parts(address: BrokerAddress) -> dict[str, int]:
+async def ends_of_parts(site: SiteSettings) -> dict[str, int]:
     """Return the last sequence number of each part's stream, by the part's name. Raises UnreachableError."""
-    broker = await JetstreamClient.connect(address)
+    broker = await JetstreamClient.connect(site)
     try:
         ends = {f"frames-{part}": await broker.last_sequence(part) for part in range(PARTS)}
     finally:

@@ -3,20 +3,22 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from msgspec.structs import asdict
 
 from zeus_stream.paths import holder, places
-from zeus_stream.settings import SECTIONS, Section, Settings, list_settings, load
+from zeus_stream.settings import SECTIONS, Section, Settings, kinds, list_settings, make, read, types
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+AT_BROKER = ("broker", "site", "broker_credentials")
 COLLECTOR = (
     "device", "cpu", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group",
-    "host", "listen", "broker", "site", "broker_replicas", "broker_credentials", "nice",
+    "host", "listen", *AT_BROKER, "nice",
 )  # fmt: skip
 RETENTION = ("keep_readings_days", "keep_seconds_days", "keep_steps_days", "keep_minutes_days")
 ANALYZER = (
@@ -24,7 +26,7 @@ ANALYZER = (
     "slowdown", "pipeline_iterations", "switching_ms", "clock_changes_per_s", "stride_w", "wait_steps",
     "warmup_steps", "profile_steps", "settle_ms", "refreshes", "profiling_share", "lease_ms",
     "window_timeout_ms", "query_rows", "query_seconds", "memory_mb", "pue", "group", "follow", "listen",
-    "nice", "broker", "site", "broker_credentials", "shards", "lease_database", *RETENTION,
+    "nice", *AT_BROKER, "shards", "database", *RETENTION,
 )  # fmt: skip
 QUERY = ("archive", "query_rows", "query_seconds", "analyzer")
 FORMATS = ("table", "csv", "json", "arrow")
@@ -66,16 +68,22 @@ class Group(Command, click.Group):
 
 
 def settings_options(*names: str) -> Decorator:
-    """Give a command the flags of these settings. Its first argument is the loaded `Settings`."""
-    hints, known, defaults = get_type_hints(Settings), list_settings(), Settings()
+    """Give a command the flags of these settings. Its first argument is the loaded `Settings`.
+
+    If some of them are settings of a site, the second is the loaded `SiteSettings`.
+    """
+    hints, known = types(), list_settings()
+    defaults = {name: value for kind in kinds() for name, value in asdict(kind()).items()}
+    loaded = [kind for kind in kinds() if kind is Settings or {*kind.__struct_fields__} & {*names}]
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         def run(config: Path | None, **given: Any) -> Any:
             flags = {name: given.pop(name) for name in (*names, "dir")}
-            settings = load(flags, os.environ, config)
-            if settings.dir is not None:
-                os.environ["ZEUS_STREAM_DIR"] = str(settings.dir)
-            return command(settings, **given)
+            values = read(flags, os.environ, config)
+            settings, *others = (make(kind, values) for kind in loaded)
+            if values.get("dir") is not None:
+                os.environ["ZEUS_STREAM_DIR"] = str(values["dir"])
+            return command(settings, *others, **given)
 
         run.__doc__ = command.__doc__
         run.__name__ = command.__name__
@@ -88,7 +96,7 @@ def settings_options(*names: str) -> Decorator:
                 if hints[name] is bool
                 else {"metavar": _metavar(hints[name])}
             )
-            text, default = known[name].text, getattr(defaults, name)
+            text, default = known[name].text, defaults[name]
             if default not in (None, False, ()):
                 text += f"  [{default}]"
             click.option(

@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from signal import SIGINT
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from zeus_stream.cli.running.checks import check, say_ignored
 from zeus_stream.cli.running.child_services import ServicesOfCommand, services
 from zeus_stream.cli.running.energy_watch import energy_watch
@@ -173,7 +175,7 @@ def how_to_ask(own: ServicesOfCommand, settings: Settings, where: Places) -> str
     return f"zeus-stream sql --archive {archive}" if ends and not usual else "zeus-stream sql"
 
 
-def as_environment(settings: Settings) -> dict[str, str]:
+def as_environment(settings: Struct) -> dict[str, str]:
     """Return the environment variables that give another process the same settings."""
     return {f"ZEUS_STREAM_{name.upper()}": value for name, value in spelled(settings).items()}
 

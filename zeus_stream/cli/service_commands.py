@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
+from zeus_stream import plugins
 from zeus_stream.cli.options import (
     ANALYZER,
+    AT_BROKER,
     COLLECTOR,
     Command,
     Group,
@@ -25,6 +27,7 @@ from zeus_stream.paths import holder, places, prepare
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
+    from zeus_stream.broker.site_settings import SiteSettings
     from zeus_stream.paths import Places
     from zeus_stream.protocol.snapshots import Snapshot
     from zeus_stream.transport.endpoints import Distant
@@ -39,7 +42,7 @@ READY_S = 2.0
 @click.command(cls=Command)
 @PARENT
 @settings_options(*COLLECTOR)
-def collect(settings: Settings, *, parent_pid: int | None) -> None:
+def collect(settings: Settings, site: "SiteSettings", *, parent_pid: int | None) -> None:
     """Start the collector: sample the GPUs of this host, log, set and restore power limits.
 
     One collector runs on each host. It needs root or CAP_SYS_ADMIN to set power limits of real GPUs.
@@ -52,37 +55,34 @@ def collect(settings: Settings, *, parent_pid: int | None) -> None:
     from collectors.service import host_name
 
     bus = open_bus(settings.device, places(os.environ).run, cpu=settings.cpu, host=host_name(settings))
-    _serve(lambda started: service(settings, bus, environ=os.environ, started=started), "collector")
+    at_site = None if site.broker is None else partial(plugins.find(plugins.HOST_AT_BROKER), site=site)
+    run = partial(service, settings, bus, environ=os.environ, at_site=at_site)
+    _serve(lambda started: run(started=started), "collector")
 
 
 @click.command(cls=Command)
 @PARENT
 @settings_options(*ANALYZER)
-def analyze(settings: Settings, *, parent_pid: int | None) -> None:
+def analyze(settings: Settings, site: "SiteSettings", *, parent_pid: int | None) -> None:
     """Start the analyzer: archive what collectors send, choose power limits, answer SQL."""
     _end_with(parent_pid)
     _set_niceness(settings.nice, "analyzer")
     without_numpy_threads()
-    service = _analyzer_of(settings)
-    _serve(lambda started: service(settings, environ=os.environ, started=started), "analyzer")
+    service = _analyzer_of(settings, site)
+    _serve(lambda started: service(environ=os.environ, started=started), "analyzer")
 
 
-def _analyzer_of(settings: Settings) -> Callable[..., Awaitable[None]]:
-    """Return the service that the settings ask for: of some collectors, or of all at a broker."""
-    if not settings.shards and settings.follow != ("broker",):
-        from analyzers.archive.process.store_start import start_store
+def _analyzer_of(settings: Settings, site: "SiteSettings") -> Callable[..., Awaitable[None]]:
+    """Return the service that the settings ask for: of some collectors, or of those that a roster finds."""
+    name = "shards" if site.shards else ",".join(settings.follow)
+    if (place := plugins.ROSTERS.get(name)) is not None:
+        return partial(plugins.find(place), settings, site)
+    from analyzers.archive.process.store_start import start_store
 
-        store = start_store()  # it imports DuckDB while this process imports the rest
-        from analyzers.service import analyze as service
+    store = start_store()  # it imports DuckDB while this process imports the rest
+    from analyzers.service import analyze as service
 
-        return partial(service, store=store)
-    if settings.shards:
-        from analyzers.shards.sharded_analyzer import analyze_shards
-
-        return analyze_shards
-    from analyzers.brokered.broker_roster import analyze_at_broker
-
-    return analyze_at_broker
+    return partial(service, settings, store=store)
 
 
 def _end_with(parent_pid: int | None) -> None:
@@ -143,12 +143,13 @@ def _print_line(sentence: str) -> None:
 @click.option("-v", "--verbose", is_flag=True, help="Print the internal state of collector and analyzer.")
 @json_option
 @click.option("--whole-site", is_flag=True, help="Show who archives each part and decides on each shard.")
-@click.option("--lake", envvar="ZEUS_STREAM_LAKE", metavar="DSN", help="The lake, with --whole-site.")
-@settings_options("analyzer", "lease_database", "broker", "site", "broker_credentials")
-def status(settings: Settings, *, verbose: bool, as_json: bool, whole_site: bool, lake: str | None) -> None:
+@settings_options("analyzer", "database", *AT_BROKER)
+def status(
+    settings: Settings, site: "SiteSettings", *, verbose: bool, as_json: bool, whole_site: bool
+) -> None:
     """Show GPUs, runs and services on one screen; with --whole-site, of a site."""
     if whole_site:
-        _print_site(settings, lake, as_json=as_json)
+        _print_site(site, as_json=as_json)
         return
     from zeus_stream.transport.client import analyzer, ask_now
 
@@ -208,14 +209,13 @@ def _print_now(answers: "dict[str, Snapshot]", silent: dict[str, str], *, as_jso
     print_services(services, sys.stdout)
 
 
-def _print_site(settings: Settings, lake: str | None, *, as_json: bool) -> None:
+def _print_site(site: "SiteSettings", *, as_json: bool) -> None:
     """Print who holds each part and each shard of a site."""
     import pyarrow as pa
 
-    from analyzers.shards.site_status import site_status
     from zeus_stream.screens.text.tables import write
 
-    lines = site_status(settings, lake)
+    lines = plugins.find(plugins.SITE_STATUS)(site)
     if as_json:
         click.echo(json.dumps(lines, indent=2))
     elif lines:

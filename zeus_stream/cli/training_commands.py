@@ -4,6 +4,7 @@ import os
 import sys
 
 import click
+from msgspec import Struct
 
 from zeus_stream.cli.options import ANALYZER, COLLECTOR, Command, given_settings, settings_options
 from zeus_stream.settings import Settings
@@ -27,6 +28,7 @@ from zeus_stream.settings import Settings
 @settings_options(*dict.fromkeys(COLLECTOR + ANALYZER))
 def run(
     settings: Settings,
+    site: Struct,
     command: tuple[str, ...],
     *,
     measure_only: bool,
@@ -58,9 +60,14 @@ def run(
             "--gpus needs --measure-only. A training uses the GPUs of CUDA_VISIBLE_DEVICES or"
             " ZEUS_STREAM_GPUS."
         )
+    from zeus_stream.cli.run_training import as_environment
     from zeus_stream.cli.run_training import run as run_training
 
-    environ = {**os.environ, **({} if stop_at is None else {"ZEUS_STREAM_STOP_AT": stop_at})}
+    environ = {
+        **os.environ,
+        **as_environment(site),
+        **({} if stop_at is None else {"ZEUS_STREAM_STOP_AT": stop_at}),
+    }
     sys.exit(run_training(settings, command, environ, web=web, given=given_settings()))
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.dispatch.lease_length import FACTOR, MOST_MS, REMEMBERED_NS, LeaseLength
+from analyzers.dispatch.lease_length import LeaseLength
 
 MS, S = 1_000_000, 1_000_000_000
 
@@ -19,16 +19,17 @@ def test_a_lease_grows_with_a_delay_and_shrinks_when_it_is_long_ago() -> None:
     lease = LeaseLength(1_500)
     lease.delayed(0, 2 * S)
     lease.delayed(S, 10 * MS)
-    assert lease.ms(2 * S) == FACTOR * 2_000
-    assert lease.ms(REMEMBERED_NS + 2 * S) == 1_500
+    assert lease.ms(2 * S) == 4 * 2_000
+    assert lease.ms(62 * S) == 1_500
 
 
 @given(st.lists(st.tuples(st.integers(0, 10 * S), st.integers(-S, 100 * S)), max_size=50))
 def test_a_lease_outlasts_every_delay_of_late_within_its_bounds(delays: list[tuple[int, int]]) -> None:
-    lease, now_ns, seen = LeaseLength(1_500), 0, list[tuple[int, int]]()
+    lease = LeaseLength(1_500, factor=3, most_ms=9_000, remembered_s=20)
+    now_ns, seen = 0, list[tuple[int, int]]()
     for after_ns, delay_ns in delays:
         now_ns += after_ns
         lease.delayed(now_ns, delay_ns)
         seen.append((now_ns, delay_ns))
-        worst_ns = max(late_ns for at_ns, late_ns in seen if now_ns - at_ns <= REMEMBERED_NS)
-        assert lease.ms(now_ns) == max(1_500, min(FACTOR * (worst_ns // MS), MOST_MS))
+        worst_ns = max(late_ns for at_ns, late_ns in seen if now_ns - at_ns <= 20 * S)
+        assert lease.ms(now_ns) == max(1_500, round(min(3 * worst_ns / MS, 9_000)))

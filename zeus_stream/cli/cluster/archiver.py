@@ -14,15 +14,18 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
-from zeus_stream.cli.cluster.lake import lake_option
-from zeus_stream.cli.options import Command, settings_options
+from zeus_stream.cli.options import AT_BROKER, Command, settings_options
 from zeus_stream.cli.service_commands import _serve as serve
 from zeus_stream.errors import SettingsError
 from zeus_stream.service_packages import python_child
 from zeus_stream.settings import Settings
+
+if TYPE_CHECKING:
+    from zeus_stream.broker.site_settings import SiteSettings
 
 PR_SET_PDEATHSIG = 1
 AGAIN_S = 1.0
@@ -30,19 +33,17 @@ AGAIN_S = 1.0
 
 
 @click.command(cls=Command)
-@lake_option
 @click.option("--parts", metavar="0-15", help="Parts of the site that this process archives.  [all]")
 @click.option("--worker", type=int, hidden=True)
-@settings_options("broker", "site", "broker_credentials", "memory_mb")
-def archive(settings: Settings, dsn: str, parts: str | None, *, worker: int | None) -> None:
+@settings_options("database", *AT_BROKER, "memory_mb")
+def archive(settings: Settings, site: "SiteSettings", parts: str | None, *, worker: int | None) -> None:
     """Archive what the hosts of a site send to the broker into a lake. Start as many as are needed.
 
     Each part is archived by one process at a time. Another process with the same parts waits, and takes them
     over when the first has been silent for 10 s.
     """
-    from zeus_stream.broker.address import BrokerAddress
-
-    address, numbers = BrokerAddress.of(settings, "archive"), _parts(parts)
+    dsn, numbers = site.dsn("archive"), _parts(parts)
+    site.connection("archive")
     if worker is None:
         sys.exit(_keep_worker(sys.argv[1:]))
     _end_with(worker)
@@ -50,7 +51,7 @@ def archive(settings: Settings, dsn: str, parts: str | None, *, worker: int | No
     from analyzers.lake.archiver import archive as service
 
     work = ArchiverWork(
-        dsn=dsn, address=address, parts=numbers, holder=f"{socket.gethostname()}/{worker}", settings=settings
+        dsn=dsn, site=site, parts=numbers, holder=f"{socket.gethostname()}/{worker}", settings=settings
     )
     serve(lambda started: service(work, started), "archiver")
 

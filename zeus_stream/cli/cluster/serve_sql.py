@@ -1,6 +1,7 @@
 """The command ``serve-sql``: SQL on a lake or on an archive file, for many users."""
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,14 +10,16 @@ from zeus_stream.cli.service_commands import _serve as serve
 from zeus_stream.errors import SettingsError
 from zeus_stream.settings import Settings
 
+if TYPE_CHECKING:
+    from zeus_stream.broker.site_settings import SiteSettings
+
 
 @click.command("serve-sql", cls=Command)
-@click.option("--lake", envvar="ZEUS_STREAM_LAKE", metavar="DSN", help="PostgreSQL of a lake's catalog.")
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=2, metavar="N", help="Queries answered at once.  [2]"
 )
-@settings_options("archive", "query_rows", "query_seconds", "memory_mb", "group", "listen")
-def serve_sql(settings: Settings, *, lake: str | None, workers: int) -> None:
+@settings_options("archive", "database", "query_rows", "query_seconds", "memory_mb", "group", "listen")
+def serve_sql(settings: Settings, site: "SiteSettings", *, workers: int) -> None:
     """Answer SQL of many users on a lake, or on an archive file. Start as many as are needed.
 
     Queries are bounded as those of an analyzer: they only read, and each has at most query_rows,
@@ -26,9 +29,9 @@ def serve_sql(settings: Settings, *, lake: str | None, workers: int) -> None:
     from analyzers.serving.query_worker import Source
     from analyzers.serving.sql_service import serve_sql as service
 
-    if (lake is None) == (settings.archive is None):
+    if (site.database is None) == (settings.archive is None):
         raise SettingsError(
-            "serve-sql: could not start: it has no source, or two. Name either --lake or --archive."
+            "serve-sql: could not start: it has no source, or two. Name either --database or --archive."
         )
-    source = Source(settings, lake, settings.archive)
+    source = Source(settings, site.database, settings.archive)
     serve(lambda started: service(source, workers=workers, environ=os.environ, started=started), "serve-sql")

@@ -7,7 +7,7 @@ distribution: its name is the kind's, its object an `ExporterKind`. Only the kin
 from collections.abc import Mapping
 from importlib import import_module
 
-from zeus_stream import entry_points
+from zeus_stream import plugins
 from zeus_stream.errors import SettingsError
 from zeus_stream.screens.results.exporter import Exporter, ExporterKind
 
@@ -28,7 +28,7 @@ BUILT_IN: Mapping[str, ExporterKind] = {
 
 def kinds() -> dict[str, ExporterKind]:
     """Return every kind there is by its name. Raises SettingsError: one could not be loaded."""
-    others = [name for name in entry_points.names(GROUP) if name not in BUILT_IN]
+    others = [name for name in plugins.names(GROUP) if name not in BUILT_IN]
     return {**BUILT_IN, **{name: find(name) for name in others}}
 
 
@@ -36,10 +36,10 @@ def find(name: str) -> ExporterKind:
     """Return the kind of a name. Raises SettingsError: there is none, or it could not be loaded."""
     if (built_in := BUILT_IN.get(name)) is not None:
         return built_in
-    kind = entry_points.load(GROUP, name, ExporterKind, "exporter", "docs/how-to/add-an-exporter.md")
+    kind = plugins.load(GROUP, name, ExporterKind, "exporter", "docs/how-to/add-an-exporter.md")
     if kind is not None:
         return kind
-    known = ", ".join((*(each.spelling for each in BUILT_IN.values()), *entry_points.names(GROUP)))
+    known = ", ".join((*(each.spelling for each in BUILT_IN.values()), *plugins.names(GROUP)))
     raise SettingsError(
         f"exporter {name!r}: could not be opened: there is no such kind. Choose one of {known},"
         " or install the package that brings it."

@@ -4,25 +4,25 @@ from collections.abc import Callable, Mapping
 
 import anyio
 
-from analyzers.brokered.brokered_collector import BrokeredCollector
-from analyzers.brokered.roll_call import RollCall
 from analyzers.service import Analyzer, analyze
-from zeus_stream.broker.address import BrokerAddress
+from analyzers.shards.brokered_collector import BrokeredCollector
+from analyzers.shards.roll_call import RollCall
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.exchange import Exchange
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 
 
 async def analyze_at_broker(
-    settings: Settings, *, environ: Mapping[str, str], started: Callable[[str], None]
+    settings: Settings, site: SiteSettings, *, environ: Mapping[str, str], started: Callable[[str], None]
 ) -> None:
     """Run the analyzer of all hosts at a broker until cancelled. Raises as `analyzers.service.analyze`."""
-    exchange = Exchange(BrokerAddress.of(settings, "analyze"))
+    exchange = Exchange(site, "analyze")
     context = sockets.context()
 
     async def roster(analyzer: Analyzer) -> None:
-        roll = RollCall(exchange, settings.site)
+        roll = RollCall(exchange, site.site)
         followed: set[str] = set()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(exchange.run)
@@ -30,7 +30,7 @@ async def analyze_at_broker(
             async for _ in roll.changes():
                 for host in roll.hosts.keys() - followed:
                     followed.add(host)
-                    where = BrokeredHost(exchange, settings.site, host)
+                    where = BrokeredHost(exchange, site.site, host)
                     analyzer.join(BrokeredCollector(context, where, analyzer.archive, settings))
 
     try:

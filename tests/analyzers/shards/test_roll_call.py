@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from analyzers.brokered.roll_call import ABSENT_NS, RollCall
+from analyzers.shards.roll_call import ABSENT_NS, RollCall
 from zeus_stream.broker import requests
-from zeus_stream.broker.address import BrokerAddress
 from zeus_stream.broker.exchange import Delivered, Exchange
 from zeus_stream.broker.requests import Announced, AnnouncedRun
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.notes import Notes
 
@@ -25,7 +25,7 @@ def message(content: Announced, subject: str = "_INBOX.a.1") -> Delivered:
 
 @pytest.fixture
 def roll() -> RollCall:
-    return RollCall(Exchange(BrokerAddress(servers="nats://192.0.2.1", site=SITE)), SITE)
+    return RollCall(Exchange(SiteSettings(broker="nats://192.0.2.1", site=SITE), "test"), SITE)
 
 
 def test_a_reply_that_repeats_an_announcement_is_no_change(roll: RollCall) -> None:

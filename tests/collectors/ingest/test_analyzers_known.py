@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.epochs.analyzers_known import AnalyzersKnown
-from collectors.epochs.epoch_file import read_epochs, write_epochs
+from collectors.ingest.analyzers_known import AnalyzersKnown
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.commands import Hello, ReleaseControl, RenewLeases, SetControl
 from zeus_stream.protocol.fields import shard_of
@@ -75,12 +74,11 @@ def test_a_question_goes_to_the_shard_of_its_job_and_else_to_who_decides_on_all(
 
 def test_epochs_outlive_the_collector(tmp_path: Path) -> None:
     file = tmp_path / "epochs.json"
-    known = AnalyzersKnown[str](read_epochs(file))
+    known = AnalyzersKnown[str](file)
     known.greet(hello(5), "way")
-    write_epochs(file, known)
-    later = AnalyzersKnown[str](read_epochs(file))
+    later = AnalyzersKnown[str](file)
     assert later.greet(hello(4), "way") is not None
     assert later.greet(hello(5), "way") is None
     file.write_text("[]")
     with pytest.raises(StorageError, match=r"could not be read: .*remove the file once all analyzers"):
-        read_epochs(file)
+        AnalyzersKnown[str](file)

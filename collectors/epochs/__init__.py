@@ -1,1 +1,0 @@
-"""Analyzers that share a site: under which epoch each may command."""

@@ -1,0 +1,130 @@
+"""Settings of a site: its broker, its database, and what a process shows them of itself."""
+
+import ssl
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Struct
+
+from zeus_stream.errors import SettingsError, without_passwords
+from zeus_stream.settings import SettingHelp
+
+
+class SiteSettings(Struct, frozen=True, kw_only=True):
+    """The settings of the processes of one site."""
+
+    broker: Annotated[
+        str | None,
+        SettingHelp(
+            "NATS servers that take the log of each host, such as nats://b1:4222,nats://b2:4222.  [none]",
+            "hosts",
+            secret=True,
+        ),
+    ] = None
+    site: Annotated[
+        str, SettingHelp("Name of the site at the broker. Two sites need two names.", "hosts")
+    ] = "site"
+    broker_credentials: Annotated[
+        str | None, SettingHelp("File with the credential of this process at the broker.  [none]", "hosts")
+    ] = None
+    broker_ca: Annotated[
+        Path | None,
+        SettingHelp(
+            "Certificates of the authority that signs those of the broker.  [those of the system]", "hosts"
+        ),
+    ] = None
+    broker_certificate: Annotated[
+        Path | None,
+        SettingHelp("Certificate of this process, for a broker that asks for one.  [none]", "hosts"),
+    ] = None
+    broker_key: Annotated[
+        Path | None, SettingHelp("Key of the certificate of this process.  [in the same file]", "hosts")
+    ] = None
+    broker_mb: Annotated[
+        int,
+        SettingHelp(
+            "Most that the broker keeps of a part of the site, MB. A full part makes its hosts wait.",
+            "resources",
+            least=16,
+            most=10_000_000,
+        ),
+    ] = 8192
+    broker_hours: Annotated[
+        float,
+        SettingHelp(
+            "Age at which the broker lets go of frames that no archiver has taken, h.",
+            "resources",
+            least=0.01,
+            most=10_000.0,
+        ),
+    ] = 72.0
+    shards: Annotated[
+        int,
+        SettingHelp(
+            "Analyzers of a site share its jobs, in so many parts. 0: one analyzer decides on all jobs.",
+            "hosts",
+            least=0,
+            most=1024,
+        ),
+    ] = 0
+    database: Annotated[
+        str | None,
+        SettingHelp(
+            "PostgreSQL of the site, such as 'host=db dbname=zeus': leases, and the catalog of its lake.",
+            "hosts",
+            secret=True,
+        ),
+    ] = None
+    broker_replicas: Annotated[
+        int, SettingHelp("Copies that the broker keeps of each message.", "hosts", least=1, most=5)
+    ] = 1
+
+    def __repr__(self) -> str:
+        return f"SiteSettings({self.shown})"
+
+    @property
+    def shown(self) -> str:
+        """Return the servers of the broker for people: without user and password."""
+        servers = (self.broker or "none").split(",")
+        return ",".join(
+            without_passwords(s if "://" in s or "@" not in s else f"nats://{s}") for s in servers
+        )
+
+    def dsn(self, who: str) -> str:
+        """Return the DSN of the database. Raises SettingsError: none is named. ``who`` needs it."""
+        if self.database is None:
+            raise SettingsError(
+                f"{who}: could not start: no database is named. Name a PostgreSQL with --database."
+            )
+        return self.database
+
+    def connection(self, who: str) -> dict[str, Any]:
+        """Return what the client of NATS takes: servers, credentials, certificates. ``who`` needs it.
+
+        Raises:
+            SettingsError: no broker is named, or a certificate cannot be read.
+        """
+        if self.broker is None:
+            raise SettingsError(
+                f"{who}: could not start: no broker is named. Name its servers with --broker."
+            )
+        options: dict[str, Any] = {"servers": self.broker.split(",")}
+        if self.broker_credentials is not None:
+            if not Path(self.broker_credentials).exists():
+                raise SettingsError(
+                    f"broker: could not use the credential {self.broker_credentials}: there is no such file."
+                    " Correct broker_credentials."
+                )
+            options["user_credentials"] = self.broker_credentials
+        if self.broker_ca is None and self.broker_certificate is None:
+            return options
+        try:
+            tls = ssl.create_default_context(cafile=self.broker_ca)
+            if self.broker_certificate is not None:
+                tls.load_cert_chain(self.broker_certificate, self.broker_key)
+        except OSError as wrong:
+            raise SettingsError(
+                f"broker: could not use its certificates: {wrong}. Correct broker_ca, broker_certificate or"
+                " broker_key."
+            ) from wrong
+        return options | {"tls": tls}
