@@ -188,7 +188,7 @@ class Fleet(Struct):
         gpu.host, gpu.found = host, note
         known = self.counters.get(note.gpu)
         gpu.known = known if known is not None and known.driver == note.driver else None
-        gpu.timeline.interrupt(None)
+        gpu.timeline.interrupt(None, note.t_ns)
         gpu.timeline.sensor, gpu.timeline.most_mw = sensors.sensor(note.name), note.max_limit_mw
         gpu.timeline.gain = gpu.told_gain = self.gains.get(note.gpu)
         return gpu_row(host, gpu, note)
@@ -200,10 +200,11 @@ class Fleet(Struct):
             gpu.known = self.counters[uuid] = KnownCounter(gpu.found.driver, kind, gpu.window_ns)
 
     def gone(self, host: str, note: DeviceGone) -> tuple[Row, ...]:
-        """Take in that a GPU is not there at present. Return its row, once it had one."""
+        """Take in that a GPU is lost. Return a gap, and its row, once it had one."""
         gpu = self.follow(host, note.gpu)
-        gpu.timeline.interrupt(note.reason)
-        return (gpu_row(host, gpu, gpu.found),) if gpu.found else ()
+        gpu.timeline.interrupt(note.reason, note.t_ns)
+        gap = GapRow(host, "devices", note.t_ns, 1, f"GPU lost: {note.reason}")
+        return (gap, gpu_row(host, gpu, gpu.found)) if gpu.found else (gap,)
 
     def host_restarted(self, host: str) -> None:
         """Forget all readings of a host, whose clock began again."""

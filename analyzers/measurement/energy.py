@@ -195,7 +195,9 @@ def measure_columns(
             gaps = _gaps(int(unseen_ns[i]), int(coarse_ns[i]))
             quality[i] = "; ".join((*gaps, *((quality[i],) if quality[i] != "ok" else ())))
         else:
-            quality[i] = _reason(timeline, end_ns[i], early=early[i], late=late[i], ordered=ordered[i])
+            quality[i] = _reason(
+                timeline, begin_ns[i], end_ns[i], early=early[i], late=late[i], ordered=ordered[i]
+            )
     straight: Estimator = timeline.estimator
     return Energies(
         known=known,
@@ -357,15 +359,15 @@ def _sensor_words(timeline: Timeline, shape: Shape | None, *, aliased: bool) -> 
         yield "aliased"
 
 
-def _reason(timeline: Timeline, end_ns: int, *, early: bool, late: bool, ordered: bool) -> str:
+def _reason(timeline: Timeline, begin_ns: int, end_ns: int, *, early: bool, late: bool, ordered: bool) -> str:
     if not ordered:
         return "it ends before it begins"
+    if (why := timeline.loss(begin_ns, end_ns)) is not None:
+        return f"GPU lost: {why}"
     if early:
         return "no counter change or power reading was seen before its begin"
     if not late:
-        return "the counter started over (reset, or the GPU or its collector was gone)"
-    if timeline.gone is not None:
-        return f"the GPU was gone at its end: {timeline.gone}"
+        return "the counter started over (reset, or its collector was gone)"
     if timeline.received_ns >= end_ns:
         return "the counter did not change after its end"
     return "no reading from after its end"

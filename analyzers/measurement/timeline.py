@@ -55,6 +55,8 @@ MAX_KNOTS = 262_144
 """The oldest go, needed or not: at 50 a second after 87 minutes of one uninterrupted trial."""
 MAX_LIMITS = 1_024
 """Changes of the power limit remembered."""
+MAX_LOSSES = 16
+"""Stretches without the GPU that are remembered; of more, the oldest go."""
 MAX_HANGS = 64
 """Hangs of the driver that are remembered until they are reported; of more, the oldest go."""
 CHECK_NS = 25_000_000_000
@@ -73,6 +75,8 @@ class Timeline:
     def __init__(self) -> None:
         self.gone: str | None = None
         """Why there will be no readings until it returns."""
+        self._losses: deque[tuple[int, int, str]] = deque(maxlen=MAX_LOSSES)
+        """Begin and end of stretches in which the GPU was lost, with the reason."""
         self.sensor = Sensor()
         """Of its power readings. To be set before the first of them."""
         self.gain: Gain | None = None
@@ -139,11 +143,20 @@ class Timeline:
         if len(rows):
             self._insert(self._fresh(rows, lag_ns))
 
-    def interrupt(self, gone: str | None) -> None:
-        """The GPU is gone, or was: what follows is a new epoch. ``gone``: why it is not there now."""
+    def interrupt(self, gone: str | None, t_ns: int = 0) -> None:
+        """Begin a new epoch: the GPU is lost, or back. ``gone``: why it is not there from ``t_ns`` on."""
         self._read()
         self._broken = True
+        if gone is not None and self.gone is None:
+            self._losses.append((t_ns, 2**62, gone))
+        elif gone is None and self.gone is not None:
+            self._losses.append((self._losses.pop()[0], t_ns, self.gone))
         self.gone = gone
+
+    def loss(self, begin_ns: int, end_ns: int) -> str | None:
+        """Return why the GPU was lost within an interval; None: it was not, or that is long ago."""
+        met = (why for since_ns, until_ns, why in self._losses if begin_ns < until_ns and since_ns <= end_ns)
+        return next(met, None)
 
     def _fresh(self, rows: npt.NDArray[np.void], lag_ns: int) -> Ints:
         fresh = np.zeros((Row.COUNT, len(rows)), np.int64)

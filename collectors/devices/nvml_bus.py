@@ -1,9 +1,15 @@
-"""The NVIDIA driver's GPUs: NVML is started and stopped here. `nvml` has its rules."""
+"""The NVIDIA driver's GPUs: NVML is started and stopped here. `nvml` has its rules.
+
+Run as a program, it prints the UUIDs of the GPUs that NVML can open: so a GPU that was lost is looked for in
+a process of its own, and the GPUs that work wait for nothing until it is back.
+"""
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pynvml
 
@@ -11,21 +17,35 @@ from collectors.devices.nvml import NvmlDevice
 from collectors.devices.nvml_calls import ask_driver
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError, LostError, RetryError
+from zeus_stream.service_packages import python_child
 
 AGAIN_NS, AGAIN_MOST_NS = 3_000_000_000, 300_000_000_000
-"""Between two starts of NVML for a GPU that stays lost: this, twice that, ... up to the second."""
+"""Between two looks for a GPU that stays lost: this, twice that, ... up to the second."""
+LOOK_S = 60.0
+"""A look that takes longer found nothing."""
 _log = logging.getLogger(__name__)
 
 
 class NvmlBus:
     """The driver's GPUs. Safe to use from many threads; NVML is started and stopped here alone."""
 
-    def __init__(self, patience_s: float = 2.0, now: Callable[[], int] = monotonic_ns) -> None:
-        """Make a bus that waits `patience_s` for a driver call under way before it gives up a restart."""
+    def __init__(
+        self,
+        patience_s: float = 2.0,
+        now: Callable[[], int] = monotonic_ns,
+        look: Callable[[], frozenset[str] | None] | None = None,
+    ) -> None:
+        """Make a bus that waits `patience_s` for a driver call under way before it gives up a restart.
+
+        Args:
+            now: the clock, ns.
+            look: returns the GPUs (UUIDs) that NVML opens when it is started elsewhere; None: not known.
+        """
+        self._look = look or _look_aside
         self._patience_s = patience_s
         self._now = now
         self._again_ns = 0
-        """Not before this is NVML started again for a GPU that was lost, while others work."""
+        """Not before this is a lost GPU looked for, while others work."""
         self._wait_ns = 0
         self._lock = threading.Lock()
         self._started = False
@@ -35,14 +55,15 @@ class NvmlBus:
     def discover(self) -> tuple[NvmlDevice, ...]:
         """Return every GPU there is now, in PCI order: the same object as before for the same UUID.
 
-        Starts NVML, and starts it again if a GPU was lost or could not be opened: at once, and then ever
-        more seldom, up to AGAIN_MOST_NS, as long as other GPUs work and would have to wait for it. A GPU
-        that cannot be opened is left out, with a warning in the log; if none can be, its error is raised.
+        Starts NVML, and starts it again if a GPU was lost or could not be opened. While other GPUs work, and
+        would have to wait for that, the lost one is first looked for in another process: ever more seldom, up
+        to AGAIN_MOST_NS. A GPU that cannot be opened is left out, with a warning in the log; if none can be,
+        its error is raised.
         Raises LostError while there is no driver, and RetryError while a driver call does not end.
         """
         with self._lock:
             working = tuple(device for device in self._devices.values() if not device.lost)
-            if self._missing() and working and self._now() < self._again_ns:
+            if self._missing() and working and not self._is_back(working):
                 return working
             with self._all_gates():
                 if self._missing():
@@ -54,11 +75,25 @@ class NvmlBus:
                     self._stop()
                     raise
             if self._missing():
-                self._wait_ns = min(max(2 * self._wait_ns, AGAIN_NS), AGAIN_MOST_NS)
-                self._again_ns = self._now() + self._wait_ns
+                self._put_off()
             else:
                 self._wait_ns = self._again_ns = 0
             return found
+
+    def _is_back(self, working: tuple[NvmlDevice, ...]) -> bool:
+        """Look for lost GPUs, if it is time to; return whether a start of NVML would change anything."""
+        if self._now() < self._again_ns:
+            return False
+        if self._look() != frozenset(
+            device.gpu for device in working
+        ):  # one is back, or the driver itself is gone
+            return True
+        self._put_off()
+        return False
+
+    def _put_off(self) -> None:
+        self._wait_ns = min(max(2 * self._wait_ns, AGAIN_NS), AGAIN_MOST_NS)
+        self._again_ns = self._now() + self._wait_ns
 
     def _missing(self) -> bool:
         """Return True if a GPU was lost or could not be opened."""
@@ -122,3 +157,31 @@ class NvmlBus:
             if self._unopened.get(index) != text:
                 _log.warning("%s", text)
         self._unopened = unopened
+
+
+def _look_aside() -> frozenset[str] | None:
+    """Return the UUIDs of the GPUs that NVML opens in another process; None: that cannot be found out."""
+    try:
+        done = subprocess.run(  # noqa: S603  (this interpreter, this package)
+            python_child("collectors.devices.nvml_bus"),
+            capture_output=True,
+            timeout=LOOK_S,
+            text=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return frozenset()
+    except OSError as wrong:
+        _log.warning("NVIDIA driver: could not look for lost GPUs aside: %s.", wrong.strerror)
+        return None
+    return frozenset(done.stdout.split()) if done.returncode == 0 else None
+
+
+def main() -> None:
+    """Print the UUIDs of the GPUs that NVML can open."""
+    with closing(NvmlBus()) as bus, suppress(DeviceError):
+        sys.stdout.write(" ".join(device.gpu for device in bus.discover()))
+
+
+if __name__ == "__main__":
+    main()

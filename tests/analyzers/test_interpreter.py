@@ -821,7 +821,8 @@ def test_of_more_gpus_than_there_may_be_nothing_is_kept_and_that_is_said(
 
     assert hear(Readings(("GPU-a", "GPU-b"), rows.tobytes())) == []
     assert hear(Readings(("GPU-a", "GPU-c"), rows.tobytes())) == ["readings"]
-    assert hear(Notes((DeviceGone(S, "GPU-c", "lost"), DeviceGone(S, "GPU-a", "lost")))) == ["devices"]
+    lost = Notes((DeviceGone(S, "GPU-c", "lost"), DeviceGone(S, "GPU-a", "lost")))
+    assert hear(lost) == ["devices", "devices"]
     assert hear(Readings(("GPU-b", "GPU-a"), rows.tobytes())) == []
 
 

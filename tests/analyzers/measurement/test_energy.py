@@ -144,7 +144,7 @@ def test_what_cannot_be_known_is_missing_for_a_reason(
 def test_a_gpu_that_went_away_is_named() -> None:
     line = timeline(steady(100, 5))
     line.interrupt("it fell off the bus")
-    assert energy(line, 100 * MS, 800 * MS) == Missing("the GPU was gone at its end: it fell off the bus")
+    assert energy(line, 100 * MS, 800 * MS) == Missing("GPU lost: it fell off the bus")
 
 
 def test_a_counter_that_falls_without_a_word_is_never_negative() -> None:
