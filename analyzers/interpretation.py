@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync
 from analyzers.checkpoints import state_classes
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
 from analyzers.interpreter.interpreter import Input, Interpreter, JobForgotten, LinkSeen, Logged
-from analyzers.power_limit.search_progress import SearchProgress, settled
+from analyzers.power_limit.search.search_progress import SearchProgress, settled
 from analyzers.results.result import Result, in_order, rows_only
 from analyzers.status import Insight
 from zeus_stream.clock import monotonic_ns, thread_time_ns

@@ -29,11 +29,12 @@ from analyzers.archive.snapshot import opened
 from analyzers.batch_size.history import Known
 from analyzers.interpreter.interpreter import Calibrated, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
-from analyzers.power_limit import profiler, selectors
+from analyzers.power_limit import selectors
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.trials import added_up
+from analyzers.power_limit.visits import limits_mw
 from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
 from zeus_stream.errors import RefusedError, SettingsError
 from zeus_stream.protocol.frames import Body, Frame
@@ -232,7 +233,7 @@ def _limits_mw(gpus: Sequence[GpuRow], stride_mw: int) -> tuple[int, ...]:
     least_mw = [round(gpu.min_limit_w * 1000) for gpu in gpus if gpu.min_limit_w is not None]
     if not gpus or len(found_mw) < len(gpus) or len(least_mw) < len(gpus):
         return ()
-    return profiler.limits_mw(min(found_mw), max(least_mw), stride_mw)
+    return limits_mw(min(found_mw), max(least_mw), stride_mw)
 
 
 # ---- what people see ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from analyzers.measurement.sensors import Gain
 from analyzers.power_budget.enforcer import FrameHandled, LimitAsked, RunsChanged
 from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.power_limit.search_progress import SearchProgress
+from analyzers.power_limit.search.search_progress import SearchProgress
 from analyzers.results.instructions import ApplyControl, Instruction
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import DecisionRow, GapRow, RunRow

@@ -139,6 +139,7 @@ def validate(site: SiteState) -> None:
     assert site.waiting.keys() <= site.sessions.keys(), "steps of a session that is forgotten wait"
     for name, run in site.runs.items():
         assert run.name == name, name
+        run.search.validate()
         assert any(rank.ended is None for rank in run.sessions.values()), f"{name} is over, and open"
         for rank in run.sessions.values():
             assert site.sessions.get(rank.session) is rank, f"{name}: {rank.session} is forgotten"

@@ -13,7 +13,7 @@ from analyzers.live.live_run import (
     is_found_limit,
     sum_of,
 )
-from analyzers.power_limit.search_progress import SearchProgress
+from analyzers.power_limit.search.search_progress import SearchProgress
 from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
 from analyzers.results.windows.step_columns import StepColumns
 from zeus_stream.protocol.events import EpochBegan, StepBoundary

@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from analyzers.live.live_runs import LiveRuns
-from analyzers.power_limit.search_progress import SearchProgress
+from analyzers.power_limit.search.search_progress import SearchProgress
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
 from zeus_stream.live.answer import blank

@@ -21,8 +21,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.power_limit.curve_fit import curves
-from analyzers.power_limit.curve_fit.noise import Floats
+from analyzers.power_limit.search import curves
+from analyzers.power_limit.search.noise import Floats
 from analyzers.power_limit.selectors import Trial
 from zeus_stream.protocol.notes import Budget
 

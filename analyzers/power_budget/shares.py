@@ -6,9 +6,9 @@ from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Fleet
 from analyzers.power_budget.accounts import Accounts
 from analyzers.power_budget.allocation import Bound, Unit, most_mw, share_out, speeds
-from analyzers.power_limit import profiler
 from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.visits import limits_mw
 from zeus_stream.protocol.notes import Budget
 
 
@@ -80,7 +80,7 @@ class Shares:
         found_mw = min(map(self._accounts.found, gpus))
         least_mw = max(map(self._accounts.least, gpus))
         stride_mw = (run.settings if run else self._settings).stride_mw
-        limits = profiler.limits_mw(found_mw, least_mw, stride_mw)[::-1] or (found_mw,)
+        limits = limits_mw(found_mw, least_mw, stride_mw)[::-1] or (found_mw,)
         if run is None:
             busy = any(self._accounts.of[gpu].busy for gpu in gpus)
             return Unit(name, tuple(gpus), limits, speeds(limits, 1, ()) if busy else (1.0,) * len(limits))

@@ -28,17 +28,6 @@ from analyzers.power_limit.drivers.commands import Commands
 from analyzers.power_limit.drivers.limit_search import NOTHING_USED, LimitSearch, Used
 from analyzers.power_limit.drivers.ranks import Ranks
 from analyzers.power_limit.drivers.run_decisions import RunDecisions
-from analyzers.power_limit.profiler import (
-    Barred,
-    Capped,
-    Lapsed,
-    LimitRefused,
-    Observing,
-    Over,
-    RunOver,
-    StepBegan,
-    StepsPaused,
-)
 from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run_events import (
     EpochPassed,
@@ -55,6 +44,17 @@ from analyzers.power_limit.run_events import (
     StepsPassed,
 )
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.visits import (
+    Barred,
+    Capped,
+    Lapsed,
+    LimitRefused,
+    Observing,
+    Over,
+    RunOver,
+    StepBegan,
+    StepsPaused,
+)
 from analyzers.results.result import NOTHING, Result, in_order
 from zeus_stream.protocol.events import SearchWanted, StepBoundary
 from zeus_stream.protocol.notes import ControlRefused

@@ -14,10 +14,10 @@ from analyzers.fleet.session import Session, Span
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.counters.counter_kind import COVERED
 from analyzers.measurement.energy import Meter, Missing, measure
-from analyzers.power_limit.curve_fit.host_delays import delay_ns
-from analyzers.power_limit.curve_fit.visits import by_limit
-from analyzers.power_limit.profiler import MeasureTrial, Purpose
+from analyzers.power_limit.search.host_delays import delay_ns
+from analyzers.power_limit.search.visit_blocks import by_limit
 from analyzers.power_limit.selectors import Trial
+from analyzers.power_limit.visits import MeasureTrial, Purpose
 from analyzers.results.rows import TrialRow
 
 

@@ -32,8 +32,9 @@ from time import perf_counter
 import numpy as np
 from msgspec.structs import replace
 
-from analyzers.power_limit import drift, selectors
+from analyzers.power_limit import selectors
 from analyzers.power_limit.profiler import MOST_WIDE, WATCH_STEPS
+from analyzers.power_limit.search import drift
 from analyzers.power_limit.selectors import Selector, Trial
 from benchmarks.harness import table
 from benchmarks.noise.driven import Driven

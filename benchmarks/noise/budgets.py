@@ -25,8 +25,8 @@ from random import Random
 import numpy as np
 
 from analyzers.power_budget.allocation import Bound, Unit, share_out, speeds
-from analyzers.power_limit.profiler import limits_mw
 from analyzers.power_limit.selectors import Trial
+from analyzers.power_limit.visits import limits_mw
 from benchmarks.harness import table
 from benchmarks.noise.published import Curve, curves
 

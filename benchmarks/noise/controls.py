@@ -17,12 +17,13 @@ from random import Random
 import numpy as np
 from msgspec import Struct
 
-from analyzers.power_limit import search, selectors
-from analyzers.power_limit.curve_fit.visits import Visit, by_limit
+from analyzers.power_limit import selectors
 from analyzers.power_limit.drivers.clock_surrogate import at_level, foretold
 from analyzers.power_limit.drivers.search_plan import Start
 from analyzers.power_limit.levels import clock_levels
-from analyzers.power_limit.search import Choose
+from analyzers.power_limit.search import advice
+from analyzers.power_limit.search.advice import Choose
+from analyzers.power_limit.search.visit_blocks import Visit, by_limit
 from analyzers.power_limit.selectors import Selector
 from benchmarks.harness import table
 from benchmarks.noise.published import STEP_NS, Curve, Training
@@ -83,21 +84,21 @@ class Case(Struct, frozen=True):
 
 
 def searched(
-    training: Training, selector: Selector, *, clocks: bool, risk: float = search.RISK, start: Start = NEW
+    training: Training, selector: Selector, *, clocks: bool, risk: float = advice.RISK, start: Start = NEW
 ) -> tuple[int, list[Visit]]:
     """Return the index of the level that the search chooses, and its visits."""
     assert selector.goal is not None
     limits = training.curve.limits_mw
     visits = [visit for _, visit in start.visits]
     while True:
-        advice = search.advise(
+        advised = advice.advise(
             limits, 1, selector.goal, visits, start.remembered, clocks=clocks, tolerated_risk=risk
         )
-        at = limits.index(advice.limit_mw)
-        if isinstance(advice, Choose):
+        at = limits.index(advised.limit_mw)
+        if isinstance(advised, Choose):
             return at, visits
         before = ()
-        if len(visits) > len(start.visits) and visits[-1].limit_mw == advice.limit_mw:
+        if len(visits) > len(start.visits) and visits[-1].limit_mw == advised.limit_mw:
             before = visits.pop().blocks
         else:
             training.go_on(at, SETTLING)
@@ -118,7 +119,7 @@ def found(case: Case, selector: Selector, control: str, noise: float, seed: str)
     if control != "graphics_clock":
         training = Training(case.by_limit(), noise, Random(seed))
         training.go_on(0, 1)
-        risk = search.RISK_BEFORE_CLOCKS if control == "both" else search.RISK
+        risk = advice.RISK_BEFORE_CLOCKS if control == "both" else advice.RISK
         at, visits = searched(training, selector, clocks=False, risk=risk)
         limit_mw = case.limits_mw[at]
         steps += training.steps

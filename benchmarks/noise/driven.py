@@ -9,23 +9,22 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from analyzers.power_limit import profiler
-from analyzers.power_limit.curve_fit.host_delays import delay_ns
-from analyzers.power_limit.profiler import (
-    Apply,
-    Decide,
+from analyzers.power_limit.profiler import Apply, Decide, ProfilerPlan
+from analyzers.power_limit.search.host_delays import delay_ns
+from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.power_limit.visits import (
+    Event,
     LimitApplied,
     MeasureTrial,
     Measuring,
-    Plan,
     StepBegan,
     StepsPaused,
     TrialMeasured,
 )
-from analyzers.power_limit.selectors import Selector, Trial
 from benchmarks.noise.published import Training
 
 LATE_NS = 200_000_000
-PLAN = Plan(
+PLAN = ProfilerPlan(
     limits_mw=(),
     gpus=1,
     selector=Selector("", lambda *_: 0),
@@ -99,7 +98,7 @@ class Driven:
         delayed_ns = delay_ns(step.duration_ns for step in steps)
         self._tell(TrialMeasured(asked.number, energy_mj, duration_ns, delay_ns=delayed_ns))
 
-    def _tell(self, event: profiler.Event) -> None:
+    def _tell(self, event: Event) -> None:
         before = self._state.round
         self._state, wanted = profiler.step(self._state, event, self._plan)
         if self._state.round > before:

@@ -23,9 +23,9 @@ import numpy as np
 from msgspec import Struct
 
 from analyzers.power_limit import selectors
-from analyzers.power_limit.profiler import limits_mw
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.power_limit.visits import limits_mw
 from analyzers.results.rows import DecisionRow, GpuLimitRow
 from benchmarks.harness import table
 from benchmarks.noise.published import Curve, curves

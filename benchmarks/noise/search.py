@@ -33,11 +33,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.power_limit import drift, search, selectors
-from analyzers.power_limit.curve_fit.belief import TRUSTED, Confidence
-from analyzers.power_limit.curve_fit.visits import Visit, by_limit
+from analyzers.power_limit import selectors
 from analyzers.power_limit.profiler import WATCH_STEPS
-from analyzers.power_limit.search import Choose
+from analyzers.power_limit.search import advice, drift
+from analyzers.power_limit.search.advice import Choose
+from analyzers.power_limit.search.belief import TRUSTED, Confidence
+from analyzers.power_limit.search.visit_blocks import Visit, by_limit
 from analyzers.power_limit.selectors import Selector, Trial
 from benchmarks.harness import table
 from benchmarks.noise.driven import Driven
@@ -93,13 +94,13 @@ def adaptive(training: Training, selector: Selector, remembered: Sequence[Trial]
     training.go_on(0, 1)
     visits: list[Visit] = []
     while True:
-        advice = search.advise(limits, 1, selector.goal, visits, remembered)
-        if isinstance(advice, Choose):
+        advised = advice.advise(limits, 1, selector.goal, visits, remembered)
+        if isinstance(advised, Choose):
             trials = by_limit(block for visit in visits for block in visit.blocks)
-            return Done(advice.limit_mw, len(visits), trials, advice.confidence, advice.remembered)
-        at = limits.index(advice.limit_mw)
+            return Done(advised.limit_mw, len(visits), trials, advised.confidence, advised.remembered)
+        at = limits.index(advised.limit_mw)
         before: tuple[Trial, ...] = ()
-        if visits and visits[-1].limit_mw == advice.limit_mw:
+        if visits and visits[-1].limit_mw == advised.limit_mw:
             before = visits.pop().blocks
         else:
             training.go_on(at, SETTLING)

@@ -12,7 +12,7 @@ import pytest
 from analyzers.archive.query import answer_some
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.snapshot import opened
-from tests.docs import packages
+from tests.docs import packages, transitions
 from tests.docs.man_page import PAGE, man_page
 from tests.docs.reference import FOLDER, pages
 from tests.zeus_stream.conftest import Ran
@@ -125,6 +125,11 @@ def test_the_picture_of_the_packages_is_drawn_from_the_imports() -> None:
     assert packages.PAGE.read_text(encoding="utf-8") == packages.page(), stale
     for layer in packages.layers({"top": frozenset({"low"}), "low": frozenset()}):
         assert layer in (["low"], ["top"])
+
+
+def test_the_phases_of_a_search_are_drawn_from_the_table_of_the_machine() -> None:
+    stale = "Draw them again: python -m tests.docs.transitions"
+    assert transitions.PAGE.read_text(encoding="utf-8") == transitions.page(), stale
 
 
 def test_the_manual_page_is_not_stale() -> None:

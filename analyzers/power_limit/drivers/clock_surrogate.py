@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from analyzers.power_limit.curve_fit.visits import Visit
 from analyzers.power_limit.levels import Level
+from analyzers.power_limit.search.visit_blocks import Visit
 from analyzers.power_limit.selectors import Trial
 
 APART = 1.01

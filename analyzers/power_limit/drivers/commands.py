@@ -7,7 +7,7 @@ from analyzers.dispatch.pending import ControlOfGpu, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.levels import Level
-from analyzers.power_limit.profiler import LimitApplied, StepBegan
+from analyzers.power_limit.visits import LimitApplied, StepBegan
 from analyzers.results.instructions import ApplyControl, Command, RestoreControl
 from analyzers.results.result import Result
 from analyzers.results.rows import Row

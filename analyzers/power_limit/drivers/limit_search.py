@@ -24,29 +24,28 @@ from analyzers.power_limit.drivers.run_decisions import At, RunDecisions
 from analyzers.power_limit.drivers.search_plan import Start, clocks_at_limit, make_plan
 from analyzers.power_limit.drivers.single_limits import SingleLimits
 from analyzers.power_limit.levels import Level, limit_levels
-from analyzers.power_limit.profiler import (
-    Apply,
+from analyzers.power_limit.profiler import Apply, Decide, Observe, Release
+from analyzers.power_limit.profiles import KnownProfiles
+from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search.search_progress import SearchProgress, progress
+from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.power_limit.trials import Taken, taken
+from analyzers.power_limit.visits import (
+    Applying,
     Barred,
-    Decide,
+    Event,
     Lapsed,
     MeasureTrial,
     Measuring,
-    Observe,
     Observing,
     Over,
     Purpose,
-    Release,
     Shifted,
     StepBegan,
     StepsPaused,
     TrialMeasured,
     TrialMissing,
 )
-from analyzers.power_limit.profiles import KnownProfiles
-from analyzers.power_limit.run_settings import RunSettings
-from analyzers.power_limit.search_progress import SearchProgress, progress
-from analyzers.power_limit.selectors import Selector, Trial
-from analyzers.power_limit.trials import Taken, taken
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import RecallRow, Row, TrialRow
 
@@ -66,11 +65,10 @@ class Used(NamedTuple):
 
 NOTHING_USED = Used(0, 0, 0)
 NEW = Start()
-_Asked = MeasureTrial | per_gpu.Measure
 
 
 class _Trial(Struct, frozen=True):
-    asked: _Asked
+    asked: MeasureTrial
     asked_ns: int
     """Frame time of the lead's host."""
 
@@ -93,8 +91,8 @@ class LimitSearch:
         """Begin without a machine."""
         self.settings = settings
         self.numbers, _, self.rounds = used
-        self.plan: profiler.Plan | None = None
-        self.state: profiler.State | None = None
+        self.plan: profiler.ProfilerPlan | None = None
+        self.state: profiler.ProfilerState | None = None
         """None: no machine has begun, or it is over."""
         self.steps = 0
         """Steps of the lead that have begun."""
@@ -154,6 +152,12 @@ class LimitSearch:
     def waits(self) -> bool:
         """True while the cost of trials is to be measured."""
         return bool(self._trials)
+
+    def validate(self) -> None:
+        """Check what holds between events; an AssertionError names the state."""
+        if self.state is not None and self.plan is not None:
+            profiler.validate(self.state, self.plan)
+        self._single.validate()
 
     def stop(self) -> None:
         """End the machines, and measure no trial any more."""
@@ -225,7 +229,7 @@ class LimitSearch:
         begun = self._begin(lead, beside.selector, beside.levels, 0, beside.start)
         return rows_only([begun]) | self.feed(state.cap)
 
-    def _search_again(self, renewed: profiler.State) -> Result:
+    def _search_again(self, renewed: profiler.ProfilerState) -> Result:
         """Search both controls again, the limit first: a machine of clocks has begun another round."""
         lead, selector = self._ranks.lead, self.settings.selector
         assert lead is not None
@@ -237,17 +241,21 @@ class LimitSearch:
         recalled = self._begin(lead, selector, found, 0)
         assert self.state is not None
         self.state = replace(
-            self.state, why=renewed.why, began=renewed.began, profiled=renewed.profiled, steps=renewed.steps
+            self.state,
+            why=renewed.why,
+            began=renewed.began,
+            profiled=renewed.profiled,
+            visiting=replace(self.state.visiting, steps=renewed.visiting.steps),
         )
         return rows_only([recalled]) | unlocked | self.feed(renewed.cap)
 
-    def feed(self, event: profiler.Event) -> Result:
+    def feed(self, event: Event) -> Result:
         """Pass an event to the machine and carry out what it wants."""
         if self.state is None or self.plan is None:
             return NOTHING
         before = self.state.round
         self.state, wanted = profiler.step(self.state, event, self.plan)
-        self.numbers, self.rounds = self.state.numbers, self.state.round
+        self.numbers, self.rounds = self.state.visiting.numbers, self.state.round
         if self.state.round > before and self.by_clock and self._held_mw is not None:
             return self._search_again(self.state)
         if not isinstance(self.state.phase, Measuring):
@@ -301,14 +309,15 @@ class LimitSearch:
             return NOTHING
         attempt, event = landed
         if event.taken_mw is not None and not attempt.single:
-            self._follow_driver(event.taken_mw)
+            self._follow_driver(event.attempt, event.taken_mw)
         return self.feed_single(event) if attempt.single else self.feed(event)
 
-    def _follow_driver(self, taken_mw: int) -> None:
+    def _follow_driver(self, number: int, taken_mw: int) -> None:
         """Put a limit that a driver made of the one asked for in its place."""
-        if self.plan is None or self.state is None or not isinstance(self.state.phase, profiler.Applying):
+        phase = None if self.state is None else self.state.phase
+        if self.plan is None or not isinstance(phase, Applying) or phase.attempt != number:
             return
-        others = {limit_mw for limit_mw in self.plan.limits_mw if limit_mw != self.state.phase.limit_mw}
+        others = {limit_mw for limit_mw in self.plan.limits_mw if limit_mw != phase.limit_mw}
         self.plan = replace(self.plan, limits_mw=tuple(sorted(others | {taken_mw}, reverse=True)))
 
     def _at(self) -> At:
@@ -322,10 +331,10 @@ class LimitSearch:
             return NOTHING
         wanted = self._single.look(asked, took, self.state, self.plan, self.settings)
         if wanted:
-            self._trials = [trial for trial in self._trials if isinstance(trial.asked, MeasureTrial)]
+            self._trials = [trial for trial in self._trials if trial.asked.purpose is not Purpose.PER_GPU]
         return self._carry_out_single(wanted)
 
-    def feed_single(self, event: per_gpu.Event) -> Result:
+    def feed_single(self, event: Event) -> Result:
         """Pass an event to the machine of single GPUs, if there is one, and carry out what it wants."""
         return self._carry_out_single(self._single.step(event))
 
@@ -333,11 +342,11 @@ class LimitSearch:
         result, asked_mw = NOTHING, self._pending.holding(self._run).asked_mw
         for instruction in wanted:
             match instruction:
-                case per_gpu.Set(attempt, limits_mw):
+                case per_gpu.ApplyEach(attempt, limits_mw):
                     wished = zip(self._single.gpus, limits_mw, strict=True)
                     others = {gpu: Level(mw) for gpu, mw in wished if mw != asked_mw.get(gpu)}
                     result |= self._commands.ask(Attempt(attempt, single=True), others, self._ranks.now)
-                case per_gpu.Measure():
+                case MeasureTrial():
                     self._trials.append(_Trial(instruction, self._ranks.now_ns))
                 case per_gpu.Found(step=since):
                     rows = self._single.found(self._run, self._ranks.now_ns, instruction)
@@ -354,7 +363,7 @@ class LimitSearch:
         spans = [span for trial in self._trials for span in trial.asked.spans]
         opened = list[int]()
         for machine in (self.state, self._single.state):
-            if machine is not None and isinstance(machine.phase, Measuring | per_gpu.Measuring):
+            if machine is not None and isinstance(machine.phase, Measuring):
                 spans += machine.phase.spans
                 opened += [machine.phase.opened.index] if machine.phase.opened else []
         return instants_ns(session, spans, opened)
@@ -370,7 +379,7 @@ class LimitSearch:
 
     def _take(self, trial: _Trial) -> Taken | Missing | None:
         """Return what the steps of a trial took, or None while that is awaited."""
-        if isinstance(trial.asked, MeasureTrial) and self._single.trying:
+        if trial.asked.purpose is not Purpose.PER_GPU and self._single.trying:
             return Missing("limits of single GPUs were tried in that time")
         now_ns = self._ranks.now_ns
         timely = now_ns - trial.asked_ns < self.settings.timeout_ns
@@ -382,9 +391,9 @@ class LimitSearch:
             timely=timely,
         )
 
-    def _tell(self, asked: _Asked, took: Taken | Missing) -> Result:
+    def _tell(self, asked: MeasureTrial, took: Taken | Missing) -> Result:
         """Pass what steps took to the machine that asked for them."""
-        if isinstance(asked, MeasureTrial):
+        if asked.purpose is not Purpose.PER_GPU:
             if isinstance(took, Missing):
                 return self.feed(TrialMissing(asked.number, took.reason))
             if not self.by_clock and (clock_mhz := self._ranks.clock_mhz()) is not None:
@@ -401,7 +410,9 @@ class LimitSearch:
         if isinstance(took, Missing):
             return self.feed_single(TrialMissing(asked.number, took.reason))
         of_each = tuple(took.energy_uj[gpu] // 1000 for gpu in self._single.gpus)
-        return self.feed_single(per_gpu.BlockMeasured(asked.number, of_each, took.duration_ns))
+        return self.feed_single(
+            TrialMeasured(asked.number, took.energy_mj, took.duration_ns, of_gpus_mj=of_each)
+        )
 
     def _trial_row(self, asked: MeasureTrial, took: Taken) -> TrialRow:
         assert self.plan is not None

@@ -6,10 +6,10 @@ from statistics import median
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.fleet.session import Session, Span
-from analyzers.power_limit import levels, profiler
+from analyzers.power_limit import levels, visits
 from analyzers.power_limit.levels import Level
-from analyzers.power_limit.profiler import StepBegan
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.visits import StepBegan
 from zeus_stream.protocol.fields import are_of_one_run
 
 RESTORING_NS = 200_000_000
@@ -96,7 +96,7 @@ class Ranks:
             return ()
         if (only_mw := settings.only_mw) is not None:
             return (min(max(only_mw, *least_mw), *found_mw),)
-        return profiler.limits_mw(min(found_mw), max(least_mw), settings.stride_mw)
+        return visits.limits_mw(min(found_mw), max(least_mw), settings.stride_mw)
 
     def clock_levels(self, *, at_limit: bool) -> tuple[Level, ...]:
         """Return the clocks that every GPU may have, as far as a search visits them.

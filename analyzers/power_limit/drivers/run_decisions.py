@@ -7,11 +7,12 @@ from msgspec.structs import replace
 
 from analyzers.fleet.session import Session
 from analyzers.power_limit import profiler, profiles
-from analyzers.power_limit.curve_fit.belief import Confidence
-from analyzers.power_limit.curve_fit.step_costs import StepCosts
-from analyzers.power_limit.profiler import Decide, MeasureTrial
+from analyzers.power_limit.profiler import Decide
+from analyzers.power_limit.search.belief import Confidence
+from analyzers.power_limit.search.step_costs import StepCosts
 from analyzers.power_limit.selectors import Trial, cost_mj
 from analyzers.power_limit.trials import Taken, joined, trial_row
+from analyzers.power_limit.visits import MAX_AWAITED, MeasureTrial
 from analyzers.power_limit.warm_start import Recollection
 from analyzers.results.rows import AtLimit, DecisionRow, ProfileRow, Row, TrialRow
 from zeus_stream.errors import SettingsError
@@ -63,8 +64,8 @@ class RunDecisions:
         self,
         asked: MeasureTrial,
         took: Taken,
-        plan: profiler.Plan,
-        state: profiler.State | None,
+        plan: profiler.ProfilerPlan,
+        state: profiler.ProfilerState | None,
         lead: Session,
     ) -> TrialRow:
         """Return the row of a trial, with the blocks of its visit before."""
@@ -79,11 +80,11 @@ class RunDecisions:
         if asked.visit in self._visited:
             row = joined(self._visited[asked.visit], row)
         self._visited[asked.visit] = row
-        if len(self._visited) > profiler.MAX_AWAITED + 1:
+        if len(self._visited) > MAX_AWAITED + 1:
             del self._visited[next(iter(self._visited))]
         return row
 
-    def learned(self, row: TrialRow, state: profiler.State | None) -> list[ProfileRow]:
+    def learned(self, row: TrialRow, state: profiler.ProfilerState | None) -> list[ProfileRow]:
         """Return what a trial teaches for later runs; nothing once the round has decided."""
         if self._recollection is None or state is None:
             return []
@@ -92,7 +93,9 @@ class RunDecisions:
         kept = self._recollection.keep(state.round, state.trials, state.trials)
         return [each for each in kept if each.power_limit_w == row.power_limit_w]
 
-    def decided(self, decided: Decide, plan: profiler.Plan, state: profiler.State, at: At) -> list[Row]:
+    def decided(
+        self, decided: Decide, plan: profiler.ProfilerPlan, state: profiler.ProfilerState, at: At
+    ) -> list[Row]:
         """Return the rows of a decision, and what it leaves to later runs."""
         assert self._recollection is not None
         number, recollection = decided.round, self._recollection
@@ -117,12 +120,12 @@ class RunDecisions:
         self._decided = decision
         return [decision, *kept]
 
-    def gathered(self, plan: profiler.Plan, at: At, number: int, reason: str) -> DecisionRow:
+    def gathered(self, plan: profiler.ProfilerPlan, at: At, number: int, reason: str) -> DecisionRow:
         """Return the row that says with whom a round begins."""
         return self._decision(plan, at, number, (), None, reason, applied=False)
 
     def observation(
-        self, plan: profiler.Plan, at: At, number: int, trials: Sequence[Trial], reason: str
+        self, plan: profiler.ProfilerPlan, at: At, number: int, trials: Sequence[Trial], reason: str
     ) -> DecisionRow:
         """Return the row of a run that may not command: what would be saved, if that is known."""
         source: tuple[str, int] | None = (self._run, number)
@@ -142,7 +145,7 @@ class RunDecisions:
             return self._decision(plan, at, number, (), None, f"{reason}. {wrong}", applied=False)
         return self._decision(plan, at, number, trials, limit_mw, reason, applied=False, source=source)
 
-    def _known(self, plan: profiler.Plan) -> list[AtLimit]:
+    def _known(self, plan: profiler.ProfilerPlan) -> list[AtLimit]:
         """Return what was remembered of limits that this run could have."""
         limits = self._recollection.recalled.limits if self._recollection else ()
         return [
@@ -151,7 +154,7 @@ class RunDecisions:
 
     def _decision(
         self,
-        plan: profiler.Plan,
+        plan: profiler.ProfilerPlan,
         at: At,
         number: int,
         trials: Sequence[Trial],

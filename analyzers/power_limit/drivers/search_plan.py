@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from analyzers.power_limit import profiler, search
-from analyzers.power_limit.curve_fit.visits import Visit
+from analyzers.power_limit import profiler
 from analyzers.power_limit.drivers.clock_surrogate import at_level, foretold
 from analyzers.power_limit.drivers.ranks import Ranks
 from analyzers.power_limit.drivers.single_limits import SEARCH_SETTLE_NS
 from analyzers.power_limit.levels import Level
-from analyzers.power_limit.profiler import Measuring
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search import advice
+from analyzers.power_limit.search.visit_blocks import Visit
 from analyzers.power_limit.selectors import Selector, Trial, with_slack_left
+from analyzers.power_limit.visits import Measuring
 
 
 class Start(Struct, frozen=True):
@@ -41,12 +42,12 @@ def make_plan(
     gpus: int,
     wait_steps: int,
     remembered: tuple[Trial, ...],
-) -> profiler.Plan:
+) -> profiler.ProfilerPlan:
     """Return the constants of a machine that chooses from levels."""
     goal = None if settings.exhaustive else selector.goal
     clocks_mhz = tuple(level.clock_mhz for level in levels if level.clock_mhz is not None)
     clocks_follow = settings.control == "both" and not clocks_mhz
-    return profiler.Plan(
+    return profiler.ProfilerPlan(
         limits_mw=tuple(level.limit_mw for level in levels),
         clocks_mhz=clocks_mhz,
         gpus=gpus,
@@ -58,7 +59,7 @@ def make_plan(
         window_ns=0,
         outcome_ns=settings.timeout_ns,
         goal=goal,
-        tolerated_risk=search.RISK_BEFORE_CLOCKS if clocks_follow else search.RISK,
+        tolerated_risk=advice.RISK_BEFORE_CLOCKS if clocks_follow else advice.RISK,
         remembered=remembered,
         profiling_share=settings.profiling_share,
         profile_only=settings.profile_only,
@@ -66,8 +67,8 @@ def make_plan(
 
 
 def clocks_at_limit(
-    state: profiler.State,
-    plan: profiler.Plan,
+    state: profiler.ProfilerState,
+    plan: profiler.ProfilerPlan,
     selector: Selector,
     ranks: Ranks,
     led_to_mhz: Mapping[int, float],

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from analyzers.power_limit import per_gpu, profiler
-from analyzers.power_limit.profiler import MeasureTrial, Measuring, Purpose
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.trials import Taken
+from analyzers.power_limit.visits import Event, MeasureTrial, Measuring, Purpose, limits_mw
 from analyzers.results.rows import GpuLimitRow
 
 SEARCH_SETTLE_NS = 500_000_000
@@ -21,9 +21,9 @@ class SingleLimits:
 
     def __init__(self) -> None:
         """Begin without a machine."""
-        self.state: per_gpu.State | None = None
+        self.state: per_gpu.PerGpuState | None = None
         """None while the limits of all are the same."""
-        self._plan: per_gpu.Plan | None = None
+        self._plan: per_gpu.PerGpuPlan | None = None
         self._evened = False
         """Whether it has found out, since all had one limit, which GPUs may have a lower one."""
         self._looks = 0, 0
@@ -39,6 +39,11 @@ class SingleLimits:
     def gpus(self) -> tuple[str, ...]:
         """The GPUs in the order of the limits that are tried."""
         return () if self._plan is None else self._plan.gpus
+
+    def validate(self) -> None:
+        """Check what holds between events."""
+        if self.state is not None and self._plan is not None:
+            per_gpu.validate(self.state, self._plan)
 
     def begin_again(self) -> None:
         """Take in that all GPUs get one limit."""
@@ -56,8 +61,8 @@ class SingleLimits:
         self,
         asked: MeasureTrial,
         took: Taken,
-        state: profiler.State,
-        plan: profiler.Plan,
+        state: profiler.ProfilerState,
+        plan: profiler.ProfilerPlan,
         settings: RunSettings,
     ) -> Sequence[per_gpu.Instruction]:
         """Begin to try which GPUs may have a lower limit, after a window at the chosen one, if wanted."""
@@ -69,16 +74,18 @@ class SingleLimits:
         if not isinstance(phase, Measuring) or looks >= MAX_LOOKS:
             return ()
         least_mw, finer_mw = plan.limits_mw[-1], max(1000, settings.stride_mw // FINER)
-        levels_mw = profiler.limits_mw(phase.limit_mw, least_mw, finer_mw // 1000 * 1000)
+        levels_mw = limits_mw(phase.limit_mw, least_mw, finer_mw // 1000 * 1000)
         gpus = tuple(sorted(took.energy_uj, key=lambda gpu: -took.energy_uj[gpu]))
         if len(gpus) < 2 or len(levels_mw) < 2:
             return ()
         self._looks, self._round = (state.round, looks + 1), state.round
-        self._plan = per_gpu.Plan(gpus, levels_mw, SEARCH_SETTLE_NS, plan.window_ns, plan.outcome_ns)
-        self.state, wanted = per_gpu.start(self._plan, state.step)
+        self._plan = per_gpu.PerGpuPlan(
+            gpus, levels_mw, SEARCH_SETTLE_NS, plan.window_ns, plan.outcome_ns, state.round
+        )
+        self.state, wanted = per_gpu.start(self._plan, state.visiting.step)
         return wanted
 
-    def step(self, event: per_gpu.Event) -> Sequence[per_gpu.Instruction]:
+    def step(self, event: Event) -> Sequence[per_gpu.Instruction]:
         """Pass an event to the machine, if there is one. Return what it wants."""
         if self.state is None or self._plan is None:
             return ()

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from analyzers.power_limit import selectors
-from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, by_limit
-from analyzers.power_limit.profiler import limits_mw
-from analyzers.power_limit.search import Choose, Measure, advise, most_blocks
+from analyzers.power_limit.search.advice import Choose, Measure, advise, most_blocks
+from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, by_limit
 from analyzers.power_limit.selectors import Goal, Trial
+from analyzers.power_limit.visits import limits_mw
 from zeus_stream.simulated_gpu.workloads import load
 
 S = 1_000_000_000

@@ -3,10 +3,10 @@
 import numpy as np
 from msgspec.structs import replace
 
-from analyzers.power_limit.curve_fit.belief import TOLERATED
-from analyzers.power_limit.profiler import Purpose
-from analyzers.power_limit.profiler.limit_visits import BACKGROUND
-from analyzers.power_limit.search import most_blocks
+from analyzers.power_limit.profiler import BACKGROUND
+from analyzers.power_limit.search.advice import most_blocks
+from analyzers.power_limit.search.belief import TOLERATED
+from analyzers.power_limit.visits import Purpose
 from tests.analyzers.power_limit.test_profiler import ADAPTIVE, BLOCK, Bench
 
 LIMITS_MW = (250_000, 200_000, 150_000)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.power_limit.drift import FIRST, Watch, begun, seen
+from analyzers.power_limit.search.drift import FIRST, Watch, begun, seen
 from analyzers.power_limit.selectors import Trial
 
 STEPS = 10

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.power_limit.curve_fit.host_delays import delay_ns, evenly_delayed
-from analyzers.power_limit.curve_fit.visits import Visit
+from analyzers.power_limit.search.host_delays import delay_ns, evenly_delayed
+from analyzers.power_limit.search.visit_blocks import Visit
 from analyzers.power_limit.selectors import Trial
 from tests.analyzers.power_limit.known_curve import KnownCurve, S, goal, published
 

@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from analyzers.power_limit.curve_fit.noise import (
+from analyzers.power_limit.search.noise import (
     MOST_BLOCKS,
     Blocks,
     Floats,

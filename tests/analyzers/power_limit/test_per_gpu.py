@@ -15,23 +15,23 @@ from analyzers.power_limit.per_gpu import (
     FIRST,
     MAX_STEPS,
     TOLERANCE,
+    ApplyEach,
     Block,
-    BlockMeasured,
-    Event,
     Found,
     GiveUp,
     Instruction,
-    Measure,
-    Plan,
-    Set,
+    PerGpuPlan,
     slower,
     start,
 )
-from analyzers.power_limit.profiler import (
+from analyzers.power_limit.visits import (
+    Event,
     LimitApplied,
     LimitRefused,
+    MeasureTrial,
     StepBegan,
     StepsPaused,
+    TrialMeasured,
     TrialMissing,
     limits_mw,
 )
@@ -41,9 +41,9 @@ JOB_MW, LEAST_MW = 200_000, 100_000
 IDLE_MW = 50_000
 
 
-def plan(gpus: int) -> Plan:
+def plan(gpus: int) -> PerGpuPlan:
     names = tuple(f"GPU-{number}" for number in range(gpus))
-    return Plan(names, limits_mw(JOB_MW, LEAST_MW, 5_000), 500 * MS, 1_000 * MS, 5_000 * MS)
+    return PerGpuPlan(names, limits_mw(JOB_MW, LEAST_MW, 5_000), 500 * MS, 1_000 * MS, 5_000 * MS)
 
 
 @dataclass
@@ -94,19 +94,20 @@ class Job:
     def obey(self, wanted: Sequence[Instruction]) -> None:
         for instruction in wanted:
             match instruction:
-                case Set(attempt, limits):
+                case ApplyEach(attempt, limits):
                     self.sets.append(limits)
                     if self.refuse and len(self.sets) > 3:
                         self.tell(LimitRefused(attempt, "owned", "somebody holds it"))
                     elif not self.silent:
                         self.limits = limits
                         self.tell(LimitApplied(attempt, StepBegan(self.index, self.t_ns)))
-                case Measure(number, spans):
+                case MeasureTrial(number=number, spans=spans):
                     steps = [self.taken[step] for span in spans for step in range(span.first, span.end)]
                     energies = (
                         round(sum(mj for mj in of_gpu)) for of_gpu in zip(*(e for _, e in steps), strict=True)
                     )
-                    block = BlockMeasured(number, tuple(energies), round(sum(s for s, _ in steps) * 1e9))
+                    whole_ns = round(sum(s for s, _ in steps) * 1e9)
+                    block = TrialMeasured(number, 0, whole_ns, of_gpus_mj=tuple(energies))
                     self.tell(TrialMissing(number, "no reading") if self.blind else block)
                 case Found():
                     self.found.append(instruction)
@@ -290,7 +291,7 @@ def test_what_is_told_twice_or_too_late_changes_nothing() -> None:
     made.tell(StepBegan(made.index, made.t_ns))
     made.tell(LimitApplied(99, StepBegan(made.index, made.t_ns)))
     made.tell(LimitRefused(99, "owned", ""))
-    made.tell(BlockMeasured(1, (1, 1), 1))
+    made.tell(TrialMeasured(1, 2, 1, of_gpus_mj=(1, 1)))
     assert made.state == before
     assert before.trial is not None
     assert before.trial.level == FIRST

@@ -9,44 +9,47 @@ from msgspec.structs import replace
 
 from analyzers.fleet.session import Span
 from analyzers.power_limit import profiler, selectors
-from analyzers.power_limit.curve_fit.visits import BLOCKS
 from analyzers.power_limit.profiler import (
-    BLOCK_NS,
-    BLOCK_STEPS,
     MAX_ASKED,
-    MAX_AWAITED,
     MAX_LAPSES,
     MAX_MISSING,
     MAX_ROUNDS,
     MOST_LOCKED,
     Apply,
+    Decide,
+    Instruction,
+    Observe,
+    ProfilerPlan,
+    ProfilerState,
+    Release,
+    curve,
+    start,
+)
+from analyzers.power_limit.search.advice import LOOK, most_blocks
+from analyzers.power_limit.search.visit_blocks import BLOCKS
+from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.power_limit.visits import (
+    BLOCK_NS,
+    BLOCK_STEPS,
+    MAX_AWAITED,
     Barred,
     Capped,
-    Decide,
     Event,
-    Instruction,
     Lapsed,
     LimitApplied,
     LimitRefused,
     MeasureTrial,
-    Observe,
+    Measuring,
     Observing,
     Over,
-    Plan,
     Purpose,
-    Release,
     RunOver,
-    State,
     StepBegan,
     StepsPaused,
     TrialMeasured,
     TrialMissing,
-    curve,
     limits_mw,
-    start,
 )
-from analyzers.power_limit.search import LOOK, most_blocks
-from analyzers.power_limit.selectors import Selector, Trial
 from zeus_stream.protocol.notes import Cause
 
 MS = 1_000_000
@@ -59,7 +62,7 @@ def selector(text: str = "energy") -> Selector:
     return found
 
 
-PLAN = Plan(
+PLAN = ProfilerPlan(
     limits_mw=limits_mw(250_000, 100_000, 25_000),
     gpus=1,
     selector=selector(),
@@ -79,7 +82,7 @@ SHORT = replace(PLAN, limits_mw=(300_000, 200_000, 100_000), warmup_steps=1, pro
 class Bench:
     """The machine, with commands and measurements that come true at once. Energy is least at 150 W."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ProfilerPlan) -> None:
         self.plan = plan
         self.state = start(plan)
         self.index = -1
@@ -342,7 +345,7 @@ def test_steps_before_a_lapse_count_when_the_limit_is_in_force_again(
     until: StepBegan | None, spans: tuple[Span, ...]
 ) -> None:
     bench = Bench(replace(SHORT, outcome_ns=3 * STEP_NS, profile_steps=4))
-    while not (isinstance(bench.state.phase, profiler.Measuring) and bench.limits[-1] == 200_000):
+    while not (isinstance(bench.state.phase, Measuring) and bench.limits[-1] == 200_000):
         bench.steps(1)
     first = bench.index
     bench.steps(9 - bench.index - 1)
@@ -418,13 +421,13 @@ def test_a_single_odd_window_is_no_drift() -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("plan", [SHORT, ADAPTIVE], ids=["exhaustive", "adaptive"])
-def test_a_restless_workload_is_profiled_for_no_more_than_its_share_and_one_round(plan: Plan) -> None:
+def test_a_restless_workload_is_profiled_for_no_more_than_its_share_and_one_round(plan: ProfilerPlan) -> None:
     plan = replace(plan, profiling_share=0.2)
     bench, longest = Bench(plan), 2 * BLOCK * most_blocks(len(plan.limits_mw))
     for turn in range(20):
         bench.factor, bench.best_mw = (1.0, 150_000) if turn % 2 else (2.0, 225_000)
         bench.steps(400)
-        assert bench.state.profiled <= plan.profiling_share * bench.state.steps + longest
+        assert bench.state.profiled <= plan.profiling_share * bench.state.visiting.steps + longest
     assert bench.state.round >= 3
 
 
@@ -610,7 +613,7 @@ def test_a_changed_workload_is_searched_again() -> None:
 # ---- with a memory -------------------------------------------------------------------------------------
 
 
-def remembered(best_mw: int, limits: tuple[int, ...] = ADAPTIVE.limits_mw, factor: float = 1) -> Plan:
+def remembered(best_mw: int, limits: tuple[int, ...] = ADAPTIVE.limits_mw, factor: float = 1) -> ProfilerPlan:
     """Return the plan of a run that remembers a curve with that optimum."""
     world = Bench(ADAPTIVE)
     world.best_mw, world.factor = best_mw, factor
@@ -753,12 +756,12 @@ def test_a_sensor_that_stays_locked_does_not_hold_the_search_up_for_ever() -> No
 
 
 def under_fire(
-    plan: Plan,
+    plan: ProfilerPlan,
     draw: Callable[[], float],
     steps: int,
     applied: float,
     measured: Callable[[MeasureTrial], TrialMeasured],
-) -> tuple[State, int]:
+) -> tuple[ProfilerState, int]:
     """Let the machine go on until it has decided or given up; return it, and how often it asked for a limit.
 
     What comes of its instructions comes late and in any order, and is not always what it wants.
@@ -873,7 +876,7 @@ exhaustive = plans.filter(lambda plan: plan.goal is None)
 
 
 @given(plans, st.lists(events, max_size=80))
-def test_every_event_is_answered_in_every_state(plan: Plan, told: list[Event]) -> None:
+def test_every_event_is_answered_in_every_state(plan: ProfilerPlan, told: list[Event]) -> None:
     state = start(plan)
     for event in told:
         quiet = isinstance(state.phase, Observing | Over)
@@ -896,7 +899,7 @@ def test_every_event_is_answered_in_every_state(plan: Plan, told: list[Event]) -
 @pytest.mark.sweep
 @given(exhaustive, st.randoms(use_true_random=False))
 def test_a_run_that_goes_on_is_decided_or_given_up_whatever_becomes_of_its_commands(
-    plan: Plan, rng: Random
+    plan: ProfilerPlan, rng: Random
 ) -> None:
     def proportional(asked: MeasureTrial) -> TrialMeasured:
         return TrialMeasured(asked.number, asked.limit_mw * asked.steps, asked.steps * STEP_NS)
@@ -910,7 +913,7 @@ def test_a_run_that_goes_on_is_decided_or_given_up_whatever_becomes_of_its_comma
 
 
 @pytest.mark.parametrize("plan", [PLAN, ADAPTIVE], ids=["exhaustive", "adaptive"])
-def test_a_limit_above_what_a_budget_allows_is_never_asked_for(plan: Plan) -> None:
+def test_a_limit_above_what_a_budget_allows_is_never_asked_for(plan: ProfilerPlan) -> None:
     bench = Bench(plan)
     bench.tell(Capped(125_000, "budget rack1"))
     bench.steps(800)
@@ -923,7 +926,7 @@ def test_a_limit_above_what_a_budget_allows_is_never_asked_for(plan: Plan) -> No
 @pytest.mark.parametrize("plan", [PLAN, ADAPTIVE], ids=["exhaustive", "adaptive"])
 @pytest.mark.parametrize("before", [5, 60, 150, 800])
 def test_whenever_a_budget_comes_and_goes_the_choice_is_made_from_what_there_is(
-    plan: Plan, before: int
+    plan: ProfilerPlan, before: int
 ) -> None:
     bench = Bench(plan)
     bench.steps(before)
@@ -943,10 +946,10 @@ def test_whenever_a_budget_comes_and_goes_the_choice_is_made_from_what_there_is(
 def test_a_budget_that_leaves_the_choice_as_it_is_changes_nothing() -> None:
     bench = Bench(ADAPTIVE)
     bench.steps(800)
-    asked, numbers = len(bench.limits), bench.state.numbers
+    asked, numbers = len(bench.limits), bench.state.visiting.numbers
     bench.tell(Capped(150_000, "budget rack1"))
     bench.tell(Capped(None))
-    assert (len(bench.limits), bench.state.numbers, len(bench.decided)) == (asked, numbers, 1)
+    assert (len(bench.limits), bench.state.visiting.numbers, len(bench.decided)) == (asked, numbers, 1)
 
 
 def test_a_choice_made_of_few_limits_stands_when_fewer_are_left_that_it_is_among() -> None:

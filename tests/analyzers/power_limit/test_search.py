@@ -13,12 +13,12 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzers.power_limit.curve_fit.belief import TOLERATED, Confidence
-from analyzers.power_limit.curve_fit.step_costs import ShareInterval
-from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, by_limit, series, settled
-from analyzers.power_limit.profiler import limits_mw
-from analyzers.power_limit.search import Measure, advise, most_blocks
+from analyzers.power_limit.search.advice import Measure, advise, most_blocks
+from analyzers.power_limit.search.belief import TOLERATED, Confidence
+from analyzers.power_limit.search.step_costs import ShareInterval
+from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, by_limit, series, settled
 from analyzers.power_limit.selectors import Trial
+from analyzers.power_limit.visits import limits_mw
 from tests.analyzers.power_limit.known_curve import CURVES, GOALS, STEPS, KnownCurve, S, goal, published
 
 

@@ -2,7 +2,7 @@ from typing import get_args
 
 import pytest
 
-from analyzers.power_limit.search_progress import SearchProgress, settled
+from analyzers.power_limit.search.search_progress import SearchProgress, settled
 from zeus_stream.protocol.snapshots import Phase
 
 

@@ -5,8 +5,8 @@ from math import pi, sin
 
 import pytest
 
-from analyzers.power_limit.curve_fit.step_costs import ShareInterval
-from analyzers.power_limit.search import Choose
+from analyzers.power_limit.search.advice import Choose
+from analyzers.power_limit.search.step_costs import ShareInterval
 from analyzers.power_limit.selectors import Trial
 from tests.analyzers.power_limit.known_curve import KnownCurve, goal, published
 

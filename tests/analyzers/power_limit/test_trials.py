@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from analyzers.fleet.session import Session, Span
 from analyzers.measurement.energy import Meter, Missing
 from analyzers.measurement.timeline import Timeline
-from analyzers.power_limit.profiler import MeasureTrial, Purpose
 from analyzers.power_limit.trials import Taken, added_up, joined, taken, trial_row
+from analyzers.power_limit.visits import MeasureTrial, Purpose
 from analyzers.results.rows import TrialRow
 from tests.analyzers.readings import MS, S, steady
 from zeus_stream.protocol.events import RunStarted, StepBoundary

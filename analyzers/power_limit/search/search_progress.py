@@ -4,17 +4,9 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from analyzers.power_limit.curve_fit.visits import BLOCKS
-from analyzers.power_limit.profiler import (
-    BLOCK_STEPS,
-    Applying,
-    Deciding,
-    Measuring,
-    Observing,
-    Plan,
-    State,
-    Warming,
-)
+from analyzers.power_limit.profiler import ProfilerPlan, ProfilerState
+from analyzers.power_limit.search.visit_blocks import BLOCKS
+from analyzers.power_limit.visits import BLOCK_STEPS, Applying, Deciding, Measuring, Observing, Warming
 from zeus_stream.protocol.fields import MOST_COUNT
 from zeus_stream.protocol.snapshots import Phase
 
@@ -40,7 +32,7 @@ def settled(searches: Iterable[SearchProgress]) -> bool:
     return not any(search.phase in ("waiting", "measuring") for search in searches)
 
 
-def progress(state: State | None, plan: Plan | None) -> SearchProgress:
+def progress(state: ProfilerState | None, plan: ProfilerPlan | None) -> SearchProgress:
     """Return the progress of a search. Without a machine it waits: for ranks, or for their steps."""
     if state is None or plan is None:
         return SearchProgress(phase="waiting")
@@ -76,13 +68,15 @@ def progress(state: State | None, plan: Plan | None) -> SearchProgress:
     )
 
 
-def _steps(state: State) -> int:
+def _steps(state: ProfilerState) -> int:
     """Return the whole steps at the limit that is measured, of this visit."""
     if not isinstance(state.phase, Measuring):
         return 0
-    blocks = [block for number, visit in state.visits if number == state.visit for block in visit.blocks]
-    awaited = [asked.steps for asked in state.awaited if asked.visit == state.visit]
+    blocks = [
+        block for number, visit in state.visits if number == state.visiting.first for block in visit.blocks
+    ]
+    awaited = [asked.steps for asked in state.awaited if asked.visit == state.visiting.first]
     spans = sum(span.end - span.first for span in state.phase.spans)
-    opened = state.phase.opened
-    under_way = state.step.index - opened.index if opened is not None and state.step is not None else 0
+    opened, step = state.phase.opened, state.visiting.step
+    under_way = step.index - opened.index if opened is not None and step is not None else 0
     return sum(block.steps for block in blocks) + sum(awaited) + spans + max(0, under_way)

@@ -35,12 +35,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.power_limit.curve_fit import belief as beliefs
-from analyzers.power_limit.curve_fit import curves, noise
-from analyzers.power_limit.curve_fit.belief import TOLERATED, Belief, Confidence
-from analyzers.power_limit.curve_fit.host_delays import evenly_delayed
-from analyzers.power_limit.curve_fit.step_costs import StepCosts, step_costs
-from analyzers.power_limit.curve_fit.visits import BLOCKS, Visit, counted, settled
+from analyzers.power_limit.search import belief as beliefs
+from analyzers.power_limit.search import curves, noise
+from analyzers.power_limit.search.belief import TOLERATED, Belief, Confidence
+from analyzers.power_limit.search.host_delays import evenly_delayed
+from analyzers.power_limit.search.step_costs import StepCosts, step_costs
+from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, counted, settled
 from analyzers.power_limit.selectors import Goal, Trial
 
 RISK = 0.006

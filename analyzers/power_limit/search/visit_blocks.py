@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.power_limit.curve_fit.noise import Blocks
+from analyzers.power_limit.search.noise import Blocks
 from analyzers.power_limit.selectors import Trial
 
 BLOCKS = 3

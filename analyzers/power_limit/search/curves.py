@@ -30,10 +30,10 @@ from math import exp, log, sqrt
 import numpy as np
 from msgspec import Struct
 
-from analyzers.power_limit.curve_fit import noise, visits
-from analyzers.power_limit.curve_fit.belief import Belief, Curve
-from analyzers.power_limit.curve_fit.noise import Floats, Indices, Means
-from analyzers.power_limit.curve_fit.visits import Visit, log_power
+from analyzers.power_limit.search import noise, visit_blocks
+from analyzers.power_limit.search.belief import Belief, Curve
+from analyzers.power_limit.search.noise import Floats, Indices, Means
+from analyzers.power_limit.search.visit_blocks import Visit, log_power
 from analyzers.power_limit.selectors import Goal, Trial
 
 NOISE, NOISE_DOF = 0.02, 4
@@ -161,7 +161,7 @@ def measured_means(
     measured: Sequence[Visit], value: Callable[[Trial], float], deviation: float
 ) -> tuple[Means, list[int]]:
     """Return what visits say of the means at their limits, and those limits, mW."""
-    blocks, seen_mw = visits.series(measured, value)
+    blocks, seen_mw = visit_blocks.series(measured, value)
     blocks = noise.merged(blocks)
     t = np.array([measured[visit].t_ns - measured[0].t_ns for visit in blocks.visit], dtype=float)
     drift = DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)

@@ -11,9 +11,9 @@ from math import exp, expm1
 import numpy as np
 from msgspec import Struct
 
-from analyzers.power_limit.curve_fit import curves
-from analyzers.power_limit.curve_fit.belief import Belief
-from analyzers.power_limit.curve_fit.visits import Visit
+from analyzers.power_limit.search import curves
+from analyzers.power_limit.search.belief import Belief
+from analyzers.power_limit.search.visit_blocks import Visit
 from analyzers.power_limit.selectors import Goal, Trial
 
 ENERGY, TIME = Goal(1.0), Goal(0.0)

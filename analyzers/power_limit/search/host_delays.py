@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from analyzers.power_limit.curve_fit.visits import Visit
+from analyzers.power_limit.search.visit_blocks import Visit
 from analyzers.power_limit.selectors import Trial
 
 LEAST_BLOCKS = 6

@@ -11,7 +11,7 @@ from math import erf, log, sqrt
 import numpy as np
 from msgspec import Struct
 
-from analyzers.power_limit.curve_fit.noise import Floats, Indices
+from analyzers.power_limit.search.noise import Floats, Indices
 
 TOLERATED = 0.03
 """A limit that is better by such a share should not be left."""

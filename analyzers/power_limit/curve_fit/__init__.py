@@ -1,1 +1,0 @@
-"""Visits of power limits, and the fit of a curve to them."""

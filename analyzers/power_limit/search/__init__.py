@@ -1,0 +1,1 @@
+"""The search for the best limit: blocks of visits, the curve through them, and what to measure next."""
