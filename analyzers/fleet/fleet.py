@@ -257,9 +257,12 @@ def hangs(host: str, uuid: str, timeline: Timeline) -> Iterator[GapRow]:
         yield GapRow(host, "readings", begin_ns, 1, reason)
     while timeline.jumps:
         jump = timeline.jumps.popleft()
+        drew = "what it drew there is not known"
+        if jump.filled_uj is not None:
+            drew = f"{jump.filled_uj / 1e6:.0f} J are taken in their place, by the power beside it"
         reason = (
             f"{uuid}: its energy counter rose by {jump.grown_uj / 1e6:.0f} J where it can have drawn"
-            f" {jump.most_uj / 1e6:.0f} J at most: what it drew there is not known"
+            f" {jump.most_uj / 1e6:.0f} J at most: {drew}"
         )
         yield GapRow(host, "energy counter", jump.t_ns, 1, reason)
 

@@ -38,6 +38,7 @@ SCATTER_NS = 10_000_000_000
 """Power readings within this much of a window tell how far they scatter."""
 
 
+FILLED = "the counter jumped: filled from power"
 SEES_A_PART = "the sensor sees a part of the time"
 Z = 1.96
 """Standard deviations on either side that hold 95 %."""
@@ -145,6 +146,8 @@ class _Figures(Struct, kw_only=True):
     likely_low_uj: Ints
     likely_high_uj: Ints
     shaped: npt.NDArray[np.bool_]
+    filled: npt.NDArray[np.bool_]
+    """The counter jumped within, and its energy there is filled from power."""
     beats: npt.NDArray[np.bool_]
     """See `analyzers.measurement.energy_fit.Shape.beats`."""
     bounded: bool
@@ -183,12 +186,15 @@ def measure_columns(
     figures = _straight(timeline, knots, edges)
     if shape is not None and timeline.follows_events:
         _overlay(figures, shape, knots, edges)
+    _widen(figures, timeline, edges)
     # A counter's first value (odd epoch) is not yet a change.
     early = edges.early[:count] | (knots.epoch[before[:count]] % 2 == 1)
     late = edges.late[count:]
     unseen_ns, coarse_ns = _between(edges.at(knots.unseen_ns)), _widest(edges)
     known = whole & ordered
     quality = _qualities(timeline, shape, edges, figures)
+    for i in np.flatnonzero(known & figures.filled).tolist():
+        quality[i] = FILLED if quality[i] == "ok" else f"{FILLED}; {quality[i]}"
     plain = known & (unseen_ns <= 0) & (coarse_ns <= GAP_NS)
     for i in np.flatnonzero(~plain).tolist():
         if known[i]:
@@ -279,6 +285,7 @@ def _straight(timeline: Timeline, knots: Knots, edges: _Edges) -> _Figures:
         likely_low_uj=np.clip(low_uj, 0, used_uj),
         likely_high_uj=np.maximum(high_uj, used_uj),
         shaped=np.zeros(count, np.bool_),
+        filled=np.zeros(count, np.bool_),
         beats=np.zeros(count, np.bool_),
         bounded=timeline.estimator == "counter",
     )
@@ -326,6 +333,20 @@ def _overlay(figures: _Figures, shape: Shape, knots: Knots, edges: _Edges) -> No
         low_uj, high_uj = np.maximum(low_uj, figures.low_uj), np.minimum(high_uj, figures.high_uj)
     figures.used_uj = used_uj
     figures.likely_low_uj, figures.likely_high_uj = np.clip(low_uj, 0, used_uj), np.maximum(high_uj, used_uj)
+
+
+def _widen(figures: _Figures, timeline: Timeline, edges: _Edges) -> None:
+    """Widen bounds and intervals by what is not known where a jump of the counter was filled from power."""
+    count = len(figures.used_uj)
+    for jump, met in timeline.filled(edges.t_ns[:count], edges.t_ns[count:]):
+        filled_uj, give_or_take_uj = jump.filled_uj or 0, round(Z * jump.deviation_uj)
+        figures.filled |= met
+        figures.low_uj = np.where(met, np.maximum(figures.low_uj - filled_uj, 0), figures.low_uj)
+        figures.high_uj = figures.high_uj + met * (jump.most_uj - filled_uj)
+        likely_low_uj = np.maximum(figures.likely_low_uj - give_or_take_uj, figures.low_uj)
+        figures.likely_low_uj = np.where(met, likely_low_uj, figures.likely_low_uj)
+        likely_high_uj = np.minimum(figures.likely_high_uj + give_or_take_uj, figures.high_uj)
+        figures.likely_high_uj = np.where(met, likely_high_uj, figures.likely_high_uj)
 
 
 def _rounded(values: npt.NDArray[np.float64]) -> Ints:

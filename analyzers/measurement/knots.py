@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from zeus_stream.protocol.readings import ABSENT
+
 GAP_NS = 1_500_000_000
 """Longer between two knots (three default heartbeats), and the time between them counts as unseen."""
 HANG_NS = 1_500_000_000
@@ -15,6 +17,8 @@ MARGIN = 1.5
 """Power may exceed the highest limit by this factor for a moment: no reading above it is believed either."""
 LATE_NS = 100_000_000
 """A refresh may be late by this, and the next one punctual."""
+FILLED = 0.05
+"""Standard deviation at least of an energy that is filled in from power, as a part of it."""
 WIDE_NS = 2_000_000
 """A knot that is known less closely is placed where the refreshes before it let expect it."""
 REGULAR = 20
@@ -117,6 +121,12 @@ class Jump(NamedTuple):
     grown_uj: int
     most_uj: int
     """The energy that the GPU can have drawn, uJ."""
+    since_ns: int
+    """From when on it is not known from the counter what was drawn."""
+    filled_uj: int | None
+    """What was drawn, by the power on both sides; None: it was not read, so the counter starts over."""
+    deviation_uj: int = 0
+    """Standard deviation of ``filled_uj``."""
 
 
 def bridge(knots: Ints, before: Ints | None, most_mw: int) -> Ints:
@@ -140,10 +150,11 @@ def bridge(knots: Ints, before: Ints | None, most_mw: int) -> Ints:
     return np.delete(knots, bridged, axis=1)
 
 
-def set_jumps_apart(knots: Ints, before: Ints | None, most_mw: int) -> list[Jump]:
-    """Mark as reset the knots to which the counter rose by more than the GPU can have drawn; return them.
+def fill_jumps(knots: Ints, before: Ints | None, most_mw: int) -> list[Jump]:
+    """Take steps of the counter that the GPU cannot have drawn out of it, in favour of the power beside it.
 
-    Until `LATE_NS` after its time, a refresh may show what was drawn since.
+    Until `LATE_NS` after its time, a refresh may show what was drawn since. Without readings of power a knot
+    to which the counter jumped is marked as reset.
     """
     last = knots[:, :1] if before is None else before
     previous = np.concatenate((last, knots[:, :-1]), axis=1)
@@ -151,8 +162,22 @@ def set_jumps_apart(knots: Ints, before: Ints | None, most_mw: int) -> list[Jump
     most_uj = MARGIN * most_mw * elapsed_ns / 1e6  # mW x ns = pJ
     grown_uj = knots[Row.ENERGY] - previous[Row.ENERGY]
     jumped = np.flatnonzero((knots[Row.FIRST] == 0) & (grown_uj > most_uj))
-    knots[Row.FIRST, jumped] = RESET
-    return [Jump(int(knots[Row.HI, at]), int(grown_uj[at]), int(most_uj[at])) for at in jumped]
+    jumps = []
+    for at in jumped.tolist():
+        power_mw = knots[Row.POWER, max(at - PERIODS, 0) : at + 1]
+        power_mw = np.append(previous[Row.POWER, at], power_mw)
+        since_ns, took_ns = int(previous[Row.LO, at]), int(knots[Row.HI, at] - previous[Row.HI, at])
+        most, filled_uj, deviation_uj = int(most_uj[at]), None, 0
+        if (power_mw == ABSENT).any():
+            knots[Row.FIRST, at] = RESET
+        else:
+            mean_mw = (power_mw[0] + power_mw[-1]) / 2
+            filled_uj = min(round(mean_mw * took_ns / 1e6), most)  # mW x ns = pJ
+            deviation_mw = max(float(power_mw.std()), abs(power_mw[-1] - power_mw[0]) / 2, FILLED * mean_mw)
+            deviation_uj = round(deviation_mw * took_ns / 1e6)
+            knots[Row.ENERGY, at:] -= int(grown_uj[at]) - filled_uj
+        jumps.append(Jump(int(knots[Row.HI, at]), int(grown_uj[at]), most, since_ns, filled_uj, deviation_uj))
+    return jumps
 
 
 def hung_ns(knots: Ints, before: Ints | None) -> Ints:

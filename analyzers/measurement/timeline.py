@@ -17,7 +17,7 @@ lie as they came until somebody does, or until there are `UNREAD` of them.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,9 @@ from analyzers.measurement.knots import (
     Row,
     bridge,
     chain,
+    fill_jumps,
     hung_ns,
     place,
-    set_jumps_apart,
 )
 from analyzers.measurement.sensors import Gain, Sensor
 from analyzers.results.readings import READING
@@ -87,6 +87,8 @@ class Timeline:
         """Begins and ends of stretches in which the driver hung until they are reported."""
         self.jumps: deque[Jump] = deque(maxlen=MAX_HANGS)
         """Steps of the counter that cannot be, until they are reported."""
+        self._filled: deque[Jump] = deque(maxlen=MAX_HANGS)
+        """Those in place of which there is what the power readings beside them say."""
         self._inbox = b""
         """Readings that lie unread."""
         self._estimator: Estimator = "power"
@@ -158,11 +160,18 @@ class Timeline:
         met = (why for since_ns, until_ns, why in self._losses if begin_ns < until_ns and since_ns <= end_ns)
         return next(met, None)
 
+    def filled(self, begin_ns: Ints, end_ns: Ints) -> Iterator[tuple[Jump, npt.NDArray[np.bool_]]]:
+        """Yield the jumps of the counter that were filled, each with the windows that it concerns."""
+        for jump in self._filled:
+            yield jump, (begin_ns < jump.t_ns) & (end_ns > jump.since_ns)
+
     def _fresh(self, rows: npt.NDArray[np.void], lag_ns: int) -> Ints:
         fresh = np.zeros((Row.COUNT, len(rows)), np.int64)
         fresh[Row.HI] = rows["t_hi_ns"] - lag_ns
         fresh[Row.LO] = np.minimum(rows["t_lo_ns"], rows["t_hi_ns"]) - lag_ns
         fresh[Row.ENERGY] = rows["energy_mj"] * 1000
+        for jump in self._filled:  # what it counted too much then is taken out of all that follows
+            fresh[Row.ENERGY, fresh[Row.HI] > jump.t_ns] -= jump.grown_uj - (jump.filled_uj or 0)
         fresh[Row.POWER] = rows["power_mw"]
         fresh[Row.TEMPERATURE] = rows["temperature_c"]
         fresh[Row.FIRST] = _FIRST[rows["seen"]]
@@ -181,7 +190,9 @@ class Timeline:
         before = self._columns(at - 1, at) if at else None
         if self._estimator == "counter" and self.most_mw is not None:
             fresh = bridge(fresh, before, self.most_mw)
-            self.jumps.extend(set_jumps_apart(fresh, before, self.most_mw))
+            jumps = fill_jumps(fresh, before, self.most_mw)
+            self.jumps.extend(jumps)
+            self._filled.extend(jump for jump in jumps if jump.filled_uj is not None)
         if not fresh.shape[1]:
             return
         recent = slice(max(at - PERIODS - 1, 0), at)

@@ -76,6 +76,30 @@ def test_a_change_that_was_looked_for_late_is_placed_where_the_others_let_expect
 
 
 @pytest.mark.parametrize("jump_j", [100, 50_000])
+def test_the_energy_at_a_jump_of_the_counter_is_filled_from_power(jump_j: int) -> None:
+    drawn = steady(200, 60)
+    drawn["power_mw"] = 200_000
+    rows = drawn.copy()
+    rows["energy_mj"][20:] += jump_j * 1000
+    line = Timeline()
+    line.most_mw = 300_000
+    for at in range(0, len(rows), 7):
+        line.add(rows[at : at + 7])
+    for begin_ns, end_ns in ((S, 5 * S), (S + 30 * MS, 2 * S), (1_850 * MS, 1_870 * MS)):
+        found = energy(line, begin_ns, end_ns)
+        assert isinstance(found, Energy)
+        truth_uj = 200 * (end_ns - begin_ns) // 1000
+        assert found.energy_uj == pytest.approx(truth_uj, rel=0.01)
+        assert found.low_uj is not None
+        assert found.high_uj is not None
+        assert found.low_uj <= found.p2_5_uj <= truth_uj <= found.p97_5_uj <= found.high_uj
+        assert "filled from power" in found.quality
+    after = energy(line, 3 * S, 4 * S)
+    assert isinstance(after, Energy)
+    assert (after.energy_uj, after.quality) == (200_000_000, "ok")
+
+
+@pytest.mark.parametrize("jump_j", [100, 50_000])
 def test_a_jump_of_the_counter_is_no_energy_and_is_named_with_both_figures(jump_j: int) -> None:
     rows = steady(100, 40)
     rows["energy_mj"][20:] += jump_j * 1000
