@@ -85,9 +85,10 @@ def __getattr__(name: str) -> Any:
     try:
         module = _import(f"zeus_stream.{home}")
     except ModuleNotFoundError as wrong:
+        install = _import("zeus_stream.service_packages").install_command
         raise ModuleNotFoundError(
             f"zeus_stream.{name}: could not be used: {wrong.name} is not installed."
-            " Install it, or all of ours: pip install 'zeus-stream[services]'.",
+            f" Install all that zeus-stream needs: {install('services')}.",
             name=wrong.name,
         ) from wrong
     value = globals()[name] = getattr(module, attribute)

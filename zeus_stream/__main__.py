@@ -9,6 +9,7 @@ from zeus_stream.service_packages import (
     SCREENS,
     absent_packages,
     import_services_first,
+    install_command,
 )
 
 
@@ -30,7 +31,7 @@ def main() -> None:
 def _fail(*absent: str) -> NoReturn:
     sys.exit(
         f"zeus-stream: could not start: {sys.executable} lacks {', '.join(absent)}."
-        f" Install the command and its services: {sys.executable} -m pip install 'zeus-stream[services]'."
+        f" Install the command and its services: {install_command('services')}."
     )
 
 

@@ -8,12 +8,13 @@ import fcntl
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.own_files import open_own, read_own
 from zeus_stream.paths import ROOT_RUN, Places, holder, places, trusted
-from zeus_stream.service_packages import absent_packages, python_child
+from zeus_stream.service_packages import absent_packages, install_command, python_child
 
 SCRIPTS = "scripts.lock"
 """Held by each script that asked; taken alone by the keeper once none is left."""
@@ -67,7 +68,7 @@ def start(timeout_s: float = 60.0, *, stop_at: str | None = None) -> bool:
                 return _failed(
                     where,
                     f"the services are not installed here: {', '.join(absent)} are absent."
-                    f" {sys.executable} -m pip install 'zeus-stream[services]' installs them",
+                    f" {install_command('services')} installs them",
                 )
             _spawn_keeper(where)
         while monotonic_ns() < until_ns:
@@ -79,10 +80,25 @@ def start(timeout_s: float = 60.0, *, stop_at: str | None = None) -> bool:
     return _failed(where, f"they did not answer within {timeout_s:g} s")
 
 
-def start_if_asked() -> None:
-    """Start the services if ``ZEUS_STREAM_START`` in the environment says so."""
-    if os.environ.get("ZEUS_STREAM_START", "").lower() in YES:
-        start()
+def start_if_asked() -> bool:
+    """Start the services if ``ZEUS_STREAM_START`` in the environment says so. Return whether they run so."""
+    return os.environ.get("ZEUS_STREAM_START", "").lower() in YES and start()
+
+
+def print_cost(run: str) -> None:
+    """Print what a run cost, in one line, if a keeper has the services and no ``ZEUS_STREAM_QUIET`` is set.
+
+    Args:
+        run: that has ended.
+    """
+    where = places(os.environ)
+    if os.environ.get("ZEUS_STREAM_QUIET", "").lower() in YES or holder(where.run / KEEPER) is None:
+        return
+    import subprocess  # noqa: PLC0415  (few scripts come here)
+
+    with suppress(OSError, subprocess.TimeoutExpired):
+        command = python_child("zeus_stream.cli.running.run_summary", run)
+        subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=False)  # noqa: S603  (ours)
 
 
 def _run(where: Places) -> bool:

@@ -10,6 +10,7 @@ Root's children import only what no other user can write.
     python -I service_packages.py FOLDERS MODULE [ARGUMENT ...]
 """
 
+import json
 import os
 import runpy
 import sys
@@ -29,6 +30,36 @@ SCREENS = ("starlette", "textual", "uvicorn")
 def absent_packages(needed: Sequence[str] = (*COLLECTOR, *ANALYZER)) -> list[str]:
     """Return those packages of the services that are not installed here."""
     return [name for name in needed if find_spec(name) is None]
+
+
+def install_command(extra: str = "", python: str = sys.executable) -> str:
+    """Return the command that installs zeus-stream, with an extra, from where this installation came from.
+
+    That is a checkout, a wheel, a repository, or the index.
+
+    Args:
+        extra: such as ``services``. Empty: none.
+        python: the interpreter that it is installed for.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  (of errors only)
+
+    brackets = f"[{extra}]" if extra else ""
+    try:
+        text = distribution("zeus-stream").read_text("direct_url.json")
+    except PackageNotFoundError:
+        text = None
+    origin = json.loads(text) if text else {}
+    url = origin.get("url", "")
+    if (_PACKAGE.parent / "pyproject.toml").is_file():
+        what = f"{_PACKAGE.parent}{brackets}"
+    elif "dir_info" in origin:
+        what = f"{url.removeprefix('file://')}{brackets}"
+    elif "vcs_info" in origin:
+        vcs = origin["vcs_info"]
+        what = f"zeus-stream{brackets} @ {vcs['vcs']}+{url}@{vcs['commit_id']}"
+    else:
+        what = f"zeus-stream{brackets} @ {url}" if url else f"zeus-stream{brackets}"
+    return f"{python} -m pip install '{what}'"
 
 
 def services_folder() -> Path:

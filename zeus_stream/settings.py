@@ -6,7 +6,7 @@ and the key ``profile_steps``.
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
@@ -18,6 +18,12 @@ from zeus_stream import plugins
 from zeus_stream.errors import SettingsError, without_passwords
 
 FILE = "zeus-stream.toml"
+PREFIX = "ZEUS_STREAM_"
+OTHER_VARIABLES = (
+    "BATCH_SIZE", "BOUNDARY", "FLUSH_S", "GPUS", "INHERITED", "JOB", "LAKE", "OFF", "QUIET", "RUN", "START",
+    "STOP_AT",
+)  # fmt: skip
+"""Variables of the environment, without `PREFIX`, that are no settings."""
 _YES = {"1", "true", "yes", "on"}
 _NO = {"0", "false", "no", "off"}
 _GPUS = re.compile(r"GPU-[^\s,;:=]+|(?!GPU-)[^\s,;:=]+(:(\d+|all))?")
@@ -351,7 +357,8 @@ def read(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
     path, known = file or Path(FILE), list_settings()
     if file is not None or path.exists():
         values |= _checked(_read(path), f"{path}")
-    names = {f"ZEUS_STREAM_{name.upper()}": name for name in known}
+    names = {f"{PREFIX}{name.upper()}": name for name in known}
+    _refuse_misspelled(environ, names)
     values |= _checked(
         {names[key]: value for key, value in environ.items() if key in names and value}, "environment"
     )
@@ -397,14 +404,38 @@ def _read(path: Path) -> dict[str, Any]:
         ) from wrong
 
 
+def _refuse_misspelled(environ: Mapping[str, str], names: Mapping[str, str]) -> None:
+    """Refuse a variable that is almost one of ours. Others may begin as ours do: Kubernetes sets some."""
+    known = {*names, *(PREFIX + name for name in OTHER_VARIABLES)}
+    for variable in environ:
+        if variable.startswith(PREFIX) and variable not in known and (close := closest(variable, known)):
+            raise SettingsError(
+                f"environment: could not set {variable}: there is no such variable. Did you mean {close}?"
+            )
+
+
+def closest(word: str, known: Iterable[str], alike: float = 0.85) -> str | None:
+    """Return the known word that another one is almost. None: it is like none of them.
+
+    Args:
+        word: that is not known.
+        known: all that are.
+        alike: least share of letters in common, from 0 to 1.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415  (of errors only)
+
+    return next(iter(get_close_matches(word, sorted(known), 1, alike)), None)
+
+
 def _checked(given: Mapping[str, Any], source: str) -> dict[str, Any]:
     hints, known = types(), list_settings()
     checked: dict[str, Any] = {}
     for key, value in given.items():
         if key not in known:
+            close = closest(key, known)
             raise SettingsError(
                 f"{source}: could not set {key}: there is no such setting."
-                f" The settings are {', '.join(known)}."
+                f"{f' Did you mean {close}?' if close else ''} The settings are {', '.join(known)}."
             )
         try:
             checked[key] = _convert(value, hints[key])

@@ -17,6 +17,7 @@ from analyzers.archive.opening import Connection, first_line, storing
 from analyzers.lake import object_store
 from analyzers.leases.site_leases import SiteLeases
 from zeus_stream.errors import StorageError
+from zeus_stream.service_packages import install_command
 from zeus_stream.settings import Settings
 
 LAKE = "lake"
@@ -229,8 +230,8 @@ def _load(connection: Connection, name: str) -> None:
         connection.execute(f"LOAD {name}" if file is None else f"LOAD '{_quoted(str(file))}'")
     except duckdb.Error as wrong:
         raise StorageError(
-            f"lake: could not load DuckDB's extension {name}: {first_line(str(wrong))}. Run `pip install"
-            f" 'zeus-stream[scale]'`: it replaces DuckDB {duckdb.__version__} by one that has its extensions."
+            f"lake: could not load DuckDB's extension {name}: {first_line(str(wrong))}. Run"
+            f" `{install_command('scale')}`: it replaces DuckDB {duckdb.__version__} by one that has them."
         ) from wrong
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_stream.errors import RefusedError, UnsupportedError
+from zeus_stream.service_packages import install_command
 
 Vector = NDArray[np.float64]
 
@@ -78,6 +79,6 @@ def _scipy(part: str = "sparse") -> Any:
     except ImportError as missing:
         raise UnsupportedError(
             "pipeline: could not plan clocks: SciPy is not installed."
-            " Install it for the analyzer: pip install 'zeus-stream[pipeline]'."
+            f" Install it for the analyzer: {install_command('pipeline')}."
         ) from missing
     return optimize if part == "optimize" else sparse

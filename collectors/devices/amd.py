@@ -45,7 +45,7 @@ _SELDOM = 10
 _AGAIN = "It is asked again at the next turn."
 _WITHOUT = "The collector goes on without it."
 _RETURNS = "It is taken up again when it returns."
-_INSTALL = "Install ROCm's amd-smi-lib, and amdsmi of its version: pip install 'zeus-stream[amd]'."
+_INSTALL = "Install ROCm's amd-smi-lib, and amdsmi of its version (the extra `amd`)."
 _NOT_LOADED = f"Load the amdgpu driver (modprobe amdgpu). {_RETURNS}"
 _ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # amdsmi_status_t; any other: asked again
     1: (UnsupportedError, _WITHOUT),  # INVAL: so old drivers refuse what they do not know

@@ -1,6 +1,7 @@
 """A script that starts its own services: they live as long as a script asks for them, and no longer."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -42,6 +43,20 @@ def test_a_bare_script_gets_its_joules_and_leaves_nothing_running(zeus_dir: Path
     )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) > 10, done.stdout  # 0.5 s of at least the idle draw of 34 W, less its edges
+    until(lambda: not running(zeus_dir))
+
+
+@pytest.mark.parametrize("quiet", ["", "1"])
+def test_a_bare_script_says_at_its_end_what_it_cost(zeus_dir: Path, quiet: str) -> None:
+    more = SIMULATED | {"ZEUS_STREAM_START": "1", "ZEUS_STREAM_QUIET": quiet}
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURES], env=environment(zeus_dir, **more), capture_output=True, text=True,
+        timeout=300, check=True,
+    )  # fmt: skip
+    line = (
+        r"zeus-stream: this run used [\d.]+ J \(95 %: [\d.]+ to [\d.]+ J\), .*More: zeus-stream report \w+\n"
+    )
+    assert re.fullmatch("" if quiet else line, done.stderr), done.stderr
     until(lambda: not running(zeus_dir))
 
 

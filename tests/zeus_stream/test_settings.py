@@ -35,6 +35,7 @@ def test_flags_win_over_environment_over_file_over_defaults(toml: Path) -> None:
         ('trust_uid = "me"', "expected whole numbers"),
         ("follow = 5600", "expected texts"),
         ("follow = [5600]", "expected texts"),
+        ("selct = 1", "no such setting. Did you mean select?"),
         ("colour = 1", "could not set colour: there is no such setting. The settings are dir,"),
         ("select = ", "could not read the settings"),
         ("budget_groups = 5", "budget_groups = 5: expected names, each with a list of hosts"),
@@ -53,6 +54,14 @@ def test_a_wrong_setting_is_named_with_its_file_key_and_cure(toml: Path, line: s
         load({}, {}, toml)
     assert sentence in str(caught.value)
     assert toml.name in str(caught.value)
+
+
+def test_a_misspelled_variable_is_refused_and_what_others_set_is_not() -> None:
+    with pytest.raises(
+        SettingsError, match=r"SELCT: there is no such variable. Did you mean ZEUS_STREAM_SEL"
+    ):
+        load({}, {"ZEUS_STREAM_SELCT": "energy"})
+    load({}, {"ZEUS_STREAM_PORT_80_TCP": "1", "ZEUS_STREAM_SERVICE_HOST": "10.0.0.1", "ZEUS_STREAM_RUN": "a"})
 
 
 def test_a_wrong_environment_variable_is_named() -> None:

@@ -23,7 +23,7 @@ from zeus_stream.errors import DeviceError, LostError, StorageError, ZeusStreamE
 from zeus_stream.paths import Places, endpoint, holder
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.screens.text.tables import Check
-from zeus_stream.service_packages import ANALYZER, absent_packages
+from zeus_stream.service_packages import ANALYZER, absent_packages, install_command
 from zeus_stream.settings import Settings
 from zeus_stream.transport import keys
 from zeus_stream.transport.client import Connection, status
@@ -67,7 +67,7 @@ def _versions() -> Iterator[Check]:
         except PackageNotFoundError:
             absent.append(package)
     if absent:
-        cure = f"Install them: {sys.executable} -m pip install {' '.join(absent)}."
+        cure = f"Install them: {install_command('services')}."
         yield Check("fails", "packages", f"Not installed: {', '.join(absent)}.", cure)
     else:
         only = " A collector runs here; an analyzer needs the extra `services`." if _only_collects() else ""

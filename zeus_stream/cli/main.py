@@ -9,6 +9,8 @@ import click
 
 from zeus_stream.cli.options import Group
 from zeus_stream.errors import ZeusStreamError
+from zeus_stream.package_version import VERSION
+from zeus_stream.settings import closest
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Train and measure": {
@@ -88,7 +90,17 @@ class CommandLine(Group):
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command; None: there is none of this name."""
         places = {name: place for named in COMMANDS.values() for name, place in named.items()}
-        return _load(places[cmd_name]) if cmd_name in places else None
+        words = {"help": show_help, "version": show_version}
+        return _load(places[cmd_name]) if cmd_name in places else words.get(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names, or raise what names the closest one."""
+        close = closest(args[0], self.list_commands(ctx), 0.6)
+        if self.get_command(ctx, args[0]) is None and close:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands under their headings."""
@@ -115,7 +127,7 @@ def fail(*sentences: str) -> NoReturn:
 @click.group(
     cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
-@click.version_option(package_name="zeus-stream", prog_name="zeus-stream")
+@click.version_option(VERSION, "-v", "-V", "--version", prog_name="zeus-stream")
 def main() -> None:
     """Measure the energy of each training step, and find the power limit that costs least.
 
@@ -124,6 +136,20 @@ def main() -> None:
     zeus-stream COMMAND --help                 the options of a command
     zeus-stream completions bash               completion of commands and options in a shell
     """
+
+
+@click.command("help", hidden=True)
+@click.argument("names", nargs=-1)
+@click.pass_context
+def show_help(ctx: click.Context, names: tuple[str, ...]) -> None:
+    """Print the help of a command, as ``zeus-stream COMMAND --help`` does."""
+    main([*names, "--help"], prog_name="zeus-stream", parent=ctx.parent and ctx.parent.parent)
+
+
+@click.command("version", hidden=True)
+def show_version() -> None:
+    """Print the version, as ``zeus-stream --version`` does."""
+    click.echo(f"zeus-stream, version {VERSION}")
 
 
 if __name__ == "__main__":

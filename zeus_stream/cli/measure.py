@@ -8,21 +8,24 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import PurePath
+from functools import partial
+from pathlib import Path, PurePath
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zeus_stream.cli.run_training import as_environment, carry_out, find_devices, how_to_ask
+from collectors.device import Bus
+from collectors.devices.registry import open_bus
+from zeus_stream.cli.run_training import NO_GPU, as_environment, carry_out, find_devices, how_to_ask
 from zeus_stream.cli.running.checks import check, say_ignored
 from zeus_stream.cli.running.child_services import ServicesOfCommand, services
 from zeus_stream.cli.running.signals import Signals
 from zeus_stream.cli.running.waits import say, until
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
-from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
-from zeus_stream.paths import Places, places
+from zeus_stream.errors import DeviceError, RefusedError, UnreachableError, ZeusStreamError
+from zeus_stream.paths import Places, holder, places
 from zeus_stream.protocol.events import RunEnded, RunStarted, WindowBegan, WindowEnded
 from zeus_stream.screens.text.energy_bill import Bill, bill, print_bill, write_bill
 from zeus_stream.settings import Settings
@@ -185,6 +188,11 @@ def measure_for(
     where = places(environ)
     check(settings, (), where)
     settings = _only_measuring(settings)
+    if holder(where.run / "collector.lock") is None and settings.device == Settings().device:
+        settings = replace(
+            settings,
+            device=device_there(*(partial(open_bus, kind, Path()) for kind in (Settings().device, "cpu"))),
+        )
     with (
         Signals() as signals,
         services(where, {**environ, **as_environment(settings)}, signals) as own,
@@ -253,6 +261,36 @@ def measure_command(
             sys.stderr.write("\n")
             print_bill(known, _sql(own, settings, where, watch), sys.stderr)
         return code
+
+
+def device_there(gpus: Callable[[], Bus], cpus: Callable[[], Bus]) -> str:
+    """Return what can be measured on this host: NVIDIA's GPUs, else its CPUs, and say so.
+
+    Args:
+        gpus: opens the GPUs.
+        cpus: opens the CPUs.
+
+    Raises:
+        RefusedError: there is neither.
+    """
+    trouble = _trouble(gpus)
+    if trouble is None:
+        return Settings().device
+    if _trouble(cpus) is None:
+        say(f"{trouble} The CPUs and the memory of this host are measured.")
+        return "cpu"
+    raise RefusedError(f"measure: could not begin: {trouble} {NO_GPU}")
+
+
+def _trouble(opened: Callable[[], Bus]) -> str | None:
+    """Return why there is nothing to be measured. None: there is a device."""
+    bus = opened()
+    try:
+        return None if bus.discover() else "There is no device."
+    except DeviceError as wrong:
+        return str(wrong)
+    finally:
+        bus.close()
 
 
 def _only_measuring(settings: Settings) -> Settings:

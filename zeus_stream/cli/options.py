@@ -1,7 +1,7 @@
 """Options that commands share: flags of settings, output formats, and help in groups."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,11 @@ ANALYZER = (
 )  # fmt: skip
 QUERY = ("archive", "query_rows", "query_seconds", "analyzer")
 FORMATS = ("table", "csv", "json", "arrow")
+RARE = frozenset({
+    "switching_ms", "refreshes", "window_timeout_ms", "settle_ms", "profiling_share", "heartbeat_ms",
+    "broker_replicas", "query_rows",
+})  # fmt: skip
+"""Settings that nobody changes: their flags are not listed."""
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -67,10 +72,11 @@ class Group(Command, click.Group):
         self.format_commands(ctx, formatter)
 
 
-def settings_options(*names: str) -> Decorator:
+def settings_options(*names: str, sections: Collection[str] = tuple(SECTIONS)) -> Decorator:
     """Give a command the flags of these settings. Its first argument is the loaded `Settings`.
 
-    If some of them are settings of a site, the second is the loaded `SiteSettings`.
+    If some of them are settings of a site, the second is the loaded `SiteSettings`. ``sections``: whose flags
+    its help lists.
     """
     hints, known = types(), list_settings()
     defaults = {name: value for kind in kinds() for name, value in asdict(kind()).items()}
@@ -91,7 +97,7 @@ def settings_options(*names: str) -> Decorator:
         config_option(run)
         for name in reversed((*names, "dir")):
             flag = "--" + name.replace("_", "-")
-            switch = (
+            switch: dict[str, Any] = (
                 {"is_flag": True, "flag_value": True}
                 if hints[name] is bool
                 else {"metavar": _metavar(hints[name])}
@@ -99,8 +105,16 @@ def settings_options(*names: str) -> Decorator:
             text, default = known[name].text, defaults[name]
             if default not in (None, False, ()):
                 text += f"  [{default}]"
+            section = known[name].section
+            switch["hidden"] = section not in sections or name in RARE
             click.option(
-                flag, name, default=None, help=text, cls=SettingOption, section=known[name].section, **switch
+                flag,
+                name,
+                default=None,
+                help=text,
+                cls=SettingOption,
+                section=section,
+                **switch,
             )(run)
         return run
 

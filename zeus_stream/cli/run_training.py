@@ -4,20 +4,19 @@ Services that run already are used and left running. Others are started here, an
 when this process is killed. The command begins once the collector answers; the analyzer starts beside it.
 """
 
-import os
 import secrets
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from signal import SIGINT
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from zeus_stream.cli.running.checks import check, say_ignored
 from zeus_stream.cli.running.child_services import ServicesOfCommand, services
 from zeus_stream.cli.running.energy_watch import energy_watch
+from zeus_stream.cli.running.run_summary import wait_for_summary
 from zeus_stream.cli.running.signals import Left, Signals
 from zeus_stream.cli.running.waits import say, until
 from zeus_stream.cli.running.web_page import web_page
@@ -25,24 +24,13 @@ from zeus_stream.errors import SettingsError, UnreachableError, ZeusStreamError
 from zeus_stream.integrations.run_budget import budget_of
 from zeus_stream.paths import Places, places
 from zeus_stream.settings import Settings, spelled
-from zeus_stream.training.sender import flush_s
-from zeus_stream.transport.client import Connection, ask_now, quoted
+from zeus_stream.transport.client import Connection, ask_now
 
-if TYPE_CHECKING:
-    from zeus_stream.screens.text.run_cost import Summary
-
-REPORT_S = 3.0
-"""Longest wait, after the command, for its run in the archive. ``ZEUS_STREAM_FLUSH_S`` may be longer."""
 DEVICES_S = 3.0
 """Longest wait for a collector that has just started to find its devices."""
 LEAVES_S = 1.0
 """Longest wait for the end of a command that received a second Ctrl-C."""
 NO_GPU = "Without a GPU, try simulated ones: --device simulated:v100x1."
-_CLOSED = """
-SELECT count(*) AS sessions, count(*) = (
-    SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run'
-) AS closed FROM runs WHERE run = {run}
-"""
 
 
 def run(
@@ -125,7 +113,7 @@ def _report(
     if failed is not None:
         record_exit(where, name, command[0], failed, say)
     own.wait_for(["analyzer"])
-    summary = _wait_for_summary(where, name, signals)
+    summary = wait_for_summary(where, name, signals)
     if summary is None:
         lacking = lacking_package(command)
         print_unpublished(sys.stderr, lacking, behind_s=behind_s(where), failed=failed)
@@ -209,24 +197,6 @@ def carry_out(command: Sequence[str], environment: Mapping[str, str], where: Pla
     if code < 0:
         return 128 - code
     return 128 + signals.passed if code and signals.passed else code
-
-
-def _wait_for_summary(where: Places, name: str, signals: Signals) -> "Summary | None":
-    """Return the summary of a run once it is closed, or after `REPORT_S`. None: the archive has none."""
-    from zeus_stream.screens.text.run_cost import summarize
-
-    connection = Connection(where)
-    sessions = 0
-
-    def closed() -> bool:
-        nonlocal sessions
-        (row,) = connection.sql(_CLOSED.format(run=quoted(name))).to_pylist()
-        sessions = row["sessions"]
-        return bool(sessions and row["closed"])
-
-    longest_s = max(REPORT_S, flush_s(os.environ.get("ZEUS_STREAM_FLUSH_S", "")))
-    until(closed, longest_s, signals, "the last readings of the run")
-    return summarize(connection.sql, name) if sessions else None
 
 
 def behind_s(where: Places) -> float:

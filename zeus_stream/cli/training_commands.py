@@ -2,6 +2,8 @@
 
 import os
 import sys
+from contextlib import nullcontext, redirect_stderr
+from pathlib import Path
 
 import click
 from msgspec import Struct
@@ -25,7 +27,8 @@ from zeus_stream.settings import Settings
     help="Energy budget, such as 500Wh or 2MJ: warn, then end the training at its next checkpoint. The"
     " callbacks of frameworks do that; other scripts ask zeus_stream.over_budget().",
 )
-@settings_options(*dict.fromkeys(COLLECTOR + ANALYZER))
+@click.option("-q", "--quiet", is_flag=True, help="Print no report and no line of ours but errors.")
+@settings_options(*dict.fromkeys(COLLECTOR + ANALYZER), sections=("common",))
 def run(
     settings: Settings,
     site: Struct,
@@ -35,6 +38,7 @@ def run(
     gpus: str | None,
     web: bool,
     stop_at: str | None,
+    quiet: bool,
 ) -> None:
     """Run COMMAND with a collector and an analyzer, and print what it cost.
 
@@ -48,27 +52,30 @@ def run(
     zeus-stream run --web -- python train.py
     zeus-stream run --stop-at 500Wh -- python train.py
     zeus-stream run --measure-only -- ./program --any options
+
+    All options of `zeus-stream collect` and `zeus-stream analyze` are options of this command as well.
     """
     if measure_only and (web or stop_at is not None):
         raise click.UsageError("--web and --stop-at are for trainings; they do not go with --measure-only.")
-    if measure_only:
-        from zeus_stream.cli.measure import measure_command
-
-        sys.exit(measure_command(settings, command, _gpus(gpus), os.environ, given_settings()))
-    if gpus is not None:
+    if gpus is not None and not measure_only:
         raise click.UsageError(
             "--gpus needs --measure-only. A training uses the GPUs of CUDA_VISIBLE_DEVICES or"
             " ZEUS_STREAM_GPUS."
         )
     from zeus_stream.cli.run_training import as_environment
-    from zeus_stream.cli.run_training import run as run_training
 
-    environ = {
-        **os.environ,
-        **as_environment(site),
-        **({} if stop_at is None else {"ZEUS_STREAM_STOP_AT": stop_at}),
-    }
-    sys.exit(run_training(settings, command, environ, web=web, given=given_settings()))
+    budget = {} if stop_at is None else {"ZEUS_STREAM_STOP_AT": stop_at}
+    environ = {**os.environ, **as_environment(site), **budget}
+    with Path(os.devnull).open("w") as nothing, redirect_stderr(nothing) if quiet else nullcontext():
+        if measure_only:
+            from zeus_stream.cli.measure import measure_command
+
+            code = measure_command(settings, command, _gpus(gpus), environ, given_settings())
+        else:
+            from zeus_stream.cli.run_training import run as run_training
+
+            code = run_training(settings, command, environ, web=web, given=given_settings())
+    sys.exit(code)
 
 
 @click.command(cls=Command)

@@ -1,9 +1,11 @@
 """The functions of `zeus_stream`: those of one publisher, which the first call makes."""
 
+import atexit
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
-from zeus_stream.own_services import start_if_asked
+from zeus_stream.own_services import print_cost, start_if_asked
 from zeus_stream.training.identity import named
 from zeus_stream.training.lifetime import publishers
 from zeus_stream.training.publisher import Publisher
@@ -20,10 +22,17 @@ def default_publisher(job: str | None = None) -> Publisher:
     """Return the publisher of a script that makes none of its own. ``job`` names one that is made now."""
     if publishers.default is None:
         with publishers.lock:
-            if publishers.default is None:
-                start_if_asked()
+            if publishers.default is None and start_if_asked():
+                atexit.register(_print_cost, os.getpid())
             publishers.default = publishers.default or Publisher(job=job)
     return cast("Publisher", publishers.default)
+
+
+def _print_cost(pid: int) -> None:
+    """Print the cost of this script's run, which was closed before: that exit function was added later."""
+    run = publishers.first_run()
+    if run is not None and os.getpid() == pid:
+        print_cost(run)
 
 
 def steps(iterable: Iterable[T]) -> Loop[T]:

@@ -10,6 +10,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from zeus_stream.protocol.events import RunStarted
+
 MAX_FAILURE = 500
 """Characters of the text of an exception."""
 
@@ -21,6 +23,10 @@ class Ending(Protocol):
 
     def silence(self, reason: str) -> None:
         """Publish nothing from now on."""
+
+    @property
+    def started(self) -> RunStarted:
+        """Return the event by which it introduced its process."""
 
 
 @dataclass(slots=True)
@@ -44,6 +50,11 @@ class OpenPublishers:
         # A forked child of multiprocessing leaves without atexit.
         if (util := sys.modules.get("multiprocessing.util")) is not None:
             util.Finalize(None, self.close, exitpriority=0)
+
+    def first_run(self) -> str | None:
+        """Return the name of the run whose first rank this script is. None: it is none."""
+        started = self.default.started if self.default is not None else None
+        return started.run if started is not None and started.rank == 0 else None
 
     def close(self) -> None:
         """Close all of them."""

@@ -24,6 +24,7 @@ from tests.empty_archive import archive_at
 from tests.waiting import until
 from tests.zeus_stream.conftest import QUICK, SCRIPT, SIMULATED, Cli, Ran
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.package_version import VERSION
 from zeus_stream.paths import holder
 from zeus_stream.settings import Settings
 
@@ -146,12 +147,33 @@ def test_a_missing_argument_is_a_usage_error(zeus: Cli) -> None:
 
 
 def test_help_lists_commands_and_options_under_headings(zeus: Cli) -> None:
-    commands, options = zeus("--help").stdout, zeus("run", "--help").stdout
+    commands, options = zeus("--help").stdout, zeus("analyze", "--help").stdout
     for heading in ("Train and measure:", "Look at the results:", "Services:"):
         assert heading in commands
     headings = ("Options:", "Common options:", "Search for", "Other users", "Limits of resources:", "Expert")
     places = [options.index(heading) for heading in headings]
     assert places == sorted(places)
+
+
+def test_the_help_of_run_is_one_screen_and_all_options_work(zeus: Cli) -> None:
+    text = zeus.refused("help", "run").stdout
+    assert text == zeus.refused("run", "--help").stdout
+    assert text.count("\n") <= 50
+    assert "--settle-ms" not in zeus.refused("analyze", "--help").stdout
+    wrong = ("--device", "simulated:v100,colour=1", "--settle-ms", "0")
+    assert "colour" in said(zeus.refused("run", *wrong, "--", "true"))
+
+
+def test_a_misspelled_command_names_the_closest_one(zeus: Cli) -> None:
+    completed = zeus.refused("rnu", "--", "true")
+    assert completed.returncode == 2
+    assert "Did you mean 'run'?" in completed.stderr
+    assert "Did you mean" not in zeus.refused("xyz").stderr
+
+
+def test_the_version_is_a_word_and_two_letters(zeus: Cli) -> None:
+    versions = {zeus.refused(word).stdout for word in ("version", "--version", "-V", "-v")}
+    assert versions == {f"zeus-stream, version {VERSION}\n"}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from tests.waiting import until
+from tests.zeus_stream.cli.test_doctor import A100, Bench
 from tests.zeus_stream.cli.test_main import said, serving
 from tests.zeus_stream.conftest import Cli
+from zeus_stream.cli.measure import device_there
+from zeus_stream.errors import RefusedError
 from zeus_stream.paths import holder
 from zeus_stream.transport.client import Connection, connect
 
@@ -162,6 +165,22 @@ def test_what_cannot_be_measured_runs_all_the_same(zeus: Cli) -> None:
     assert "the collector has none of the GPUs 7" in completed.stderr
     assert completed.stderr.endswith("The command runs unmeasured.\n")
     assert "Traceback" not in completed.stderr
+
+
+def test_a_host_without_gpus_says_so_before_anything_starts_and_names_simulated_ones(zeus: Cli) -> None:
+    if Path("/dev/nvidiactl").exists() or Path("/sys/class/powercap/intel-rapl:0").exists():
+        pytest.skip("this machine has a driver, or CPUs that can be measured")
+    sentence = said(zeus.refused("measure", "--seconds", "1"))
+    assert "--device simulated:v100x1" in sentence
+    assert not (zeus.directory / "log.sqlite").exists()
+
+
+def test_a_host_without_gpus_measures_its_cpus() -> None:
+    absent, there = Bench((), lost=True), Bench((A100,))
+    assert device_there(lambda: absent, lambda: there) == "cpu"
+    assert device_there(lambda: there, lambda: absent) == "nvml"
+    with pytest.raises(RefusedError, match="--device simulated:v100x1"):
+        device_there(lambda: absent, lambda: absent)
 
 
 def test_a_command_that_is_not_there_and_gpus_that_are_not_there_are_one_sentence(site: Cli) -> None:

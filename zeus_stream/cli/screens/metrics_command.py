@@ -13,6 +13,7 @@ import click
 from zeus_stream.cli.options import Command, settings_options
 from zeus_stream.errors import RefusedError, SettingsError, ZeusStreamError
 from zeus_stream.paths import places
+from zeus_stream.service_packages import install_command
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _sending(url: str | None, scrape: "Scrape") -> Iterator["Otlp | None"]:
     except ImportError as wrong:
         raise RefusedError(
             f"metrics: could not send to {url}: {wrong.name} is not installed."
-            " Install it: pip install 'zeus-stream[otel]'."
+            f" Install it: {install_command('otel')}."
         ) from wrong
     with Otlp(url, scrape.families) as otel:
         yield otel

@@ -10,6 +10,7 @@ from zeus_stream.errors import RefusedError, SettingsError, StorageError
 from zeus_stream.package_version import VERSION
 from zeus_stream.screens.html.document import Report, run_report
 from zeus_stream.screens.html.questions import last_run
+from zeus_stream.service_packages import install_command
 from zeus_stream.settings import Settings, spelled
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def picture(chart: str) -> bytes:
     except ImportError as wrong:
         raise SettingsError(
             "report: could not write PNG: the package resvg-py is missing. Install it:"
-            " pip install 'zeus-stream[png]', or use --svg."
+            f" {install_command('png')}, or use --svg."
         ) from wrong
     return bytes(
         resvg_py.svg_to_bytes(svg_string=chart, width=WIDTH, font_family=FONT, sans_serif_family=FONT)

@@ -11,7 +11,7 @@ from anyio.to_thread import run_sync
 
 from zeus_stream.cli.options import Command, settings_options
 from zeus_stream.own_files import open_own
-from zeus_stream.paths import Places, places
+from zeus_stream.paths import Places, holder, places
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ ADDRESS_FILE = "web.address"
     metavar="TEXT",
     help="HOST:PORT, or unix:PATH.  [127.0.0.1:8466]",
 )
+@click.option("--port", type=click.IntRange(0, 65_535), metavar="N", help="Port of 127.0.0.1, for --listen.")
 @click.option(
     "--host-name",
     "host_names",
@@ -50,6 +51,7 @@ def web(
     settings: Settings,
     *,
     address: str,
+    port: int | None,
     show_url: bool,
     no_token: bool,
     parent_pid: int | None,
@@ -79,6 +81,7 @@ def web(
         return
     _end_with(parent_pid)
     token = None if no_token else read_token(where.state / TOKEN_FILE)
+    address = address if port is None else f"127.0.0.1:{port}"
     listening = Listening(token=token, address=address, **more)
 
     with ExitStack() as held:
@@ -86,9 +89,17 @@ def web(
         def started(opened: str) -> None:
             note_address(noted, opened)
             held.callback(noted.unlink, missing_ok=True)
+            if settings.archive is None and settings.analyzer is None and not _runs(where):
+                there = where.archive.exists()
+                shown = f"{where.archive} is shown" if there else "nothing is shown"
+                _print_line(f"web: no analyzer runs: {shown}, until `zeus-stream run` starts one.")
             _print_line(f"web: open {opened}")
 
         _serve(lambda _: show(settings, where, listening, started), "web")
+
+
+def _runs(where: Places) -> bool:
+    return holder(where.run / "analyzer.lock") is not None
 
 
 def note_address(path: Path, address: str) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from zeus_stream.screens.html.questions import answered, quoted
 from zeus_stream.screens.html.run_question import find_run_rows
 from zeus_stream.screens.text.tables import console_of, write, write_text
+from zeus_stream.service_packages import install_command
 from zeus_stream.views.costs import COSTS, OWN_USE, at_price, cost_facts, own_use_facts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import forecast_facts
@@ -304,7 +305,7 @@ def print_unpublished(
         return
     if lacking is not None:
         console.print(f"\nNothing was measured: {lacking} has no package zeus_stream.", soft_wrap=True)
-        console.print(f"Install it there: {lacking} -m pip install zeus-stream", soft_wrap=True)
+        console.print(Text(f"Install it there: {install_command(python=lacking)}"), soft_wrap=True)
         return
     if failed is None:
         console.print("\nThe command published no run, so nothing was measured. Add one line to the script:")
