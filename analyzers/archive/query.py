@@ -11,6 +11,7 @@ from analyzers.archive.opening import Reader
 from analyzers.archive.sandbox.bounded_queries import Asked, Queries
 from analyzers.archive.snapshot import opened
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.formulas import without_formulas
 from zeus_stream.settings import Settings
 
 EXPORT_ROWS = 120_000
@@ -91,7 +92,8 @@ def _write(reader: Reader, name: str, target: Path, form: Literal["parquet", "cs
     try:
         with open_writer(partial, schema) as writer:
             for batch in batches:
-                writer.write_batch(batch)
+                part = pa.Table.from_batches([batch], schema)
+                writer.write_table(part if form == "parquet" else without_formulas(part))
                 rows += batch.num_rows
         partial.replace(target)
     finally:

@@ -1,13 +1,18 @@
 """Settings of a site: its broker, its database, and what a process shows them of itself."""
 
+import logging
 import ssl
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from zeus_stream.errors import SettingsError, without_passwords
 from zeus_stream.settings import SettingHelp
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_log = logging.getLogger(__name__)
 
 
 class SiteSettings(Struct, frozen=True, kw_only=True):
@@ -90,6 +95,18 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
             without_passwords(s if "://" in s or "@" not in s else f"nats://{s}") for s in servers
         )
 
+    def in_clear(self) -> list[str]:
+        """Return the servers on other hosts whose address asks for no TLS."""
+        if self.broker is None or self.broker_ca is not None or self.broker_certificate is not None:
+            return []
+        named = [each if "://" in each else f"nats://{each}" for each in self.broker.split(",")]
+        hosts = [(each, urlsplit(each)) for each in named]
+        return [
+            server
+            for server, each in hosts
+            if each.scheme not in ("tls", "wss") and (each.hostname or "").lower() not in LOOPBACK
+        ]
+
     def dsn(self, who: str) -> str:
         """Return the DSN of the database. Raises SettingsError: none is named. ``who`` needs it."""
         if self.database is None:
@@ -107,6 +124,12 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
         if self.broker is None:
             raise SettingsError(
                 f"{who}: could not start: no broker is named. Name its servers with --broker."
+            )
+        for server in self.in_clear():
+            _log.warning(
+                "broker: messages to %s cross the network in clear, unless the server asks for TLS. Write tls://"
+                " in its address, or name the certificates of its authority with broker_ca.",
+                without_passwords(server),
             )
         options: dict[str, Any] = {"servers": self.broker.split(",")}
         if self.broker_credentials is not None:

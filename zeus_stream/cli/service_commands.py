@@ -117,6 +117,10 @@ def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: st
 
     import anyio
 
+    from zeus_stream.transport.listening.connection_limits import raise_file_limit
+
+    raise_file_limit()  # the event loop needs the first of them
+
     async def serve_until_signal() -> None:
         # Signals are received until the service has ended: a second signal cannot interrupt its clean-up.
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.errors import printable
+from zeus_stream.formulas import without_formulas
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +80,7 @@ def write_text(text: str, out: TextIO) -> None:
 def write(table: "pa.Table", form: Form, out: TextIO) -> None:
     """Write a table. ``arrow`` is an IPC stream; csv and json are UTF-8; a missing value is empty or null.
 
-    A terminal receives no control character; a program receives each value as it is.
+    A terminal receives no control character; a program receives each value as it is, but in csv no formula.
     """
     import pyarrow as pa  # noqa: PLC0415  (a host that only collects has none)
     import pyarrow.csv  # noqa: PLC0415
@@ -89,7 +90,8 @@ def write(table: "pa.Table", form: Form, out: TextIO) -> None:
             _show(_named(table), console_of(out, wide=True))
         case "csv":
             named = _named(table)
-            flat = pa.Table.from_arrays(list(map(_flat, named.columns)), names=named.column_names)
+            columns = list(map(_flat, named.columns))
+            flat = without_formulas(pa.Table.from_arrays(columns, names=named.column_names))
             if out.isatty():
                 pa.csv.write_csv(flat, shown := io.BytesIO())
                 write_text(shown.getvalue().decode(), out)

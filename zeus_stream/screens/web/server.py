@@ -117,7 +117,7 @@ async def serve(site: Site, listening: Listening, started: Callable[[str], None]
     )
     try:
         config = uvicorn.Config(
-            connections.note_granted(app), log_config=None, log_level="warning", access_log=False,
+            connections.note_granted(app), http="h11", log_config=None, log_level="warning", access_log=False,
             lifespan="off", ws="none", server_header=False, timeout_graceful_shutdown=STOPS_S,
             root_path=listening.root_path, proxy_headers=False, ssl_certfile=listening.tls_cert,
             ssl_keyfile=listening.tls_key,

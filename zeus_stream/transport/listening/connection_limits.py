@@ -8,9 +8,13 @@ connection, or is refused. So no user keeps another out, whatever the number of 
 import resource
 from collections.abc import Callable, Iterator
 
+from zeus_stream.errors import SettingsError
+
 MOST_CONNECTIONS = 4_096
 SHARE = 4
 """Of the files that this process may open, one in so many may be a connection of this host."""
+LEAST_FILES = 128
+"""That a service may open: it has about 40 open without any connection."""
 MAX_HELD_BYTES = 128 * 1024 * 1024
 """Of messages that are not complete, in all connections together."""
 
@@ -119,7 +123,16 @@ def process_limits() -> ConnectionLimits:
 
 
 def raise_file_limit() -> int:
-    """Let this process open as many files as it may, and return how many that is."""
+    """Let this process open as many files as it may, and return how many that is.
+
+    Raises:
+        SettingsError: they are fewer than a service needs.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < LEAST_FILES:
+        raise SettingsError(
+            f"service: could not start: it may open {most} files, and needs {LEAST_FILES} or more. Raise the"
+            " limit: `ulimit -Hn 4096`, or LimitNOFILE= in its systemd unit."
+        )
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most

@@ -176,3 +176,12 @@ def test_a_terminal_receives_no_control_character_of_names_and_values(form: Form
 def test_a_program_receives_every_character() -> None:
     assert json.loads(written(HOSTILE, "json")) == HOSTILE.to_pylist()
     assert b"run\x1b[2J\r" in written(HOSTILE, "csv")
+
+
+def test_a_text_that_a_spreadsheet_would_run_is_no_formula_in_csv() -> None:
+    """A run named ``=HYPERLINK(...)`` was a formula in the files of ``sql`` and ``export``."""
+    columns = {"=run": ["=1+1", "@x", "\t=1", None], "energy_j": [-1.0, 2.0, 3.0, 4.0]}
+    lines = written(pa.table(columns), "csv").decode().splitlines()
+    assert lines == ['"\'=run","energy_j"', '"\'=1+1",-1', '"\'@x",2', '"\'\t=1",3', ",4"]
+    kinds = pa.table({"kind": pa.array(["=a", "b"]).dictionary_encode()})
+    assert written(kinds, "csv").decode().splitlines() == ['"kind"', '"\'=a"', '"b"']

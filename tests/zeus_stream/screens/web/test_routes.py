@@ -264,3 +264,38 @@ async def test_few_steps_are_answered_one_by_one_and_many_not_at_all(app: ASGIAp
     wrong = await page(app, "/api/steps?run=run-1&from=9&to=1")
     assert wrong.status == 400
     assert "give `run`, and `from` before `to`" in wrong.json()["error"]
+
+
+CONTROL = "\x00\x1b[2J\x9b7\x7f"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/api/sql?format={form}&sql=" + quote(f"SELECT '{CONTROL}' AS a"),
+        "/api/sql?format={form}&sql=" + quote("SELECT '=1+1' || chr(27) || chr(155) || chr(0) AS a"),
+        "/api/sql?format={form}&sql=" + quote(f'FROM "{CONTROL}"'),
+        "/api/sql?format=" + quote(CONTROL),
+        "/api/power?from=1&to=2&gpu=" + quote(CONTROL),
+        "/api/steps?from=1&to=2&run=" + quote(CONTROL),
+        "/api/runs/" + quote(CONTROL),
+        "/runs/" + quote(CONTROL),
+        "/gpus/" + quote(CONTROL),
+        "/jobs/" + quote(CONTROL),
+        "/sql?sql=" + quote(f"SELECT '{CONTROL}'"),
+    ],
+)
+@pytest.mark.parametrize("form", ["csv", "json"])
+async def test_no_answer_has_a_control_character(app: ASGIApp, address: str, form: str) -> None:
+    """ESC and NUL of a name or a query came back as they were: whoever reads it in a terminal runs them."""
+    answer = await page(app, address.replace("{form}", form))
+    assert answer.status < 500 or answer.status == 502
+    assert not [letter for letter in answer.text if letter != "\n" and not letter.isprintable()], answer.text
+
+
+async def test_a_text_that_a_spreadsheet_would_run_is_no_formula_in_csv(app: ASGIApp) -> None:
+    query = "SELECT '=1+1' AS \"=a\", '@x' AS b, -1 AS c, -1.5::DECIMAL(4, 1) AS d, '-' AS e, 'x=1' AS f"
+    assert (await page(app, sql(query, "csv"))).text.splitlines() == [
+        '"\'=a","b","c","d","e","f"',
+        '"\'=1+1","\'@x",-1,-1.5,"\'-","x=1"',
+    ]

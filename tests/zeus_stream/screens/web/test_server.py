@@ -1,18 +1,31 @@
 """The command `web` as a process: its token, its address, and its end with streams open."""
 
 import http.client
+import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
 from tests.zeus_stream.conftest import Cli
+from zeus_stream.screens.web.access.web_connections import MOST_BYTES, MOST_S, MOST_UNKNOWN
 
 pytestmark = pytest.mark.sweep
 PATIENCE_S = 120
+MANY = """
+import encodings.idna, os, socket, sys, time
+os.setgroups([])
+os.setuid(65_534)
+held = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
+print(".", end="", flush=True)
+time.sleep(600)
+"""
+"""Holds connections, as many as its second argument says."""
 
 
 def test_ctrl_c_ends_a_server_that_has_open_streams(zeus: Cli) -> None:
@@ -81,6 +94,68 @@ def test_a_wrong_address_is_a_sentence(zeus: Cli, options: tuple[str, ...], says
     assert done.stderr.startswith("zeus-stream: ")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def answer_to(address: str, *parts: bytes) -> tuple[bytes, float]:
+    """Send parts over one connection; return all that comes until the server closes it, and the seconds."""
+    host, port, _ = _parts(address)
+    began, found = time.monotonic(), b""
+    with socket.create_connection((host, port), timeout=PATIENCE_S) as client, suppress(ConnectionError):
+        for part in parts:
+            client.sendall(part)
+        while data := client.recv(65_536):
+            found += data
+    return found, time.monotonic() - began
+
+
+def test_a_connection_without_a_token_has_bounds_on_its_time_and_its_bytes(zeus: Cli) -> None:
+    """It could take any time for its head, and send any number of bytes."""
+    process = zeus.start("web", "--listen", "127.0.0.1:0")
+    try:
+        assert process.stderr is not None
+        address = process.stderr.readline().split()[-1]
+        assert answer_to(address, b"GET / HTTP/1.1\r\nHost: loc")[1] >= MOST_S / 2
+        begin = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n"
+        body, seconds = answer_to(address, begin, *([b"x" * 100_000] * 100))
+        assert body.startswith(b"HTTP/1.1 401") or not body
+        assert seconds < PATIENCE_S / 2
+        two = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+        for second in (b"Content-Length: 7\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"):
+            refused, _ = answer_to(address, two + second)
+            assert refused.startswith(b"HTTP/1.1 400"), refused
+            assert refused.count(b"HTTP/1.1") == 1
+        _, port, token = _parts(address)
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as granted:
+            headers = {"Authorization": f"Bearer {token}"}
+            granted.request("GET", "/nowhere", headers=headers)
+            assert granted.getresponse().read()
+            granted.request("GET", "/nowhere", headers=headers | {"Cookie": "x" * (MOST_BYTES - 10_000)})
+            assert granted.getresponse().status == 404
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
+def test_connections_of_another_user_take_no_place_of_ours(zeus: Cli) -> None:
+    """Each of their connections closed the oldest, also ours."""
+    process = zeus.start("web", "--listen", "127.0.0.1:0")
+    flood = None
+    try:
+        assert process.stderr is not None
+        host, port, token = _parts(process.stderr.readline().split()[-1])
+        with socket.create_connection((host, port), timeout=PATIENCE_S) as ours:
+            command = [sys.executable, "-c", MANY, str(port), str(3 * MOST_UNKNOWN)]
+            flood = subprocess.Popen(command, stdout=subprocess.PIPE)
+            assert flood.stdout is not None
+            assert flood.stdout.read(1) == b"."
+            ours.sendall(f"GET /nowhere?token={token} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert ours.recv(100).startswith(b"HTTP/1.1 303")
+    finally:
+        for each in (process, flood):
+            if each is not None:
+                each.kill()
+                each.communicate()
 
 
 def test_hundreds_of_idle_connections_without_a_token_do_not_keep_the_owner_out(zeus: Cli) -> None:

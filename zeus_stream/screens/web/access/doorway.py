@@ -1,5 +1,6 @@
 """The ASGI layer in front of all routes: host, token, security headers."""
 
+import re
 from time import monotonic
 from urllib.parse import parse_qsl, urlencode
 
@@ -21,7 +22,32 @@ REFUSALS: dict[Verdict, tuple[int, str]] = {
     "wrong host": (
         403, "This server has no such name. Start it with `zeus-stream web --host-name NAME` to allow it.",
     ),
+    "two lengths": (400, "This request gives two lengths of its body."),
 }  # fmt: skip
+
+
+TEXTS = ("text/", "application/json")
+_CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+"""Control characters in UTF-8, but for tab and line feed."""
+
+
+class Text:
+    """The body of an answer as it may be written to a terminal: control characters become question marks."""
+
+    def __init__(self) -> None:
+        self.is_text = False
+        self._held = b""
+        """The first byte of a character whose second comes with the next part."""
+
+    def printable(self, part: Message) -> bytes:
+        """Return a part of the body; over all parts, it has as many bytes as before."""
+        body = self._held + bytes(part.get("body", b""))
+        self._held = b""
+        if not self.is_text:
+            return body
+        if part.get("more_body", False) and body.endswith(b"\xc2"):
+            self._held, body = body[-1:], body[:-1]
+        return _CONTROL.sub(lambda found: b"?" * len(found[0]), body)
 
 
 class Doorway:
@@ -39,14 +65,22 @@ class Doorway:
                 await self._app(scope, receive, send)
             return  # no WebSocket is served: the server closes it
 
+        text = Text()
+
         async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            if message["type"] == "http.response.body":
+                message = {**message, "body": text.printable(message)}
+            elif message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                text.is_text = headers.get("content-type", "").startswith(TEXTS)
                 for name, value in HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
+        if _lengths(scope) > 1:  # a proxy in front may read another end of the request than this server
+            await _refusal("two lengths")(scope, receive, send_with_headers)
+            return
         if scope["path"].removeprefix(scope.get("root_path", "")) in OPEN_PATHS:
             await self._app(scope, receive, send_with_headers)
             return
@@ -83,7 +117,12 @@ class Doorway:
         return answer
 
 
+def _lengths(scope: Scope) -> int:
+    return sum(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+
+
 def _refusal(verdict: Verdict) -> Response:
     status, text = REFUSALS[verdict]
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "60"}}.get(status)
+    named = {400: {"Connection": "close"}, 401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "60"}}
+    headers = named.get(status)
     return HTMLResponse(notice(text), status, headers)

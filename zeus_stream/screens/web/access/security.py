@@ -27,7 +27,7 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 """Of every answer. There is no CORS header: no other origin may read an answer."""
-Verdict = Literal["granted", "log in", "no token", "wrong token", "too many", "wrong host"]
+Verdict = Literal["granted", "log in", "no token", "wrong token", "too many", "wrong host", "two lengths"]
 """``log in``: the token was in the address; a cookie and the same address without it follow."""
 
 

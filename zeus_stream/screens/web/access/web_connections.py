@@ -1,17 +1,24 @@
 """Bounds on connections to the page that have shown no token.
 
 Every user of a host reaches a port on loopback. A connection whose requests were all refused, or which has
-sent none, is one of at most `MOST_UNKNOWN`: one more, and the oldest is closed. So idle connections take no
-place from those who have the token, whatever their number.
+sent none, is closed after `MOST_S`, or once it has sent `MOST_BYTES`. It is one of at most `MOST_UNKNOWN`:
+one more, and the oldest is closed. Those of our own user count apart: no other user takes their place.
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from zeus_stream.screens.web.access.peer_user import peer_user
+
 MOST_UNKNOWN = 100
+"""Of our own user, and as many of all others."""
+MOST_S = 10.0
+MOST_BYTES = 200_000
+"""That a connection without a token may send: the head of a request, with a long query."""
 GRANTED = "zeus_stream.granted"
 """Key of the scope of a request that showed the token."""
 Client = tuple[str, int]
@@ -23,24 +30,36 @@ class WebConnections:
 
     def __init__(self) -> None:
         self.closed = 0
-        """Connections that were closed to make room."""
-        self._unknown: dict[Client, Callable[[], None]] = {}
+        """Connections that were closed: to make room, after too long, or with too many bytes."""
+        self._unknown: dict[bool, dict[Client, Callable[[], None]]] = {True: {}, False: {}}
+        """What closes them; ``True``: of our own user."""
 
     def __len__(self) -> int:
         """Return the number of connections that have shown no token."""
-        return len(self._unknown)
+        return sum(map(len, self._unknown.values()))
 
-    def open(self, client: Client, close: Callable[[], None]) -> None:
-        """Take in a new connection, and what closes it."""
-        self._unknown[client] = close
-        if len(self._unknown) > MOST_UNKNOWN:
-            oldest = next(iter(self._unknown))
-            self.closed += 1
-            self._unknown.pop(oldest)()
+    def knows(self, client: Client) -> bool:
+        """Tell whether a connection has shown the token."""
+        return not any(client in some for some in self._unknown.values())
+
+    def open(self, client: Client, close: Callable[[], None], *, own: bool = False) -> None:
+        """Take in a new connection, and what closes it. ``own``: it is of our own user."""
+        unknown = self._unknown[own]
+        unknown[client] = close
+        if len(unknown) > MOST_UNKNOWN:
+            self.shut(next(iter(unknown)))
+
+    def shut(self, client: Client) -> None:
+        """Close a connection, unless it has shown the token."""
+        for some in self._unknown.values():
+            if (close := some.pop(client, None)) is not None:
+                self.closed += 1
+                close()
 
     def leave(self, client: Client) -> None:
         """Take in that a connection has shown the token, or is closed."""
-        self._unknown.pop(client, None)
+        for some in self._unknown.values():
+            some.pop(client, None)
 
     def bound(self, protocol: Any) -> "type[asyncio.Protocol]":
         """Return a server's protocol whose connections are taken in here."""
@@ -48,17 +67,32 @@ class WebConnections:
 
         class Bound(protocol):  # type: ignore[misc]
             client_address: Client | None = None
+            received = 0
+            deadline: asyncio.TimerHandle | None = None
 
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
-                if (address := _client(transport.get_extra_info("peername"))) is not None:
+                peer = transport.get_extra_info("peername")
+                if (address := _client(peer)) is not None:
                     self.client_address = address
                     assert isinstance(transport, asyncio.Transport)
-                    connections.open(address, transport.abort)
+                    own = peer_user(transport.get_extra_info("sockname"), peer) == os.geteuid()
+                    connections.open(address, transport.abort, own=own)
+                    self.deadline = asyncio.get_running_loop().call_later(MOST_S, connections.shut, address)
+
+            def data_received(self, data: bytes) -> None:
+                self.received += len(data)
+                address = self.client_address
+                if self.received > MOST_BYTES and address is not None and not connections.knows(address):
+                    connections.shut(address)
+                else:
+                    super().data_received(data)
 
             def connection_lost(self, exc: Exception | None) -> None:
                 if self.client_address is not None:
                     connections.leave(self.client_address)
+                if self.deadline is not None:
+                    self.deadline.cancel()
                 super().connection_lost(exc)
 
         return Bound

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
+from zeus_stream.formulas import without_formulas
 from zeus_stream.screens.html.power_question import MAX_PX, Power, find_power
 from zeus_stream.screens.html.questions import find_gpus, find_run, quoted, quoted_list
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_text, result
@@ -34,8 +35,6 @@ MEDIA = {
     "json": "application/json", "csv": "text/csv; charset=utf-8",
     "arrow": "application/vnd.apache.arrow.stream", "parquet": "application/vnd.apache.parquet",
 }  # fmt: skip
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes a text that begins so for a formula."""
 _NOTHING_LIVE = RefusedError("now: could not be shown: this page shows a file. Start it without --archive.")
 CHUNK = 1 << 20
 MAX_STEPS = 200
@@ -89,19 +88,18 @@ def _json(table: pa.Table, truncated: bool) -> bytes:  # noqa: FBT001  (of the a
 
 def _csv(table: pa.Table, _truncated: bool) -> bytes:  # noqa: FBT001  (of the answer)
     out = io.BytesIO()
-    columns = [_guarded(column) for column in table.columns]
-    pa.csv.write_csv(pa.Table.from_arrays(columns, names=unique(table.column_names)), out)
+    columns = [_flat(column) for column in table.columns]
+    pa.csv.write_csv(without_formulas(pa.Table.from_arrays(columns, names=unique(table.column_names))), out)
     return out.getvalue()
 
 
-def _guarded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as CSV can hold it; texts that a spreadsheet would run get a ``'``."""
+def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column as CSV can hold it: figures and texts."""
     kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        return column
+    for is_figure in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal):
+        if is_figure(kind):
+            return column
     texts = [None if value is None else _text(value) for value in column.to_pylist()]
-    if not pa.types.is_decimal(kind):
-        texts = [f"'{text}" if text is not None and text.startswith(FORMULA) else text for text in texts]
     return pa.chunked_array([pa.array(texts, pa.string())])
 
 

@@ -1,0 +1,33 @@
+"""Where a broker is, and how a process reaches it."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from zeus_stream.broker.site_settings import SiteSettings
+
+
+@pytest.mark.parametrize(
+    ("servers", "said"),
+    [
+        ("nats://b1:4222,nats://127.0.0.1:4222", ["b1:4222"]),
+        ("nats://user:secret@10.0.0.2:4222,tls://b2:4222", ["10.0.0.2:4222"]),
+        ("nats://localhost,nats://[::1]:4222", []),
+        ("b1:4222", ["b1:4222"]),
+    ],
+)
+def test_messages_that_cross_the_network_in_clear_are_said(
+    servers: str, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A site sent its log over ``nats://`` between hosts without a word."""
+    with caplog.at_level(logging.WARNING):
+        assert SiteSettings(broker=servers).connection("collect")["servers"] == servers.split(",")
+    assert len(caplog.messages) == len(said)
+    for message, server in zip(caplog.messages, said, strict=True):
+        assert f"{server} cross the network in clear" in message
+        assert "secret" not in message
+
+
+def test_certificates_of_the_broker_mean_tls() -> None:
+    assert SiteSettings(broker="nats://b1:4222", broker_ca=Path("ca.pem")).in_clear() == []

@@ -1,0 +1,28 @@
+"""Texts in CSV files that a spreadsheet would run as formulas: they get a ``'``."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMULA = r"^[=+\-@\t\r\n]"
+"""A spreadsheet takes a text that begins so for a formula."""
+
+
+def without_formulas(table: "pa.Table") -> "pa.Table":
+    """Return a table whose texts are no formulas."""
+    import pyarrow as pa  # noqa: PLC0415  (a host that only collects has none)
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    def guarded(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string())
+        if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
+            return column
+        texts = column.cast(pa.string())
+        return pc.if_else(
+            pc.match_substring_regex(texts, FORMULA), pc.binary_join_element_wise("'", texts, ""), texts
+        )
+
+    names = guarded(pa.chunked_array([pa.array(table.column_names, pa.string())])).to_pylist()
+    return pa.Table.from_arrays(list(map(guarded, table.columns)), names=names)
