@@ -50,6 +50,7 @@ MODULES = frozenset(
         "analyzers.pipeline.stage_record",
         "analyzers.pipeline.watching.chosen_plans",
         "analyzers.pipeline.watching.held_clocks",
+        "analyzers.pipeline.watching.measured",
         "analyzers.pipeline.watching.timelines",
         "analyzers.power_budget.accounts",
         "analyzers.power_budget.allocation",

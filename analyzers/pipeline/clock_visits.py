@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import mean
 
 from analyzers.fleet.fleet import Fleet
 from analyzers.pipeline.profile import EnergyWindow, StageProfile, fit_stage
-from analyzers.pipeline.stage_record import StageRecord, energy_j, spans_of, windows_of
+from analyzers.pipeline.stage_record import StageRecord, spans_of, windows_of
+from analyzers.pipeline.watching.measured import Iterations
 
 LOWEST = 0.45
 """Of the highest clock: lower ones are not tried."""
@@ -61,10 +63,9 @@ class ClockVisits:
     iterations: int
     """To be measured at each clock."""
     visited: int = 0
-    iterations_s: list[float] = field(default_factory=list)
-    """Mean duration of an iteration, by clock."""
-    energies_j: list[float] = field(default_factory=list)
-    """Of an iteration, all GPUs, by clock."""
+    by_clock: list[Iterations] = field(default_factory=list)
+    own_s: dict[int, list[float]] = field(default_factory=dict)
+    """By stage, at the highest clock: from the begin of its first instruction to the end of its last."""
     durations_s: dict[int, dict[tuple[str, int, int], list[float]]] = field(default_factory=dict)
     """By stage and (kind, chunk, clock)."""
     _windows: dict[int, list[EnergyWindow]] = field(default_factory=dict)
@@ -80,31 +81,38 @@ class ClockVisits:
             if len(whole) < self.iterations + 1:
                 return False
             (gpu,) = stage.session.gpus
-            timeline = fleet.gpus[gpu].timeline
-            spent_j = energy_j(timeline, whole[0].t_ns, whole[-1].t_ns)
-            if spent_j is None:
-                return False
-            found.append((stage, whole, timeline, spent_j))
-        for stage, whole, timeline, _ in found:
+            found.append((stage, whole, fleet.gpus[gpu].timeline))
+        found.sort(key=lambda each: each[0].began.stage)
+        iterations = Iterations()
+        if not iterations.add([(timeline, whole) for _, whole, timeline in found]):
+            return False
+        for stage, whole, timeline in found:
+            if not self.by_clock:
+                own_s = self.own_s.setdefault(stage.began.stage, [])
+                own_s += [(each.ended_ns - each.t_ns) / 1e9 for each in whole]
             spans = spans_of(whole[:-1])
             durations_s = self.durations_s.setdefault(stage.began.stage, {})
             for span in spans:
                 name = span.kind, span.chunk, clock_mhz
                 durations_s.setdefault(name, []).append((span.end_ns - span.begin_ns) / 1e9)
             self._windows.setdefault(stage.began.stage, []).extend(windows_of(spans, clock_mhz, timeline))
-        first = next(whole for stage, whole, _, _ in found if stage.began.stage == 0)
-        self.iterations_s.append((first[-1].t_ns - first[0].t_ns) / 1e9 / self.iterations)
-        self.energies_j.append(sum(spent_j for *_, spent_j in found) / self.iterations)
+        self.by_clock.append(iterations)
         self.visited += self.iterations
         return True
 
     @property
     def enough(self) -> bool:
         """Tell whether lower clocks would save nothing: energy rose twice, or time doubled."""
-        if len(self.energies_j) < LEAST_CLOCKS:
+        if len(self.by_clock) < LEAST_CLOCKS:
             return False
-        rising = self.energies_j[-1] > self.energies_j[-2] > self.energies_j[-3]
-        return rising or self.iterations_s[-1] > MOST_SLOWDOWN * self.iterations_s[0]
+        last_j, before_j, first_j = (mean(each.energies_j) for each in self.by_clock[:-4:-1])
+        slower = mean(self.by_clock[-1].times_s) > MOST_SLOWDOWN * mean(self.by_clock[0].times_s)
+        return last_j > before_j > first_j or slower
+
+    @property
+    def iteration_s(self) -> float | None:
+        """Return the mean duration of an iteration at the highest clock; None: not measured."""
+        return mean(self.by_clock[0].times_s) if self.by_clock else None
 
     def fit(self) -> list[StageProfile]:
         """Return the profile of each stage. Raises RefusedError or UnsupportedError."""

@@ -2,6 +2,7 @@
 
     waiting     every stage has a rank that may set its clock       -> profiling
     profiling   a clock is in force for enough iterations           -> the next lower clock
+                the profile does not describe what was measured     -> profiling again, or over
                 no lower clock saves anything, or there is none     -> offering    a plan to every rank
     offering    every collector has the plan                        -> starting    its first iteration
     starting    every collector knows the first iteration           -> following
@@ -51,8 +52,8 @@ from analyzers.pipeline.remembering.known_pipelines import (
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.pipeline.watching.chosen_plans import ChosenPlans
 from analyzers.pipeline.watching.held_clocks import HeldClocks
+from analyzers.pipeline.watching.measured import Iterations, compare, doubt, less
 from analyzers.pipeline.watching.power_share import has_changed, limits_w
-from analyzers.pipeline.watching.promise import compare
 from analyzers.pipeline.watching.replicas import find_straggler, replicas_of
 from analyzers.pipeline.watching.timelines import Timelines
 from analyzers.power_limit.run_settings import PipelineSettings
@@ -65,6 +66,10 @@ from zeus_stream.protocol.notes import ControlApplied
 State: TypeAlias = Literal["waiting", "profiling", "offering", "starting", "following", "over"]
 MOST_PLANS = 4
 """Of a run, that were replaced since iterations were too long."""
+MOST_PROFILES = 3
+"""Of a run, that did not describe its iterations."""
+STATED = 100
+"""Iterations after which a measured saving is stated again; sooner while it doubles their number."""
 MOST_OFFERS = 6
 """Of plans, or of a clock while profiling, before one was kept: leases that ended included."""
 HEAD_START_S = 2.0
@@ -104,6 +109,10 @@ class PipelineRun:
         """None: the profile is not known yet."""
         self._row: PlanRow | None = None
         self._first_iteration = 0
+        self._doubted = 0
+        """Profiles that did not describe the iterations."""
+        self._under = Iterations()
+        """Under the plan."""
 
     def handle(self, event: PipelineEvent, now: Clocks) -> Result:
         """Take in an event. Return rows to be stored and instructions to be carried out."""
@@ -163,10 +172,11 @@ class PipelineRun:
         if not (clocks := common_clocks(stages, self._fleet)):
             return self._give_up("its GPUs name no graphics clock that all of them have")
         self._clocks = clocks_to_visit(clocks)
-        self._recalled = self._known.find(self._identity())
+        self._visits = ClockVisits(iterations=self._settings.iterations)
+        self._recalled = None if self._doubted else self._known.find(self._identity())
         if self._recalled is not None:
             self._visits.iterations = min(CONFIRMING, self._settings.iterations)
-        return self._go("profiling", "") | self._visit()
+        return self._go("profiling", self._reason) | self._visit()
 
     def _identity(self) -> PipelineIdentity:
         first = next(iter(self._stages.values()))
@@ -203,26 +213,36 @@ class PipelineRun:
         if self._recalled is None and self._clocks and not self._visits.enough:
             return drawn | rows_only([self._pipeline_row()]) | self._visit()
         try:
-            return drawn | self._learn() | self._offer(now)
+            return drawn | self._learn(now)
         except (RefusedError, SettingsError, UnsupportedError) as wrong:
             return self._give_up(str(wrong))
 
-    def _learn(self) -> Result:
-        """Fit the profile, and return it with its frontier as rows."""
+    def _learn(self, now: Clocks) -> Result:
+        """Fit the profile; if it describes the iterations, store it with its frontier and offer a plan."""
         stages = tuple(self._stages.values())
         measured = self._visits.fit() if self._recalled is None else self._recalled.stages
         first = {stage.began.stage: stage for stage in stages}
         graph = from_orders([first[at].instructions() for at in sorted(first)])
         profile = combine(measured, common_clocks(stages, self._fleet))
+        by_device = all(stage.ran[-1].by_device for stage in stages)
+        own_s = [self._visits.own_s[at] for at in sorted(first)]
+        iterations_s = self._visits.by_clock[0].times_s
+        if why := doubt(graph, profile, iterations_s, own_s, by_device=by_device):
+            self._doubted += 1
+            if self._doubted >= MOST_PROFILES:
+                return self._give_up(f"no plan: {why}")
+            self._reason = f"it is measured again: {why}"
+            return self._begin()
+        self._reason = ""
         settings = self._settings = self._settings.for_calls_of(self._held.call_s)
         plans = self._plans = ChosenPlans(self._run, settings, graph, profile)
         if self._recalled is not None:
-            return rows_only(plans.frontier())
+            return rows_only(plans.frontier()) | self._offer(now)
         identity, lead = self._identity(), first[0]
         wall_ns = lead.session.wall_ns(lead.ran[-1].ended_ns)
         rows = instruction_rows(self._run, measured, identity.job, identity.gpu_model, wall_ns)
         self._known.add(rows)
-        return rows_only([*rows, *plans.frontier()])
+        return rows_only([*rows, *plans.frontier()]) | self._offer(now)
 
     # ---- plans
 
@@ -270,6 +290,7 @@ class PipelineRun:
                 return self._go("starting", "") | self._send_plan(self._first_iteration)
             case "starting":
                 assert self._row is not None
+                self._under = Iterations()
                 self._row = replace(self._row, state="followed")
                 return self._go("following", "") | rows_only([self._row])
             case _:
@@ -277,7 +298,8 @@ class PipelineRun:
 
     def _iteration_in(self, seconds: float, more: int) -> int:
         """Return an iteration that no rank begins sooner, and ``more`` on top."""
-        ahead = ceil(seconds / self._visits.iterations_s[0]) + more
+        assert self._visits.iteration_s is not None
+        ahead = ceil(seconds / self._visits.iteration_s) + more
         return max(stage.iteration for stage in self._stages.values()) + ahead
 
     def _watch(self, now: Clocks) -> Result:
@@ -294,28 +316,60 @@ class PipelineRun:
         found = find_straggler(replicas, promised_s, self._first_iteration, plans.straggler)
         if found is not plans.straggler and (other := plans.answer(found, self._t_ns(now))) is not None:
             return self._replace_now(other)
-        drawn = rows_only(self._draw(plans, row.number, replicas))
+        drawn = rows_only(self._draw(plans, row.number, replicas)) | self._state_saving()
         if plans.straggler is not None or not (plans.is_promise and plans.lowers_clocks):
             return drawn
+        row = self._row or row
+        assert self._visits.iteration_s is not None
         first = next(stage for stage in self._stages.values() if stage.began.stage == 0)
         # what passes between iterations is in both: the promise is relative to what was measured
-        usual_s = self._visits.iterations_s[0] + row.promised_s - row.unplanned_s
+        usual_s = self._visits.iteration_s + row.promised_s - row.unplanned_s
         seen = compare(first.ran, self._first_iteration, usual_s)
         if seen is None:
             return drawn
-        rows = drawn
+        rows, (measured_s, kept) = drawn, seen
         if row.measured_s is None:
-            row = self._row = replace(row, measured_s=seen.measured_s)
+            row = self._row = replace(row, measured_s=measured_s)
             rows |= rows_only([row])
-        if seen.kept:
+        if kept:
             self._offers = 0
             return rows
         plans.slower += 1
-        why = f"iterations took {seen.measured_s:.4g} s, {usual_s:.4g} s were promised"
-        row = self._row = replace(row, measured_s=seen.measured_s, state="replaced", reason=why)
+        why = f"iterations took {measured_s:.4g} s, {usual_s:.4g} s were promised"
+        row = self._row = replace(row, measured_s=measured_s, state="replaced", reason=why)
         if plans.slower >= MOST_PLANS:
             return rows_only([row]) | self._give_up(f"{why}, after {MOST_PLANS} plans")
         return rows_only([row]) | self._offer(now)
+
+    def _state_saving(self) -> Result:
+        """Compare iterations under the plan with those at the highest clock, both as measured."""
+        plans, row = self._plans, self._row
+        assert plans is not None
+        assert row is not None
+        if plans.straggler is not None:
+            return NOTHING
+        ordered = sorted(self._stages.values(), key=lambda stage: stage.began.stage)
+        stages = [(self._fleet.gpus[stage.session.gpus[0]].timeline, stage) for stage in ordered]
+        if not self._under.follow(stages, self._first_iteration):
+            return NOTHING
+        before, under = self._visits.by_clock[0], self._under
+        count = len(under.times_s)
+        if count < min(2 * row.iterations, row.iterations + STATED):
+            return NOTHING
+        saved, shorter = less(before.energies_j, under.energies_j), less(before.times_s, under.times_s)
+        if saved is None or shorter is None:
+            return NOTHING
+        self._row = replace(
+            row,
+            iterations=count,
+            saved=saved.share,
+            saved_low=saved.low,
+            saved_high=saved.high,
+            longer=-shorter.share,
+            longer_low=-shorter.high,
+            longer_high=-shorter.low,
+        )
+        return rows_only([self._row])
 
     def _draw(
         self, plans: ChosenPlans, number: int, replicas: dict[int, list[StageRecord]]

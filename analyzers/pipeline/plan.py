@@ -106,7 +106,10 @@ def make_plans(
         for choice in choices:
             clocks = _clocks_mhz(graph, profile, choice)
             if most_changes(graph, clocks) <= changes_per_s * deadline_s:
-                tried.append((*play(graph, profile, clocks, switching_s), clocks))
+                # switches may be faster than that: then instructions are as long as at their own clocks
+                longest_s = play(graph, profile, clocks, 0.0)[0]
+                time_s, energy_j = play(graph, profile, clocks, switching_s)
+                tried.append((max(time_s, longest_s), energy_j, clocks))
         # a higher clock that was measured as slower makes switches longer than the program knows
         most_s = deadline_s * (1 + TINY)
         time_s, energy_j, clocks = min(tried, key=lambda plan: (plan[0] > most_s, plan[1]))
@@ -140,30 +143,6 @@ def play(
     asked for when its instruction begins, a higher one ``switching_s`` before: so no instruction is longer
     than it is at its own clock, and the deadline of a plan holds in spite of switches.
     """
-    durations_s, energy_j = _switched(graph, profile, clocks_mhz, switching_s, stretches)
-    return _iteration(graph, profile, durations_s, energy_j)
-
-
-def _iteration(
-    graph: PipelineGraph, profile: PipelineProfile, durations_s: Sequence[float], energy_j: float
-) -> tuple[float, float]:
-    """Return duration and energy of an iteration whose instructions spend ``energy_j``."""
-    time_s = graph.makespan_s(durations_s)
-    waiting_j = sum(
-        profile.waiting_w[stage] * (time_s - sum(durations_s[index] for index in chain))
-        for stage, chain in enumerate(graph.orders)
-    )
-    return time_s, energy_j + waiting_j
-
-
-def _switched(
-    graph: PipelineGraph,
-    profile: PipelineProfile,
-    clocks_mhz: Sequence[int],
-    switching_s: float,
-    stretches: Sequence[float] = (),
-) -> tuple[list[float], float]:
-    """Return durations, and the energy of all, with parts of instructions at a neighbour's clock."""
     known = {
         name: {option.clock_mhz: (option.time_s, option.energy_j) for option in options}
         for name, options in profile.options.items()
@@ -181,7 +160,12 @@ def _switched(
             stretch = stretches[index] if stretches else 1.0
             durations_s[index] = stretch * sum(share * times[index][mhz][0] for share, mhz in parts)
             energy_j += stretch * sum(share * times[index][mhz][1] for share, mhz in parts)
-    return durations_s, energy_j
+    time_s = graph.makespan_s(durations_s)
+    waiting_j = sum(
+        profile.waiting_w[stage] * (time_s - sum(durations_s[index] for index in chain))
+        for stage, chain in enumerate(graph.orders)
+    )
+    return time_s, energy_j + waiting_j
 
 
 def _clocks_mhz(graph: PipelineGraph, profile: PipelineProfile, choice: Sequence[int]) -> tuple[int, ...]:
@@ -204,7 +188,7 @@ def _choices(
         groups = _runs(graph, profile, point.prices_w, switching_s, share * mean_j)
         program = ClockProgram(graph, profile, groups, reserves_s)
         choice = program.solve(deadline_s).choice
-        yield _use_switches(program, graph, profile, groups, choice, deadline_s, switching_s)
+        yield choice
         clocks = _clocks_mhz(graph, profile, choice)
         if share >= CHANGE_SHARES[-1] and most_changes(graph, clocks) <= changes_per_s * deadline_s:
             return
@@ -256,36 +240,3 @@ def _cheapest_path(cost_j: Vector, share: Vector, change_j: float) -> list[int]:
     for before in reversed(back):
         picks.append(int(before[picks[-1]]))
     return picks[::-1]
-
-
-def _use_switches(
-    program: ClockProgram,
-    graph: PipelineGraph,
-    profile: PipelineProfile,
-    groups: Sequence[int],
-    choice: Sequence[int],
-    deadline_s: float,
-    switching_s: float,
-) -> tuple[int, ...]:
-    """Lower the clock of groups further: near changes instructions are shorter than the program knows."""
-    members: dict[int, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    picks, open_groups = list(choice), list(members)
-    played = _switched(graph, profile, _clocks_mhz(graph, profile, picks), switching_s)
-    least_j = _iteration(graph, profile, *played)[1]
-    while open_groups:
-        for group in tuple(open_groups):
-            tried = list(picks)
-            for index in members[group]:
-                tried[index] += 1
-            first = members[group][0]
-            if tried[first] < len(profile.of(graph.instructions[first])):
-                clocks = _clocks_mhz(graph, profile, tried)
-                durations_s, spent_j = _switched(graph, profile, clocks, switching_s)
-                energy_j = _iteration(graph, profile, durations_s, spent_j)[1]
-                if energy_j < least_j and program.holds(durations_s, deadline_s):
-                    picks, least_j = tried, energy_j
-                    continue
-            open_groups.remove(group)
-    return tuple(picks)

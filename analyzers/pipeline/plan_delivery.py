@@ -115,7 +115,7 @@ def pipeline_row(
         replicas=sum(stage.began.stage == 0 for stage in stages),
         state=state,
         iterations_profiled=visits.visited,
-        iteration_s=visits.iterations_s[0] if visits.iterations_s else None,
+        iteration_s=visits.iteration_s,
         reason=reason,
         profile_run=profile_run,
     )

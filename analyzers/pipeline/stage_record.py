@@ -66,12 +66,3 @@ def windows_of(spans: list[InstructionSpan], clock_mhz: int, timeline: Timeline)
     mid_ns, energy_uj = knots.mid_ns[within], knots.energy_uj[within]
     rising = np.diff(mid_ns, prepend=mid_ns[0] - 1) > 0
     return cut_windows(clock_mhz, spans, mid_ns[rising].tolist(), (energy_uj[rising] / 1e6).tolist())
-
-
-def energy_j(timeline: Timeline, begin_ns: int, end_ns: int) -> float | None:
-    """Return the energy of a GPU between two instants, interpolated between refreshes; None: not known."""
-    knots = timeline.knots()
-    if not len(knots.mid_ns) or not knots.mid_ns[0] <= begin_ns < end_ns <= knots.mid_ns[-1]:
-        return None
-    low, high = np.interp([begin_ns, end_ns], knots.mid_ns, knots.energy_uj)
-    return float(high - low) / 1e6

@@ -38,7 +38,7 @@ def training(directory: Path, *arguments: str) -> Iterator["subprocess.Popen[str
         [
             *(sys.executable, "-m", "zeus_stream", "run", "--device", DEVICE, *arguments, "--"),
             *(sys.executable, str(ROOT / "examples" / "pipeline.py")),
-            *("--iterations", "100000", "--work-ms", "6", "--end-when", str(directory / "end")),
+            *("--iterations", "100000", "--work-ms", "25", "--end-when", str(directory / "end")),
         ],
         env=environment(directory),
         stderr=subprocess.PIPE,

@@ -56,6 +56,8 @@ class IterationRan(Struct, frozen=True, kw_only=True, tag=True):
     iteration: Count
     rows: Annotated[bytes, Meta(max_length=ROW.size * MAX_ROWS)]
     """`ROW` for each instruction."""
+    by_device: bool = False
+    """Stamped when the GPU reached them; else when Python dispatched them."""
 
 
 def pack_rows(t_ns: int, spans: Iterable[tuple[int, int, int]]) -> bytes:

@@ -9,7 +9,8 @@ from zeus_stream.views.quantity import Quantity, figure
 
 PIPELINE = """
 SELECT pipelines.*, number, slowdown, promised_s, promised_j, unplanned_s, unplanned_j, measured_s,
-    first_iteration, plans.state AS plan_state, plans.reason AS plan_reason
+    first_iteration, plans.state AS plan_state, plans.reason AS plan_reason, plans.iterations,
+    saved, saved_low, saved_high, longer, longer_low, longer_high
 FROM pipelines LEFT JOIN plans ON plans.run = pipelines.run AND first_iteration IS NOT NULL
 WHERE pipelines.run = {run} QUALIFY row_number() OVER (ORDER BY number DESC NULLS LAST) = 1
 """
@@ -21,29 +22,29 @@ WHERE run = {run} ORDER BY slowdown
 
 
 class PipelineView(Struct, frozen=True, kw_only=True):
-    """A pipeline, and what its last plan of clocks promises."""
+    """A pipeline, and what its last plan of clocks changed, as measured."""
 
     shape: str
     state: str
     plan: int | None
     """None: no plan began yet."""
     energy: Quantity
-    """Percent of an iteration's energy that the plan saves against the highest clocks."""
+    """Percent of an iteration's energy, all GPUs, that it takes less than before, at the highest clock."""
     time: Quantity
     """Percent that an iteration takes longer."""
     details: str = ""
-    """Energy and time of an iteration as promised, and as measured."""
+    """The promise, and why the plan was chosen or ended."""
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> "PipelineView":
         """Return the view of a row of `PIPELINE`."""
         energy, time, details = Quantity(None, "%"), Quantity(None, "%"), ""
         if row["number"] is not None:
-            energy = Quantity(100 * (1 - row["promised_j"] / row["unplanned_j"]), "%")
-            time = Quantity(100 * (row["promised_s"] / row["unplanned_s"] - 1), "%")
-            details = f"{figure(row['promised_j'], 'J')} and {figure(row['promised_s'], 's')} an iteration"
+            energy, time = _percent(row, "saved"), _percent(row, "longer")
+            saved = Quantity(100 * (1 - row["promised_j"] / row["unplanned_j"]), "%")
+            details = f"promised were {figure(row['promised_s'], 's')} an iteration and {saved} less energy"
             if row["measured_s"] is not None:
-                details += f"; iterations took {figure(row['measured_s'], 's')}"
+                details += f"; the first iterations took {figure(row['measured_s'], 's')}"
             if row["plan_reason"]:
                 details += f"; {row['plan_reason']}"
         return cls(
@@ -60,22 +61,34 @@ class PipelineView(Struct, frozen=True, kw_only=True):
         """Return the result in one sentence, without its full stop."""
         if self.plan is None:
             return f"pipeline of {self.shape}: {self.state}"
-        return f"plan {self.plan} takes {self.promise_words}"
+        return f"plan {self.plan}: {self.measured_words}"
 
     @property
-    def promise_words(self) -> str:
-        """Return what the plan promises."""
-        added = self.time.known or 0.0
-        time = f"{Quantity(abs(added), '%')} {'more' if added >= 0 else 'less'} time"
-        return f"{self.energy} less energy than the highest clocks, for {time}"
+    def measured_words(self) -> str:
+        """Return what iterations under the plan took beside those before."""
+        if self.energy.known is None:
+            return f"energy and time under it are {self.energy.absent}"
+        energy = f"{_signed(self.energy)} of the energy of an iteration saved"
+        return f"{energy}, {_signed(self.time)} time added, against the highest clock, both measured"
 
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Return the pipeline as names and texts."""
         facts = [("pipeline", f"{self.shape}: {self.state}")]
         if self.plan is not None:
-            facts.append(("plan of clocks", f"{self.promise_words}: {self.details}"))
+            facts.append(("plan of clocks", f"{self.measured_words}; {self.details}"))
         return facts
+
+
+def _percent(row: Mapping[str, Any], name: str) -> Quantity:
+    """Return a share of a row with its interval, in percent."""
+    found = [None if row[each] is None else 100 * row[each] for each in (name, f"{name}_low", f"{name}_high")]
+    return Quantity(found[0], "%", found[1], found[2], absent="not measured yet")
+
+
+def _signed(quantity: Quantity) -> str:
+    low, high = quantity.interval or (0.0, 0.0)
+    return f"{quantity.known or 0.0:.1f} % (95 %: {low:.1f} to {high:.1f})"
 
 
 def _shape(row: Mapping[str, Any]) -> str:
@@ -89,7 +102,8 @@ def _state(row: Mapping[str, Any]) -> str:
         case "waiting":
             return "it waits for its stages"
         case "profiling":
-            return f"its clocks are being profiled, {known}"
+            again = f"; {row['reason']}" if row["reason"] else ""
+            return f"its clocks are being profiled, {known}{again}"
         case "over":
             return f"{known}; it ended: {row['reason']}"
         case _:

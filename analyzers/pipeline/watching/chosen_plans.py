@@ -11,8 +11,8 @@ from analyzers.pipeline.frontier import PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import FrequencyPlan, make_plan, make_plans, play, unplanned_s
 from analyzers.pipeline.plan_delivery import point_rows
+from analyzers.pipeline.watching.measured import LATE
 from analyzers.pipeline.watching.power_share import are_below, within_limits
-from analyzers.pipeline.watching.promise import LATE
 from analyzers.pipeline.watching.replicas import Straggler
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.pipeline.pipeline_rows import PlanPointRow, PlanRow

@@ -28,7 +28,7 @@ class PipelineRow(Struct, frozen=True, kw_only=True):
     iteration_s: float | None
     """At the highest clocks; None: not measured."""
     reason: str
-    """why it ended; empty otherwise"""
+    """why it ended, or why its profile is measured again; empty otherwise"""
     profile_run: str | None = None
     """whose profile it started from; NULL: none was known, or it was different"""
 
@@ -132,6 +132,17 @@ class PlanRow(Struct, frozen=True, kw_only=True):
     """From which on clocks follow it; None: not known yet."""
     measured_s: float | None
     """Mean duration of iterations under it; None: too few ran."""
+    iterations: int = 0
+    """that the measured saving was taken from"""
+    saved: float | None = None
+    """share of an iteration's energy, all GPUs, that it took less than at the highest clock, both measured,
+    with the 95 % interval; NULL: not measured yet"""
+    saved_low: float | None = None
+    saved_high: float | None = None
+    longer: float | None = None
+    """share by which iterations took longer, in the same way"""
+    longer_low: float | None = None
+    longer_high: float | None = None
     state: str
     """``offered``, ``followed``, ``replaced`` or ``ended``"""
     reason: str

@@ -39,6 +39,11 @@ class Stages:
     """The world around one `PipelineRun`."""
 
     settings: PipelineSettings = field(default_factory=lambda: PipelineSettings(iterations=10))
+    stamped_s: float | None = None
+    """Of each instruction, as a script sees it that runs ahead of its GPU."""
+    between_s: float = 0.0
+    """Of an optimizer's step, after the pipeline's last instruction."""
+    by_device: bool = False
     stages: int = 4
     micro_batches: int = 8
     noise: float = 0.0
@@ -113,11 +118,12 @@ class Stages:
         for _ in range(iterations):
             played = [self._lengths(replica) for replica in range(self.replicas)]
             self.own_s = [self.graph.makespan_s(lengths_s) for lengths_s, _ in played]
-            makespan_s = max(self.own_s)
+            makespan_s = max(self.own_s) + self.between_s
             ran, spent_j = list[IterationRan](), 0.0
             for replica, (lengths_s, powers_w) in enumerate(played):
+                seen_s = [self.stamped_s or length_s for length_s in lengths_s]
+                ran += self._ran(self.graph.starts_s(seen_s), seen_s)
                 starts_s = self.graph.starts_s(lengths_s)
-                ran += self._ran(starts_s, lengths_s)
                 spent_j += self._read(replica, starts_s, lengths_s, powers_w, makespan_s)
             while self.read_ns < self.t_ns + round(makespan_s * 1e9):
                 self.read_ns += REFRESH_NS
@@ -184,6 +190,7 @@ class Stages:
                     ended_ns=spans[-1][2],
                     iteration=self.iteration,
                     rows=pack_rows(spans[0][1], spans),
+                    by_device=self.by_device,
                 )
             )
         return events

@@ -108,7 +108,8 @@ def test_a_plan_holds_its_deadline_in_spite_of_switches(switching_s: float, chan
     )
     unplanned_j = play(graph, UNBALANCED, (1410,) * len(graph.instructions), 0.0)[1]
     for plan, most_s in zip(plans, (fastest_s, fastest_s * 1.05), strict=True):
-        assert play(graph, UNBALANCED, plan.clocks_mhz, switching_s)[0] == plan.time_s
+        for taken_s in (0.0, switching_s / 2, switching_s):
+            assert play(graph, UNBALANCED, plan.clocks_mhz, taken_s)[0] <= plan.time_s * (1 + 1e-9)
         assert plan.time_s <= most_s * (1 + 1e-9)
         assert plan.bound_j <= plan.energy_j <= unplanned_j
         assert most_changes(graph, plan.clocks_mhz) <= changes_per_s * most_s
@@ -218,7 +219,7 @@ def test_a_negative_switching_time_is_refused() -> None:
 
 def test_without_scipy_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(UnsupportedError, match=r"SciPy is not installed.*zeus-stream\[pipeline\]"):
+    with pytest.raises(UnsupportedError, match=r"SciPy is not installed.*pip install.*\[pipeline\]"):
         make_plan(make_graph("1f1b", 4, 8), UNBALANCED, 10.0)
 
 

@@ -94,7 +94,7 @@ def test_a_power_budget_is_kept_by_clocks_that_its_limits_leave_and_the_usual_pl
     plan = world.last_plan()
     assert (plan.state, plan.reason) == ("followed", "power budgets allow a GPU 160 W")
     assert plan.promised_j / plan.promised_s <= 4 * 160
-    assert plan.measured_s == pytest.approx(plan.promised_s, rel=0.01), "the limits do not bind under it"
+    assert plan.measured_s == pytest.approx(plan.promised_s, rel=0.02), "a limit is filled to 97 %"
     assert usual.promised_s < plan.promised_s == pytest.approx(plan.slowdown * plan.unplanned_s, rel=0.005)
     world.shares.clear()
     world.play(4)
