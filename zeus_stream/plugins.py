@@ -73,7 +73,7 @@ were open. A log has an id, another one after it was lost: offsets of two ids ar
 brokers and stores follow a log by id and offset, so that each frame arrives once. For one thread. Methods
 may raise StorageError. None is found by entry point: a log is part of the collector.
 """
-ROSTER = "analyzers.service:Roster"
+ROSTER = "analyzers.service.analyzer:Roster"
 """A task that decides which collectors an analyzer follows and commands.
 
 It is given the analyzer, calls `join` with each collector to be followed, and cancels the scope that

@@ -7,7 +7,7 @@ The state is made of the rows alone, in the order of UTC: it is the same before 
 late a report has come.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable
 from random import Random
 from typing import Any, TypeAlias
 
@@ -22,23 +22,6 @@ MAX_TRIES = 1_000
 """Of a job, that its policy gets; the oldest go."""
 MAX_RECURRENCE_TRIES = 20
 """Then the next try begins a new recurrence."""
-
-
-class Known(Struct, frozen=True):
-    """Jobs and tries that earlier analyzers have stored."""
-
-    jobs: tuple[JobRow, ...] = ()
-    """The latest version of each."""
-    tries: tuple[TryRow, ...] = ()
-    """The latest of each, of whatever version; ascending by number."""
-    owners: Mapping[str, int] = field(default_factory=dict)
-    """By job, the user whose run was its first."""
-    shared: frozenset[str] = frozenset()
-    """Jobs that an administrator shares among users."""
-    run_owners: Mapping[str, int] = field(default_factory=dict)
-    """By run, its user."""
-    hosts: Mapping[str, str] = field(default_factory=dict)
-    """By session, its host."""
 
 
 class Learned(Struct, kw_only=True):
@@ -186,10 +169,15 @@ def verdict(policy: Policy[Any], learned: Learned, row: TryRow) -> Verdict:
         return Verdict(go_on=True, reason=f"it goes on, since the policy failed: {wrong!r}")
 
 
-def by_job(known: Known) -> dict[str, Learned]:
-    """Return what is known of each job."""
-    jobs = {row.job: Learned(row=row) for row in known.jobs}
-    for row in known.tries:
-        if row.job in jobs:
-            jobs[row.job].put(row)
-    return jobs
+def by_job(jobs: Iterable[JobRow], tries: Iterable[TryRow]) -> dict[str, Learned]:
+    """Return what is known of each job.
+
+    Args:
+        jobs: the latest version of each.
+        tries: the latest row of each, of whatever version; ascending by number.
+    """
+    of = {row.job: Learned(row=row) for row in jobs}
+    for row in tries:
+        if row.job in of:
+            of[row.job].put(row)
+    return of

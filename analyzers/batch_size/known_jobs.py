@@ -6,8 +6,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.batch_size.followed_try import meaning
-from analyzers.batch_size.history import Known, Learned, by_job
+from analyzers.batch_size.history import Learned, by_job
 from analyzers.fleet.ownership import Owners, name_of
+from analyzers.results.memory import Memory
 from analyzers.results.rows import JobRow, TryRow
 from zeus_stream.protocol.events import TryWanted
 
@@ -30,14 +31,15 @@ class OpenJobs(Struct, frozen=True):
 class KnownJobs:
     """All jobs that recur, by name. Rows that it returns are to be stored."""
 
-    def __init__(self, known: Known) -> None:
-        self._jobs = by_job(known)
-        self._owners = Owners(known.owners)
-        self._shared = known.shared
-        self._recorded = {(row.session, row.attempt): row for row in known.tries}
+    def __init__(self, memory: Memory, shared: frozenset[str]) -> None:
+        """``memory``: of earlier starts. ``shared``: jobs that an administrator shares among users."""
+        self._jobs = by_job(memory.jobs, memory.tries)
+        self._owners = Owners(memory.owners.jobs)
+        self._shared = shared
+        self._recorded = {(row.session, row.attempt): row for row in memory.tries}
         self._orphans: dict[str, set[int]] = {}
         """By job, tries that were open when another analyzer ended, and whose session was not seen since."""
-        for row in known.tries:
+        for row in memory.tries:
             if row.ended == "running":
                 self._orphans.setdefault(row.job, set()).add(row.number)
 

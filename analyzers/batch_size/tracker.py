@@ -28,7 +28,7 @@ from analyzers.batch_size.followed_try import (
     under_way,
     wall_ns,
 )
-from analyzers.batch_size.history import Known, choose, verdict
+from analyzers.batch_size.history import choose, verdict
 from analyzers.batch_size.known_jobs import KnownJobs
 from analyzers.batch_size.policy import Choice, Policy
 from analyzers.fleet.fleet import Clocks, Fleet
@@ -61,13 +61,15 @@ LOOK_NS = 50_000_000
 class Jobs:
     """All jobs, and the runs of them that are open."""
 
-    def __init__(self, policy: Policy[Any], name: str, fleet: Fleet, known: Known, timeout_ns: int) -> None:
+    def __init__(
+        self, policy: Policy[Any], name: str, fleet: Fleet, known: KnownJobs, timeout_ns: int
+    ) -> None:
         """``name``: the policy's, as the settings have it. ``timeout_ns``: that reports are waited for."""
         self._policy = policy
         self._name = name
         self._fleet = fleet
         self._timeout_ns = timeout_ns
-        self.known = KnownJobs(known)
+        self.known = known
         self._trainings: dict[Run, FollowedRun] = {}
         """By run, not by name: one of the same name may come after it."""
         self._of: dict[str, FollowedRun] = {}

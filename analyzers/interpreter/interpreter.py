@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from analyzers.batch_size import job_events
-from analyzers.batch_size.history import Known
 from analyzers.batch_size.policy import Policy
 from analyzers.dispatch.pending import Pending
 from analyzers.interpreter import events, forecasts, notes, readings
@@ -22,10 +21,10 @@ from analyzers.interpreter.sessions import attempt
 from analyzers.interpreter.state import new_site, validate
 from analyzers.measurement.sensors import Gain
 from analyzers.power_budget.enforcer import FrameHandled, LimitAsked, RunsChanged
-from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search.search_progress import SearchProgress
 from analyzers.results.instructions import ApplyControl, Instruction
+from analyzers.results.memory import Memory
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import DecisionRow, GapRow, RunRow
 from zeus_stream.protocol.events import Ask, AskTry
@@ -88,7 +87,8 @@ class Interpreter:
         settings: RunSettings,
         memory: Memory | None = None,
         policy: tuple[str, Policy[Any]] | None = None,
-        jobs: Known | None = None,
+        *,
+        shared_jobs: frozenset[str] = frozenset(),
         began_under: Mapping[str, RunSettings] | None = None,
         pending: Pending | None = None,
     ) -> None:
@@ -96,9 +96,9 @@ class Interpreter:
 
         Args:
             settings: of runs that begin from now on.
-            memory: what earlier runs left.
+            memory: rows of earlier starts.
             policy: name and policy that chooses batch sizes; the default sizes if not given.
-            jobs: what is known of jobs that recur.
+            shared_jobs: jobs that are every user's.
             began_under: by session, the settings of runs that began under an earlier analyzer.
             pending: decides when a command leaves; at once if not given.
         """
@@ -106,7 +106,7 @@ class Interpreter:
             settings,
             memory or Memory(),
             policy,
-            jobs or Known(),
+            shared_jobs,
             began_under or {},
             pending or Pending(at_once=True),
         )

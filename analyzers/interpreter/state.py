@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyzers.batch_size.history import Known
+from analyzers.batch_size.known_jobs import KnownJobs
 from analyzers.batch_size.policy import Policy
 from analyzers.batch_size.registry import Default
 from analyzers.batch_size.tracker import Jobs
@@ -15,14 +15,16 @@ from analyzers.fleet.ownership import Owners
 from analyzers.fleet.questions import Questions
 from analyzers.fleet.session import Session
 from analyzers.forecast.run_forecast import RunForecast, Spent
+from analyzers.measurement.counters.counter_kind import known_counters
 from analyzers.pipeline.pipelines import Pipelines
 from analyzers.pipeline.remembering.known_pipelines import KnownPipelines
 from analyzers.power_budget.enforcer import Enforcer
 from analyzers.power_limit.drivers.limit_search import Used
-from analyzers.power_limit.profiles import KnownProfiles, Memory
+from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.fleet_rows import EarlierUse
+from analyzers.results.memory import Memory
 from analyzers.results.rows import WindowRow
 
 
@@ -96,13 +98,13 @@ def new_site(
     settings: RunSettings,
     memory: Memory,
     policy: tuple[str, Policy[Any]] | None,
-    jobs: Known,
+    shared_jobs: frozenset[str],
     began_under: Mapping[str, RunSettings],
     pending: Pending,
 ) -> SiteState:
     """Return the state of an interpreter that has handled nothing. For the arguments see `Interpreter`."""
     name, chooser = policy or ("default", Default())
-    fleet, runs = Fleet(counters=dict(memory.counters), pending=pending), dict[str, Run]()
+    fleet, runs = Fleet(counters=known_counters(memory.gpus), pending=pending), dict[str, Run]()
     enforcer = Enforcer(fleet, pending, runs, settings)
     known = KnownPipelines(memory.instructions)
     earlier = defaultdict[str, list[EarlierUse]](list)
@@ -111,17 +113,17 @@ def new_site(
     return SiteState(
         settings=settings,
         began_under=began_under,
-        shared_jobs=jobs.shared,
+        shared_jobs=shared_jobs,
         fleet=fleet,
         pending=pending,
         profiles=KnownProfiles(memory),
         questions=Questions(),
-        jobs=Jobs(chooser, name, fleet, jobs, settings.timeout_ns),
+        jobs=Jobs(chooser, name, fleet, KnownJobs(memory, shared_jobs), settings.timeout_ns),
         enforcer=enforcer,
         pipelines=Pipelines(fleet, settings.pipelines, pending, enforcer.allocations, known),
         runs=runs,
-        run_owners=Owners(jobs.run_owners),
-        session_hosts=Owners(jobs.hosts),
+        run_owners=Owners(memory.owners.runs),
+        session_hosts=Owners(memory.owners.hosts),
         earlier_uses=earlier,
     )
 

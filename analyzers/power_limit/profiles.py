@@ -11,13 +11,12 @@ first and believes what it measures.
 
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import asdict
 
-from analyzers.measurement.counters.counter_kind import KnownCounter
 from analyzers.power_limit.selectors import Trial
-from analyzers.results.fleet_rows import EarlierUse
-from analyzers.results.rows import AtLimit, InstructionRow, ProfileRow, RecallRow
+from analyzers.results.memory import Memory
+from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
 from zeus_stream.protocol.fields import Control
 
 MAX_ALIKE = 16
@@ -88,20 +87,6 @@ class Profile(Struct, frozen=True, kw_only=True):
         ]
 
 
-class Memory(Struct, frozen=True):
-    """The profiles that an interpreter starts with."""
-
-    profiles: tuple[Profile, ...] = ()
-    recalled: Mapping[tuple[str, int], RecallRow] = field(default_factory=dict)
-    """The memory of runs at their first interpretation, by session of the lead and round."""
-    instructions: tuple[InstructionRow, ...] = ()
-    """Profiles of pipelines."""
-    counters: Mapping[str, KnownCounter] = field(default_factory=dict)
-    """The kinds of the counters of GPUs."""
-    uses: tuple[EarlierUse, ...] = ()
-    """Of GPUs, by runs that are not interpreted again."""
-
-
 def of_rows(rows: Iterable[ProfileRow]) -> tuple[Profile, ...]:
     """Return the profiles that `Profile.rows` wrote, in any order."""
     of: dict[tuple[str, int], list[ProfileRow]] = {}
@@ -170,14 +155,14 @@ def recall(profiles: Iterable[Profile], identity: Identity, forgotten_wall_ns: i
 class KnownProfiles:
     """The profiles that later runs may start from. The interpreter owns it; runs read and add."""
 
-    def __init__(self, memory: Memory | None = None) -> None:
+    def __init__(self, memory: Memory) -> None:
         """``memory``: from before this analyzer started."""
-        self.recalled: Mapping[tuple[str, int], RecallRow] = {} if memory is None else memory.recalled
+        self.recalled: Mapping[tuple[str, int], RecallRow] = memory.recalled
         """What runs recalled the first time they were interpreted, by session of the lead and round."""
         self.forgotten_wall_ns: Mapping[str, int] = {}
         """By job: profiles measured until then are not used (UTC, ns)."""
         self._of: dict[Workload, tuple[Profile, ...]] = {}
-        for profile in () if memory is None else memory.profiles:
+        for profile in of_rows(memory.profiles):
             workload = profile.identity.workload
             self._of[workload] = learned(self._of.get(workload, ()), profile)
 

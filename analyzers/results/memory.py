@@ -30,11 +30,11 @@ class KnownOwners(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """Facts of earlier starts that an analyzer needs beyond what it interprets again."""
+    """Facts of earlier starts that an analyzer needs beyond what it interprets again; none by default."""
 
-    sessions: tuple[str, ...]
+    sessions: tuple[str, ...] = ()
     """Those that begin in what is replayed, or that may come again from a collector's log."""
-    interpreted: Mapping[str, int]
+    interpreted: Mapping[str, int] = field(default_factory=dict)
     """By log, the offset that is to be interpreted next."""
     begun: tuple[Begun, ...] = ()
     """Ranks of these sessions, the first to begin first."""

@@ -14,15 +14,12 @@ from functools import partial
 import anyio
 
 from analyzers.archive.sandbox.bounded_queries import Queries
-from analyzers.query_server import QueryServer
-from analyzers.results_server import ResultsServer
+from analyzers.service.query_server import QueryServer
 from analyzers.serving.query_worker import Source, open_source
 from analyzers.serving.query_workers import QueryWorkers
 from zeus_stream import own_cost
 from zeus_stream.paths import claim, places, prepare
-from zeus_stream.protocol import codec
-from zeus_stream.protocol.queries import No, Status
-from zeus_stream.protocol.snapshots import AskNow
+from zeus_stream.protocol.queries import Status
 from zeus_stream.transport import limits, sockets
 from zeus_stream.transport.access import Gate
 
@@ -91,27 +88,5 @@ def _server(
         ]
         return Status(tuple(rows))
 
-    server = QueryServer(
-        Queries(pool, settings),
-        status,
-        _refuse_forget,
-        _refuse_now,
-        counters,
-        _commit,
-        ResultsServer(""),
-        readers=workers,
-        only_sql=ONLY_SQL,
-    )
+    server = QueryServer(Queries(pool, settings), status, ONLY_SQL, counters, readers=workers)
     return server, channel, gate
-
-
-async def _commit() -> None:
-    """Store nothing: others write."""
-
-
-async def _refuse_forget(_job: str) -> int | None:
-    raise NotImplementedError(ONLY_SQL)
-
-
-def _refuse_now(_asked: AskNow, _now_ns: int) -> bytes:
-    return codec.encode(No(ONLY_SQL))

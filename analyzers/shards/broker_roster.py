@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import anyio
 
-from analyzers.service import Analyzer, analyze
+from analyzers.service.analyzer import Analyzer, analyze
 from analyzers.shards.brokered_collector import BrokeredCollector
 from analyzers.shards.roll_call import RollCall
 from zeus_stream.broker.channels import BrokeredHost
@@ -17,7 +17,7 @@ from zeus_stream.transport import sockets
 async def analyze_at_broker(
     settings: Settings, site: SiteSettings, *, environ: Mapping[str, str], started: Callable[[str], None]
 ) -> None:
-    """Run the analyzer of all hosts at a broker until cancelled. Raises as `analyzers.service.analyze`."""
+    """Run the analyzer of all hosts at a broker until cancelled. Raises as `analyze` does."""
     exchange = Exchange(site, "analyze")
     context = sockets.context()
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from analyzers.archive.store import Store
 from analyzers.dispatch.collector_link import Commander
-from analyzers.followed_collectors import Collector
+from analyzers.service.collectors import Collector
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.requests import Announced
 from zeus_stream.protocol import codec

@@ -15,12 +15,12 @@ import anyio
 from anyio.to_thread import run_sync
 from msgspec import Struct
 
-from analyzers import watched_files
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.checkpoints.restart import restart
 from analyzers.dispatch.collector_link import Commander
 from analyzers.leases.site_leases import SiteLeases
-from analyzers.service import Analyzer
+from analyzers.service import watched_files
+from analyzers.service.analyzer import Analyzer
 from analyzers.shards.brokered_collector import Begin, BrokeredCollector
 from analyzers.shards.hosts_of_shard import InterpretedShard, LogSpan, spans_of
 from analyzers.shards.roll_call import RollCall

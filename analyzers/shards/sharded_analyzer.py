@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.dispatch.lease_length import LeaseLength
-from analyzers.earlier_runs import only_analyzer
 from analyzers.leases.site_leases import SHARD, SiteLeases, SiteShards
 from analyzers.power_budget.allocation import over
+from analyzers.service.analyzer import only_analyzer
 from analyzers.shards.roll_call import RollCall
 from analyzers.shards.shard import ShardLease, SharedSite, decide, places_of
 from analyzers.state_files import budgets

@@ -13,14 +13,14 @@ import pytest
 from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
-from analyzers import commits
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.command_file import MAX_BYTES, CommandFile
-from analyzers.commits import QUIET_COMMITS, Commits
 from analyzers.results.instructions import ApplyControl, Command, GiveAdvice, Instruction
 from analyzers.results.result import OWN
 from analyzers.results.rows import CommandRow, RecallRow, Row
 from analyzers.results.windows.step_columns import Derived
+from analyzers.service import commits
+from analyzers.service.commits import QUIET_COMMITS, Commits
 from tests.analyzers.archives import HOST, RUN, A, frame
 from tests.empty_archive import archive_at
 from zeus_stream.errors import StorageError

@@ -7,7 +7,7 @@ SHOWN = """
 import sys
 import analyzers.archive.process.store_start
 print(*sorted({"numpy", "zmq", "anyio"} & set(sys.modules)))
-import analyzers.service
+import analyzers.service.analyzer
 print(*sorted({"duckdb", "pyarrow"} & set(sys.modules)), "then", end=" ")
 import analyzers.archive.process.store_process
 print(*sorted({"pyarrow.compute", "pyarrow.parquet", "pyarrow.csv"} & set(sys.modules)))

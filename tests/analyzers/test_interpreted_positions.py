@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.commits import Commits
 from analyzers.results.rows import Row
 from analyzers.results.windows.step_columns import Derived
+from analyzers.service.commits import Commits
 from tests.analyzers.archives import LOG, RUN, frames
 from tests.empty_archive import archive_at
 from zeus_stream.settings import Settings

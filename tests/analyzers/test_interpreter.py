@@ -9,10 +9,10 @@ from analyzers.fleet import fleet
 from analyzers.interpreter.interpreter import Calibrated, Forgotten, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
-from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.instructions import ApplyControl, GiveAnswer, RestoreControl
+from analyzers.results.memory import Memory
 from analyzers.results.rows import (
     CommandRow,
     DecisionRow,

@@ -13,10 +13,10 @@ from analyzers.measurement.fixed_energies import FIT_FAILED, SHED
 from analyzers.measurement.timeline import Timeline
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial
-from analyzers.replay import interpret
 from analyzers.results.instructions import RestoreControl
 from analyzers.results.rows import GapRow, RunRow, WindowRow
 from analyzers.results.windows.step_columns import each_row
+from analyzers.service.replay import interpret
 from tests.analyzers.readings import steady
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import Output, World, outputs_of, replayed

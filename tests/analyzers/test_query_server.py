@@ -11,8 +11,7 @@ import pytest
 
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.sandbox.bounded_queries import THREADS, Queries
-from analyzers.query_server import QueryServer
-from analyzers.results_server import ResultsServer
+from analyzers.service.query_server import AnalyzerAnswers, QueryServer, ResultsServer
 from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.live.answer import blank, encoded
@@ -53,8 +52,8 @@ async def server(directory: Path) -> AsyncIterator[tuple[Path, QueryServer, Coun
 
     try:
         channel = opened.enter_context(closing(sockets.listen(context, path)))
-        queries, results = Queries(store, SETTINGS), ResultsServer("test")
-        answering = QueryServer(queries, unused, unused, _now, counters, _commit, results)  # type: ignore[arg-type]
+        answers = AnalyzerAnswers(unused, _now, _commit, ResultsServer("test"))  # type: ignore[arg-type]
+        answering = QueryServer(Queries(store, SETTINGS), unused, answers, counters)  # type: ignore[arg-type]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(answering.run, channel, Gate(context, None, directory, {"query": channel}))
             yield path, answering, counters

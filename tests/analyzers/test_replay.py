@@ -14,13 +14,15 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.memory_rows import read_begun, read_settings
-from analyzers.earlier_runs import remembered, settings_of_begun
+from analyzers.checkpoints.restart import settings_of_begun
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
-from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Trial
-from analyzers.replay import (
+from analyzers.results.memory import Memory
+from analyzers.results.result import OWN
+from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
+from analyzers.service.replay import (
     OtherChoice,
     Replayed,
     choose_again,
@@ -31,8 +33,6 @@ from analyzers.replay import (
     interpret,
     replay,
 )
-from analyzers.results.result import OWN
-from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, Row, RunRow, TrialRow
 from tests.analyzers.archives import DECISION, GPU, RUN, trial
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
@@ -231,7 +231,7 @@ def later(memory: Memory, under: Settings) -> World:
 def memory_of(path: Path) -> Memory:
     archive = DuckdbFile.open(archive_at(path), Settings())
     try:
-        return remembered(archive.memory())
+        return archive.memory()
     finally:
         archive.close()
 
@@ -270,7 +270,7 @@ def test_an_analyzer_that_is_started_anew_gives_a_run_the_memory_it_began_with(t
     heard_before = len(world.frames)
     store(path, QUICK, world.frames, rows_of(world))
     archive = DuckdbFile.open(archive_at(path), QUICK)
-    memory = remembered(archive.memory())
+    memory = archive.memory()
     assert [profile.run for profile in memory.profiles] == ["run"]
     again = Interpreter(plan, memory)
     world.outputs = replayed(again, chain.from_iterable(archive.replay()))
@@ -302,7 +302,7 @@ def started_anew(path: Path, world: World, now: Settings) -> None:
     memory = archive.memory()
     again = Interpreter(
         RunSettings.of(now, selector),
-        remembered(memory),
+        memory,
         began_under=settings_of_begun(memory, now, selector),
     )
     world.outputs = replayed(again, chain.from_iterable(archive.replay()))

@@ -18,8 +18,6 @@ from analyzers.archive.store import Received
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
 from analyzers.checkpoints.restart import Restart
 from analyzers.dispatch.pending import Pending
-from analyzers.followed_collectors import Collector
-from analyzers.interpretation import PAUSE_S, Interpretation
 from analyzers.interpreter.interpreter import Input, Interpreter, Logged
 from analyzers.live.live_site import LiveSite
 from analyzers.measurement.fixed_energies import SHED
@@ -28,7 +26,9 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl
 from analyzers.results.result import Result
 from analyzers.results.windows.step_columns import Derived, StepColumns
-from analyzers.service import Analyzer, analyze
+from analyzers.service.analyzer import Analyzer, analyze
+from analyzers.service.collectors import Collector
+from analyzers.service.interpretation import PAUSE_S, Interpretation
 from analyzers.shards.sharded_analyzer import analyze_shards
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training

@@ -12,10 +12,9 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.sandbox.bounded_queries import Queries
-from analyzers.query_server import QueryServer
 from analyzers.results.feed import Place, ResultsFeed
 from analyzers.results.rows import PUBLISHED, Row
-from analyzers.results_server import ResultsServer
+from analyzers.service.query_server import AnalyzerAnswers, QueryServer, ResultsServer
 from tests.empty_archive import archive_at
 from zeus_stream.paths import places
 from zeus_stream.protocol.queries import AskResults, Status
@@ -96,15 +95,9 @@ class OverASocket:
         async def nothing(_job: str = "") -> None:
             pass
 
-        server = QueryServer(
-            Queries(self._archive, Settings()),
-            lambda _: Status(()),
-            nothing,
-            lambda *_: b"",
-            Counter(),
-            nothing,
-            self._server,
-        )
+        answers = AnalyzerAnswers(nothing, lambda *_: b"", nothing, self._server)
+        queries = Queries(self._archive, Settings())
+        server = QueryServer(queries, lambda _: Status(()), answers, Counter())
         context = sockets.context()
         try:
             with closing(sockets.listen(context, self._where.query)) as channel:

@@ -20,9 +20,9 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.checkpoints import machine_state
 from analyzers.interpreter.interpreter import Asked, Interpreter, LinkSeen, Logged
 from analyzers.live.live_site import LiveSite
-from analyzers.replay import replay
 from analyzers.results.result import Result
 from analyzers.results.rows import GapRow
+from analyzers.service.replay import replay
 from tests.empty_archive import archive_at
 from tests.fuzz.targets import SETTINGS, recorded
 from zeus_stream.live.answer import blank

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from analyzers import replay
 from analyzers.archive import duckdb_file
 from analyzers.archive.memory_rows import read_recalled
-from analyzers.earlier_runs import remembered
-from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.results.memory import Memory
 from analyzers.results.rows import DecisionRow, Row, WindowRow
+from analyzers.service import replay
 from tests.empty_archive import archive_at
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Break, Events, Frame, Part
@@ -97,7 +96,7 @@ class Stored(Archive):
         return self._file.replay()
 
     def memory(self) -> Memory:
-        return remembered(self._file.memory())
+        return self._file.memory()
 
     def die(self) -> None:
         files = [self._path, self._path.with_name(f"{self._path.name}.wal")]
@@ -136,7 +135,7 @@ class Stored(Archive):
             ]
         with self._file.file.cursor() as cursor:
             recalled = read_recalled(cursor)
-        replayed = replay.interpret(self._file.reader.stored_frames(), plan, {}, recalled)
+        replayed = replay.interpret(self._file.reader.stored_frames(), plan, {}, Memory(recalled=recalled))
         self._file.close()
         derived = {(*key, row.energy_j, row.quality) for key, row in windows.items()}
         assert set(stored) == derived, "other windows are stored than were derived"

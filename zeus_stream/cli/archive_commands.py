@@ -271,7 +271,7 @@ def replay(settings: Settings, archive: Path | None, select: str | None, *, form
     only read, also while the analyzer runs. The exit code is 1 if a decision differs.
     """
     without_numpy_threads()  # as the analyzer does
-    from analyzers import replay as archive_replay
+    from analyzers.service import replay as archive_replay
     from analyzers.state_files import calibrations
     from zeus_stream.screens.text.tables import write
 

@@ -80,7 +80,7 @@ def _analyzer_of(settings: Settings, site: "SiteSettings") -> Callable[..., Awai
     from analyzers.archive.process.store_start import start_store
 
     store = start_store()  # it imports DuckDB while this process imports the rest
-    from analyzers.service import analyze as service
+    from analyzers.service.analyzer import analyze as service
 
     return partial(service, settings, store=store)
 

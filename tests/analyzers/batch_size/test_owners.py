@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.memory_rows import read_owners
-from analyzers.batch_size.history import Known
 from analyzers.batch_size.known_jobs import KnownJobs
-from analyzers.results.memory import KnownOwners
+from analyzers.results.memory import KnownOwners, Memory
 from analyzers.results.rows import JobRow, RunRow, TryRow
 from tests.analyzers.archives import RUN
 from tests.analyzers.batch_size.test_history import Turns
@@ -46,13 +45,13 @@ def test_another_user_s_training_of_the_same_name_touches_nothing_that_was_learn
 
 def test_a_job_is_its_user_s_after_another_start(annas: Stream) -> None:
     before = Heard(Turns()).hear(annas)
-    known = replace(before.known, owners={"nightly": ANNA})
+    known = replace(before.known, owners=KnownOwners(jobs={"nightly": ANNA}))
     after = Heard(Turns(), known).hear(again(of_user(annas, OTTO), 1))
     assert [row.job for row in after.outputs if isinstance(row, JobRow)] == ["nightly (user 1002)"]
 
 
 def test_a_shared_job_is_every_user_s(annas: Stream) -> None:
-    heard = Heard(Turns(), Known(shared=frozenset({"nightly"}))).hear(annas)
+    heard = Heard(Turns(), shared={"nightly"}).hear(annas)
     heard.hear(again(of_user(annas, OTTO), 1))
     assert {(row.job, row.number) for row in heard.outputs if isinstance(row, TryRow)} == {
         ("nightly", 1),
@@ -77,7 +76,7 @@ def test_a_shared_job_is_every_user_s(annas: Stream) -> None:
 )
 def test_the_name_of_a_user_s_job(job: str, uid: int | None, name: str) -> None:
     owners = {"nightly": ANNA, "taken": ANNA, "taken (user 1002)": ANNA}
-    assert KnownJobs(Known(owners=owners)).name_of(job, uid) == name
+    assert KnownJobs(Memory(owners=KnownOwners(jobs=owners)), frozenset()).name_of(job, uid) == name
 
 
 def test_the_archive_knows_whose_a_job_is(tmp_path: Path, annas: Stream) -> None:
@@ -125,8 +124,7 @@ def test_a_run_of_another_user_on_another_host_is_a_run_of_its_own(annas: Stream
         for frame, body in annas[:middle]
         if isinstance(body, Events)
     ]
-    known = Known(shared=frozenset({job} if shared else ()))
-    heard = Heard(Turns(), known).hear(annas[:middle]).hear(other)
+    heard = Heard(Turns(), shared={job} if shared else ()).hear(annas[:middle]).hear(other)
     runs = {row.run for row in heard.outputs if isinstance(row, RunRow) and row.session == "otto"}
     assert {name.startswith("run (user 1002)") for name in runs} == {not shared}
 

@@ -8,11 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.batch_size import registry
-from analyzers.batch_size.history import Known, Learned, learn
+from analyzers.batch_size.history import Learned, learn
 from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
 from analyzers.batch_size.registry import Default
 from analyzers.interpreter.interpreter import Interpreter, JobForgotten
 from analyzers.results.instructions import GiveAdvice
+from analyzers.results.memory import Memory
 from analyzers.results.result import NOTHING
 from analyzers.results.rows import JobRow, TryRow, WindowRow
 from tests.analyzers.batch_size.test_history import SETUP, Turns
@@ -143,8 +144,11 @@ def _moved(body: Body, number: int, late_ns: int) -> Body:
 class Heard:
     """What an analyzer makes of frames."""
 
-    def __init__(self, policy: Policy[Any] | None = None, known: Known | None = None) -> None:
-        self.interpreter = Interpreter(PLAN, None, ("turns", policy or Turns()), known)
+    def __init__(
+        self, policy: Policy[Any] | None = None, known: Memory | None = None, shared: Iterable[str] = ()
+    ) -> None:
+        named = "turns", policy or Turns()
+        self.interpreter = Interpreter(PLAN, known, named, shared_jobs=frozenset(shared))
         self.outputs: list[Output] = []
 
     def hear(
@@ -164,9 +168,9 @@ class Heard:
         return list({row.number: row for row in self.outputs if isinstance(row, TryRow)}.values())
 
     @property
-    def known(self) -> Known:
+    def known(self) -> Memory:
         jobs = [row for row in self.outputs if isinstance(row, JobRow)]
-        return Known(tuple(jobs[-1:]), tuple(self.tries))
+        return Memory(jobs=tuple(jobs[-1:]), tries=tuple(self.tries))
 
     @property
     def advice(self) -> dict[str, Advice]:
@@ -503,7 +507,8 @@ def test_a_job_that_is_forgotten_begins_anew_and_its_tries_are_not_told(
     assert heard.interpreter.tries("unheard of") is None
     assert heard.interpreter.handle(JobForgotten("unheard of"), 0) == NOTHING
     # Another analyzer does not count it either, nor use its number again, nor take it for new in a replay.
-    known = Known(tuple(row for row in rows if isinstance(row, JobRow)), tuple(heard.tries[:1]))
+    jobs = tuple(row for row in rows if isinstance(row, JobRow))
+    known = Memory(jobs=jobs, tries=tuple(heard.tries[:1]))
     other = Heard(policy, known).hear(frames)
     assert other.tries == []
     other.hear(again(frames, 1))

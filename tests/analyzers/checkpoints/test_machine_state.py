@@ -5,7 +5,6 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from analyzers.batch_size.history import Known
 from analyzers.checkpoints.machine_state import (
     KEPT,
     LIVE_KEPT,
@@ -92,7 +91,7 @@ def test_tries_of_a_job_that_recurs_are_the_same() -> None:
     frames = [part for number in range(3) for part in again(once, number)]
 
     def make() -> Interpreter:
-        return Interpreter(OF_JOBS, None, ("turns", Turns()), Known())
+        return Interpreter(OF_JOBS, None, ("turns", Turns()))
 
     undisturbed, disturbed = make(), Restarted(make, seed=2, share=0.05)
     expected = replayed(undisturbed, frames)

@@ -153,7 +153,7 @@ def test_a_damaged_node_is_refused(node: Any) -> None:
     [
         ("os", "system"),
         ("subprocess", "Popen"),
-        ("analyzers.service", "analyze"),
+        ("analyzers.service.analyzer", "analyze"),
         ("analyzers.dispatch.collector_link", "CollectorLink"),
         ("analyzers.results.result", "Mapping"),
     ],

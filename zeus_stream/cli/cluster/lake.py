@@ -37,7 +37,7 @@ def create(settings: Settings, site: "SiteSettings", data: str) -> None:
 def keep(settings: Settings, site: "SiteSettings") -> None:
     """Remove old rows, add up hours, merge small files. Run it once an hour, on one machine."""
     from analyzers.lake.keeper import keep as keep_once
-    from analyzers.pruning import words
+    from analyzers.service.commits import words
     from zeus_stream.clock import anchor
 
     holder = f"{socket.gethostname()}/{os.getpid()}"

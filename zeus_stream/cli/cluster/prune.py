@@ -20,7 +20,7 @@ def prune(settings: Settings) -> None:
     from analyzers.archive.duckdb_file import DuckdbFile
     from analyzers.archive.store import Ages
     from analyzers.checkpoints import state_classes
-    from analyzers.pruning import words
+    from analyzers.service.commits import words
     from zeus_stream.clock import anchor
     from zeus_stream.errors import StorageError
 

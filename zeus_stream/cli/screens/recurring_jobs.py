@@ -8,7 +8,7 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from analyzers.batch_size.history import MAX_TRIES, Known, Learned, by_job, choose, learn
+from analyzers.batch_size.history import MAX_TRIES, Learned, by_job, choose, learn
 from analyzers.batch_size.policy import Choice
 from analyzers.batch_size.registry import beliefs, estimates, parse
 from analyzers.results.rows import JobRow, TryRow
@@ -75,7 +75,7 @@ def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
     about = {"job": quoted(job), "version": spec.version, "most": MAX_TRIES}
     rows = ask(_TRIES.format(columns=_columns(TryRow), **about)).to_pylist()
     tries = tuple(_row(TryRow, row) for row in reversed(rows))
-    learned = by_job(Known((spec,), tries))[job]
+    learned = by_job((spec,), tries)[job]
     setups = list(dict.fromkeys(row.setup for row in learned.tries.values()))
     chosen, believed = [], []
     for setup in setups:

@@ -15,7 +15,7 @@ from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
 from analyzers.interpreter.interpreter import Input, Interpreter, JobForgotten, LinkSeen, Logged
 from analyzers.power_limit.search.search_progress import SearchProgress, settled
 from analyzers.results.result import Result, in_order, rows_only
-from analyzers.status import Insight
+from analyzers.service.status import Insight
 from zeus_stream.clock import monotonic_ns, thread_time_ns
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.readings import Readings

@@ -1,8 +1,12 @@
-"""The analyzer's query socket: SQL, status, the live state, and jobs that are forgotten."""
+"""The analyzer's query socket: SQL, status, the live state, jobs that are forgotten, stored results.
+
+Whoever follows the results asks for the page after its last one, and waits a while if there is none. So each
+reader has its own pace, and a slow one costs the analyzer nothing: it learns how many are kept no longer.
+"""
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, cast, get_args
 
 import anyio
@@ -13,7 +17,8 @@ from msgspec import Struct
 from analyzers.archive.sandbox import bounded_queries
 from analyzers.archive.sandbox.bounded_queries import CANCELLED
 from analyzers.archive.sandbox.query_places import GUESTS, Asker, QueryPlaces
-from analyzers.results_server import ResultsServer
+from analyzers.results.feed import MAX_RESULTS, Page, Place, ResultsFeed
+from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError
 from zeus_stream.protocol import codec
@@ -27,6 +32,7 @@ from zeus_stream.protocol.queries import (
     Query,
     QueryDone,
     Reply,
+    ResultsPage,
     Status,
 )
 from zeus_stream.protocol.snapshots import AskNow
@@ -41,10 +47,83 @@ Key: TypeAlias = tuple[bytes, bytes]
 """Sender and correlation."""
 Taken: TypeAlias = Query | Cancel | AskStatus | AskNow | AskResults | ForgetJob
 
+MAX_READERS = 64
+"""Readers that wait for results; one more is refused."""
 MAX_UNREAD_BYTES = 512 * 1024 * 1024
 """Answers on their way to clients; one more is withheld."""
 MAX_QUERIES = 32
 """Queries under way or waiting; one more is refused. So many more may be of users who have none."""
+
+
+class ResultsServer:
+    """The results of one analyzer, and those who wait for more. For one event loop."""
+
+    def __init__(self, name: str, room: int = MAX_RESULTS) -> None:
+        """``name``: of this start of the analyzer. ``room``: results to keep."""
+        self._feed = ResultsFeed(name, room)
+        self._stored = anyio.Event()
+        self._encoders = anyio.CapacityLimiter(1)
+        self.readers = 0
+        """Readers that wait."""
+        self.missed = 0
+        """Results that readers were too slow for."""
+
+    def publish(self, rows: Sequence[Derived], *, replayed: bool) -> None:
+        """Take in rows that were stored. Never waits."""
+        if rows:
+            self._feed.add(rows, replayed=replayed)
+            self._stored.set()
+            self._stored = anyio.Event()
+
+    def status(self) -> list[tuple[str, str, str]]:
+        """Return rows of the status."""
+        kept = self._feed.end - self._feed.oldest
+        return [
+            ("results", "stored", str(self._feed.end)),
+            ("results", "kept for readers", str(kept)),
+            ("results", "readers", str(self.readers)),
+            ("results", "missed by slow readers", str(self.missed)),
+        ]
+
+    async def answer(self, asked: AskResults, reply: Callable[..., None]) -> None:
+        """Send the page that a reader asks for, once there is one or its wait is over."""
+        if self.readers >= MAX_READERS:
+            reply(
+                No(
+                    f"results: could not be followed: {MAX_READERS} readers wait already."
+                    " End one of them, or ask again later."
+                )
+            )
+            return
+        self.readers += 1
+        try:
+            page = await self._next_page(asked)
+            rows = page.rows
+            encoded = await run_sync(codec.encode_records, rows, limiter=self._encoders)
+            while len(encoded) > codec.MAX_BYTES:
+                rows = rows[: len(rows) // 2]
+                encoded = await run_sync(codec.encode_records, rows, limiter=self._encoders)
+        finally:
+            self.readers -= 1
+        self.missed += page.missed or 0
+        head = ResultsPage(
+            feed=page.feed,
+            first=page.first,
+            next=page.first + len(rows),
+            missed=page.missed,
+            replayed=page.replayed,
+        )
+        reply(head, encoded)
+
+    async def _next_page(self, asked: AskResults) -> Page:
+        if asked.feed is None or asked.after is None:
+            place = self._feed.begin(newest=asked.newest)
+        else:
+            place = Place(asked.feed, asked.after)
+        with anyio.move_on_after(asked.wait_ms / 1000):
+            while not (page := self._feed.page(place)).rows and page.missed == 0:
+                await self._stored.wait()
+        return self._feed.page(place)
 
 
 class Open(Struct, frozen=True):
@@ -57,6 +136,19 @@ class Open(Struct, frozen=True):
     """Of its sender; None: it was closed at once."""
 
 
+class AnalyzerAnswers(Struct, frozen=True):
+    """The answers of an analyzer to what is not SQL."""
+
+    forget: Callable[[str], Awaitable[int | None]]
+    """Lets a job begin again; returns the number of tries that count no more, None if there is none."""
+    now: Callable[[AskNow, int], bytes]
+    """Returns the answer to a question for the live state, as it is sent."""
+    commit: Callable[[], Awaitable[None]]
+    """Stores what waits, so that an answer has all that was received."""
+    results: ResultsServer
+    """Answers whoever follows the stored results."""
+
+
 class QueryServer:
     """The query socket. SQL runs in threads; status is answered at once."""
 
@@ -64,37 +156,24 @@ class QueryServer:
         self,
         queries: bounded_queries.Queries,
         status: Callable[[Gate], Status],
-        forget: Callable[[str], Awaitable[int | None]],
-        now: Callable[[AskNow, int], bytes],
+        analyzer: AnalyzerAnswers | str,
         counters: Counter[str],
-        commit: Callable[[], Awaitable[None]],
-        results: ResultsServer,
         *,
         readers: int = bounded_queries.THREADS,
-        only_sql: str | None = None,
     ) -> None:
         """Begin with no query.
 
         Args:
             queries: answer SQL.
-            status: returns the status of the analyzer.
-            forget: lets a job begin again; returns the number of tries that count no more, None if there is
-                no such job.
-            now: returns the answer to a question for the live state, as it is sent.
-            counters: of the analyzer.
-            commit: stores what waits, so that an answer has all that was received.
-            results: answers who follows the stored results.
+            status: returns the status of the process.
+            analyzer: answers what is not SQL; a text: the refusal of all that, where no analyzer runs.
+            counters: of the process.
             readers: queries answered at once.
-            only_sql: the refusal of all but SQL and status; None: everything is answered.
         """
         self._queries = queries
         self._status = status
-        self._forget_job = forget
-        self._now = now
+        self._analyzer = analyzer
         self._counters = counters
-        self._commit = commit
-        self.results = results
-        self._only_sql = only_sql
         self._places = QueryPlaces(readers)
         self._threads = anyio.CapacityLimiter(readers + GUESTS)
         self.under_way = 0
@@ -104,7 +183,8 @@ class QueryServer:
 
     def status_rows(self) -> list[tuple[str, str, str]]:
         """Return rows of the status."""
-        return [("queries", "under way", str(self.under_way)), *self.results.status()]
+        results = [] if isinstance(self._analyzer, str) else self._analyzer.results.status()
+        return [("queries", "under way", str(self.under_way)), *results]
 
     async def run(self, channel: sockets.Listener, gate: Gate) -> None:
         """Answer the query socket until cancelled."""
@@ -120,11 +200,12 @@ class QueryServer:
     def _take(
         self, message: sockets.Received, channel: sockets.Listener, gate: Gate, tasks: TaskGroup
     ) -> None:
-        def reply(answer: Reply, *parts: bytes) -> None:
+        def reply(answer: Reply | bytes, *parts: bytes) -> None:
             if parts and channel.unread_bytes + sum(map(len, parts)) > MAX_UNREAD_BYTES:
                 self._counters["answers withheld"] += 1
                 answer, parts = _WITHHELD, ()
-            if not channel.send(message.sender, correlation, codec.encode(answer), *parts):
+            encoded = answer if isinstance(answer, bytes) else codec.encode(answer)
+            if not channel.send(message.sender, correlation, encoded, *parts):
                 self._counters["replies to nobody"] += 1
 
         try:
@@ -138,22 +219,11 @@ class QueryServer:
             self._counters["malformed requests"] += 1
             reply(_no(wrong))
             return
-        if self._only_sql is not None and isinstance(request, AskNow | AskResults | ForgetJob):
-            reply(No(self._only_sql))
-            return
         match request:
             case AskStatus():
                 reply(self._status(gate))
-            case AskNow():
-                self._reply_now(request, message.sender, correlation, channel)
-            case AskResults():
-                tasks.start_soon(self.results.answer, request, reply)
-            case ForgetJob(job):
-                objection = gate.objection(message, "command")
-                if objection is not None:
-                    reply(No(objection))
-                else:
-                    tasks.start_soon(self._forget, job, reply)
+            case AskNow() | AskResults() | ForgetJob():
+                self._ask_analyzer(request, message, gate, reply, tasks)
             case Query() if self._full(_asker(message)):
                 reply(No(f"query: could not be answered: {MAX_QUERIES} are under way. Ask again later."))
             case Cancel(other):
@@ -165,10 +235,28 @@ class QueryServer:
                 self._asked.set()
                 tasks.start_soon(self._query, request, key, opened, reply)
 
-    def _reply_now(self, asked: AskNow, sender: bytes, correlation: bytes, channel: sockets.Listener) -> None:
-        """Answer a question for the live state."""
-        if not channel.send(sender, correlation, self._now(asked, monotonic_ns())):
-            self._counters["replies to nobody"] += 1
+    def _ask_analyzer(
+        self,
+        request: AskNow | AskResults | ForgetJob,
+        message: sockets.Received,
+        gate: Gate,
+        reply: Callable[..., None],
+        tasks: TaskGroup,
+    ) -> None:
+        """Answer what only an analyzer knows."""
+        if isinstance(self._analyzer, str):
+            reply(No(self._analyzer))
+            return
+        match request:
+            case AskNow():
+                reply(self._analyzer.now(request, monotonic_ns()))
+            case AskResults():
+                tasks.start_soon(self._analyzer.results.answer, request, reply)
+            case ForgetJob(job):
+                if (objection := gate.objection(message, "command")) is not None:
+                    reply(No(objection))
+                else:
+                    tasks.start_soon(_forget, self._analyzer, job, reply)
 
     def _full(self, asker: Asker) -> bool:
         """Return whether a query is one too many."""
@@ -199,7 +287,8 @@ class QueryServer:
     async def _query(self, asked: Query, key: Key, opened: Open, reply: Callable[..., None]) -> None:
         answer: tuple[QueryDone | No, list[bytes]] = No(CANCELLED), []
         try:
-            await self._commit()
+            if not isinstance(self._analyzer, str):
+                await self._analyzer.commit()
             with opened.waiting:
                 async with self._places.take(opened.asker):
                     done, parts = await run_sync(self._queries.answer, asked, key, limiter=self._threads)
@@ -217,12 +306,13 @@ class QueryServer:
                 del self._open[key]
             self.under_way -= 1
 
-    async def _forget(self, job: str, reply: Callable[..., None]) -> None:
-        if (count := await self._forget_job(job)) is None:
-            why = f"job {job}: could not be forgotten: none of this name is known."
-            reply(No(f"{why} Those that are: zeus-stream jobs."))
-        else:
-            reply(Forgotten(count))
+
+async def _forget(analyzer: AnalyzerAnswers, job: str, reply: Callable[..., None]) -> None:
+    if (count := await analyzer.forget(job)) is None:
+        why = f"job {job}: could not be forgotten: none of this name is known."
+        reply(No(f"{why} Those that are: zeus-stream jobs."))
+    else:
+        reply(Forgotten(count))
 
 
 _WITHHELD = No(

@@ -9,6 +9,7 @@ What was not yet stored when the analyzer is killed comes again from the collect
 rows and the same names of commands. Where it might not, a command waits for all (`_alone`).
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -16,15 +17,18 @@ from typing import Protocol
 import anyio
 from anyio.to_thread import run_sync
 
-from analyzers.archive.store import Received, Store
+from analyzers.archive.store import Ages, Received, Store
+from analyzers.checkpoints import state_classes
 from analyzers.results.instructions import Command, GiveAnswer, Instruction
 from analyzers.results.result import OWN
 from analyzers.results.rows import CheckpointRow, CommandRow, JobRow, OwnUseRow, RecallRow, RunRow, TryRow
 from analyzers.results.windows.step_columns import Derived, StepColumns
-from zeus_stream.clock import to_next_s
+from zeus_stream.clock import anchor, to_next_s
 from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.settings import Settings
 
+_log = logging.getLogger(__name__)
 COMMIT_S = 1.0
 """Between two commits while results are followed."""
 QUIET_COMMITS = 5
@@ -44,6 +48,10 @@ MAX_BYTES = 2 * COMMIT_BYTES
 """Of what waits for the store; then no more is taken in: a commit takes a second on a busy host, not ten."""
 CHOICES = {TryRow, JobRow}
 """Rows that are stored at once: the answer to a script follows from them."""
+FIRST_S = 60.0
+"""From the start, which has other things to do, to the first removal of old rows."""
+EVERY_S = 3600.0
+"""Between two of them."""
 BEGINNINGS = RunRow | RecallRow
 """Rows from which the commands of a run follow, and that other settings would not give again."""
 
@@ -224,3 +232,21 @@ class Commits:
             if self._failure is None:
                 with anyio.CancelScope(shield=True):
                     await self.commit()
+
+
+# ---- what is kept no longer
+
+
+async def prune(store: Store, settings: Settings) -> None:
+    """Remove old rows until cancelled. Commits wait in the meantime. Raises StorageError."""
+    await anyio.sleep(FIRST_S)
+    while True:
+        removed = await run_sync(store.prune, Ages.of(settings), anchor().wall_ns, state_classes.version())
+        if removed:
+            _log.info("archive: removed %s.", words(removed))
+        await anyio.sleep(EVERY_S)
+
+
+def words(removed: dict[str, int]) -> str:
+    """Return the number of rows removed by table, in words."""
+    return ", ".join(f"{count} rows of {table}" for table, count in removed.items())

@@ -14,9 +14,10 @@ Any number of collectors is followed, one of each host; their frames are interpr
 """
 
 import logging
+import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,31 +27,32 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
-from analyzers import pruning, watched_files
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.process.store_start import StartedStore
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.store import Store
+from analyzers.batch_size import registry
 from analyzers.checkpoints.checkpoint_taker import complete
 from analyzers.checkpoints.restart import Restart, restart
 from analyzers.checkpoints.signature import load_key
-from analyzers.commits import COMMIT_BYTES, Commits, size_of
 from analyzers.dispatch.own_log import AnalyzerUse, OwnLog
-from analyzers.earlier_runs import only_analyzer
-from analyzers.followed_collectors import Collector, Host, complain, links_seen
-from analyzers.interpretation import Interpretation
 from analyzers.interpreter.interpreter import Asked
 from analyzers.live.live_site import site_head
-from analyzers.query_server import QueryServer
+from analyzers.power_limit import selectors
 from analyzers.results.result import OWN, Result
 from analyzers.results.rows import GapRow
 from analyzers.results.signal_rows import SignalRow
-from analyzers.results_server import ResultsServer
-from analyzers.status import Rows, collector_rows, insight_rows
+from analyzers.service import watched_files
+from analyzers.service.collectors import Collector, Host, complain, links_seen
+from analyzers.service.commits import COMMIT_BYTES, Commits, prune, size_of
+from analyzers.service.interpretation import Interpretation
+from analyzers.service.query_server import AnalyzerAnswers, QueryServer, ResultsServer
+from analyzers.service.status import Rows, collector_rows, insight_rows
 from zeus_stream import own_cost
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.live.answer import LiveAnswers
+from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Body, Break, Events, Frame
@@ -65,6 +67,8 @@ from zeus_stream.transport.endpoints import source
 
 _log = logging.getLogger(__name__)
 
+SWITCH_S = 0.001
+"""For so long the thread that interprets keeps the interpreter lock of Python to itself."""
 BACKLOG = 16
 """Batches between follower and archive; then the follower waits, and holes are fetched later."""
 STORED_AHEAD = 8
@@ -80,6 +84,24 @@ Decoded = Sequence[tuple[Frame, Body]]
 
 Roster = Callable[["Analyzer"], Coroutine[Any, Any, None]]
 """A task that lets collectors join an analyzer and leave it. It runs until it is cancelled."""
+
+
+@contextmanager
+def only_analyzer(settings: Settings, environ: Mapping[str, str]) -> Iterator[Places]:
+    """Make this process the analyzer of its directories. Raises SettingsError, RefusedError."""
+    sys.setswitchinterval(SWITCH_S)
+    own_cost.collect_seldom()
+    where = places(environ)
+    check(settings)
+    prepare(where, settings.group)
+    with claim(where.run / "analyzer.lock", "analyzer"):
+        yield where
+
+
+def check(settings: Settings) -> None:
+    """Raise SettingsError unless selector and policy can be had."""
+    selectors.parse(settings.select)
+    registry.parse(settings.policy)
 
 
 async def analyze(
@@ -127,7 +149,7 @@ async def analyze(
                 if roster is not None:
                     tasks.start_soon(roster, analyzer)
                 tasks.start_soon(watched_files.follow_signals, where.signals, analyzer.store_signals)
-                tasks.start_soon(pruning.prune, archive, settings)
+                tasks.start_soon(prune, archive, settings)
                 tasks.start_soon(analyzer.queries.run, channel, gate)
         finally:
             archive.close()
@@ -172,8 +194,8 @@ class Analyzer:
         self._given: MemoryObjectSendStream[Given]
         self._own_use, self._since, self._live = AnalyzerUse(settings), begin.since, begin.live
         self._key = begin.key
-        answering = Queries(archive, settings), self.status, self.forget, LiveAnswers(self._now).answer
-        self.queries = QueryServer(*answering, self._counters, self._commits.commit, results)
+        answers = AnalyzerAnswers(self.forget, LiveAnswers(self._now).answer, self._commits.commit, results)
+        self.queries = QueryServer(Queries(archive, settings), self.status, answers, self._counters)
 
     async def store_signals(self, rows: Sequence[SignalRow]) -> None:
         """Store prices and carbon intensities."""

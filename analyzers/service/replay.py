@@ -26,16 +26,15 @@ from analyzers.archive.memory_rows import (
 )
 from analyzers.archive.opening import Reader
 from analyzers.archive.snapshot import opened
-from analyzers.batch_size.history import Known
 from analyzers.interpreter.interpreter import Calibrated, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
-from analyzers.power_limit.profiles import Memory
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.trials import added_up
 from analyzers.power_limit.visits import limits_mw
-from analyzers.results.rows import DecisionRow, GpuRow, RecallRow, RunRow, TrialRow
+from analyzers.results.memory import KnownOwners, Memory
+from analyzers.results.rows import DecisionRow, GpuRow, RunRow, TrialRow
 from zeus_stream.errors import RefusedError, SettingsError
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.settings import Settings, read_back
@@ -119,9 +118,9 @@ def interpret(
     frames: Iterable[tuple[Frame, Body]],
     plan: RunSettings,
     gains: Mapping[str, Gain],
-    recalled: Mapping[tuple[str, int], RecallRow] | None = None,
+    memory: Memory | None = None,
     plans: Mapping[str, RunSettings] | None = None,
-    known: Known | None = None,
+    shared_jobs: frozenset[str] = frozenset(),
 ) -> Replayed:
     """Let the machines hear frames again, in the order given; keep what they derive of runs and limits.
 
@@ -129,13 +128,13 @@ def interpret(
         frames: with their bodies.
         plan: under which they are interpreted.
         gains: calibrations, by GPU.
-        recalled: what runs remembered then, by session of their lead and round: that may be from before these
-            frames, from under another plan, or forgotten since.
+        memory: what runs remembered then, which may be from before these frames, from under another plan, or
+            forgotten since; and to whom jobs and runs belong.
         plans: by session, those under which runs began; ``plan`` if not given.
-        known: to whom jobs and runs belong.
+        shared_jobs: jobs that are every user's.
     """
-    memory, replayed = Memory(recalled=recalled or {}), Replayed()
-    interpreter = Interpreter(plan, memory, jobs=known, began_under=plans)
+    replayed = Replayed()
+    interpreter = Interpreter(plan, memory, shared_jobs=shared_jobs, began_under=plans)
     interpreter.handle(Calibrated(gains), 0)
     for frame, body in frames:
         replayed.frames += 1
@@ -357,11 +356,12 @@ def replay(
             then = read_back(values, str(path))
             plans[start] = RunSettings.of(then, selectors.parse(_trusted(then.select, select, path)), start)
         of_session = {each.session: plans[each.start] for each in begun if each.start in plans}
-        known = Known((), (), owners.jobs, frozenset(settings.shared_jobs), owners.runs)
+        memory = Memory(recalled=recalled, owners=KnownOwners(jobs=owners.jobs, runs=owners.runs))
+        shared = frozenset(settings.shared_jobs)
         frames, again, found, chosen = 0, list[DecisionRow](), list[Difference](), list[OtherChoice]()
         for of_site, of_run in _by_site({each.run: of_session.get(each.session) for each in begun}).items():
             replayed = interpret(
-                watch(archive.reader.stored_frames()), of_site, gains, recalled, of_session, known
+                watch(archive.reader.stored_frames()), of_site, gains, memory, of_session, shared
             )
             frames = replayed.frames
             mine = [row for row in replayed.decisions.values() if row.run in of_run]
