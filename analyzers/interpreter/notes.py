@@ -33,6 +33,8 @@ from zeus_stream.protocol.notes import (
     SessionEnded,
 )
 
+AWAY_S = 3.0
+"""A collector that was away for so long leaves a row in ``gaps``."""
 NO_MORE_NS = 2**62
 """Frame time at which nothing is waited for."""
 MAX_HOSTS = 100_000
@@ -55,10 +57,10 @@ def _note(site: SiteState, host: str, note: Note) -> Result:
     match note:
         case BudgetsSet():
             return site.enforcer.handle(note, now) if host == OWN else NOTHING
-        case CollectorStarted(boot_id=boot_id):
+        case CollectorStarted(t_ns=t_ns, boot_id=boot_id):
             site.pending.collector_started(host)
             site.enforcer.handle(CollectorRestarted(host), now)
-            return _collector_started(site, host, boot_id)
+            return rows_only(_away(site, host, boot_id, t_ns)) | _collector_started(site, host, boot_id)
         case DeviceFound() | DeviceGone():
             return _device(site, host, note)
         case RunAdmitted(t_ns=t_ns, gpus=gpus) if site.fleet.full(gpus):
@@ -150,6 +152,20 @@ def _outcome(
             settled = replace(row, outcome="refused", outcome_ns=t_ns, reason=reason)
             follows = NOTHING if run is None else run.handle(run_events.LimitRefused(note), now)
     return rows_only([settled]) | follows
+
+
+def _away(site: SiteState, host: str, boot_id: str, started_ns: int) -> tuple[GapRow, ...]:
+    """Return a gap if no collector has read the GPUs of a host for a while before it started."""
+    read = (gpu.timeline.received_ns for gpu in site.fleet.gpus.values() if gpu.host == host)
+    last_ns = max(filter(None, read), default=None)
+    for_s = 0.0 if last_ns is None else (started_ns - last_ns) / 1e9
+    if last_ns is None or site.boots.get(host) != boot_id or for_s < AWAY_S:
+        return ()
+    reason = (
+        f"no collector ran for {for_s:.0f} s: the power limits found were in force, trainings went on,"
+        " and their events waited. The energy of that time is known as a whole: counters went on"
+    )
+    return (GapRow(host, "collector", last_ns, 1, reason),)
 
 
 def _collector_started(site: SiteState, host: str, boot_id: str) -> Result:

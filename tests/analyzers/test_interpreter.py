@@ -299,6 +299,28 @@ def test_after_a_collector_started_anew_its_limit_is_asked_for_again() -> None:
     assert [row.power_limit_w for row in made.rows(TrialRow) if not row.confirms] == [250, 175, 100]
 
 
+def test_a_collector_that_was_away_is_a_gap_that_says_what_it_means() -> None:
+    made = world(plan=replace(QUICK, selector=None))
+    made.run(3.0)
+    host = made.hosts[0]
+    made.ended = True
+    started_ns = host.now() + 35 * S
+    host.note(
+        CollectorStarted(
+            t_ns=started_ns,
+            incarnation="other",
+            version="0",
+            boot_id="boot",
+            wall_ns=0,
+            wall_error_ns=0,
+            observe=False,
+        )
+    )
+    (gap,) = [row for row in made.rows(GapRow) if row.what == "collector"]
+    assert gap.t_ns == pytest.approx(started_ns - 35 * S, abs=S)
+    assert gap.reason.startswith("no collector ran for 35 s: the power limits found were in force")
+
+
 def test_a_host_that_was_restarted_has_lost_its_runs_and_its_clock() -> None:
     made = world(plan=replace(QUICK, selector=None))
     made.run(3.0)

@@ -9,6 +9,7 @@ from zeus_stream.protocol.snapshots import GapNow, HostNow
 
 CURES = {
     "readings": "Give the collector a processor of its own, or read less often with --poll-ms.",
+    "collector": "Let systemd start it again (docs/how-to/production.md); its log says why it ended.",
     "events": "Look at the process that is named; its training goes on.",
     "frames": "Keep more in the log of the collector with --log-mb, or do not stop the analyzer for so long.",
     "messages": "Look at the process that is named; it speaks another version, or is broken.",

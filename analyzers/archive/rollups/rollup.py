@@ -4,7 +4,8 @@
 
 The energy between two readings in a row is the difference of the counter, or the power held until the next
 reading where there is no counter. It is shared among the seconds by time, and rounded so that the parts add
-up to the difference. Seconds for which no energy is known are not covered: nothing is invented.
+up to the difference. Seconds for which no energy is known are not covered: nothing is invented. Where nobody
+read a counter that went on, its difference is shared among the seconds of the gap: they have no readings.
 
 A bin closes when a frame of its log was logged GRACE_NS after its end. What comes later still gives another
 row of the same second: rows of one bin add up. So the open bins of a log depend on its frames of the last
@@ -37,6 +38,8 @@ GRACE_NS = 2 * S_NS
 """Readings of a bin come in until then."""
 CHAIN_NS = 65 * S_NS
 """Two readings of a GPU that are further apart say nothing about the seconds between them."""
+GAP_NS = 600 * S_NS
+"""The same of a counter that is read again for the first time: its collector was away."""
 LEAD_NS = CHAIN_NS + MINUTE_S * S_NS + GRACE_NS
 """Frames of a log that its open bins depend on."""
 JUMP_NS = S_NS
@@ -213,11 +216,12 @@ def _spans(columns: Columns, gpu: Ints, utc_ns: int) -> Ints:
     t_ns = np.diff(t_hi_ns)
     power, absent = seen == Seen.POWER, energy_mj == ABSENT
     begins = ~(power | absent)
-    continues = begins & (seen != Seen.FIRST) & (seen != Seen.RESET)
+    continues = begins & (seen != Seen.RESET)
+    longest_ns = np.where(seen[1:] == Seen.FIRST, GAP_NS, CHAIN_NS)
     used_mj = np.diff(energy_mj)
     counted = begins[:-1] & continues[1:] & (used_mj >= 0) & (used_mj <= MOST_MW * (t_ns / S_NS))
     sensed = power[:-1] & power[1:] & (power_mw[:-1] != ABSENT)
-    known = np.flatnonzero((gpu[1:] == gpu[:-1]) & (t_ns > 0) & (t_ns <= CHAIN_NS) & (counted | sensed))
+    known = np.flatnonzero((gpu[1:] == gpu[:-1]) & (t_ns > 0) & (t_ns <= longest_ns) & (counted | sensed))
     # Of a counter whole millijoules, of a sensor (mW for some ns) whole microjoules.
     unit_uj = np.where(counted[known], 1000, 1)
     used = np.where(counted[known], used_mj[known], power_mw[known] * (t_ns[known] / 1e6))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Self
 
+from msgspec.structs import replace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
@@ -87,10 +88,16 @@ class Otlp:
         self._counted: list[Family] = []
         self._models: dict[str, str] = {}
         """By UUID."""
+        self._firsts: dict[tuple[str, Labels], float] = {}
+        """Values of counters when they were seen first: a series begins with this exporter, at 0."""
         self._instruments()
 
     def __enter__(self) -> Self:
         return self
+
+    def flush(self) -> None:
+        """Send metrics now."""
+        self._meters.force_flush()
 
     def __exit__(self, *_: object) -> None:
         """Send what is left, and stop."""
@@ -132,9 +139,24 @@ class Otlp:
         self._counted = [family for family in families if family.kind == "histogram"]
         infos = [dict(s.labels) for family in families if family.name == GPU_INFO for s in family.samples]
         self._models = {info["gpu_uuid"]: info["model"] for info in infos if info["model"]}
+        began = bool(self._firsts)
         for family in families:
             if family.otel is not None:
-                self._now.setdefault(family.otel, []).extend((family, sample) for sample in family.samples)
+                self._now.setdefault(family.otel, []).extend(
+                    (family, self._counted_here(family.otel, sample, began=began))
+                    if family.kind == "counter"
+                    else (family, sample)
+                    for sample in family.samples
+                )
+
+    def _counted_here(self, name: str, sample: Sample, *, began: bool) -> Sample:
+        """Return what a counter has counted since the series began. One of a host may be older than it."""
+        key = name, sample.labels
+        if key not in self._firsts:
+            self._firsts[key] = sample.value if not began or "host" in dict(sample.labels) else 0.0
+        elif sample.value < self._firsts[key]:
+            self._firsts[key] = 0.0  # its service began again
+        return replace(sample, value=sample.value - self._firsts[key])
 
     def send_run(self, rows: Sequence[Mapping[str, Any]]) -> int:
         """Send the spans of one closed run: rows of `RUN_ROWS`, the run first. Return their number."""

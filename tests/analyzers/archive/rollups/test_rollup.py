@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.rollups.rollup import CHAIN_NS, GRACE_NS, TOGETHER, Placed, Rollups
+from analyzers.archive.rollups.rollup import CHAIN_NS, GAP_NS, GRACE_NS, TOGETHER, Placed, Rollups
 from analyzers.results.readings import READING
 from tests.analyzers.readings import row
 from zeus_stream.protocol.frames import Frame
@@ -84,7 +84,7 @@ def test_energy_is_that_of_the_counter_however_frames_come_and_whenever_it_resta
     used_mj = sum(
         int(after["energy_mj"] - before["energy_mj"])
         for before, after in pairwise(rows)
-        if after["seen"] in (Seen.CHANGED, Seen.UNCHANGED)
+        if after["seen"] != Seen.RESET
     )
     for name in ("seconds", "minutes"):
         assert sum(each["energy_j"] or 0 for each in joined(once, name)) == pytest.approx(used_mj / 1000)
@@ -154,7 +154,8 @@ def test_a_device_without_counter_is_held_at_its_power() -> None:
 @pytest.mark.parametrize(
     "rows",
     [
-        pytest.param([counted(0, 5), counted(S, 9, Seen.FIRST)], id="a collector that came back"),
+        pytest.param([counted(0, 5), counted(S, 2, Seen.FIRST)], id="back, and the counter fell"),
+        pytest.param([counted(0, 5), counted(GAP_NS + 1, 9, Seen.FIRST)], id="a collector away for long"),
         pytest.param([counted(0, 5), counted(S, 2, Seen.RESET)], id="a counter that was reset"),
         pytest.param([counted(0, 5), counted(S, 2)], id="a counter that fell"),
         pytest.param([counted(0, 5), counted(S, 10**12)], id="more than any GPU can draw"),
@@ -165,6 +166,15 @@ def test_a_device_without_counter_is_held_at_its_power() -> None:
 def test_where_nothing_is_known_nothing_is_covered(rows: Sequence[tuple[int, ...]]) -> None:
     found = joined([Rollups().add([placed(0, 99 * S, *rows)])], "seconds")
     assert {(each["energy_j"], each["covered_s"]) for each in found} == {(None, 0.0)}
+
+
+def test_the_energy_of_a_time_without_collector_is_that_of_the_counter_and_is_marked() -> None:
+    rows = [counted(n * S, 100_000 * n) for n in range(5)]
+    rows += [counted(40 * S, 4_000_000, Seen.FIRST), counted(41 * S, 4_100_000)]
+    found = joined([Rollups().add([placed(0, 99 * S, *rows)])], "seconds")
+    assert sum(each["energy_j"] or 0 for each in found) == pytest.approx(4_100)
+    assert {each["energy_j"] for each in found if not each["readings"]} == {100.0}
+    assert sum(not each["readings"] for each in found) == 35
 
 
 def test_a_clock_that_is_set_ends_all_bins_and_rows_of_one_bin_add_up() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.live.job_steps import StepsByJob
@@ -95,20 +96,30 @@ def receiver() -> Iterator[Receiver]:
 
 def test_metrics_have_the_names_units_and_attributes_of_the_conventions(receiver: Receiver) -> None:
     jobs = Jobs()
+    earlier = [
+        *gpu_families(replace(of_collector(), gpus=(replace(GPU, energy_mj=12_000_000),))),
+        *service_families(of_collector()),
+        *jobs.families(of_analyzer()),
+    ]
     jobs.take(of_analyzer().runs)
     families = [
         *gpu_families(of_collector()),
         *service_families(of_collector()),
         *jobs.families(of_analyzer()),
     ]
-    with Otlp(receiver.url, lambda: families, every_ms=3_600_000):
-        pass  # what there is goes out at the end
+    now = [earlier]
+    with Otlp(receiver.url, lambda: now[0], every_ms=3_600_000) as otlp:
+        otlp.flush()
+        assert {value for _, value, _ in receiver.metrics()["hw.energy"]} == {0}, "it begins now"
+        receiver.bodies.clear()
+        now = [families]
     found = receiver.metrics()
     by_type = {
         attributes["hw.type"]: (attributes, value, unit) for attributes, value, unit in found["hw.energy"]
     }
     attributes, value, unit = by_type["gpu"]
-    assert (attributes["hw.id"], attributes["host.name"], value, unit) == ("GPU-a", "alpha", 12345.678, "J")
+    assert (attributes["hw.id"], attributes["host.name"], unit) == ("GPU-a", "alpha", "J")
+    assert value == pytest.approx(345.678)
     assert (attributes["hw.name"], attributes["hw.model"]) == ("alpha GPU 0", GPU.model)
     assert by_type["cpu"][0]["hw.id"] == "CPU-alpha-package-0"
     ((attributes, value, unit),) = found["hw.temperature"]

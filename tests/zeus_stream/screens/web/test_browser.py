@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -61,11 +62,13 @@ SEARCH = (
 )
 
 
-def _program(name: str) -> str | None:
-    return shutil.which(name) or shutil.which(str(SCREENS / "usr" / "bin" / name))
-
-
-PROGRAMS = {name: _program(name) for name in ("chromium", "chromedriver")}
+PROGRAMS = {
+    name: shutil.which(name) or shutil.which(str(SCREENS / "usr" / fetched / name))
+    for name, fetched in (("chromium", "lib/chromium"), ("chromedriver", "bin"))
+}
+LIBRARY = SCREENS / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
+LIBRARIES = {**os.environ, "LD_LIBRARY_PATH": f"{LIBRARY}:{LIBRARY}/pulseaudio"}
+"""The environment in which fetched programs find their libraries."""
 MISSING = [name for name, path in PROGRAMS.items() if path is None]
 MISSING += [] if (SCREENS / "axe.min.js").exists() else ["axe.min.js"]
 pytestmark = [
@@ -135,7 +138,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(PROGRAMS["chromedriver"]))
+    driver = webdriver.Chrome(options=options, service=Service(PROGRAMS["chromedriver"], env=LIBRARIES))
     driver.set_page_load_timeout(PATIENCE_S)
     yield Browser(driver)
     driver.quit()
