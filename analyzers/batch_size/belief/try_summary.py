@@ -82,12 +82,14 @@ class Seen(Struct, frozen=True, eq=False, kw_only=True):
     """Cost of all tries of this era, by setup and batch size."""
     reached: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Number of those that converged."""
+    converged: Mapping[int, int] = field(default_factory=dict)
+    """Tries of all eras that converged, by batch size: how often runs fail is a property of a size; ..."""
     missed: Mapping[int, int] = field(default_factory=dict)
-    """Tries of this era that failed between two that converged, by batch size; ..."""
+    """... those that failed between two that converged; ..."""
     whole_epochs: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """Mean of the log of whole epochs over those with a fraction, by era and batch size."""
     pending: Mapping[int, int] = field(default_factory=dict)
-    """... and those that failed since the size last converged."""
+    """... and those of this era that failed since the size last converged."""
     fractional: bool = False
     """Some of the epochs have a fraction; see `fractional_epochs`."""
 
@@ -120,8 +122,8 @@ class Seen(Struct, frozen=True, eq=False, kw_only=True):
         if known := seen.epochs.get((seen.era, size)):
             off = (took - known.mean) / (seen.scatter * sqrt(1 + 1 / known.count))
             off = max(-CLIP if converged else 0.0, min(CLIP, off))
-            if not converged and (rate := failing_rate(seen.missed, seen.runs, size)):
-                off = min(off, USUAL + surprise(rate))
+            if not converged:
+                off = min(off, USUAL + seen.surprise(size))
             above = 0.0 if converged and off <= USUAL and seen.pending.get(size) else seen.up
             up, down = max(0.0, above + off - USUAL), max(0.0, seen.down - off - USUAL)
             seen = seen.changed(a_try) if max(up, down) > ALARM else replace(seen, up=up, down=down)
@@ -147,6 +149,7 @@ class Seen(Struct, frozen=True, eq=False, kw_only=True):
             failed=frozenset(),
             metrics={**seen.metrics, size: a_try.metrics},
             reached={**seen.reached, of: seen.reached.get(of, 0) + 1},
+            converged={**seen.converged, size: seen.converged.get(size, 0) + 1},
             missed={**seen.missed, size: seen.missed.get(size, 0) + seen.pending.get(size, 0)},
             pending={of: number for of, number in seen.pending.items() if of != size},
             fractional=seen.fractional or needed < a_try.epochs,
@@ -154,12 +157,19 @@ class Seen(Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def runs(self) -> dict[int, int]:
-        """Number of runs of each size that has converged in this era: these, and those that were missed."""
-        return {
-            size: tally.count + self.missed.get(size, 0)
-            for (era, size), tally in self.epochs.items()
-            if era == self.era
-        }
+        """Number of runs of each size that has converged: these, and those that were missed."""
+        return {size: count + self.missed.get(size, 0) for size, count in self.converged.items()}
+
+    def surprise(self, size: int) -> float:
+        """Return by how much a failed run of a size speaks for a change of the job.
+
+        Failures since the size last converged count as runs of the job as it was: else the first streak of a
+        job whose runs fail by chance would end an era.
+        """
+        missed = {of: self.missed.get(of, 0) + self.pending.get(of, 0) for of in self.runs}
+        runs = {of: count + self.pending.get(of, 0) for of, count in self.runs.items()}
+        rate = failing_rate(missed, runs, size)
+        return surprise(rate) if rate else CLIP
 
     def cheapest(self, setup: str) -> int | None:
         """Return the batch size whose tries of this era were the cheapest on a setup."""
@@ -217,6 +227,8 @@ class Seen(Struct, frozen=True, eq=False, kw_only=True):
             first=a_try.recurrence,
             last=self.last,
             fractional=self.fractional,
+            missed=self.missed,
+            converged=self.converged,
         )
 
 

@@ -61,6 +61,17 @@ def test_runs_that_fail_are_no_new_era_and_a_job_that_fails_for_good_is_one() ->
     assert trained("......xxxx").seen.era > 0
 
 
+def test_the_first_streak_of_failures_is_no_new_era_where_runs_fail_by_chance() -> None:
+    assert trained("......xxx.").seen.era == 0
+
+
+def test_how_often_runs_fail_outlives_an_era() -> None:
+    changed = trained("...." + "xx." * 4 + "x" * 40 + "..")
+    assert changed.seen.era > 0
+    assert trained("xxx.", state=changed).seen.era == changed.seen.era
+    assert failing_rate(changed.seen.missed, changed.seen.runs, 64) > 0.3
+
+
 def test_the_expected_cost_has_the_tries_that_fail() -> None:
     of = {name: beliefs(trained(tries), "gpu")[1].expected_cost_j for name, tries in
           {"sound": "." * 12, "failing": "..." + "xx." * 8}.items()}  # fmt: skip
