@@ -34,13 +34,18 @@ from analyzers.archive.rollups.retention import needed, prune
 from analyzers.archive.row_writer import RowWriter
 from analyzers.archive.rows.tables import Values
 from analyzers.archive.sandbox.question import Question
+from analyzers.archive.seals.chain import Chain
 from analyzers.archive.store import Ages, Page, Received
 from analyzers.results.memory import Memory
 from analyzers.results.rows import CheckpointRow
 from analyzers.results.table import Table
 from analyzers.results.windows.step_columns import Derived
+from zeus_stream.clock import anchor
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings, spelled
+
+KEY_FILE = "seal.key"
+"""Beside the archive: signs its seals."""
 
 
 class DuckdbFile:
@@ -67,7 +72,8 @@ class DuckdbFile:
             ).fetchall()
         }
         self.reader = FrameReader(file.cursor, logs, f"own-{self.archive_id}")
-        self.writer = RowWriter(connection, _FileTarget(file, logs), self.reader, logs)
+        chain = Chain(connection, self.archive_id, file.path.with_name(KEY_FILE))
+        self.writer = RowWriter(connection, _FileTarget(file, logs, chain), self.reader, logs)
 
     @classmethod
     def open(cls, path: Path, settings: Settings, *, again: bool = False, checkpoints: bool = True) -> Self:
@@ -96,6 +102,7 @@ class DuckdbFile:
                         [list(named), list(named.values())],
                     )
             archive = cls._of(OpenFile(path, connection))
+            archive.put([])  # the settings of this start are chained
             on_failure.pop_all()
         return archive
 
@@ -186,15 +193,18 @@ class DuckdbFile:
 class _FileTarget:
     """The database of a file, as rows are written into it."""
 
-    def __init__(self, file: OpenFile, logs: Mapping[str, Log]) -> None:
+    def __init__(self, file: OpenFile, logs: Mapping[str, Log], chain: Chain) -> None:
         self._file = file
         self._logs = logs
+        self._chain = chain
         self.name = str(file.path)
 
     @contextmanager
     def transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
         with _transaction(self._file, tables) as connection:
             yield connection
+            chained = self._chain.add(connection, tables, anchor().wall_ns)
+        self._chain.state = chained
 
     def advance(
         self, connection: Connection, logs: Mapping[str, Log], interpreted: Mapping[str, int]

@@ -68,6 +68,12 @@ CREATE TABLE instruction_minutes (
 -- What retention has removed, by table.
 CREATE TABLE removed ("table" VARCHAR, before TIMESTAMP, rows BIGINT, removed_at TIMESTAMP);
 
+-- The rows that a bill is made of, in the order in which they were stored (`analyzers/archive/seals`).
+CREATE TABLE chain (number BIGINT, "table" VARCHAR, key VARCHAR, row VARCHAR, hash VARCHAR);
+
+-- Signatures over an entry of ``chain``, and so over all entries before it.
+CREATE TABLE seals (number BIGINT, hash VARCHAR, sealed_ns BIGINT, public_key VARCHAR, signature VARCHAR);
+
 -- ---- energy -------------------------------------------------------------------------------------
 
 -- Whether it is no GPU but a CPU or its memory: everybody's on the host, and in no sum over GPUs.

@@ -52,6 +52,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "calibrate": "archive_commands:calibrate",
         "set-aside": "archive_commands:set_aside",
         "prune": "cluster.prune:prune",
+        "verify": "verify_command:verify",
         "completions": "service_commands:completions",
     },
 }

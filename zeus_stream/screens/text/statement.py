@@ -29,6 +29,11 @@ _LIMITS = """
 SELECT coalesce(string_agg(DISTINCT estimator, ', ' ORDER BY estimator), 'none') AS estimators
 FROM windows WHERE job = {job} AND kind = 'run' AND NOT of_host(gpu)
 """
+_SEAL = """
+SELECT format('zeus-seal:{}:{}:{}:{}:{}:{}', archive_id, number, hash, sealed_ns, public_key, signature)
+    AS seal
+FROM seals, meta ORDER BY number DESC LIMIT 1
+"""
 
 
 class Statement(Struct, frozen=True):
@@ -40,6 +45,8 @@ class Statement(Struct, frozen=True):
     estimators: str
     version: str
     """Of zeus-stream."""
+    seal: str = ""
+    """The last of the archive; empty: there is none."""
 
 
 def state(answer: Callable[[str], pa.Table], job: str, version: str) -> Statement:
@@ -59,7 +66,9 @@ def state(answer: Callable[[str], pa.Table], job: str, version: str) -> Statemen
         )
     models = answer(_GPUS.format(job=quoted(job))).to_pylist()
     (how,) = answer(_LIMITS.format(job=quoted(job))).to_pylist()
-    return Statement(row, tuple((each["model"], each["gpus"]) for each in models), how["estimators"], version)
+    seals = answer(_SEAL).to_pylist()
+    gpus = tuple((each["model"], each["gpus"]) for each in models)
+    return Statement(row, gpus, how["estimators"], version, seals[0]["seal"] if seals else "")
 
 
 def remarks(statement: Statement) -> list[str]:
@@ -88,6 +97,8 @@ def remarks(statement: Statement) -> list[str]:
         texts.append(f"{job['open']} process(es) of the job have not ended: their energy is not in it.")
     if job["shared"]:
         texts.append("Another run used one of the GPUs at the same time: its energy is included.")
+    if statement.seal:
+        texts.append(f"Seal of the archive, for `zeus-stream verify`: {statement.seal}")
     return texts
 
 
