@@ -91,7 +91,7 @@ def phase(name: str) -> Marking:
 
     It costs the training two clock reads. The archive has the seconds and joules of each phase in
     ``phases``, summed over many steps and for each epoch, from a counter that is coarser than the
-    phases. Where the GPU runs behind Python, what lies between the marks is what Python dispatched.
+    phases. On a GPU with a queue, a phase begins and ends when the GPU does.
 
     Args:
         name: up to 200 characters. Of phases within each other, the inner one counts.
@@ -174,6 +174,7 @@ def pipeline(
     def new() -> Pipeline:
         return Pipeline(
             publisher.window_hooks,
+            publisher.watch,
             stage=stage,
             stages=stages,
             micro_batches=micro_batches,

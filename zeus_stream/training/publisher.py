@@ -32,6 +32,7 @@ from zeus_stream.training.recurring import Recurring, Wish, checked
 from zeus_stream.training.run_started import describe_run
 from zeus_stream.training.sender import Courier, flush_s
 from zeus_stream.training.steps import torch_events
+from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.loop_recorder import LoopRecorder
 from zeus_stream.training.steps.main_thread import Nudge
 from zeus_stream.training.steps.phase_recorder import PhaseRecorder
@@ -105,7 +106,8 @@ class Publisher(LoopRecorder):
             energy=questions.energy,
             later=questions.later,
         )
-        self.phases = PhaseRecorder(self.window_hooks)
+        self.watch = EventWatch(self._queue, self._warn)
+        self.phases = PhaseRecorder(self.window_hooks, self.watch)
         if self._silent:
             self._outbox.empty()
             return
@@ -279,6 +281,7 @@ class Publisher(LoopRecorder):
         self._windows.close()
         for follower in self._followers.values():
             follower.close()
+        self.watch.close()
         self.phases.hand_over()
         self._steps.pause()
         self._boundaries.close()

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from zeus_stream.integrations.pipeline_engines import follow_deepspeed, follow_megatron
 from zeus_stream.protocol.pipelines import IterationRan, decode_instruction, unpack_rows
 from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.pipeline_recorder import Pipeline
 
 MICRO_BATCHES, ITERATIONS, EVALUATED_AFTER, WIDTH, ROWS = 4, 3, 1, 8, 2
@@ -36,8 +37,8 @@ class Recorded:
             numbers=iter(range(9)), put=self.entries.append, warn=never, energy=never, later=never
         )
         self.pipe = Pipeline(
-            hooks, stage=rank, stages=ranks, micro_batches=MICRO_BATCHES, chunks=chunks,
-            environ={"ZEUS_STREAM_DIR": "/nowhere"},
+            hooks, EventWatch(lambda: None, never), stage=rank, stages=ranks, micro_batches=MICRO_BATCHES,
+            chunks=chunks, environ={"ZEUS_STREAM_DIR": "/nowhere"},
         )  # fmt: skip
 
     def ran(self) -> list[Any]:

@@ -15,6 +15,7 @@ from torch.distributed.pipelining import PipelineStage
 from zeus_stream.integrations.pipeline_engines import follow_torch
 from zeus_stream.protocol.pipelines import IterationRan, decode_instruction, unpack_rows
 from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.pipeline_recorder import Pipeline
 
 MICRO_BATCHES, ITERATIONS, WIDTH = 4, 3, 8
@@ -36,8 +37,8 @@ def losses(rank: int, ranks: int, name: str, *, followed: bool) -> tuple[list[fl
         model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh())
         stages.append(PipelineStage(model, rank + chunk * ranks, ranks * chunks, torch.device("cpu")))
     pipe = Pipeline(
-        hooks, stage=rank, stages=ranks, micro_batches=MICRO_BATCHES, chunks=chunks,
-        environ={"ZEUS_STREAM_DIR": "/nowhere"},
+        hooks, EventWatch(lambda: None, never), stage=rank, stages=ranks, micro_batches=MICRO_BATCHES,
+        chunks=chunks, environ={"ZEUS_STREAM_DIR": "/nowhere"},
     )  # fmt: skip
     if followed:
         for chunk, stage in enumerate(stages):

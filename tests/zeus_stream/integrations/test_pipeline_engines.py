@@ -10,6 +10,7 @@ from zeus_stream.errors import SettingsError
 from zeus_stream.integrations.pipeline_engines import follow_deepspeed, follow_megatron, follow_torch
 from zeus_stream.protocol.pipelines import IterationRan, decode_instruction, unpack_rows
 from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.pipeline_recorder import Pipeline
 
 
@@ -26,7 +27,13 @@ class Recorded:
             numbers=iter(range(9)), put=self.entries.append, warn=never, energy=never, later=never
         )
         self.pipe = Pipeline(
-            hooks, stage=0, stages=2, micro_batches=2, chunks=2, environ={"ZEUS_STREAM_DIR": "/nowhere"}
+            hooks,
+            EventWatch(lambda: None, never),
+            stage=0,
+            stages=2,
+            micro_batches=2,
+            chunks=2,
+            environ={"ZEUS_STREAM_DIR": "/nowhere"},
         )
 
     def iterations(self) -> list[list[tuple[str, int, int]]]:

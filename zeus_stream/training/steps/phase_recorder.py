@@ -1,9 +1,11 @@
 """Records the phases of steps: forward, backward and what else a script or a framework marks.
 
-A mark is one clock read and one append. Marks are handed over about four times a second, packed by the
-sender's thread. For the thread that marks first; marks of others are left out.
+A mark is one clock read and one append, or, where the GPU has a queue, one event in it. Marks are handed over
+about four times a second, packed by the sender's thread. For the thread that marks first; marks of others are
+left out.
 """
 
+from functools import partial
 from threading import get_ident
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -12,6 +14,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.phases import MAX_NAMES, PhasesRan, pack_marks
 from zeus_stream.training.hooks import WindowHooks
 from zeus_stream.training.identity import named
+from zeus_stream.training.steps.event_watch import EventWatch
 
 HAND_OVER_NS = 250_000_000
 MAX_HELD = 10_000
@@ -31,19 +34,15 @@ class PhaseContext:
 
     def __enter__(self) -> None:
         recorder = self._recorder
-        recorder.marks.append((monotonic_ns(), self.number))
+        recorder.put(self.number)
         recorder.open.append(self.number)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         recorder = self._recorder
-        now_ns = monotonic_ns()
         recorder.open.pop()
-        marks, outer = recorder.marks, recorder.open
-        marks.append((now_ns, outer[-1] if outer else 0))
-        if now_ns - marks[0][0] > HAND_OVER_NS or len(marks) > MAX_HELD:
-            recorder.hand_over()
+        recorder.put(recorder.open[-1] if recorder.open else 0)
 
 
 class _Elsewhere:
@@ -65,8 +64,8 @@ Marking: TypeAlias = PhaseContext | _Elsewhere
 class PhaseRecorder:
     """The phases of one publisher."""
 
-    def __init__(self, hooks: WindowHooks) -> None:
-        self._hooks = hooks
+    def __init__(self, hooks: WindowHooks, watch: EventWatch) -> None:
+        self._hooks, self._watch = hooks, watch
         self._contexts: dict[str, PhaseContext] = {}
         self._thread: int | None = None
         self.marks: list[tuple[int, int]] = []
@@ -98,15 +97,26 @@ class PhaseRecorder:
         context = None if name is None else self.phase(name)
         if isinstance(context, _Elsewhere):
             return
-        now_ns = monotonic_ns()
         number = 0 if context is None else context.number
         self.open[:] = [number] if number else []
-        self.marks.append((now_ns, number))
-        if now_ns - self.marks[0][0] > HAND_OVER_NS or len(self.marks) > MAX_HELD:
+        self.put(number)
+
+    def put(self, number: int) -> None:
+        """Let the phase of a number be under way from here in the device's queue on; 0: none."""
+        if self._watch.by_device:
+            self._watch.mark(partial(self._reach, number))
+        else:
+            self._reach(number, monotonic_ns())
+
+    def _reach(self, number: int, t_ns: int) -> None:
+        marks = self.marks
+        marks.append((t_ns, number))
+        if t_ns - marks[0][0] > HAND_OVER_NS or len(marks) > MAX_HELD:
             self.hand_over()
 
     def hand_over(self) -> None:
-        """Hand over the marks so far."""
+        """Hand over the marks that the device has reached."""
+        self._watch.look()
         marks, self.marks = self.marks, []
         if marks:
             self._hooks.put((_event, marks, tuple(self._contexts)))

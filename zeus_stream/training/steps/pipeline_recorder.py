@@ -1,15 +1,16 @@
 """One stage of a pipeline, as a training script describes it: which instruction runs when.
 
-The training thread reads the clock twice, appends to a list and sends one message of 12 bytes, without a
-wait. Times travel once an iteration. The messages tell the collector of this host where the stage is: it can
-then follow a plan of clocks (`collectors.controls.frequency_plan`).
+Each instruction is stamped where it begins and ends, and one message of 12 bytes says that it begins, without
+a wait. Times travel once an iteration. The messages tell the collector of this host where the stage is: it
+can then follow a plan of clocks (`collectors.controls.frequency_plan`).
 
-Stamps are those of the dispatch: where Python runs ahead of the GPU, wrap what waits for the device, as
-sends and receives of most schedules do.
+Where the GPU has a queue, both are done when the GPU begins the instruction (`event_watch`), not when Python
+dispatches it. What is captured into a CUDA graph is no instruction.
 """
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from zeus_stream.protocol.pipelines import (
     pack_rows,
 )
 from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.steps.event_watch import EventWatch
 
 if TYPE_CHECKING:
     import socket
@@ -39,19 +41,19 @@ SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
 class InstructionContext:
     """A context that is one instruction. The same object serves it in every iteration."""
 
-    __slots__ = ("_begin_ns", "_code", "_pipeline")
+    __slots__ = ("_code", "_pipeline", "_runs")
 
     def __init__(self, pipeline: "Pipeline", code: int) -> None:
-        self._pipeline, self._code, self._begin_ns = pipeline, code, 0
+        self._pipeline, self._code, self._runs = pipeline, code, False
 
     def __enter__(self) -> None:
-        self._pipeline._begin(self._code)  # noqa: SLF001  (its own part)
-        self._begin_ns = monotonic_ns()
+        self._runs = self._pipeline._begin(self._code)  # noqa: SLF001  (its own part)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pipeline._spans.append((self._code, self._begin_ns, monotonic_ns()))  # noqa: SLF001
+        if self._runs:
+            self._pipeline._end()  # noqa: SLF001
 
 
 class Pipeline:
@@ -66,6 +68,7 @@ class Pipeline:
     def __init__(
         self,
         hooks: WindowHooks,
+        watch: EventWatch,
         *,
         stage: int,
         stages: int,
@@ -77,13 +80,16 @@ class Pipeline:
         """Raise SettingsError for arguments that make no pipeline: see `zeus_stream.pipeline`."""
         _check(stage, stages, micro_batches, schedule, chunks)
         self.stage, self.stages, self.micro_batches, self.chunks = stage, stages, micro_batches, chunks
-        self._hooks = hooks
+        self._hooks, self._watch = hooks, watch
         self._places = [path.with_name("position") for path in publish_candidates(environ)]
         self._socket: socket.socket | None = None
         """To the collector of this host, while there is one."""
         self._contexts: dict[tuple[str, int, int], InstructionContext] = {}
         self._seen: set[int] = set()
         self._spans: list[tuple[int, int, int]] = []
+        """Of the iteration that the device runs: code, begin and end."""
+        self._begun = 0, 0
+        """Code and begin of the instruction that the device runs."""
         self.iteration = 0
         """Number of the iteration under way, from 0."""
         self.unsent = 0
@@ -128,7 +134,7 @@ class Pipeline:
     def close(self) -> None:
         """Hand over the iteration under way. Idempotent."""
         self._hand_over()
-        self._disconnect()
+        self._watch.mark(self._disconnect, timed=False)
 
     def _add(self, kind: str, micro_batch: int, chunk: int) -> InstructionContext:
         fits = 0 <= micro_batch < self.micro_batches and 0 <= chunk < self.chunks
@@ -147,28 +153,47 @@ class Pipeline:
         self._contexts[kind, micro_batch, chunk] = made
         return made
 
-    def _begin(self, code: int) -> None:
+    def _begin(self, code: int) -> bool:
+        """Mark the begin of an instruction. False: it is captured, and does not run."""
         if code in self._seen:
             self._hand_over()
-            if self._socket is None:
-                self._connect()
-        self._seen.add(code)
+        first = not self._seen
+        if first:
+            self._watch.look()
+        runs = self._watch.mark(partial(self._reach, self.iteration, code, connects=first))
+        if runs:
+            self._seen.add(code)
+        return runs
+
+    def _end(self) -> None:
+        self._watch.mark(lambda t_ns: self._spans.append((*self._begun, t_ns)))
+
+    def _hand_over(self) -> None:
+        """End the iteration under way; its times are packed where they are sent."""
+        if self._seen:
+            self._seen.clear()
+            self._watch.mark(partial(self._put, self.iteration, self._watch.by_device), timed=False)
+            self.iteration += 1
+
+    # ---- once the device has come so far
+
+    def _reach(self, iteration: int, code: int, t_ns: int, *, connects: bool) -> None:
+        self._begun = code, t_ns
+        if connects and self._socket is None:
+            self._connect()
         if self._socket is not None:
             try:
-                self._socket.send(POSITION.pack(self.iteration, code))
+                self._socket.send(POSITION.pack(iteration, code))
             except BlockingIOError:
                 self.unsent += 1
             except OSError:  # the collector has ended; the next iteration looks for another
                 self.unsent += 1
                 self._disconnect()
 
-    def _hand_over(self) -> None:
-        """End the iteration under way; its times are packed where they are sent."""
-        self._seen.clear()
-        if self._spans:
-            spans, self._spans = self._spans, []
-            self._hooks.put((_ran, spans[0][1], spans[-1][2], self.iteration, spans))
-            self.iteration += 1
+    def _put(self, iteration: int, by_device: bool, _t_ns: int) -> None:  # noqa: FBT001  (of a partial)
+        spans, self._spans = self._spans, []
+        if spans:
+            self._hooks.put((_ran, spans[0][1], spans[-1][2], iteration, spans, by_device))
 
     def _connect(self) -> None:
         """Connect to the first collector that is there."""
@@ -184,14 +209,21 @@ class Pipeline:
                 self._socket = made
                 return
 
-    def _disconnect(self) -> None:
+    def _disconnect(self, _t_ns: int = 0) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
-def _ran(t_ns: int, ended_ns: int, iteration: int, spans: Sequence[tuple[int, int, int]]) -> IterationRan:
-    return IterationRan(t_ns=t_ns, ended_ns=ended_ns, iteration=iteration, rows=pack_rows(t_ns, spans))
+def _ran(
+    t_ns: int,
+    ended_ns: int,
+    iteration: int,
+    spans: Sequence[tuple[int, int, int]],
+    by_device: bool,  # noqa: FBT001
+) -> IterationRan:
+    rows = pack_rows(t_ns, spans)
+    return IterationRan(t_ns=t_ns, ended_ns=ended_ns, iteration=iteration, rows=rows, by_device=by_device)
 
 
 def _check(

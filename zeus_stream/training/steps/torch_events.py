@@ -7,18 +7,18 @@ import sys
 from functools import partial
 from typing import Any
 
-from zeus_stream.training.steps.step_boundaries import TimingEvent
+from zeus_stream.training.steps.event_watch import AwaitedEvent
 
 
 class CudaQueue:
     """The stream that is current in the calling thread, on its current device."""
 
     def __init__(self, cuda: Any) -> None:
-        self._new = partial(cuda.Event, enable_timing=True)
+        self._new = partial(cuda.Event, enable_timing=True, blocking=True)
         self._capturing = cuda.is_current_stream_capturing
 
-    def event(self) -> TimingEvent:
-        event: TimingEvent = self._new()
+    def event(self) -> AwaitedEvent:
+        event: AwaitedEvent = self._new()
         return event
 
     def capturing(self) -> bool:

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
+from tests.zeus_stream.training.steps.stepped_gpu import SteppedGpu
 from zeus_stream.protocol.phases import MAX_NAMES, PhasesRan, unpack_marks
 from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.phase_recorder import MAX_HELD, PhaseRecorder
 
 
@@ -18,7 +21,8 @@ def unused(*_: object) -> Any:
 class Script:
     """The events and warnings of a recorder."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: SteppedGpu | None = None) -> None:
+        self.gpu = gpu
         self.entries: list[tuple[Any, ...]] = []
         self.warnings: list[str] = []
         self.recorder = PhaseRecorder(
@@ -28,7 +32,8 @@ class Script:
                 warn=lambda _, sentence: self.warnings.append(sentence),
                 energy=unused,
                 later=unused,
-            )
+            ),
+            EventWatch(lambda: self.gpu, lambda _, sentence: self.warnings.append(sentence)),
         )
 
     def marked(self) -> list[str | None]:
@@ -52,6 +57,24 @@ def test_of_phases_within_each_other_the_inner_one_counts() -> None:
     with phase("backward"):
         pass
     assert script.marked() == ["forward", "communication", "forward", None, "backward", None]
+
+
+def test_phases_are_those_of_the_gpu_where_it_has_a_queue() -> None:
+    gpu = SteppedGpu()
+    script = Script(gpu)
+    script.recorder.hand_over()
+    for name in ("forward", "backward"):
+        with script.recorder.phase(name):
+            pass
+    assert script.marked() == []
+    first = gpu.reach(2)
+    until(lambda: len(script.recorder.marks) == 2)
+    last = gpu.reach(2)
+    until(lambda: len(script.recorder.marks) == 4)
+    assert [number for _, number in script.recorder.marks] == [1, 0, 2, 0]
+    for (t_ns, _), done_ns in zip(script.recorder.marks, first + last, strict=True):
+        assert t_ns >= done_ns - 2_000
+    assert script.marked() == ["forward", None, "backward", None]
 
 
 def test_a_phase_ends_with_an_exception_too() -> None:

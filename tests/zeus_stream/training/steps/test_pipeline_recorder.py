@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.directories import short_directory
+from tests.waiting import until
+from tests.zeus_stream.training.steps.stepped_gpu import SteppedGpu
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.pipelines import (
     POSITION,
@@ -18,6 +20,7 @@ from zeus_stream.protocol.pipelines import (
     unpack_rows,
 )
 from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.pipeline_recorder import Pipeline
 
 
@@ -27,6 +30,8 @@ class Published:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.entries: list[Any] = []
+        self.queue: SteppedGpu | None = None
+        self.said: list[str] = []
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.accepted: socket.socket | None = None
 
@@ -47,7 +52,8 @@ class Published:
             numbers=iter(range(9)), put=self.entries.append, warn=never, energy=never, later=never
         )
         settings = {"stage": 0, "stages": 2, "micro_batches": 2, **arguments}
-        return Pipeline(hooks, environ={"ZEUS_STREAM_DIR": str(self.directory)}, **settings)
+        watch = EventWatch(lambda: self.queue, lambda _cause, sentence: self.said.append(sentence))
+        return Pipeline(hooks, watch, environ={"ZEUS_STREAM_DIR": str(self.directory)}, **settings)
 
     def events(self) -> list[Any]:
         """Return the events as the courier makes them."""
@@ -84,6 +90,69 @@ def run(pipe: Pipeline, *order: tuple[str, int]) -> None:
 
 
 ORDER = (("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1))
+
+
+def test_positions_are_sent_and_instructions_stamped_when_the_gpu_reaches_them(published: Published) -> None:
+    gpu = published.queue = SteppedGpu()
+    published.listen()
+    pipe = published.pipeline()
+    for _ in range(2):
+        run(pipe, *ORDER)
+    assert published.positions() == [], "Python has dispatched two iterations, the GPU has begun none"
+    assert len(gpu.marks) == 16
+    found: list[Any] = []
+    instants = gpu.reach(3)
+
+    def take() -> bool:
+        found.extend(published.positions())
+        return len(found) == 2
+
+    until(take)
+    assert found == [(0, ("forward", 0, 0)), (0, ("forward", 1, 0))]
+    instants += gpu.reach(13)
+    pipe.close()
+    until(lambda: len(published.entries) == 3)
+    _, first, second = published.events()
+    assert [first.iteration, second.iteration] == [0, 1]
+    assert first.by_device
+    stamps = [stamp for _, *pair in unpack_rows(first) for stamp in pair]
+    assert len(stamps) == 8
+    for stamp_ns, done_ns in zip(stamps, instants, strict=False):
+        assert stamp_ns >= done_ns - 2_000, "never before the GPU was there (a stamp has 1 us)"
+    assert stamps == sorted(stamps)
+    assert published.said == []
+
+
+def test_what_is_captured_into_a_graph_is_no_instruction(published: Published) -> None:
+    gpu = published.queue = SteppedGpu()
+    pipe = published.pipeline()
+    run(pipe, *ORDER)
+    gpu.captures = True
+    run(pipe, *ORDER)
+    gpu.captures = False
+    run(pipe, *ORDER)
+    gpu.reach(16)
+    pipe.close()
+    until(lambda: len(published.entries) == 3)
+    assert len(gpu.marks) == 16
+
+
+def test_a_gpu_that_fails_is_said_once_and_stamps_are_those_of_python_then(
+    published: Published,
+) -> None:
+    gpu = published.queue = SteppedGpu()
+    pipe = published.pipeline()
+    run(pipe, *ORDER)
+    gpu.reach(8)
+    gpu.is_lost = True
+    for _ in range(2):
+        run(pipe, *ORDER)
+    pipe.close()
+    until(lambda: len(published.entries) == 4)
+    assert [event.by_device for event in published.events()[1:]] == [True, False, False]
+    [sentence] = published.said
+    assert "device lost" in sentence
+    assert "ZEUS_STREAM_BOUNDARY=dispatch" in sentence
 
 
 def test_an_instruction_that_comes_again_begins_the_next_iteration(published: Published) -> None:

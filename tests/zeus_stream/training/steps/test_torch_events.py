@@ -41,8 +41,9 @@ class Cuda:
     def is_current_stream_capturing(self) -> bool:
         return self.capturing
 
-    def _event(self, *, enable_timing: bool) -> "CudaEvent":
+    def _event(self, *, enable_timing: bool, blocking: bool) -> "CudaEvent":
         assert enable_timing
+        assert blocking
         return CudaEvent(self)
 
 
