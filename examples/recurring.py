@@ -25,6 +25,7 @@ import zeus_stream
 from zeus_stream.cli.run_training import as_environment
 from zeus_stream.cli.running.child_services import services
 from zeus_stream.cli.running.signals import Signals
+from zeus_stream.cli.running.waits import until
 from zeus_stream.paths import places
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.accelerator import attach
@@ -33,6 +34,8 @@ from zeus_stream.transport.client import Connection
 JOB = "digits"
 SIZES, DEFAULT = (16, 32, 64, 128, 256, 512), 32
 TARGET = 0.92
+KNOWN_S = 20.0
+"""Longest wait for a GPU."""
 IMAGES = 128
 """A step of so many takes twice as long as one of none."""
 
@@ -69,21 +72,32 @@ def batches(size: int, rng: np.random.Generator) -> list[Ints]:
 
 def recurrence(pixels: Floats, digits: Ints, number: int, gpu: str, step_ms: float, *, killed: bool) -> None:
     """Train once, as a process that a scheduler started for one GPU."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)  # in place of the handlers of its parent
     os.environ.update(ZEUS_STREAM_RUN=f"{JOB}-{os.getpid()}", ZEUS_STREAM_GPUS=gpu)
     sys.exit(not train(pixels, digits, number, gpu, step_ms, killed=killed))
 
 
 def recur(
-    pixels: Floats, digits: Ints, recurrences: int, kills: int, gpus: list[str], step_ms: float
+    pixels: Floats,
+    digits: Ints,
+    recurrences: int,
+    kills: int,
+    gpus: list[str],
+    step_ms: float,
+    signals: Signals,
 ) -> None:
-    """Have the job recur, on each GPU one training at a time; what was killed is started again."""
+    """Have the job recur, on each GPU one training at a time; what was killed is started again.
+
+    A signal ends it, and the trainings that run.
+    """
     context = multiprocessing.get_context("fork")
     waiting = [(number, False) for number in range(recurrences, 0, -1)]
     every = recurrences // kills if kills else 0
     for number in range(1, kills + 1):
         waiting[-number * every] = (waiting[-number * every][0], True)
     running: dict[str, tuple[multiprocessing.process.BaseProcess, int]] = {}
-    while waiting or running:
+    while (waiting or running) and signals.told is None:
         for gpu in gpus:
             if gpu in running and running[gpu][0].exitcode is not None:
                 process, number = running.pop(gpu)
@@ -101,6 +115,20 @@ def recur(
         time.sleep(0.02)
 
 
+def gpus_known(connection: Connection, signals: Signals) -> list[str]:
+    """Return the GPUs of this host, once the analyzer knows them."""
+    found: list[str] = []
+
+    def known() -> bool:
+        rows = connection.sql("SELECT gpu FROM gpus WHERE NOT of_host(gpu) ORDER BY index")
+        found[:] = rows["gpu"].to_pylist()
+        return bool(found)
+
+    if not until(known, KNOWN_S, signals, "the analyzer to know a GPU") and signals.told is None:
+        sys.exit(f"recurring.py: could not begin: the analyzer knows no GPU after {KNOWN_S:g} s.")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the same network again and again.")
     parser.add_argument("--once", action="store_true", help="one training, with services that run already")
@@ -115,9 +143,11 @@ def main() -> None:
         sys.exit(not train(pixels, digits, time.time_ns() % 2**32, None, options.step_ms))
     settings, where = Settings(device=options.device, select="none"), places(os.environ)
     with Signals() as signals, services(where, {**os.environ, **as_environment(settings)}, signals):
-        connection = Connection(where)
-        gpus = connection.sql("SELECT gpu FROM gpus WHERE NOT of_host(gpu) ORDER BY index")["gpu"].to_pylist()
-        recur(pixels, digits, options.recurrences, options.kills, gpus, options.step_ms)
+        if signals.told is None:
+            gpus = gpus_known(Connection(where), signals)
+            recur(pixels, digits, options.recurrences, options.kills, gpus, options.step_ms, signals)
+        if signals.told is not None:
+            sys.exit(128 + signals.told)
         command = [sys.executable, "-m", "zeus_stream", "jobs", "show", JOB]
         subprocess.run(command, check=False)  # noqa: S603  (this interpreter, this package)
 
