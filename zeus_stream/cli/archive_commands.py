@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -141,6 +142,7 @@ def _list_shipped() -> None:
 
 @click.command(cls=Command)
 @click.argument("run", required=False)
+@click.option("--explain", is_flag=True, help="Explain the words of the report that are ours.")
 @click.option("--price", metavar="AMOUNT", help="Price of a kilowatt hour, such as 0.30EUR.  [signals]")
 @json_option
 @click.option(
@@ -162,6 +164,7 @@ def report(
     run: str | None,
     *,
     price: str | None,
+    explain: bool,
     as_json: bool,
     html: Path | None,
     svg: Path | None,
@@ -196,7 +199,7 @@ def report(
 
             _echo_files(write_run(ask, run, html, svg, png))
         else:
-            _report_run(ask, settings, run, price, as_json=as_json)
+            _report_run(ask, settings, run, price, as_json=as_json, explain=explain)
 
 
 def _echo_files(files: Iterable[Path]) -> None:
@@ -222,12 +225,14 @@ def _report_site(
         write_json(site_summary(ask, period, __version__), sys.stdout)
 
 
-def _report_run(ask: "Ask", settings: Settings, run: str | None, price: str | None, *, as_json: bool) -> None:
+def _report_run(
+    ask: "Ask", settings: Settings, run: str | None, price: str | None, *, as_json: bool, explain: bool
+) -> None:
     """Print the cost of a run, as text or as JSON."""
     from analyzers.state_files.signal_files import flat_price
     from zeus_stream.cli.screens.report_files import no_run
     from zeus_stream.screens.html.questions import last_run
-    from zeus_stream.screens.text.run_cost import print_summary, summarize, write_summary
+    from zeus_stream.screens.text.run_cost import print_summary, print_words, summarize, write_summary
 
     flat = None if price is None else flat_price(price)
     name = run or last_run(ask)
@@ -243,6 +248,10 @@ def _report_run(ask: "Ask", settings: Settings, run: str | None, price: str | No
         if value is not None
     )
     print_summary(summary, settings.archive, f"zeus-stream sql{options}", sys.stdout)
+    if explain:
+        text = StringIO()
+        print_summary(summary, settings.archive, "", text)
+        print_words(text.getvalue(), sys.stdout)
 
 
 @click.command(cls=Command)

@@ -22,7 +22,8 @@ from zeus_stream.views.quantity import Quantity, joules, percent, with_bounds
 from zeus_stream.views.run_view import RunRows, RunView, run_of_rows
 from zeus_stream.views.saving import Saving
 from zeus_stream.views.undecided import BEHIND_S, behind_facts
-from zeus_stream.views.waste import waste_facts
+from zeus_stream.views.waste import NOT_KNOWN, waste_facts
+from zeus_stream.views.words import explained
 
 _TRIALS = """
 SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,
@@ -54,9 +55,27 @@ FROM gpu_limits WHERE run = {run} GROUP BY round ORDER BY round DESC LIMIT 1
 _TRUE = (
     "SELECT true_j, true_p2_5_j, true_p97_5_j, doubt_percent, calibrated FROM true_energy WHERE run = {run}"
 )
+_UNNAMED = """
+WITH marks AS (
+    SELECT session, gpu, kind, begin_ns, end_ns FROM windows WHERE run = {run} AND kind IN ('step', 'window')
+    UNION ALL SELECT session, gpu, kind, end_ns, end_ns FROM windows WHERE run = {run} AND kind = 'run'
+), gaps AS (
+    SELECT CASE WHEN earlier_ns IS NULL THEN 'before the first step, such as the start of loaders'
+            WHEN marks.kind = 'run' THEN 'after the last step' ELSE 'between steps' END AS place,
+        (marks.begin_ns - coalesce(earlier_ns, whole.begin_ns)) / 1e9 AS gap_s
+    FROM (
+        FROM marks SELECT *, max(end_ns) OVER (PARTITION BY session, gpu ORDER BY begin_ns
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS earlier_ns
+    ) AS marks JOIN windows AS whole ON whole.session = marks.session AND whole.gpu = marks.gpu
+        AND whole.kind = 'run'
+)
+SELECT place, sum(gap_s) AS seconds FROM gaps WHERE gap_s > 0 GROUP BY place ORDER BY seconds DESC LIMIT 1
+"""
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
 
 
+NAMED_SHARE = 0.05
+"""Share of the energy that is not attributed from which on its largest part is named."""
 VERSION = 1
 """Of the JSON form; it changes when a field changes its meaning or goes."""
 STOPPED = ("ended by SIGINT", "ended by SIGTERM", "ended by SIGHUP", "KeyboardInterrupt")
@@ -79,6 +98,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     forecast_costs: Sequence[Mapping[str, Any]] = ()
     true: Mapping[str, Any] | None = None
     """The energy with what is not known of the gain of its sensors: a row of ``true_energy``."""
+    unnamed: Mapping[str, Any] | None = None
+    """Where most of the time outside of steps and windows is: its place and seconds. None: it is little."""
     own_use: Sequence[Mapping[str, Any]] = ()
     """The use of the services in its time: rows of ``own_use_of_runs``."""
 
@@ -116,6 +137,7 @@ def summarize(
         return None
     (single,) = ask(SINGLE).to_pylist() or (None,)
     (true,) = ask(_TRUE).to_pylist() or (None,)
+    unnamed = next((row["share"] for row in rows.waste if row["cause"] == NOT_KNOWN), None) or 0.0
     return Summary(
         rows=rows,
         trials=_levels(ask(_TRIALS)),
@@ -123,6 +145,7 @@ def summarize(
         single=single,
         costs=ask(COSTS).to_pylist() if price is None else [at_price(rows.whole["energy_j"], price)],
         true=true,
+        unnamed=next(iter(ask(_UNNAMED).to_pylist()), None) if unnamed >= NAMED_SHARE else None,
         own_use=ask(OWN_USE).to_pylist(),
         forecast_costs=ask(FORECAST_COSTS).to_pylist() if rows.forecast is not None else (),
     )
@@ -179,6 +202,16 @@ def print_summary(
     if archive is not None:
         console.print(f"Archive: {archive}", soft_wrap=True)
     console.print(Text(f"More: {sql} @epochs"), soft_wrap=True)
+
+
+def print_words(text: str, out: TextIO) -> None:
+    """Print the words of a report that are ours alone, each with its meaning."""
+    console = console_of(out)
+    console.print()
+    grid = Table.grid(padding=(0, 3))
+    for word, meaning in explained(text):
+        grid.add_row(Text(word, style="bold"), Text(meaning))
+    console.print(grid)
 
 
 def ended_by(exit_code: int) -> str:
@@ -238,7 +271,11 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         facts.append(
             ("host", f"{joules(whole['cpu_energy_j'])} of its CPUs and DRAM, not in the energy above")
         )
-    facts += [*waste_facts(view.waste), *cost_facts(summary.costs), *own_use_facts(summary.own_use)]
+    facts += waste_facts(view.waste)
+    if summary.unnamed is not None:
+        place, seconds = summary.unnamed["place"], summary.unnamed["seconds"]
+        facts.append((NOT_KNOWN, f"mostly {Quantity(seconds, 's')} {place}"))
+    facts += [*cost_facts(summary.costs), *own_use_facts(summary.own_use)]
     if not summary.closed:
         facts += forecast_facts(view.forecast, summary.forecast_costs)
         facts.append(("warning", "the run is not closed yet: the figures cover what has arrived"))

@@ -14,6 +14,7 @@ from tests.empty_archive import archive_at
 from zeus_stream.screens.html.questions import last_run
 from zeus_stream.screens.text.run_cost import Summary, print_summary, summarize
 from zeus_stream.settings import Settings
+from zeus_stream.views.words import explained
 
 S = 1_000_000_000
 RUN = RunRow(
@@ -167,6 +168,21 @@ def test_the_parts_of_the_energy_are_shown_with_their_causes(of: Summarize) -> N
     assert "steps 26.7 % of the energy" in text
     assert "outside epochs 820.0 J (45.6 %), checkpoint 300.0 J (16.7 %)" in text
     assert "not attributed 200.0 J (11.1 %)" in text
+
+
+def test_most_of_what_is_not_attributed_is_placed(of: Summarize) -> None:
+    late = tuple(replace(step, begin_ns=step.begin_ns + 5 * S, end_ns=step.end_ns + 5 * S) for step in STEPS)
+    assert "not attributed mostly 5.00 s before the first step" in shown(of([RUN, WHOLE, *late]))
+
+
+def test_of_steps_from_the_begin_on_the_rest_is_after_them(of: Summarize) -> None:
+    assert "not attributed mostly 6.00 s after the last step" in shown(of([RUN, WHOLE, *STEPS]))
+
+
+def test_words_of_a_report_are_explained_and_no_others(of: Summarize) -> None:
+    words = {word for word, _ in explained(shown(of([RUN, WHOLE, *STEPS, *TRIALS, DECISION])))}
+    assert {"steps", "the rest", "not attributed", "confirms", "saves", "95 %"} <= words
+    assert not words & {"stragglers", "lag", "true energy"}
 
 
 def test_the_cpus_joules_stand_beside_those_of_the_gpus(of: Summarize) -> None:
