@@ -23,6 +23,11 @@ def device_rows(guard: SupervisedDevice) -> list[Row]:
         (section, "refreshes every", period),
         (section, "reads", f"{watch.reads}, {watch.retries} failed and tried again"),
     ]
+    if (cost := watch.cost) is not None:
+        words_of_cost = (
+            f"{cost.per_s:.1f} a second, {cost.p50_ns / 1e6:.2f} ms p50, {cost.p99_ns / 1e6:.2f} ms p99"
+        )
+        rows.append((section, "reads cost", words_of_cost))
     rows += [(section, "does not answer", sentence) for sentence in guard.description.unanswered]
     if "power_limit" not in guard.controls:
         rows.append((section, "power limit", "cannot be set"))

@@ -35,7 +35,7 @@ from collectors.device import Description, Device
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.poller import Poller
-from collectors.sampling.sampled_device import NEVER_NS, SampledDevice
+from collectors.sampling.sampled_device import ReadCost, SampledDevice
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
@@ -95,8 +95,6 @@ class DeviceThread:
         """Known once it was found."""
         self.requested_mw: int | None = None
         """As last read; never older than the last Happened."""
-        self.early_ns = NEVER_NS
-        """See `SampledDevice.early_ns`."""
         self.reads = 0
         self.retries = 0
         """Reads that failed and were tried again."""
@@ -107,6 +105,11 @@ class DeviceThread:
     def period_ns(self) -> int | None:
         """The refresh interval of the device, as far as it was seen."""
         return self._sampled.period_ns
+
+    @property
+    def cost(self) -> ReadCost | None:
+        """The cost of its last reads; None: there were fewer than two."""
+        return self._sampled.cost
 
     @property
     def at_rest(self) -> bool:
@@ -253,7 +256,7 @@ class DeviceThread:
         Called by the poller's thread.
         """
         if not self._gate.acquire(blocking=False):
-            self._busy_ns, self.early_ns = min(2 * self._busy_ns, _BUSY_MOST_NS), NEVER_NS
+            self._busy_ns = min(2 * self._busy_ns, _BUSY_MOST_NS)
             return monotonic_ns() + self._busy_ns
         try:
             self._busy_ns = _BUSY_NS
@@ -281,12 +284,12 @@ class DeviceThread:
         after_ns = monotonic_ns()
         self.reads += 1
         due_ns = self._sampled.take_in(sample, before_ns, after_ns)
-        self.trouble, self.requested_mw, self.early_ns = None, sample.requested_mw, self._sampled.early_ns
+        self.trouble, self.requested_mw = None, sample.requested_mw
         return due_ns
 
     def _try_again(self, wrong: RetryError) -> int:
         self.retries += 1
-        self.trouble, self.early_ns = str(wrong), NEVER_NS
+        self.trouble = str(wrong)
         return self._sampled.fail(monotonic_ns())
 
     # ---- carrying out instructions -------------------------------------------------------------------

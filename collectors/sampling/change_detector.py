@@ -24,6 +24,8 @@ SMOOTHED = 32
 """Later it is the mean of about so many intervals that fit it: the newer, the more they count."""
 FITS, FITS_NS = 50, 1_200_000
 """An interval fits the period if it is off by at most this part of it, or so much."""
+CLOSE = 4
+"""A change says something of the period if its bounds are closer than this part of it."""
 OTHERS = 15
 """In a row that do not fit: then they make another period."""
 _ROW = Struct(READING_STRUCT)
@@ -46,17 +48,24 @@ class DetectorState(NamedTuple):
     """When the read that gave ``last`` began."""
     published_ns: int = 0
     changed_ns: int | None = None
-    """Middle of the two instants of the last change."""
+    """Middle of the two instants of the last change that was bounded closely."""
     intervals_ns: tuple[int, ...] = ()
     """Those since the last one that fits the period."""
     period_ns: int | None = None
     """How often the device refreshes; None while too few changes were seen."""
     smoothed: int = 0
     """Intervals of which the period is the mean, at most SMOOTHED."""
+    passed: int = 0
+    """Refreshes since that change."""
 
 
 def observe(
-    state: DetectorState, sample: Sample, before_ns: int, after_ns: int, heartbeat_ns: int
+    state: DetectorState,
+    sample: Sample,
+    before_ns: int,
+    after_ns: int,
+    heartbeat_ns: int,
+    periods: int = 1,
 ) -> tuple[DetectorState, Reading | None]:
     """Return the next state, and the reading to publish if there is something to say.
 
@@ -64,20 +73,24 @@ def observe(
         before_ns: when the read began.
         after_ns: when it had ended.
         heartbeat_ns: something is published at least this often.
+        periods: since the last refresh that was seen, where reads leave some out.
     """
     last = state.last
     if sample == last and after_ns - state.published_ns < heartbeat_ns:  # as at most reads
-        return saw_the_same(state, before_ns), None
+        return DetectorState(last, before_ns, *state[2:]), None
     seen = _compare(last, sample)
-    fresh = last is not None and _figure(sample) != _figure(last)
+    fresh = last is not None and figure(sample) != figure(last)
     changed = seen in (Seen.CHANGED, Seen.RESET) or (seen == Seen.POWER and fresh)
     lo_ns = state.before_ns if changed else before_ns
     known = state
     if fresh:
-        middle_ns = (state.before_ns + after_ns) // 2
-        if state.changed_ns is not None:
-            known = _add_interval(state, middle_ns - state.changed_ns)
-        known = known._replace(changed_ns=middle_ns)
+        passed, open_ns = state.passed + periods, after_ns - state.before_ns
+        known = state._replace(passed=passed)
+        if state.period_ns is None or open_ns <= state.period_ns // CLOSE:
+            middle_ns = (state.before_ns + after_ns) // 2
+            if state.changed_ns is not None:
+                known = _add_interval(known, (middle_ns - state.changed_ns) // passed)
+            known = known._replace(changed_ns=middle_ns, passed=0)
     publish = (
         fresh
         or last is None
@@ -89,35 +102,9 @@ def observe(
     return following, Reading(lo_ns, after_ns, sample, seen) if publish else None
 
 
-def saw_the_same(state: DetectorState, before_ns: int) -> DetectorState:
-    """Return the state after a read that began then, saw nothing new and had nothing to publish."""
-    return DetectorState(state.last, before_ns, *state[2:])
-
-
-def grew(
-    state: DetectorState, sample: Sample, lo_ns: int, before_ns: int, after_ns: int
-) -> DetectorState | None:
-    """Return the state after a read in which the counter grew, as `observe` does; None: ask `observe`.
-
-    ``lo_ns``: when the read before it began. The reading to publish is that of a change from ``lo_ns`` on.
-    """
-    last, _, _, changed_ns, intervals_ns, period_ns, smoothed = state
-    energy_mj = sample.energy_mj
-    if last is None or energy_mj is None or last.energy_mj is None or energy_mj <= last.energy_mj:
-        return None
-    if changed_ns is None or period_ns is None:
-        return None
-    middle_ns = (lo_ns + after_ns) // 2
-    off_ns = middle_ns - changed_ns - period_ns
-    if intervals_ns or abs(off_ns) > max(period_ns // FITS, FITS_NS):
-        return None
-    smoothed = min(smoothed + 1, SMOOTHED)
-    return DetectorState(sample, before_ns, after_ns, middle_ns, (), period_ns + off_ns // smoothed, smoothed)
-
-
 def keep_period(before: DetectorState, after: DetectorState) -> DetectorState:
     """Return a state in which a change that was seen after a long pause says nothing of the period."""
-    return DetectorState(*after[:3], None, *before[4:])
+    return after._replace(changed_ns=None, intervals_ns=before.intervals_ns, period_ns=before.period_ns)
 
 
 def _compare(last: Sample | None, sample: Sample) -> Seen:
@@ -150,7 +137,7 @@ def _period_ns(intervals_ns: tuple[int, ...]) -> int:
     return sum(middle) // len(middle)
 
 
-def _figure(sample: Sample) -> int | None:
+def figure(sample: Sample) -> int | None:
     """Return what tells a refresh."""
     return sample.power_mw if sample.energy_mj is None else sample.energy_mj
 

@@ -9,8 +9,7 @@ is slow again and again, is left to a thread of its own:
     SLOW_READS in a row of SLOW_NS        seen by its thread, which does the same
     ALONE_NS later                        read with the others again
 
-A read is early by at most `TOGETHER_NS`, never late: looks at a counter come no farther apart. Only a guard
-(`schedule`) may come sooner: it is read whenever the thread is awake, as waking is most of what it takes.
+A read is early by at most `TOGETHER_NS`, never late: looks at a counter come no farther apart.
 """
 
 import threading
@@ -37,9 +36,6 @@ _LONGEST_NS = 3_600_000_000_000
 
 class Polled(Protocol):
     """A device that says when it is to be read."""
-
-    early_ns: int
-    """From then on it may be read, if that takes no wake-up."""
 
     def poll(self) -> int | None:
         """Read it; return when to read it next, ns. None: it is not read any more. Must not raise."""
@@ -101,8 +97,8 @@ class _Turns:
                     return
                 due_ns = entry = None
                 if self.entries:
-                    due_ns, _, first = self.entries[0]
-                    if due_ns <= until_ns or first.polled.early_ns <= now_ns:
+                    due_ns = self.entries[0][0]
+                    if due_ns <= until_ns:
                         entry = heappop(self.entries)[2]
                 self.reading, self.since_ns = entry, now_ns
             if entry is not None:

@@ -1,13 +1,7 @@
-"""The state of one device between its reads: what they have shown, and when the next is due. Pure.
-
-    as before, when close looks were asked for    nothing changes but the lower bound of the refresh to come
-    the refresh that they waited for              the shortest way: `_follow`
-    all else                                      `change_detector.observe`, then `schedule`
-
-Of ten reads one goes the last way. What a read does decides what it takes: caches are cold after each sleep.
-"""
+"""The state of one device between its reads: what they have shown, and when the next is due. Pure."""
 
 from collections import deque
+from typing import NamedTuple
 
 from collectors.device import Sample
 from collectors.sampling import change_detector, schedule
@@ -16,7 +10,16 @@ from zeus_stream.protocol.readings import Seen
 
 MAX_READINGS = 20_000
 """Readings that wait for the event loop; past it new ones are dropped and counted."""
-NEVER_NS = 1 << 62
+MAX_TOOK = 512
+"""Reads of which the duration is remembered."""
+
+
+class ReadCost(NamedTuple):
+    """The cost of the last reads of a device."""
+
+    per_s: float
+    p50_ns: int
+    p99_ns: int
 
 
 class SampledDevice:
@@ -27,17 +30,13 @@ class SampledDevice:
         self._heartbeat_ns = heartbeat_ns
         self._seen = change_detector.DetectorState()
         self._schedule = schedule.Schedule(begun_ns, poll_ns)
-        self._looks: schedule.CloseLooks | None = None
-        """The next reads, as long as they see nothing new."""
-        self._before_ns = 0
-        """When the last of those began."""
+        self._took: deque[tuple[int, int]] = deque(maxlen=MAX_TOOK)
+        """End and duration of the last reads, ns."""
         self._readings: deque[Reading] = deque()
         self._dropped = 0
         self._relaxed = False
         self.paused = False
         """The pause before the next read is a long one."""
-        self.early_ns = NEVER_NS
-        """From then on it may be read, if that takes no wake-up: see `schedule.CloseLooks.guard_ns`."""
 
     @property
     def period_ns(self) -> int | None:
@@ -46,14 +45,12 @@ class SampledDevice:
 
     def begin(self, begun_ns: int) -> None:
         """Forget what was seen: the device was found, or is back."""
-        self._seen, self._before_ns, self._looks = change_detector.DetectorState(), 0, None
+        self._seen = change_detector.DetectorState()
         self._schedule, self.paused = schedule.Schedule(begun_ns, self._schedule.poll_ns), False
 
     def relax(self, *, relaxed: bool) -> bool:
         """Read it about once a second from now on, or closely again. Return whether it is to be read now."""
         sooner, self._relaxed = self._relaxed and not relaxed, relaxed
-        if relaxed:
-            self._looks = None
         return sooner
 
     def take_readings(self, most: int) -> list[Reading]:
@@ -67,44 +64,15 @@ class SampledDevice:
 
     def fail(self, now_ns: int) -> int:
         """Take in that a read failed that may succeed the next time; return when that is, ns."""
-        self._looks, self.early_ns = None, NEVER_NS
         self._schedule = schedule.failed(self._schedule)
         return schedule.next_poll_ns(self._schedule, now_ns)
 
     def take_in(self, sample: Sample, before_ns: int, after_ns: int) -> int:
         """Take in a read that began and ended then; return when the next one is due, ns."""
-        looks, self.early_ns = self._looks, NEVER_NS
-        if looks is not None and after_ns < looks.until_ns:
-            if sample == self._seen.last:
-                self._before_ns = before_ns  # as at most reads: what follows would change nothing else
-                return max(after_ns + looks.apart_ns, looks.first_ns)
-            if (due_ns := self._follow(sample, before_ns, after_ns)) is not None:
-                return due_ns
-        return self.take_in_any(sample, before_ns, after_ns)
-
-    def _follow(self, sample: Sample, before_ns: int, after_ns: int) -> int | None:
-        """Do as `take_in_any` does with the refresh that was waited for; None: it is none."""
-        lo_ns = max(self._before_ns, self._seen.before_ns)
-        seen = change_detector.grew(self._seen, sample, lo_ns, before_ns, after_ns)
-        if seen is None or seen.period_ns is None or self._relaxed or len(self._readings) >= MAX_READINGS:
-            return None
-        until_ns = after_ns + self._heartbeat_ns
-        followed = schedule.follow(self._schedule, seen.period_ns, (lo_ns, after_ns), until_ns)
-        if followed is None:
-            return None
-        self._seen = seen
-        self._readings.append(Reading(lo_ns, after_ns, sample, Seen.CHANGED))
-        self._schedule, looks, due_ns = followed
-        self._looks = looks
-        if looks.guard_ns is not None:
-            self.early_ns = looks.guard_ns
-        return due_ns
-
-    def take_in_any(self, sample: Sample, before_ns: int, after_ns: int) -> int:
-        """Take in a read, whatever it shows."""
-        if self._before_ns > self._seen.before_ns:
-            self._seen = change_detector.saw_the_same(self._seen, self._before_ns)
-        seen, reading = change_detector.observe(self._seen, sample, before_ns, after_ns, self._heartbeat_ns)
+        reads = before_ns, after_ns, self._heartbeat_ns, self._schedule.periods
+        seen, reading = change_detector.observe(self._seen, sample, *reads)
+        last = self._seen.last
+        fresh = last is not None and change_detector.figure(sample) != change_detector.figure(last)
         self._seen = change_detector.keep_period(self._seen, seen) if self.paused else seen
         if reading is not None:
             if len(self._readings) < MAX_READINGS:
@@ -112,17 +80,25 @@ class SampledDevice:
             else:
                 self._dropped += 1
         change = None
-        if reading is not None and reading.seen == Seen.CHANGED and not self.paused:
+        if reading is not None and fresh and reading.seen != Seen.RESET and not self.paused:
             change = reading.t_lo_ns, reading.t_hi_ns
-        self._schedule = schedule.was_read(self._schedule, self._seen.period_ns, change)
+        took_ns = after_ns - before_ns
+        self._took.append((after_ns, took_ns))
+        self._schedule = schedule.was_read(self._schedule, self._seen.period_ns, change, took_ns)
         relaxed_ns = None
         if self._relaxed:
             self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns)
-        self.paused, self._looks, self.early_ns = relaxed_ns is not None, None, NEVER_NS
-        if relaxed_ns is not None:
-            return relaxed_ns
-        looks = schedule.close_looks(self._schedule, self._seen.published_ns + self._heartbeat_ns)
-        self._looks = looks
-        if looks is not None and looks.guard_ns is not None:
-            self.early_ns = looks.guard_ns
-        return schedule.next_poll_ns(self._schedule, after_ns)
+        self.paused = relaxed_ns is not None
+        return schedule.next_poll_ns(self._schedule, after_ns) if relaxed_ns is None else relaxed_ns
+
+    @property
+    def cost(self) -> ReadCost | None:
+        """The cost of the last reads; None: there were fewer than two."""
+        took = list(self._took)
+        if len(took) < 2:
+            return None
+        each_ns = sorted(took_ns for _, took_ns in took)
+        over_s = (took[-1][0] - took[0][0]) / 1e9
+        return ReadCost(
+            (len(took) - 1) / max(over_s, 1e-9), each_ns[len(took) // 2], each_ns[len(took) * 99 // 100]
+        )

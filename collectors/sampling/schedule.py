@@ -1,20 +1,23 @@
 """When to read a device next. Pure.
 
+A driver call is not free: real calls take the driver's locks. So a refresh gets two reads, and reads become
+fewer as they become slower.
+
 While the refresh period is unknown, reads are SEARCH_NS apart. Once it is known, the next refresh can be
-predicted: reads sleep through the dead time and look closely around the predicted instant, until the
-refresh is seen. So a refresh is placed within one close look, with fewer reads than at even distances.
+predicted, and is bounded by two reads:
 
-    refresh |... no reads ...  .  [ . . . | . . . ]          a window of ``width_ns`` on both sides of
-            '---- period --------|------->' expected_ns      what is expected, read every LOOK
-                                 '- a guard: should the next look come late, the refresh still lies behind it
+    refresh |... no reads ...  first  |  second          ``width_ns`` before and behind what is expected
+            '---- period ------------>| expected_ns
 
-    seen where it was expected       expected a period later, and a little earlier than that
-    seen between other close looks   expected a period after the middle of where it was expected and where it
-                                     was seen; the window follows how far it strayed
-    seen after a longer pause        a look came late, or the refresh early: what was expected stays, as far
-                                     as it can be; the window widens if it cannot; the next GUARDED windows
-                                     have guards
-    not seen in the window           looked for at a fifth of the period, until it is seen
+    seen by the second read     expected a period later, and a little earlier than that: a refresh that comes
+                                late costs another read, one that comes early is not bounded closely
+    seen by a later one         each is two widths behind the one before; expected half as much later
+    seen by the first           it came early, or the read late: expected there at the latest; a larger width
+    not seen by LATER of them   looked for at a fifth of the period, until it is seen
+
+All reads together take at most a BUDGET-th of the time: with slow calls most refreshes have no first read, so
+their bounds are a period wide (`analyzers.measurement.counters.refresh_times` places them); with slower ones
+whole refreshes are left out.
 
 Reads at even distances (the search, a distance set by a person) would lock to the phase of the refreshes.
 So each distance is stretched or shortened by a step of the sequence n^2 x golden ratio mod 1: evenly spread
@@ -29,17 +32,23 @@ SEARCH_FOR_NS = 3_000_000_000
 SLOW_NS = 20_000_000
 READS_A_PERIOD = 5
 LOOKS_A_PERIOD = 200
-"""Close looks are this part of a period apart, but not less than LEAST_NS."""
+"""Two reads bound a refresh to this part of a period at best, but not to less than LEAST_NS."""
 LEAST_NS = 400_000
-CLOSE = 4
-"""Two reads are close if they are at most so many looks apart: a read takes time."""
-EARLIER = 16
-"""A refresh that came where it was expected is expected this part of a look earlier the next time: one that
-comes before all looks is known to a whole period only, one that comes late costs another look."""
-GUARD_A_PERIOD, EARLY_GUARD_A_PERIOD = 12, 8
-"""The guard is these parts of a period before the window, at the latest and at the earliest."""
-GUARDED = 50
-"""Windows that have a guard after a refresh that no close looks saw: who is punctual needs none."""
+EARLIER = 5
+"""A refresh that came where it was expected is expected this part of a width earlier the next time."""
+LATER = 4
+FAR = 5
+"""Times the least width: a wider one is halved at once."""
+BUDGET = 100
+"""Reads take at most this part of the time, once the period is known."""
+SMOOTHED = 16
+"""Reads of which the duration is the mean."""
+CLOSELY = 2.0
+"""Reads of a refresh, if they are quick."""
+SOMETIMES = 0.05
+"""Share of the refreshes that have a first read however slow reads are: else what is expected would drift."""
+SEARCHED = 5
+"""Reads take at most this part of the time while the period is searched."""
 MOST_NS = 200_000_000
 DITHER = 0.5
 """Even distances are spread over this part of their mean."""
@@ -67,95 +76,68 @@ class Schedule(NamedTuple):
     """When the next refresh should come; None until one was seen with the period known."""
     width_ns: int = 0
     """It should come within this of ``expected_ns``."""
-    guarded: bool = False
-    """It was read since the last refresh."""
-    guards: int = GUARDED
-    """Windows to come that have a guard."""
+    looks: int = 0
+    """Reads since the last refresh was seen."""
+    first: bool = True
+    """The refresh to come is also read before it is expected."""
+    credit: float = 0.0
+    """First reads that were saved up."""
+    took_ns: int = 0
+    """Duration of a read."""
+    periods: int = 1
+    """From the last refresh that was seen to the one to come."""
 
 
-def was_read(schedule: Schedule, period_ns: int | None, change: tuple[int, int] | None) -> Schedule:
+def was_read(
+    schedule: Schedule, period_ns: int | None, change: tuple[int, int] | None, took_ns: int = 0
+) -> Schedule:
     """Return the schedule after a read.
 
     Args:
         period_ns: as far as it is known by now.
         change: the two instants between which a refresh came that this read saw; None: it saw none.
+        took_ns: the duration of the read.
     """
-    expected_ns, width_ns = schedule.expected_ns, schedule.width_ns
-    guarded, guards = True, schedule.guards
-    if change is not None and period_ns is not None:
-        expected_ns, width_ns, guards = _expect(schedule, period_ns, change)
-        guarded = False
-    # Not `_replace`: each read comes here.
-    begun_ns, poll_ns, reads = schedule.begun_ns, schedule.poll_ns, schedule.reads + 1
-    return Schedule(begun_ns, poll_ns, reads, 0, period_ns, expected_ns, width_ns, guarded, guards)
+    smoothed_ns = schedule.took_ns + (took_ns - schedule.took_ns) // SMOOTHED if schedule.reads else took_ns
+    read = schedule._replace(
+        reads=schedule.reads + 1,
+        failures=0,
+        period_ns=period_ns,
+        looks=schedule.looks + 1,
+        took_ns=smoothed_ns,
+    )
+    if change is None or period_ns is None:
+        return read
+    came_ns, width_ns = _came(schedule, period_ns, change)
+    allowed = period_ns / (BUDGET * smoothed_ns) if smoothed_ns else CLOSELY
+    credit = min(schedule.credit + max(min(CLOSELY, allowed) - 1, SOMETIMES), 2.0)
+    skipped = 1 if allowed >= 1 else -int(-1 // allowed)
+    return read._replace(
+        expected_ns=came_ns + skipped * period_ns,
+        width_ns=min(width_ns, period_ns // 4),
+        looks=0,
+        first=credit >= 1,
+        credit=credit - (credit >= 1),
+        periods=skipped,
+    )
 
 
-def _expect(schedule: Schedule, period_ns: int, change: tuple[int, int]) -> tuple[int, int, int]:
-    """Return when the next refresh should come, within what of that, and how many windows have guards."""
+def _came(schedule: Schedule, period_ns: int, change: tuple[int, int]) -> tuple[int, int]:
+    """Return when a refresh should have come, and the width from now on."""
     lo_ns, hi_ns = change
-    look_ns = _look_ns(period_ns)
+    least_ns = _look_ns(period_ns) // 2
     middle_ns, expected_ns, width_ns = (lo_ns + hi_ns) // 2, schedule.expected_ns, schedule.width_ns
-    guards = max(schedule.guards - 1, 0)
     if expected_ns is None:
-        came_ns, width_ns = middle_ns, 2 * look_ns
-    elif hi_ns - lo_ns <= CLOSE * look_ns:
-        stray_ns = middle_ns - expected_ns
-        if lo_ns < expected_ns and 2 * abs(stray_ns) <= look_ns:
-            came_ns = expected_ns - look_ns // EARLIER
-        else:  # Half way: what strays by itself each time is followed half as far, what adds up is followed.
-            came_ns = expected_ns + stray_ns // 2
-        width_ns = max(width_ns * 95 // 100, abs(stray_ns) * 3 // 2, look_ns)
-    else:  # a look came late, or the refresh early: what was expected stays, as far as it can be
-        came_ns, guards = min(max(expected_ns, lo_ns), hi_ns), GUARDED
-        width_ns = max(width_ns * (9 if came_ns == expected_ns else 20) // 10, 2 * look_ns)
-    return came_ns + period_ns, min(width_ns, period_ns // 4), guards
-
-
-class CloseLooks(NamedTuple):
-    """The next reads of a device, as long as they see nothing new: `next_poll_ns` would say the same."""
-
-    first_ns: int
-    apart_ns: int
-    """From the end of a read to the next, if that is not before ``first_ns``."""
-    until_ns: int
-    """A read that ends later decides again when the next one is due."""
-    guard_ns: int | None = None
-    """The earliest time of a guard before ``first_ns``; None: there is none."""
-
-
-def close_looks(schedule: Schedule, until_ns: int) -> CloseLooks | None:
-    """Return the reads around the next refresh, at most until then; None: it is not known when it comes."""
-    if schedule.poll_ns or schedule.failures or schedule.period_ns is None or schedule.expected_ns is None:
-        return None
-    first_ns, end_ns = schedule.expected_ns - schedule.width_ns, schedule.expected_ns + 2 * schedule.width_ns
-    guard_ns = None
-    if schedule.guards and not schedule.guarded:
-        guard_ns = first_ns - schedule.period_ns // EARLY_GUARD_A_PERIOD
-    return CloseLooks(first_ns, _look_ns(schedule.period_ns), min(end_ns, until_ns), guard_ns)
-
-
-def follow(
-    schedule: Schedule, period_ns: int, change: tuple[int, int], until_ns: int
-) -> tuple[Schedule, CloseLooks, int] | None:
-    """Return the schedule after a read that saw a refresh, the next reads, and when the first of them is due.
-
-    The same as `was_read`, `close_looks` and `next_poll_ns`, in one. None: ask them; it was seen too late.
-    ``change``, ``until_ns``: as there. The read ended at the second instant.
-    """
-    begun_ns, poll_ns, reads, *_ = schedule
-    expected_ns, width_ns, guards = _expect(schedule, period_ns, change)
-    until_ns, first_ns = min(expected_ns + 2 * width_ns, until_ns), expected_ns - width_ns
-    if poll_ns or change[1] >= until_ns:
-        return None
-    due_ns, guard_ns = first_ns, None
-    if guards:
-        due_ns, guard_ns = (
-            first_ns - period_ns // GUARD_A_PERIOD,
-            first_ns - period_ns // EARLY_GUARD_A_PERIOD,
-        )
-    following = Schedule(begun_ns, poll_ns, reads + 1, 0, period_ns, expected_ns, width_ns, guards=guards)
-    look_ns = _look_ns(period_ns)
-    return following, CloseLooks(first_ns, look_ns, until_ns, guard_ns), max(change[1] + look_ns, due_ns)
+        return middle_ns, max((hi_ns - lo_ns) // 2, 2 * least_ns)
+    if hi_ns - lo_ns <= 3 * width_ns + least_ns:  # between two reads that follow each other
+        narrower_ns = max(width_ns // 2 if width_ns > FAR * least_ns else width_ns * 98 // 100, least_ns)
+        if lo_ns < expected_ns <= hi_ns:
+            return expected_ns - narrower_ns // EARLIER, narrower_ns
+        return (expected_ns + middle_ns) // 2, max(width_ns, least_ns)
+    if lo_ns > expected_ns + 2 * LATER * width_ns:  # long after: another phase
+        return middle_ns, (hi_ns - lo_ns) // 4
+    came_ns = min(max(expected_ns, lo_ns), hi_ns)  # before the first read, or that one came late
+    return came_ns, width_ns if came_ns == expected_ns else max(width_ns * 5 // 4, 2 * least_ns)
 
 
 def failed(schedule: Schedule) -> Schedule:
@@ -169,11 +151,12 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
         distance_ns = _distance_ns(schedule, now_ns) << min(schedule.failures, 10)
         return now_ns + min(distance_ns, RETRY_MOST_NS)
     if schedule.poll_ns == 0 and schedule.period_ns is not None and schedule.expected_ns is not None:
-        soonest_ns = now_ns + _look_ns(schedule.period_ns)
-        if now_ns < schedule.expected_ns + 2 * schedule.width_ns:
-            guard = schedule.guards and not schedule.guarded
-            guard_ns = schedule.period_ns // GUARD_A_PERIOD if guard else 0
-            return max(soonest_ns, schedule.expected_ns - schedule.width_ns - guard_ns)
+        soonest_ns, width_ns = now_ns + LEAST_NS // 2, schedule.width_ns
+        first_ns, second_ns = schedule.expected_ns - width_ns, schedule.expected_ns + width_ns
+        if schedule.first and not schedule.looks and soonest_ns <= second_ns:
+            return max(first_ns, soonest_ns)
+        if schedule.looks <= LATER and now_ns < second_ns + 2 * LATER * width_ns:
+            return max(second_ns, min(now_ns + 2 * width_ns, second_ns + 2 * LATER * width_ns), soonest_ns)
     spread = (schedule.reads**2 * _GOLDEN) % 2**64 / 2**64 - 0.5
     return now_ns + round(_distance_ns(schedule, now_ns) * (1 + DITHER * spread))
 
@@ -197,6 +180,9 @@ def _look_ns(period_ns: int) -> int:
 def _distance_ns(schedule: Schedule, now_ns: int) -> int:
     if schedule.poll_ns:
         return schedule.poll_ns
+    least_ns = min(BUDGET * schedule.took_ns, MOST_NS)
     if schedule.period_ns is not None:
-        return min(max(schedule.period_ns // READS_A_PERIOD, LEAST_NS), MOST_NS)
-    return SEARCH_NS if now_ns - schedule.begun_ns < SEARCH_FOR_NS else SLOW_NS
+        return max(min(max(schedule.period_ns // READS_A_PERIOD, LEAST_NS), MOST_NS), least_ns)
+    if now_ns - schedule.begun_ns < SEARCH_FOR_NS:
+        return max(SEARCH_NS, min(SEARCHED * schedule.took_ns, MOST_NS))
+    return max(SLOW_NS, least_ns)

@@ -17,9 +17,9 @@ class Device:
     """A device that is due a while after each read, and answers as long as it is let."""
 
     def __init__(self, every_ns: int = MS) -> None:
-        self.every_ns, self.early_ns = every_ns, 1 << 62
+        self.every_ns = every_ns
         self.due_ns = 0
-        self.reads = self.early = self.soonest_ns = 0
+        self.reads = self.early = 0
         self.takes_s = 0.0
         self.answers = threading.Event()
         self.answers.set()
@@ -29,7 +29,6 @@ class Device:
     def poll(self) -> int | None:
         sooner_ns = self.due_ns - monotonic_ns()
         self.early += 0 < sooner_ns <= TOGETHER_NS
-        self.soonest_ns = max(self.soonest_ns, sooner_ns)
         self.threads.add(threading.get_ident())
         time.sleep(self.takes_s)
         assert self.answers.wait(PATIENCE_S)
@@ -55,13 +54,6 @@ def test_a_device_that_is_due_soon_is_read_by_the_same_wake_up() -> None:
     first, second = Device(5 * MS), Device(5 * MS + TOGETHER_NS // 4)
     with polling(first, second, alone_ns=MS):
         until(lambda: first.early + second.early > 0)
-
-
-def test_a_guard_that_is_due_next_is_read_by_the_wake_up_of_another_device() -> None:
-    awake, guarded = Device(40 * MS), Device(20 * MS)
-    guarded.early_ns = 0
-    with polling(awake, guarded):
-        until(lambda: guarded.soonest_ns > 2 * TOGETHER_NS)
 
 
 def test_a_read_that_hangs_is_left_to_its_thread_and_the_others_go_on() -> None:

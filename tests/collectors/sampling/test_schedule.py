@@ -9,17 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.sampling.schedule import (
-    CLOSE,
-    GUARDED,
+    BUDGET,
     LEAST_NS,
     LOOKS_A_PERIOD,
-    READS_A_PERIOD,
     RETRY_MOST_NS,
     SEARCH_FOR_NS,
     SEARCH_NS,
     SLOW_NS,
     Schedule,
-    close_looks,
     failed,
     next_poll_ns,
     relax,
@@ -43,7 +40,7 @@ def mean_distance_ns(times: list[int]) -> float:
 
 
 def follow(
-    refreshes: list[int], period_ns: int, late_ns: Callable[[], int] = lambda: 0
+    refreshes: list[int], period_ns: int, late_ns: Callable[[], int] = lambda: 0, took_ns: int = 0
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Return when a counter with these refreshes is read, and between which reads each of them was seen.
 
@@ -55,7 +52,7 @@ def follow(
         change = (last_ns, now_ns) if seen else None
         changes += [change] if change else []
         times.append(now_ns)
-        schedule, last_ns = was_read(schedule, period_ns, change), now_ns
+        schedule, last_ns = was_read(schedule, period_ns, change, took_ns), now_ns
         now_ns = next_poll_ns(schedule, now_ns) + late_ns()
     return times, changes
 
@@ -71,34 +68,36 @@ def test_refreshes_are_placed_closely_with_few_reads(period_ms: int, jitter_ms: 
     times, changes = follow(refreshes, period_ns)
     widths = sorted(hi - lo for lo, hi in changes[20:])
     assert len(changes) == pytest.approx(len(refreshes), abs=3)
-    assert widths[len(widths) // 2] <= max(period_ns // LOOKS_A_PERIOD, LEAST_NS)
-    assert widths[len(widths) * 95 // 100] <= 5 * MS
-    assert len(times) / len(refreshes) < 3.2 + 3 * jitter_ms + 950 * drift
-
-
-@pytest.mark.parametrize("late", [0.01, 0.05])
-def test_looks_that_come_late_cost_no_more_looks_and_little_precision(late: float) -> None:
-    """Of a busy machine: ``late`` is the share of its wake-ups that come 1 to 8 ms after they are due."""
-    rng, period_ns = Random(7), 100 * MS
-    refreshes = [n * period_ns + round(rng.uniform(-0.2, 0.2) * MS) for n in range(1, 1000)]
-    times, changes = follow(
-        refreshes, period_ns, lambda: round(rng.uniform(1, 8) * MS) if rng.random() < late else 0
+    assert (
+        widths[len(widths) // 2]
+        <= 1.5 * max(period_ns // LOOKS_A_PERIOD, LEAST_NS) + 2 * jitter_ms * MS + 1.5 * drift * period_ns
     )
-    look_ns = max(period_ns // LOOKS_A_PERIOD, LEAST_NS)
-    widths = [hi - lo for lo, hi in changes[20:]]
-    assert median(widths) <= look_ns
-    assert len(times) / len(refreshes) < READS_A_PERIOD
-    unguarded = [place for place, width in enumerate(widths) if width > period_ns / 5]
-    assert all(max(widths[max(at - GUARDED, 0) : at]) <= CLOSE * look_ns for at in unguarded)
+    assert len(times) / len(refreshes) < 2.3 + 150 * drift
 
 
-def test_a_counter_that_is_read_in_time_needs_two_looks_a_refresh_and_no_guard() -> None:
-    rng, period_ns = Random(7), 100 * MS
+@pytest.mark.parametrize("late", [0, 0.01, 0.05])
+@pytest.mark.parametrize("period_ms", [20, 100])
+def test_a_refresh_takes_at_most_2_2_reads(late: float, period_ms: int) -> None:
+    """``late``: the share of wake-ups that come 1 to 8 ms after they are due, as on a busy machine."""
+    rng, period_ns = Random(7), period_ms * MS
     refreshes = [n * period_ns + round(rng.uniform(-0.2, 0.2) * MS) for n in range(1, 1000)]
-    times, changes = follow(refreshes, period_ns)
-    assert max(hi - lo for lo, hi in changes[20:]) <= max(period_ns // LOOKS_A_PERIOD, LEAST_NS)
-    settled = [t for t in times if t > 2 * GUARDED * period_ns]
-    assert len(settled) / (len(refreshes) - 2 * GUARDED) < 2.45
+
+    def late_ns() -> int:
+        return round(rng.uniform(1, 8) * MS) if rng.random() < late else rng.randrange(150_000)
+
+    times, changes = follow(refreshes, period_ns, late_ns)
+    assert len(times) / len(refreshes) < 2.2
+    assert len(changes) > 0.99 * len(refreshes)
+    assert median(hi - lo for lo, hi in changes[20:]) <= MS
+
+
+@pytest.mark.parametrize(("period_ms", "took_us"), [(100, 400), (100, 1000), (20, 1000), (20, 5000)])
+def test_slow_reads_become_fewer(period_ms: int, took_us: int) -> None:
+    period_ns, took_ns = period_ms * MS, took_us * 1000
+    refreshes = [n * period_ns for n in range(1, 1000)]
+    times, changes = follow(refreshes, period_ns, lambda: took_ns, took_ns)
+    assert len(times) * took_ns * BUDGET < 1.1 * refreshes[-1]
+    assert len(changes) > 0.8 * len(refreshes) / max(1, BUDGET * took_ns / period_ns)
 
 
 def test_a_counter_that_stops_for_a_while_is_found_again() -> None:
@@ -106,7 +105,7 @@ def test_a_counter_that_stops_for_a_while_is_found_again() -> None:
     refreshes = [n * period_ns for n in (*range(1, 50), *range(80, 200))]
     refreshes = [t + 37 * MS * (t > 60 * period_ns) for t in refreshes]
     _, changes = follow(refreshes, period_ns)
-    assert all(hi - lo <= MS for lo, hi in changes[-100:])
+    assert all(hi - lo <= 2 * MS for lo, hi in changes[-100:])
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 400)), max_size=60), st.sampled_from([2, 20, 100]))
@@ -120,37 +119,6 @@ def test_whatever_is_seen_reads_go_on_and_never_take_a_whole_core(
         following_ns = next_poll_ns(schedule, now_ns)
         assert LEAST_NS // 2 <= following_ns - now_ns <= 2 * period_ms * MS
         now_ns = following_ns
-
-
-@given(
-    st.integers(20_000_000, 200_000_000),
-    st.integers(0, 10_000_000),
-    st.lists(st.integers(20_000, 3_000_000), min_size=1, max_size=12),
-)
-def test_close_looks_are_the_reads_that_a_schedule_asks_for_while_nothing_new_is_seen(
-    period_ns: int, width_ns: int, late_ns: list[int]
-) -> None:
-    seen = Schedule(0, period_ns=period_ns, expected_ns=2 * period_ns, width_ns=width_ns, guards=1)
-    looks = close_looks(seen, 4 * period_ns)
-    assert looks is not None
-    now_ns = next_poll_ns(seen, period_ns)
-    for late in late_ns:
-        now_ns += late
-        if now_ns >= looks.until_ns:
-            break
-        seen = was_read(seen, period_ns, None)
-        assert next_poll_ns(seen, now_ns) == max(now_ns + looks.apart_ns, looks.first_ns)
-        now_ns = next_poll_ns(seen, now_ns)
-
-
-def test_close_looks_end_when_a_reading_is_due_and_are_not_there_before_a_refresh_is_expected() -> None:
-    known = Schedule(0, period_ns=20 * MS, expected_ns=40 * MS, width_ns=MS)
-    looks = close_looks(known, 30 * MS)
-    assert looks is not None
-    assert looks.until_ns == 30 * MS
-    assert close_looks(known._replace(expected_ns=None), 30 * MS) is None
-    assert close_looks(known._replace(poll_ns=MS), 30 * MS) is None
-    assert close_looks(failed(known), 30 * MS) is None
 
 
 @pytest.mark.parametrize("period_ms", [10, 20, 100])

@@ -57,16 +57,16 @@ def jitter(kind: str, rng: np.random.Generator) -> Floats:
 
 @pytest.mark.parametrize("period_ms", [20, 100])
 @pytest.mark.parametrize(
-    ("kind", "part"),
-    [("punctual", 0.3), ("jitter", 0.75), ("much jitter", 0.9), ("wanders", 0.8), ("drifts", 0.5)],
+    ("kind", "most_us"),
+    [("punctual", 110), ("jitter", 110), ("much jitter", 400), ("wanders", 130), ("drifts", 110)],
 )
-def test_a_rhythm_says_more_than_bounds_and_how_much_more(kind: str, part: float, period_ms: int) -> None:
+def test_a_rhythm_places_refreshes_and_says_how_closely(kind: str, most_us: int, period_ms: int) -> None:
+    """Two reads a refresh leave a middle of up to 5 ms off open, where a look comes too late."""
     t_ns = instants(period_ms * MS, jitter(kind, np.random.default_rng(5)))
     lo_ns, hi_ns, which = bounds(t_ns)
     mid_ns, doubt_ns = (row[LEARNED:] for row in placed(lo_ns, hi_ns))
     error_ns = mid_ns - t_ns[which][LEARNED:]
-    middle_ns = ((lo_ns + hi_ns) / 2 - t_ns[which])[LEARNED:]
-    assert np.abs(error_ns).mean() < part * np.abs(middle_ns).mean()
+    assert np.abs(error_ns).mean() < most_us * 1000
     assert 0.4 < np.mean((error_ns / doubt_ns) ** 2) ** 0.5 < 1.6
 
 
