@@ -9,6 +9,7 @@
     following   iterations are longer than promised                 -> offering    a faster plan, or over
                 a replica is slower than the others, or no longer   -> starting    plans for its duration
                 a power budget allows more or less                  -> starting    a plan within limits
+                iterations have another order, known or learned     -> offering    a plan for it
     any         a command is refused, or ranks end                  -> over        every clock is given back
                 a lease ends                                        -> offering again, or its clock once more
 
@@ -31,7 +32,7 @@ from analyzers.pipeline.clock_visits import (
     common_clocks,
     objection,
 )
-from analyzers.pipeline.graph import from_orders
+from analyzers.pipeline.graph import PipelineGraph, PipelineInstruction, from_orders
 from analyzers.pipeline.pipeline_events import (
     ClockLost,
     ClockSettled,
@@ -62,10 +63,16 @@ from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow, Pipelin
 from analyzers.results.result import NOTHING, Result, rows_only
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
 from zeus_stream.protocol.notes import ControlApplied
+from zeus_stream.protocol.pipelines import IterationRan
 
 State: TypeAlias = Literal["waiting", "profiling", "offering", "starting", "following", "over"]
 MOST_PLANS = 4
 """Of a run, that were replaced since iterations were too long."""
+LEARNED = 3
+"""Iterations in a row of another order, of every stage, after which it is planned for."""
+MOST_ORDERS = 50
+"""Whose plans are remembered."""
+OTHER_ORDER = "iterations have another order of instructions"
 MOST_PROFILES = 3
 """Of a run, that did not describe its iterations."""
 STATED = 100
@@ -113,6 +120,10 @@ class PipelineRun:
         """Profiles that did not describe the iterations."""
         self._under = Iterations()
         """Under the plan."""
+        self._by_order: dict[tuple[PipelineInstruction, ...], ChosenPlans] = {}
+        """Plans of orders that were learned, the first one's first: its iterations were profiled."""
+        self._between_s = 0.0
+        """That an iteration takes longer than its instructions by the profile, as of an optimizer."""
 
     def handle(self, event: PipelineEvent, now: Clocks) -> Result:
         """Take in an event. Return rows to be stored and instructions to be carried out."""
@@ -125,8 +136,10 @@ class PipelineRun:
                 stage = self._stages.get(session.session)
                 if stage is None or self._state == "over":
                     return NOTHING
-                if not stage.take(ran) and self._state != "waiting":
-                    return self._give_up("instructions of an iteration are others than before")
+                if not stage.take(ran):
+                    if self._state != "waiting":
+                        return self._take_other(stage, ran, now)
+                    stage.learn()
                 return self._advance(now)
             case StageEnded(session):
                 if session.session not in self._stages:
@@ -165,8 +178,11 @@ class PipelineRun:
     def _begin(self) -> Result:
         """Begin to profile once every stage has a rank whose clock may be set."""
         stages = tuple(self._stages.values())
-        if not are_there(stages):
-            return NOTHING
+        return self._profile() if are_there(stages) else NOTHING
+
+    def _profile(self) -> Result:
+        """Begin with the highest clock."""
+        stages = tuple(self._stages.values())
         if (why := objection(stages)) is not None:
             return self._give_up(why)
         if not (clocks := common_clocks(stages, self._fleet)):
@@ -217,12 +233,44 @@ class PipelineRun:
         except (RefusedError, SettingsError, UnsupportedError) as wrong:
             return self._give_up(str(wrong))
 
+    def _take_other(self, stage: StageRecord, ran: IterationRan, now: Clocks) -> Result:
+        """Take in an iteration of another order: no part of a measurement. It is learned if others follow."""
+        host = stage.session.host
+        self._held.set_ns[host] = max(ran.ended_ns, self._held.set_ns.get(host, 0))
+        stages = tuple(self._stages.values())
+        if any(each.others < LEARNED for each in stages):
+            return NOTHING
+        for each in stages:
+            each.learn()
+        return self._profile() if self._plans is None else self._change_order(now)
+
+    def _change_order(self, now: Clocks) -> Result:
+        """Offer a plan for the order that iterations have now; an order that was learned before has one."""
+        plans = self._plans
+        assert plans is not None
+        try:
+            graph = self._graph()
+            known = self._by_order.get(graph.instructions)
+            if known is None:
+                known = ChosenPlans(self._run, self._settings, graph, plans.profile)
+                if len(self._by_order) < MOST_ORDERS:
+                    self._by_order[graph.instructions] = known
+            known.number, self._plans, self._offers = plans.number, known, 0
+            ended = replace(self._row, state="replaced", reason=OTHER_ORDER) if self._row else None
+            return rows_only([ended] if ended else []) | self._offer(now)
+        except (RefusedError, SettingsError) as wrong:
+            return self._give_up(str(wrong))
+
+    def _graph(self) -> PipelineGraph:
+        first = {stage.began.stage: stage for stage in self._stages.values()}
+        return from_orders([first[at].instructions() for at in sorted(first)])
+
     def _learn(self, now: Clocks) -> Result:
         """Fit the profile; if it describes the iterations, store it with its frontier and offer a plan."""
         stages = tuple(self._stages.values())
         measured = self._visits.fit() if self._recalled is None else self._recalled.stages
         first = {stage.began.stage: stage for stage in stages}
-        graph = from_orders([first[at].instructions() for at in sorted(first)])
+        graph = self._graph()
         profile = combine(measured, common_clocks(stages, self._fleet))
         by_device = all(stage.ran[-1].by_device for stage in stages)
         own_s = [self._visits.own_s[at] for at in sorted(first)]
@@ -232,10 +280,13 @@ class PipelineRun:
             if self._doubted >= MOST_PROFILES:
                 return self._give_up(f"no plan: {why}")
             self._reason = f"it is measured again: {why}"
-            return self._begin()
+            return self._profile()
         self._reason = ""
         settings = self._settings = self._settings.for_calls_of(self._held.call_s)
         plans = self._plans = ChosenPlans(self._run, settings, graph, profile)
+        assert self._visits.iteration_s is not None
+        self._between_s = self._visits.iteration_s - plans.base_s
+        self._by_order = {graph.instructions: plans}
         if self._recalled is not None:
             return rows_only(plans.frontier()) | self._offer(now)
         identity, lead = self._identity(), first[0]
@@ -320,10 +371,9 @@ class PipelineRun:
         if plans.straggler is not None or not (plans.is_promise and plans.lowers_clocks):
             return drawn
         row = self._row or row
-        assert self._visits.iteration_s is not None
         first = next(stage for stage in self._stages.values() if stage.began.stage == 0)
         # what passes between iterations is in both: the promise is relative to what was measured
-        usual_s = self._visits.iteration_s + row.promised_s - row.unplanned_s
+        usual_s = row.promised_s + self._between_s
         seen = compare(first.ran, self._first_iteration, usual_s)
         if seen is None:
             return drawn
@@ -346,8 +396,8 @@ class PipelineRun:
         plans, row = self._plans, self._row
         assert plans is not None
         assert row is not None
-        if plans.straggler is not None:
-            return NOTHING
+        if plans.straggler is not None or plans is not next(iter(self._by_order.values())):
+            return NOTHING  # iterations at the highest clock were others
         ordered = sorted(self._stages.values(), key=lambda stage: stage.began.stage)
         stages = [(self._fleet.gpus[stage.session.gpus[0]].timeline, stage) for stage in ordered]
         if not self._under.follow(stages, self._first_iteration):

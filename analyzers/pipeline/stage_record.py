@@ -20,20 +20,31 @@ class StageRecord:
     def __init__(self, session: Session, began: PipelineBegan) -> None:
         self.session, self.began = session, began
         self.ran: deque[IterationRan] = deque(maxlen=KEPT)
+        """Of the order under way; iterations of another one are left out."""
         self.order: tuple[int, ...] = ()
-        """Codes of an iteration, in their order; that of the first whole one."""
-
-    @property
-    def iteration(self) -> int:
-        """Return the number of the last iteration that is known; -1: none."""
-        return self.ran[-1].iteration if self.ran else -1
+        """Codes of an iteration, in their order."""
+        self.iteration = -1
+        """Number of the last iteration that is known; -1: none."""
+        self.others = 0
+        """Iterations in a row that had another order."""
+        self._other: tuple[int, ...] = ()
+        """That order."""
 
     def take(self, ran: IterationRan) -> bool:
-        """Take in an iteration. False: it ran other instructions than those before."""
+        """Take in an iteration. False: it ran other instructions than those before, or in another order."""
         codes = tuple(code for code, _, _ in unpack_rows(ran))
-        self.order = self.order or codes
-        self.ran.append(ran)
-        return codes == self.order
+        self.order, self.iteration = self.order or codes, ran.iteration
+        if codes == self.order:
+            self.others = 0
+            self.ran.append(ran)
+            return True
+        self.others, self._other = self.others + 1 if codes == self._other else 1, codes
+        return False
+
+    def learn(self) -> None:
+        """Take the order of the latest iterations for that of those to come."""
+        self.order, self.others = self._other, 0
+        self.ran.clear()
 
     def since(self, t_ns: int) -> list[IterationRan]:
         """Return the iterations that began at ``t_ns`` or later."""

@@ -1,15 +1,17 @@
 """The plan of clocks of one device, followed by the positions of its training process. Pure.
 
 The analyzer authorizes a plan; the script only says where it is. A position moves the plan forward by one
-instruction, and only that: one that is not the next ends the plan, and the clock is unlocked. So a script can
-make the collector set no clock but those of its plan, in their order, and no faster than MAX_CHANGES_PER_S
-after a BURST.
+instruction, and only that: one that is not the next suspends it, at its highest clock, until an iteration
+begins as the plan does. So a script can make the collector set no clock but those of its plan, in their
+order, and no faster than MAX_CHANGES_PER_S after a BURST.
 
     waiting     a position before the first iteration           -> waiting
                 the first instruction of it or a later one      -> following   its clock
-                another of it: the plan came late               -> waiting     until that iteration ends
+                another of it: late, or another order           -> waiting     until that iteration ends
     following   the next instruction                            -> following   its clock, if it is another
-                any other, or silence for too long              -> ended       EndPlan
+                the first instruction of a later iteration      -> following   its clock: one was cut short
+                any other                                       -> waiting     the highest clock
+                silence for too long                            -> ended       EndPlan
 
 A lower clock is asked for when its instruction begins, a higher one ahead of it (`raise_after_us`): no
 instruction begins too slow. When changes come too fast, lower clocks are left out, never higher ones.
@@ -20,7 +22,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zeus_stream.protocol.pipelines import SetPlan, decode_instruction
+from zeus_stream.protocol.pipelines import SetPlan
 
 MAX_CHANGES_PER_S = 20.0
 BURST = 20.0
@@ -66,7 +68,7 @@ class FollowedPlan(Struct, frozen=True, kw_only=True):
     """In the plan, of the instruction under way; -1: the plan is not active yet."""
     iteration: int = 0
     late_iteration: int | None = None
-    """Under way when the plan came, if that was after its first iteration had begun."""
+    """Under way when the plan came or was suspended: it follows a later one."""
     received_ns: int
     """When the last position came, or the plan."""
     raise_at_ns: int | None = None
@@ -77,6 +79,8 @@ class FollowedPlan(Struct, frozen=True, kw_only=True):
     ended: bool = False
     skipped: int = 0
     """Lower clocks left out because changes came too fast."""
+    suspended: int = 0
+    """Iterations that ran other instructions than the plan."""
 
 
 PlanAnswer: TypeAlias = tuple[FollowedPlan, tuple[PlanInstruction, ...]]
@@ -110,26 +114,32 @@ def _move(state: FollowedPlan, reached: PositionReached, now_ns: int) -> PlanAns
     if state.position < 0:
         if first is None or reached.iteration < first:
             return state, ()
-        begins = reached.code == plan.codes[0]
-        if not begins and state.late_iteration in (None, reached.iteration):
+        if reached.code != plan.codes[0] or reached.iteration == state.late_iteration:
             return replace(state, late_iteration=reached.iteration), ()
-        expected = (reached.iteration if begins else reached.iteration + 1), 0
-    elif state.position + 1 < len(plan.codes):
-        expected = state.iteration, state.position + 1
+        position = 0
+    elif reached.iteration > state.iteration and reached.code == plan.codes[0]:
+        position = 0
     else:
-        expected = state.iteration + 1, 0
-    iteration, position = expected
-    if (reached.iteration, reached.code) != (iteration, plan.codes[position]):
-        wanted = f"{_spell(plan.codes[position])} of iteration {iteration}"
-        return _end(state, f"{_spell(reached.code)} of iteration {reached.iteration} came, not {wanted}")
+        position = state.position + 1
+        fits = position < len(plan.codes) and reached.code == plan.codes[position]
+        if not fits or reached.iteration != state.iteration:
+            return _suspend(state, reached.iteration, now_ns)
     after_us = plan.raise_after_us[position]
     state = replace(
         state,
         position=position,
-        iteration=iteration,
+        iteration=reached.iteration,
         raise_at_ns=now_ns + after_us * 1000 if after_us else None,
     )
     return _change(state, plan.clocks_mhz[position], now_ns)
+
+
+def _suspend(state: FollowedPlan, iteration: int, now_ns: int) -> PlanAnswer:
+    """Set the highest clock until a later iteration begins as the plan does."""
+    state = replace(
+        state, position=-1, late_iteration=iteration, raise_at_ns=None, suspended=state.suspended + 1
+    )
+    return _change(state, max(state.plan.clocks_mhz), now_ns)
 
 
 def _wait(state: FollowedPlan, now_ns: int) -> PlanAnswer:
@@ -159,8 +169,3 @@ def _change(state: FollowedPlan, clock_mhz: int, now_ns: int) -> PlanAnswer:
 
 def _end(state: FollowedPlan, reason: str) -> PlanAnswer:
     return replace(state, ended=True, raise_at_ns=None), (EndPlan(reason),)
-
-
-def _spell(code: int) -> str:
-    kind, micro_batch, chunk = decode_instruction(code)
-    return f"{kind} {micro_batch}" + (f" of chunk {chunk}" if chunk else "")

@@ -44,7 +44,8 @@ class ChosenPlans:
         self._within = profile
         """The clocks of the profile that the limits allow."""
         self._answer: FrequencyPlan | None = None
-        self._numbers = 0
+        self.number = 0
+        """Of the plan that was chosen last."""
         self._points: list[PlanPointRow] = []
         self._top = tuple(profile.of(each)[0].clock_mhz for each in graph.instructions)
         self.base_s, self.base_j = play(graph, profile, self._top, 0.0)
@@ -60,7 +61,7 @@ class ChosenPlans:
     @property
     def name(self) -> str:
         """The name of that plan; the same for all ranks."""
-        return f"{self._run[:100]}/{self._numbers}"
+        return f"{self._run[:100]}/{self.number}"
 
     def frontier(self) -> list[PlanPointRow]:
         """Return points of the frontier as rows."""
@@ -158,10 +159,10 @@ class ChosenPlans:
         )
 
     def _row(self, plan: FrequencyPlan, slowdown: float, t_ns: int, reason: str) -> PlanRow:
-        self._numbers += 1
+        self.number += 1
         return PlanRow(
             run=self._run,
-            number=self._numbers,
+            number=self.number,
             t_ns=t_ns,
             slowdown=slowdown,
             promised_s=plan.time_s,

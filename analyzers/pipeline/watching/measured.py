@@ -117,10 +117,11 @@ def compare(ran: Sequence[IterationRan], after: int, promised_s: float) -> tuple
     Returns:
         None: too few ran yet. A promise counts as kept up to LATE times, and the 95 % interval beyond it.
     """
-    begun_ns = [each.t_ns for each in ran if each.iteration > after]
-    if len(begun_ns) <= WATCHED or begun_ns[-1] == begun_ns[0]:
+    pairs = pairwise(each for each in ran if each.iteration > after)
+    following = [(two.t_ns - one.t_ns) / 1e9 for one, two in pairs if two.iteration == one.iteration + 1]
+    times_s = following[-WATCHED:]
+    if len(times_s) < WATCHED or not any(times_s):
         return None
-    times_s = [(two - one) / 1e9 for one, two in pairwise(begun_ns[-WATCHED - 1 :])]
     measured_s = mean(times_s)
     return measured_s, measured_s <= LATE * promised_s + 1.96 * stdev(times_s) / sqrt(len(times_s))
 

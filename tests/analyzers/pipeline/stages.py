@@ -44,6 +44,8 @@ class Stages:
     between_s: float = 0.0
     """Of an optimizer's step, after the pipeline's last instruction."""
     by_device: bool = False
+    fewer: bool = False
+    """The iterations from now on have half as many micro-batches."""
     stages: int = 4
     micro_batches: int = 8
     noise: float = 0.0
@@ -116,6 +118,8 @@ class Stages:
     def play(self, iterations: int) -> None:
         """Run so many iterations."""
         for _ in range(iterations):
+            count = self.micro_batches // 2 if self.fewer else self.micro_batches
+            self.graph = make_graph("1f1b", self.stages, count)
             played = [self._lengths(replica) for replica in range(self.replicas)]
             self.own_s = [self.graph.makespan_s(lengths_s) for lengths_s, _ in played]
             makespan_s = max(self.own_s) + self.between_s
@@ -163,7 +167,9 @@ class Stages:
             plan = self.plans.get(gpu)
             if plan and plan.first_iteration is not None and self.iteration >= plan.first_iteration:
                 code = encode_instruction(each.kind, each.micro_batch)
-                clock_mhz, late = plan.clocks_mhz[plan.codes.index(code)], self.late
+                fits = len(plan.codes) == len(self.graph.orders[each.stage])
+                clock_mhz = plan.clocks_mhz[plan.codes.index(code)] if fits else max(plan.clocks_mhz)
+                late = self.late
             if (share := self.shares.get(gpu)) is not None:  # the limit lowers the clock at once
                 below = [mhz for mhz in CLOCKS_MHZ if mhz <= clock_mhz]
                 drawn_w = {mhz: self.time_and_power(each.stage, each.kind, mhz)[1] for mhz in below}

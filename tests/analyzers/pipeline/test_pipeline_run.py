@@ -122,6 +122,47 @@ def test_a_saving_is_measured_with_its_interval_and_an_optimizer_between_counts(
     assert plan.longer == pytest.approx(0.0, abs=0.005)
 
 
+def test_other_instructions_run_at_the_highest_clocks_and_are_learned_and_remembered() -> None:
+    world = Stages(PipelineSettings(iterations=5))
+    world.play(110)
+    assert world.state == "following"
+    usual = world.last_plan()
+    world.fewer = True
+    world.play(2)
+    world.fewer = False
+    world.play(12)
+    assert (world.state, world.last_plan().number) == ("following", 1), "two odd iterations change nothing"
+    world.fewer = True
+    world.play(30)
+    plan = world.last_plan()
+    assert (world.state, plan.state, plan.number) == ("following", "followed", 2)
+    assert plan.promised_s < 0.7 * usual.promised_s
+    assert plan.measured_s == pytest.approx(plan.promised_s, rel=0.01)
+    assert plan.saved is None, "these iterations were not measured at the highest clocks"
+    assert {len(each.codes) for each in world.plans.values()} == {8}
+    world.fewer = False
+    world.play(40)
+    plan = world.last_plan()
+    assert (plan.number, plan.promised_j) == (3, usual.promised_j)
+    assert plan.saved is not None
+    assert [row.reason for row in world.rows if isinstance(row, PlanRow) and row.state == "replaced"] == [
+        "iterations have another order of instructions"
+    ] * 2
+
+
+def test_other_instructions_while_profiling_are_no_part_of_it() -> None:
+    world = Stages(PipelineSettings(iterations=5))
+    world.play(12)
+    world.fewer = True
+    world.play(2)
+    world.fewer = False
+    world.play(120)
+    assert world.state == "following"
+    assert world.last_plan().measured_s == pytest.approx(world.last_plan().promised_s, rel=0.01)
+    rows = [row for row in world.rows if isinstance(row, InstructionRow)]
+    assert {row.samples for row in rows} == {40}
+
+
 def test_a_refusal_gives_every_clock_back_and_says_why() -> None:
     world = Stages(refused="GPU-0: could not lock: Insufficient Permissions.")
     world.play(5)

@@ -73,13 +73,23 @@ def test_a_higher_clock_is_asked_for_before_its_instruction_begins() -> None:
         pytest.param((60, 3, 12345), id="one that is not in the plan"),
     ],
 )
-def test_a_position_that_does_not_fit_ends_the_plan_for_good(wrong: tuple[int, int, int]) -> None:
+def test_what_the_plan_does_not_have_runs_at_the_highest_clock_until_an_iteration_begins_as_planned(
+    wrong: tuple[int, int, int],
+) -> None:
     state, _ = follow(authorize(PLAN, 0), (40, 3, F0))
     state, told = follow(state, wrong)
-    assert len(told) == 1
-    assert isinstance(told[0], EndPlan)
-    assert "not forward 1 of iteration 3" in told[0].reason
-    assert follow(state, (80, 3, F1), (90, 4, F0))[1] == []
+    assert told == [ChangeClock(1410)]
+    state, told = follow(state, (80, wrong[1], F1), (90, wrong[1], F0))
+    assert told == []
+    state, told = follow(state, (95, 5, F0), (99, 5, F1), (100, 5, B0))
+    assert told == [ChangeClock(900), ChangeClock(1410)]
+    assert state.suspended == 1
+
+
+def test_an_iteration_that_was_cut_short_is_followed_by_a_planned_one() -> None:
+    state, told = follow(authorize(PLAN, 0), (40, 3, F0), (50, 3, F1), (60, 3, B0), (70, 4, F0), (75, 4, F1))
+    assert told == [ChangeClock(900), ChangeClock(1410), ChangeClock(900)]
+    assert (state.iteration, state.position, state.suspended) == (4, 1, 0)
 
 
 def test_a_plan_that_comes_late_begins_with_the_next_iteration() -> None:
@@ -90,9 +100,9 @@ def test_a_plan_that_comes_late_begins_with_the_next_iteration() -> None:
 
 
 def test_a_script_that_never_begins_an_iteration_gets_no_clock() -> None:
-    state, told = follow(authorize(PLAN, 0), (40, 3, F1), (60, 3, B0), (80, 4, F1))
-    assert [type(each) for each in told] == [EndPlan]
-    assert follow(state, (90, 5, F0))[1] == []
+    state, told = follow(authorize(PLAN, 0), (40, 3, F1), (60, 3, B0), (80, 4, F1), (90, 4, F0))
+    assert told == []
+    assert follow(state, (95, 5, F0))[1] == [ChangeClock(900)]
 
 
 def test_silence_ends_an_active_plan_and_not_one_that_waits() -> None:
