@@ -1,7 +1,8 @@
 """The schema of an archive: a table for each row class, and `schema.sql`.
 
 A later version adds a statement list to `MIGRATIONS`, and changes row classes and `schema.sql` alike: a new
-archive is made whole, and one of an earlier version is migrated when an analyzer opens it.
+archive is made whole, and one of an earlier version is migrated: a file when an analyzer opens it, a lake by
+`zeus-stream lake create`.
 """
 
 from importlib.resources import files

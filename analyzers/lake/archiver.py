@@ -48,7 +48,7 @@ RETRY_S = 1.0
 MOST_RETRY_S = 10.0
 """Longest wait before a commit is tried again."""
 ABSENT_S = 5.0
-PURGE_S = 30.0
+PURGE_S = 5.0
 """Between two looks at what the streams may let go of."""
 WINDOW_S = 600.0
 """Archived frames stay in a stream for so long, for late readers and for relays that start again."""
@@ -238,7 +238,14 @@ class Archiver:
             while self._waiting_bytes() >= COMMIT_BYTES:
                 await self._room.wait()
             for message in await reader.next(WAIT_S):
+                malformed = part.intake.malformed
                 part.intake.take(message.data, message.subject, self._work.site.site)
+                if part.intake.malformed > malformed == 0:
+                    _log.warning(
+                        "part %d: a message of %s is no batch of that host, and is left out. Look at the"
+                        " credential of who sends there; more of them are not named.",
+                        part.number, message.subject,
+                    )  # fmt: skip
                 part.until = message.sequence + 1
                 part.intake.again = part.intake.again and part.until <= last
 
@@ -249,7 +256,7 @@ class Archiver:
         """Read a stream again from its first message; what is stored is known by the positions of logs."""
         async with self._one_at_a_time:
             if not part.lost and part.lease.name in self._lake.held:
-                await run_sync(self._lake.rewind, part.lease.name)
+                await run_sync(self._lake.move, part.lease.name, 1)
                 part.intake = BatchIntake(self._lake.next_offsets(), again=again)
                 part.until = part.stored = 1
                 part.commits.clear()
@@ -296,10 +303,12 @@ class Archiver:
             if not until:
                 return False
             received: list[Received] = [part for _, parts, _ in taken.values() for part in parts]
-            if not received and ROWS not in until:
-                return False  # the same again: there is no row to store a position with
             try:
-                await run_sync(self._lake.put_stream, received, until, batches if ROWS in until else ())
+                if received or ROWS in until:
+                    await run_sync(self._lake.put_stream, received, until, batches if ROWS in until else ())
+                else:  # repeats, or no batches of ours: no row is stored with the positions
+                    for name, end in until.items():
+                        await run_sync(self._lake.move, name, end)
                 break
             except StorageError as wrong:
                 self._warnings.warn(wrong)

@@ -24,6 +24,8 @@ LAKE = "lake"
 """Name of the attached database."""
 INLINED_ROWS = 500
 """A commit puts fewer rows of a table than these into the catalog, and others into a Parquet file."""
+INLINED_FRAMES = 10
+"""The same for frames: a large one takes seconds as a row of the catalog, and milliseconds in a file."""
 RETRIES = {"max_retry_count": 100, "retry_wait_ms": 200, "retry_backoff": 1.0}
 """Of a commit that another writer's came before: 20 s, for it is tried again from outside after that."""
 EXTENSIONS = ("ducklake", "postgres_scanner")
@@ -161,13 +163,18 @@ def why(says: str) -> str:
 def create(dsn: str, data: str, settings: Settings) -> bool:
     """Make a lake: tables, views, and the trigger that fences commits. Return False if it was there.
 
+    One of an earlier version is migrated: all of it or nothing, and its rows stay.
+
     Raises:
-        StorageError: it cannot be made, or is one of another version.
+        StorageError: it cannot be made or migrated, or is one of a later version.
     """
     connection = attach(dsn, settings, data=data)
     try:
-        there = version(connection) is not None
-        if there:
+        there = version(connection)
+        if there is not None and there < schema.newest():
+            with storing(connection, "lake: could not be migrated"):
+                schema.migrate(connection, there)
+        elif there is not None:
             check(connection)
         else:
             if object_store.is_bucket(data):
@@ -181,6 +188,10 @@ def create(dsn: str, data: str, settings: Settings) -> bool:
             )  # with the lake as default database, the next call ends the process
             for option, value in OPTIONS.items():
                 connection.execute(f"CALL ducklake_set_option('{LAKE}', '{option}', '{value}')")
+            connection.execute(
+                f"CALL ducklake_set_option('{LAKE}', 'data_inlining_row_limit', {INLINED_FRAMES},"
+                " table_name => 'frames')"
+            )
     finally:
         connection.close()
     leases = SiteLeases(dsn, "", "")
@@ -189,7 +200,7 @@ def create(dsn: str, data: str, settings: Settings) -> bool:
         leases.run(files("analyzers.lake").joinpath("fencing.sql").read_bytes())
     finally:
         leases.close()
-    return not there
+    return there is None
 
 
 def version(connection: Connection) -> int | None:
@@ -211,9 +222,13 @@ def check(connection: Connection) -> None:
             "lake: could not be opened: its catalog has no tables of ours. Run `zeus-stream lake create`."
         )
     if found != schema.newest():
+        cure = (
+            "Run `zeus-stream lake create`, which migrates it"
+            if found < schema.newest()
+            else "Install the zeus-stream that made them"
+        )
         raise StorageError(
-            f"lake: could not be opened: its tables are of version {found}, not {schema.newest()}. Install"
-            " the zeus-stream that made them, or make another lake."
+            f"lake: could not be opened: its tables are of version {found}, not {schema.newest()}. {cure}."
         )
 
 

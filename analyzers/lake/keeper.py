@@ -1,4 +1,4 @@
-"""Keep a lake in shape: remove old rows, add up hours, merge small files, forget old snapshots.
+"""Keep a lake in shape: remove old rows, add up hours, write and merge files, forget old snapshots.
 
 One process does it, as holder of ``keeper``. What it does may be done twice without harm.
 """
@@ -41,6 +41,7 @@ DELETE FROM logs
 WHERE next_offset < (SELECT max(next_offset) FROM logs AS others WHERE others.log_id = logs.log_id)
 """
 HOUSEKEEPING = (
+    f"CALL ducklake_flush_inlined_data('{LAKE}')",  # rows of small commits leave the catalog for files
     f"CALL ducklake_merge_adjacent_files('{LAKE}', max_compacted_files => {MERGED_FILES})",
     f"CALL ducklake_expire_snapshots('{LAKE}', older_than => now() - INTERVAL 1 DAY)",
     f"CALL ducklake_cleanup_old_files('{LAKE}', older_than => now() - INTERVAL 1 DAY)",

@@ -110,11 +110,14 @@ class LakeArchive:
         for name in names:
             self.held.pop(name, None)
 
-    def rewind(self, name: str) -> None:
-        """Begin the stream of a part again: the broker has lost it. Raises StorageError."""
+    def move(self, name: str, following: int) -> None:
+        """Let the stream of a part go on at another message, without a row. Raises StorageError.
+
+        It begins again if the broker has lost it; it goes on where no message had anything new.
+        """
         held = self.held[name]
-        self._leases.rewind(name, held.epoch)
-        self.held[name] = Lease(name, held.epoch, 1)
+        self._leases.move(name, held.epoch, following)
+        self.held[name] = Lease(name, held.epoch, following)
 
     def next_offsets(self) -> dict[str, int]:
         """Return the offset that comes next, by log."""

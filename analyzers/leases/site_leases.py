@@ -237,12 +237,12 @@ class SiteLeases:
             ).fetchall()
         return dict(rows)
 
-    def rewind(self, name: str, epoch: int) -> None:
-        """Begin the stream of a part again: the broker has lost it. The positions of logs stay."""
+    def move(self, name: str, epoch: int, following: int) -> None:
+        """Let the stream of a part go on at another message. The positions of logs stay."""
         with self._working() as connection:
             connection.execute(
-                "UPDATE zs.leases SET next = 1 WHERE site = %s AND name = %s AND epoch = %s",
-                (self.site, name, epoch),
+                "UPDATE zs.leases SET next = %s WHERE site = %s AND name = %s AND epoch = %s",
+                (following, self.site, name, epoch),
             )
 
     def log_positions(self) -> list[LogPosition]:

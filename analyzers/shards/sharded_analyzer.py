@@ -40,7 +40,7 @@ from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 
-TTL_MS = 3_000
+TTL_MS = 2_200
 """A holder that was silent for so long is replaced."""
 LATE_TIMES = 3
 """Where renewals come late, a lease outlasts so many times their delay."""
@@ -122,7 +122,7 @@ class ShardedAnalyzer:
         self._site = site
         self._shards = site.options.shards
         self._leases = SiteLeases(site.dsn, site.options.site, site.holder)
-        self._length = LeaseLength(TTL_MS, factor=LATE_TIMES, most_ms=MOST_MS)
+        self._length = LeaseLength(TTL_MS, factor=LATE_TIMES, most_ms=MOST_MS, remembered_s=20)
         self._renewed_ns = 0
         self._held: dict[int, ShardLease] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}

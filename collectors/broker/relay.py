@@ -2,10 +2,11 @@
 
     log on disk -> batch -> broker says that it has it -> the next batch
 
-The log stays the truth. The relay keeps nothing of its own: when it starts, or the broker was away, it asks
-the broker for the last batch it has of this host, and goes on after that. So a broker that lost its end, or
-everything, gets it again. While the broker refuses or is away, the log holds what comes in, by its own
-bounds.
+The log stays the truth. The relay keeps nothing on disk: when it starts, or the broker was away, it asks the
+broker for the last batch it has of this host, and goes on after that. Without one it goes on where it was, if
+the stream is at least as long as it was then: archivers have taken all of it. Else it begins again. So a
+broker that lost its end, or everything, gets it again. While the broker refuses or is away, the log holds
+what comes in, by its own bounds.
 """
 
 import logging
@@ -35,6 +36,8 @@ class Relay:
         self._site = site
         self._stream_bytes = 0
         self._next = 0
+        self._sequence = 0
+        """The number in the stream of the last batch that the broker has taken."""
         self.trouble: str | None = "not connected yet"
         """Why nothing can be relayed now."""
 
@@ -76,14 +79,17 @@ class Relay:
             max_hours=site.broker_hours,
             replicas=site.broker_replicas,
         )
-        after = self._next = self._resume(await broker.last(self._host, part))
-        self.trouble = None
+        last, ended = await broker.last(self._host, part), await broker.last_sequence(part)
+        if last is not None or not self._sequence or (ended or 0) < self._sequence:
+            self._next = self._resume(last)
+        after = self._next
         while True:
             frames = self._log.fetch(self._next, batches.MAX_FRAMES, batches.MAX_BYTES)
             if frames:
                 data = batches.encode(after, frames)
-                await broker.publish(self._host, data, batches.message_id(frames), part)
+                self._sequence = await broker.publish(self._host, data, batches.message_id(frames), part)
                 after = self._next = frames[-1].offset + 1
+            self.trouble = None
             if len(frames) < batches.MAX_FRAMES and self._next >= self._log.extent.next_offset:
                 await anyio.sleep(LINGER_S)
 

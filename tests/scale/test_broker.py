@@ -240,6 +240,74 @@ class Site:
 
 
 @pytest.mark.sweep
+def test_a_small_stream_that_fills_is_purged_up_to_what_is_archived_and_everything_arrives(
+    lake: str, broker: Nats, tmp_path: Path
+) -> None:
+    log, noise = SqliteLog(tmp_path / "log", "alpha", "boot"), Random(1)
+    frames, frame_bytes, stream_mb = 600, 90_000, 16
+
+    async def overflow(site: Site) -> None:
+        relay = Relay(log, "alpha", SiteSettings(broker=broker.url, site=SITE, broker_mb=stream_mb))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(relay.run)
+            with anyio.fail_after(PATIENCE_S):
+                while "is full: it takes no more until archivers have stored" not in str(relay.trouble):
+                    await anyio.sleep(0.05)
+                assert relay.behind > frames / 2, "the log keeps what the broker refuses"
+                site.start("archiver")
+                while relay.behind or relay.trouble:
+                    await anyio.sleep(0.05)
+            tasks.cancel_scope.cancel()
+
+    for _ in range(frames):  # three times the stream
+        log.append([("readings/alpha", noise.randbytes(frame_bytes))], time.monotonic_ns())
+    with ExitStack() as processes:
+        site = Site(processes.enter_context(short_directory()), lake, broker, processes)
+        anyio.run(overflow, site)
+        wait_for(lambda: site.stored() == frames, "the end of the log")
+        site.stop("archiver")
+    connection = catalog.attach(lake, Settings(), read_only=True)
+    found = connection.execute('SELECT count(DISTINCT "offset"), sum(octet_length(body)) FROM frames')
+    assert found.fetchall() == [(frames, frames * frame_bytes)]
+    assert connection.execute("SELECT count(*) FROM gaps").fetchall() == [(0,)]
+    connection.close()
+    log.close()
+
+
+@pytest.mark.sweep
+def test_a_stream_full_of_what_is_no_batch_is_let_go_of(lake: str, broker: Nats) -> None:
+    async def fill() -> int:
+        streams = await JetstreamClient.connect(address(broker.url))
+        part = batches.part_of("alpha")
+        await streams.make_stream(part, max_bytes=16 << 20, max_hours=1, replicas=1)
+        for number in range(60):
+            last = await streams.publish("alpha", bytes(200_000), f"garbage-{number}", part)
+        assert await streams.is_half_full(part)
+        await streams.close()
+        return last
+
+    async def is_empty() -> bool:
+        streams = await JetstreamClient.connect(address(broker.url))
+        try:
+            return not await streams.is_half_full(batches.part_of("alpha"))
+        finally:
+            await streams.close()
+
+    last = anyio.run(fill)
+    with ExitStack() as processes:
+        where = processes.enter_context(short_directory())
+        site = Site(where, lake, broker, processes)
+        site.start("archiver")
+        wait_for(lambda: anyio.run(is_empty), "the stream is let go of")
+        assert site.running["archiver"].poll() is None
+        assert "is no batch of that host, and is left out" in (where / "archiver.txt").read_text()
+        with psycopg.connect(lake) as connection:
+            positions = connection.execute("SELECT max(next) FROM zs.leases").fetchone()
+        assert positions == (last + 1,)
+        site.stop("archiver")
+
+
+@pytest.mark.sweep
 def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
     dsn: str, data: Path, broker: Nats, server: Postgres
 ) -> None:

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
+from analyzers.archive import schema
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.opening import Connection, Reader
 from analyzers.lake import catalog, keeper
@@ -61,6 +62,45 @@ def test_a_lake_is_made_once_and_one_of_another_version_is_refused(dsn: str, dat
         StorageError, match=r"of version 99, not \d+\. Install the zeus-stream that made them"
     ):
         take(lake, "a")
+
+
+def ask_as_service(dsn: str) -> None:
+    connection = catalog.attach(dsn, SETTINGS)
+    try:
+        catalog.check(connection)
+    finally:
+        connection.close()
+
+
+def test_a_lake_of_an_earlier_version_is_migrated_whole_and_keeps_its_rows(
+    lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, first = list(frames()), take(lake, "a")
+    first.put_stream([stored[:20]], 2)
+    connection = catalog.attach(lake, SETTINGS, read_only=True)
+    files_at = catalog.data_path(connection)
+    connection.close()
+    before = ask(lake, "SELECT count(*), sum(energy_mj) FROM readings")
+    monkeypatch.setattr(
+        schema, "MIGRATIONS", ("ALTER TABLE gaps ADD COLUMN seen VARCHAR; SELECT error('no')",)
+    )
+    with pytest.raises(StorageError, match=r"of version 1, not 2\. Run `zeus-stream lake create`, which"):
+        ask_as_service(lake)
+    with pytest.raises(StorageError, match=r"lake: could not be migrated"):
+        catalog.create(lake, files_at, SETTINGS)
+    columns = "SELECT count(*) FROM duckdb_columns() WHERE table_name = 'gaps' AND column_name = 'seen'"
+    assert ask(lake, columns) == [(0,)], "all of a migration or nothing"
+    monkeypatch.setattr(schema, "MIGRATIONS", ("ALTER TABLE gaps ADD COLUMN seen VARCHAR",))
+    assert not catalog.create(lake, files_at, SETTINGS)
+    assert ask(lake, "SELECT schema_version FROM meta") == [(2,)]
+    assert ask(lake, columns) == [(1,)]
+    assert ask(lake, "SELECT count(*), sum(energy_mj) FROM readings") == before != [(0, None)]
+    first.put_stream([stored[20:30]], 3)  # an archiver that has the lake open goes on
+    first.close()
+    expire(lake)
+    second = take(lake, "b")
+    second.put_stream([stored[30:40]], 4)
+    second.close()
 
 
 def test_a_catalog_without_our_tables_is_one_sentence(dsn: str, data: Path) -> None:
@@ -381,6 +421,7 @@ def test_the_keeper_removes_by_age_and_adds_up_hours(lake: str) -> None:
     late = [frame(len(stored), readings(30 * 86_400), t_ns=late_ns)]
     taken.put_stream([late], 3)
     taken.close()
+    assert rows_in_catalog(lake) > 0
     keeper.keep(lake, SETTINGS, holder="k", wall_ns=BOOTED_NS + 86_400 * SECOND)
     by_minute = ask(lake, "SELECT round(sum(energy_j), 3) FROM minutes")
     assert ask(lake, "SELECT round(sum(energy_j), 3) FROM hours") == by_minute
@@ -388,6 +429,18 @@ def test_the_keeper_removes_by_age_and_adds_up_hours(lake: str) -> None:
     assert removed["seconds"] > 200
     assert ask(lake, "SELECT round(sum(energy_j), 3) FROM hours") == by_minute
     assert ask(lake, "SELECT DISTINCT host FROM hours") == [(HOST,)]
+    assert rows_in_catalog(lake) == 0, "rows of small commits are in files now"
+
+
+def rows_in_catalog(dsn: str) -> int:
+    """Return the number of rows of readings that are in the catalog, not in a file."""
+    with psycopg.connect(dsn) as connection:
+        tables = connection.execute(
+            "SELECT inlined.table_name FROM ducklake_inlined_data_tables AS inlined"
+            " JOIN ducklake_table AS named USING (table_id) WHERE named.table_name = 'readings'"
+        ).fetchall()
+        counts = [connection.execute(f"SELECT count(*) FROM {table}".encode()) for (table,) in tables]  # noqa: S608
+        return sum(count for each in counts for (count,) in each)
 
 
 def test_two_keepers_at_a_time_are_refused_and_one_after_the_other_are_not(lake: str) -> None:

@@ -147,10 +147,10 @@ class JetstreamClient:
         except WRONG as wrong:
             raise self._refusals.explain(f"part {part}", "purged", wrong) from wrong
 
-    async def publish(self, host: str, data: bytes, message_id: str, part: int) -> None:
-        """Hand over a batch; return when the broker has it. Raises UnreachableError."""
+    async def publish(self, host: str, data: bytes, message_id: str, part: int) -> int:
+        """Hand over a batch. Return its sequence number, when the broker has it. Raises UnreachableError."""
         try:
-            await self._streams.publish(
+            acknowledged = await self._streams.publish(
                 subject_of(self._site, host),
                 data,
                 timeout=ACK_S,
@@ -166,6 +166,7 @@ class JetstreamClient:
             ) from wrong
         except WRONG as wrong:
             raise self._refusals.explain(f"batch {message_id}", "handed over", wrong) from wrong
+        return acknowledged.seq
 
     async def last(self, host: str, part: int) -> bytes | None:
         """Return the last batch that the broker has of a host; None: it has none. Raises UnreachableError."""

@@ -25,11 +25,18 @@ def lake() -> None:
 @click.option("--data", required=True, help="Directory or URL of the Parquet files.")
 @settings_options("memory_mb", "database")
 def create(settings: Settings, site: "SiteSettings", data: str) -> None:
-    """Make the tables of a lake, and the trigger that lets one process write each part."""
+    """Make the tables of a lake, and the trigger that lets one process write each part.
+
+    A lake of an earlier version is migrated: its rows stay, and services of that version are refused then.
+    """
     from analyzers.lake import catalog
 
     made = catalog.create(site.dsn("lake"), data, settings)
-    click.echo(f"The lake is made; its files go to {data}." if made else "The lake was there already.")
+    click.echo(
+        f"The lake is made; its files go to {data}."
+        if made
+        else "The lake was there; its tables are of this version."
+    )
 
 
 @lake.command()
