@@ -179,6 +179,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     pipeline_iterations: Annotated[
         int, SettingHelp("Iterations of a pipeline measured at each clock.", "search", least=2, most=150)
     ] = 30
+    pipeline_clocks: Annotated[
+        int, SettingHelp("Clocks at which a pipeline is measured at most.", "expert", least=2, most=100)
+    ] = 9
+    pipeline_lowest: Annotated[
+        float,
+        SettingHelp(
+            "Lowest clock at which a pipeline is measured, as a share of the highest.",
+            "expert",
+            least=0.1,
+            most=1,
+        ),
+    ] = 0.45
     switching_ms: Annotated[
         float,
         SettingHelp("Time that a change of a clock takes at least, ms.", "expert", least=0, most=10_000),

@@ -9,21 +9,23 @@ from analyzers.pipeline.profile import EnergyWindow, StageProfile, fit_stage
 from analyzers.pipeline.stage_record import StageRecord, spans_of, windows_of
 from analyzers.pipeline.watching.measured import Iterations
 
-LOWEST = 0.45
-"""Of the highest clock: lower ones are not tried."""
-CLOCKS = 9
-"""Tried at most."""
 LEAST_CLOCKS = 4
 """Before profiling may stop."""
 MOST_SLOWDOWN = 2.0
 
 
-def clocks_to_visit(known_mhz: Sequence[int]) -> list[int]:
-    """Return the clocks to be tried, descending, of those that all GPUs have."""
-    clocks = sorted((mhz for mhz in known_mhz if mhz >= LOWEST * max(known_mhz)), reverse=True)
-    if len(clocks) <= CLOCKS:
+def clocks_to_visit(known_mhz: Sequence[int], most: int, lowest: float) -> list[int]:
+    """Return the clocks to be tried, descending, of those that all GPUs have.
+
+    Args:
+        known_mhz: of all GPUs.
+        most: that are tried, at least 2.
+        lowest: share of the highest clock, below which none is tried.
+    """
+    clocks = sorted((mhz for mhz in known_mhz if mhz >= lowest * max(known_mhz)), reverse=True)
+    if len(clocks) <= most:
         return clocks
-    return [clocks[round(at * (len(clocks) - 1) / (CLOCKS - 1))] for at in range(CLOCKS)]
+    return [clocks[round(at * (len(clocks) - 1) / (most - 1))] for at in range(most)]
 
 
 def are_there(stages: Sequence[StageRecord]) -> bool:
@@ -41,8 +43,8 @@ def objection(stages: Sequence[StageRecord]) -> str | None:
         admitted = stage.session.admitted
         if admitted is not None and not admitted.may_command:
             return admitted.reason
-        if len(stage.session.gpus) != 1:
-            return "a stage has more or less than one GPU"
+        if not stage.session.gpus:
+            return "a stage has no GPU"
     return None
 
 
@@ -80,8 +82,7 @@ class ClockVisits:
             whole = stage.since(set_ns[stage.session.host])[1 : self.iterations + 2]
             if len(whole) < self.iterations + 1:
                 return False
-            (gpu,) = stage.session.gpus
-            found.append((stage, whole, fleet.gpus[gpu].timeline))
+            found += [(stage, whole, fleet.gpus[gpu].timeline) for gpu in stage.session.gpus]
         found.sort(key=lambda each: each[0].began.stage)
         iterations = Iterations()
         if not iterations.add([(timeline, whole) for _, whole, timeline in found]):

@@ -187,7 +187,7 @@ class PipelineRun:
             return self._give_up(why)
         if not (clocks := common_clocks(stages, self._fleet)):
             return self._give_up("its GPUs name no graphics clock that all of them have")
-        self._clocks = clocks_to_visit(clocks)
+        self._clocks = clocks_to_visit(clocks, self._settings.clocks, self._settings.lowest)
         self._visits = ClockVisits(iterations=self._settings.iterations)
         self._recalled = None if self._doubted else self._known.find(self._identity())
         if self._recalled is not None:
@@ -252,7 +252,7 @@ class PipelineRun:
             graph = self._graph()
             known = self._by_order.get(graph.instructions)
             if known is None:
-                known = ChosenPlans(self._run, self._settings, graph, plans.profile)
+                known = ChosenPlans(self._run, self._settings, graph, plans.profile, plans.gpus)
                 if len(self._by_order) < MOST_ORDERS:
                     self._by_order[graph.instructions] = known
             known.number, self._plans, self._offers = plans.number, known, 0
@@ -283,13 +283,15 @@ class PipelineRun:
             return self._profile()
         self._reason = ""
         settings = self._settings = self._settings.for_calls_of(self._held.call_s)
-        plans = self._plans = ChosenPlans(self._run, settings, graph, profile)
+        lead = first[0]
+        gpus = lead.began.tensor_parallel * len(lead.session.gpus)
+        plans = self._plans = ChosenPlans(self._run, settings, graph, profile, gpus)
         assert self._visits.iteration_s is not None
         self._between_s = self._visits.iteration_s - plans.base_s
         self._by_order = {graph.instructions: plans}
         if self._recalled is not None:
             return rows_only(plans.frontier()) | self._offer(now)
-        identity, lead = self._identity(), first[0]
+        identity = self._identity()
         wall_ns = lead.session.wall_ns(lead.ran[-1].ended_ns)
         rows = instruction_rows(self._run, measured, identity.job, identity.gpu_model, wall_ns)
         self._known.add(rows)
@@ -316,7 +318,8 @@ class PipelineRun:
         assert self._row is not None
         commands = [
             deliver(
-                self._name(stage.session.gpus[0]),
+                self._name(gpu),
+                gpu,
                 plans.name,
                 self._row.number,
                 stage,
@@ -328,6 +331,7 @@ class PipelineRun:
             )
             for replica in plans.concerned(replicas)
             for stage in replicas[replica]
+            for gpu in stage.session.gpus
         ]
         return rows_only([self._row]) | self._held.ask(commands)
 
@@ -399,7 +403,7 @@ class PipelineRun:
         if plans.straggler is not None or plans is not next(iter(self._by_order.values())):
             return NOTHING  # iterations at the highest clock were others
         ordered = sorted(self._stages.values(), key=lambda stage: stage.began.stage)
-        stages = [(self._fleet.gpus[stage.session.gpus[0]].timeline, stage) for stage in ordered]
+        stages = [(self._fleet.gpus[gpu].timeline, each) for each in ordered for gpu in each.session.gpus]
         if not self._under.follow(stages, self._first_iteration):
             return NOTHING
         before, under = self._visits.by_clock[0], self._under

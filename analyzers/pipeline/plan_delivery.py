@@ -16,6 +16,7 @@ from zeus_stream.protocol.pipelines import encode_instruction
 
 def deliver(
     command: str,
+    gpu: str,
     plan: str,
     number: int,
     stage: StageRecord,
@@ -30,16 +31,16 @@ def deliver(
 
     Args:
         command: its id.
+        gpu: of the rank.
         plan: name of the plan; the same for all ranks.
         number: of the plan.
-        stage: of the rank, which has one GPU.
+        stage: of the rank.
         clocks_mhz: of all instructions of the graph.
         graph: of one iteration.
         profile: of all instructions.
         first_iteration: from which on clocks follow the plan; None: not yet.
         switching_s: a higher clock is asked for so long before its instruction begins.
     """
-    (gpu,) = stage.session.gpus
     chain = graph.orders[stage.began.stage]
     lengths_s = [_time_s(graph, profile, clocks_mhz, index) for index in range(len(clocks_mhz))]
     clocks = [clocks_mhz[index] for index in chain]
@@ -112,7 +113,7 @@ def pipeline_row(
         schedule=began.schedule if began else "",
         stages=began.stages if began else 0,
         micro_batches=began.micro_batches if began else 0,
-        replicas=sum(stage.began.stage == 0 for stage in stages),
+        replicas=sum(stage.began.stage == 0 for stage in stages) // (began.tensor_parallel if began else 1),
         state=state,
         iterations_profiled=visits.visited,
         iteration_s=visits.iteration_s,
@@ -127,17 +128,18 @@ def point_rows(
     points: Sequence[FrequencyPlan],
     unplanned_s: float,
     unplanned_j: float,
+    gpus: int,
 ) -> list[PlanPointRow]:
-    """Return the frontier as rows."""
+    """Return the frontier as rows. ``gpus``: that run a stage together; energies are of one of them."""
     return [
         PlanPointRow(
             run=run,
             slowdown=slowdown,
             time_s=point.time_s,
-            energy_j=point.energy_j,
-            bound_j=point.bound_j,
+            energy_j=gpus * point.energy_j,
+            bound_j=gpus * point.bound_j,
             unplanned_s=unplanned_s,
-            unplanned_j=unplanned_j,
+            unplanned_j=gpus * unplanned_j,
         )
         for slowdown, point in zip(slowdowns, points, strict=True)
     ]

@@ -32,6 +32,10 @@ class PipelineSettings(Struct, frozen=True, kw_only=True):
     """Duration of an iteration to plan for, relative to that at the highest clocks."""
     iterations: int = 30
     """To be measured at each clock."""
+    clocks: int = 9
+    """Measured at most."""
+    lowest: float = 0.45
+    """Share of the highest clock, below which none is measured."""
     switching_s: float = 0.01
     """That a change of clock takes at least."""
     changes_per_s: float = 20.0
@@ -117,6 +121,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
             pipelines=PipelineSettings(
                 slowdown=settings.slowdown,
                 iterations=settings.pipeline_iterations,
+                clocks=settings.pipeline_clocks,
+                lowest=settings.pipeline_lowest,
                 switching_s=settings.switching_ms / 1000,
                 changes_per_s=settings.clock_changes_per_s,
             )

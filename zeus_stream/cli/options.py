@@ -22,11 +22,11 @@ COLLECTOR = (
 )  # fmt: skip
 RETENTION = ("keep_readings_days", "keep_seconds_days", "keep_steps_days", "keep_minutes_days")
 ANALYZER = (
-    "archive", "select", "policy", "search", "profile_only", "per_gpu", "control",
-    "slowdown", "pipeline_iterations", "switching_ms", "clock_changes_per_s", "stride_w", "wait_steps",
-    "warmup_steps", "profile_steps", "settle_ms", "refreshes", "profiling_share", "lease_ms",
-    "window_timeout_ms", "query_rows", "query_seconds", "memory_mb", "pue", "group", "follow", "listen",
-    "nice", *AT_BROKER, "shards", "database", *RETENTION,
+    "archive", "select", "policy", "search", "profile_only", "per_gpu", "control", "slowdown",
+    "pipeline_iterations", "pipeline_clocks", "pipeline_lowest", "switching_ms", "clock_changes_per_s",
+    "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes", "profiling_share",
+    "lease_ms", "window_timeout_ms", "query_rows", "query_seconds", "memory_mb", "pue", "group", "follow",
+    "listen", "nice", *AT_BROKER, "shards", "database", *RETENTION,
 )  # fmt: skip
 QUERY = ("archive", "query_rows", "query_seconds", "analyzer")
 FORMATS = ("table", "csv", "json", "arrow")

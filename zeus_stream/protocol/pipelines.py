@@ -43,6 +43,8 @@ class PipelineBegan(Struct, frozen=True, kw_only=True, tag=True):
     stages: Annotated[int, Meta(ge=1, le=MAX_STAGES)]
     micro_batches: Annotated[int, Meta(ge=1, le=MAX_MICRO_BATCHES)]
     chunks: Annotated[int, Meta(ge=1, le=MAX_CHUNKS)] = 1
+    tensor_parallel: Annotated[int, Meta(ge=1, le=MAX_STAGES)] = 1
+    """Ranks that run each stage of one replica together."""
     schedule: Name
     """A name, or ``given`` for an order of the script's own."""
 

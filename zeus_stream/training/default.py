@@ -148,6 +148,7 @@ def pipeline(
     micro_batches: int,
     schedule: str | Sequence[tuple[Any, ...]] = "1f1b",
     chunks: int = 1,
+    tensor_parallel: int = 1,
 ) -> Pipeline:
     """Return the stage of a pipeline that this process runs: its instructions are recorded.
 
@@ -160,6 +161,8 @@ def pipeline(
         schedule: ``1f1b``, ``gpipe``, ``interleaved``, ``zero_bubble``, or this stage's instructions in their
             order: ``[("forward", 0), ("backward", 0), ...]``.
         chunks: model parts of each stage.
+        tensor_parallel: ranks that run a stage of one replica together, with numbers in a row: their GPUs get
+            the same clocks.
 
     Raises:
         SettingsError: the arguments make no pipeline; the sentence says what would.
@@ -180,6 +183,7 @@ def pipeline(
             micro_batches=micro_batches,
             schedule=schedule,
             chunks=chunks,
+            tensor_parallel=tensor_parallel,
         )
 
     return publisher.follow(Pipeline, new)

@@ -27,8 +27,14 @@ class ChosenPlans:
     """The plans of one run, once its profile is known."""
 
     def __init__(
-        self, run: str, settings: PipelineSettings, graph: PipelineGraph, profile: PipelineProfile
+        self,
+        run: str,
+        settings: PipelineSettings,
+        graph: PipelineGraph,
+        profile: PipelineProfile,
+        gpus: int = 1,
     ) -> None:
+        """``gpus``: that run a stage together. A profile is that of one of them; rows are of all."""
         self.graph, self.profile = graph, profile
         self.plan: FrequencyPlan | None = None
         """The usual one."""
@@ -40,7 +46,7 @@ class ChosenPlans:
         """False: a limit is below the lowest clock, and makes iterations longer than the profile says."""
         self.slower = 0
         """Plans that were replaced since iterations took too long."""
-        self._run, self._settings = run, settings
+        self._run, self._settings, self.gpus = run, settings, gpus
         self._within = profile
         """The clocks of the profile that the limits allow."""
         self._answer: FrequencyPlan | None = None
@@ -73,7 +79,7 @@ class ChosenPlans:
             switching_s=self._settings.switching_s,
             changes_per_s=self._settings.changes_per_s,
         )
-        self._points = point_rows(self._run, SLOWDOWNS, points, self.base_s, self.base_j)
+        self._points = point_rows(self._run, SLOWDOWNS, points, self.base_s, self.base_j, self.gpus)
         return self._points
 
     @property
@@ -86,7 +92,7 @@ class ChosenPlans:
         if plan.energy_j < (1 - LITTLE) * self.base_j:
             return ""
         for point in self._points:
-            saved = 1 - point.energy_j / self.base_j
+            saved = 1 - point.energy_j / point.unplanned_j
             if point.time_s > plan.time_s and saved >= LITTLE:
                 more = f"{100 * (point.slowdown - 1):.3g} % more would save {100 * saved:.2g} %"
                 return f"little is to save without more time; {more}"
@@ -166,9 +172,9 @@ class ChosenPlans:
             t_ns=t_ns,
             slowdown=slowdown,
             promised_s=plan.time_s,
-            promised_j=plan.energy_j,
+            promised_j=self.gpus * plan.energy_j,
             unplanned_s=self.base_s,
-            unplanned_j=self.base_j,
+            unplanned_j=self.gpus * self.base_j,
             first_iteration=None,
             measured_s=None,
             state="offered",

@@ -29,13 +29,16 @@ class Straggler(Struct, frozen=True):
 
 
 def replicas_of(stages: Iterable[StageRecord]) -> dict[int, list[StageRecord]]:
-    """Return the stages of each replica: the n-th lowest rank of every stage is of replica n."""
+    """Return the stages of each replica: the n-th lowest rank of every stage is of replica n.
+
+    Where t ranks run a stage together (tensor parallel), the n-th lowest t ranks.
+    """
     found: dict[int, list[StageRecord]] = {}
     seen: dict[int, int] = {}
     for stage in sorted(stages, key=lambda each: each.session.started.rank):
-        replica = seen.get(stage.began.stage, 0)
-        seen[stage.began.stage] = replica + 1
-        found.setdefault(replica, []).append(stage)
+        place = seen.get(stage.began.stage, 0)
+        seen[stage.began.stage] = place + 1
+        found.setdefault(place // stage.began.tensor_parallel, []).append(stage)
     return found
 
 

@@ -37,6 +37,7 @@ class Timelines:
         """
         if number in self._kept or len(self._kept) >= MOST:
             return []
+        stages = tuple({stage.began.stage: stage for stage in reversed(stages)}.values())  # of each one rank
         known = [{ran.iteration for ran in stage.ran if ran.iteration > after} for stage in stages]
         iteration = max(set.intersection(*known), default=None) if known else None
         if iteration is None:

@@ -55,6 +55,8 @@ class Stages:
     """Times as long as planned that instructions under a plan take."""
     may_command: bool = True
     replicas: int = 1
+    tensor_parallel: int = 1
+    """Ranks of each stage of a replica, which do the same."""
     name: str = "run"
     known: KnownPipelines = field(default_factory=KnownPipelines)
     unheard: bool = False
@@ -77,11 +79,16 @@ class Stages:
     sent: list[Instruction] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
 
+    @property
+    def columns(self) -> int:
+        """Ranks of each stage."""
+        return self.replicas * self.tensor_parallel
+
     def __post_init__(self) -> None:
         self.graph: PipelineGraph = make_graph("1f1b", self.stages, self.micro_batches)
         self.rng = np.random.default_rng(1)
         self.fleet = Fleet()
-        ranks = range(self.stages * self.replicas)
+        ranks = range(self.stages * self.columns)
         self.sessions = [self._session(rank) for rank in ranks]
         self.run = PipelineRun(self.name, self.fleet, self.settings, self.shares, self.known, self.pending)
         self.energy_uj = {f"GPU-{rank}": 0.0 for rank in ranks}
@@ -90,12 +97,13 @@ class Stages:
             began = PipelineBegan(
                 t_ns=self.t_ns, stage=rank % self.stages, stages=self.stages,
                 micro_batches=self.micro_batches, schedule="1f1b",
+                tensor_parallel=self.tensor_parallel,
             )  # fmt: skip
             self._take(self.run.handle(StageBegan(session, began), self._now()))
 
     def _session(self, rank: int) -> Session:
         started = RunStarted(
-            t_ns=self.t_ns, job="job", run="run", rank=rank, world_size=self.stages * self.replicas,
+            t_ns=self.t_ns, job="job", run="run", rank=rank, world_size=self.stages * self.columns,
             gpus=("index:all",), pid=rank + 1, boot_id="boot", wall_ns=0, wall_error_ns=0,
         )  # fmt: skip
         gpu = f"GPU-{rank}"
@@ -120,7 +128,7 @@ class Stages:
         for _ in range(iterations):
             count = self.micro_batches // 2 if self.fewer else self.micro_batches
             self.graph = make_graph("1f1b", self.stages, count)
-            played = [self._lengths(replica) for replica in range(self.replicas)]
+            played = [self._lengths(replica) for replica in range(self.columns)]
             self.own_s = [self.graph.makespan_s(lengths_s) for lengths_s, _ in played]
             makespan_s = max(self.own_s) + self.between_s
             ran, spent_j = list[IterationRan](), 0.0
@@ -175,7 +183,7 @@ class Stages:
                 drawn_w = {mhz: self.time_and_power(each.stage, each.kind, mhz)[1] for mhz in below}
                 clock_mhz = next((m for m in below if drawn_w[m] <= share.most_mw / 1000), below[-1] // 2)
             time_s, power_w = self.time_and_power(each.stage, each.kind, clock_mhz)
-            late *= self.slow.get(replica, 1.0)
+            late *= self.slow.get(replica // self.tensor_parallel, 1.0)
             lengths_s.append(time_s * late * float(self.rng.normal(1, self.noise) if self.noise else 1.0))
             powers_w.append(power_w)
             assert index < len(self.graph.instructions)

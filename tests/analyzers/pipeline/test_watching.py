@@ -77,6 +77,27 @@ def test_a_replica_that_is_late_when_the_straggler_recovers_does_not_keep_the_pl
     assert world.took_s[-1] == pytest.approx(usual_s, rel=0.005)
 
 
+def test_tensor_parallel_ranks_of_a_stage_act_together() -> None:
+    alone, world = following(replicas=2), following(replicas=2, tensor_parallel=2)
+    assert [row.replicas for row in world.rows if isinstance(row, PipelineRow)][-1] == 2
+    assert world.last_plan().promised_j == pytest.approx(2 * alone.last_plan().promised_j, rel=0.001)
+    usual = plans(world)
+    assert len(usual) == 16
+    assert len(set(usual.values())) == 1
+    world.slow[1] = 1.2
+    world.play(6)
+    answered = plans(world)
+    assert {gpu for gpu in usual if answered[gpu] == usual[gpu]} == {f"GPU-{rank}" for rank in range(8, 16)}
+
+
+def test_number_and_range_of_the_profiled_clocks_are_settings() -> None:
+    world = Stages(PipelineSettings(iterations=3, clocks=5, lowest=0.8))
+    while world.state != "following":
+        world.play(1)
+    visited = [each.value for each in world.sent if isinstance(each, ApplyControl) and each.gpu == "GPU-0"]
+    assert (len(visited), visited[0], visited[-1]) == (5, 1410, 1140)
+
+
 def test_noise_is_no_straggler() -> None:
     world = following(replicas=2, noise=0.01)
     world.play(60)

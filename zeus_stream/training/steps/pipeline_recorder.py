@@ -75,10 +75,11 @@ class Pipeline:
         micro_batches: int,
         schedule: str | Sequence[tuple[Any, ...]] = "1f1b",
         chunks: int = 1,
+        tensor_parallel: int = 1,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         """Raise SettingsError for arguments that make no pipeline: see `zeus_stream.pipeline`."""
-        _check(stage, stages, micro_batches, schedule, chunks)
+        _check(stage, stages, micro_batches, schedule, chunks, tensor_parallel)
         self.stage, self.stages, self.micro_batches, self.chunks = stage, stages, micro_batches, chunks
         self._hooks, self._watch = hooks, watch
         self._places = [path.with_name("position") for path in publish_candidates(environ)]
@@ -99,7 +100,7 @@ class Pipeline:
             (
                 lambda t_ns: PipelineBegan(
                     t_ns=t_ns, stage=stage, stages=stages, micro_batches=micro_batches, chunks=chunks,
-                    schedule=name,
+                    tensor_parallel=tensor_parallel, schedule=name,
                 ),
                 monotonic_ns(),
             )
@@ -227,7 +228,12 @@ def _ran(
 
 
 def _check(
-    stage: int, stages: int, micro_batches: int, schedule: str | Sequence[tuple[Any, ...]], chunks: int
+    stage: int,
+    stages: int,
+    micro_batches: int,
+    schedule: str | Sequence[tuple[Any, ...]],
+    chunks: int,
+    tensor_parallel: int,
 ) -> None:
     def wrong(why: str, cure: str) -> SettingsError:
         return SettingsError(f"pipeline: could not begin: {why}. {cure}.")
@@ -238,6 +244,8 @@ def _check(
         raise wrong(f"stage {stage} of {stages}", f"Number stages from 0 to {stages - 1}")
     if not 1 <= micro_batches < MAX_MICRO_BATCHES:
         raise wrong(f"{micro_batches} micro-batches", "Give 1 or more")
+    if not 1 <= tensor_parallel <= MAX_STAGES:
+        raise wrong(f"{tensor_parallel} tensor-parallel ranks", "Give 1 or more")
     if not 1 <= chunks <= MAX_CHUNKS:
         raise wrong(f"{chunks} chunks", f"Give 1 to {MAX_CHUNKS}")
     if isinstance(schedule, str) and schedule not in SCHEDULES:
