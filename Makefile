@@ -13,7 +13,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 FAST_WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)  # few of its tests wait, and each worker reads all of them
 
-.PHONY: figures help install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
+.PHONY: docs figures help install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -90,6 +90,16 @@ screens: .screens/.fetched ## fetch what the tests in a real browser need, witho
 test-screens: install screens ## test the pages in a real Chromium; PICTURES=docs/images writes the pictures of the docs
 	PICTURES=$(PICTURES) $(BIN)/python -m pytest tests/zeus_stream/screens/web
 
+docs: .docs/.installed ## build the site of documentation into .docs/html: search without a server, nothing fetched; links are checked
+	.docs/bin/sphinx-build --quiet --fail-on-warning --keep-going --builder html --conf-dir docs/site --doctree-dir .docs/doctrees . .docs/html
+	$(PYTHON) -m tests.docs.site_check .docs/html
+	@echo "Open .docs/html/index.html."
+
+.docs/.installed: docs/site/requirements.txt
+	test -d .docs || $(PYTHON) -m venv .docs
+	.docs/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r docs/site/requirements.txt
+	touch $@
+
 test-frameworks: ## test the callbacks with the newest frameworks, in an environment of its own; TORCH=torch==...
 	test -d .frameworks || $(PYTHON) -m venv .frameworks
 	.frameworks/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
@@ -134,4 +144,4 @@ lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --no-deps --generate-hashes --no-annotate --no-header --python-version 3.11 requirements-scale.in -o requirements-scale.lock
 
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) $(SCALE) .frameworks .zeus-examples .fuzz .prometheus demo-out
+	rm -rf $(VENV) $(SCALE) .frameworks .zeus-examples .fuzz .prometheus .docs demo-out

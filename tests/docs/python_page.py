@@ -49,7 +49,7 @@ Nobody makes these objects: the functions above return them.
 """
 ZEUS_HEAD = """## zeus_stream.zeus
 
-Classes with the names and signatures of Zeus 0.16: see [Migrate from Zeus](../how-to/migrate-from-zeus.md).
+Classes with the names and signatures of Zeus 0.16: see [Coming from Zeus](../coming-from/zeus.md).
 """
 
 

@@ -5,7 +5,7 @@ A script that uses Zeus 0.16 changes its imports alone, from ``zeus`` to ``zeus_
     from zeus_stream.zeus.monitor import ZeusMonitor
     from zeus_stream.zeus.optimizer.power_limit import GlobalPowerLimitOptimizer, ZeusCost
 
-Signatures are those of Zeus. docs/how-to/migrate-from-zeus.md lists what differs.
+Signatures are those of Zeus. docs/coming-from/zeus.md lists what differs.
 """
 
 from zeus_stream.zeus.monitor import Measurement, PowerMonitor, TemperatureMonitor, ZeusMonitor

@@ -77,9 +77,7 @@ class GPUs:
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("set_", "reset_")):
             return _SETS
-        raise AttributeError(
-            f"GPUs: could not find {name!r}: docs/how-to/migrate-from-zeus.md lists what there is"
-        )
+        raise AttributeError(f"GPUs: could not find {name!r}: docs/coming-from/zeus.md lists what there is")
 
     def _last(self, gpu_index: int, column: str) -> int:
         value = self._ask(_LAST, gpu_index)[column]
