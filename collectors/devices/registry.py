@@ -51,6 +51,12 @@ def _open_simulated(device: str, run: Path, host: str) -> Bus:
     return SimulatedBus.parse(device, run, None if host == UNNAMED else host)
 
 
+def _open_recorded(device: str, _run: Path, _host: str) -> Bus:
+    from collectors.devices.recorded import RecordedBus  # noqa: PLC0415  (see above)
+
+    return RecordedBus(Path(device.partition(":")[2]))
+
+
 def _open_cpu(_device: str, _run: Path, host: str) -> Bus:
     return RaplBus(host)
 
@@ -62,6 +68,7 @@ BUILT_IN: dict[str, DeviceKind] = {
     "simulated": DeviceKind(
         "simulated:MODELxCOUNT", "GPUs made of arithmetic, such as simulated:v100x4", _open_simulated
     ),
+    "recorded": DeviceKind("recorded:DIR", "what zeus-stream record DIR wrote, played again", _open_recorded),
 }
 """The kinds that this package brings."""
 

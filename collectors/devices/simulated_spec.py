@@ -25,16 +25,24 @@ After ``simulated:`` come groups of equal GPUs, joined by ``+``: a model (``v100
     end), any number of them; ``@5`` from 5 s after the bus was opened, ``@5-8`` until 8 s; for ever where it
     does not say. A reset is an instant, and a hang has an end.
 
+In place of a model, the sensor card of a real GPU (``simulated:CARD.json``, `sensor_card`) makes one with its
+name and sensor, and the draw and limits of the model that is nearest in its highest limit.
+
 The graphics and the memory clock can be locked. The lock of the graphics clock lowers the draw and slows the
 work (`zeus_stream.simulated_gpu.workloads`); that of the memory clock changes neither.
 """
 
 import hashlib
 import uuid
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from collectors.devices.sensor_card import read_card
 from collectors.devices.virtual_gpu import Kind
 from zeus_stream.errors import SettingsError
 from zeus_stream.simulated_gpu.workloads import Model
@@ -103,6 +111,8 @@ def parse(text: str) -> tuple[Spec, ...]:
 def _group(text: str, group: str) -> tuple[Spec, ...]:
     head, *options = group.split(",")
     models = load_models()
+    if head.endswith(".json"):
+        return _of_card(text, Path(head), models)
     key, times, count = (head, "", "") if head in models else head.rpartition("x")  # rtx6000 has an x
     if key not in models:
         raise _wrong(text, f"there is no model {key or head!r}; models: {', '.join(models)}")
@@ -129,6 +139,29 @@ def _group(text: str, group: str) -> tuple[Spec, ...]:
     if not spec.window_ms <= spec.period_ms:
         raise _wrong(text, "window_ms has to be within period_ms")
     return (spec,) * int(count or 1)
+
+
+def _of_card(text: str, path: Path, models: Mapping[str, Model]) -> tuple[Spec, ...]:
+    """Return a GPU with the sensor of a card."""
+    try:
+        card = read_card(path)
+    except (OSError, msgspec.DecodeError) as wrong:
+        raise _wrong(text, f"{path} is no sensor card: {wrong}") from wrong
+    refreshed = card.counter or card.power
+    if refreshed is None:
+        raise _wrong(text, f"the card {path} has no refreshes: make it while the GPU works")
+    key = min(models, key=lambda each: abs(models[each].max_limit_mw - (card.max_limit_mw or 0)))
+    period_ms = min(max(refreshed.period_ms, 1.0), 10_000.0)
+    return (
+        Spec(
+            key=key,
+            model=replace(models[key], name=card.name),
+            period_ms=period_ms,
+            window_ms=min(period_ms, models[key].window_ms),
+            jitter_ms=min(refreshed.jitter_ms, 0.49 * period_ms),
+            power_only=card.counter is None,
+        ),
+    )
 
 
 def _value(name: str, value: str) -> object:

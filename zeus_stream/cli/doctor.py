@@ -8,18 +8,21 @@ import os
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 
-from collectors.controls.lease_messages import Limits, SetFailed
+from collectors.controls.lease_messages import Limits, SetDone, SetFailed
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
-from collectors.controls.value_changes import change
+from collectors.controls.value_changes import change, put_back
 from collectors.device import Bus, Description, Device, Sample
 from collectors.devices.rapl import POWERCAP, RaplBus
-from zeus_stream.clock import boot_id
-from zeus_stream.errors import DeviceError, LostError, StorageError, ZeusStreamError
+from collectors.devices.sensor_card import LimitSets, SensorCard, make_card, read_closely
+from zeus_stream.clock import boot_id, monotonic_ns
+from zeus_stream.errors import DeviceError, LostError, RefusedError, StorageError, ZeusStreamError
 from zeus_stream.paths import Places, endpoint, holder
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.screens.text.tables import Check
@@ -33,6 +36,8 @@ PACKAGES = ("anyio", "click", "msgpack", "nvidia-ml-py", "pyzmq", "rich")
 CAP_SYS_ADMIN = 21
 ROOM_MB = 1_024
 """Free space for the archive, beside the log, below which the check warns."""
+STEPS_MW = (1_000, 2_500, 5_000, 10_000)
+"""Below the limit found: the limits that `try_limits` sets."""
 NO_GPU = "Without an NVIDIA GPU, try it on simulated ones: --device simulated:v100x1."
 
 
@@ -266,6 +271,73 @@ def _try_limit(device: Device, records: Path) -> str | None:
         finally:
             file.clear()
     return outcome.reason if isinstance(outcome, SetFailed) else None
+
+
+def try_limits(device: Device, records: Path, now: Callable[[], int] = monotonic_ns) -> LimitSets | None:
+    """Set some limits below the one found, under a restore record, and restore it.
+
+    None: the device has no limit that could be set. Raises DeviceError, RefusedError or StorageError.
+    """
+    description = device.describe()
+    found_mw = device.read_control("power_limit")
+    if description.min_limit_mw is None or found_mw is None:
+        return None
+    with closing(RestoreRecordFile(records, description.gpu, 0.0)) as file:
+        if file.read() is not None:
+            raise RefusedError(
+                f"{description.gpu}: could not try limits: a killed collector left one."
+                " Run `zeus-stream restore`."
+            )
+        asked_mw, taken_mw, took_ms, limits, reason = list[int](), list[int](), [], Limits(found_mw), ""
+        try:
+            for limit_mw in (found_mw - step_mw for step_mw in STEPS_MW):
+                if limit_mw < description.min_limit_mw:
+                    break
+                limits = Limits(found_mw, limits.confirmed, limit_mw)
+                file.write(RestoreRecord(gpu=description.gpu, limits=limits, boot_id=boot_id(), time=""))
+                before_ns = now()
+                outcome = change(device, "power_limit", limits)
+                if not isinstance(outcome, SetDone):
+                    reason = getattr(outcome, "reason", "the driver did not take it")
+                    break
+                took_ms.append((now() - before_ns) / 1e6)
+                asked_mw.append(limit_mw)
+                taken_mw.append(outcome.requested)
+                limits = Limits(found_mw, outcome.requested)
+        finally:
+            restored_mw = put_back(device, limits).requested
+            file.clear()
+    return LimitSets(
+        asked_mw=tuple(asked_mw),
+        taken_mw=tuple(taken_mw),
+        took_ms=median(took_ms or [0.0]),
+        restored_mw=restored_mw,
+        reason=reason,
+    )
+
+
+def sensor_card(bus: Bus, wanted: str, seconds: float, records: Path | None) -> SensorCard:
+    """Measure the sensor of a GPU, and return its card.
+
+    Args:
+        bus: has the GPU.
+        wanted: UUID or its beginning, or the GPU's index; empty: the first.
+        seconds: to be read closely for.
+        records: where restore records are; None: nothing is set.
+
+    Raises:
+        RefusedError: there is no such GPU. DeviceError, StorageError.
+    """
+    found = {device.describe().gpu: device for device in bus.discover()}
+    gpus = [gpu for gpu in found if not of_host(gpu)]
+    chosen = [gpu for gpu in gpus if not wanted or gpu.startswith(wanted)] or (
+        [gpus[int(wanted)]] if wanted.isdecimal() and int(wanted) < len(gpus) else []
+    )
+    if not chosen:
+        raise RefusedError(f"GPU {wanted!r}: could not be found. There are {', '.join(gpus) or 'none'}.")
+    device = found[chosen[0]]
+    reads = read_closely(device, monotonic_ns() + round(seconds * 1e9), time.sleep)
+    return make_card(device.describe(), reads, None if records is None else try_limits(device, records))
 
 
 def _capable() -> bool:

@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "metrics": "screens.metrics_command:metrics",
         "status": "service_commands:status",
         "doctor": "service_commands:doctor",
+        "record": "service_commands:record",
     },
     "Many hosts": {
         "lake": "cluster.lake:lake",

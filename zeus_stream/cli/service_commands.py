@@ -3,9 +3,11 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -22,7 +24,8 @@ from zeus_stream.cli.options import (
     settings_options,
     without_numpy_threads,
 )
-from zeus_stream.errors import RefusedError, UnreachableError
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import RefusedError, StorageError, UnreachableError
 from zeus_stream.paths import holder, places, prepare
 from zeus_stream.settings import Settings
 
@@ -230,14 +233,29 @@ def _print_site(site: "SiteSettings", *, as_json: bool) -> None:
 
 @click.command(cls=Command)
 @json_option
+@click.option(
+    "--sensor", metavar="GPU", is_flag=False, flag_value="", help="Measure a GPU's sensor: its card."
+)
+@click.option("--set", "sets", is_flag=True, help="With --sensor: try limits, and restore the one found.")
+@click.option("--seconds", default=20.0, help="With --sensor: the time to read the GPU closely.")
 @settings_options("device", "cpu", "archive", "listen", "follow")
-def doctor(settings: Settings, *, as_json: bool) -> None:
-    """Check the driver, permissions, GPUs, directories and versions. Name the cure of each fault."""
+def doctor(settings: Settings, *, as_json: bool, sensor: str | None, sets: bool, seconds: float) -> None:
+    """Check the driver, permissions, GPUs, directories and versions. Name the cure of each fault.
+
+    With --sensor, read a GPU as closely as its driver lets it be, best while it works, and print its sensor
+    card: what calls cost, how often counter and power are refreshed, and with --set what the driver makes of
+    limits. --json prints the card as `--device simulated:CARD.json` takes it.
+    """
     from collectors.devices.registry import open_bus
-    from zeus_stream.cli.doctor import examine
+    from zeus_stream.cli.doctor import examine, sensor_card
     from zeus_stream.screens.text.tables import print_checks
 
     where = places(os.environ)
+    if sensor is not None:
+        with closing(open_bus(settings.device, where.run)) as bus:
+            card = sensor_card(bus, sensor, seconds, where.records if sets else None)
+        click.echo(json.dumps(to_builtins(card), indent=2) if as_json else "\n".join(card.lines()))
+        return
     checks = examine(settings, where, lambda: open_bus(settings.device, where.run))
     if as_json:
         click.echo(json.dumps(to_builtins(checks), indent=2))
@@ -245,6 +263,29 @@ def doctor(settings: Settings, *, as_json: bool) -> None:
         print_checks(checks, sys.stdout)
     if any(check.verdict == "fails" for check in checks):
         sys.exit(1)
+
+
+@click.command(cls=Command, short_help="Record what the driver answers, to be played again.")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--seconds", default=60.0, help="The length of the recording.")
+@settings_options("device")
+def record(settings: Settings, *, directory: Path, seconds: float) -> None:
+    """Record what the driver answers about each GPU, with times and errors, into a new DIRECTORY.
+
+    `--device recorded:DIRECTORY` plays it again through the whole pipeline. Nothing is set.
+    """
+    from collectors.devices.recorded import record as write_recording
+    from collectors.devices.registry import open_bus
+
+    with closing(open_bus(settings.device, places(os.environ).run)) as bus:
+        until_ns = monotonic_ns() + round(seconds * 1e9)
+        try:
+            lines = write_recording(bus.discover(), directory, until_ns, time.sleep)
+        except OSError as wrong:
+            raise StorageError(
+                f"{directory}: could not be written: {wrong.strerror}. Name a new directory."
+            ) from wrong
+    click.echo(f"{directory}: {lines} answers. Play them: zeus-stream collect --device recorded:{directory}")
 
 
 @click.command(cls=Command, short_help="Restore the power limits that a killed collector left.")

@@ -1,0 +1,227 @@
+"""The sensor card of a GPU: what calls cost, how counter and power are refreshed, what a set does.
+
+A card is made from reads that are as close as the driver lets them be (`read_closely`). It is JSON with a
+schema (`SCHEMA`), ten lines for people (`SensorCard.lines`), and the description of a simulated GPU with that
+sensor (``simulated:CARD.json``).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from collectors.device import Description, Device, Sample
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import DeviceError
+
+VERSION = 1
+LEAST_CHANGES = 5
+"""Fewer changes tell no period."""
+
+
+class Read(NamedTuple):
+    """One read of a device."""
+
+    before_ns: int
+    after_ns: int
+    sample: Sample | None
+    """None: it failed."""
+
+
+class Refreshes(Struct, frozen=True, kw_only=True):
+    """The refreshes of one figure."""
+
+    period_ms: float
+    """Median distance of two changes."""
+    jitter_ms: float
+    """Half of the range that holds 90 % of the distances."""
+    open_ms: float
+    """Median distance of the two reads between which a change lies."""
+    quantum: int
+    """Greatest common divisor of its steps, in the device's unit."""
+    changes: int
+
+
+class LimitSets(Struct, frozen=True, kw_only=True):
+    """What the driver made of power limits that were set."""
+
+    asked_mw: tuple[int, ...]
+    taken_mw: tuple[int, ...]
+    """As read back, in the same order."""
+    took_ms: float
+    """Median duration of a set with its read-back."""
+    restored_mw: int
+    """Requested afterwards; as it was found."""
+    reason: str = ""
+    """Why no further limit was tried."""
+
+    @property
+    def rounding_mw(self) -> int:
+        """Return by how much the driver rounds at most."""
+        return max((abs(a - t) for a, t in zip(self.asked_mw, self.taken_mw, strict=True)), default=0)
+
+
+class SensorCard(Struct, frozen=True, kw_only=True):
+    """The sensor of one GPU, as measured from outside."""
+
+    version: int = VERSION
+    name: str
+    driver: str
+    scope: str
+    unanswered: tuple[str, ...]
+    """What the driver did not answer, a sentence each."""
+    min_limit_mw: int | None
+    max_limit_mw: int | None
+    default_limit_mw: int | None
+    requested_mw: int | None
+    enforced_mw: int | None
+    """The limit in force, any limiter included."""
+    read_p50_ms: float
+    read_p99_ms: float
+    reads: int
+    failed_reads: int
+    counter: Refreshes | None
+    """None: there is no energy counter, or it hardly changed."""
+    power: Refreshes | None
+    counter_to_power: float | None
+    """Growth of the counter over the energy of the power readings beside it."""
+    least_power_mw: int | None
+    most_power_mw: int | None
+    sets: LimitSets | None = None
+    """None: nothing was set."""
+
+    def lines(self) -> list[str]:
+        """Return the card in ten lines for people."""
+        power = "none was read"
+        if self.least_power_mw is not None and self.most_power_mw is not None:
+            power = f"{self.least_power_mw / 1000:g} to {self.most_power_mw / 1000:g} W"
+        requested, enforced = _watts(self.requested_mw), _watts(self.enforced_mw)
+        allowed = f"{_watts(self.min_limit_mw)} to {_watts(self.max_limit_mw)}"
+        ratio = "not known" if self.counter_to_power is None else f"{self.counter_to_power:.3f}"
+        sets = "none was tried (--set tries some)"
+        if self.sets is not None:
+            back = self.sets.restored_mw / 1000
+            sets = (
+                f"rounded by {self.sets.rounding_mw / 1000:g} W at most, {self.sets.took_ms:.1f} ms each;"
+                f" {back:g} W requested afterwards{'; ' if self.sets.reason else ''}{self.sets.reason}"
+            )
+        return [
+            f"GPU: {self.name}, driver {self.driver}, figures of the {self.scope}",
+            f"reads: {self.reads}, {self.read_p50_ms:.3f} ms p50, {self.read_p99_ms:.3f} ms p99",
+            f"failed reads: {self.failed_reads}",
+            f"energy counter: {_words(self.counter, 'mJ')}",
+            f"power: {_words(self.power, 'mW')}",
+            f"power read: {power}",
+            f"counter over power: {ratio}",
+            f"limit: {requested} requested, {enforced} enforced, {allowed} allowed",
+            f"sets: {sets}",
+            f"not answered: {' '.join(self.unanswered) or 'nothing'}",
+        ]
+
+
+SCHEMA: dict[str, Any] = msgspec.json.schema(SensorCard)
+"""The JSON schema of a card."""
+
+
+def read_card(path: Path) -> SensorCard:
+    """Return the card in a file. Raises OSError or msgspec.ValidationError."""
+    return msgspec.json.decode(path.read_bytes(), type=SensorCard)
+
+
+def read_closely(
+    device: Device,
+    until_ns: int,
+    sleep: Callable[[float], None],
+    pause_s: float = 0.001,
+    now: Callable[[], int] = monotonic_ns,
+) -> list[Read]:
+    """Read a device about every ``pause_s`` until an instant."""
+    reads = []
+    while (before_ns := now()) < until_ns:
+        try:
+            sample = device.sample()
+        except DeviceError:
+            sample = None
+        reads.append(Read(before_ns, now(), sample))
+        sleep(pause_s)
+    return reads
+
+
+def make_card(description: Description, reads: Sequence[Read], sets: LimitSets | None = None) -> SensorCard:
+    """Return the card of a device that was read closely. There is at least one read."""
+    good = [read for read in reads if read.sample is not None]
+    samples = [read.sample for read in good if read.sample is not None]
+    took_ms = sorted((read.after_ns - read.before_ns) / 1e6 for read in reads)
+    power_mw = [sample.power_mw for sample in samples if sample.power_mw is not None]
+    last = samples[-1] if samples else Sample(None, None, None, None)
+    return SensorCard(
+        name=description.name,
+        driver=description.driver,
+        scope=description.scope,
+        unanswered=description.unanswered,
+        min_limit_mw=description.min_limit_mw,
+        max_limit_mw=description.max_limit_mw,
+        default_limit_mw=description.default_limit_mw,
+        requested_mw=last.requested_mw,
+        enforced_mw=last.limit_mw,
+        read_p50_ms=took_ms[len(took_ms) // 2],
+        read_p99_ms=took_ms[len(took_ms) * 99 // 100],
+        reads=len(reads),
+        failed_reads=len(reads) - len(good),
+        counter=_refreshes(good, [sample.energy_mj for sample in samples]),
+        power=_refreshes(good, [sample.power_mw for sample in samples]),
+        counter_to_power=_counter_to_power(good, samples),
+        least_power_mw=min(power_mw, default=None),
+        most_power_mw=max(power_mw, default=None),
+        sets=sets,
+    )
+
+
+def _refreshes(reads: Sequence[Read], figures: Sequence[int | None]) -> Refreshes | None:
+    """Return the refreshes of a figure; None: it hardly changed."""
+    middle_ns, open_ns, steps = [], [], []
+    for (earlier, was), (later, figure) in pairwise(zip(reads, figures, strict=True)):
+        if was is not None and figure is not None and was != figure:
+            middle_ns.append((earlier.before_ns + later.after_ns) / 2)
+            open_ns.append(later.after_ns - earlier.before_ns)
+            steps.append(abs(figure - was))
+    if len(middle_ns) < LEAST_CHANGES:
+        return None
+    gaps_ms = sorted((after - before) / 1e6 for before, after in pairwise(middle_ns))
+    low_ms, high_ms = gaps_ms[len(gaps_ms) // 20], gaps_ms[len(gaps_ms) * 19 // 20]
+    return Refreshes(
+        period_ms=median(gaps_ms),
+        jitter_ms=(high_ms - low_ms) / 2,
+        open_ms=median(open_ns) / 1e6,
+        quantum=math.gcd(*steps),
+        changes=len(middle_ns),
+    )
+
+
+def _counter_to_power(reads: Sequence[Read], samples: Sequence[Sample]) -> float | None:
+    if not samples or samples[0].energy_mj is None or samples[-1].energy_mj is None:
+        return None
+    drawn_mj = 0.0
+    for (earlier, before), (later, _) in pairwise(zip(reads, samples, strict=True)):
+        if before.power_mw is None:
+            return None
+        drawn_mj += before.power_mw * (later.after_ns - earlier.after_ns) / 1e9
+    return (samples[-1].energy_mj - samples[0].energy_mj) / drawn_mj if drawn_mj else None
+
+
+def _words(found: Refreshes | None, unit: str) -> str:
+    if found is None:
+        return "none, or it hardly changed"
+    return (
+        f"every {found.period_ms:.1f} ms +-{found.jitter_ms:.1f}, in steps of {found.quantum} {unit},"
+        f" {found.changes} changes seen to {found.open_ms:.2f} ms"
+    )
+
+
+def _watts(milliwatts: int | None) -> str:
+    return "unknown" if milliwatts is None else f"{milliwatts / 1000:g} W"
