@@ -33,7 +33,7 @@ MODULES = frozenset(
         "analyzers.measurement.energy_fit",
         "analyzers.measurement.fixed_energies",
         "analyzers.measurement.knots",
-        "analyzers.measurement.marks.cuts",
+        "analyzers.measurement.cuts",
         "analyzers.measurement.phases.mark_times",
         "analyzers.measurement.phases.phase_tracker",
         "analyzers.measurement.power_model",

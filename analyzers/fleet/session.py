@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.windows import Owner, Windows
 from analyzers.results.rows import RunRow
@@ -88,10 +87,9 @@ class Session:
         self._began: dict[int, int] = {}
         self._whole: dict[int, int] = {}
         self._step_ns: dict[int, int] = {}
-        """From a batch until the next is asked for; of steps that were noted one by one."""
-        self._noted: list[tuple[list[int], list[int]]] = []
-        """Steps and when they began, that are not in these yet."""
-        self._noted_steps = 0
+        """From a batch until the next is asked for."""
+        self._noted: list[StepBoundary] = []
+        """Boundaries that are not in these yet."""
         self._keep = steps_kept
 
     @property
@@ -119,34 +117,25 @@ class Session:
             started.t_ns,
         )
 
-    def note(self, boundary: StepBoundary) -> None:
-        """Remember a boundary."""
-        index, ended_ns, began_ns = boundary.index, boundary.ended_ns, boundary.began_ns
-        self._take_in()
-        if began_ns is not None:
-            self._began[index] = began_ns
-        if ended_ns is not None:
-            # Steps in a row are measured from begin to begin; the last before a pause to its end.
-            self._whole[index] = ended_ns if began_ns is None else began_ns
-            if (since_ns := self._began.get(index - 1)) is not None:
-                self._step_ns[index - 1] = ended_ns - since_ns
-        self._forget()
-
-    def note_all(self, steps: PlainSteps) -> None:
-        """Remember boundaries at which a step ended and another one began."""
-        self._noted.append((steps.index, steps.began_ns))
-        self._noted_steps += len(steps.index)
-        if self._noted_steps > self._keep:
+    def note(self, boundaries: Sequence[StepBoundary]) -> None:
+        """Remember boundaries."""
+        self._noted += boundaries
+        if len(self._noted) > self._keep:
             self._take_in()
 
     def _take_in(self) -> None:
-        """Take in the boundaries of `note_all`: seldom, since few ask for them."""
+        """Take in the boundaries of `note`: seldom, since few ask for them."""
+        for boundary in self._noted:
+            index, ended_ns, began_ns = boundary.index, boundary.ended_ns, boundary.began_ns
+            if began_ns is not None:
+                self._began[index] = began_ns
+            if ended_ns is not None:
+                # Steps in a row are measured from begin to begin; the last before a pause to its end.
+                self._whole[index] = ended_ns if began_ns is None else began_ns
+                if (since_ns := self._began.get(index - 1)) is not None:
+                    self._step_ns[index - 1] = ended_ns - since_ns
         if self._noted:
-            for indices, began_ns in self._noted:
-                began = dict(zip(indices[-self._keep :], began_ns[-self._keep :], strict=True))
-                self._began |= began
-                self._whole |= began
-            self._noted, self._noted_steps = [], 0
+            self._noted = []
             self._forget()
 
     def _forget(self) -> None:
@@ -182,6 +171,7 @@ class Session:
 
     def steps_ns(self, span: Span) -> list[int]:
         """Return how long steps took, those that are known; without the wait for their batches."""
+        self._take_in()
         return [self._step_ns[index] for index in range(span.first, span.end) if index in self._step_ns]
 
     def row(self) -> RunRow:

@@ -20,10 +20,9 @@ from analyzers.fleet.questions import missing
 from analyzers.fleet.session import Session, WaitingSteps
 from analyzers.interpreter.sessions import attempt, begin, end, host_of, is_new, mark, mark_steps, users
 from analyzers.interpreter.state import SiteState
-from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
-from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked, StepPassed, StepsPassed
+from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked, StepsPassed
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from zeus_stream.protocol.events import (
@@ -207,16 +206,10 @@ def _take_steps(
     mark_steps(site, session, boundaries)
     at = [each.placed for each in boundaries if (each.ended_ns, each.began_ns) != (None, None)]
     session.placed = at[-1] if at else session.placed  # a step that is cancelled says nothing
-    run = site.runs[session.started.run]
-    if (steps := PlainSteps.of(boundaries)) is not None:
-        session.step = steps.index[-1]
-        results = [run.handle(StepsPassed(session, steps), site.now_ns)]
-    else:
-        results = []
-        for boundary in boundaries:
-            session.step = None if boundary.began_ns is None else boundary.index
-            results.append(run.handle(StepPassed(session, boundary), site.now_ns))
-    given += [result for result in results if result is not NOTHING]
+    session.step = None if boundaries[-1].began_ns is None else boundaries[-1].index
+    result = site.runs[session.started.run].handle(StepsPassed(session, boundaries), site.now_ns)
+    if result is not NOTHING:
+        given.append(result)
 
 
 def let_wait(site: SiteState, frame: Frame, body: Events) -> bool:

@@ -25,9 +25,9 @@ import numpy as np
 
 from analyzers.measurement.counters.counter_kind import TOGETHER, WINDOWS_NS, Counter, CounterKind, Verdict
 from analyzers.measurement.counters.refresh_times import RefreshTimes
+from analyzers.measurement.cuts import Cuts, Mark, Parts
 from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Fixed, LeftOut, Points, Written
 from analyzers.measurement.knots import Floats, Ints, Knots
-from analyzers.measurement.marks.cuts import Cuts, Mark, Parts
 from analyzers.measurement.observation import (
     Observation,
     Stretch,

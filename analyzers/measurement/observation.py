@@ -7,8 +7,8 @@ import numpy as np
 from msgspec import Struct
 
 from analyzers.measurement.counters.counter_kind import WINDOWS_NS, WINDOWS_S, Counter
+from analyzers.measurement.cuts import Parts
 from analyzers.measurement.knots import Floats, Ints, Knots
-from analyzers.measurement.marks.cuts import Parts
 from analyzers.measurement.power_model import Role
 
 QUANTUM_J = 1e-3

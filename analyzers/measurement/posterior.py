@@ -6,8 +6,8 @@ The equations (6) and (7) are those of docs/explanation/measurement.md, "The mod
 import numpy as np
 from msgspec import Struct
 
+from analyzers.measurement.cuts import Parts
 from analyzers.measurement.knots import Floats, Ints
-from analyzers.measurement.marks.cuts import Parts
 from analyzers.measurement.observation import QUANTUM_J, Observation
 
 BELIEVED = 1.5

@@ -15,14 +15,13 @@ After a choice, where the plan wants it, a second machine (`per_gpu`) looks for 
 and may have a lower limit. It works while the first one keeps watch, and ends with whatever moves that on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from analyzers.dispatch.pending import ControlOfGpu, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
-from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.power_limit import run_events
 from analyzers.power_limit.drivers.commands import Commands
 from analyzers.power_limit.drivers.limit_search import NOTHING_USED, LimitSearch, Used
@@ -40,7 +39,6 @@ from analyzers.power_limit.run_events import (
     SearchAsked,
     SetAside,
     ShareChanged,
-    StepPassed,
     StepsPassed,
 )
 from analyzers.power_limit.run_settings import RunSettings
@@ -101,10 +99,8 @@ class Run:
         """Take in an event. Return rows, and the limits to be set or given back."""
         self._ranks.now = now
         match event:
-            case StepPassed(session, boundary):
-                return self._step_passed(session, boundary)
-            case StepsPassed(session, steps):
-                return self._steps_passed(session, steps)
+            case StepsPassed(session, boundaries):
+                return self._steps_passed(session, boundaries)
             case EpochPassed(session):
                 return self._epoch_passed(session)
             case SearchAsked(wish):
@@ -128,7 +124,7 @@ class Run:
                 return self._set_aside()
 
     def _step_passed(self, session: Session, boundary: StepBoundary) -> Result:
-        session.note(boundary)
+        session.note((boundary,))
         result = NOTHING
         if not self._is_known(session):
             result |= self._break_up(f"rank {session.started.rank} has joined")
@@ -150,17 +146,17 @@ class Run:
         """Return False if a rank has joined that the machine is not about."""
         return self._search.state is None or session in self._ranks.about or not session.admitted
 
-    def _steps_passed(self, session: Session, steps: PlainSteps) -> Result:
-        """Take in steps, one after the other; at once where nothing is searched for."""
-        search = self._search
+    def _steps_passed(self, session: Session, boundaries: Sequence[StepBoundary]) -> Result:
+        """Take in steps; a machine hears of each, and of none where nothing is searched for."""
         if self.rests(session):
-            session.note_all(steps)
+            session.note(boundaries)
             if session is self._ranks.lead:
-                search.steps = steps.index[-1] + 1
-            return search.land()
+                began = [each.index for each in boundaries if each.began_ns is not None]
+                self._search.steps = began[-1] + 1 if began else self._search.steps
+            return self._search.land()
         results = []
-        for boundary in steps.boundaries:
-            session.step = boundary.index
+        for boundary in boundaries:
+            session.step = None if boundary.began_ns is None else boundary.index
             results.append(self._step_passed(session, boundary))
         return in_order(results)
 

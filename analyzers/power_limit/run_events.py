@@ -1,28 +1,21 @@
 """The events of a run: what its ranks, its GPUs and a power budget say. Pure."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from analyzers.fleet.session import Session
-from analyzers.measurement.marks.plain_steps import PlainSteps
 from zeus_stream.protocol.events import SearchWanted, StepBoundary
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
 
 
-class StepPassed(NamedTuple):
-    """A rank went on to its next step, or pauses."""
-
-    session: Session
-    boundary: StepBoundary
-
-
 class StepsPassed(NamedTuple):
-    """A rank went on to its next step, several times."""
+    """A rank went on to its next step, or pauses, once or more."""
 
     session: Session
-    steps: PlainSteps
+    boundaries: Sequence[StepBoundary]
 
 
 class EpochPassed(Struct, frozen=True):
@@ -84,8 +77,7 @@ class SetAside(Struct, frozen=True):
 
 
 RunEvent: TypeAlias = (
-    StepPassed
-    | StepsPassed
+    StepsPassed
     | EpochPassed
     | SearchAsked
     | PipelineJoined

@@ -1,18 +1,19 @@
 """Steps that come together are taken in and measured together. That gives the rows of one after the other."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from msgspec.structs import replace
 
+from analyzers.fleet.session import Session
 from analyzers.interpreter import events
 from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.interpreter.state import SiteState
 from analyzers.measurement import windows
-from analyzers.measurement.marks.plain_steps import PlainSteps
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import parse
 from analyzers.results.rows import GapRow, Row, WindowRow
@@ -109,7 +110,14 @@ def test_steps_that_come_together_give_the_rows_of_one_after_the_other(
     seed: int, settings: RunSettings, *, hurried: bool
 ) -> None:
     together, in_columns = derived(seed, settings, hurried=hurried)
-    with patch.object(PlainSteps, "of", lambda _: None), patch.object(windows, "MANY", 2**40):
+    take_steps = events._take_steps
+
+    def one_by_one(site: SiteState, session: Session, steps: Sequence[StepBoundary], *args: Any) -> None:
+        received_ns, given = args
+        for step, t_ns in zip(steps, received_ns, strict=True):
+            take_steps(site, session, (step,), (t_ns,), given)
+
+    with patch.object(events, "_take_steps", one_by_one), patch.object(windows, "MANY", 2**40):
         single, none = derived(seed, settings, hurried=hurried)
     assert together == single
     steps = sum(isinstance(row, WindowRow) and row.kind == "step" for row in together)

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 from msgspec.structs import astuple, replace
 
 from analyzers.measurement.counters.counter_kind import WINDOWS_NS, Counter
+from analyzers.measurement.cuts import MAX_CUTS
 from analyzers.measurement.energy import Energy, Meter, measure
 from analyzers.measurement.energy_fit import Shape
 from analyzers.measurement.fixed_energies import MAX_POINTS
-from analyzers.measurement.marks.cuts import MAX_CUTS
 from analyzers.measurement.power_model import MAX_KINDS, Kinds
 from analyzers.measurement.timeline import Timeline
 from benchmarks.windows.loads import Name, load

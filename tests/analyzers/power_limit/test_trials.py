@@ -43,7 +43,7 @@ def rank(number: int, *gpus: str, steps: int = STEPS) -> Session:
     )
     for index in range(steps):
         began_ns = index * STEP_MS * MS
-        session.note(StepBoundary(index, began_ns if index else None, began_ns))
+        session.note((StepBoundary(index, began_ns if index else None, began_ns),))
     return session
 
 
@@ -74,7 +74,7 @@ def test_spans_side_by_side_take_what_the_span_around_them_takes(edges: list[int
 
 def test_a_gpu_of_two_ranks_is_counted_once_and_the_slowest_rank_tells_the_time() -> None:
     slow = rank(1, "GPU-a")
-    slow.note(StepBoundary(30, 29 * STEP_MS * MS, (30 * STEP_MS + 7) * MS))
+    slow.note((StepBoundary(30, 29 * STEP_MS * MS, (30 * STEP_MS + 7) * MS),))
     found = took(Span(10, 30), meters={"GPU-a": meter()}, ranks=(rank(0, "GPU-a"), slow))
     assert dict(found.energy_uj) == {"GPU-a": pytest.approx(200_000 * STEP_MS * 20)}
     assert found.duration_ns == (20 * STEP_MS + 7) * MS
@@ -84,7 +84,7 @@ def test_a_delay_is_that_of_the_slowest_rank_beyond_its_quickest_step_without_wa
     slow = rank(1, "GPU-a", steps=20)
     t_ms = 19 * STEP_MS
     for index, (step_ms, batch_ms) in enumerate([(50, 0), (50, 30), (90, 0), (50, 0)], 20):
-        slow.note(StepBoundary(index, (t_ms + step_ms) * MS, (t_ms + step_ms + batch_ms) * MS))
+        slow.note((StepBoundary(index, (t_ms + step_ms) * MS, (t_ms + step_ms + batch_ms) * MS),))
         t_ms += step_ms + batch_ms
     found = took(Span(19, 23), meters={"GPU-a": meter()}, ranks=(rank(0, "GPU-a"), slow))
     assert (found.duration_ns, found.delay_ns) == (270 * MS, 40 * MS)

@@ -1,1 +1,0 @@
-"""Marks of events: where they cut the time of a GPU into parts."""
