@@ -228,5 +228,5 @@ def test_a_driver_that_is_not_loaded_is_waited_for(bus: AmdBus, host: AmdHost) -
 
 def test_a_host_without_the_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "amdsmi", None)
-    with pytest.raises(LostError, match="could not load amdsmi.*the extra `amd`"):
+    with pytest.raises(LostError, match=r"could not load amdsmi.*the extra `amd`"):
         AmdBus().discover()
