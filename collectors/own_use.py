@@ -2,8 +2,7 @@
 
 from collectors.device import Bus, Device
 from zeus_stream.errors import DeviceError
-from zeus_stream.own_cost import OwnUseMeter
-from zeus_stream.own_energy import OwnEnergy, own_energy
+from zeus_stream.own_cost import OwnEnergy, OwnUseMeter, own_energy
 from zeus_stream.protocol.notes import OwnUse
 
 OFF = "CPUs are not read: --cpu off"

@@ -1,10 +1,11 @@
-"""The processor time that this process and its children have used: what zeus-stream itself costs."""
+"""What zeus-stream itself costs: processor time of this process and its children, and the energy of it."""
 
 import gc
 import os
 from pathlib import Path
 
 import anyio
+from msgspec import Struct
 
 from zeus_stream.clock import anchor, monotonic_ns
 from zeus_stream.protocol.notes import OwnUse
@@ -118,3 +119,27 @@ def words() -> str:
     used_s = cpu_seconds()
     passed_s = max((monotonic_ns() - _BEGAN_NS) / 1e9, 0.001)
     return f"{used_s:.1f} s, {100 * used_s / passed_s:.1f} % of a core since its start"
+
+
+class OwnEnergy(Struct, frozen=True):
+    """Estimates of the energy of a service itself, J."""
+
+    low_j: float
+    """It has the share of the host's energy that it has of the time of all processors."""
+    high_j: float
+    """It has the share that it has of the time of processors at work, power at rest included."""
+
+    def __add__(self, other: "OwnEnergy") -> "OwnEnergy":
+        return OwnEnergy(self.low_j + other.low_j, self.high_j + other.high_j)
+
+    @property
+    def words(self) -> str:
+        return f"{self.low_j:.1f} to {self.high_j:.1f} J since its start (an estimate by processor time)"
+
+
+def own_energy(use: OwnUse, host_j: float | None) -> OwnEnergy | None:
+    """Estimate the energy of a service. ``host_j``: of its host's CPUs and memory; None: not known."""
+    if host_j is None or not use.host_cpu_ns or not use.took_ns:
+        return None
+    high_j = host_j * min(use.cpu_ns / use.host_cpu_ns, 1.0)
+    return OwnEnergy(min(host_j * use.cpu_ns / (use.processors * use.took_ns), high_j), high_j)

@@ -10,8 +10,7 @@ from analyzers.results.result import OWN
 from analyzers.results.rows import OwnUseRow, RunRow
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.own_cost import PAUSE_S, OwnUseMeter, RecordTimes
-from zeus_stream.own_energy import OwnEnergy
+from zeus_stream.own_cost import PAUSE_S, OwnEnergy, OwnUseMeter, RecordTimes
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.protocol.notes import Note, Notes

@@ -14,7 +14,7 @@ from analyzers.power_limit import run_events
 from analyzers.power_limit.run_events import LimitLost, LimitSet
 from analyzers.results.result import NOTHING, OWN, Result, in_order, rows_only
 from analyzers.results.rows import CommandRow, GapRow, OwnUseRow
-from zeus_stream.own_energy import own_energy
+from zeus_stream.own_cost import own_energy
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import (

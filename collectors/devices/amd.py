@@ -17,11 +17,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from statistics import fmean
 from typing import Any
+
+from msgspec import Struct
 
 from collectors.control import spell_change
 from collectors.device import Description, Sample, check_limit, watts
-from collectors.devices.amd_counter import Trial, objection
 from collectors.processes import sees_all_processes
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import (
@@ -36,6 +38,9 @@ from zeus_stream.protocol.fields import Control
 _log = logging.getLogger(__name__)
 
 REFRESH_NS = 50_000_000
+TRUSTED = (0.5, 2.0)
+"""A counter is trusted if it grew by so much of what the power readings say. Both are rough at rest, so this
+finds what is off by a factor, not by a gain of some percent."""
 TRIAL_S = 0.5
 TRIAL_READS = 10
 LEAST_SHARE = 0.4
@@ -63,6 +68,30 @@ _ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # amdsmi_status_t; any o
     54: (LostError, _RETURNS),  # AMDGPU_RESTART_ERR
     55: (UnsupportedError, _WITHOUT),  # SETTING_UNAVAILABLE
 }
+
+
+class Trial(Struct, frozen=True):
+    """A reading of a counter and its GPU's power, side by side."""
+
+    t_ns: tuple[int, ...]
+    energy_mj: tuple[int, ...]
+    power_mw: tuple[int, ...]
+
+
+def objection(trial: Trial) -> str | None:
+    """Return why a counter is not to be trusted, or None."""
+    if len(trial.energy_mj) < 2 or not trial.power_mw:
+        return "there are no power readings to compare it with"
+    grown_mj = trial.energy_mj[-1] - trial.energy_mj[0]
+    if sorted(trial.energy_mj) != list(trial.energy_mj):
+        return "it fell"
+    if grown_mj == 0:
+        return "it stands still"
+    expected_mj = fmean(trial.power_mw) * (trial.t_ns[-1] - trial.t_ns[0]) / 1e9
+    least, most = TRUSTED
+    if not least <= grown_mj / expected_mj <= most:
+        return f"it grew by {grown_mj / 1000:.3g} J where the power readings say {expected_mj / 1000:.3g} J"
+    return None
 
 
 class AmdDevice:

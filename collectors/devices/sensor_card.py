@@ -33,7 +33,7 @@ class Read(NamedTuple):
     """None: it failed."""
 
 
-class Refreshes(Struct, frozen=True, kw_only=True):
+class CardRefreshes(Struct, frozen=True, kw_only=True):
     """The refreshes of one figure."""
 
     period_ms: float
@@ -85,9 +85,9 @@ class SensorCard(Struct, frozen=True, kw_only=True):
     read_p99_ms: float
     reads: int
     failed_reads: int
-    counter: Refreshes | None
+    counter: CardRefreshes | None
     """None: there is no energy counter, or it hardly changed."""
-    power: Refreshes | None
+    power: CardRefreshes | None
     counter_to_power: float | None
     """Growth of the counter over the energy of the power readings beside it."""
     least_power_mw: int | None
@@ -182,7 +182,7 @@ def make_card(description: Description, reads: Sequence[Read], sets: LimitSets |
     )
 
 
-def _refreshes(reads: Sequence[Read], figures: Sequence[int | None]) -> Refreshes | None:
+def _refreshes(reads: Sequence[Read], figures: Sequence[int | None]) -> CardRefreshes | None:
     """Return the refreshes of a figure; None: it hardly changed."""
     middle_ns, open_ns, steps = [], [], []
     for (earlier, was), (later, figure) in pairwise(zip(reads, figures, strict=True)):
@@ -194,7 +194,7 @@ def _refreshes(reads: Sequence[Read], figures: Sequence[int | None]) -> Refreshe
         return None
     gaps_ms = sorted((after - before) / 1e6 for before, after in pairwise(middle_ns))
     low_ms, high_ms = gaps_ms[len(gaps_ms) // 20], gaps_ms[len(gaps_ms) * 19 // 20]
-    return Refreshes(
+    return CardRefreshes(
         period_ms=median(gaps_ms),
         jitter_ms=(high_ms - low_ms) / 2,
         open_ms=median(open_ns) / 1e6,
@@ -214,7 +214,7 @@ def _counter_to_power(reads: Sequence[Read], samples: Sequence[Sample]) -> float
     return (samples[-1].energy_mj - samples[0].energy_mj) / drawn_mj if drawn_mj else None
 
 
-def _words(found: Refreshes | None, unit: str) -> str:
+def _words(found: CardRefreshes | None, unit: str) -> str:
     if found is None:
         return "none, or it hardly changed"
     return (

@@ -24,7 +24,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "sql": "archive_commands:sql",
         "export": "archive_commands:export",
         "statement": "screens.statement_command:statement",
-        "forward": "exporter_commands:forward",
+        "forward": "screens.exporter_commands:forward",
         "replay": "archive_commands:replay",
     },
     "Jobs": {

@@ -53,7 +53,7 @@ def incoming(tables: Mapping[str, pa.Table]) -> Iterator[Incoming]:
         yield Incoming(name, f"EXISTS (FROM incoming_{name} AS incoming WHERE {same}{only})", ends)
 
 
-class State(Struct, frozen=True):
+class ChainState(Struct, frozen=True):
     """Where a chain goes on."""
 
     number: int
@@ -74,12 +74,12 @@ class Chain:
         last = connection.execute("SELECT number, hash FROM chain ORDER BY number DESC LIMIT 1").fetchall()
         [(sealed_ns,)] = connection.execute("SELECT max(sealed_ns) FROM seals").fetchall()
         number, hashed = last[0] if last else (0, "")
-        self.state = State(number, hashed, sealed_ns or 0, -1)
+        self.state = ChainState(number, hashed, sealed_ns or 0, -1)
         """As of the last commit; `add` returns the next."""
         self._start = [Incoming("settings", "start = (SELECT starts FROM meta)")]
         """Rows of this start, which come with its first commit."""
 
-    def add(self, connection: Connection, tables: Mapping[str, pa.Table], wall_ns: int) -> State:
+    def add(self, connection: Connection, tables: Mapping[str, pa.Table], wall_ns: int) -> ChainState:
         """Add the rows of a commit, within its transaction, and return the state to keep if it succeeds.
 
         Args:
@@ -106,7 +106,7 @@ class Chain:
                 connection, number, last, wall_ns
             ):
                 sealed_ns = wall_ns
-        return State(number, last, sealed_ns, gap)
+        return ChainState(number, last, sealed_ns, gap)
 
     def _changed(self, connection: Connection, added: Incoming) -> Iterator[tuple[str, str]]:
         """Yield key and hash of each row that has no entry as it is now."""

@@ -15,7 +15,7 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import OwnUseRow, Row
 from tests.analyzers.archives import RUN, SECOND, A, window
 from tests.empty_archive import archive_at
-from tests.zeus_stream.test_own_energy import USE
+from tests.zeus_stream.test_own_cost import USE
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import Notes, OwnUse
 from zeus_stream.screens.html.questions import quoted

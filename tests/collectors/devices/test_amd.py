@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from collectors.device import Sample
-from collectors.devices.amd import AmdBus, AmdDevice
-from collectors.devices.amd_counter import Trial, objection
+from collectors.devices.amd import AmdBus, AmdDevice, Trial, objection
 from tests.gpu.amdsmi_stand_in import BUSY, INVAL, NO_PERM, NOT_FOUND, NOT_SUPPORTED, AmdGpu, AmdHost
 from zeus_stream.errors import (
     DeviceError,

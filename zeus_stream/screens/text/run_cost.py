@@ -14,6 +14,7 @@ from rich.text import Text
 from zeus_stream.screens.html.questions import answered, quoted
 from zeus_stream.screens.html.run_question import find_run_rows
 from zeus_stream.screens.text.tables import console_of, write, write_text
+from zeus_stream.screens.text.words import explained
 from zeus_stream.service_packages import install_command
 from zeus_stream.views.costs import COSTS, OWN_USE, at_price, cost_facts, own_use_facts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
@@ -23,7 +24,6 @@ from zeus_stream.views.run_view import RunRows, RunView, run_of_rows
 from zeus_stream.views.saving import Saving
 from zeus_stream.views.undecided import BEHIND_S, behind_facts
 from zeus_stream.views.waste import NOT_KNOWN, waste_facts
-from zeus_stream.views.words import explained
 
 _TRIALS = """
 SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,

@@ -13,8 +13,8 @@ from analyzers.results.rows import DecisionRow, GapRow, GpuLimitRow, Row, RunRow
 from tests.empty_archive import archive_at
 from zeus_stream.screens.html.questions import last_run
 from zeus_stream.screens.text.run_cost import Summary, print_summary, summarize
+from zeus_stream.screens.text.words import explained
 from zeus_stream.settings import Settings
-from zeus_stream.views.words import explained
 
 S = 1_000_000_000
 RUN = RunRow(
