@@ -16,6 +16,7 @@ PEERS = (
     "codecarbon==3.3.2",
     "nvitop==1.7.2",
     "carbontracker==2.4.7",
+    "lowtime==0.3.0",
     "pyzmq",
     "msgpack",
     "numpy",

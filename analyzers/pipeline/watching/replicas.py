@@ -12,8 +12,8 @@ from analyzers.pipeline.stage_record import StageRecord
 
 RECENT = 2
 """Iterations in a row that show that a replica is slower, or no longer."""
-SLOWER, USUAL = 1.03, 1.015
-"""Times the promise that a straggler takes at least, and another replica at most."""
+SLOWER = 1.03
+"""Times as long that a straggler takes, beside its promise, and beside what the next slowest one takes."""
 CHANGED = 0.02
 """Of the duration of a straggler's iteration, after which it is answered again."""
 
@@ -25,7 +25,7 @@ class Straggler(Struct, frozen=True):
     time_s: float
     """Of its iterations."""
     slower: float
-    """Times as long as promised."""
+    """Times as long as promised, and as the next slowest replica."""
 
 
 def replicas_of(stages: Iterable[StageRecord]) -> dict[int, list[StageRecord]]:
@@ -42,11 +42,15 @@ def replicas_of(stages: Iterable[StageRecord]) -> dict[int, list[StageRecord]]:
     return found
 
 
-def own_times_s(stages: Sequence[StageRecord], after: int) -> list[float]:
-    """Return how long the latest iterations of a replica took, at most RECENT. ``after``: later ones only."""
-    first = next((stage for stage in stages if stage.began.stage == 0), None)
-    ran = [] if first is None else [each for each in first.ran if each.iteration > after]
-    return [(each.ended_ns - each.t_ns) / 1e9 for each in ran[-RECENT:]]
+def own_times_s(replicas: Mapping[int, Sequence[StageRecord]], after: int) -> dict[int, list[float]]:
+    """Return how long the latest iterations that all replicas have run took, at most RECENT.
+
+    ``after``: later ones only.
+    """
+    firsts = {at: next(each for each in stages if each.began.stage == 0) for at, stages in replicas.items()}
+    until = min((stage.iteration for stage in firsts.values()), default=-1)
+    ran = {at: [e for e in stage.ran if after < e.iteration <= until] for at, stage in firsts.items()}
+    return {at: [(e.ended_ns - e.t_ns) / 1e9 for e in of[-RECENT:]] for at, of in ran.items()}
 
 
 def find_straggler(
@@ -55,8 +59,9 @@ def find_straggler(
     after: int,
     known: Straggler | None,
 ) -> Straggler | None:
-    """Return the slowest replica, if it is slower than promised and the others are not.
+    """Return the slowest replica, if it is slower than promised and than the others, beside their promises.
 
+    A busy host makes all replicas slower: what the next slowest one is slower by does not count.
     Another replica than the known one is a straggler only after a return to the usual plan.
 
     Args:
@@ -65,18 +70,20 @@ def find_straggler(
         after: iterations after this one ran under these promises.
         known: the straggler that was answered last. It stays one until it is as fast as promised.
     """
-    times_s = {replica: own_times_s(stages, after) for replica, stages in replicas.items()}
-    if len(times_s) < 2 or any(len(each) < RECENT for each in times_s.values()):
+    if len(replicas) < 2 or any(all(each.began.stage for each in of) for of in replicas.values()):
+        return known
+    times_s = own_times_s(replicas, after)
+    if any(len(each) < RECENT for each in times_s.values()):
         return known
     least = {replica: min(each) / promised_s[replica] for replica, each in times_s.items()}
     slowest = max(least, key=lambda replica: least[replica])
-    others = [ratio for replica, ratio in least.items() if replica != slowest]
-    if least[slowest] < SLOWER or max(others) > USUAL:
-        gone = known is not None and max(times_s[known.replica]) < SLOWER * promised_s[known.replica]
+    common = max(1.0, *(ratio for replica, ratio in least.items() if replica != slowest))
+    if least[slowest] < SLOWER * common:
+        gone = known is not None and max(times_s[known.replica]) < SLOWER * common * promised_s[known.replica]
         return None if known is None or gone else known
     if known is not None and known.replica != slowest:
         return None  # the slowest one has a plan for the known one's duration: all get the usual plan first
-    time_s = sum(times_s[slowest]) / RECENT
+    time_s = sum(times_s[slowest]) / RECENT / common
     if known is not None and known.replica == slowest and abs(time_s / known.time_s - 1) < CHANGED:
         return known
     return Straggler(slowest, time_s, time_s / promised_s[slowest])

@@ -98,6 +98,24 @@ def test_number_and_range_of_the_profiled_clocks_are_settings() -> None:
     assert (len(visited), visited[0], visited[-1]) == (5, 1410, 1140)
 
 
+def test_a_straggler_is_answered_on_a_busy_host_where_every_replica_is_late() -> None:
+    world = following(replicas=2)
+    world.slow.update({0: 1.05, 1: 1.05})
+    world.play(4)
+    assert world.last_plan().number == 1, "no replica is slower than the others"
+    world.slow[1] = 1.05 * 1.2
+    world.play(2)
+    plan = world.last_plan()
+    assert plan.reason == "replica 1 takes 20 % longer than promised"
+    assert plan.first_iteration is not None
+    assert plan.first_iteration <= world.iteration + 1
+    world.play(6)
+    assert world.own_s[0] <= world.own_s[1] * 1.001
+    world.slow[1] = 1.05
+    world.play(3)
+    assert world.last_plan().reason == "no replica is slower than the others any more"
+
+
 def test_noise_is_no_straggler() -> None:
     world = following(replicas=2, noise=0.01)
     world.play(60)
