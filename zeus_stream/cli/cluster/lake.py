@@ -1,4 +1,4 @@
-"""The commands ``lake create``, ``lake keep``, ``lake role`` and ``lake sql``."""
+"""The commands ``lake create``, ``lake size``, ``lake keep``, ``lake role`` and ``lake sql``."""
 
 import os
 import socket
@@ -37,6 +37,31 @@ def create(settings: Settings, site: "SiteSettings", data: str) -> None:
         if made
         else "The lake was there; its tables are of this version."
     )
+
+
+@lake.command()
+@click.option("--hosts", type=click.IntRange(1, 1_000_000), required=True, metavar="N", help="Of the site.")
+@click.option("--gpus", type=click.IntRange(1, 64), default=8, metavar="N", help="GPUs of a host.  [8]")
+@click.option(
+    "--outage-hours", "outage_h", type=click.FloatRange(0, 1000), default=24.0, metavar="X",
+    help="Time without an archiver that the broker outlasts.  [24]",
+)  # fmt: skip
+@output_options
+@settings_options(*RETENTION)
+def size(settings: Settings, hosts: int, gpus: int, outage_h: float, *, form: "Form") -> None:
+    """Print the cores, disks and settings that a site needs, from unit costs that were measured.
+
+    GPUs have 10 readings a second and half of them a run; each service is planned at half load.
+    """
+    import pyarrow as pa
+
+    from analyzers.lake.sizing import SiteSize, rows
+    from zeus_stream.screens.text.tables import write
+
+    days = settings.keep_readings_days, settings.keep_seconds_days, settings.keep_minutes_days
+    names = ("what", "figure", "unit")
+    found = rows(SiteSize(hosts=hosts, gpus=gpus, outage_h=outage_h), days)
+    write(pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in found]), form, sys.stdout)
 
 
 @lake.command()
