@@ -13,7 +13,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 FAST_WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)  # few of its tests wait, and each worker reads all of them
 
-.PHONY: docs figures help install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
+.PHONY: chaos docs figures help install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -71,6 +71,9 @@ test-scale: $(SCALE)/.installed ## test lake, broker and store with the real eng
 
 demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, archivers, two analyzers and SQL on a lake, on this machine
 	PYTHONPATH=$(CURDIR) $(SCALE)/bin/python examples/cluster.py
+
+chaos: $(SCALE)/.installed ## FAULTS random faults in a site of real processes: what is lost, twice, in force, and how it recovers; SEED=1
+	PYTHONPATH=. $(SCALE)/bin/python -m benchmarks.site.faults --faults $(or $(FAULTS),60) --minutes $(or $(MINUTES),15) --seed $(or $(SEED),1)
 
 test-fast: install ## the inner loop: all tests but sweeps, without the checks; about a minute on two cores
 	$(BIN)/python -m pytest --numprocesses $(FAST_WORKERS) --dist worksteal -m "not sweep"

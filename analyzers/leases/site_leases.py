@@ -102,7 +102,7 @@ class SiteLeases:
 
     def __init__(self, dsn: str, site: str, holder: str) -> None:
         """Connect at the first use. ``dsn``: of libpq, such as ``host=/run/postgresql dbname=lake``."""
-        self._dsn = dsn
+        self.dsn = dsn
         self.site = site
         self.holder = holder
         self._connection: psycopg.Connection | None = None
@@ -450,7 +450,7 @@ class SiteLeases:
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = psycopg.connect(
-                    self._dsn,
+                    self.dsn,
                     autocommit=True,
                     connect_timeout=CONNECT_S,
                     options=f"-c statement_timeout={STATEMENT_MS}",

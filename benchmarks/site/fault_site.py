@@ -7,6 +7,7 @@ import random
 import signal
 import sqlite3
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
@@ -16,6 +17,7 @@ import anyio
 import psycopg
 
 from analyzers.lake import catalog
+from analyzers.leases.site_leases import SHARD, SiteLeases
 from benchmarks.site.links import Link, Network
 from collectors.broker.relay import Relay
 from collectors.log.sqlite import SqliteLog
@@ -24,6 +26,7 @@ from tests.scale.servers import nats, postgres, spawn
 from zeus_stream.broker.batches import part_of
 from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import boot_id
+from zeus_stream.errors import StorageError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import ControlApplied, Notes
@@ -51,6 +54,45 @@ for number in itertools.count():
         time.sleep(1)
 """
 END_S = 600.0
+LOOK_S = 0.05
+"""Between two looks at who holds the shards."""
+
+
+class TakeOvers:
+    """The time from the loss of an analyzer to the next epoch of each of its shards. A thread."""
+
+    def __init__(self, dsn: str) -> None:
+        self._leases = SiteLeases(dsn, SITE, "benchmark")
+        self._lost: dict[str, tuple[int, float]] = {}
+        """By shard, the epoch that was lost, and when."""
+        self.took_s: list[float] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def lost(self, pid: int) -> None:
+        """Note that an analyzer is killed now."""
+        leases = SiteLeases(self._leases.dsn, SITE, "benchmark")
+        with suppress(StorageError):  # PostgreSQL is away as well
+            for state in leases.states():
+                if state.name.startswith(SHARD) and state.holder.endswith(f"/{pid}"):
+                    self._lost[state.name] = state.epoch, time.monotonic()
+        leases.close()
+
+    def _run(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            with suppress(StorageError):
+                for state in self._leases.states() if self._lost else ():
+                    epoch, lost_s = self._lost.get(state.name, (state.epoch, 0.0))
+                    if state.epoch > epoch:
+                        self.took_s.append(time.monotonic() - lost_s)
+                        del self._lost[state.name]
+        self._leases.close()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join()
 
 
 class Site:
@@ -68,6 +110,8 @@ class Site:
         self.links: dict[str, Link] = {}
         self.where: dict[str, Path] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.take_overs = TakeOvers(self.dsn)
+        running.callback(self.take_overs.close)
         self.ended = 0
         """Services that ended by themselves and were started again, as a supervisor does."""
         for host in HOSTS:
@@ -133,6 +177,7 @@ class Site:
         match rng.choices(("kill", "stop", "cut", "servers"), (4, 3, 3, 2))[0]:
             case "kill":
                 name = rng.choice(victims)
+                self.take_overs.lost(self.processes[name].pid)
                 self.processes[name].kill()
                 self.processes[name].wait()
                 time.sleep(rng.uniform(0, 3))
@@ -176,16 +221,17 @@ class Site:
 
     # ---- the end
 
-    def finish(self, missing: Callable[[], int]) -> None:
+    def finish(self, missing: Callable[[], int]) -> float:
         """End trainings, then hosts; archive what they have logged, and what was derived, to its end.
 
         ``missing``: returns how many steps that the hosts logged are not stored. Hosts are there until none
-        is, or for END_S: analyzers that were replaced often have to catch up.
+        is, or for END_S: analyzers that were replaced often have to catch up. Return when (monotonic).
         """
         for host in HOSTS:
             self._stop(f"training-{host}")
         with suppress(TimeoutError):  # the comparison shows it
             wait_for(lambda: not missing(), "the steps are stored", self.supervise)
+        recovered_s = time.monotonic()
         for host in HOSTS:
             self._stop(host)
             log = SqliteLog(self.where[host] / "log.sqlite", host, boot_id())
@@ -198,6 +244,7 @@ class Site:
         wait_for(lambda: self._ask("SELECT count(*) FROM zs.outbox") == 0, "derived rows are archived")
         for number in (1, 2):
             self._stop(f"archiver-{number}")
+        return recovered_s
 
     def _stop(self, name: str) -> None:
         self.processes[name].send_signal(signal.SIGTERM)

@@ -13,6 +13,7 @@ ends, and all of them is compared. The exit code is 1 if a goal was missed.
 
 import argparse
 import itertools
+import os
 import random
 import signal
 import sys
@@ -26,13 +27,14 @@ from types import FrameType
 import psycopg
 
 from analyzers.archive.opening import Connection
+from analyzers.dispatch.pending import BACK
 from analyzers.lake import catalog
 from benchmarks.harness import table
 from benchmarks.site.fault_site import HOSTS, Site, wait_for
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Events
-from zeus_stream.protocol.notes import ControlApplied, ControlRefused, DeviceFound, Notes
+from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, DeviceFound, Notes
 from zeus_stream.protocol.readings import READING_BYTES, Readings
 from zeus_stream.settings import Settings
 
@@ -227,6 +229,34 @@ def says(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
+def in_force(logs: Frames) -> int:
+    """Return how many limits of ours the hosts have set and neither replaced nor given back."""
+    ours: dict[str, bool] = {}
+    for frames in logs.values():
+        for body in frames.values():
+            for note in body.notes if isinstance(body, Notes) else ():
+                match note:
+                    case ControlApplied(command=command, gpu=gpu):
+                        ours[gpu] = not command.startswith(BACK)
+                    case ControlLeaseEnded(gpu=gpu):
+                        ours[gpu] = False
+                    case _:
+                        pass
+    return sum(ours.values())
+
+
+def recovery(site: Site, logs: Frames, recovered_s: float) -> list[Row]:
+    """Return what is in force at the end, and how long take-overs and the recovery took."""
+    took_s = sorted(site.take_overs.took_s) or [0.0]
+    return [
+        ("limits of ours in force after the end", in_force(logs), 0),
+        ("take-overs of shards of a killed analyzer", len(site.take_overs.took_s), ""),
+        ("of them, median and longest, s", f"{took_s[len(took_s) // 2]:.1f}, {took_s[-1]:.1f}", ""),
+        ("from the last fault until all steps are stored, s", f"{recovered_s:.0f}", ""),
+        ("load of the machine, 1 and 15 minutes", "{0:.0f}, {2:.0f}".format(*os.getloadavg()), ""),
+    ]
+
+
 def play(
     site: Site, given: argparse.Namespace, rng: random.Random, done: Counter[str]
 ) -> tuple[list[Row], bool]:
@@ -240,8 +270,10 @@ def play(
             if done.total() % given.every == 0:
                 rows = look(site, done.total())
             time.sleep(rng.uniform(0.2, 5))
-        site.finish(partial(missing_now, site))
-        return look(site, done.total()), True
+        last_s = time.monotonic()
+        recovered_s = site.finish(partial(missing_now, site)) - last_s
+        logs = {host: site.frames(host) for host in HOSTS}
+        return [*look(site, done.total()), *recovery(site, logs, recovered_s)], True
     except (KeyboardInterrupt, TimeoutError) as wrong:
         says(f"The run is not whole: {wrong or 'interrupted'}.")
         with suppress(StorageError, psycopg.Error):  # the servers may have been interrupted too
