@@ -27,14 +27,13 @@ from types import FrameType
 import psycopg
 
 from analyzers.archive.opening import Connection
-from analyzers.dispatch.pending import BACK
 from analyzers.lake import catalog
 from benchmarks.harness import table
 from benchmarks.site.fault_site import HOSTS, Site, wait_for
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Events
-from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, DeviceFound, Notes
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused, DeviceFound, Notes
 from zeus_stream.protocol.readings import READING_BYTES, Readings
 from zeus_stream.settings import Settings
 
@@ -229,27 +228,16 @@ def says(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-def in_force(logs: Frames) -> int:
-    """Return how many limits of ours the hosts have set and neither replaced nor given back."""
-    ours: dict[str, bool] = {}
-    for frames in logs.values():
-        for body in frames.values():
-            for note in body.notes if isinstance(body, Notes) else ():
-                match note:
-                    case ControlApplied(command=command, gpu=gpu):
-                        ours[gpu] = not command.startswith(BACK)
-                    case ControlLeaseEnded(gpu=gpu):
-                        ours[gpu] = False
-                    case _:
-                        pass
-    return sum(ours.values())
+def in_force(site: Site) -> int:
+    """Return the number of restore records that ended hosts have left, each of a limit of ours in force."""
+    return sum(1 for host in HOSTS for file in (site.where[host] / "restore").glob("*") if file.is_file())
 
 
-def recovery(site: Site, logs: Frames, recovered_s: float) -> list[Row]:
+def recovery(site: Site, recovered_s: float) -> list[Row]:
     """Return what is in force at the end, and how long take-overs and the recovery took."""
     took_s = sorted(site.take_overs.took_s) or [0.0]
     return [
-        ("limits of ours in force after the end", in_force(logs), 0),
+        ("limits of ours in force after the end", in_force(site), 0),
         ("take-overs of shards of a killed analyzer", len(site.take_overs.took_s), ""),
         ("of them, median and longest, s", f"{took_s[len(took_s) // 2]:.1f}, {took_s[-1]:.1f}", ""),
         ("from the last fault until all steps are stored, s", f"{recovered_s:.0f}", ""),
@@ -272,8 +260,7 @@ def play(
             time.sleep(rng.uniform(0.2, 5))
         last_s = time.monotonic()
         recovered_s = site.finish(partial(missing_now, site)) - last_s
-        logs = {host: site.frames(host) for host in HOSTS}
-        return [*look(site, done.total()), *recovery(site, logs, recovered_s)], True
+        return [*look(site, done.total()), *recovery(site, recovered_s)], True
     except (KeyboardInterrupt, TimeoutError) as wrong:
         says(f"The run is not whole: {wrong or 'interrupted'}.")
         with suppress(StorageError, psycopg.Error):  # the servers may have been interrupted too

@@ -15,8 +15,10 @@ def prune(settings: Settings) -> None:
     """Remove from the archive what is older than it is kept.
 
     A running analyzer does the same once an hour. Energy by hour, runs, epochs, trials, decisions and savings
-    are kept for ever. Nothing is removed that a restart of the analyzer would interpret again.
+    are kept for ever. Nothing is removed that a restart of the analyzer would interpret again. If half of the
+    file is free by then, it is rewritten; that takes room for what is left.
     """
+    from analyzers.archive.compaction import compact
     from analyzers.archive.duckdb_file import DuckdbFile
     from analyzers.archive.store import Ages
     from analyzers.checkpoints import state_classes
@@ -36,3 +38,5 @@ def prune(settings: Settings) -> None:
     finally:
         archive.close()
     click.echo(f"Removed {words(removed)}." if removed else "Nothing is older than it is kept.")
+    if (sizes := compact(path, settings)) is not None:
+        click.echo(f"The file has {sizes[1] / 1e6:.0f} MB now; it had {sizes[0] / 1e6:.0f} MB.")
