@@ -20,9 +20,11 @@ help:            ## what there is
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("zeus-stream needs Python 3.11 or later; this is %s. Run make PYTHON=python3.12 ..." % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@echo "Downloading and installing what requirements.lock names into $(VENV): a minute or two, once ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@du -sm $(VENV) | awk '{print "Installed: " $$1 " MB in $(VENV), with all that development needs."}'
 	touch $@
 
 install: $(VENV)/.installed  ## set up .venv with everything locked

@@ -72,9 +72,16 @@ def sql(settings: Settings, query: str | None, *, file: Path | None, listing: bo
     zeus-stream sql "FROM epochs"
     zeus-stream sql @epochs
     zeus-stream sql -f query.sql --format csv
+    zeus-stream sql                       a shell, with history and completion
     """
     if listing:
         _list_shipped()
+        return
+    if query is None and file is None and sys.stdin.isatty():
+        from zeus_stream.cli.screens.sql_shell import open_shell
+
+        history = places(os.environ).state / "sql_history"
+        open_shell(partial(ask_sql, settings), _shipped_query, list(_shipped()), history)
         return
     gc.disable()  # half of its time is imports, which leave no garbage
     with _without_numpy():

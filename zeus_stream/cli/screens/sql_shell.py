@@ -1,0 +1,128 @@
+"""A shell for SQL: lines of a terminal, with history and completion of tables, columns and queries."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from zeus_stream.errors import ZeusStreamError
+from zeus_stream.own_files import open_own
+from zeus_stream.screens.text.tables import write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PROMPT, MORE = "sql> ", "...> "
+HISTORY = 1_000
+"""Lines that are kept."""
+HELP = "A query ends with ; and may take several lines. @NAME asks a shipped query. Ctrl-D leaves.\n"
+_WORDS = "SELECT DISTINCT table_name, column_name FROM information_schema.columns"
+_KEYWORDS = (
+    "SELECT",
+    "FROM",
+    "WHERE",
+    "GROUP BY",
+    "ORDER BY",
+    "LIMIT",
+    "JOIN",
+    "USING",
+    "DESCRIBE",
+    "SHOW TABLES",
+)
+
+
+def run_shell(
+    ask: Callable[[str], "pa.Table"],
+    shipped: Callable[[str], str],
+    read_line: Callable[[str], str],
+    out: TextIO,
+) -> None:
+    """Answer queries until the end of the input. An error is printed, and the shell goes on.
+
+    Args:
+        ask: answers SQL.
+        shipped: returns the text of a shipped query.
+        read_line: returns the next line, for a prompt. EOFError: there is none; KeyboardInterrupt: this query
+            is dropped.
+        out: receives answers and errors.
+    """
+    out.write(HELP)
+    lines: list[str] = []
+    while True:
+        try:
+            lines.append(read_line(MORE if lines else PROMPT).strip())
+        except EOFError:
+            out.write("\n")
+            return
+        except KeyboardInterrupt:
+            out.write("\n")
+            lines.clear()
+            continue
+        text = "\n".join(lines).strip()
+        if text in {"exit", "quit", "exit;", "quit;"}:
+            return
+        if not text or text.endswith(";") or text.startswith("@"):
+            lines.clear()
+            if text:
+                _answer(ask, shipped, text.rstrip(";"), out)
+
+
+def _answer(ask: Callable[[str], "pa.Table"], shipped: Callable[[str], str], text: str, out: TextIO) -> None:
+    try:
+        write(ask(shipped(text[1:]) if text.startswith("@") else text), "table", out)
+    except ZeusStreamError as wrong:
+        out.write(f"{wrong}\n")
+    except KeyboardInterrupt:
+        out.write("\n")
+
+
+def completions(words: Sequence[str], begun: str) -> list[str]:
+    """Return the words that begin so, whatever their case."""
+    return [word for word in words if word.lower().startswith(begun.lower())]
+
+
+def prepare_terminal(
+    ask: Callable[[str], "pa.Table"], queries: Sequence[str], history: Path
+) -> Callable[[], None]:
+    """Give ``input`` a history and completion. Return what stores the history.
+
+    Args:
+        ask: answers SQL, for the names of tables and columns.
+        queries: names of the shipped queries.
+        history: file of the lines that were typed before.
+    """
+    import readline
+
+    names: set[str] = set()
+    with suppress(ZeusStreamError):
+        for column in ask(_WORDS).columns:
+            names.update(column.to_pylist())
+    words = [*_KEYWORDS, *sorted(names), *(f"@{name}" for name in queries)]
+    readline.set_completer(lambda begun, n: next(iter(completions(words, begun)[n:]), None))
+    readline.set_completer_delims(re.sub("@", "", readline.get_completer_delims()))
+    readline.parse_and_bind("tab: complete")
+    readline.set_history_length(HISTORY)
+    with suppress(OSError):
+        readline.read_history_file(history)
+
+    def store() -> None:
+        with suppress(OSError):
+            history.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(open_own(history, os.O_WRONLY | os.O_CREAT))  # for this user alone
+            readline.write_history_file(history)
+
+    return store
+
+
+def open_shell(
+    ask: Callable[[str], "pa.Table"], shipped: Callable[[str], str], queries: Sequence[str], history: Path
+) -> None:
+    """Answer what is typed at the terminal, and keep its history."""
+    store = prepare_terminal(ask, queries, history)
+    try:
+        run_shell(ask, shipped, input, sys.stdout)
+    finally:
+        store()
