@@ -80,12 +80,6 @@ class Gpu(Struct, kw_only=True):
         return Meter(self.timeline, self.shape)
 
     @property
-    def busy_mhz(self) -> int | None:
-        """The graphics clock at which it works: of the latest readings, the upper quartile."""
-        known = sorted(self.clocks_mhz)
-        return known[3 * len(known) // 4] if known else None
-
-    @property
     def counter_kind(self) -> CounterKind | None:
         """The source of its energy, once it is known."""
         if self.timeline.estimator == "power":

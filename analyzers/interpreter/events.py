@@ -22,7 +22,7 @@ from analyzers.interpreter.sessions import attempt, begin, end, host_of, is_new,
 from analyzers.interpreter.state import SiteState
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
-from analyzers.power_limit.run_events import EpochPassed, PipelineJoined, SearchAsked, StepsPassed
+from analyzers.power_limit.run import EpochPassed, PipelineJoined, SearchAsked, StepsPassed
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from zeus_stream.protocol.events import (

@@ -10,8 +10,7 @@ from analyzers.interpreter.sessions import admit, attempt, drop, end
 from analyzers.interpreter.state import SiteState
 from analyzers.pipeline.pipeline_events import ClockLost, ClockSettled
 from analyzers.power_budget.enforcer import CollectorRestarted, CommandSettled
-from analyzers.power_limit import run_events
-from analyzers.power_limit.run_events import LimitLost, LimitSet
+from analyzers.power_limit.run import LimitLost, LimitSet, SetRefused
 from analyzers.results.result import NOTHING, OWN, Result, in_order, rows_only
 from analyzers.results.rows import CommandRow, GapRow, OwnUseRow
 from zeus_stream.own_cost import own_energy
@@ -150,7 +149,7 @@ def _outcome(
             follows = NOTHING if run is None else run.handle(LimitSet(host, note), now)
         case ControlRefused(t_ns=t_ns, reason=reason):
             settled = replace(row, outcome="refused", outcome_ns=t_ns, reason=reason)
-            follows = NOTHING if run is None else run.handle(run_events.LimitRefused(note), now)
+            follows = NOTHING if run is None else run.handle(SetRefused(note), now)
     return rows_only([settled]) | follows
 
 

@@ -17,8 +17,7 @@ from analyzers.interpreter.sessions import attempt, devices, drop, needed_ns, us
 from analyzers.interpreter.state import SiteState
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.timeline import IDLE_NS, RECENT_NS
-from analyzers.power_limit.run import Run
-from analyzers.power_limit.run_events import ReadingsCame
+from analyzers.power_limit.run import ReadingsCame, Run
 from analyzers.results.readings import READING, well_formed
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow, Row, WindowRow

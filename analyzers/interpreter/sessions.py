@@ -12,9 +12,8 @@ from analyzers.fleet.ownership import name_of
 from analyzers.fleet.session import Session
 from analyzers.interpreter.state import SiteState
 from analyzers.pipeline.pipeline_events import StageEnded
-from analyzers.power_limit.drivers.limit_search import NOTHING_USED
-from analyzers.power_limit.run import Run
-from analyzers.power_limit.run_events import RankEnded, SetAside
+from analyzers.power_limit.limit_search import NOTHING_USED
+from analyzers.power_limit.run import RankEnded, Run, SetAside
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
 from zeus_stream.protocol.events import RunStarted, StepBoundary

@@ -19,7 +19,7 @@ from analyzers.measurement.counters.counter_kind import known_counters
 from analyzers.pipeline.pipelines import Pipelines
 from analyzers.pipeline.remembering.known_pipelines import KnownPipelines
 from analyzers.power_budget.enforcer import Enforcer
-from analyzers.power_limit.drivers.limit_search import Used
+from analyzers.power_limit.limit_search import Used
 from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_settings import RunSettings

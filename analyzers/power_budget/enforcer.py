@@ -25,8 +25,7 @@ from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.power_budget.accounts import Account, Accounts
 from analyzers.power_budget.budget_reports import BudgetReports
 from analyzers.power_budget.shares import Shares
-from analyzers.power_limit.run import Run
-from analyzers.power_limit.run_events import ShareChanged
+from analyzers.power_limit.run import Run, ShareChanged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, Command, Instruction, RestoreControl
 from analyzers.results.result import NOTHING, Result, in_order, rows_only

@@ -278,6 +278,14 @@ def start(
     )
 
 
+def take_up(state: ProfilerState, visiting: Visiting) -> Answer:
+    """Return to a choice that another machine took the place of: set it, and confirm it again."""
+    assert state.chosen is not None
+    chosen = replace(state.chosen, confirmed=False, shifted=False)
+    state = replace(state, visiting=replace(visiting, kept=None), chosen=chosen, awaited=())
+    return _apply_limit(state, chosen.limit_mw)
+
+
 def _limits_to_visit(plan: ProfilerPlan) -> tuple[int, ...]:
     return plan.limits_mw if plan.goal is None else ()
 

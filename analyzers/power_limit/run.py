@@ -16,31 +16,18 @@ and may have a lower limit. It works while the first one keeps watch, and ends w
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.dispatch.pending import ControlOfGpu, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
-from analyzers.power_limit import run_events
-from analyzers.power_limit.drivers.commands import Commands
-from analyzers.power_limit.drivers.limit_search import NOTHING_USED, LimitSearch, Used
-from analyzers.power_limit.drivers.ranks import Ranks
-from analyzers.power_limit.drivers.run_decisions import RunDecisions
+from analyzers.power_limit.commands import Commands
+from analyzers.power_limit.limit_search import NOTHING_USED, LimitSearch, Used
 from analyzers.power_limit.profiles import KnownProfiles
-from analyzers.power_limit.run_events import (
-    EpochPassed,
-    LimitLost,
-    LimitSet,
-    PipelineJoined,
-    RankEnded,
-    ReadingsCame,
-    RunEvent,
-    SearchAsked,
-    SetAside,
-    ShareChanged,
-    StepsPassed,
-)
+from analyzers.power_limit.ranks import Ranks
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.visits import (
     Barred,
@@ -55,7 +42,93 @@ from analyzers.power_limit.visits import (
 )
 from analyzers.results.result import NOTHING, Result, in_order
 from zeus_stream.protocol.events import SearchWanted, StepBoundary
-from zeus_stream.protocol.notes import ControlRefused
+from zeus_stream.protocol.fields import Control
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
+
+# ---- events ------------------------------------------------------------------------------------------
+
+
+class StepsPassed(NamedTuple):
+    """A rank went on to its next step, or pauses, once or more."""
+
+    session: Session
+    boundaries: Sequence[StepBoundary]
+
+
+class EpochPassed(Struct, frozen=True):
+    """An epoch ended within a step, of a loop that goes on: the step belongs to no trial."""
+
+    session: Session
+
+
+class SearchAsked(Struct, frozen=True):
+    """A script says how the limit is to be searched for."""
+
+    wish: SearchWanted
+
+
+class RankEnded(Struct, frozen=True):
+    """A rank has ended; so has the machine that was about it."""
+
+    session: Session
+
+
+class PipelineJoined(Struct, frozen=True):
+    """A rank runs a stage of a pipeline."""
+
+
+class LimitSet(Struct, frozen=True):
+    """A control of a GPU was set as asked."""
+
+    host: str
+    note: ControlApplied
+
+
+class SetRefused(Struct, frozen=True):
+    """A control of a GPU was not set."""
+
+    note: ControlRefused
+
+
+class LimitLost(Struct, frozen=True):
+    """A lease on a control of a GPU has ended."""
+
+    gpu: str
+    cause: LeaseCause
+    reason: str
+    t_ns: int | None = None
+    """On the clock of its host; None: that is not known."""
+    control: Control = "power_limit"
+
+
+class ShareChanged(Struct, frozen=True):
+    """A power budget may allow its GPUs more or less than before."""
+
+
+class ReadingsCame(Struct, frozen=True):
+    """Readings came, or time has passed: trials may be measured by now."""
+
+
+class SetAside(Struct, frozen=True):
+    """Its events cannot be interpreted: every limit is given back, and the machine left."""
+
+
+RunEvent: TypeAlias = (
+    StepsPassed
+    | EpochPassed
+    | SearchAsked
+    | PipelineJoined
+    | RankEnded
+    | LimitSet
+    | SetRefused
+    | LimitLost
+    | ShareChanged
+    | ReadingsCame
+    | SetAside
+)
+
+
+# ---- the run -----------------------------------------------------------------------------------------
 
 
 class Run:
@@ -87,11 +160,8 @@ class Run:
         self._pending = pending
         self._allocations = allocations
         self._ranks = Ranks(name, fleet, pending)
-        self._rows = RunDecisions(name, used.decisions)
         self._commands = Commands(name, fleet, pending, allocations, self._ranks.sessions)
-        self._search = LimitSearch(
-            name, fleet, pending, settings, known, self._ranks, self._rows, self._commands, used
-        )
+        self._search = LimitSearch(self._ranks, self._commands, settings, known, used)
 
     # ---- what happens to it
 
@@ -112,7 +182,7 @@ class Run:
             case LimitSet(host, applied):
                 self._commands.applied(applied, host)
                 return self._search.land()
-            case run_events.LimitRefused(refused):
+            case SetRefused(refused):
                 return self._refused(refused)
             case LimitLost():
                 return self._lost(event)
@@ -249,7 +319,7 @@ class Run:
     @property
     def used(self) -> Used:
         """The numbers that it and earlier runs of its name have used."""
-        return Used(self._search.numbers, self._rows.decisions, self._search.rounds)
+        return self._search.used
 
     # ---- the machine
 

@@ -11,7 +11,7 @@ from zeus_stream.protocol.events import SearchWanted
 from zeus_stream.settings import Settings
 
 Searched: TypeAlias = Literal["power_limit", "graphics_clock", "both"]
-"""The controls that are searched. ``both``: the limit first, and then the clock at that limit."""
+"""The controls that are searched. ``both``: the clock first, then limits; the better is kept."""
 STEPS_KEPT = 4_096
 """Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
 PLANNED = (

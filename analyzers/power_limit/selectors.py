@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
-from msgspec.structs import replace
 
 from zeus_stream.errors import SettingsError
 from zeus_stream.plugins import names, registered
@@ -138,18 +137,6 @@ def within_slowdown(factor: float) -> Choose:
         return min(trial.limit_mw for trial in trials if trial.step_ns <= bound_ns)
 
     return choose
-
-
-def with_slack_left(selector: Selector, slower: float) -> Selector:
-    """Return the selector for a second control, where the first makes a step ``slower`` times as long.
-
-    A bound on the time is one for both controls together.
-    """
-    goal = selector.goal
-    if goal is None or goal.factor is None:
-        return selector
-    factor = max(1.0, goal.factor / slower)
-    return replace(selector, choose=within_slowdown(factor), goal=replace(goal, factor=factor))
 
 
 def cost_mj(trial: Trial, eta: float, top_mw: int, gpus: int) -> float:

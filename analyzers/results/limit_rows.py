@@ -63,8 +63,7 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     power_limit_w: float | None
     """watts; NULL: none was chosen. Of a clock: its nominal power"""
     clock_mhz: int | None = None
-    """MHz: the graphics clock chosen, beside the power limit of the decision before where both are searched;
-    NULL: a power limit, or none"""
+    """MHz: the graphics clock chosen; NULL: a power limit, or none"""
     steps: int
     """of the run until then"""
     default_limit_w: float | None

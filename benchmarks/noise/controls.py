@@ -18,19 +18,17 @@ import numpy as np
 from msgspec import Struct
 
 from analyzers.power_limit import selectors
-from analyzers.power_limit.drivers.clock_surrogate import at_level, foretold
-from analyzers.power_limit.drivers.search_plan import Start
-from analyzers.power_limit.levels import clock_levels
+from analyzers.power_limit.limit_search import BETTER
 from analyzers.power_limit.search import advice
 from analyzers.power_limit.search.advice import Choose
-from analyzers.power_limit.search.visit_blocks import Visit, by_limit
-from analyzers.power_limit.selectors import Selector
+from analyzers.power_limit.search.levels import clock_levels, foretold
+from analyzers.power_limit.search.visit_blocks import Visit
+from analyzers.power_limit.selectors import Selector, Trial
 from benchmarks.harness import table
 from benchmarks.noise.published import STEP_NS, Curve, Training
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.simulated_gpu.workloads import Model, Workload, load
 
-NEW = Start()
 LIMITS = 21
 SETTLING, BLOCK = 5, 4
 """Steps, as in `search.py`."""
@@ -64,41 +62,36 @@ class Case(Struct, frozen=True):
     def clocks_mhz(self) -> range:
         return range(self.model.max_clock_mhz, self.model.idle_clock_mhz - 1, -15)
 
-    def foretold(self, limit_mw: int, visits: Sequence[Visit]) -> Start:
-        """Return what is known of clocks at a limit after a search of limits, as `drivers/search_plan.py`."""
-        near_mhz = self.workload.clock_mhz(limit_mw)
-        levels = clock_levels(self.clocks_mhz, self.model.default_limit_mw, near_mhz)
-        measured = by_limit(block for visit in visits for block in visit.blocks)
-        led_to = {trial.limit_mw: float(self.workload.clock_mhz(trial.limit_mw)) for trial in measured}
-        expected = foretold(levels, limit_mw, measured, led_to)
-        return Start(expected, at_level(list(enumerate(visits)), limit_mw, levels[0]) if expected else ())
-
-    def by_clock(self, limit_mw: int, *, near: bool) -> tuple[Curve, tuple[int, ...]]:
-        """Return the curve over nominal powers at a limit, and the clocks; ``near``: where it leads to."""
-        near_mhz = self.workload.clock_mhz(limit_mw) if near else None
-        levels = clock_levels(self.clocks_mhz, self.model.default_limit_mw, near_mhz)
+    def by_clock(self) -> tuple[Curve, tuple[int, ...]]:
+        """Return the curve over nominal powers at the highest limit, and the clocks."""
+        levels = clock_levels(self.clocks_mhz, self.model.default_limit_mw)
         clocks = tuple(level.clock_mhz or 0 for level in levels)
-        figures = [self.at(limit_mw, clock) for clock in clocks]
+        figures = [self.at(self.model.default_limit_mw, clock) for clock in clocks]
         nominal = tuple(level.limit_mw for level in levels)
         return Curve(self.name, nominal, *map(tuple, zip(*figures, strict=True))), clocks
 
 
 def searched(
-    training: Training, selector: Selector, *, clocks: bool, risk: float = advice.RISK, start: Start = NEW
-) -> tuple[int, list[Visit]]:
-    """Return the index of the level that the search chooses, and its visits."""
+    training: Training,
+    selector: Selector,
+    *,
+    clocks: bool = False,
+    risk: float = advice.RISK,
+    remembered: Sequence[Trial] = (),
+) -> tuple[int, tuple[Trial, ...]]:
+    """Return the index of the level that the search chooses, and what it believes of levels."""
     assert selector.goal is not None
-    limits = training.curve.limits_mw
-    visits = [visit for _, visit in start.visits]
+    limits, visits = training.curve.limits_mw, list[Visit]()
+    training.go_on(0, 1)
     while True:
         advised = advice.advise(
-            limits, 1, selector.goal, visits, start.remembered, clocks=clocks, tolerated_risk=risk
+            limits, 1, selector.goal, visits, remembered, clocks=clocks, tolerated_risk=risk
         )
         at = limits.index(advised.limit_mw)
         if isinstance(advised, Choose):
-            return at, visits
+            return at, advised.costs.trials if advised.costs else ()
         before = ()
-        if len(visits) > len(start.visits) and visits[-1].limit_mw == advised.limit_mw:
+        if visits and visits[-1].limit_mw == advised.limit_mw:
             before = visits.pop().blocks
         else:
             training.go_on(at, SETTLING)
@@ -115,25 +108,31 @@ class Found(Struct, frozen=True):
 
 def found(case: Case, selector: Selector, control: str, noise: float, seed: str) -> Found:
     """Search, and return what a step takes at the choice."""
-    limit_mw, clock_mhz, steps, start = case.model.default_limit_mw, UNLOCKED, 0, NEW
-    if control != "graphics_clock":
-        training = Training(case.by_limit(), noise, Random(seed))
-        training.go_on(0, 1)
-        risk = advice.RISK_BEFORE_CLOCKS if control == "both" else advice.RISK
-        at, visits = searched(training, selector, clocks=False, risk=risk)
-        limit_mw = case.limits_mw[at]
-        steps += training.steps
-        if control == "both":
-            start = case.foretold(limit_mw, visits)
+    assert selector.goal is not None
+    top_mw, steps, of_clock, known = case.model.default_limit_mw, 0, None, ()
+    curve, clocks = case.by_clock()
+    clock_mhz = UNLOCKED
     if control != "power_limit":
-        curve, clocks = case.by_clock(limit_mw, near=control == "both")
-        slower = case.at(limit_mw)[0] / case.at(case.model.default_limit_mw)[0]
-        selector = selectors.with_slack_left(selector, slower)
-        training = Training(curve, noise, Random(f"clock {seed}"), steps)
-        training.go_on(0, 1)
-        clock_mhz = clocks[searched(training, selector, clocks=True, start=start)[0]]
-        steps = training.steps
-    return Found(steps, *case.at(limit_mw, clock_mhz))
+        training = Training(curve, noise, Random(f"clock {seed}"))
+        at, known = searched(training, selector, clocks=True)
+        clock_mhz, steps = clocks[at], training.steps
+        of_clock = {trial.limit_mw: trial for trial in known}[curve.limits_mw[at]]
+        if control == "graphics_clock":
+            return Found(steps, *case.at(top_mw, clock_mhz))
+    limits_mw = case.limits_mw
+    training = Training(case.by_limit(), noise, Random(seed), steps)
+    expected = foretold(limits_mw, known, 1)
+    risk = advice.RISK_BESIDE if of_clock else advice.RISK
+    at, known = searched(training, selector, risk=risk, remembered=expected)
+    if of_clock is not None:
+        of_limit = {trial.limit_mw: trial for trial in known}[limits_mw[at]]
+        energy = selector.goal.factor is not None
+        cost, before = (
+            trial.step_mj if energy else selector.goal.of(trial, top_mw, 1) for trial in (of_limit, of_clock)
+        )
+        if cost > before * (1 - BETTER):
+            return Found(training.steps, *case.at(top_mw, clock_mhz))
+    return Found(training.steps, *case.at(limits_mw[at]))
 
 
 def at_equal_time(case: Case, limit: Found) -> float:

@@ -45,8 +45,10 @@ from analyzers.power_limit.selectors import Goal, Trial
 
 RISK = 0.006
 """Probability at most that a limit is left which is better by `TOLERATED` of what is minimized."""
-RISK_BEFORE_CLOCKS = 0.02
-"""The same where a search of the clock follows at the limit chosen."""
+RISK_BESIDE = 0.1
+"""The same of limits beside a chosen clock, which take its place only where they are better.
+
+18 simulated workloads, 2 % noise: both controls took 251 steps at 0.02 and 234 at 0.1, at the same saving."""
 LOOK, LONG_LOOK = 8, 40
 """Blocks of the first visit: at least, and where steps are correlated."""
 OFTEN = 48

@@ -5,10 +5,9 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from analyzers.power_limit import selectors
-from analyzers.power_limit.drivers.clock_surrogate import foretold
-from analyzers.power_limit.levels import LOWEST, MOST, MOST_NEAR, Level, clock_levels, nominal_mw
+from analyzers.power_limit import limit_search, selectors
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search.levels import LOWEST, MOST, clock_levels, foretold, nominal_mw
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.instructions import ApplyControl, RestoreControl
 from analyzers.results.rows import CommandRow, DecisionRow, ProfileRow, RecallRow, TrialRow
@@ -51,14 +50,6 @@ def test_of_hundreds_of_clocks_a_search_visits_no_more_than_of_limits() -> None:
     assert (clocks[0], levels[0].limit_mw) == (1380, 250_000)
     assert clocks[-1] == pytest.approx(LOWEST * 1380, abs=15)
     assert all(level.limit_mw == nominal_mw(level.clock_mhz or 0, 1380, 250_000) for level in levels)
-
-
-def test_near_the_clock_of_a_limit_few_are_visited_beside_the_highest() -> None:
-    clocks = [level.clock_mhz or 0 for level in clock_levels(CLOCKS_MHZ, 250_000, 1000)]
-    assert clocks[0] == 1380
-    assert len(clocks) == 1 + MOST_NEAR
-    assert 750 <= clocks[-1] < 1000 < clocks[1] <= 1100
-    assert clock_levels(CLOCKS_MHZ, 250_000, 1379) == clock_levels(CLOCKS_MHZ, 250_000)
 
 
 def test_a_gpu_without_clocks_has_no_levels() -> None:
@@ -127,41 +118,39 @@ def test_the_search_finds_a_clock_in_about_as_many_steps_as_a_limit(name: str, t
         assert seconds(chosen.limit_mw) <= 1.1 * 1.04 * seconds(limits[0])
 
 
-def test_both_find_the_limit_and_then_the_clock_at_that_limit() -> None:
+def test_of_both_controls_the_clock_is_kept_where_no_limit_is_better() -> None:
     world = played(replace(QUICK, control="both", stride_mw=75_000))
-    limit, clock = decided(world)
-    assert (limit.clock_mhz, limit.round) == (None, 1)
+    clock, again = decided(world)
     assert clock.clock_mhz is not None
-    assert clock.round == 2
-    assert clock.default_limit_w == limit.default_limit_w == 250.0
-    assert clock.default_energy_per_step_j == limit.default_energy_per_step_j
-    of_clock = [row for row in world.rows(TrialRow) if row.round == 2]
-    assert all(row.clock_mhz is not None for row in of_clock)
-    held = [each for each in world.rows(ApplyControl) if each.control == "power_limit"]
-    assert held[-1].value == round((limit.power_limit_w or 0) * 1000)
-    given_back = {each.control for each in world.rows(RestoreControl)}
-    assert given_back == {"power_limit", "graphics_clock"}
+    assert (again.clock_mhz, again.round, clock.round) == (clock.clock_mhz, 1, 1)
+    assert "a step at the best limit, " in again.reason
+    of_limits = [row for row in world.rows(TrialRow) if row.round == 2]
+    assert [row.clock_mhz for row in of_limits] == [None] * 3, "limits are measured without a locked clock"
+    asked = [each for each in world.outputs if isinstance(each, ApplyControl | RestoreControl)]
+    assert [
+        (type(each), each.control) for each in asked if each.control == "power_limit" or each is asked[-1]
+    ][-2:] == [(RestoreControl, "power_limit"), (RestoreControl, "graphics_clock")]
+    locked = [each.value for each in asked if isinstance(each, ApplyControl)][-1]
+    assert locked == clock.clock_mhz
     assert (world.limits_mw(), locked_mhz(world)) == ([250_000], [UNLOCKED])
 
 
-def test_when_the_workload_changes_both_controls_are_searched_again_the_limit_first() -> None:
+def test_of_both_controls_the_limit_is_taken_where_it_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limit_search, "BETTER", -1.0)  # no simulated GPU does better at a limit
+    world = played(replace(QUICK, control="both", stride_mw=75_000))
+    clock, limit = decided(world)
+    assert (clock.clock_mhz is not None, limit.clock_mhz, limit.round) == (True, None, 2)
+    assert (world.limits_mw(), locked_mhz(world)) == ([250_000], [UNLOCKED])
+
+
+def test_when_the_workload_changes_both_controls_are_searched_again_the_clock_first() -> None:
     plan = replace(QUICK, control="both", stride_mw=75_000, profiling_share=1.0)
-    world = played(plan, replace(TRAINING, steps=360, heavier=(130, 1.5)))
-    first, clock, again, clock_again = decided(world)
-    assert [row.round for row in (first, clock, again, clock_again)] == [1, 2, 3, 4]
-    assert "since then" not in first.reason + clock.reason
+    world = played(plan, replace(TRAINING, steps=420, heavier=(200, 1.5)))
+    clock, kept, again, kept_again = decided(world)
+    assert "since then" not in clock.reason + kept.reason
     assert "since then +" in again.reason
-    assert again.clock_mhz is None
-    assert clock_again.clock_mhz is not None
-    asked = [each for each in world.outputs if isinstance(each, ApplyControl | RestoreControl)]
-    limits = [each for each in asked if each.control == "power_limit" and isinstance(each, ApplyControl)]
-    unlocked = next(at for at, each in enumerate(asked) if isinstance(each, RestoreControl))
-    assert asked[unlocked].control == "graphics_clock", "limits are measured without a locked clock"
-    assert isinstance(asked[unlocked + 1], ApplyControl)
-    assert asked[unlocked + 1].control == "power_limit"
-    assert {each.value for each in limits[-1:]} == {round((again.power_limit_w or 0) * 1000)}
-    of_limits = [row for row in world.rows(TrialRow) if row.round == 3]
-    assert [row.clock_mhz for row in of_limits] == [None] * len(of_limits)
+    assert [row.round for row in (clock, kept, again, kept_again)] == [1, 1, 3, 3]
+    assert {row.clock_mhz is None for row in world.rows(TrialRow) if row.round == 4} == {True}
     assert (world.limits_mw(), locked_mhz(world)) == ([250_000], [UNLOCKED])
 
 
@@ -169,46 +158,25 @@ def trial(limit_mw: int, step_ms: float, watts: float) -> Trial:
     return Trial(limit_mw, round(watts * step_ms * 12), round(step_ms * 12e6), 12)
 
 
-def test_limits_foretell_the_clocks_that_they_led_to_and_no_others() -> None:
-    levels = [Level(limit_mw, mhz) for limit_mw, mhz in ((250_000, 1380), (200_000, 1050), (180_000, 900),
-                                                         (150_000, 750), (100_000, 450))]  # fmt: skip
-    measured = [trial(250_000, 100, 240), trial(200_000, 105, 200), trial(150_000, 130, 150)]
-    led_to = {250_000: 1300.0, 200_000: 1000.0, 150_000: 700.0}
-    known = {each.limit_mw: each for each in foretold(levels, 200_000, measured, led_to)}
-    assert list(known) == [250_000, 200_000, 180_000, 150_000], "nothing is said of 450 MHz"
-    for above in (250_000, 200_000):
-        assert known[above].step_ns == measured[1].step_ns, "the limit binds first"
-    assert 105e6 < known[180_000].step_ns < known[150_000].step_ns < 130e6
-    assert foretold(levels, 200_000, measured, {}) == ()
-    assert foretold(levels, 175_000, measured, led_to) == ()
+def test_clocks_foretell_limits_by_their_power_and_no_lower_ones() -> None:
+    measured = [trial(250_000, 100, 240), trial(180_000, 105, 200), trial(120_000, 130, 150)]
+    known = {each.limit_mw: each for each in foretold((250_000, 200_000, 175_000, 100_000), measured, 1)}
+    assert list(known) == [250_000, 200_000, 175_000], "nothing is said of 100 W"
+    assert known[250_000].step_ns == pytest.approx(100e6)
+    assert known[200_000].step_ns == pytest.approx(105e6)
+    assert 105e6 < known[175_000].step_ns < 130e6
+    assert foretold((200_000,), [], 1) == ()
 
 
-@pytest.mark.parametrize("text", ["energy", "cost:0.5"])
-def test_the_clock_beside_a_limit_takes_few_steps_where_limits_foretell_it(text: str) -> None:
-    plan = replace(SEARCH, selector=selectors.parse(text), control="both")
-    world = played(plan, replace(TRAINING, steps=420, noise=0.01))
-    limit, clock = decided(world)[:2]
-    assert (limit.clock_mhz, clock.round) == (None, 2)
-    assert clock.clock_mhz is not None
-    assert ", as limits foretold" in clock.reason
-    kept = [row.power_limit_w for row in world.rows(ProfileRow) if row.control == "graphics_clock"]
-    measured = {row.power_limit_w for row in world.rows(TrialRow) if row.round == 2}
-    assert set(kept) <= {*measured, 250.0}, "what was foretold is no measurement"
-    of_clock = [row for row in world.rows(TrialRow) if row.round == 2 and not row.confirms]
-    assert len(of_clock) <= 3
-
-
-def test_a_bound_on_the_time_is_one_for_both_controls() -> None:
-    bound = selectors.parse("slowdown:1.1")
-    assert bound is not None
-    left = selectors.with_slack_left(bound, 1.06)
-    assert left.goal is not None
-    assert left.goal.factor == pytest.approx(1.1 / 1.06)
-    trials = [selectors.Trial(250_000, 1, 1000, 1), selectors.Trial(200_000, 1, 1050, 1)]
-    assert (bound.choose(trials, 1), left.choose(trials, 1)) == (200_000, 250_000)
-    energy = selectors.parse("energy")
-    assert energy is not None
-    assert selectors.with_slack_left(energy, 2.0) is energy
+def test_limits_beside_a_clock_take_few_steps_where_clocks_foretell_them() -> None:
+    plan = replace(SEARCH, selector=selectors.parse("energy"), control="both")
+    world = played(plan, replace(TRAINING, steps=1_000, noise=0.01))
+    clock, kept = decided(world)[:2]
+    assert kept.clock_mhz == clock.clock_mhz
+    of_limits = [row for row in world.rows(TrialRow) if row.round == 2 and not row.confirms]
+    assert len({row.number for row in of_limits}) <= 4
+    kept_rows = [row.power_limit_w for row in world.rows(ProfileRow) if row.control == "power_limit"]
+    assert set(kept_rows) <= {row.power_limit_w for row in of_limits}, "what was foretold is no measurement"
 
 
 def test_a_later_run_starts_from_the_clocks_of_an_earlier_one_and_not_from_limits() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from analyzers.dispatch.pending import ControlOfGpu, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
-from analyzers.power_limit.levels import Level
+from analyzers.power_limit.search.levels import Level
 from analyzers.power_limit.visits import LimitApplied, StepBegan
 from analyzers.results.instructions import ApplyControl, Command, RestoreControl
 from analyzers.results.result import Result
@@ -68,32 +68,24 @@ class Commands:
         """From when a limit was asked for, in frame time, until it was in force: the longest since the last
         decision. An analyzer that is behind asks late."""
 
-    def ask(
-        self, attempt: Attempt, levels: Mapping[str, Level], now: Clocks, held_mw: int | None = None
-    ) -> Result:
-        """Ask for levels of GPUs; what was asked for before is not waited for any longer.
-
-        ``held_mw``: the power limit that clocks are to be set beside; None: the one there is.
-        """
+    def ask(self, attempt: Attempt, levels: Mapping[str, Level], now: Clocks) -> Result:
+        """Ask for levels of GPUs; what was asked for before is not waited for any longer."""
         self._attempt = attempt
         asked_mw = self._pending.holding(self._run).asked_mw
         rows, commands = list[Row](), list[Command]()
         for gpu, level in levels.items():
-            wanted: list[tuple[Control, int]] = []
+            wanted: tuple[Control, int] = "power_limit", level.limit_mw
             if level.clock_mhz is None:
                 asked_mw[gpu] = level.limit_mw
-                wanted.append(("power_limit", level.limit_mw))
             else:
-                wanted += [] if held_mw is None else [("power_limit", held_mw)]
-                wanted.append(("graphics_clock", level.clock_mhz))
-            for control, value in wanted:
-                command = self._command(gpu, control, value)
-                attempt.waiting.add(command.command)
-                self._asked_ns[command.command] = now[command.host]
-                if len(self._asked_ns) > MAX_ASKED:
-                    del self._asked_ns[next(iter(self._asked_ns))]
-                rows.append(self._pending.ask(command, self._run, now[command.host]))
-                commands.append(command)
+                wanted = "graphics_clock", level.clock_mhz
+            command = self._command(gpu, *wanted)
+            attempt.waiting.add(command.command)
+            self._asked_ns[command.command] = now[command.host]
+            if len(self._asked_ns) > MAX_ASKED:
+                del self._asked_ns[next(iter(self._asked_ns))]
+            rows.append(self._pending.ask(command, self._run, now[command.host]))
+            commands.append(command)
         return Result(tuple(rows), tuple(commands))
 
     def _command(self, gpu: str, control: Control, value: int) -> ApplyControl:
@@ -113,12 +105,14 @@ class Commands:
         held, holding.held, holding.asked_mw, self._attempt = holding.held, {}, {}, None
         return self._restore(held, now)
 
-    def unlock(self, now: Clocks) -> Result:
-        """Give back every clock that is ours."""
+    def release(self, control: Control, now: Clocks) -> Result:
+        """Give back one control of every GPU that is ours."""
         holding = self._pending.holding(self._run)
-        clocks = {key: None for key in holding.held if key[1] == "graphics_clock"}
-        holding.held = {key: None for key in holding.held if key not in clocks}
-        return self._restore(clocks, now)
+        ours = {key: None for key in holding.held if key[1] == control}
+        holding.held = {key: None for key in holding.held if key not in ours}
+        if control == "power_limit":
+            holding.asked_mw = {}
+        return self._restore(ours, now)
 
     def _restore(self, held: Iterable[ControlOfGpu], now: Clocks) -> Result:
         rows, commands = list[Row](), list[Command]()

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from analyzers.fleet.session import Session
 from analyzers.power_limit import profiler, profiles
 from analyzers.power_limit.profiler import Decide
+from analyzers.power_limit.profiles import Recollection
 from analyzers.power_limit.search.belief import Confidence
 from analyzers.power_limit.search.step_costs import StepCosts
 from analyzers.power_limit.selectors import Trial, cost_mj
 from analyzers.power_limit.trials import Taken, joined, trial_row
 from analyzers.power_limit.visits import MAX_AWAITED, MeasureTrial
-from analyzers.power_limit.warm_start import Recollection
 from analyzers.results.rows import AtLimit, DecisionRow, ProfileRow, Row, TrialRow
 from zeus_stream.errors import SettingsError
 
@@ -41,24 +41,18 @@ class RunDecisions:
         self._run = run
         self._visited: dict[int, TrialRow] = {}
         """The rows of the last visits of limits, to which more blocks of steps may be added."""
-        self._recollection: Recollection | None = None
+        self.recollection: Recollection | None = None
         """None: no machine has begun."""
         self._foretold = False
-        self._decided: DecisionRow | None = None
-        """The last decision."""
-        self._default: DecisionRow | None = None
-        """Has what everything is compared with; None: that is the highest level measured."""
 
-    def begin(self, recollection: Recollection, *, beside: bool = False, foretold: bool = False) -> None:
+    def begin(self, recollection: Recollection, *, foretold: bool = False) -> None:
         """Begin a round, with what is remembered of earlier runs.
 
         Args:
             recollection: of them.
-            beside: it chooses a control beside the one chosen last, so it is compared with the same default.
-            foretold: it begins with what limits say of clocks; that is no measurement, and not kept.
+            foretold: it begins with what clocks say of limits; that is no measurement, and not kept.
         """
-        self._recollection, self._foretold = recollection, foretold
-        self._default = self._decided if beside else None
+        self.recollection, self._foretold = recollection, foretold
 
     def trial(
         self,
@@ -75,8 +69,8 @@ class RunDecisions:
         top_mw = max((asked.limit_mw, *(other.limit_mw for other in tried)))
         cost = None if eta is None else cost_mj(trial, eta, top_mw, plan.gpus) / 1000
         row = trial_row(self._run, asked, took, cost, lead, plan.clock_mhz(asked.limit_mw))
-        if self._recollection:
-            self._recollection.measured(row.ended_ns)
+        if self.recollection:
+            self.recollection.measured(row.ended_ns)
         if asked.visit in self._visited:
             row = joined(self._visited[asked.visit], row)
         self._visited[asked.visit] = row
@@ -86,19 +80,19 @@ class RunDecisions:
 
     def learned(self, row: TrialRow, state: profiler.ProfilerState | None) -> list[ProfileRow]:
         """Return what a trial teaches for later runs; nothing once the round has decided."""
-        if self._recollection is None or state is None:
+        if self.recollection is None or state is None:
             return []
         if row.confirms or state.chosen is not None or row.round != state.round:
             return []
-        kept = self._recollection.keep(state.round, state.trials, state.trials)
+        kept = self.recollection.keep(state.round, state.trials, state.trials)
         return [each for each in kept if each.power_limit_w == row.power_limit_w]
 
     def decided(
         self, decided: Decide, plan: profiler.ProfilerPlan, state: profiler.ProfilerState, at: At
     ) -> list[Row]:
         """Return the rows of a decision, and what it leaves to later runs."""
-        assert self._recollection is not None
-        number, recollection = decided.round, self._recollection
+        assert self.recollection is not None
+        number, recollection = decided.round, self.recollection
         tried = {trial.limit_mw for trial in state.trials}
         known = [trial for trial in decided.trials if trial.limit_mw in tried or not self._foretold]
         kept = recollection.keep(number, state.trials, known, decided.limit_mw)
@@ -107,17 +101,8 @@ class RunDecisions:
         decision = self._decision(
             plan, at, number, known, decided.limit_mw, reason, decided.confidence, applied=True, source=source
         )
-        if decided.costs is not None and self._default is None:
+        if decided.costs is not None:
             decision = _with_intervals(decision, decided.costs)
-        if (before := self._default) is not None:
-            decision = replace(
-                decision,
-                default_limit_w=before.default_limit_w,
-                default_clock_mhz=None,
-                default_energy_per_step_j=before.default_energy_per_step_j,
-                default_step_s=before.default_step_s,
-            )
-        self._decided = decision
         return [decision, *kept]
 
     def gathered(self, plan: profiler.ProfilerPlan, at: At, number: int, reason: str) -> DecisionRow:
@@ -147,7 +132,7 @@ class RunDecisions:
 
     def _known(self, plan: profiler.ProfilerPlan) -> list[AtLimit]:
         """Return what was remembered of limits that this run could have."""
-        limits = self._recollection.recalled.limits if self._recollection else ()
+        limits = self.recollection.recalled.limits if self.recollection else ()
         return [
             at for at in limits if not plan.limits_mw or at.power_limit_w * 1000 <= plan.limits_mw[0] + 500
         ]

@@ -1,14 +1,14 @@
 """The ranks of a run: those that are there, their lead, and those that a machine is about. Pure."""
 
 from collections.abc import Sequence
-from statistics import median
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.fleet.session import Session, Span
-from analyzers.power_limit import levels, visits
-from analyzers.power_limit.levels import Level
+from analyzers.power_limit import visits
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search import levels
+from analyzers.power_limit.search.levels import Level
 from analyzers.power_limit.visits import StepBegan
 from zeus_stream.protocol.fields import are_of_one_run
 
@@ -30,9 +30,9 @@ class Ranks:
         """What became of the last ones, and when (frame time of the lead's host)."""
         self.now: Clocks = {}
         """Frame times at the event under way, by host."""
-        self._run = run
-        self._fleet = fleet
-        self._pending = pending
+        self.run = run
+        self.fleet = fleet
+        self.pending = pending
 
     @property
     def now_ns(self) -> int:
@@ -70,13 +70,13 @@ class Ranks:
 
     def disperse(self, why: str) -> None:
         """Have no machine be about any of them: they are others than it was about."""
-        self._pending.dismiss(self._run)
+        self.pending.dismiss(self.run)
         self.lead, self.about = self.choose_lead() or self.lead, ()
         self.changed = why, self.now_ns
 
     def set_aside(self) -> None:
         """Have no machine be about any of them, and leave it so: they cannot be interpreted."""
-        self._pending.dismiss(self._run)
+        self.pending.dismiss(self.run)
         self.about, self.lead = (), None
 
     def gpus(self) -> list[str]:
@@ -87,7 +87,7 @@ class Ranks:
         """Return the limits that every GPU may have, none above what was found."""
         found_mw, least_mw = [], []
         for gpu in self.gpus():
-            device = self._fleet.gpus[gpu].found
+            device = self.fleet.gpus[gpu].found
             if device is None or device.min_limit_mw is None or device.found_limit_mw is None:
                 return ()
             found_mw.append(device.found_limit_mw)
@@ -98,28 +98,19 @@ class Ranks:
             return (min(max(only_mw, *least_mw), *found_mw),)
         return visits.limits_mw(min(found_mw), max(least_mw), settings.stride_mw)
 
-    def clock_levels(self, *, at_limit: bool) -> tuple[Level, ...]:
-        """Return the clocks that every GPU may have, as far as a search visits them.
-
-        ``at_limit``: those near the clock at which GPUs work now, under the power limit in force.
-        """
+    def clock_levels(self) -> tuple[Level, ...]:
+        """Return the clocks that every GPU may have, as far as a search visits them."""
         known: list[frozenset[int]] = []
         found_mw = []
         for gpu in self.gpus():
-            device = self._fleet.gpus[gpu].found
+            device = self.fleet.gpus[gpu].found
             if device is None or device.found_limit_mw is None:
                 return ()
             known.append(frozenset(device.graphics_clocks_mhz))
             found_mw.append(device.found_limit_mw)
         if not known:
             return ()
-        near_mhz = self.clock_mhz() if at_limit else None
-        return levels.clock_levels(frozenset.intersection(*known), min(found_mw), near_mhz)
-
-    def clock_mhz(self) -> float | None:
-        """Return the median clock at which its GPUs work; None: no reading says it."""
-        seen = [mhz for gpu in self.gpus() if (mhz := self._fleet.gpus[gpu].busy_mhz) is not None]
-        return median(seen) if seen else None
+        return levels.clock_levels(frozenset.intersection(*known), min(found_mw))
 
     def under_way(self, gpu: str, t_ns: int | None) -> StepBegan | None:
         """Return the lead's step that was under way when something happened to a GPU.
@@ -144,10 +135,10 @@ class Ranks:
                 return session.admitted.reason
         gpus = self.gpus()
         for gpu in gpus:
-            other = self._pending.commander(gpu)
-            if other is None or other == self._run:
+            other = self.pending.commander(gpu)
+            if other is None or other == self.run:
                 continue
-            if are_of_one_run(self._run, other):
+            if are_of_one_run(self.run, other):
                 return f"the search follows {other}, the session of this script whose steps began first"
             return f"{gpu}: run {other} sets its power limit already. Wait until it has ended."
         if not gpus:

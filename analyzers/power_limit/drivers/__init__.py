@@ -1,1 +1,0 @@
-"""Drivers of the machines of one run: its ranks, its commands, its trials, its rows."""
