@@ -230,7 +230,8 @@ def says(sentence: str) -> None:
 
 def in_force(site: Site) -> int:
     """Return the number of restore records that ended hosts have left, each of a limit of ours in force."""
-    return sum(1 for host in HOSTS for file in (site.where[host] / "restore").glob("*") if file.is_file())
+    left = [file for host in HOSTS for file in (site.where[host] / "restore").iterdir()]
+    return sum(file.suffix != ".lock" for file in left)
 
 
 def recovery(site: Site, recovered_s: float) -> list[Row]:

@@ -20,6 +20,7 @@ from nats.js.api import (
     DiscardPolicy,
     RetentionPolicy,
     StreamConfig,
+    StreamInfo,
 )
 
 from zeus_stream.broker.batches import PARTS, stream_of, subject_of, subjects_of
@@ -130,13 +131,8 @@ class JetstreamClient:
 
     async def is_half_full(self, part: int) -> bool:
         """Tell whether a stream has half of what it may have. Raises UnreachableError."""
-        try:
-            info = await self._streams.stream_info(stream_of(self._site, part))
-        except nats.js.errors.NotFoundError:
-            return False
-        except WRONG as wrong:
-            raise _lost(f"part {part}", "read", wrong) from wrong
-        return 2 * info.state.bytes >= (info.config.max_bytes or sys.maxsize)
+        info = await self._info(part)
+        return info is not None and 2 * info.state.bytes >= (info.config.max_bytes or sys.maxsize)
 
     async def purge(self, part: int, until: int) -> None:
         """Let a stream go of the messages before a sequence number. Raises UnreachableError."""
@@ -182,13 +178,16 @@ class JetstreamClient:
 
     async def last_sequence(self, part: int) -> int | None:
         """Return the sequence number of the stream's last message; None: there is no stream yet."""
+        info = await self._info(part)
+        return None if info is None else info.state.last_seq
+
+    async def _info(self, part: int) -> StreamInfo | None:
         try:
-            info = await self._streams.stream_info(stream_of(self._site, part))
+            return await self._streams.stream_info(stream_of(self._site, part))
         except nats.js.errors.NotFoundError:
             return None
         except WRONG as wrong:
             raise _lost(f"part {part}", "read", wrong) from wrong
-        return info.state.last_seq
 
     async def reader(self, part: int, sequence: int) -> "StreamReader":
         """Return a reader of a stream from a sequence number on. Raises UnreachableError."""
