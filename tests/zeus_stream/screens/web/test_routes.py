@@ -1,6 +1,7 @@
 """The pages and what they draw, over a world whose every figure is known."""
 
 import csv
+import gzip
 import io
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -205,6 +206,7 @@ async def test_static_files_are_named_by_their_content_and_compressed(app: ASGIA
             app, f"/static/{file.name}", authorization=f"Bearer {TOKEN}", accept_encoding="gzip"
         )
         assert packed.header("content-encoding") == "gzip"
+        assert gzip.decompress(packed.body) == file.content
         assert "immutable" in (packed.header("cache-control") or "")
     assert sum(len(file.compressed) for file in static_files().values()) < 66_000
 

@@ -36,6 +36,7 @@ class Text:
 
     def __init__(self) -> None:
         self.is_text = False
+        """Compressed bytes are no text; the files of the pages are, and hold no names."""
         self._held = b""
         """The first byte of a character whose second comes with the next part."""
 
@@ -72,7 +73,8 @@ class Doorway:
                 message = {**message, "body": text.printable(message)}
             elif message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                text.is_text = headers.get("content-type", "").startswith(TEXTS)
+                is_plain = "content-encoding" not in headers
+                text.is_text = is_plain and headers.get("content-type", "").startswith(TEXTS)
                 for name, value in HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
