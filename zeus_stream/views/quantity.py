@@ -87,6 +87,15 @@ def with_bounds(quantity: Quantity) -> str:
     return f"{quantity} (95 %: {interval})" if interval else str(quantity)
 
 
+def with_half(quantity: Quantity) -> str:
+    """Return a difference with its sign and half its interval, to the digits that the interval supports."""
+    if quantity.known is None or quantity.interval is None or quantity.interval[0] >= quantity.interval[1]:
+        return str(quantity)
+    width = quantity.interval[1] - quantity.interval[0]
+    sign = "+" if quantity.known > 0 else ""
+    return f"{sign}{_supported(quantity.known, width)} ± {_supported(width / 2, width)} {quantity.unit}"
+
+
 def figure(value: float | None, unit: str = "", digits: int = 4) -> str:
     """Return a figure with this many significant digits. Digits before the point are always kept."""
     if value is None or not isfinite(value):

@@ -60,6 +60,13 @@ class RunView(Struct, frozen=True, kw_only=True):
         return sentence(self.undecided or "no power limit was searched for")
 
     @property
+    def progress(self) -> str:
+        """Return the phase of the search, how far it is and the best limit so far."""
+        best = next((trial.level for trial in self.trials if trial.mark == "best"), "")
+        parts = (self.phase.text, self.phase.more, f"best so far {best}" if best else "")
+        return ", ".join(filter(None, parts))
+
+    @property
     def reason(self) -> str:
         """Return why the limit was chosen, or why none is."""
         return self.undecided or ("" if self.saving is None else self.saving.reason)

@@ -1,6 +1,7 @@
 """The search for the power limit of a run: its phase in words, and the limits that were measured. Pure."""
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -8,8 +9,13 @@ from zeus_stream.protocol.snapshots import RunNow, SearchNow, TrialNow
 from zeus_stream.views.quantity import Quantity
 from zeus_stream.views.saving import level_name
 
+Row = Mapping[str, Any]
 Tone = Literal["good", "accent", "warn", "dim"]
 """``good``: a limit is chosen. ``accent``: it is searched. ``warn``: something stands in the way."""
+
+
+Mark = Literal["", "found", "chosen", "best", "confirmed"]
+"""``confirmed``: the choice was measured again, last."""
 
 
 class PhaseView(Struct, frozen=True):
@@ -25,9 +31,14 @@ class TrialView(Struct, frozen=True, kw_only=True):
     """One limit that was measured."""
 
     level: str
+    limit_w: float
+    clock_mhz: int | None
     energy: Quantity
     time: Quantity
-    mark: Literal["", "chosen", "best", "again"]
+    mark: Mark
+    energy_change: Quantity
+    """Percent of the energy of a step at the limit found."""
+    time_change: Quantity
 
 
 def phase_of(run: RunNow) -> PhaseView:
@@ -72,23 +83,75 @@ def measuring_words(search: SearchNow) -> str:
 
 def trials_of(search: SearchNow) -> tuple[TrialView, ...]:
     """Return the limits that were measured, the highest first."""
-    return tuple(
-        _trial(trial, search) for trial in sorted(search.trials, key=lambda t: (-t.limit_mw, t.confirms))
-    )
+    found = next((t for t in search.trials if t.limit_mw == search.found_mw and not t.confirms), None)
+    ordered = sorted(search.trials, key=lambda t: (-t.limit_mw, t.confirms))
+    return tuple(_trial(trial, search, found) for trial in ordered)
 
 
-def _trial(trial: TrialNow, search: SearchNow) -> TrialView:
+def _trial(trial: TrialNow, search: SearchNow, found: TrialNow | None) -> TrialView:
     measuring = search.phase == "measuring"
-    mark: Literal["", "chosen", "best", "again"] = ""
+    mark: Mark = ""
     if trial.confirms:
-        mark = "again"
+        mark = "confirmed"
     elif not measuring and trial.limit_mw == search.limit_mw:
         mark = "chosen"
     elif measuring and trial.limit_mw == search.best_mw:
         mark = "best"
+    elif trial.limit_mw == search.found_mw:
+        mark = "found"
     return TrialView(
         level=level_name(trial.limit_mw / 1000, trial.clock_mhz),
+        limit_w=trial.limit_mw / 1000,
+        clock_mhz=trial.clock_mhz,
         energy=Quantity(trial.step_j, "J/step"),
         time=Quantity(trial.step_ms, "ms"),
         mark=mark,
+        energy_change=_change(trial.step_j, found.step_j if found else None),
+        time_change=_change(trial.step_ms, found.step_ms if found else None),
     )
+
+
+def _change(value: float | None, found: float | None, within: float | None = None) -> Quantity:
+    """Return by how much a value differs from that at the limit found. ``within``: half its interval."""
+    if value is None or not found:
+        return Quantity(None, "%", absent="the limit found was not measured")
+    change = 100 * (value / found - 1)
+    half = None if within is None else 100 * within / found
+    return Quantity(change, "%", *((None, None) if half is None else (change - half, change + half)))
+
+
+def trials_of_rows(
+    rows: Sequence[Row], within: Mapping[tuple[int, float], Row], saving: Row | None
+) -> tuple[TrialView, ...]:
+    """Return the limits of one round that was measured, the highest first.
+
+    Args:
+        rows: of the round: ``round``, ``power_limit_w``, ``clock_mhz``, ``step_j``, ``step_s``, ``confirms``.
+        within: half widths of the intervals by round and limit: ``energy_within_j``, ``step_within_s``.
+        saving: of ``saving_of``, for the limits found and chosen.
+    """
+    found_w = None if saving is None else saving["default_limit_w"]
+    chosen_w = None if saving is None else saving["power_limit_w"]
+    found = next((row for row in rows if row["power_limit_w"] == found_w and not row["confirms"]), None)
+    views = []
+    for row in sorted(rows, key=lambda row: (-row["power_limit_w"], row["confirms"])):
+        half = within.get((row["round"], row["power_limit_w"]), {}) if row is not found else {}
+        mark: Mark = "found" if row["power_limit_w"] == found_w else ""
+        mark = "chosen" if row["power_limit_w"] == chosen_w else mark
+        views.append(
+            TrialView(
+                level=level_name(row["power_limit_w"], row["clock_mhz"]),
+                limit_w=row["power_limit_w"],
+                clock_mhz=row["clock_mhz"],
+                energy=Quantity(row["step_j"], "J/step"),
+                time=Quantity(1000 * row["step_s"], "ms"),
+                mark="confirmed" if row["confirms"] else mark,
+                energy_change=_change(
+                    row["step_j"], None if found is None else found["step_j"], half.get("energy_within_j")
+                ),
+                time_change=_change(
+                    row["step_s"], None if found is None else found["step_s"], half.get("step_within_s")
+                ),
+            )
+        )
+    return tuple(views)

@@ -1,7 +1,7 @@
 """A site for people: its totals, GPUs, runs and services, and what is missing. Pure."""
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -10,6 +10,7 @@ from zeus_stream.views.gaps import GapView, gaps_of_live, host_trouble
 from zeus_stream.views.gpu_view import GpuView, gpu_of_live
 from zeus_stream.views.quantity import Quantity, seconds
 from zeus_stream.views.run_view import RunView, run_of_live
+from zeus_stream.views.saving import SAME_W, Saving
 
 LATE_MS = 2_000
 """An analyzer that is so far behind says so."""
@@ -121,3 +122,89 @@ def services_of(answers: Mapping[str, Snapshot], silent: Iterable[str]) -> tuple
         ]
     nothing = Quantity(None, "s")
     return (*lines, *(ServiceView(name=each, state="does not answer", behind=nothing) for each in silent))
+
+
+class RunPower(Struct, frozen=True, kw_only=True):
+    """The power of one run over the time of a `PowerView`."""
+
+    run: str
+    """Empty: GPUs that no run had, or the runs that have no layer of their own."""
+    job: str
+    watts: tuple[float, ...]
+    """By bucket; 0 where it did not run."""
+    energy: Quantity
+    """In this time."""
+    saving: Saving | None
+
+
+class PowerView(Struct, frozen=True, kw_only=True):
+    """The power of a site over time: a layer a run."""
+
+    begin_ns: int
+    """Of the first bucket, UTC."""
+    bucket_s: float
+    layers: tuple[RunPower, ...]
+    """The run that took the most energy first; what no run had is the last."""
+    limit_w: tuple[float | None, ...]
+    """The sum of the limits of all GPUs, by bucket. None: one is not known."""
+    saved_w: tuple[float, ...]
+    """What the same work would have drawn more at the limits found, by bucket."""
+
+
+def power_of_rows(
+    rows: Iterable[Mapping[str, Any]], runs: Iterable[Mapping[str, Any]], begin_ns: int, bucket_s: float,
+    buckets: int, savings: Mapping[str, tuple[Saving, float]],
+) -> PowerView:  # fmt: skip
+    """Return the power of all GPUs by run.
+
+    Args:
+        rows: ``gpu``, ``bucket``, ``energy_j``, ``covered_s``, ``limit_w``.
+        runs: ``run``, ``job``, ``gpu``, ``began_wall_ns``, ``ended_wall_ns``; those with layers, the order.
+        begin_ns: of the first bucket, UTC.
+        bucket_s: length of a bucket.
+        buckets: their number.
+        savings: by run, with the limit chosen, W.
+    """
+    on: dict[str, list[Mapping[str, Any]]] = {}
+    watts: dict[str, list[float]] = {}
+    jobs: dict[str, str] = {}
+    for run in runs:
+        on.setdefault(run["gpu"], []).append(run)
+        watts.setdefault(run["run"], [0.0] * buckets)
+        jobs[run["run"]] = run["job"]
+    limit_w: list[float | None] = [0.0] * buckets
+    saved_w = [0.0] * buckets
+    free = watts.setdefault("", [0.0] * buckets)
+    for row in rows:
+        at = row["bucket"]
+        if not 0 <= at < buckets or not row["covered_s"] or row["energy_j"] is None:
+            continue
+        middle_ns = begin_ns + int((at + 0.5) * bucket_s * 1e9)
+        name = next((run["run"] for run in on.get(row["gpu"], ()) if _runs_at(run, middle_ns)), "")
+        mean_w = row["energy_j"] / row["covered_s"]
+        (watts[name] if name else free)[at] += mean_w
+        before = limit_w[at]
+        limit_w[at] = None if before is None or row["limit_w"] is None else before + row["limit_w"]
+        saving, chosen_w = savings.get(name, (None, 0.0))
+        in_force = row["limit_w"] is not None and abs(row["limit_w"] - chosen_w) < SAME_W
+        share = saving.energy.known or 0.0 if saving is not None and in_force else 0.0
+        if 0 < share < 100:
+            saved_w[at] += mean_w * share / (100 - share)
+    layers = [
+        RunPower(
+            run=name, job=jobs.get(name, ""), watts=tuple(each), energy=Quantity(sum(each) * bucket_s, "J"),
+            saving=savings.get(name, (None, 0.0))[0],
+        )
+        for name, each in watts.items()
+        if any(each)
+    ]  # fmt: skip
+    layers.sort(key=lambda layer: (not layer.run, -(layer.energy.known or 0.0)))
+    return PowerView(
+        begin_ns=begin_ns, bucket_s=bucket_s, layers=tuple(layers),
+        limit_w=tuple(value or None for value in limit_w), saved_w=tuple(saved_w),
+    )  # fmt: skip
+
+
+def _runs_at(run: Mapping[str, Any], at_ns: int) -> bool:
+    ended_ns = run["ended_wall_ns"]
+    return run["began_wall_ns"] <= at_ns and (ended_ns is None or at_ns < ended_ns)

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.questions import Row, Rows
 from zeus_stream.screens.svg.bars import bar
-from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts
+from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
 
 SHOWN = 60
 """Rows of a table on a page; all are in the data of the report and behind the link to SQL."""
@@ -63,7 +63,7 @@ def quantity(value: Quantity) -> str:
     return str(value)
 
 
-_OF_QUANTITIES = (figure, joules, percent, quantity, seconds, watts)
+_OF_QUANTITIES = (figure, joules, percent, quantity, seconds, watts, with_half)
 """What they format is aligned to the right, and so is a column of theirs that has no value yet."""
 
 

@@ -22,9 +22,20 @@ from zeus_stream.screens.svg.run_charts import (
 from zeus_stream.views.costs import COSTS, OWN_USE, cost_words, own_use_parts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import ForecastView
-from zeus_stream.views.quantity import Quantity, bounds, figure, joules, percent, seconds, utc, watts
+from zeus_stream.views.quantity import (
+    Quantity,
+    bounds,
+    figure,
+    joules,
+    percent,
+    seconds,
+    utc,
+    watts,
+    with_half,
+)
 from zeus_stream.views.run_view import RunView, run_of_rows
 from zeus_stream.views.saving import Saving
+from zeus_stream.views.search import trials_of_rows
 from zeus_stream.views.waste import FASTER, waste_parts
 
 COMMANDS_SHOWN = 200
@@ -82,7 +93,7 @@ def result(run: Run) -> Asking[Panel]:
         items += _forecast(view.forecast, forecast_costs)
     items += [(name, share, f"of a core: {parts}; {of}") for name, share, parts, of in own_use_parts(own_use)]
     if view.saving is not None:
-        items = [*_saving(view.saving), *items]
+        items = [*saving_items(view.saving), *items]
     body = element("div", element("p", view.headline, class_="headline"), facts(items))
     row = {
         "run": run.run, "job": run.job, **rows.whole,
@@ -115,7 +126,7 @@ def _energy_note(view: RunView) -> str:
     return (f"95 %: {sure}" if sure else "interval not known") + mean
 
 
-def _saving(saving: Saving) -> list[tuple[str, str, str]]:
+def saving_items(saving: Saving) -> list[tuple[str, str, str]]:
     what = "limit" if saving.level.endswith("W") else "clock"
     items = [(f"chosen {what}", saving.level, saving.found)]
     if saving.kept:
@@ -204,31 +215,39 @@ def limits(run: Run) -> Asking[Panel | None]:
     clocks = measured[0].clock_mhz is not None
     what = "clock" if clocks else "power limit"
     text = f"Each point is a {what}; further left is faster, lower needs less energy."
+    text += f" Energy and time are against the {what} found, with 95 % intervals; the least cost decides."
     if any(each.within_j for each in measured):
         text += " Lines are 95 % intervals."
+    by_place = {(row["round"], -row["power_limit_w"], row["confirms"], row["number"]): row for row in rows}
+    ordered = [by_place[place] for place in sorted(by_place)]
+    rounds = sorted({row["round"] for row in rows})
+    trials = [
+        trial
+        for number in rounds
+        for trial in trials_of_rows(
+            [row for row in ordered if row["round"] == number], within, savings[0] if savings else None
+        )
+    ]
+    drawn = [
+        {**row, "level": trial.level, "energy": trial.energy_change, "time": trial.time_change,
+         "mark": trial.mark}
+        for row, trial in zip(ordered, trials, strict=True)
+    ]  # fmt: skip
     columns: Columns = {
-        **({"clock_mhz": ("clock", _megahertz)} if clocks else {"power_limit_w": ("limit", watts)}),
-        "steps": ("steps", plain), "step_s": ("ms a step", _ms),
-        "step_j": ("J a step", figure), "average_power_w": ("power", watts),
-        "cost_j": ("cost, J", figure),
-        "temperature_c": ("°C", _celsius), "confirms": ("confirms", plain),
+        **({"round": ("round", plain)} if len(rounds) > 1 else {}),
+        "level": ("clock" if clocks else "limit", plain), "mark": ("", plain),
+        "energy": ("energy", with_half), "time": ("time", with_half), "cost_j": ("cost, J", figure),
+        "step_j": ("J a step", figure), "step_s": ("ms a step", _ms),
+        "steps": ("steps", plain),
     }  # fmt: skip
     chart = frontier_chart(measured, text) if len(measured) > 1 else None
     charts = {"frontier": chart} if chart else {}
     body = element(
         "div", element("figure", chart) if chart else None,
-        table(rows, columns, "Trials in the order of time"), class_="two",
+        table(drawn, columns, "Limits measured, by round"), class_="two",
     )  # fmt: skip
     title = f"{'Clocks' if clocks else 'Power limits'} measured"
     return Panel(name="limits", title=title, body=body, text=text, rows=rows, charts=charts)
-
-
-def _megahertz(value: float | None) -> str:
-    return figure(value, "MHz")
-
-
-def _celsius(value: float | None) -> str:
-    return figure(value, digits=3)
 
 
 def _ms(value: float | None) -> str:

@@ -41,6 +41,7 @@ ROUTES = (
     Route("/sql", sql_page.sql),
     Route("/api/now", data_routes.now),
     Route("/api/events", data_routes.events),
+    Route("/api/hour", data_routes.hour_of_site),
     Route("/api/runs/{run:path}", data_routes.run),
     Route("/api/power", data_routes.power),
     Route("/api/steps", data_routes.steps),

@@ -7,12 +7,14 @@ from urllib.parse import quote
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, facts, plain, quantity, table
+from zeus_stream.screens.html.run_panels import saving_items
 from zeus_stream.screens.html.site_panels import as_is, run_link
 from zeus_stream.screens.svg.bars import bar
+from zeus_stream.screens.svg.run_charts import MeasuredLimit, frontier_chart
 from zeus_stream.views.gaps import GapView
 from zeus_stream.views.gpu_view import GpuView
 from zeus_stream.views.quantity import Quantity, whole, with_bounds
-from zeus_stream.views.run_view import RunView
+from zeus_stream.views.run_view import RunView, sentence
 from zeus_stream.views.site_view import SiteView, site_of_live
 
 
@@ -40,6 +42,63 @@ def draw_job(now: Snapshot, job: str) -> Markup:
     runs = [run for run in site_of_live(now).runs if run.job == job]
     body = _runs(runs, "../") if runs else element("p", "No run of this job is open.", class_="under")
     return element("section", element("h2", "Runs now"), body, class_="panel")
+
+
+def draw_run(now: Snapshot, name: str) -> Markup:
+    """Return the live part of the page of a run: its search as it goes on, and its figures."""
+    run = next((run for run in site_of_live(now).runs if run.run == name), None)
+    if run is None:
+        words = element("p", "The analyzer does not show this run live.", class_="under")
+        return element("section", words, class_="panel", data_wall_ns=str(now.wall_ns))
+    items: list[tuple[str, str | Markup, str | Markup]] = [
+        ("power", str(run.power), run.gpus_words),
+        ("energy so far", str(run.energy), run.energy.absent if run.energy.known is None else ""),
+        ("energy of a step", str(run.step_energy), f"step {run.step:,}" if run.step is not None else ""),
+        ("time of a step", str(run.step_time), "" if run.epoch is None else f"epoch {run.epoch:,}"),
+    ]
+    if run.forecast is not None:
+        items.append(("energy in all", with_bounds(run.forecast.energy), run.forecast.left_words))
+    if run.saving is not None:
+        items = [*saving_items(run.saving), *items]
+    search = _search(run) if run.searched else None  # below, the limits of a search that is over are whole
+    headline = run.headline if run.saving else sentence(run.progress)
+    parts = [element("p", headline, class_="headline"), facts(items), search]
+    return element(
+        "section", element("h2", "Now"), parts, class_="panel", data_wall_ns=str(now.wall_ns),
+        data_ended=run.ended,
+    )  # fmt: skip
+
+
+def _search(run: RunView) -> Markup | None:
+    """Return the limits that were measured so far, as points and as a table."""
+    measured = [
+        MeasuredLimit(
+            limit_w=trial.limit_w, clock_mhz=trial.clock_mhz, step_ms=trial.time.known,
+            step_j=trial.energy.known, within_ms=None, within_j=None,
+            role=trial.mark if trial.mark in ("chosen", "found") else "",
+        )
+        for trial in run.trials
+        if trial.time.known is not None and trial.energy.known is not None and trial.mark != "confirmed"
+    ]  # fmt: skip
+    if not measured:
+        return None
+    rows = [
+        {
+            "level": trial.level,
+            "energy": trial.energy,
+            "time": trial.time,
+            "change": trial.energy_change,
+            "mark": trial.mark,
+        }
+        for trial in run.trials
+    ]
+    columns: Columns = {
+        "level": ("limit", plain), "energy": ("energy", quantity), "time": ("time", quantity),
+        "change": ("energy, to found", quantity), "mark": ("", plain),
+    }  # fmt: skip
+    text = f"{len(measured)} limits measured so far; lower needs less energy, further left is faster."
+    chart = element("figure", frontier_chart(measured, text)) if len(measured) > 1 else None
+    return element("div", chart, table(rows, columns, "Limits measured so far"), class_="two")
 
 
 def _totals(site: SiteView) -> Markup:
@@ -90,7 +149,7 @@ def _runs(runs: Sequence[RunView], up: str = "") -> Markup:
 
 
 def _phase(run: RunView) -> str:
-    return f"{run.phase.text}, {run.phase.more}" if run.phase.more else run.phase.text
+    return run.progress
 
 
 def _saved(run: RunView) -> Quantity:

@@ -15,16 +15,20 @@ import pyarrow.parquet
 from anyio.to_thread import run_sync
 from msgspec import to_builtins
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.formulas import without_formulas
+from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.screens.html.elements import Markup
+from zeus_stream.screens.html.hour_panel import hour
+from zeus_stream.screens.html.panels import section
 from zeus_stream.screens.html.power_question import MAX_PX, Power, find_power
 from zeus_stream.screens.html.questions import find_gpus, find_run, quoted, quoted_list
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_text, result
 from zeus_stream.screens.metrics.metrics import service_families, up_family
 from zeus_stream.screens.metrics.prometheus import CONTENT_TYPE, text
-from zeus_stream.screens.web.now_panels import draw_job, draw_now
+from zeus_stream.screens.web.now_panels import draw_job, draw_now, draw_run
 from zeus_stream.screens.web.routes.site import site_of
 from zeus_stream.screens.web.routes.sql_page import unique
 from zeus_stream.screens.web.source import PAGE_S
@@ -241,13 +245,28 @@ async def now(request: Request) -> Response:
     return JSONResponse(to_builtins(state))
 
 
+async def hour_of_site(request: Request) -> Response:
+    """Answer ``/api/hour``: the panel of the power of the last hour, for the overview."""
+    try:
+        panel = await site_of(request).source.answered(hour())
+    except ZeusStreamError as wrong:
+        return refused(wrong)
+    return HTMLResponse("" if panel is None else section(panel))
+
+
 async def events(request: Request) -> Response:
     """Answer ``/api/events``: server-sent events, JSON for programs, HTML (``?html``) for the pages.
 
-    ``html`` is the live part of the overview, with ``job=`` that of the page of a job.
+    ``html`` is the live part of the overview, with ``job=`` or ``run=`` that of the page of a job or a run.
     """
     feed, as_html = site_of(request).feed, "html" in request.query_params
-    job = request.query_params.get("job")
+    job, run = request.query_params.get("job"), request.query_params.get("run")
+
+    def draw(now: Snapshot) -> Markup:
+        if run is not None:
+            return draw_run(now, run)
+        return draw_now(now) if job is None else draw_job(now, job)
+
     if feed is None:
         return refused(_NOTHING_LIVE)
 
@@ -259,7 +278,7 @@ async def events(request: Request) -> Response:
             if update.now is None:
                 yield event("trouble", update.trouble or "")
             elif as_html:
-                yield event("now", draw_now(update.now) if job is None else draw_job(update.now, job))
+                yield event("now", draw(update.now))
             else:
                 yield event("now", json.dumps(to_builtins(update.now), ensure_ascii=False))
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from urllib.parse import quote
 
+import anyio
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -11,6 +12,7 @@ from zeus_stream.errors import RefusedError, SettingsError, ZeusStreamError
 from zeus_stream.screens.html import site_panels
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.gpu_panels import gpu_panels
+from zeus_stream.screens.html.hour_panel import hour
 from zeus_stream.screens.html.panels import Panel, section
 from zeus_stream.screens.html.questions import (
     Asking,
@@ -26,9 +28,13 @@ from zeus_stream.screens.html.run_panels import RUN_PANELS, power_key, result
 from zeus_stream.screens.html.site_panels import RECENT_RUNS
 from zeus_stream.screens.site.job_belief import JobBelief, belief_panel
 from zeus_stream.screens.web import page_frame
+from zeus_stream.screens.web.now_feed import NowFeed
+from zeus_stream.screens.web.now_panels import draw_now
 from zeus_stream.screens.web.routes.site import Site, site_of, streamed
 from zeus_stream.screens.web.source import AskTable
 
+FIRST_S = 0.3
+"""A page waits so long for the live state; then it comes later."""
 GPU_SPAN_NS = 3600 * 10**9
 BANDS = "every other epoch, or step if they are few"
 CHART_STYLES = ("web.css", "uPlot.min.css")
@@ -41,18 +47,30 @@ async def overview(request: Request) -> Response:
     async def parts() -> AsyncIterator[Markup]:
         yield page_frame.head("Overview", "", scripts=("overview.js",) if site.feed is not None else ())
         if site.feed is not None:
-            yield Markup(element("h1", "Now") + _now("api/events?html"))
+            yield Markup(element("h1", "Now") + _now("api/events?html", await _first(site.feed)))
+            yield element("div", await drawn(site, hour()), id="hour", data_src="api/hour")
         else:
             yield page_frame.heading("Archive", "A file; nothing is live.")
+            yield await drawn(site, hour())
         yield await drawn(site, RECENT_RUNS())
 
     return streamed(parts)
 
 
-def _now(source: str) -> Markup:
-    """Return the place of the live part. It is filled by the server-sent events of an address."""
+def _now(source: str, first: Markup | None = None) -> Markup:
+    """Return the place of the live part, as it is first; the server-sent events of an address change it."""
     waits = element("section", element("p", "Waiting for the analyzer ...", class_="under"), class_="panel")
-    return element("div", waits, id="now", data_src=source)
+    return element("div", first or waits, id="now", data_src=source)
+
+
+async def _first(feed: NowFeed) -> Markup | None:
+    """Return the live part of the overview as it is now: a page without scripts has it as well."""
+    with anyio.move_on_after(FIRST_S):
+        try:
+            return draw_now(await feed.ask_once())
+        except ZeusStreamError:
+            pass  # the page says that it waits
+    return None
 
 
 async def run(request: Request) -> Response:
@@ -68,9 +86,12 @@ async def run(request: Request) -> Response:
         )
 
     async def parts() -> AsyncIterator[Markup]:
-        yield page_frame.head(found.job, "", "../", styles=CHART_STYLES)
+        live = site.feed is not None and found.ended_wall_ns is None
+        scripts = ("overview.js",) if live else ()
+        yield page_frame.head(found.job, "", "../", styles=CHART_STYLES, scripts=scripts)
         yield page_frame.heading(found.job, _about(found))
-        yield section(await site.source.answered(result(found)))
+        first = section(await site.source.answered(result(found)))
+        yield _now(f"../api/events?html&run={quote(name, safe='')}", first) if live else first
         yield _power(found.gpus, found.began_wall_ns, found.last_wall_ns, run=found.run)
         for panel in RUN_PANELS:
             yield await drawn(site, panel(found))

@@ -24,6 +24,8 @@ function show(html) {
   next.classList.remove("old");
   morph(place, next);
   state.textContent = "live";
+  dispatchEvent(new CustomEvent("now"));
+  if (place.querySelector("[data-ended]")) setTimeout(() => location.reload(), 2000);
 }
 
 function trouble(text) {
@@ -39,6 +41,18 @@ function open() {
   source.addEventListener("trouble", (event) => trouble(event.data));
   source.onerror = () => trouble("not connected");
 }
+
+// The power of the last hour changes slowly, and costs a query.
+const hour = document.getElementById("hour");
+async function refresh() {
+  if (document.hidden) return;
+  const answer = await fetch(hour.dataset.src);
+  if (!answer.ok) return;
+  const next = hour.cloneNode(false);
+  next.append(...new DOMParser().parseFromString(await answer.text(), "text/html").body.childNodes);
+  morph(hour, next);
+}
+if (hour) setInterval(refresh, 15000);
 
 function close() {
   if (source) source.close();

@@ -7,7 +7,7 @@ const reading = document.getElementById("reading");
 const choice = document.getElementById("gpu");
 const whole = [BigInt(plot.dataset.from), BigInt(plot.dataset.to)];
 const S = 1e9;
-let range = whole, chart = null, data = null, epochs = [], steps = [], request = 0;
+let range = [...whole], chart = null, data = null, epochs = [], steps = [], request = 0;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -108,8 +108,29 @@ function show(from, to) {
   if (from < whole[0]) [from, to] = [whole[0], to + whole[0] - from];
   if (to > whole[1]) [from, to] = [from + whole[1] - to, whole[1]];
   range = [from, to];
+  const all = from === whole[0] && to === whole[1];
+  history.replaceState(null, "", all ? location.pathname : `#${seconds(from)}-${seconds(to)}`);
   load();
 }
+
+// The range on screen is in the address, in seconds since the begin: a link shows the same.
+const seconds = (ns) => (Number(ns - whole[0]) / S).toFixed(1);
+const given = /^#([\d.]+)-([\d.]+)$/.exec(location.hash);
+if (given) range = given.slice(1).map((at) => whole[0] + BigInt(Math.round(at * S)));
+
+// The page of an open run: the chart goes on while its end is on screen.
+let followed = 0;
+function follow() {
+  const wall = document.querySelector("#now [data-wall-ns]")?.dataset.wallNs;
+  if (!wall || !plot.dataset.run || performance.now() - followed < 2000) return;
+  followed = performance.now();
+  const end = BigInt(wall), last = range[1] === whole[1], first = range[0] === whole[0];
+  whole[1] = end;
+  if (!last) return;
+  range = first ? [...whole] : [range[0] + end - range[1], end];
+  load();
+}
+addEventListener("now", follow);
 
 const moves = {
   in: (from, to, part) => show(from + part, to - part),

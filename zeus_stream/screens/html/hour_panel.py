@@ -1,0 +1,102 @@
+"""The power of the last hour by run, drawn as layers, with a row a run. Pure."""
+
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.panels import Columns, Panel, plain, quantity, table
+from zeus_stream.screens.html.questions import SAVING, Asking, find_last, quoted
+from zeus_stream.screens.html.site_panels import as_is, run_link
+from zeus_stream.screens.svg.series_chart import COLOURS
+from zeus_stream.screens.svg.site_charts import power_layers, sparkline
+from zeus_stream.views.quantity import Quantity
+from zeus_stream.views.saving import Saving, saving_of_row
+from zeus_stream.views.site_view import PowerView, RunPower, power_of_rows
+
+HOUR_S = 3600
+BUCKETS = 120
+LAYERS = 7
+"""Runs with a layer of their own: those that began last."""
+MOST_BY_SECOND = 64
+"""GPUs whose seconds are added up; of more, their minutes."""
+_EXTENT = """
+SELECT count(DISTINCT gpu) AS gpus, epoch_ns(min(began_at)) AS first_ns FROM minutes
+WHERE began_at >= make_timestamp({begin_us})
+"""
+_POWER = """
+SELECT gpu, ((epoch_ns(began_at) - {begin_ns}) // {bucket_ns})::BIGINT AS bucket,
+    sum(energy_j) AS energy_j, sum(covered_s) AS covered_s, avg(limit_w) AS limit_w
+FROM {parts} WHERE NOT of_host(gpu) AND began_at >= make_timestamp({begin_us}) GROUP BY gpu, bucket
+"""
+_RUNS = """
+WITH of_hour AS (
+    SELECT run, job, unnest(gpus) AS gpu, began_wall_ns,
+        CASE WHEN ended_ns IS NOT NULL THEN began_wall_ns + ended_ns - began_ns END AS ended_wall_ns
+    FROM runs WHERE world_size > 0
+)
+SELECT run, any_value(job) AS job, gpu, min(began_wall_ns) AS began_wall_ns,
+    CASE WHEN count(ended_wall_ns) = count(*) THEN max(ended_wall_ns) END AS ended_wall_ns
+FROM of_hour WHERE coalesce(ended_wall_ns, {begin_ns}) >= {begin_ns}
+GROUP BY run, gpu QUALIFY dense_rank() OVER (ORDER BY max(began_wall_ns) DESC, run) <= {most}
+ORDER BY began_wall_ns, run
+"""
+
+
+def find_hour() -> Asking[PowerView | None]:
+    """Ask for the power of the last hour of the archive. None: it has none."""
+    last_ns = yield from find_last()
+    begin_ns = max(last_ns - HOUR_S * 10**9, 0)
+    (extent,) = yield _EXTENT.format(begin_us=begin_ns // 1000)
+    if extent["first_ns"] is None:
+        return None
+    begin_ns = max(begin_ns, extent["first_ns"])
+    by_second = extent["gpus"] <= MOST_BY_SECOND
+    bucket_s = max(-(-(last_ns - begin_ns) // (BUCKETS * 10**9)), 1 if by_second else 60)
+    rows = yield _POWER.format(
+        begin_ns=begin_ns, begin_us=begin_ns // 1000, bucket_ns=bucket_s * 10**9,
+        parts="seconds" if by_second else "minutes",
+    )  # fmt: skip
+    runs = yield _RUNS.format(begin_ns=begin_ns, most=LAYERS)
+    savings: dict[str, tuple[Saving, float]] = {}
+    for name in dict.fromkeys(row["run"] for row in runs):
+        found = yield SAVING.format(run=quoted(name))
+        saving = saving_of_row(found[0] if found else None)
+        if saving is not None and saving.applied:
+            savings[name] = saving, found[0]["power_limit_w"]
+    buckets = max((row["bucket"] for row in rows), default=-1) + 1
+    return power_of_rows(rows, runs, begin_ns, bucket_s, buckets, savings)
+
+
+def hour() -> Asking[Panel | None]:
+    """Ask for the power of the last hour, and draw it."""
+    power = yield from find_hour()
+    if power is None or not power.layers:
+        return None
+    total_j = sum(layer.energy.known or 0.0 for layer in power.layers)
+    saved_j = sum(power.saved_w) * power.bucket_s
+    text = f"{Quantity(total_j, 'J')} of all GPUs"
+    if saved_j:
+        text += f"; the same work would have taken {Quantity(saved_j, 'J')} more at the limits found"
+    keys = [*([("hatch", "saved")] if saved_j else []), ("limit", "limits of all GPUs")]
+    spans = [element("span", words, class_=f"key {kind}") for kind, words in keys]
+    legend = element("p", spans, class_="legend", aria_hidden="true")
+    rows = [_row(number, layer) for number, layer in enumerate(power.layers)]
+    columns: Columns = {
+        "run": ("run", as_is), "job": ("job", plain), "spark": ("", as_is), "power": ("mean power", quantity),
+        "energy": ("energy", quantity), "saved": ("saved", quantity),
+    }  # fmt: skip
+    chart = element("figure", power_layers(power, text), class_="wide")
+    body = element("div", chart, legend, table(rows, columns, "Power by run"))
+    return Panel(name="hour", title="Power of the last hour", body=body, text=f"{text}.")
+
+
+def _row(number: int, layer: RunPower) -> dict[str, object]:
+    colour = COLOURS[number % len(COLOURS)] if layer.run else None
+    dot = element("circle", cx="5", cy="5", r="5", fill=colour, class_=None if colour else "free")
+    name = run_link(layer.run) if layer.run else "no run"
+    on = [value for value in layer.watts if value]
+    return {
+        "run": Markup(element("svg", dot, viewBox="0 0 10 10", class_="swatch", aria_hidden="true") + name),
+        "job": layer.job,
+        "spark": sparkline(layer.watts),
+        "power": Quantity(sum(on) / len(on), "W"),
+        "energy": layer.energy,
+        "saved": Quantity(None, "%") if layer.saving is None else layer.saving.energy,
+    }
