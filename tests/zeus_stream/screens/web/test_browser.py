@@ -205,9 +205,30 @@ def _see_live(browser: Browser, run: Training) -> None:
     assert browser.script("return document.activeElement.className") == "tile", "updates keep the focus"
     browser.until(lambda: "chosen" in browser.text("#now table"))
     _check(browser)
+    browser.until(lambda: browser.text("#hour table a"))
+    link = browser.driver.find_element(By.CSS_SELECTOR, "#now table a").get_attribute("href")
+    _see_open_run(browser, "/runs/" + str(link).rpartition("/")[2])
     browser.look("/")
     browser.until(lambda: browser.text("#state") == "live")
     browser.picture("web-overview")
+
+
+def _see_open_run(browser: Browser, path: str) -> None:
+    """The page of an open run goes on by itself; the part that is zoomed into is in its address."""
+    browser.look(path)
+    browser.until(lambda: browser.text("#state") == "live")
+    browser.until(browser.drawn)
+    first = browser.drawn()
+    browser.until(lambda: browser.drawn() != first)
+    assert "energy so far" in browser.text("#now")
+    _check(browser)
+    browser.driver.find_element(By.ID, "plot").send_keys("+")
+    browser.until(lambda: "#" in browser.driver.current_url)
+    zoomed = browser.driver.current_url.partition("#")[2]
+    browser.look(f"{path}#{zoomed}")
+    browser.until(browser.drawn)
+    assert browser.driver.current_url.endswith(zoomed)
+    assert browser.complaints() == []
 
 
 def _check(browser: Browser) -> None:

@@ -28,11 +28,17 @@ time.sleep(600)
 """Holds connections, as many as its second argument says."""
 
 
+def _address(process: "subprocess.Popen[str]") -> str:
+    """Return the address that the page prints, after what it says of the setup."""
+    assert process.stderr is not None
+    return next(line for line in process.stderr if line.startswith("web: open ")).split()[-1]
+
+
 def test_ctrl_c_ends_a_server_that_has_open_streams(zeus: Cli) -> None:
     process = zeus.start("web", "--listen", "127.0.0.1:0")
     try:
         assert process.stderr is not None
-        address = process.stderr.readline().split()[-1]
+        address = _address(process)
         host, port, token = _parts(address)
         for name in ("web.token", "web.address"):
             assert stat.S_IMODE((zeus.directory / name).stat().st_mode) == 0o600
@@ -65,7 +71,10 @@ def test_a_unix_socket_is_for_its_user_and_group(zeus: Cli) -> None:
     process = zeus.start("web", "--no-token", "--listen", f"unix:{path}")
     try:
         assert process.stderr is not None
-        assert process.stderr.readline().split()[-1] == f"unix:{path}"
+        assert (
+            next(line for line in process.stderr if line.startswith("web: open ")).split()[-1]
+            == f"unix:{path}"
+        )
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(PATIENCE_S)
@@ -113,7 +122,7 @@ def test_a_connection_without_a_token_has_bounds_on_its_time_and_its_bytes(zeus:
     process = zeus.start("web", "--listen", "127.0.0.1:0")
     try:
         assert process.stderr is not None
-        address = process.stderr.readline().split()[-1]
+        address = _address(process)
         assert answer_to(address, b"GET / HTTP/1.1\r\nHost: loc")[1] >= MOST_S / 2
         begin = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n"
         body, seconds = answer_to(address, begin, *([b"x" * 100_000] * 100))
@@ -143,7 +152,7 @@ def test_connections_of_another_user_take_no_place_of_ours(zeus: Cli) -> None:
     flood = None
     try:
         assert process.stderr is not None
-        host, port, token = _parts(process.stderr.readline().split()[-1])
+        host, port, token = _parts(_address(process))
         with socket.create_connection((host, port), timeout=PATIENCE_S) as ours:
             command = [sys.executable, "-c", MANY, str(port), str(3 * MOST_UNKNOWN)]
             flood = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -163,7 +172,7 @@ def test_hundreds_of_idle_connections_without_a_token_do_not_keep_the_owner_out(
     process = zeus.start("web", "--listen", "127.0.0.1:0")
     try:
         assert process.stderr is not None
-        host, port, token = _parts(process.stderr.readline().split()[-1])
+        host, port, token = _parts(_address(process))
         with ExitStack() as held:
             owner, late = (http.client.HTTPConnection(host, port, timeout=PATIENCE_S) for _ in range(2))
             held.callback(owner.close)

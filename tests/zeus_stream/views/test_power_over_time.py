@@ -1,0 +1,54 @@
+"""Power of a site by run: every joule is in one layer, and savings are where the limit chosen is in force."""
+
+from typing import Any
+
+import pytest
+
+from zeus_stream.views.quantity import Quantity, with_half
+from zeus_stream.views.saving import Saving
+from zeus_stream.views.search import trials_of_rows
+from zeus_stream.views.site_view import power_of_rows
+
+S = 10**9
+SAVING = Saving(
+    level="200 W", found="250 W, the limit found", kept=False, applied=True, energy=Quantity(20.0, "%"),
+    time=Quantity(3.0, "%"), saved=Quantity(1.0, "J"),
+)  # fmt: skip
+
+
+def part(gpu: str, bucket: int, energy_j: float, limit_w: float | None = 250.0) -> dict[str, Any]:
+    return {"gpu": gpu, "bucket": bucket, "energy_j": energy_j, "covered_s": 2.0, "limit_w": limit_w}
+
+
+def test_every_joule_is_in_one_layer_and_savings_are_where_the_limit_is_in_force() -> None:
+    run = {"run": "r", "job": "j", "gpu": "a", "began_wall_ns": 2 * S, "ended_wall_ns": 6 * S}
+    rows = [part("a", 0, 100), part("a", 1, 400), part("a", 2, 320, 200.0), part("b", 2, 60)]
+    power = power_of_rows(rows, [run], 0, 2.0, 3, {"r": (SAVING, 200.0)})
+    assert [(layer.run, layer.watts) for layer in power.layers] == [
+        ("r", (0.0, 200.0, 160.0)), ("", (50.0, 0.0, 30.0))
+    ]  # fmt: skip
+    assert sum(layer.energy.known or 0 for layer in power.layers) == sum(row["energy_j"] for row in rows)
+    assert power.saved_w == (0.0, 0.0, pytest.approx(40.0)), "a fifth of what the work would have taken"
+    assert power.limit_w == (250.0, 250.0, 450.0)
+
+
+def test_a_limit_that_is_not_known_leaves_a_hole_in_the_line_of_limits() -> None:
+    power = power_of_rows([part("a", 0, 100), part("b", 0, 100, None)], [], 0, 2.0, 1, {})
+    assert power.limit_w == (None,)
+
+
+def test_limits_are_compared_with_the_one_found_and_have_words() -> None:
+    def trial(limit_w: float, step_j: float, *, confirms: bool = False) -> dict[str, Any]:
+        return {
+            "round": 1, "power_limit_w": limit_w, "clock_mhz": None, "step_j": step_j, "step_s": 0.1,
+            "confirms": confirms,
+        }  # fmt: skip
+
+    rows = [trial(250.0, 10.0), trial(200.0, 9.0), trial(150.0, 9.5), trial(200.0, 9.1, confirms=True)]
+    within = {(1, 200.0): {"energy_within_j": 0.05, "step_within_s": 0.0004}}
+    views = trials_of_rows(rows, within, {"default_limit_w": 250.0, "power_limit_w": 200.0})
+    assert [(view.level, view.mark) for view in views] == [
+        ("250 W", "found"), ("200 W", "chosen"), ("200 W", "confirmed"), ("150 W", "")
+    ]  # fmt: skip
+    assert with_half(views[1].energy_change) == "-10.0 ± 0.5 %"
+    assert with_half(views[0].energy_change) == "0 %"
