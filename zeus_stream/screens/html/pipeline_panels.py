@@ -49,6 +49,8 @@ def pipeline(run: Run) -> Asking[Panel | None]:
         )  # fmt: skip
     view = PipelineView.of_row(row)
     text = " ".join(f"{name.capitalize()}: {words}." for name, words in view.facts)
+    if points:
+        text += " Each point of the frontier is a choice: start the analyzer with --slowdown and its number."
     if spans:
         text += " Each bar is an instruction; forwards have a frame; between bars a stage waits."
     return Panel(
