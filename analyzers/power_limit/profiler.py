@@ -20,6 +20,7 @@ The rules, beside those of a visit:
  1. `wait_steps` whole steps pass before the first limit.
  2. A trial is at least `profile_steps` whole steps and at least `window_ns`; a block of an adaptive search
     `BLOCK_STEPS`, `BLOCK_NS` and a `BLOCKS`-th of `window_ns`, as a visit counts from `BLOCKS` blocks on.
+    Long steps are known from few: a block of `LONG_BLOCK_NS` is whole, be it one step.
     While steps beat with a sensor that sees a part of the time, a visit goes on, for `MOST_LOCKED` blocks at
     most, each a step longer than the one before, so that their ends move against the sensor.
  3. A limit the device refuses is skipped. One without outcome is asked for again, `MAX_ASKED` times in all,
@@ -60,6 +61,7 @@ from analyzers.power_limit.selectors import Goal, Selector, Trial
 from analyzers.power_limit.visits import (
     BLOCK_NS,
     BLOCK_STEPS,
+    LONG_BLOCK_NS,
     MAX_AWAITED,
     Applying,
     Barred,
@@ -563,7 +565,8 @@ def _length(state: ProfilerState, plan: ProfilerPlan) -> Length | None:
     if len(state.awaited) >= MAX_AWAITED:
         return None
     if state.chosen is None and plan.goal is not None:
-        return Length(BLOCK_STEPS, max(BLOCK_NS, -(-plan.window_ns // BLOCKS)), state.visiting.locked)
+        least_ns = max(BLOCK_NS, -(-plan.window_ns // BLOCKS))
+        return Length(BLOCK_STEPS, least_ns, state.visiting.locked, LONG_BLOCK_NS)
     watches = _purpose(state) is Purpose.WATCH
     return Length(min(plan.profile_steps, WATCH_STEPS) if watches else plan.profile_steps, plan.window_ns)
 

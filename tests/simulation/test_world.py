@@ -86,6 +86,17 @@ def test_epochs_of_5_to_50_steps_decide_an_adaptive_search(epoch_steps: int, noi
     assert chosen.energy_mj <= trials[best_mw].energy_mj * (1.005 if noise < 0.1 else 1.05)
 
 
+def test_a_search_over_long_steps_takes_one_of_them_for_a_block() -> None:
+    plan = RunSettings(selector=selectors.parse("energy"))
+    world = decided(World("simulated:v100x1", Training("imagenet", 3.0, 60, noise=0.005), plan))
+    best_mw, trials = best_limits("v100", "imagenet", "energy")
+    decision = world.rows(DecisionRow)[0]
+    chosen = trials[round((decision.power_limit_w or 0) * 1000)]
+    assert decision.applied
+    assert decision.steps <= 50
+    assert chosen.energy_mj <= 1.01 * trials[best_mw].energy_mj
+
+
 def test_the_rows_of_a_search_are_visits_that_add_up_their_blocks() -> None:
     training = Training("imagenet", 0.05, 800, noise=0.02)
     world = World("simulated:v100x1", training, RunSettings(selector=selectors.parse("energy")))
