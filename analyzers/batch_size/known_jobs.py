@@ -1,6 +1,7 @@
 """The jobs that recur, their tries, and what each job is for. Pure."""
 
 from collections.abc import Callable, Collection, Mapping
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,6 +31,9 @@ class OpenJobs(Struct, frozen=True):
 
 class KnownJobs:
     """All jobs that recur, by name. Rows that it returns are to be stored."""
+
+    NOT_STATE: ClassVar = frozenset[str](("_jobs", "_owners", "_shared", "_recorded", "_orphans"))
+    """Rows of the archive; those of open runs are written apart (`open_jobs`)."""
 
     def __init__(self, memory: Memory, shared: frozenset[str]) -> None:
         """``memory``: of earlier starts. ``shared``: jobs that an administrator shares among users."""

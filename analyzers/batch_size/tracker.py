@@ -10,7 +10,7 @@ A choice is a row before it is an answer: it is given again to other ranks, and 
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
@@ -60,6 +60,9 @@ LOOK_NS = 50_000_000
 
 class Jobs:
     """All jobs, and the runs of them that are open."""
+
+    NOT_STATE: ClassVar = frozenset[str](("_policy", "_name", "_timeout_ns", "_asks"))
+    """Settings; and scripts ask again what had no answer."""
 
     def __init__(
         self, policy: Policy[Any], name: str, fleet: Fleet, known: KnownJobs, timeout_ns: int

@@ -147,6 +147,7 @@ def _contents(kind: type) -> Iterable[str]:
         yield from (f"{each.name} = {each.value!r}" for each in kind)
     else:
         yield from (f"{name}: {hint}" for name, hint in inspect.get_annotations(kind).items())
+        yield from sorted(vars(kind).get("NOT_STATE", ()))
         constructor = vars(kind).get("__init__")
         if inspect.isfunction(constructor) and not is_dataclass(kind):
             yield inspect.getsource(constructor)

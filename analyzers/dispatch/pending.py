@@ -11,6 +11,7 @@ that may be later than the lease lasts. A renewal of a lease that was refused or
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 from msgspec import Struct, field
 
@@ -71,6 +72,9 @@ class Holding(Struct):
 
 class Pending:
     """The controls and commands of all hosts."""
+
+    NOT_STATE: ClassVar = frozenset[str](("_at_once",))
+    """A setting."""
 
     def __init__(self, *, at_once: bool = False) -> None:
         """``at_once``: no host is waited for, as where frames are interpreted that nobody acts on."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from msgspec import Struct, field
 
@@ -103,6 +104,9 @@ class Allocation(Struct, frozen=True):
 
 class Fleet(Struct):
     """The GPUs and hosts that are followed, parts of hosts among them. The interpreter owns it."""
+
+    NOT_STATE: ClassVar = frozenset[str](("gains",))
+    """They are a file."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)
     parts: dict[str, dict[str, None]] = field(default_factory=dict)

@@ -6,6 +6,7 @@ frame time  -> an answer without energy for those who have waited too long
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -22,6 +23,9 @@ MAX_ANSWERS = 1_000
 
 class Questions:
     """The questions that wait, and the answers that were given last."""
+
+    NOT_STATE: ClassVar = frozenset[str](("_asks",))
+    """Scripts ask again what had no answer."""
 
     def __init__(self) -> None:
         self._asks: dict[str, tuple[str, Ask, int]] = {}

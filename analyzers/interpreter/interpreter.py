@@ -9,7 +9,7 @@ Time is that of the frames, by host. The same frames give the same results, comm
 
 from collections.abc import Container, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
@@ -81,6 +81,9 @@ Input: TypeAlias = Logged | Asked | JobForgotten | Calibrated | Forgotten | Link
 
 class Interpreter:
     """The order in which an event passes the machines of a site."""
+
+    NOT_STATE: ClassVar = frozenset[str]()
+    """See `analyzers.checkpoints.machine_state`."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from analyzers.batch_size.known_jobs import KnownJobs
 from analyzers.batch_size.policy import Policy
@@ -40,6 +40,11 @@ class FollowedForecast:
 @dataclass(slots=True, kw_only=True, eq=False)
 class SiteState:
     """All that an interpreter knows. Its modules are functions of it."""
+
+    NOT_STATE: ClassVar = frozenset(
+        ("settings", "began_under", "shared_jobs", "earlier_uses", "run_owners", "session_hosts")
+    )
+    """Settings of this start, and rows of the archive."""
 
     settings: RunSettings
     """Of runs that begin from now on."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar
 
 from analyzers.live.job_steps import StepsByJob
 from analyzers.live.live_run import (
@@ -30,6 +31,9 @@ KEPT_NS = 120_000_000_000
 
 class LiveRuns:
     """The runs that are open, and those that ended a short time ago."""
+
+    NOT_STATE: ClassVar = frozenset[str](("_energy_mj",))
+    """A function."""
 
     def __init__(self, energy_mj: Callable[[str], int | None]) -> None:
         """Begin with none. ``energy_mj`` returns the energy of a GPU since it was first seen."""

@@ -1,7 +1,7 @@
 """The live state of the site: frames and rows in, a `Snapshot` out. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from msgspec.structs import replace
 
@@ -68,6 +68,9 @@ def site_head(
 
 class LiveSite:
     """The state of GPUs and runs, as the interpreted stream tells it."""
+
+    NOT_STATE: ClassVar = frozenset[str]()
+    """See `analyzers.checkpoints.machine_state`."""
 
     def __init__(self) -> None:
         self._latest = Latest()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import ClassVar
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
@@ -24,6 +25,8 @@ MAX_PIPELINES = 1_000
 
 class Pipelines:
     """The pipelines of a site. None is planned for without settings."""
+
+    NOT_STATE: ClassVar = frozenset[str](("_settings",))
 
     def __init__(
         self,

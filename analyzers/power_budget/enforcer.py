@@ -15,7 +15,7 @@ what was found.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias, TypeGuard
+from typing import ClassVar, TypeAlias, TypeGuard
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -88,6 +88,8 @@ BudgetEvent: TypeAlias = (
 
 class Enforcer:
     """The enforcer of the budgets of a site."""
+
+    NOT_STATE: ClassVar = frozenset[str](("_settings",))
 
     def __init__(
         self, fleet: Fleet, pending: Pending, runs: Mapping[str, Run], settings: RunSettings

@@ -1,6 +1,7 @@
 """Shares of power budgets: what each run or GPU is to have, and what it may have by now. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Fleet
@@ -14,6 +15,8 @@ from zeus_stream.protocol.notes import Budget
 
 class Shares:
     """The share of each run in the budgets in force."""
+
+    NOT_STATE: ClassVar = frozenset[str](("_settings",))
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ first and believes what it measures.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import ClassVar
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -160,6 +161,9 @@ def recall(profiles: Iterable[Profile], identity: Identity, forgotten_wall_ns: i
 
 class KnownProfiles:
     """The profiles that later runs may start from. The interpreter owns it; runs read and add."""
+
+    NOT_STATE: ClassVar = frozenset[str](("recalled", "forgotten_wall_ns", "_of"))
+    """They are rows of the archive, and a file."""
 
     def __init__(self, memory: Memory) -> None:
         """``memory``: from before this analyzer started."""

@@ -134,7 +134,8 @@ class StalledArchive(DuckdbFile):
         *,
         replaying: bool = False,
     ) -> None:
-        self.go.wait(PATIENCE_S)
+        if received or rows:  # nothing comes as it is opened
+            self.go.wait(PATIENCE_S)
         super().put(received, rows, interpreted, replaying=replaying)
 
 
