@@ -5,6 +5,7 @@ PATIENT = {"ZEUS_STREAM_FLUSH_S": "60"}
 
 
 def complaints(stderr: str) -> str:
-    """Return what a script said, but for a collector that took a second to answer, as a busy one may."""
+    """Return what a script or a command said, but for what it says on a busy machine: what it waits for."""
     lines = stderr.splitlines(keepends=True)
-    return "".join(line for line in lines if "takes in nothing: training goes on" not in line)
+    busy = ("takes in nothing: training goes on", "zeus-stream: waiting for ")
+    return "".join(line for line in lines if not any(words in line for words in busy))

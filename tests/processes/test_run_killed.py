@@ -44,8 +44,9 @@ def test_a_killed_run_takes_its_services_with_it(zeus_dir: Path) -> None:
         assert run.stdout is not None
         with run.stdin, run.stdout:
             assert run.stdout.readline() == "trains\n"
-            services = [holder(where.run / f"{name}.lock") for name in ("collector", "analyzer")]
-            assert None not in services
+            locks = [where.run / f"{name}.lock" for name in ("collector", "analyzer")]
+            until(lambda: None not in map(holder, locks))  # the training begins before the analyzer
+            services = [holder(lock) for lock in locks]
             until(lambda: host.read_mw() < FOUND_MW)
             run.kill()
             run.wait()
