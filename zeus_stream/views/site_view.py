@@ -187,7 +187,8 @@ def power_of_rows(
         limit_w[at] = None if before is None or row["limit_w"] is None else before + row["limit_w"]
         saving, chosen_w = savings.get(name, (None, 0.0))
         in_force = row["limit_w"] is not None and abs(row["limit_w"] - chosen_w) < SAME_W
-        share = saving.energy.known or 0.0 if saving is not None and in_force else 0.0
+        works = in_force and mean_w > chosen_w / 2  # an idle GPU saves nothing
+        share = saving.energy.known or 0.0 if saving is not None and works else 0.0
         if 0 < share < 100:
             saved_w[at] += mean_w * share / (100 - share)
     layers = [

@@ -70,11 +70,12 @@ def hour() -> Asking[Panel | None]:
     if power is None or not power.layers:
         return None
     total_j = sum(layer.energy.known or 0.0 for layer in power.layers)
-    saved_j = sum(power.saved_w) * power.bucket_s
     text = f"{Quantity(total_j, 'J')} of all GPUs"
-    if saved_j:
-        text += f"; the same work would have taken {Quantity(saved_j, 'J')} more at the limits found"
-    keys = [*([("hatch", "saved")] if saved_j else []), ("limit", "limits of all GPUs")]
+    saves = any(power.saved_w)
+    keys = [
+        *([("hatch", "saved, by the saving of a step")] if saves else []),
+        ("limit", "limits of all GPUs"),
+    ]
     spans = [element("span", words, class_=f"key {kind}") for kind, words in keys]
     legend = element("p", spans, class_="legend", aria_hidden="true")
     rows = [_row(number, layer) for number, layer in enumerate(power.layers)]
