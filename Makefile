@@ -13,7 +13,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 FAST_WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)  # few of its tests wait, and each worker reads all of them
 
-.PHONY: chaos docs figures help install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak lock clean
+.PHONY: chaos docs figures help install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak audit sbom lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -142,6 +142,20 @@ fuzz: install    ## new examples for every property; then the decoders with athe
 	.fuzz/bin/python -m tests.fuzz --seconds $(or $(SECONDS),60)
 	.fuzz/bin/python -m tests.fuzz.sql --seconds $(or $(SECONDS),60)
 
+.audit/.installed:
+	$(PYTHON) -m venv .audit
+	.audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	touch $@
+
+audit: install .audit/.installed ## known vulnerabilities of what the wheel needs; a package without data fails, as on a mirror without it
+	$(BIN)/python packaging/wheel_requirements.py > .audit/wheel.txt
+	.audit/bin/pip-audit --strict --disable-pip --no-deps --requirement .audit/wheel.txt
+
+sbom: install .audit/.installed ## write packaging/sbom.cdx.json: what the wheel needs, in CycloneDX; a test compares it with the lock
+	$(BIN)/python packaging/wheel_requirements.py > .audit/wheel.txt
+	.audit/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON \
+		-o packaging/sbom.cdx.json .audit/wheel.txt
+
 lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra services --extra demo --extra otel --extra pipeline \
 		--extra png --group dev \
@@ -149,4 +163,4 @@ lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --no-deps --generate-hashes --no-annotate --no-header --python-version 3.11 requirements-scale.in -o requirements-scale.lock
 
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) $(SCALE) .frameworks .zeus-examples .fuzz .prometheus .docs demo-out
+	rm -rf $(VENV) $(SCALE) .audit .frameworks .zeus-examples .fuzz .prometheus .docs demo-out

@@ -41,7 +41,7 @@ from analyzers.results.rows import CheckpointRow
 from analyzers.results.table import Table
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import anchor
-from zeus_stream.errors import StorageError
+from zeus_stream.errors import StorageError, without_passwords
 from zeus_stream.settings import Settings, spelled
 
 KEY_FILE = "seal.key"
@@ -96,7 +96,7 @@ class DuckdbFile:
                 _make_or_migrate(connection, path)
                 if not again:
                     connection.execute("UPDATE meta SET starts = starts + 1")
-                    named = spelled(settings)
+                    named = {name: without_passwords(text) for name, text in spelled(settings).items()}
                     connection.execute(
                         "INSERT INTO settings SELECT starts, unnest($1), unnest($2) FROM meta",
                         [list(named), list(named.values())],

@@ -2,12 +2,14 @@
 
     python -m benchmarks.faults.soak [--seeds 1000] [--kills 60] [--messages 100000] [--gpus 2] [--seed 0]
                               [--sessions 0] [--rate 200] [--between-s 1.5] [--log-mb 256]
+                              [--attack-minutes 1]
 
 First the whole pipeline in one thread, once a seed (benchmarks/faults/soak_worlds.py). Then real processes: a
 collector, an analyzer that tries power limits, and a training on each simulated GPU are killed in turn at
 random moments, ``--between-s`` apart on average, and started again in any order; with ``--sessions``, beside
 the steps of so many sessions (``--rate`` a second each; benchmarks/load/session_load.py), into a log of
-``--log-mb``. Last, every socket of live processes is sent what nobody should send (hostile.py).
+``--log-mb``. Then every socket of live processes is sent what nobody should send (hostile.py). Last, all
+attackers of a host together (strangers.py), for ``--attack-minutes``.
 Ends by itself, with one table; its exit code is 1 if anything was lost, stored twice, set above the limit
 found, left in force, restored too late, or crashed.
 """
@@ -235,6 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seed", type=int, default=0, help="of the moments of the kills, and of the messages"
     )
+    parser.add_argument("--attack-minutes", type=float, default=1.0, help="of all attackers together")
     options = parser.parse_args(arguments)
     parts: list[tuple[str, Found]] = []
     if options.seeds:
@@ -257,6 +260,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parts.append(("real processes", found))
     if options.messages:
         parts.append(("hostile messages", fire(options.messages, random.Random(options.seed))))
+    if options.attack_minutes:
+        from benchmarks.faults.strangers import ATTACKERS, under_attack  # it uses `Limits` of this module
+
+        found = under_attack(options.attack_minutes, ATTACKERS, options.seed)
+        parts.append(("all attackers", found))
     rows = [(part, what, figure) for part, (found, _) in parts for what, figure in found]
     table("Soak", ("with", "what", "figure"), rows)
     wrong = [sentence for _, (_, sentences) in parts for sentence in sentences]

@@ -118,9 +118,7 @@ class Setup:
         self.directory = directory
         self._where = places({"ZEUS_STREAM_DIR": str(directory)})
         self._device = f"simulated:v100x{gpus}"
-        self._gpus = [
-            spec.uuid(index, socket.gethostname()) for index, spec in enumerate(parse(self._device))
-        ]
+        self.gpus = [spec.uuid(index, socket.gethostname()) for index, spec in enumerate(parse(self._device))]
         self._analyze, self._collect = analyze, collect
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._runs = 0
@@ -139,7 +137,7 @@ class Setup:
                 self._runs += 1
                 self._run_of[name] = run = f"run-{self._runs}"
                 index = int(name.split()[1])
-                command = ["-c", PUBLISHER, run, self._gpus[index], str(index), str(self.directory)]
+                command = ["-c", PUBLISHER, run, self.gpus[index], str(index), str(self.directory)]
         with (self.directory / f"{name}.err").open("ab") as said:
             process = subprocess.Popen(
                 [sys.executable, *command],
@@ -218,7 +216,7 @@ class Setup:
     def has_found_gpus(self) -> bool:
         """Whether the collector has found its GPUs, which takes longer than to answer."""
         there = [value for _, name, value in self._rows("collector") if name == "state"]
-        return there == ["there"] * len(self._gpus)
+        return there == ["there"] * len(self.gpus)
 
     def _rows(self, process: str) -> tuple[tuple[str, str, str], ...]:
         try:
@@ -238,8 +236,11 @@ class Setup:
         """Return the analyzer's answer; nothing while it does not answer."""
         return ask(self._where, query)
 
-    def finish(self, archive: Path | None = None) -> Account:
-        """Let publishers hand over what they have, the analyzer archive it, and stop all: the account."""
+    def finish(self, archive: Path | None = None, settled: str = UNMEASURED) -> Account:
+        """Let publishers hand over what they have, the analyzer archive it, and stop all: the account.
+
+        ``settled``: a query for ``n``, which is 0 once all runs are measured to their end.
+        """
         until(self.welcome)
         publishers = [name for name in self._running if name.startswith("publisher")]
         for name in publishers:
@@ -253,7 +254,7 @@ class Setup:
         self.start("collector")
         until(self.welcome)
         self._wait_archived(*end)
-        until(lambda: self.sql(UNMEASURED) == [{"n": 0}])
+        until(lambda: self.sql(settled) == [{"n": 0}])
         assert self.stop("analyzer") == 0, self.output("analyzer")
         assert self.stop("collector") == 0, self.output("collector")
         return self.account(archive or self.directory / "energy.duckdb")
@@ -374,9 +375,13 @@ def pipeline(
     publishers: int = 1,
     analyze: tuple[str, ...] = ("--select", "none"),
     collect: tuple[str, ...] = (),
+    gpus: int = 0,
 ) -> Iterator[Setup]:
-    """Run a collector, an analyzer and publishers, one a GPU; at the end kill what is left of them."""
-    setup = Setup(directory, max(publishers, 1), analyze, collect)
+    """Run a collector, an analyzer and publishers, one a GPU; at the end kill what is left of them.
+
+    ``gpus``: as many as there are, if more than publishers.
+    """
+    setup = Setup(directory, max(publishers, gpus, 1), analyze, collect)
     try:
         for name in ("collector", "analyzer", *(f"publisher {i}" for i in range(publishers))):
             setup.start(name)

@@ -7,25 +7,19 @@ from pathlib import Path
 import pytest
 from click import Command, Group
 
+from tests.processes.planted import plant
 from tests.processes.under_fire import environment
 from zeus_stream.cli.main import main
-from zeus_stream.service_packages import ANALYZER, COLLECTOR, SCREENS
 
 PATIENCE_S = 300.0
-OURS = ("zeus_stream", "collectors", "analyzers", "msgpack", "msgspec", "zmq", "tests")
 ZEUS_STREAM = Path(sys.executable).with_name("zeus-stream")
 
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
     """A folder of modules that leave a trace when one is imported."""
-    folder = tmp_path / "planted"
-    folder.mkdir()
-    for name in {*sys.stdlib_module_names, *OURS, *COLLECTOR, *ANALYZER, *SCREENS}:
-        (folder / f"{name}.py").write_text(
-            f"with open({str(tmp_path / 'trace')!r}, 'a') as trace: trace.write({name!r} + ' ')\n"
-        )
-    return folder
+    plant(tmp_path / "planted", tmp_path / "trace")
+    return tmp_path / "planted"
 
 
 def run_in(folder: Path, zeus_dir: Path, *command: str | Path) -> "subprocess.CompletedProcess[str]":
