@@ -7,6 +7,8 @@ from pathlib import Path
 import anyio
 
 PROC = Path("/proc")
+MPS_SERVER = "nvidia-cuda-mps"
+"""Name of CUDA's multi-process server, as the kernel cuts it off."""
 MAX_DEPTH = 64
 """Ancestors looked at."""
 FULL_S = 1.0
@@ -72,6 +74,16 @@ def descends(pid: int, ancestor: int) -> bool:
             return False
         pid = int(fields[1])
     return False
+
+
+def serves(pid: int, uid: int | None, proc: Path = PROC) -> bool:
+    """Tell whether a process is the MPS server of a user: it computes on a GPU for all programs of theirs."""
+    try:
+        name = (proc / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        owner = (proc / str(pid)).stat().st_uid
+    except OSError:
+        return False
+    return name.startswith(MPS_SERVER) and owner == uid
 
 
 async def ended(pid: int, started_ticks: int | None) -> None:

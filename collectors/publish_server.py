@@ -275,7 +275,11 @@ class PublishServer:
         gpus, _ = resolve(session.asked_gpus, self._guards.descriptions)
         seen = {gpu: await self._guards.pids(gpu) for gpu in gpus}
         return {
-            gpu: None if pids is None else any(processes.descends(pid, session.pid) for pid in pids)
+            gpu: None
+            if pids is None
+            else any(
+                processes.descends(pid, session.pid) or processes.serves(pid, session.uid) for pid in pids
+            )
             for gpu, pids in seen.items()
         }
 

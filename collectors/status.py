@@ -43,7 +43,8 @@ def _control_rows(
     name = words(control)
     which = "" if control == "power_limit" else f"{name}: "
     if control == "power_limit":
-        rows = [(name, f"{_watts(watch.requested_mw)}, found {spell(control, state.limits.found)}")]
+        found, enforced = spell(control, state.limits.found), _watts(watch.enforced_mw)
+        rows = [(name, f"{_watts(watch.requested_mw)}, found {found}, enforced {enforced}")]
     else:
         rows = [
             (

@@ -21,6 +21,8 @@ FILLED = 0.05
 """Standard deviation at least of an energy that is filled in from power, as a part of it."""
 WIDE_NS = 2_000_000
 """A knot that is known less closely is placed where the refreshes before it let expect it."""
+AMBIGUOUS = 1.5
+"""Bounds wider than so many periods leave open which refresh was read."""
 REGULAR = 20
 """Refreshes are regular if most of them stray by less than this part of their period."""
 PERIODS = 16
@@ -76,7 +78,8 @@ def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:
     """Work out the middles of ``knots``.
 
     One that a late look left wide open is where the regular ones before it let expect it, within its bounds.
-    After a read that hung it is where the energy at the recent mean power predicts it.
+    After a read within which the counter may have been refreshed more than once, it is where
+    the energy at the recent mean power predicts it.
 
     Args:
         knots: with all other rows.
@@ -92,7 +95,7 @@ def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:
             continue
         since_ns = mid_ns[at] - mid_ns[at - 1]
         used_uj = energy_uj[at - 1] - energy_uj[at - 1 - PERIODS]
-        if hi_ns[place] - lo_ns[place] > HANG_NS and used_uj > 0:
+        if hi_ns[place] - lo_ns[place] > AMBIGUOUS * period_ns and used_uj > 0:
             took_ns = mid_ns[at - 1] - mid_ns[at - 1 - PERIODS]
             since_ns = took_ns * float((energy_uj[at] - energy_uj[at - 1]) / used_uj)
         expected_ns = mid_ns[at - 1] + max(round(since_ns / period_ns), 1) * period_ns

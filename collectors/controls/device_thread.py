@@ -95,6 +95,8 @@ class DeviceThread:
         """Known once it was found."""
         self.requested_mw: int | None = None
         """As last read; never older than the last Happened."""
+        self.enforced_mw: int | None = None
+        """The limit in force, any limiter included, as last read."""
         self.reads = 0
         self.retries = 0
         """Reads that failed and were tried again."""
@@ -284,7 +286,7 @@ class DeviceThread:
         after_ns = monotonic_ns()
         self.reads += 1
         due_ns = self._sampled.take_in(sample, before_ns, after_ns)
-        self.trouble, self.requested_mw = None, sample.requested_mw
+        self.trouble, self.requested_mw, self.enforced_mw = None, sample.requested_mw, sample.limit_mw
         return due_ns
 
     def _try_again(self, wrong: RetryError) -> int:

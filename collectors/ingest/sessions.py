@@ -157,12 +157,16 @@ def _latest_ns(event: Event | Unknown) -> int:
 def resolve(asked: Sequence[str], devices: Sequence[Description]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the UUIDs of what a run asked for, in its order, and what could not be found.
 
-    ``index:N`` is a place in PCI order, ``index:all`` every GPU; a UUID may be shortened as CUDA allows. A
-    MIG instance is its whole GPU. Parts of the host are nobody's to name: they are everybody's.
+    ``index:N`` is a place in PCI order, ``index:all`` every GPU; behind an index that is not there CUDA shows
+    none of the others. A UUID may be shortened as CUDA allows. A MIG instance is its whole GPU. Parts of the
+    host are nobody's to name: they are everybody's.
     """
     found: dict[str, None] = {}
-    unknown = []
+    unknown: list[str] = []
     for name in asked:
+        if name.startswith("index:") and any(each.startswith("index:") for each in unknown):
+            unknown.append(name)
+            continue
         matching = [device.gpu for device in devices if not of_host(device.gpu) and _names(name, device)]
         if not matching or (len(matching) > 1 and name != ALL_GPUS):
             unknown.append(name)

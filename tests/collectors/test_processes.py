@@ -3,11 +3,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import anyio
 import pytest
 
-from collectors.processes import descends, ended, is_peer, start_ticks, uptime_ticks
+from collectors.processes import descends, ended, is_peer, serves, start_ticks, uptime_ticks
 
 
 @contextmanager
@@ -56,6 +57,16 @@ def test_a_grandchild_descends_and_a_stranger_does_not() -> None:
         os.kill(grandchild, 9)
         child.wait()
         child.stdout.close()
+
+
+def test_the_mps_server_of_a_user_computes_for_their_programs_alone(tmp_path: Path) -> None:
+    for pid, name in ((7, "nvidia-cuda-mps-server"[:15]), (8, "python")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
+    assert serves(7, os.geteuid(), tmp_path)
+    assert not serves(7, os.geteuid() + 1, tmp_path)
+    assert not serves(8, os.geteuid(), tmp_path)
+    assert not serves(9, os.geteuid(), tmp_path)
 
 
 def test_a_process_of_another_user_or_younger_than_a_connection_did_not_make_it() -> None:

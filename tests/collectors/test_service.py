@@ -926,7 +926,7 @@ async def test_status_names_devices_limits_leases_and_what_went_wrong(zeus_dir: 
         status, _ = await client.request(AskStatus())
     rows = {(section, name): value for section, name, value in status.rows}
     device = f"Arithmetic {GPU}"
-    assert rows[device, "power limit"] == "250 W, found 300 W"
+    assert rows[device, "power limit"] == "250 W, found 300 W, enforced 250 W"
     assert "run r of anna" in rows[device, "lease"]
     assert rows["runs", "r"] == f"job on {GPU}"
     assert rows["publish", "sessions"] == "1 of 1 open"

@@ -16,7 +16,7 @@ from math import erf, exp, pi, sqrt
 
 import numpy as np
 
-from analyzers.measurement.knots import Knots
+from analyzers.measurement.knots import AMBIGUOUS, Knots
 
 FIRST_JITTER_NS = 250_000.0
 """Standard deviation of the jitter that is assumed at first."""
@@ -89,6 +89,10 @@ class Rhythm:
         self._jitter_var += weight * (max(jittered - LEAST_JITTER_NS**2, 0.0) - self._jitter_var)
         return at_ns + moved_ns, left_var
 
+    def ambiguous(self, open_ns: int) -> bool:
+        """Return whether bounds so far apart leave open which refresh lies within."""
+        return 0 < AMBIGUOUS * self._period_ns < open_ns
+
     def _search(self, mid_ns: float, var: float) -> None:
         """Take the distance of two refreshes for the period, if it is that of the two before."""
         gap_ns = mid_ns - self._at_ns
@@ -140,6 +144,8 @@ class RefreshTimes:
         for place, (lo_ns, hi_ns, epoch) in enumerate(rows):
             if epoch % 2:
                 continue  # when the counter changed to its first value is not known
+            if self._rhythm.ambiguous(hi_ns - lo_ns):
+                continue  # a read so late may have seen any of several refreshes
             instant_ns, var = self._rhythm.place(lo_ns, hi_ns)
             ns[1, place], doubt_ns[place] = round(instant_ns), WIDER * sqrt(var)
         self._ns = np.concatenate((self._ns, ns), axis=1)

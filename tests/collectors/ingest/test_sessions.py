@@ -92,7 +92,7 @@ def test_a_session_knows_its_run_and_its_end_and_survives_as_text() -> None:
         (("index:all",), (("GPU-aa11", "GPU-aa22"), ())),
         (("GPU-aa2",), (("GPU-aa22",), ())),
         (("GPU-aa",), ((), ("GPU-aa",))),
-        (("index:7", "index:0", "index:0"), (("GPU-aa11",), ("index:7",))),
+        (("index:0", "index:0", "index:7"), (("GPU-aa11",), ("index:7",))),
         (("GPU-", "MIG-x"), ((), ("GPU-", "MIG-x"))),
         ((), ((), ())),
     ],
@@ -148,6 +148,10 @@ def test_one_of_several_tenants_may_not_command_the_gpu_they_share() -> None:
     assert "alone (MIG)" in word.reason
     alone = replace(DIVIDED, tenants=("MIG-b1",))
     assert admit(session, (alone,), frozenset(), {"GPU-aa11": True}).may_command
+
+
+def test_behind_an_index_that_is_not_there_cuda_shows_no_gpu() -> None:
+    assert resolve(("index:0", "index:9", "index:1"), TWO) == (("GPU-aa11",), ("index:9", "index:1"))
 
 
 def test_parts_of_the_host_are_nobodys_to_name() -> None:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from analyzers.measurement.counters.refresh_times import RefreshTimes, Rhythm
 from analyzers.measurement.knots import Floats, Ints, Knots
-from tests.analyzers.readings import MS
+from analyzers.measurement.timeline import Timeline
+from tests.analyzers.readings import MS, row
+from tests.analyzers.readings import readings as rows_of
 from tests.simulation.played import Counter, readings
 from zeus_stream.protocol.readings import Seen
 
@@ -53,6 +55,23 @@ def jitter(kind: str, rng: np.random.Generator) -> Floats:
             return np.cumsum(rng.normal(0, 0.05, COUNT)) * MS
         case _:
             return 2 * MS * np.sin(np.arange(COUNT) / 300)
+
+
+@pytest.mark.parametrize("seen", [1, 4, 7])
+def test_a_read_of_700_ms_may_have_seen_any_of_its_refreshes(seen: int) -> None:
+    """``seen``: the refresh since its begin that it saw."""
+    t_ns = np.concatenate((np.arange(1, 40), [39 + seen, *range(47, 80)])) * 100 * MS
+    rows = [row(Seen.FIRST, 0, 0, energy_mj=0)]
+    rows += [row(Seen.CHANGED, t - MS // 4, t + MS // 4, energy_mj=t // MS * 200) for t in t_ns.tolist()]
+    late = 40
+    rows[late] = row(Seen.CHANGED, 3_930 * MS, 4_630 * MS, energy_mj=int(t_ns[late - 1]) // MS * 200)
+    rows[late + 1] = row(Seen.CHANGED, 3_940 * MS, 4_700 * MS + MS // 4, energy_mj=4_700 * 200)
+    line = Timeline()
+    line.most_mw = 300_000
+    line.add(rows_of(*rows))
+    placed_knots = RefreshTimes().placed(line.knots(), 0, len(rows) - 1)
+    off_ns = np.abs(placed_knots.mid_ns[1:] - t_ns)
+    assert (off_ns <= 2 * placed_knots.doubt_ns[1:] + 1).all()
 
 
 @pytest.mark.parametrize("period_ms", [20, 100])
