@@ -34,6 +34,9 @@ QUANTUM_UJ = 1_000
 """A counter shows whole millijoules."""
 CORRELATED_NS = 1_000_000_000
 """What a sensor does not see may differ from what it sees in one direction for so long."""
+ALIASED = 0.15
+"""Of the range of readings: the deviation of a mean power while steps beat with a sensor that sees a part. It
+does not average out, however long a window is."""
 SCATTER_NS = 10_000_000_000
 """Power readings within this much of a window tell how far they scatter."""
 
@@ -332,7 +335,23 @@ def _overlay(figures: _Figures, shape: Shape, knots: Knots, edges: _Edges) -> No
     if figures.bounded:
         low_uj, high_uj = np.maximum(low_uj, figures.low_uj), np.minimum(high_uj, figures.high_uj)
     figures.used_uj = used_uj
+    if figures.beats.any():  # then what it does not see of each step is the same all through
+        duration_ns = edges.t_ns[count:] - edges.t_ns[:count]
+        common_uj = np.rint(Z * ALIASED * _range_w(knots, edges) * duration_ns / 1e3).astype(
+            np.int64
+        )  # W x ns
+        low_uj = np.where(figures.beats, np.minimum(low_uj, used_uj - common_uj), low_uj)
+        high_uj = np.where(figures.beats, np.maximum(high_uj, used_uj + common_uj), high_uj)
     figures.likely_low_uj, figures.likely_high_uj = np.clip(low_uj, 0, used_uj), np.maximum(high_uj, used_uj)
+
+
+def _range_w(knots: Knots, edges: _Edges) -> float:
+    """Return by how much the readings within `SCATTER_NS` of some windows differ at most, W."""
+    first = int(knots.mid_ns.searchsorted(edges.t_ns.min() - SCATTER_NS))
+    last = int(knots.mid_ns.searchsorted(edges.t_ns.max() + SCATTER_NS))
+    near = slice(max(first - 1, 0), last)
+    power_w = np.diff(knots.energy_uj[near]) * 1e3 / np.maximum(np.diff(knots.mid_ns[near]), 1)
+    return float(np.ptp(power_w)) if len(power_w) else 0.0
 
 
 def _widen(figures: _Figures, timeline: Timeline, edges: _Edges) -> None:

@@ -2,7 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.measurement.energy import Energy, Missing, energy, measure
+from analyzers.measurement.energy import Energy, Meter, Missing, energy, measure
+from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.sensors import sensor
 from analyzers.measurement.timeline import Timeline
 from tests.analyzers.readings import MS, S, dice, readings, row, steady, virtual
 from zeus_stream.protocol.readings import Seen
@@ -231,3 +233,27 @@ def test_a_hang_of_the_driver_is_named_and_bounded(read_first: bool) -> None:  #
         assert "unseen for" in found.quality
     assert known(energy(line, 6 * S, 7 * S)).quality == "ok"
     assert list(line.hangs_ns) == [(3_050 * MS, 5_060 * MS)]
+
+
+def test_a_long_run_of_steps_that_beat_with_the_sensor_carries_their_common_error() -> None:
+    """Steps of 100 ms on a sensor that sees 25 of each 100 ms: what it misses does not average out."""
+    count, begin_ns = 2_000, S
+    line = Timeline()
+    line.sensor = sensor("NVIDIA A100-SXM4-40GB")
+    shape = Shape()
+    shape.mark("session", 1, "job//rest")
+    for step in range(count):
+        shape.mark("session", begin_ns + step * 100 * MS, "job//step")
+        shape.mark("session", begin_ns + step * 100 * MS + 60 * MS, "job//gap")
+    end_ns = begin_ns + count * 100 * MS
+    rows = []
+    for place in range(count + 30):  # always within the step (280 W, then 200), and another figure each time
+        t_ns = (100 * place + 50) * MS
+        power_mw = (280_000 if begin_ns < t_ns < end_ns else 70_000) + place % 2
+        rows.append(row(Seen.POWER, t_ns - MS // 5, t_ns + MS // 5, power_mw=power_mw))
+    line.add(readings(*rows))
+    (run,) = Meter(line, shape).measure([begin_ns], [end_ns], rows[-1][1])
+    assert isinstance(run, Energy)
+    truth_uj = (280 * 0.6 + 200 * 0.4) * count * 100_000
+    assert "aliased" in run.quality
+    assert run.p2_5_uj <= truth_uj <= run.p97_5_uj
