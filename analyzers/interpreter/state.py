@@ -142,7 +142,9 @@ def validate(site: SiteState) -> None:
         assert (name in site.waiting) == bool(session.waiting), f"{name}: its steps are lost"
         for uuid in session.gpus:
             assert site.fleet.gpus[uuid].sessions.get(name) is session, f"{name} does not use {uuid}"
-    assert sum(map(len, site.on.values())) == len(site.sessions), "a session is on a host alone"
+    for host, sessions in site.on.items():
+        for name in sessions:
+            assert name in site.sessions, f"{name} is on {host} and nowhere else"
     assert site.waiting.keys() <= site.sessions.keys(), "steps of a session that is forgotten wait"
     for name, run in site.runs.items():
         assert run.name == name, name
