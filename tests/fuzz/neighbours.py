@@ -4,13 +4,11 @@
     our frames, and frames of a neighbour among them, from the first on -> the same, and nothing of ours else
 
 A neighbour is another host, which sends anything about our GPUs, sessions and runs, at any time of its clock;
-or another user, on our host or on another, whose job and runs have our names; or a user whose training of our
-names was there before ours, and goes on.
+or another user, on our host or on another, whose job and runs have our names.
 """
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import islice
 from random import Random
 from typing import Any, Literal
 
@@ -34,8 +32,8 @@ from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 
 Stream = list[tuple[Frame, Body]]
-Kind = Literal["host", "user", "user elsewhere", "user before"]
-KINDS: tuple[Kind, ...] = ("host", "user", "user elsewhere", "user before")
+Kind = Literal["host", "user", "user elsewhere"]
+KINDS: tuple[Kind, ...] = ("host", "user", "user elsewhere")
 OURS, THEIRS = 1001, 1002
 """Users."""
 NEIGHBOUR = "neighbour"
@@ -87,12 +85,6 @@ class Neighbour:
         self._names: list[str] = []
         self._script = iter(_theirs())
         self._offset = 0
-
-    def before(self, frame: Frame) -> Iterator[tuple[Frame, Body]]:
-        """Yield what comes before the first of our frames."""
-        if self._kind == "user before":
-            for body in islice(self._script, self._rng.randrange(len(ours()) // 2)):
-                yield from self._logged(frame, self._of_its_script(body))
 
     def after(self, frame: Frame, body: Body) -> Iterator[tuple[Frame, Body]]:
         """Yield what comes after one of our frames."""
@@ -150,7 +142,7 @@ class Neighbour:
             return
         self._offset += 1
         host, t_ns = NEIGHBOUR, ours.t_ns
-        if self._kind in ("user", "user before"):
+        if self._kind == "user":
             host = ours.host
         elif self._kind == "host" and self._rng.random() < 0.05:
             self._ahead_ns += self._rng.choice((S, 61 * S, 10_000 * S))
@@ -193,23 +185,15 @@ def play(seed: int, kind: Kind) -> list[str]:
     of_them.difference_update(name for _, body in ours() for name in names_of(body))
     of_us: set[tuple[str, str]] = set()
     wrong: list[str] = []
-    for their_frame, their_body in neighbour.before(ours()[0][0]):
-        outputs_of(interpreter, their_frame, their_body)
     for (frame, body), expected in zip(ours(), alone(), strict=True):
         outputs = outputs_of(interpreter, frame, body)
         given = [row for row in outputs if not of_them.intersection(names_of(row))]
-        if kind == "user before":  # who comes later has its user in its names
-            same = [str(row).replace(f" (user {OURS})", "") for row in given] == list(map(str, expected))
-        else:
-            same = given == expected
-        if not same:
+        if given != expected:
             wrong.append(f"frame {frame.offset} of {frame.host} gave {_difference(given, expected)}")
         of_us.update(names_of(body), *map(names_of, expected))
         for their_frame, their_body in neighbour.after(frame, body):
             for output in outputs_of(interpreter, their_frame, their_body):
                 taken = of_us.intersection(names_of(output))
-                if kind == "user before":
-                    taken = {(what, name) for what, name in taken if what not in ("run", "job")}
                 if taken and not isinstance(output, GapRow):
                     wrong.append(f"{type(their_body).__name__} of a {kind} gave {output}, of our {taken}")
         if len(wrong) > 3:
