@@ -16,7 +16,7 @@ from tests.zeus_stream.conftest import Cli
 from zeus_stream.cli.main import COMMANDS
 
 NOBODY = 65534
-DURING_RUN = (
+DURING_RUN: tuple[tuple[str, ...], ...] = (
     ("status",),
     ("doctor",),
     ("sql", "FROM runs"),
@@ -28,10 +28,12 @@ DURING_RUN = (
     ("calibrate",),
     ("export", "tables"),
 )
-AFTER_RUN = (
+AFTER_RUN: tuple[tuple[str, ...], ...] = (
     ("report",),
     ("statement", "killed"),
     ("replay", "energy.duckdb"),
+    ("verify", "energy.duckdb"),
+    ("record", "recording", "--device", "simulated:v100x1", "--seconds", "0.2"),
     ("prune",),
     ("restore", "--device", "simulated:v100x1"),
     ("completions", "bash"),
@@ -47,7 +49,7 @@ FOR_ALL = {
     "web": stat.S_IFSOCK | 0o660,
 }
 """Every user may publish. A web page without its token shows nothing, and a proxy may be in its group."""
-CHOSEN = ("tables", "results.jsonl", "simulated")
+CHOSEN = ("tables", "results.jsonl", "recording", "simulated")
 """Files that a user asked for under a name of his own; GPUs that are simulated are there for every user."""
 MAY = 'while IFS= read -r path; do if [ -r "$path" ] || [ -w "$path" ]; then echo "$path"; fi; done'
 """A script of another user that names the files it may open: who can open a file can hold a lock of it."""
