@@ -61,7 +61,7 @@ UNHEARD = (
 
 
 class UserLimits(Struct, frozen=True):
-    """What users may do: command GPUs on their word, and write so much."""
+    """Rights of users: whose commands count, and how much each may write."""
 
     trusted_uids: frozenset[int]
     budgets: UserBudgets

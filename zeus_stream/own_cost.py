@@ -1,4 +1,4 @@
-"""What zeus-stream itself costs: processor time of this process and its children, and the energy of it."""
+"""The cost of zeus-stream itself: processor time of this process and its children, and the energy of it."""
 
 import gc
 import os

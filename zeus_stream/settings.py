@@ -73,7 +73,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     device: Annotated[
         str,
-        SettingHelp("Devices to sample: nvml, amd, cpu, or simulated:MODELxCOUNT, such as simulated:v100x4."),
+        SettingHelp(
+            "Devices to sample: nvml, amd, cpu, recorded:DIR or simulated:MODELxCOUNT, as simulated:v100x4."
+        ),
     ] = "nvml"
     cpu: Annotated[
         str, SettingHelp("Measure CPUs and DRAM beside the GPUs: auto (if they can be read), on, off.")

@@ -1,7 +1,8 @@
 """The analyzer's query socket: SQL, status, the live state, jobs that are forgotten, stored results.
 
-Whoever follows the results asks for the page after its last one, and waits a while if there is none. So each
-reader has its own pace, and a slow one costs the analyzer nothing: it learns how many are kept no longer.
+A reader that follows the results asks for the page after its last one, and waits a while if there is none.
+So each reader has its own pace, and a slow one costs the analyzer nothing: it learns how many are kept no
+longer.
 """
 
 import logging
@@ -146,7 +147,7 @@ class AnalyzerAnswers(Struct, frozen=True):
     commit: Callable[[], Awaitable[None]]
     """Stores what waits, so that an answer has all that was received."""
     results: ResultsServer
-    """Answers whoever follows the stored results."""
+    """Answers readers that follow the stored results."""
 
 
 class QueryServer:

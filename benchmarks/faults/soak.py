@@ -9,7 +9,7 @@ collector, an analyzer that tries power limits, and a training on each simulated
 random moments, ``--between-s`` apart on average, and started again in any order; with ``--sessions``, beside
 the steps of so many sessions (``--rate`` a second each; benchmarks/load/session_load.py), into a log of
 ``--log-mb``. Then every socket of live processes is sent what nobody should send (hostile.py). Last, all
-attackers of a host together (strangers.py), for ``--attack-minutes``.
+attackers of a host together (under_attack.py), for ``--attack-minutes``.
 Ends by itself, with one table; its exit code is 1 if anything was lost, stored twice, set above the limit
 found, left in force, restored too late, or crashed.
 """
@@ -261,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.messages:
         parts.append(("hostile messages", fire(options.messages, random.Random(options.seed))))
     if options.attack_minutes:
-        from benchmarks.faults.strangers import ATTACKERS, under_attack  # it uses `Limits` of this module
+        from benchmarks.faults.under_attack import ATTACKERS, under_attack  # it uses `Limits` of this module
 
         found = under_attack(options.attack_minutes, ATTACKERS, options.seed)
         parts.append(("all attackers", found))

@@ -2,7 +2,7 @@
 
 A recording is a directory:
 
-    devices.json      what each device said of itself (`collectors.device.Description`), in PCI order
+    devices.json      the description of each device (`collectors.device.Description`), in PCI order
     samples-0.csv     of the first of them, a line each time that its answer became another one: ``since_ns``
                       (begin of the last read with the answer before), ``t_ns`` (end of the first read with
                       this one), both from the begin of the recording, the figures of a

@@ -48,7 +48,7 @@ class CardRefreshes(Struct, frozen=True, kw_only=True):
 
 
 class LimitSets(Struct, frozen=True, kw_only=True):
-    """What the driver made of power limits that were set."""
+    """Power limits that were set, and those that the driver then had."""
 
     asked_mw: tuple[int, ...]
     taken_mw: tuple[int, ...]

@@ -161,12 +161,15 @@ def test_a_training_environment_is_light_and_says_what_it_lacks(wheel: Path, zeu
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < MOST_BYTES
     env = {"ZEUS_STREAM_DIR": str(zeus_dir), "PYTHONPATH": str(folder), "PATH": os.environ["PATH"]}
     python = [sys.executable, "-S"]
-    done = subprocess.run([*python, "-c", LIGHT_SCRIPT], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*python, "-c", LIGHT_SCRIPT], env=env, cwd=zeus_dir, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "False\ntrained\n"), done.stderr
     assert "pip install 'zeus-stream[services]'" in done.stderr
     done = subprocess.run(
-        [*python, "-m", "zeus_stream", "status"], env=env, capture_output=True, text=True, check=False
-    )
+        [*python, "-m", "zeus_stream", "status"],
+        env=env, cwd=zeus_dir, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 1
     assert "pip install 'zeus-stream[services]'" in done.stderr
 

@@ -1,4 +1,4 @@
-"""How rows are hashed and seals are written down: what the chain and its verifier have to agree on. Pure."""
+"""Hashes of rows and the text of seals, as the chain and its verifier agree on. Pure."""
 
 import json
 from collections.abc import Mapping

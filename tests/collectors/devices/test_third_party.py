@@ -45,7 +45,7 @@ def test_the_guides_device_is_short_and_a_collector_samples_it(installed: Path, 
 
 def test_a_kind_that_is_not_there_names_those_that_are(installed: Path) -> None:
     assert installed.exists()
-    with pytest.raises(SettingsError, match="nvml, amd, cpu, simulated:MODELxCOUNT, strip"):
+    with pytest.raises(SettingsError, match="nvml, amd, cpu, simulated:MODELxCOUNT, recorded:DIR, strip"):
         registry.find("fpga")
 
 
@@ -59,4 +59,6 @@ def test_help_and_conformance_know_every_kind_that_is_built_in() -> None:
     text = list_settings()["device"].text
     assert all(kind.spelling in text for kind in registry.BUILT_IN.values())
     benches = {bench.__name__.partition("_")[0] for bench in KINDS}
-    assert benches == {"rapl" if name == "cpu" else name for name in registry.BUILT_IN}
+    assert benches == {
+        "rapl" if name == "cpu" else name for name in registry.BUILT_IN if name != "recorded"
+    }, "what a recording answers is that of its device"

@@ -100,7 +100,10 @@ def test_at_the_end_everything_has_been_logged_with_its_step_and_time() -> None:
     assert writer.scalars == [("energy/step_j", 4.5, 49, 100.0)]
 
 
-def test_the_last_block_is_logged_though_it_is_not_full(put: tuple[Any, Points]) -> None:
+def test_the_last_block_is_logged_though_it_is_not_full(
+    put: tuple[Any, Points], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "FLUSH_S", 180.0)
     store, points = put
     store([CLOSED, *steps(0, 60)])
     writer = Writer()

@@ -1,4 +1,4 @@
-"""What is checked before anything is started: settings, the program, the directories, the archive."""
+"""Checks before anything is started: settings, the program, the directories, the archive."""
 
 import os
 import shutil

@@ -1,6 +1,6 @@
 """All attackers of a host together, beside a training and a search: what is lost, left in force, and delayed.
 
-    python -m benchmarks.faults.strangers [--minutes 30] [--flood 8] [--seed 0]
+    python -m benchmarks.faults.under_attack [--minutes 30] [--flood 8] [--seed 0]
 
 The attackers (`attackers`) are there before our services: connections without a byte by as many processes as
 they like, connections without a key, sessions under our names, idle connections to the page, files and a
@@ -74,7 +74,7 @@ EVERY_S = 10.0
 
 
 class Seen(Struct):
-    """What the owner met while the attackers were there."""
+    """Answers that the owner got while the attackers were there."""
 
     page_ms: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
