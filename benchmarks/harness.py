@@ -17,6 +17,7 @@ PEERS = (
     "nvitop==1.7.2",
     "carbontracker==2.4.7",
     "lowtime==0.3.0",
+    "msgspec",
     "pyzmq",
     "msgpack",
     "numpy",
