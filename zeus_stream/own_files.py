@@ -6,8 +6,10 @@ refused. What is read has a limit: a sparse file of another size takes no memory
 
 import os
 import stat
+import tempfile
 from errno import EACCES
 from pathlib import Path
+from secrets import token_bytes
 
 
 def open_own(path: Path, flags: int = os.O_RDONLY, *, others_may: int = 0) -> int:
@@ -53,3 +55,28 @@ def read_own(path: Path, max_bytes: int, *, others_may: int = 0) -> bytes:
         return os.pread(opened, max_bytes, 0)
     finally:
         os.close(opened)
+
+
+def own_secret(path: Path, size: int) -> bytes:
+    """Return the random bytes in a file of this user's alone, which is made at the first call.
+
+    Args:
+        path: of the file. It is whole and private from the first moment; another process may make it first.
+        size: bytes of a secret. A file of another size is not one: the caller looks at what comes back, which
+            is at most one byte more.
+
+    Raises:
+        OSError: it can be neither read nor made; see `open_own`.
+    """
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=path.parent)  # of mode 0600
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123  (a descriptor, not a path)
+                file.write(token_bytes(size))
+            path.hardlink_to(draft)
+        except FileExistsError:
+            pass
+        finally:
+            Path(draft).unlink()
+    return read_own(path, size + 1)

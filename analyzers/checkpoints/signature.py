@@ -5,10 +5,8 @@ begin with any state; who has only the archive cannot.
 """
 
 import hmac
-import tempfile
 from hashlib import sha256
 from pathlib import Path
-from secrets import token_bytes
 
 import msgpack
 from msgspec import to_builtins
@@ -16,7 +14,7 @@ from msgspec.structs import replace
 
 from analyzers.results.rows import CheckpointRow
 from zeus_stream.errors import MalformedError, StorageError
-from zeus_stream.own_files import read_own
+from zeus_stream.own_files import own_secret
 
 FILE = "checkpoint.key"
 KEY_BYTES = 32
@@ -26,9 +24,7 @@ def load_key(state: Path) -> bytes:
     """Return the key of a state directory; it is made at the first call. Raises StorageError."""
     path = state / FILE
     try:
-        if not path.exists():
-            _write_new(path, token_bytes(KEY_BYTES))
-        key = read_own(path, KEY_BYTES + 1)
+        key = own_secret(path, KEY_BYTES)
     except OSError as wrong:
         raise StorageError(
             f"{path}: could not be used: {wrong.strerror}. Remove it, and the next start makes another."
@@ -54,17 +50,3 @@ def verify(row: CheckpointRow, key: bytes) -> None:
 def _signature(row: CheckpointRow, key: bytes) -> bytes:
     content = to_builtins(replace(row, signature=b""), builtin_types=(bytes,))
     return hmac.digest(key, msgpack.packb(content), sha256)
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    """Write a file that is whole and private from the first moment. Another process may be faster."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent)  # of mode 0600
-    try:
-        with open(descriptor, "wb") as file:  # noqa: PTH123  (a descriptor, not a path)
-            file.write(content)
-        path.hardlink_to(draft)
-    except FileExistsError:
-        pass
-    finally:
-        Path(draft).unlink()

@@ -9,10 +9,8 @@ takes no entry away. `verifier` checks it, and shares nothing with this module b
 """
 
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from secrets import token_bytes
 
 import pyarrow as pa
 from msgspec import Struct
@@ -21,7 +19,7 @@ from analyzers.archive.opening import Connection
 from analyzers.archive.seals import ed25519
 from analyzers.archive.seals.sealed_rows import TABLES, entry_hash, hash_row, key_of, seal_text
 from zeus_stream.errors import StorageError
-from zeus_stream.own_files import open_own, read_own
+from zeus_stream.own_files import own_secret
 
 UNNESTED = ", ".join(f"unnest(${place})" for place in range(1, 6))
 _log = logging.getLogger(__name__)
@@ -147,12 +145,7 @@ def load_key(path: Path) -> bytes:
         StorageError: it cannot be used.
     """
     try:
-        try:
-            seed = read_own(path, ed25519.SEED_BYTES + 1)
-        except FileNotFoundError:
-            seed = token_bytes(ed25519.SEED_BYTES)
-            with os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-                file.write(seed)
+        seed = own_secret(path, ed25519.SEED_BYTES)
     except OSError as wrong:
         raise StorageError(
             f"{path}: could not be used to seal: {wrong.strerror}. Make it readable for this user alone."

@@ -1,4 +1,4 @@
-"""Chained and sealed rows: whoever changes one without the key is found, and the first row is named."""
+"""Chained and sealed rows: a change of one without the key is found, and the first row is named."""
 
 import shutil
 from collections.abc import Callable, Iterator

@@ -289,7 +289,7 @@ CONTROL = "\x00\x1b[2J\x9b7\x7f"
 )
 @pytest.mark.parametrize("form", ["csv", "json"])
 async def test_no_answer_has_a_control_character(app: ASGIApp, address: str, form: str) -> None:
-    """ESC and NUL of a name or a query came back as they were: whoever reads it in a terminal runs them."""
+    """ESC and NUL of a name or a query came back as they were, and a terminal that shows them runs them."""
     answer = await page(app, address.replace("{form}", form))
     assert answer.status < 500 or answer.status == 502
     assert not [letter for letter in answer.text if letter != "\n" and not letter.isprintable()], answer.text
