@@ -13,7 +13,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 FAST_WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)  # few of its tests wait, and each worker reads all of them
 
-.PHONY: chaos docs figures help install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak audit sbom lock clean
+.PHONY: chaos docs figures help packages release install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak audit sbom lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -131,6 +131,10 @@ TRACES ?=
 figures: install ## run the benchmarks and write docs/figures.md; FIGURES="step_cost windows", LIMIT=600, SMALL=1 only tries them, TRACES=DIR of Zeus's traces
 	$(BIN)/python -m benchmarks.figures --only $(FIGURES) --limit $(or $(LIMIT),600) $(if $(SMALL),--small) $(if $(TRACES),--traces $(TRACES))
 
+GPU ?= gpu-$(shell hostname)
+gpu: install     ## meet a real GPU in ten minutes: recordings, its sensor card, a page to read in the folder GPU=; OBSERVE=1 changes nothing
+	$(BIN)/python -m benchmarks.gpu $(GPU) $(if $(OBSERVE),--observe)
+
 soak: install    ## 1000 simulated worlds, KILLS SIGKILLs of real processes, MESSAGES hostile messages: one table
 	$(BIN)/python -m benchmarks.faults.soak --kills $(KILLS) --messages $(MESSAGES)
 
@@ -149,12 +153,35 @@ fuzz: install    ## new examples for every property; then the decoders with athe
 
 audit: install .audit/.installed ## known vulnerabilities of what the wheel needs; a package without data fails, as on a mirror without it
 	$(BIN)/python packaging/wheel_requirements.py > .audit/wheel.txt
-	.audit/bin/pip-audit --strict --disable-pip --no-deps --requirement .audit/wheel.txt
+	@.audit/bin/pip-audit --strict --disable-pip --no-deps --requirement .audit/wheel.txt 2> .audit/errors || { \
+		if grep -q "could not be audited" .audit/errors; then \
+			echo "audit: nothing is known: this package index serves no advisories for $$(grep -o '[^ ]* ([^ ]*)$$' .audit/errors | head -1). Run it where https://pypi.org can be read." >&2; \
+		else cat .audit/errors >&2; fi; exit 1; }
 
 sbom: install .audit/.installed ## write packaging/sbom.cdx.json: what the wheel needs, in CycloneDX; a test compares it with the lock
 	$(BIN)/python packaging/wheel_requirements.py > .audit/wheel.txt
 	.audit/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON \
 		-o packaging/sbom.cdx.json .audit/wheel.txt
+
+.packages/.installed: packaging/requirements.txt
+	test -d .packages || $(PYTHON) -m venv .packages
+	.packages/bin/python -m pip install --quiet --disable-pip-version-check --requirement packaging/requirements.txt
+	touch $@
+
+MANIFESTS := $(filter-out %kustomization.yaml %pod-monitor.yaml,$(wildcard packaging/kubernetes/*.yaml packaging/kubernetes/*/*.yaml))
+packages: install .packages/.installed ## build wheel, sdist and .deb into dist/; check them, the container's steps and the manifests
+	rm -rf dist
+	.packages/bin/python -m build --quiet --outdir dist .
+	.packages/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	.packages/bin/check-wheel-contents --ignore W002 dist/*.whl  # a notice lies beside its data, and among the licenses
+	.packages/bin/hadolint packaging/container/Dockerfile
+	for version in 1.25 1.37; do for each in $(MANIFESTS); do \
+		.packages/bin/kubernetes-validate --strict --kubernetes-version $$version $$each || exit 1; done; done
+	/usr/bin/python3 packaging/debian/build.py dist
+	DIST=$(CURDIR)/dist $(BIN)/python -m pytest -rs tests/packaging
+
+release: packages ## check version, tag, changelog and a second build; write SHA256SUMS into dist/; KEY=ssh-key signs it
+	$(BIN)/python packaging/release.py dist $(if $(KEY),--key $(KEY))
 
 lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra services --extra demo --extra otel --extra pipeline \
@@ -163,4 +190,4 @@ lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --no-deps --generate-hashes --no-annotate --no-header --python-version 3.11 requirements-scale.in -o requirements-scale.lock
 
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) $(SCALE) .audit .frameworks .zeus-examples .fuzz .prometheus .docs demo-out
+	rm -rf $(VENV) $(SCALE) .audit .frameworks .zeus-examples .fuzz .prometheus .packages .docs dist demo-out

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import anyio
 
 from collectors.controls.supervisor import Supervisor
-from collectors.ingest.pace import Pace
+from collectors.ingest.pace import GatherPace
 from collectors.log.feed import LogFeed
 from collectors.sampling import schedule
 from zeus_stream.clock import monotonic_ns, to_next_ns
@@ -36,7 +36,7 @@ class Beats:
         self,
         guards: Supervisor,
         journal: LogFeed,
-        pace: Pace,
+        pace: GatherPace,
         used: Callable[[], None],
         log_bytes: int,
         log_ns: int,

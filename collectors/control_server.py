@@ -35,7 +35,7 @@ from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
-from zeus_stream.transport.access import Gate
+from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.channel import PeerConnection
 from zeus_stream.transport.keys import Role
 
@@ -67,7 +67,7 @@ class SocketDoor(Struct, frozen=True):
     """The control socket of this host, and its TCP port for those who have a key."""
 
     channel: sockets.Listener
-    gate: Gate
+    gate: AccessGate
 
     async def receive(self) -> list[sockets.Received]:
         return await self.channel.receive()

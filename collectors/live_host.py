@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from collectors.ingest.sessions import Session
+from collectors.ingest.sessions import PublisherSession
 from zeus_stream.live.answer import blank
 from zeus_stream.live.latest import Latest
 from zeus_stream.protocol.snapshots import HostNow, RunNow, Snapshot
@@ -10,7 +10,7 @@ from zeus_stream.protocol.snapshots import HostNow, RunNow, Snapshot
 
 def host_snapshot(
     latest: Latest,
-    sessions: Sequence[Session],
+    sessions: Sequence[PublisherSession],
     name: str,
     now_ns: int,
     *,
@@ -38,9 +38,9 @@ def host_snapshot(
     return latest.snapshot(base, _runs(sessions, name), now_ns, host=host)
 
 
-def _runs(sessions: Sequence[Session], host: str) -> list[RunNow]:
+def _runs(sessions: Sequence[PublisherSession], host: str) -> list[RunNow]:
     """Return the open runs of a host. Where they are in their loop, the collector does not look at."""
-    ranks: dict[str, list[Session]] = {}
+    ranks: dict[str, list[PublisherSession]] = {}
     for session in sessions:
         if not session.over and session.run:
             ranks.setdefault(session.run, []).append(session)

@@ -1,7 +1,8 @@
 """Positions of training processes on their pipelines: each moves the plan of its GPU, on this host only.
 
-A message of 12 bytes says which instruction begins. The kernel says who connected; it counts for the GPUs
-that a session of this process uses, and for no plan that the analyzer has not authorized (`frequency_plan`).
+A message of 13 bytes says which instruction begins or ends. The kernel says who connected; it counts for the
+GPUs that a session of this process uses, and for no plan that the analyzer has not authorized
+(`frequency_plan`).
 Anybody may send: what fits no plan is dropped and counted.
 """
 
@@ -26,7 +27,7 @@ from collectors.controls.frequency_plan import (
 )
 from collectors.controls.lease_messages import Outcome
 from collectors.controls.supervisor import Supervisor
-from collectors.ingest.sessions import Session
+from collectors.ingest.sessions import PublisherSession
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.commands import SetControl
 from zeus_stream.protocol.notes import ControlApplied
@@ -52,7 +53,7 @@ class PositionServer:
         path: Path,
         limits: ConnectionLimits,
         guards: Supervisor,
-        sessions: Callable[[], tuple[Session, ...]],
+        sessions: Callable[[], tuple[PublisherSession, ...]],
     ) -> None:
         """Open the socket at ``path``, in a directory that this process has claimed."""
         self._guards, self._sessions, self._limits = guards, sessions, limits

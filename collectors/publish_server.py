@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from collectors import processes
 from collectors.controls.supervisor import Supervisor
-from collectors.ingest.pace import BEGINNING_NS, QUESTION_NS, Pace
+from collectors.ingest.pace import BEGINNING_NS, QUESTION_NS, GatherPace
 from collectors.ingest.sessions import (
     MAX_BYTES_PER_S,
     MAX_MESSAGES_PER_S,
     MAX_SESSIONS,
     Admission,
     Peer,
+    PublisherSession,
     Senders,
-    Session,
     admit,
     check,
     from_json,
@@ -77,7 +77,7 @@ class PublishServer:
         guards: Supervisor,
         users: UserLimits,
         pass_on: Callable[[Ask | AskTry, str], bool],
-        pace: Pace,
+        pace: GatherPace,
     ) -> None:
         """``pass_on`` takes a question about a job to its analyzer; False: there is none."""
         self.run_ended: Callable[[], None] = lambda: None
@@ -90,7 +90,9 @@ class PublishServer:
         self.budgets = users.budgets
         self._pace = pace
         self._boot_id = boot_id()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, PublisherSession] = {}
+        self.begun = 0
+        """Sessions that have begun since this collector did."""
         self._questions: dict[str, tuple[bytes, Peer]] = {}
         """Who asked, by question."""
         self._watches: dict[str, anyio.CancelScope] = {}
@@ -98,13 +100,13 @@ class PublishServer:
         self._connected_ticks: dict[bytes, int] = {}
         """By connection: when its first message came."""
         self.senders = Senders()
-        self.earlier: tuple[Session, ...] = ()
+        self.earlier: tuple[PublisherSession, ...] = ()
         """Sessions whose processes had gone before this collector began."""
         self._silent: set[str] = set()
         """Sessions of an earlier collector of which nothing has come since."""
 
     @property
-    def sessions(self) -> tuple[Session, ...]:
+    def sessions(self) -> tuple[PublisherSession, ...]:
         return tuple(self._sessions.values())
 
     async def serve(self, memories: list[SessionMemory]) -> None:
@@ -207,6 +209,7 @@ class PublishServer:
             self._sessions[batch.session] = session = self._placed(session)
             self._silent.discard(batch.session)
             if known is None:
+                self.begun += 1
                 self._pace.hurry(monotonic_ns() + BEGINNING_NS)
                 self._guards.use(resolve(session.asked_gpus, self._guards.descriptions)[0])
                 self._attend(session, tasks)
@@ -215,15 +218,15 @@ class PublishServer:
         gather_ms = self._pace.gather_ns(monotonic_ns()) // 1_000_000
         self._channel.send(sender, codec.encode(Ack(session.session, session.next_sequence, gather_ms)))
 
-    def _begin(self, name: str, sender: bytes, peer: Peer) -> Session:
+    def _begin(self, name: str, sender: bytes, peer: Peer) -> PublisherSession:
         uid, pid = peer
         ticks = processes.start_ticks(pid) if pid else None
         known = not pid or processes.is_peer(pid, uid, self._connected_ticks[sender]) is not False
-        return Session(
+        return PublisherSession(
             session=name, uid=uid, pid=pid, started_ticks=ticks, boot_id=self._boot_id, process_known=known
         )
 
-    def _placed(self, session: Session) -> Session:
+    def _placed(self, session: PublisherSession) -> PublisherSession:
         """Return a session, with the place in the log after its last event if it is over."""
         if not session.over or session.last_offset:
             return session
@@ -244,7 +247,7 @@ class PublishServer:
             watch.cancel()
         return True
 
-    def _attend(self, session: Session, tasks: TaskGroup) -> None:
+    def _attend(self, session: PublisherSession, tasks: TaskGroup) -> None:
         tasks.start_soon(self._admit, session.session)
         tasks.start_soon(self._see_out, session.session)
 
@@ -266,7 +269,7 @@ class PublishServer:
             if (admission.settled and self._guards.looked) or (told is not None and session.over):
                 return
 
-    async def _owned(self, session: Session | None) -> dict[str, bool | None]:
+    async def _owned(self, session: PublisherSession | None) -> dict[str, bool | None]:
         """Return of each GPU whether the session's process computes on it; None: that cannot be seen."""
         if session is None or session.uid in self._trusted_uids:
             return {}
@@ -283,7 +286,7 @@ class PublishServer:
             for gpu, pids in seen.items()
         }
 
-    def _tell(self, session: Session, word: Admission) -> None:
+    def _tell(self, session: PublisherSession, word: Admission) -> None:
         session = replace(session, gpus=word.gpus, may_command=word.may_command)
         self._sessions[session.session] = session
         self._journal.say(
@@ -316,7 +319,7 @@ class PublishServer:
             return  # forgotten, to make room
         self._end_session(session, ended_ns, f"process {session.pid} has ended")
 
-    def _end_session(self, session: Session, ended_ns: int, reason: str) -> None:
+    def _end_session(self, session: PublisherSession, ended_ns: int, reason: str) -> None:
         """Log that a session is over although it did not say so."""
         was_over = session.over
         if session.session in self._silent:
@@ -328,7 +331,7 @@ class PublishServer:
         self._journal.remember(_memory(ended))
         self._end_run(ended, known=was_over)
 
-    def _end_run(self, ended: Session, *, known: bool = False) -> None:
+    def _end_run(self, ended: PublisherSession, *, known: bool = False) -> None:
         """Let go of what a run has set, once none of its sessions is left. Another user's run is another."""
         of_run = [each for each in self.sessions if (each.run, each.uid) == (ended.run, ended.uid)]
         left = [each for each in of_run if not each.over]
@@ -367,9 +370,9 @@ def _only(parts: list[bytes]) -> bytes:
     return parts[0]
 
 
-def _names(session: Session) -> frozenset[str]:
+def _names(session: PublisherSession) -> frozenset[str]:
     return names_of_run(session.run, session.session, session.uid)
 
 
-def _memory(session: Session) -> SessionMemory:
+def _memory(session: PublisherSession) -> SessionMemory:
     return SessionMemory(session.session, session.next_sequence, session.to_json())

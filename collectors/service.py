@@ -31,8 +31,8 @@ from collectors.controls.watchdog_process import WatchdogProcess
 from collectors.device import Bus
 from collectors.devices.rapl import RaplBus
 from collectors.ingest.analyzers_known import AnalyzersKnown
-from collectors.ingest.pace import COMMAND_NS, Pace
-from collectors.ingest.sessions import Session
+from collectors.ingest.pace import COMMAND_NS, GatherPace
+from collectors.ingest.sessions import PublisherSession
 from collectors.ingest.user_budget import UserBudgets
 from collectors.live_host import host_snapshot
 from collectors.log.boot_mark import BootMark
@@ -49,10 +49,10 @@ from zeus_stream.live.answer import LiveAnswers
 from zeus_stream.package_version import VERSION
 from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
-from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.protocol.snapshots import SESSIONS_BEGUN, Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
-from zeus_stream.transport.access import Gate
+from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.listening.connection_limits import ConnectionLimits, process_limits
 
 SWITCH_S = 0.001
@@ -91,13 +91,9 @@ async def collect(
         closing(bus),
         claim(where.run / "collector.lock", "collector"),
         closing(SqliteLog(where.log, host, boot_id(), BootMark(where.log))) as log,
+        closing(_open(where, settings)) as doors,
     ):
-        context = sockets.context()
-        try:
-            with closing(_open(context, where, settings)) as doors:
-                await CollectorService(settings, bus, where, log, doors, host, at_site).run(started)
-        finally:
-            context.destroy(linger=0)
+        await CollectorService(settings, bus, where, log, doors, host, at_site).run(started)
 
 
 def _wake_in_time() -> None:
@@ -122,7 +118,7 @@ class Doors(Struct, frozen=True):
     publish: sockets.Listener
     control: sockets.Listener
     feed: sockets.Listener
-    gate: Gate
+    gate: AccessGate
     """Control and feed, for other hosts."""
     limits: ConnectionLimits
 
@@ -135,16 +131,16 @@ class Doors(Struct, frozen=True):
             listener.close()
 
 
-def _open(context: sockets.Context, where: Places, settings: Settings) -> Doors:
+def _open(where: Places, settings: Settings) -> Doors:
     shares = process_limits()
     with ExitStack() as opened:
-        listen = partial(sockets.listen, context, group=settings.group, limits=shares)
+        listen = partial(sockets.listen, group=settings.group, limits=shares)
         control = opened.enter_context(closing(listen(where.control)))
         feed = opened.enter_context(closing(listen(where.feed, feed=True)))
         publish = opened.enter_context(
             closing(listen(where.publish, mode=0o666, group=None, queue=PUBLISH_QUEUE))
         )
-        gate = Gate(context, settings.listen, where.keys, {"control": control, "feed": feed})
+        gate = AccessGate(settings.listen, where.keys, {"control": control, "feed": feed})
         opened.pop_all()
         return Doors(publish, control, feed, gate, shares)
 
@@ -157,7 +153,7 @@ class SitePart(Protocol):
         """The ways by which requests come in."""
 
     async def run(
-        self, incarnation: str, standing: Standing, sessions: Callable[[], Sequence[Session]]
+        self, incarnation: str, standing: Standing, sessions: Callable[[], Sequence[PublisherSession]]
     ) -> None:
         """Relay, announce and take in requests until cancelled."""
 
@@ -201,7 +197,7 @@ class CollectorService:
             observe=settings.observe,
         )
         self._watchdog = None if settings.observe else WatchdogProcess(settings.device, where)
-        self._pace = Pace(lambda: self._beats.hurry())  # noqa: PLW0108  (made below)
+        self._pace = GatherPace(lambda: self._beats.hurry())  # noqa: PLW0108  (made below)
         self._use_times = own_cost.RecordTimes()
         self._guards = Supervisor(
             settings,
@@ -222,7 +218,6 @@ class CollectorService:
         self._beats = Beats(self._guards, self._journal, self._pace, self._note_use, *kept)
         placed = where.position, doors.limits
         self._positions = PositionServer(*placed, self._guards, lambda: self._publish.sessions)
-        self._cuts = 0
         self._own_use = CollectorUse(host, None if settings.cpu == "off" else RaplBus(host))
 
     async def run(self, started: Callable[[str], None]) -> None:
@@ -241,7 +236,6 @@ class CollectorService:
                 tasks.start_soon(self._positions.serve)
                 tasks.start_soon(self._doors.gate.run)
                 tasks.start_soon(self._doors.feed.serve)
-                tasks.start_soon(limits.keep, self._doors.listeners, self._say_cut)
                 tasks.start_soon(limits.give_back)
                 tasks.start_soon(self._beats.run)
                 tasks.start_soon(self._tell_time)
@@ -284,10 +278,6 @@ class CollectorService:
         if self._store.started_over is not None:
             self._journal.say(Lost(now.monotonic_ns, "log", 1, f"started over: {self._store.started_over}"))
 
-    def _say_cut(self, reason: str) -> None:
-        self._cuts += 1
-        self._journal.say(Lost(monotonic_ns(), "connections", 1, reason))
-
     # ---- what only time brings -------------------------------------------------------------------------
 
     def _note_use(self) -> None:
@@ -325,6 +315,7 @@ class CollectorService:
                 ("leases", self._guards.leases),
                 ("failed writes of the log", self._journal.failures),
                 ("messages refused", self._publish.senders.wrong_messages),
+                (SESSIONS_BEGUN, self._publish.begun),
             ],
             host=host,
         )
@@ -371,7 +362,6 @@ class CollectorService:
                 "connections that broke the protocol",
                 str(sum(x.malformed for x in self._doors.listeners)),
             ),
-            ("sockets", "times all connections of other hosts were cut", str(self._cuts)),
         ]
         if self._at_site is not None:
             rows += self._at_site.status()

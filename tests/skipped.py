@@ -19,7 +19,7 @@ CACHE = Path(".pytest_cache")
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Keep why tests of this run were skipped. A run of failures alone says nothing about the others."""
-    if config.cache is None or config.option.lf:
+    if not config.pluginmanager.has_plugin("cacheprovider") or config.cache is None or config.option.lf:
         return
     reports = {report.nodeid: report for report in terminalreporter.stats.get("skipped", ())}
     config.cache.set(KEY, Counter(map(_reason, reports.values())))

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.skipped import sentence
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +25,7 @@ def test_all():
 """
 
 
+@pytest.mark.sweep
 def test_a_run_says_at_its_end_how_many_tests_were_skipped_and_why(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_none.py").write_text("import pytest\npytest.importorskip('no_such_module')\n")

@@ -11,6 +11,8 @@ from errno import EACCES
 from pathlib import Path
 from secrets import token_bytes
 
+from zeus_stream.errors import StorageError
+
 
 def open_own(path: Path, flags: int = os.O_RDONLY, *, others_may: int = 0) -> int:
     """Open a regular file of this user's, and return its descriptor.
@@ -62,21 +64,32 @@ def own_secret(path: Path, size: int) -> bytes:
 
     Args:
         path: of the file. It is whole and private from the first moment; another process may make it first.
-        size: bytes of a secret. A file of another size is not one: the caller looks at what comes back, which
-            is at most one byte more.
+        size: of a secret, bytes.
 
     Raises:
-        OSError: it can be neither read nor made; see `open_own`.
+        StorageError: it can be neither read nor made, or is no secret of that size.
     """
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(dir=path.parent)  # of mode 0600
-        try:
-            with open(descriptor, "wb") as file:  # noqa: PTH123  (a descriptor, not a path)
-                file.write(token_bytes(size))
-            path.hardlink_to(draft)
-        except FileExistsError:
-            pass
-        finally:
-            Path(draft).unlink()
-    return read_own(path, size + 1)
+    try:
+        if not path.exists():
+            _make_secret(path, size)
+        secret = read_own(path, size + 1)
+    except OSError as wrong:
+        raise StorageError(
+            f"{path}: could not be used: {wrong.strerror}. Make it readable for this user alone."
+        ) from wrong
+    if len(secret) != size:
+        raise StorageError(f"{path}: could not be used: it is no key. Move it aside for another.")
+    return secret
+
+
+def _make_secret(path: Path, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent)  # of mode 0600
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123  (a descriptor, not a path)
+            file.write(token_bytes(size))
+        path.hardlink_to(draft)
+    except FileExistsError:
+        pass
+    finally:
+        Path(draft).unlink()

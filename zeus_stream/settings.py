@@ -88,27 +88,21 @@ class Settings(Struct, frozen=True, kw_only=True):
         SettingHelp(
             "Time between two reads of an energy counter, ms. 0: a fifth of its refresh period.",
             "expert",
-            least=0,
-            most=1000,
+            0,
+            1000,
         ),
     ] = 0.0
     heartbeat_ms: Annotated[
-        int, SettingHelp("Longest time between two stored readings, ms.", "expert", least=10, most=60_000)
+        int, SettingHelp("Longest time between two stored readings, ms.", "expert", 10, 60_000)
     ] = 500
     log_mb: Annotated[
         int,
         SettingHelp(
-            "Size of the collector's log, MB. The oldest frames are deleted first.",
-            "resources",
-            least=1,
-            most=1_000_000,
+            "Size of the collector's log, MB. The oldest frames are deleted first.", "resources", 1, 1_000_000
         ),
     ] = 256
     log_hours: Annotated[
-        float,
-        SettingHelp(
-            "Age at which frames of the log are deleted, hours.", "resources", least=0.01, most=10_000
-        ),
+        float, SettingHelp("Age at which frames of the log are deleted, hours.", "resources", 0.01, 10_000)
     ] = 24.0
     nice: Annotated[
         int,
@@ -116,8 +110,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             "Niceness of a service: below 0 it gets the processor before data loaders do. That takes root or"
             " CAP_SYS_NICE.",
             "resources",
-            least=-20,
-            most=19,
+            -20,
+            19,
         ),
     ] = 0
     trust_uid: Annotated[
@@ -174,94 +168,70 @@ class Settings(Struct, frozen=True, kw_only=True):
         SettingHelp(
             "Duration of a pipeline's iterations to plan for, relative to the highest clocks.",
             "search",
-            least=1,
-            most=10,
+            1,
+            10,
         ),
     ] = 1.0
     pipeline_iterations: Annotated[
-        int, SettingHelp("Iterations of a pipeline measured at each clock.", "search", least=2, most=150)
+        int, SettingHelp("Iterations of a pipeline measured at each clock.", "search", 2, 150)
     ] = 30
     pipeline_clocks: Annotated[
-        int, SettingHelp("Clocks at which a pipeline is measured at most.", "expert", least=2, most=100)
+        int, SettingHelp("Clocks at which a pipeline is measured at most.", "expert", 2, 100)
     ] = 9
     pipeline_lowest: Annotated[
         float,
         SettingHelp(
-            "Lowest clock at which a pipeline is measured, as a share of the highest.",
-            "expert",
-            least=0.1,
-            most=1,
+            "Lowest clock at which a pipeline is measured, as a share of the highest.", "expert", 0.1, 1
         ),
     ] = 0.45
     switching_ms: Annotated[
-        float,
-        SettingHelp("Time that a change of a clock takes at least, ms.", "expert", least=0, most=10_000),
+        float, SettingHelp("Time that a change of a clock takes at least, ms.", "expert", 0, 10_000)
     ] = 10.0
     clock_changes_per_s: Annotated[
         float,
         SettingHelp(
             "Changes of a GPU's clock a second that a pipeline's plan may need; fewer where calls are slow.",
             "expert",
-            least=0,
-            most=20,
+            0,
+            20,
         ),
     ] = 20.0
-    stride_w: Annotated[
-        float, SettingHelp("Distance between two power limits, W.", "search", least=1, most=1000)
-    ] = 25.0
+    stride_w: Annotated[float, SettingHelp("Distance between two power limits, W.", "search", 1, 1000)] = 25.0
     wait_steps: Annotated[
-        int, SettingHelp("Steps before the first power limit is measured.", "search", least=0, most=100_000)
+        int, SettingHelp("Steps before the first power limit is measured.", "search", 0, 100_000)
     ] = 1
     warmup_steps: Annotated[
         int,
         SettingHelp(
-            "Exhaustive search: steps after a change of limit that do not count.",
-            "search",
-            least=0,
-            most=100_000,
+            "Exhaustive search: steps after a change of limit that do not count.", "search", 0, 100_000
         ),
     ] = 10
     profile_steps: Annotated[
         int,
         SettingHelp(
-            "Exhaustive search and later checks: least number of steps at each limit.",
-            "search",
-            least=1,
-            most=100_000,
+            "Exhaustive search and later checks: least number of steps at each limit.", "search", 1, 100_000
         ),
     ] = 40
     settle_ms: Annotated[
         int,
         SettingHelp(
-            "Exhaustive search: time after a change of limit that does not count, ms.",
-            "search",
-            least=0,
-            most=60_000,
+            "Exhaustive search: time after a change of limit that does not count, ms.", "search", 0, 60_000
         ),
     ] = 300
     refreshes: Annotated[
-        int,
-        SettingHelp(
-            "Least number of counter refreshes measured at each limit.", "search", least=0, most=10_000
-        ),
+        int, SettingHelp("Least number of counter refreshes measured at each limit.", "search", 0, 10_000)
     ] = 10
     profiling_share: Annotated[
-        float,
-        SettingHelp(
-            "Largest share of a run's steps for searches after the first.", "search", least=0, most=1
-        ),
+        float, SettingHelp("Largest share of a run's steps for searches after the first.", "search", 0, 1)
     ] = 0.05
     lease_ms: Annotated[
         int,
         SettingHelp(
-            "The limit found returns when the analyzer is silent for this long, ms.",
-            "expert",
-            least=200,
-            most=60_000,
+            "The limit found returns when the analyzer is silent for this long, ms.", "expert", 200, 60_000
         ),
     ] = 1500
     window_timeout_ms: Annotated[
-        int, SettingHelp("Longest wait for the readings of a window, ms.", "expert", least=10, most=3_600_000)
+        int, SettingHelp("Longest wait for the readings of a window, ms.", "expert", 10, 3_600_000)
     ] = 5000
     pue: Annotated[
         float,
@@ -279,46 +249,36 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     query_rows: Annotated[
-        int, SettingHelp("Largest number of rows of an answer.", "resources", least=1, most=10_000_000)
+        int, SettingHelp("Largest number of rows of an answer.", "resources", 1, 10_000_000)
     ] = 1_000_000
     query_seconds: Annotated[
-        float, SettingHelp("Longest time for a query, s.", "resources", least=0.01, most=86_400)
+        float, SettingHelp("Longest time for a query, s.", "resources", 0.01, 86_400)
     ] = 30.0
     keep_readings_days: Annotated[
         float,
         SettingHelp(
-            "Age at which readings are removed from the archive, days. 0: never.",
-            "resources",
-            least=0,
-            most=100_000,
+            "Age at which readings are removed from the archive, days. 0: never.", "resources", 0, 100_000
         ),
     ] = 7.0
     keep_seconds_days: Annotated[
         float,
-        SettingHelp(
-            "Age at which energy by second is removed, days. 0: never.", "resources", least=0, most=100_000
-        ),
+        SettingHelp("Age at which energy by second is removed, days. 0: never.", "resources", 0, 100_000),
     ] = 14.0
     keep_steps_days: Annotated[
         float,
         SettingHelp(
             "Age at which the steps of a run and their events are removed, days. 0: never.",
             "resources",
-            least=0,
-            most=100_000,
+            0,
+            100_000,
         ),
     ] = 90.0
     keep_minutes_days: Annotated[
         float,
-        SettingHelp(
-            "Age at which energy by minute is removed, days. 0: never.", "resources", least=0, most=100_000
-        ),
+        SettingHelp("Age at which energy by minute is removed, days. 0: never.", "resources", 0, 100_000),
     ] = 400.0
     memory_mb: Annotated[
-        int,
-        SettingHelp(
-            "Memory of DuckDB, MB. The analyzer itself needs more.", "resources", least=64, most=10_000_000
-        ),
+        int, SettingHelp("Memory of DuckDB, MB. The analyzer itself needs more.", "resources", 64, 10_000_000)
     ] = 256
 
 

@@ -93,7 +93,7 @@ class FrameReader:
         return dict(
             cursor.execute(
                 """
-                WITH began AS (FROM events JOIN runs USING (session) WHERE events.kind = 'run_started'),
+                WITH began AS (FROM events JOIN sessions USING (session) WHERE events.kind = 'run_started'),
                 unfinished AS (
                     FROM began WHERE list_contains($1, log_id)
                         AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
@@ -234,7 +234,7 @@ class FrameReader:
                 SELECT unnest($1) AS log_id, unnest($2) AS since
             ) USING (log_id) WHERE kind = 'run_started' AND "offset" >= since
             UNION
-            SELECT session FROM runs WHERE ended_ns IS NULL AND start = (SELECT max(start) FROM runs)
+            SELECT session FROM sessions WHERE ended_ns IS NULL AND start = (SELECT max(start) FROM sessions)
             """,
             [list(since), list(since.values())],
         ).fetchall()

@@ -79,7 +79,7 @@ def read_begun(cursor: Connection, sessions: Sequence[str] | None = None) -> tup
     """
     rows = cursor.execute(
         """
-        SELECT session, run, start, ended_ns IS NOT NULL FROM runs
+        SELECT session, run, start, ended_ns IS NOT NULL FROM sessions
         WHERE $1 IS NULL OR list_contains($1, session) ORDER BY start, began_wall_ns, session
         """,
         [sessions],
@@ -122,12 +122,12 @@ def read_recalled(
 def read_owners(cursor: Connection, most: int = MAX_NAMES) -> KnownOwners:
     """Return to whom the latest jobs, runs and sessions belong."""
     users = (
-        "SELECT name, arg_min(uid, began_wall_ns), max(began_wall_ns) AS latest FROM ({}) JOIN runs"
+        "SELECT name, arg_min(uid, began_wall_ns), max(began_wall_ns) AS latest FROM ({}) JOIN sessions"
         " USING (session) WHERE uid IS NOT NULL GROUP BY name"
     )
-    jobs = users.format("SELECT job AS name, session FROM runs UNION SELECT job, session FROM tries")
-    runs = users.format("SELECT run AS name, session FROM runs")
-    hosts = "SELECT session, host, began_wall_ns AS latest FROM runs"
+    jobs = users.format("SELECT job AS name, session FROM sessions UNION SELECT job, session FROM tries")
+    runs = users.format("SELECT run AS name, session FROM sessions")
+    hosts = "SELECT session, host, began_wall_ns AS latest FROM sessions"
     found = (
         [row[:2] for row in cursor.execute(f"{sql} ORDER BY latest DESC LIMIT {most}").fetchall()]
         for sql in (jobs, runs, hosts)
@@ -146,9 +146,9 @@ def _read_uses(cursor: Connection, sessions: Sequence[str]) -> tuple[EarlierUse,
         """
         WITH again AS (
             SELECT host, min(began_ns) AS first_ns, min(began_wall_ns) AS first_wall_ns
-            FROM runs WHERE list_contains($1, session) GROUP BY host
+            FROM sessions WHERE list_contains($1, session) GROUP BY host
         )
-        SELECT host, run, gpus, began_ns, ended_ns FROM runs JOIN again USING (host)
+        SELECT host, run, gpus, began_ns, ended_ns FROM sessions JOIN again USING (host)
         WHERE NOT list_contains($1, session) AND world_size > 0 AND ended_ns > first_ns
             AND began_wall_ns + (ended_ns - began_ns) + 2 * wall_error_ns > first_wall_ns
         ORDER BY began_ns
@@ -162,7 +162,7 @@ def read_removed_runs(cursor: Connection) -> set[str]:
     """Return the runs that began before the oldest reading that retention has left."""
     rows = cursor.execute(
         """
-        SELECT DISTINCT run FROM runs
+        SELECT DISTINCT run FROM sessions
         WHERE began_at < (SELECT max(before) FROM removed WHERE "table" IN ('readings', 'frames'))
         """
     ).fetchall()

@@ -53,6 +53,26 @@ def connect(path: Path, settings: Settings, *, read_only: bool, checkpoint: str 
     return connection
 
 
+def serve_ui(path: Path) -> tuple[Connection, str]:
+    """Open a file for DuckDB's own page, which reads it. Return what holds it open, and the page's address.
+
+    Raises RefusedError: the extension cannot be had.
+    """
+    try:
+        connection = duckdb.connect(path, read_only=True)
+        for statement in ("INSTALL ui", "LOAD ui"):
+            connection.execute(statement)
+        connection.execute("CALL start_ui_server()")
+        (port,) = connection.execute("SELECT current_setting('ui_local_port')").fetchone() or (4213,)
+    except duckdb.Error as wrong:
+        raise RefusedError(
+            f"sql --ui: could not start DuckDB's page: {first_line(str(wrong))} It needs the extension"
+            f" `ui` for DuckDB {duckdb.__version__}, from extensions.duckdb.org."
+            " Use the shell: zeus-stream sql."
+        ) from wrong
+    return connection, f"http://localhost:{port}"
+
+
 def _is_database(path: Path) -> bool:
     """Tell by the file's head; DuckDB itself would look for an extension that reads, say, SQLite."""
     try:

@@ -8,7 +8,7 @@ from typing import Literal
 import pyarrow as pa
 
 from analyzers.archive.opening import Reader
-from analyzers.archive.sandbox.bounded_queries import Asked, Queries
+from analyzers.archive.sandbox.bounded_queries import AskedQuery, Queries
 from analyzers.archive.snapshot import opened
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.formulas import without_formulas
@@ -44,7 +44,7 @@ def read_own(reader: Reader, sql: str) -> pa.Table:
 
 def answer_some(queries: Queries, sql: str, max_rows: int, seconds: float) -> tuple[pa.Table, bool]:
     """Return the first rows of an answer, and whether there were more. Raises RefusedError."""
-    done, parts = queries.answer(Asked(sql, max_rows, round(seconds * 1000)))
+    done, parts = queries.answer(AskedQuery(sql, max_rows, round(seconds * 1000)))
     return pa.ipc.open_stream(b"".join(parts)).read_all(), done.truncated
 
 

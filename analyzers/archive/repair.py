@@ -19,14 +19,14 @@ from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
 
-class SetAside(Struct, frozen=True):
+class DamagedParts(Struct, frozen=True):
     """The files that were moved, and what is lost."""
 
     moved: tuple[Path, ...]
     lost: str
 
 
-def set_aside(path: Path, settings: Settings, suffix: str) -> SetAside:
+def set_aside(path: Path, settings: Settings, suffix: str) -> DamagedParts:
     """Move what cannot be read beside the archive, under names that end with ``suffix``.
 
     Raises:
@@ -55,14 +55,14 @@ def set_aside(path: Path, settings: Settings, suffix: str) -> SetAside:
                 f"What was stored since the last checkpoint is lost, {size} bytes. What is left: {until}."
                 " Frames that a collector's log still holds are fetched again."
             )
-            return SetAside(tuple(moved), lost)
+            return DamagedParts(tuple(moved), lost)
     size = path.stat().st_size
     moved.append(_move(path, suffix))
     lost = (
         f"All of the archive is lost, {size} bytes; the next analyzer begins another. Frames that a"
         " collector's log still holds are fetched again."
     )
-    return SetAside(tuple(moved), lost)
+    return DamagedParts(tuple(moved), lost)
 
 
 def read_whole(path: Path, settings: Settings) -> Sequence[tuple[str, datetime]]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from analyzers.archive.frame_reader import FrameReader, Log
 from analyzers.archive.opening import Connection, first_line
 from analyzers.archive.rollups import instruction_rollup
-from analyzers.archive.rollups.ended_savings import keep_ended
+from analyzers.archive.rollups.ended_runs import keep_ended
 from analyzers.archive.rollups.placing import Placing, restore
 from analyzers.archive.rows import columns
 from analyzers.archive.rows.event_rows import EventRows, event_rows

@@ -141,6 +141,18 @@ SELECT run, any_value(job) AS job, name, occurrence, min(began_at) AS began_at, 
         ELSE coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') END AS quality
 FROM parts GROUP BY run, name, occurrence;
 
+-- Each process of a run with the energy of its GPUs, once it has ended; with `run_energy` that of the whole run.
+CREATE VIEW runs AS
+SELECT sessions.*, energy_j, energy_p2_5_j, energy_p97_5_j
+FROM sessions LEFT JOIN (
+    SELECT session, CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
+        CASE WHEN count(energy_p2_5_j) = count(*)
+            THEN greatest(sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)), 0) END AS energy_p2_5_j,
+        CASE WHEN count(energy_p97_5_j) = count(*)
+            THEN sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) END AS energy_p97_5_j
+    FROM windows WHERE kind = 'run' AND gpu IS NOT NULL AND NOT of_host(gpu) GROUP BY session
+) AS of_session USING (session);
+
 -- The energy of each run, once it is closed. Of ranks that have a GPU in common the lowest counts.
 CREATE VIEW run_energy AS
 WITH wholes AS (
@@ -175,7 +187,7 @@ WITH wholes AS (
         SELECT job, run, count(DISTINCT began_ns) FILTER (rank = least_rank) AS attempts,
             count(*) FILTER (ended_ns IS NULL) AS open, min(began_at) AS began_at, max(ended_at) AS ended_at,
             max(world_size) AS world_size, flatten(list(gpus)) AS gpus
-        FROM (SELECT *, min(rank) OVER (PARTITION BY run) AS least_rank FROM runs WHERE world_size > 0)
+        FROM (SELECT *, min(rank) OVER (PARTITION BY run) AS least_rank FROM sessions WHERE world_size > 0)
         GROUP BY job, run
     ) GROUP BY job
 ), spent AS (
@@ -335,43 +347,13 @@ FROM whole JOIN simulations USING (game);
 -- How well a round of profiling knows what a step costs at each limit: the mean of its steps, and half the width of
 -- its 95 % interval, from the scatter of the means of up to 8 stretches of steps in a row, by Student's t. Which steps
 -- a trial measured is known by the clock of its lowest rank.
-CREATE VIEW scatter AS
-WITH leads AS (
-    SELECT run, min(rank) AS rank FROM runs GROUP BY run
-), paced AS (
-    SELECT DISTINCT run, index AS step, begin_ns, end_ns FROM windows JOIN leads USING (run, rank) WHERE kind = 'step'
-), measured AS (
-    SELECT paced.run, step, round, power_limit_w
-    FROM paced ASOF JOIN trials ON paced.run = trials.run AND paced.begin_ns >= trials.began_ns
-    WHERE paced.end_ns <= trials.ended_ns AND NOT confirms
-), numbered AS (
-    SELECT measured.*, energy_j, duration_s,
-        (row_number() OVER (PARTITION BY measured.run, round, measured.power_limit_w ORDER BY measured.step) - 1) * 8
-            // count(*) OVER (PARTITION BY measured.run, round, measured.power_limit_w) AS stretch
-    FROM measured JOIN steps ON steps.run = measured.run AND steps.step = measured.step
-    WHERE energy_j IS NOT NULL
-), stretches AS (
-    SELECT run, round, power_limit_w, stretch, count(*) AS steps, avg(energy_j) AS energy_j,
-        avg(duration_s) AS duration_s
-    FROM numbered GROUP BY ALL
-)
-SELECT run, round, power_limit_w, sum(steps)::BIGINT AS steps, sum(steps * energy_j) / sum(steps) AS energy_per_step_j,
-    sum(steps * duration_s) / sum(steps) AS step_s,
-    [3.182, 2.776, 2.571, 2.447, 2.365][count(*) - 3] * stddev_samp(energy_j) / sqrt(count(*)) AS energy_within_j,
-    [3.182, 2.776, 2.571, 2.447, 2.365][count(*) - 3] * stddev_samp(duration_s) / sqrt(count(*)) AS step_within_s
-FROM stretches GROUP BY run, round, power_limit_w;
-
--- The savings of some runs, from their steps. The runs are known before steps are read: milliseconds.
-CREATE MACRO savings_of(wanted) AS TABLE
-WITH last AS (
-    SELECT * FROM decisions WHERE run IN (SELECT unnest(wanted))
-    QUALIFY row_number() OVER (PARTITION BY run ORDER BY power_limit_w IS NULL, number DESC) = 1
-), tried AS (
-    SELECT trials.* FROM trials WHERE run IN (SELECT trials_run FROM last)
+CREATE MACRO scatter_of(wanted) AS TABLE
+WITH tried AS (
+    SELECT trials.* FROM trials WHERE run IN (SELECT unnest(wanted))
 ), spans AS (
     SELECT run, min(began_ns) AS began_ns, max(ended_ns) AS ended_ns FROM tried GROUP BY run
 ), leads AS (
-    SELECT run, min(rank) AS rank FROM runs WHERE run IN (SELECT run FROM spans) GROUP BY run
+    SELECT run, min(rank) AS rank FROM sessions WHERE run IN (SELECT run FROM spans) GROUP BY run
 ), paced AS (
     SELECT DISTINCT windows.run, index AS step, begin_ns, end_ns
     FROM windows JOIN leads USING (run, rank) JOIN spans USING (run)
@@ -397,12 +379,51 @@ WITH last AS (
     SELECT run, round, power_limit_w, stretch, count(*) AS steps, avg(energy_j) AS energy_j,
         avg(duration_s) AS duration_s
     FROM numbered GROUP BY ALL
+)
+SELECT run, round, power_limit_w, sum(steps)::BIGINT AS steps,
+    sum(steps * energy_j) / sum(steps) AS energy_per_step_j, sum(steps * duration_s) / sum(steps) AS step_s,
+    [3.182, 2.776, 2.571, 2.447, 2.365][count(*) - 3] * stddev_samp(energy_j) / sqrt(count(*)) AS energy_within_j,
+    [3.182, 2.776, 2.571, 2.447, 2.365][count(*) - 3] * stddev_samp(duration_s) / sqrt(count(*)) AS step_within_s
+FROM stretches GROUP BY run, round, power_limit_w;
+
+CREATE VIEW scatter AS
+FROM scatter_of((SELECT coalesce(list(DISTINCT run), []) FROM trials));
+
+-- The steps of some runs at limits that were chosen, from an instant on, and what each has saved. Each stretch of steps
+-- is against the baseline that its own decision measured; the first also counts for those before.
+CREATE MACRO saved_steps_of(wanted, since) AS TABLE
+WITH chosen_limits AS (
+    SELECT decisions.*, CASE WHEN row_number() OVER (PARTITION BY run ORDER BY number) = 1 THEN 0 ELSE steps END AS first,
+        CASE WHEN clock_mhz IS NULL THEN abs(power_limit_w - default_limit_w) < 0.5
+            ELSE clock_mhz IS NOT DISTINCT FROM default_clock_mhz END AS keeps
+    FROM decisions WHERE run IN (SELECT unnest(wanted)) AND power_limit_w IS NOT NULL
+), stepped AS (
+    SELECT run, index AS step, min(began_at) AS began_at, max(duration_s) AS duration_s,
+        CASE WHEN count(power_limit_w) = count(*) THEN max(power_limit_w) END AS highest_limit_w,
+        min(power_limit_w) AS lowest_limit_w,
+        CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
+    FROM windows WHERE run IN (SELECT run FROM chosen_limits) AND kind = 'step' AND NOT of_host(gpu) AND began_at >= since
+    GROUP BY run, index
+)
+-- What single GPUs below the limit save as well is in no decision: such steps are compared as they are.
+SELECT stepped.run, step, began_at, duration_s, CASE
+        WHEN lowest_limit_w < power_limit_w - 0.5 AND clock_mhz IS NULL
+            THEN default_energy_per_step_j - stepped.energy_j
+        WHEN keeps THEN 0
+        ELSE stepped.energy_j * (default_energy_per_step_j / energy_per_step_j - 1) END AS saved_j
+FROM stepped ASOF JOIN chosen_limits ON stepped.run = chosen_limits.run AND stepped.step >= chosen_limits.first
+WHERE applied AND CASE WHEN clock_mhz IS NULL THEN abs(highest_limit_w - power_limit_w) < 0.5
+    ELSE step >= chosen_limits.steps END;
+
+-- The savings of some runs, from their steps. The runs are known before steps are read: milliseconds.
+CREATE MACRO savings_of(wanted) AS TABLE
+WITH last AS (
+    SELECT * FROM decisions WHERE run IN (SELECT unnest(wanted))
+    QUALIFY row_number() OVER (PARTITION BY run ORDER BY power_limit_w IS NULL, number DESC) = 1
+), tried AS (
+    SELECT trials.* FROM trials WHERE run IN (SELECT trials_run FROM last)
 ), scattered AS (
-    SELECT run, round, power_limit_w, sum(steps * energy_j) / sum(steps) AS energy_per_step_j,
-        sum(steps * duration_s) / sum(steps) AS step_s,
-        [3.182, 2.776, 2.571, 2.447, 2.365][count(*) - 3] * stddev_samp(energy_j) / sqrt(count(*)) AS energy_within_j,
-        [3.182, 2.776, 2.571, 2.447, 2.365][count(*) - 3] * stddev_samp(duration_s) / sqrt(count(*)) AS step_within_s
-    FROM stretches GROUP BY run, round, power_limit_w
+    FROM scatter_of((SELECT coalesce(list(DISTINCT trials_run), []) FROM last))
 ), tops AS (
     SELECT run, round, max(power_limit_w) AS top_w FROM tried GROUP BY run, round
 ), decided AS (
@@ -425,7 +446,6 @@ WITH last AS (
 ), stepped AS (
     SELECT run, index AS step,
         CASE WHEN count(power_limit_w) = count(*) THEN max(power_limit_w) END AS highest_limit_w,
-        min(power_limit_w) AS lowest_limit_w,
         CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
     FROM windows WHERE run IN (SELECT run FROM last) AND kind = 'step' AND NOT of_host(gpu) GROUP BY run, index
 ), ran AS (
@@ -438,24 +458,10 @@ WITH last AS (
         AND (clock_mhz IS NOT NULL OR abs(highest_limit_w - decided.power_limit_w) < 0.5
             OR abs(highest_limit_w - default_limit_w) < 0.5)
     GROUP BY ALL
-), chosen_limits AS (
-    SELECT decisions.*, CASE WHEN row_number() OVER (PARTITION BY run ORDER BY number) = 1 THEN 0 ELSE steps END AS first,
-        CASE WHEN clock_mhz IS NULL THEN abs(power_limit_w - default_limit_w) < 0.5
-            ELSE clock_mhz IS NOT DISTINCT FROM default_clock_mhz END AS keeps
-    FROM decisions WHERE run IN (SELECT run FROM last) AND power_limit_w IS NOT NULL
 ), gained AS (
-    -- Each stretch of steps against the baseline that its own decision measured; the first also counts for those before.
-    -- What single GPUs below the limit save as well is in no decision: such steps are compared as they are.
-    SELECT stepped.run, sum(CASE WHEN lowest_limit_w < power_limit_w - 0.5 AND clock_mhz IS NULL
-            THEN default_energy_per_step_j - stepped.energy_j
-            WHEN keeps THEN 0
-            ELSE stepped.energy_j * (default_energy_per_step_j / energy_per_step_j - 1) END) AS saved_j
-    FROM stepped ASOF JOIN chosen_limits ON stepped.run = chosen_limits.run AND stepped.step >= chosen_limits.first
-    WHERE applied AND CASE WHEN clock_mhz IS NULL THEN abs(highest_limit_w - power_limit_w) < 0.5
-            ELSE step >= chosen_limits.steps END
-    GROUP BY stepped.run
+    SELECT run, sum(saved_j) AS saved_j FROM saved_steps_of(wanted, '-infinity'::TIMESTAMP) GROUP BY run
 )
-SELECT decided.run, (SELECT any_value(job) FROM runs WHERE runs.run = decided.run) AS job, selector,
+SELECT decided.run, (SELECT any_value(job) FROM sessions AS runs WHERE runs.run = decided.run) AS job, selector,
     default_limit_w, power_limit_w, default_energy_per_step_j, energy_per_step_j,
     saved_percent AS energy_saved_percent,
     coalesce(energy_saved_low_percent, saved_percent - (100 - saved_percent) * energy_within)
@@ -485,7 +491,7 @@ SELECT *, NULL::BIGINT AS sessions FROM savings_of([]::VARCHAR[]) LIMIT 0;
 CREATE VIEW lasting_savings AS
 SELECT ended_savings.* EXCLUDE (sessions) FROM ended_savings
 WHERE sessions IS NULL OR sessions = (
-    SELECT count(*) FROM runs WHERE runs.run = ended_savings.run AND runs.world_size > 0
+    SELECT count(*) FROM sessions AS runs WHERE runs.run = ended_savings.run AND runs.world_size > 0
 );
 
 CREATE VIEW savings AS
@@ -519,16 +525,16 @@ FROM profiled JOIN rounds USING (session, round);
 
 -- ---- waste --------------------------------------------------------------------------------------
 
--- The parts of one run; of all runs when `wanted` is NULL. A run that is named is read alone, which is fast.
-CREATE MACRO waste_of(wanted) AS TABLE
+-- The parts of some runs, from their windows.
+CREATE MACRO waste_of_runs(wanted) AS TABLE
 WITH ranks AS MATERIALIZED (
     SELECT session, run, job, host, rank, ended_how, wall_error_ns / 1000 AS error_us
-    FROM runs WHERE world_size > 0 AND (wanted IS NULL OR run = wanted)
+    FROM sessions WHERE world_size > 0 AND run IN (SELECT unnest(wanted))
 ), seen AS (
     SELECT windows.session, windows.run, windows.rank, kind, name, index, gpu, begin_ns, end_ns, duration_s, energy_j,
         epoch_us(began_at) AS began_us, epoch_us(began_at) + (end_ns - begin_ns) // 1000 AS ended_us
     FROM windows SEMI JOIN ranks USING (session)
-    WHERE gpu IS NOT NULL AND NOT of_host(gpu) AND (wanted IS NULL OR run = wanted)
+    WHERE gpu IS NOT NULL AND NOT of_host(gpu) AND run IN (SELECT unnest(wanted))
 ), wholes AS MATERIALIZED (
     SELECT * FROM seen WHERE kind = 'run'
 ), doubled AS MATERIALIZED (
@@ -562,14 +568,14 @@ WITH ranks AS MATERIALIZED (
     SELECT arg_max(earlier.run, earlier.began_wall_ns) AS run, later.first_step
     FROM (
         SELECT job, windows.run, min(index) AS first_step, min(began_wall_ns) AS began_wall_ns
-        FROM windows JOIN (SELECT run, job, min(began_wall_ns) AS began_wall_ns FROM runs GROUP BY ALL) AS runs
+        FROM windows JOIN (SELECT run, job, min(began_wall_ns) AS began_wall_ns FROM sessions GROUP BY ALL) AS runs
             USING (run, job)
         WHERE kind = 'step' AND job IN (SELECT job FROM ranks)
         GROUP BY job, windows.run HAVING first_step > 0
     ) AS later JOIN (
         SELECT job, run, min(began_wall_ns) AS began_wall_ns, max(began_wall_ns + ended_ns - began_ns) AS ended_wall_ns,
             bool_or(ended_how = 'ended') AS whole
-        FROM runs WHERE ended_ns IS NOT NULL AND world_size > 0 GROUP BY job, run
+        FROM sessions WHERE ended_ns IS NOT NULL AND world_size > 0 GROUP BY job, run
     ) AS earlier ON earlier.job = later.job AND earlier.run <> later.run
         AND earlier.ended_wall_ns <= later.began_wall_ns AND NOT earlier.whole
     GROUP BY later.run, later.first_step
@@ -728,8 +734,29 @@ SELECT parts.run, totals.job, cause, sum(parts.energy_j) AS energy_j, sum(parts.
 FROM parts JOIN totals USING (run) GROUP BY parts.run, totals.job, cause
 HAVING sum(parts.energy_j) IS DISTINCT FROM 0 OR sum(parts.gpu_s) IS DISTINCT FROM 0;
 
+-- The parts of a run as they were when it ended, with the sessions it had then; NULL: its steps are removed since.
+CREATE TABLE ended_waste AS
+SELECT *, NULL::BIGINT AS sessions FROM waste_of_runs([]::VARCHAR[]) LIMIT 0;
+
+-- Rows of runs to which no session has been added since.
+CREATE VIEW lasting_waste AS
+SELECT ended_waste.* EXCLUDE (sessions) FROM ended_waste
+WHERE sessions IS NULL OR sessions = (
+    SELECT count(*) FROM sessions AS runs WHERE runs.run = ended_waste.run AND runs.world_size > 0
+);
+
+-- The rows of the view ``waste`` for one run.
+CREATE MACRO waste_of(wanted) AS TABLE
+FROM lasting_waste WHERE run = wanted UNION ALL
+FROM waste_of_runs((SELECT list(run) FROM (SELECT wanted AS run) WHERE run NOT IN (SELECT run FROM lasting_waste)));
+
 CREATE VIEW waste AS
-FROM waste_of(NULL)
+FROM lasting_waste
+UNION ALL BY NAME
+FROM waste_of_runs((
+    SELECT coalesce(list(DISTINCT run), []) FROM sessions
+    WHERE world_size > 0 AND run NOT IN (SELECT run FROM lasting_waste)
+))
 UNION ALL BY NAME
 SELECT NULL AS run, NULL AS job, 'idle GPU' AS cause, sum(energy_j) AS energy_j, sum(duration_s) AS duration_s,
     NULL AS share
@@ -810,7 +837,7 @@ CREATE VIEW own_use_of_runs AS
 WITH lasted AS (
     SELECT run, min(began_at) AS began_at, max(ended_at) AS ended_at, list(DISTINCT host) AS hosts,
         epoch(max(ended_at) - min(began_at)) AS duration_s
-    FROM runs WHERE world_size > 0 GROUP BY run HAVING count(ended_at) = count(*)
+    FROM sessions WHERE world_size > 0 GROUP BY run HAVING count(ended_at) = count(*)
 ), used AS (
     SELECT run, service, own_use.host, any_value(lasted.duration_s) AS lasted_s,
         sum(epoch(least(lasted.ended_at, own_use.ended_at) - greatest(lasted.began_at, own_use.began_at))) AS covered_s,

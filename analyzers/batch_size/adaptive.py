@@ -41,13 +41,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.batch_size.belief.cost_belief import CostBelief, believe, doubt
-from analyzers.batch_size.belief.coverage import COVERAGE_STOP, uncovered
+from analyzers.batch_size.belief.coverage import COVERAGE_STOP, outlook, uncovered
 from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate
 from analyzers.batch_size.belief.gaussian import within
-from analyzers.batch_size.belief.outlook import outlook
-from analyzers.batch_size.belief.try_summary import Seen, State, Tally
-from analyzers.batch_size.policy import Choice, Job, Try, Verdict
-from analyzers.batch_size.thompson import History
+from analyzers.batch_size.belief.try_summary import State, Tally, TrySummary
+from analyzers.batch_size.policy import Choice, Job, Try, TryVerdict
+from analyzers.batch_size.thompson import SizeHistory
 
 LOSS, LOSS_SHARE = 3.0, 0.02
 """A job may cost so much more than always the default, in units of a training of that: from the start, and
@@ -56,7 +55,7 @@ STREAK = 6
 """A size that has failed so often since it last converged waits until another size has converged."""
 
 
-class Believed(Struct, frozen=True):
+class BelievedJob(Struct, frozen=True):
     """The believed cost of a training at a batch size, J."""
 
     batch_size: int
@@ -71,16 +70,16 @@ class Believed(Struct, frozen=True):
         return f"{self.expected_cost_j:.3g} J ({self.low_j:.3g} to {self.high_j:.3g})"
 
 
-def beliefs(state: State, setup: str) -> tuple[Believed, ...]:
+def beliefs(state: State, setup: str) -> tuple[BelievedJob, ...]:
     """Return what is believed of each batch size; nothing before a try has converged."""
     job, seen = state.history.job, state.seen
     return _summaries(job, seen, believe(job, seen, setup)) if seen.epochs else ()
 
 
-def _summaries(job: Job, seen: Seen, belief: CostBelief) -> tuple[Believed, ...]:
+def _summaries(job: Job, seen: TrySummary, belief: CostBelief) -> tuple[BelievedJob, ...]:
     expected, low, high = np.exp(np.clip([belief.log_cost, *belief.bounds], -700, 700)).tolist()
     return tuple(
-        Believed(size, cost_j, low_j, high_j, seen.epochs.get((seen.era, size), Tally()).count)
+        BelievedJob(size, cost_j, low_j, high_j, seen.epochs.get((seen.era, size), Tally()).count)
         for size, cost_j, low_j, high_j in zip(job.batch_sizes, expected, low, high, strict=True)
     )
 
@@ -89,7 +88,7 @@ class Adaptive(Struct, frozen=True):
     """The policy. Nothing is drawn."""
 
     def start(self, job: Job) -> State:
-        return State(History(job))
+        return State(SizeHistory(job))
 
     def began(self, state: State, a_try: Try) -> State:
         return state.heard(a_try)
@@ -140,23 +139,23 @@ class Adaptive(Struct, frozen=True):
             )
         return Choice(believed[at].batch_size, reason=failed + why)
 
-    def verdict(self, state: State, a_try: Try) -> Verdict:
+    def verdict(self, state: State, a_try: Try) -> TryVerdict:
         job, seen = state.history.job, state.seen
         if not seen.epochs or a_try.batch_size not in job.batch_sizes:
-            return Verdict(go_on=True)
+            return TryVerdict(go_on=True)
         most, covers = _limit(job, seen, replace(a_try, epochs=1, cost_j=0.0, metrics=()))
         if a_try.epochs < most:
             if not (covers and seen.pace_behind(a_try)):
-                return Verdict(go_on=True)
+                return TryVerdict(go_on=True)
             best = seen.cheapest(a_try.setup)
-            return Verdict(
+            return TryVerdict(
                 go_on=False,
                 reason=f"the metric of {a_try.batch_size} is behind that of {best} at the same cost.",
             )
-        return Verdict(go_on=False, reason=f"more than {most} epochs of {a_try.batch_size} do not pay.")
+        return TryVerdict(go_on=False, reason=f"more than {most} epochs of {a_try.batch_size} do not pay.")
 
 
-def _overspent(job: Job, seen: Seen, setup: str, belief: CostBelief) -> bool:
+def _overspent(job: Job, seen: TrySummary, setup: str, belief: CostBelief) -> bool:
     """Return whether the tries of this era have cost more than always the default, by what that may be.
 
     A recurrence with the default costs what is believed of it, or what one has cost so far, failed tries too.
@@ -187,7 +186,7 @@ def _since(state: State) -> str:
 
 
 @lru_cache(maxsize=16)
-def _limit(job: Job, seen: Seen, a_try: Try) -> tuple[int, bool]:
+def _limit(job: Job, seen: TrySummary, a_try: Try) -> tuple[int, bool]:
     """Return after how many epochs a try is given up, and whether that is because nothing judged its size.
 
     One of a size that has converged may cost beta times what is expected of the best, and no more than makes

@@ -8,7 +8,7 @@ from math import inf, isfinite
 from msgspec.structs import replace
 
 from analyzers.batch_size.history import Learned
-from analyzers.batch_size.policy import Choice, Verdict
+from analyzers.batch_size.policy import Choice, TryVerdict
 from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.run import Run
@@ -58,7 +58,7 @@ class FollowedTry:
     metrics: list[float] = field(default_factory=list)
     missing: str = ""
     """Why its cost is not known."""
-    word: tuple[int, Verdict] | None = None
+    word: tuple[int, TryVerdict] | None = None
     """After so many epochs; the same for all ranks."""
 
 

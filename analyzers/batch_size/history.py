@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
-from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
+from analyzers.batch_size.policy import Choice, Job, Policy, Try, TryVerdict
 from analyzers.results.rows import Ended, JobRow, TryRow
 
 Happened: TypeAlias = tuple[int, bool, int]
@@ -153,20 +153,20 @@ def choose(policy: Policy[Any], learned: Learned, setup: str) -> Choice:
     return choice
 
 
-def verdict(policy: Policy[Any], learned: Learned, row: TryRow) -> Verdict:
+def verdict(policy: Policy[Any], learned: Learned, row: TryRow) -> TryVerdict:
     """Return whether a running try goes on with another epoch."""
     if row.cost_j is None or not row.epochs or row.version != learned.row.version:
-        return Verdict(go_on=True)
+        return TryVerdict(go_on=True)
     next_j = row.cost_j / row.epochs if row.epoch_cost_j is None else row.epoch_cost_j
     if row.stop_cost_j is not None and row.cost_j + next_j > row.stop_cost_j:
-        return Verdict(
+        return TryVerdict(
             go_on=False,
             reason=f"another epoch would take its cost from {row.cost_j:.0f} J above {row.stop_cost_j:.0f} J",
         )
     try:
         return policy.verdict(learn(policy, learned), try_of(row))
     except Exception as wrong:  # noqa: BLE001  (see above)
-        return Verdict(go_on=True, reason=f"it goes on, since the policy failed: {wrong!r}")
+        return TryVerdict(go_on=True, reason=f"it goes on, since the policy failed: {wrong!r}")
 
 
 def by_job(jobs: Iterable[JobRow], tries: Iterable[TryRow]) -> dict[str, Learned]:

@@ -48,7 +48,7 @@ class MetricSent(Struct, frozen=True):
     value: float
 
 
-class EpochPassed(Struct, frozen=True):
+class TryEpochPassed(Struct, frozen=True):
     """A rank began an epoch, or ended it itself."""
 
     session: Session
@@ -62,7 +62,7 @@ class WindowsMeasured(Struct, frozen=True):
     rows: Sequence[WindowRow]
 
 
-class RankEnded(Struct, frozen=True):
+class TryRankEnded(Struct, frozen=True):
     """A session is over; if it was the last of its run, a try under way was lost."""
 
     session: Session
@@ -77,7 +77,7 @@ class AdviceAsked(Struct, frozen=True):
     ask: AskTry
 
 
-class JobForgotten(Struct, frozen=True):
+class TriesForgotten(Struct, frozen=True):
     """A job begins again: its tries count no more."""
 
     job: str
@@ -95,10 +95,10 @@ JobEvent: TypeAlias = (
     | RankBegan
     | RankDone
     | MetricSent
-    | EpochPassed
+    | TryEpochPassed
     | WindowsMeasured
-    | RankEnded
+    | TryRankEnded
     | AdviceAsked
-    | JobForgotten
+    | TriesForgotten
     | FrameMeasured
 )

@@ -78,7 +78,7 @@ class Choice(Struct, frozen=True):
     """For people: why this one."""
 
 
-class Verdict(Struct, frozen=True):
+class TryVerdict(Struct, frozen=True):
     """The answer to whether a try goes on with another epoch, and why not."""
 
     go_on: bool
@@ -99,4 +99,4 @@ class Policy(Protocol[S]):
 
     def choose(self, state: S, setup: str, rng: Random) -> Choice: ...
 
-    def verdict(self, state: S, a_try: Try) -> Verdict: ...
+    def verdict(self, state: S, a_try: Try) -> TryVerdict: ...

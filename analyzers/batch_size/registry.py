@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from analyzers.batch_size import adaptive
 from analyzers.batch_size.adaptive import Adaptive
-from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
+from analyzers.batch_size.policy import Choice, Job, Policy, Try, TryVerdict
 from analyzers.batch_size.thompson import Reference
 from zeus_stream.errors import SettingsError
 
@@ -29,8 +29,8 @@ class Default(Struct, frozen=True):
     def choose(self, state: Job, setup: str, rng: Random) -> Choice:  # noqa: ARG002
         return Choice(state.default, reason="the default: the policy is to try nothing else")
 
-    def verdict(self, state: Job, a_try: Try) -> Verdict:  # noqa: ARG002
-        return Verdict(go_on=True)
+    def verdict(self, state: Job, a_try: Try) -> TryVerdict:  # noqa: ARG002
+        return TryVerdict(go_on=True)
 
 
 def beliefs(policy: Policy[Any], state: Any, setup: str) -> dict[int, str]:

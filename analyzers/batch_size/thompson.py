@@ -33,19 +33,19 @@ from statistics import fmean
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.batch_size.policy import Choice, Job, Try, Verdict
+from analyzers.batch_size.policy import Choice, Job, Try, TryVerdict
 
 _WEIGHT = {"running": 0, "lost": 1, "stopped": 2, "exhausted": 2, "converged": 3}
 
 
-class History(Struct, frozen=True):
+class SizeHistory(Struct, frozen=True):
     """A job and its tries."""
 
     job: Job
     tries: tuple[Try, ...] = ()
     """By number."""
 
-    def heard(self, a_try: Try) -> "History":
+    def heard(self, a_try: Try) -> "SizeHistory":
         """Return the history with this report of a try, unless more is known of it already."""
         at = bisect_left(self.tries, a_try.number, key=_number)
         known = self.tries[at : at + 1]
@@ -65,14 +65,14 @@ def _weight(a_try: Try) -> tuple[int, int, float, str]:
     return _WEIGHT[a_try.ended], a_try.epochs, a_try.cost_j, repr(a_try)
 
 
-class Belief(Struct, frozen=True):
+class CostNormal(Struct, frozen=True):
     """About a mean: normal. An infinite variance knows nothing."""
 
     mean: float = 0.0
     variance: float = inf
 
 
-def observe(prior: Belief, seen: Sequence[float]) -> Belief:
+def observe(prior: CostNormal, seen: Sequence[float]) -> CostNormal:
     """Return the belief after values were seen, whose own variance is taken to be theirs.
 
     Where all of them are equal the variance is 0: as in the reference, nothing is doubted then.
@@ -82,12 +82,12 @@ def observe(prior: Belief, seen: Sequence[float]) -> Belief:
     mean = fmean(seen)
     variance = sum((value - mean) ** 2 for value in seen) / len(seen)
     if variance == 0:
-        return Belief(mean, 0.0)
+        return CostNormal(mean, 0.0)
     precision = 1 / prior.variance + len(seen) / variance
-    return Belief((prior.mean / prior.variance + sum(seen) / variance) / precision, 1 / precision)
+    return CostNormal((prior.mean / prior.variance + sum(seen) / variance) / precision, 1 / precision)
 
 
-def draw(beliefs: Iterable[tuple[int, Belief]], rng: Random) -> int:
+def draw(beliefs: Iterable[tuple[int, CostNormal]], rng: Random) -> int:
     """Return the size whose draw is the least."""
     return min((rng.gauss(belief.mean, sqrt(belief.variance)), size) for size, belief in beliefs)[1]
 
@@ -139,16 +139,16 @@ class Reference(Struct, frozen=True):
     stop: bool = True
     """Early."""
 
-    def start(self, job: Job) -> History:
-        return History(job)
+    def start(self, job: Job) -> SizeHistory:
+        return SizeHistory(job)
 
-    def began(self, state: History, a_try: Try) -> History:
+    def began(self, state: SizeHistory, a_try: Try) -> SizeHistory:
         return state.heard(a_try)
 
-    def ended(self, state: History, a_try: Try) -> History:
+    def ended(self, state: SizeHistory, a_try: Try) -> SizeHistory:
         return state.heard(a_try)
 
-    def choose(self, state: History, setup: str, rng: Random) -> Choice:
+    def choose(self, state: SizeHistory, setup: str, rng: Random) -> Choice:
         pruning, known = self._now(state, setup)
         bound = state.job.beta * known.least if self.stop else inf
         if pruning.step is None:
@@ -160,16 +160,18 @@ class Reference(Struct, frozen=True):
             return Choice(best, bound, f"the best size known, while {pruning.step} is being tried")
         return Choice(pruning.step, bound, f"pruning, round {pruning.round} of {self.rounds}")
 
-    def beliefs(self, state: History, setup: str) -> dict[int, Belief]:
+    def beliefs(self, state: SizeHistory, setup: str) -> dict[int, CostNormal]:
         """Return what is believed of the mean cost, J, of each size that is left and was tried."""
         pruning, known = self._now(state, setup)
-        return {size: observe(Belief(), known.costs[size]) for size in pruning.sizes if size in known.costs}
+        return {
+            size: observe(CostNormal(), known.costs[size]) for size in pruning.sizes if size in known.costs
+        }
 
-    def verdict(self, state: History, a_try: Try) -> Verdict:  # noqa: ARG002  (the words are the protocol's)
+    def verdict(self, state: SizeHistory, a_try: Try) -> TryVerdict:  # noqa: ARG002  (the words are the protocol's)
         """Return that it goes on: the bound is in `Choice.stop_cost_j`."""
-        return Verdict(go_on=True)
+        return TryVerdict(go_on=True)
 
-    def _now(self, state: History, setup: str) -> tuple[Pruning, "_Known"]:
+    def _now(self, state: SizeHistory, setup: str) -> tuple[Pruning, "_Known"]:
         tries = [a_try for a_try in state.tries if a_try.setup == setup]
         pruning = prune(state.job, tries, self.rounds)
         done = [a_try for a_try in tries if a_try.ended not in {"running", "lost"}]
@@ -183,7 +185,7 @@ def _sample(arms: Sequence[int], known: "_Known", default: int, rng: Random) -> 
     fresh = [size for size in arms if size not in known.failed] or arms
     unseen = [size for size in fresh if size not in known.costs]
     if not unseen:
-        return draw([(size, observe(Belief(), known.costs[size])) for size in fresh], rng)
+        return draw([(size, observe(CostNormal(), known.costs[size])) for size in fresh], rng)
     return default if default in unseen and not known.costs else rng.choice(unseen)
 
 

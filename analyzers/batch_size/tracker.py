@@ -58,7 +58,7 @@ LOOK_NS = 50_000_000
 """Frame time between two looks at all trainings of a host. One to which something happened does not wait."""
 
 
-class Jobs:
+class JobTracker:
     """All jobs, and the runs of them that are open."""
 
     NOT_STATE: ClassVar = frozenset[str](("_policy", "_name", "_timeout_ns", "_asks"))
@@ -105,17 +105,17 @@ class Jobs:
                 self._ended(session, ended)
             case job_events.MetricSent(session, name, value):
                 self._metric(session, name, value)
-            case job_events.EpochPassed(session, index, began=True):
+            case job_events.TryEpochPassed(session, index, began=True):
                 self._epoch_began(session, index)
-            case job_events.EpochPassed(session, index):
+            case job_events.TryEpochPassed(session, index):
                 self._epoch_ended(session, index)
             case job_events.WindowsMeasured(rows):
                 self._measured(rows)
-            case job_events.RankEnded(session, t_ns, how):
+            case job_events.TryRankEnded(session, t_ns, how):
                 self._session_ended(session, t_ns, how)
             case job_events.AdviceAsked(host, ask):
                 return self._ask(host, ask)
-            case job_events.JobForgotten(job):
+            case job_events.TriesForgotten(job):
                 return NOTHING if (row := self.known.forget(job)) is None else rows_only([row])
             case job_events.FrameMeasured(host):
                 return self._look(host)

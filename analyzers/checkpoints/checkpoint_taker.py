@@ -1,4 +1,4 @@
-"""Take checkpoints of an interpreter: after a decision, and when it is time (`checkpoint_times`)."""
+"""Take checkpoints of an interpreter: after a decision, and when it is time (`CheckpointTimes`)."""
 
 import logging
 import zlib
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from analyzers.checkpoints import machine_state, object_graph, state_classes
-from analyzers.checkpoints.checkpoint_times import CheckpointTimes
 from analyzers.checkpoints.signature import sign
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
@@ -17,6 +16,53 @@ from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import anchor, monotonic_ns, thread_time_ns
 from zeus_stream.protocol.frames import Body, Frame
+
+EVERY_NS = 60_000_000_000
+"""Between two checkpoints, at most, once there was as much work as `LITTLE_NS`."""
+LITTLE_NS = 500_000_000
+"""Work of the interpreter that a restart may repeat at any time; an idle host gives as much in 15 min."""
+WORK_NS = 2_000_000_000
+"""Work of the interpreter after which one is due: a restart takes about as long."""
+LEAST_TIMES = 50
+"""A checkpoint waits until so many times the processor time of the last one: they take 2 % of a core at most.
+On a busy host it takes ten times as long: what a restart repeats is not to grow with that."""
+SOONER = 16
+"""The first after a start is due this many times sooner than these two say, the next half as many times: of
+any life of an analyzer that is killed again and again, half the work is not repeated."""
+
+
+class CheckpointTimes:
+    """The time of the next checkpoint: often enough to restart in seconds. Pure.
+
+    A restart repeats the work since the last one. So one is due after so much work, not after so much of the
+    stream: a busy site writes more often than an idle one.
+    """
+
+    def __init__(self, now_ns: int) -> None:
+        """``now_ns``: on the clock of this process, as everywhere here."""
+        self.wanted = False
+        """One is due as soon as it may be: something was decided."""
+        self._sooner = SOONER
+        self._worked_ns = 0
+        self._taken_ns = now_ns
+        self._not_before_ns = now_ns
+
+    def work(self, spent_ns: int) -> None:
+        """Take in that the interpreter has worked."""
+        self._worked_ns += spent_ns
+
+    def due(self, now_ns: int) -> bool:
+        """Return whether it is time."""
+        late = self._worked_ns >= LITTLE_NS and now_ns - self._taken_ns >= EVERY_NS
+        due = self.wanted or late or self._worked_ns >= WORK_NS // self._sooner
+        return due and now_ns >= self._not_before_ns
+
+    def taken(self, now_ns: int, cpu_ns: int) -> None:
+        """Take in that one was taken, with so much processor time."""
+        self.wanted, self._worked_ns, self._taken_ns = False, 0, now_ns
+        self._not_before_ns = now_ns + LEAST_TIMES * cpu_ns // self._sooner
+        self._sooner = max(1, self._sooner // 2)
+
 
 _log = logging.getLogger(__name__)
 

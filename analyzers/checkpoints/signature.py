@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from analyzers.results.rows import CheckpointRow
-from zeus_stream.errors import MalformedError, StorageError
+from zeus_stream.errors import MalformedError
 from zeus_stream.own_files import own_secret
 
 FILE = "checkpoint.key"
@@ -22,18 +22,7 @@ KEY_BYTES = 32
 
 def load_key(state: Path) -> bytes:
     """Return the key of a state directory; it is made at the first call. Raises StorageError."""
-    path = state / FILE
-    try:
-        key = own_secret(path, KEY_BYTES)
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: could not be used: {wrong.strerror}. Remove it, and the next start makes another."
-        ) from wrong
-    if len(key) != KEY_BYTES:
-        raise StorageError(
-            f"{path}: could not be used: it is no key. Remove it, and the next start makes another."
-        )
-    return key
+    return own_secret(state / FILE, KEY_BYTES)
 
 
 def sign(row: CheckpointRow, key: bytes) -> CheckpointRow:

@@ -5,101 +5,37 @@ they consisted of when it was written: an upgrade that changes what they do, not
 """
 
 import inspect
-from collections.abc import Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any
 
-MODULES = frozenset(
-    (
-        "analyzers.batch_size.followed_try",
-        "analyzers.batch_size.history",
-        "analyzers.batch_size.known_jobs",
-        "analyzers.batch_size.policy",
-        "analyzers.dispatch.pending",
-        "analyzers.fleet.fleet",
-        "analyzers.fleet.ownership",
-        "analyzers.fleet.session",
-        "analyzers.forecast.batch_means",
-        "analyzers.forecast.run_forecast",
-        "analyzers.interpreter.state",
-        "analyzers.live.job_steps",
-        "analyzers.live.live_run",
-        "analyzers.measurement.counters.counter_kind",
-        "analyzers.measurement.counters.refresh_times",
-        "analyzers.measurement.energy_fit",
-        "analyzers.measurement.fixed_energies",
-        "analyzers.measurement.knots",
-        "analyzers.measurement.cuts",
-        "analyzers.measurement.phases.mark_times",
-        "analyzers.measurement.phases.phase_tracker",
-        "analyzers.measurement.power_model",
-        "analyzers.measurement.sensors",
-        "analyzers.measurement.timeline",
-        "analyzers.measurement.windows",
-        "analyzers.pipeline.clock_visits",
-        "analyzers.pipeline.frontier",
-        "analyzers.pipeline.graph",
-        "analyzers.pipeline.pipeline_run",
-        "analyzers.pipeline.plan",
-        "analyzers.pipeline.profile",
-        "analyzers.pipeline.remembering.known_pipelines",
-        "analyzers.pipeline.stage_record",
-        "analyzers.pipeline.watching.chosen_plans",
-        "analyzers.pipeline.watching.held_clocks",
-        "analyzers.pipeline.watching.measured",
-        "analyzers.pipeline.watching.timelines",
-        "analyzers.power_budget.accounts",
-        "analyzers.power_budget.allocation",
-        "analyzers.power_budget.budget_reports",
-        "analyzers.power_limit.search.step_costs",
-        "analyzers.power_limit.search.visit_blocks",
-        "analyzers.power_limit.search.drift",
-        "analyzers.power_limit.commands",
-        "analyzers.power_limit.limit_search",
-        "analyzers.power_limit.ranks",
-        "analyzers.power_limit.run_decisions",
-        "analyzers.power_limit.per_gpu",
-        "analyzers.power_limit.profiler",
-        "analyzers.power_limit.profiles",
-        "analyzers.power_limit.run",
-        "analyzers.power_limit.run_settings",
-        "analyzers.power_limit.selectors",
-        "analyzers.power_limit.visits",
-        "analyzers.power_limit.profiles",
-        "analyzers.results.budget_rows",
-        "analyzers.results.fleet_rows",
-        "analyzers.results.instructions",
-        "analyzers.results.job_rows",
-        "analyzers.results.limit_rows",
-        "analyzers.results.pipeline.pipeline_rows",
-        "analyzers.results.result",
-        "analyzers.results.signal_rows",
-        "analyzers.results.windows.step_columns",
-        "analyzers.results.windows.window_rows",
-        "zeus_stream.live.latest",
-        "zeus_stream.protocol.events",
-        "zeus_stream.protocol.notes",
-        "zeus_stream.protocol.pipelines",
-    )
+PLACES = (
+    "analyzers.batch_size",
+    "analyzers.dispatch.pending",
+    "analyzers.fleet",
+    "analyzers.forecast",
+    "analyzers.interpreter",
+    "analyzers.live",
+    "analyzers.measurement",
+    "analyzers.pipeline",
+    "analyzers.power_budget",
+    "analyzers.power_limit",
+    "analyzers.results",
+    "zeus_stream.live.latest",
+    "zeus_stream.protocol",
 )
-"""Modules with state classes. None of them opens, reads or sends anything."""
-PARTS = frozenset(
-    (
-        "analyzers.batch_size.known_jobs",
-        "analyzers.batch_size.tracker",
-        "analyzers.fleet.questions",
-        "analyzers.interpreter.interpreter",
-        "analyzers.live.live_runs",
-        "analyzers.live.live_site",
-        "analyzers.power_budget.enforcer",
-        "analyzers.power_limit.profiles",
-    )
-)
-"""Modules of what there is once. A checkpoint sets attributes of it, and makes none."""
+"""Packages and modules with state classes. None of them opens, reads or sends anything."""
+STANDARD: Mapping[tuple[str, str], type] = {
+    (kind.__module__, kind.__name__): kind
+    for kind in (dict, frozenset, int, list, set, tuple, Counter, defaultdict, deque)
+}
+"""Containers, and what a `defaultdict` makes."""
 
 
 class UnregisteredError(ValueError):
@@ -109,15 +45,18 @@ class UnregisteredError(ValueError):
 @cache
 def name_of(kind: type) -> tuple[str, str]:
     """Return module and name of a state class. Raises UnregisteredError."""
-    if kind.__module__ not in MODULES:
-        raise UnregisteredError(f"{kind.__module__}.{kind.__qualname__} is no state class")
-    return kind.__module__, kind.__qualname__
+    name = getattr(kind, "__module__", ""), getattr(kind, "__qualname__", repr(kind))
+    if not (isinstance(kind, type) and (_has_state(name[0]) or name in STANDARD)):
+        raise UnregisteredError(f"{name[0]}.{name[1]} is no state class")
+    return name
 
 
 @cache
 def class_of(module: str, name: str) -> Any:
     """Return the state class of this name. Raises UnregisteredError."""
-    if module not in MODULES:
+    if (module, name) in STANDARD:
+        return STANDARD[module, name]
+    if not _has_state(module):
         raise UnregisteredError(f"{module}.{name} is no state class")
     found: Any = import_module(module)
     for part in name.split("."):
@@ -131,14 +70,23 @@ def class_of(module: str, name: str) -> Any:
 def version() -> str:
     """Return a digest of what objects of all state classes consist of, and the parts of an interpreter."""
     digest = sha256()
-    for module in sorted(MODULES | PARTS):
+    for module in _modules():
         members = vars(import_module(module)).values()
-        for kind in sorted(
-            {each for each in members if isinstance(each, type)}, key=lambda each: each.__qualname__
-        ):
-            if kind.__module__ == module:
-                digest.update("\n".join((module, kind.__qualname__, *_contents(kind))).encode())
+        kinds = {each for each in members if isinstance(each, type) and each.__module__ == module}
+        for kind in sorted(kinds, key=lambda each: each.__qualname__):
+            digest.update("\n".join((module, kind.__qualname__, *_contents(kind))).encode())
     return digest.hexdigest()[:16]
+
+
+def _has_state(module: str) -> bool:
+    return any(f"{module}.".startswith(f"{place}.") for place in PLACES)
+
+
+def _modules() -> Iterator[str]:
+    for place in PLACES:
+        yield place
+        paths = getattr(import_module(place), "__path__", None)
+        yield from sorted(found.name for found in walk_packages(paths, f"{place}.")) if paths else ()
 
 
 def _contents(kind: type) -> Iterable[str]:

@@ -4,12 +4,13 @@ Outcomes of commands are not read here: they come through the log, like everythi
 interpreted. A reply only ends the sending again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeAlias
 
 import anyio
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from analyzers.dispatch.lease_length import LeaseLength
 from analyzers.results.instructions import (
@@ -37,7 +38,7 @@ from zeus_stream.protocol.notes import CollectorStarted, ControlApplied, Control
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
-from zeus_stream.transport.ways import Source, Talk
+from zeus_stream.transport.message_way import FollowedSource, MessageWay
 
 BEAT_S = 0.3
 """Between renewals of leases."""
@@ -53,6 +54,12 @@ MAX_UNANSWERED = 1_000
 
 
 Command: TypeAlias = SetControl | SetPlan | ReleaseControl
+REQUESTS: Mapping[type[Instruction], type[Command]] = {
+    ApplyControl: SetControl,
+    ApplyPlan: SetPlan,
+    RestoreControl: ReleaseControl,
+}
+"""The request of each instruction: it has its fields."""
 
 
 class Commander(Struct, frozen=True):
@@ -79,7 +86,7 @@ class Link:
     def __init__(
         self,
         context: sockets.Context,
-        where: Source,
+        where: FollowedSource,
         commander: Commander,
         lease_ms: int,
         host: str | None = None,
@@ -93,7 +100,7 @@ class Link:
         self._owner = commander.owner
         self._lease = LeaseLength(lease_ms)
         self._fence = commander.start << 32
-        self._channel: Talk | None = None
+        self._channel: MessageWay | None = None
         self._welcome: Welcome | None = None
         self._unanswered: dict[str, Command] = {}
         self._bound = host
@@ -173,45 +180,14 @@ class Link:
             self.dropped += 1
             return
         self._fence += 1
-        request: Command
-        match instruction:
-            case ApplyControl(command=command, run=run, gpu=gpu, control=control, value=value):
-                request = SetControl(
-                    command=command,
-                    owner=self._owner,
-                    incarnation=self._welcome.incarnation,
-                    fence=self._fence,
-                    run=run,
-                    gpu=gpu,
-                    control=control,
-                    value=value,
-                    lease_ms=self.lease_ms,
-                )
-            case ApplyPlan():
-                request = SetPlan(
-                    command=instruction.command,
-                    owner=self._owner,
-                    incarnation=self._welcome.incarnation,
-                    fence=self._fence,
-                    run=instruction.run,
-                    gpu=instruction.gpu,
-                    lease_ms=self.lease_ms,
-                    plan=instruction.plan,
-                    first_iteration=instruction.first_iteration,
-                    iteration_ms=instruction.iteration_ms,
-                    codes=instruction.codes,
-                    clocks_mhz=instruction.clocks_mhz,
-                    raise_after_us=instruction.raise_after_us,
-                )
-            case RestoreControl(command=command, gpu=gpu, control=control):
-                request = ReleaseControl(
-                    command=command,
-                    owner=self._owner,
-                    incarnation=self._welcome.incarnation,
-                    fence=self._fence,
-                    gpu=gpu,
-                    control=control,
-                )
+        kind = REQUESTS[type(instruction)]
+        values = asdict(instruction) | {
+            "owner": self._owner,
+            "incarnation": self._welcome.incarnation,
+            "fence": self._fence,
+            "lease_ms": self.lease_ms,
+        }
+        request = kind(**{name: values[name] for name in kind.__struct_fields__})
         self._unanswered[request.command] = request
         self._send(request)
         self._bell.set()
@@ -267,7 +243,7 @@ class Link:
         first = monotonic_ns() - self._welcomed_ns < FIRST_NS
         return not (self._welcome is None or first or self._unanswered or self.leases())
 
-    async def _receive(self, channel: Talk, asked: Callable[[str, Ask | AskTry], object]) -> None:
+    async def _receive(self, channel: MessageWay, asked: Callable[[str, Ask | AskTry], object]) -> None:
         while True:
             for message in await channel.receive():
                 self._received_ns = monotonic_ns()

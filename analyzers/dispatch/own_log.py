@@ -40,7 +40,7 @@ class OwnLog:
         await self._send.send([frame])
 
 
-class AnalyzerUse:
+class OwnUseLog:
     """Records of the analyzer's own use."""
 
     def __init__(self, settings: Settings) -> None:

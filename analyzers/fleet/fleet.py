@@ -63,11 +63,10 @@ class Gpu(Struct, kw_only=True):
         """Of a GPU that a run uses: from now on there is one."""
         if self.shaped is None:
             self.shaped = Shape()
-            integrates = self.found is None or self.found.driver == "simulated"  # as it is specified
             if self.known is not None:
                 self.shaped.remember(self.known.kind, self.known.window_ns)
-            elif not integrates:
-                self.shaped.suspect(self.timeline.sensor.window_ns)
+            elif self.found is not None and self.found.driver != "simulated":  # that one is specified
+                self.shaped.suspect(sensors.suspected_ns(self.found.name))
         return self.shaped
 
     @property
@@ -193,7 +192,8 @@ class Fleet(Struct):
 
     def learn(self, uuid: str, gpu: Gpu) -> None:
         """Remember the kind of a GPU's counter for later runs."""
-        kind = gpu.shaped.kind if gpu.shaped else None
+        shown = gpu.shaped is not None and (gpu.shaped.window_ns or gpu.shaped.counter.bounded)
+        kind = gpu.shaped.kind if gpu.shaped and shown else None
         if gpu.found is not None and kind is not None and kind != "power":
             gpu.known = self.counters[uuid] = KnownCounter(gpu.found.driver, kind, gpu.window_ns)
 

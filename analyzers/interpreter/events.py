@@ -22,7 +22,7 @@ from analyzers.interpreter.sessions import attempt, begin, end, host_of, is_new,
 from analyzers.interpreter.state import SiteState
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
-from analyzers.power_limit.run import EpochPassed, PipelineJoined, SearchAsked, StepsPassed
+from analyzers.power_limit.run import EpochPassed, LengthPlanned, PipelineJoined, SearchAsked, StepsPassed
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from zeus_stream.protocol.events import (
@@ -32,6 +32,7 @@ from zeus_stream.protocol.events import (
     EventsDropped,
     Metric,
     RunEnded,
+    RunPlanned,
     RunStarted,
     SearchWanted,
     StepBoundary,
@@ -109,6 +110,8 @@ def _event(site: SiteState, session: Session, event: Event) -> Result:
             return _try(site, session, event)
         case SearchWanted():
             return site.runs[session.started.run].handle(SearchAsked(event), now)
+        case RunPlanned():  # its forecast takes it in after this frame
+            return site.runs[session.started.run].handle(LengthPlanned(event.all_steps), now)
         case EventsDropped(t_ns, count, reason):
             why = f"session {session.session}: {reason[:200]}"  # it is in the status of all users
             return rows_only([GapRow(session.host, "events", t_ns, count, why)])
@@ -123,7 +126,7 @@ def _event(site: SiteState, session: Session, event: Event) -> Result:
         case RunEnded(t_ns, failure):
             return end(site, session, t_ns, failure or "ended")
         case _:
-            return NOTHING  # `RunStarted` began the session, `RunPlanned` is for its forecast
+            return NOTHING  # `RunStarted` began the session
 
 
 def _epoch(site: SiteState, session: Session, event: EpochBegan | EpochEnded) -> Result:
@@ -131,7 +134,7 @@ def _epoch(site: SiteState, session: Session, event: EpochBegan | EpochEnded) ->
     session.phases.epoch(event.t_ns, event.index if began else None)
     if not began:
         session.windows.end("epoch", event.index, event.t_ns, now[session.host])
-    site.jobs.handle(job_events.EpochPassed(session, event.index, began), now)
+    site.jobs.handle(job_events.TryEpochPassed(session, event.index, began), now)
     if began:
         return _begin_window(session, "epoch", event.index, "epoch", event.t_ns)
     return site.runs[session.started.run].handle(EpochPassed(session), now)

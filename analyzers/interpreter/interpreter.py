@@ -42,7 +42,7 @@ class Logged(Struct, frozen=True):
     """Frames wait: leave out what can be left out, the fit of the energy of single steps."""
 
 
-class Asked(Struct, frozen=True):
+class ProgressAsked(Struct, frozen=True):
     """A question of a script on a host. It is answered now, or once it can be, or after a timeout."""
 
     host: str
@@ -61,7 +61,7 @@ class Calibrated(Struct, frozen=True):
     gains: Mapping[str, Gain]
 
 
-class Forgotten(Struct, frozen=True):
+class ProfilesForgotten(Struct, frozen=True):
     """From now on, no run starts from profiles of these jobs that were measured until then (UTC, ns)."""
 
     wall_ns: Mapping[str, int]
@@ -76,7 +76,7 @@ class LinkSeen(Struct, frozen=True):
     """Frames of its log that are to be interpreted; None: not known."""
 
 
-Input: TypeAlias = Logged | Asked | JobForgotten | Calibrated | Forgotten | LinkSeen
+Input: TypeAlias = Logged | ProgressAsked | JobForgotten | Calibrated | ProfilesForgotten | LinkSeen
 
 
 class Interpreter:
@@ -139,20 +139,22 @@ class Interpreter:
             case _:
                 return events.catch_up_all(self.site) | self._take_rare(event, now_ns)
 
-    def _take_rare(self, event: Asked | JobForgotten | Calibrated | Forgotten, now_ns: int) -> Result:
+    def _take_rare(
+        self, event: ProgressAsked | JobForgotten | Calibrated | ProfilesForgotten, now_ns: int
+    ) -> Result:
         site = self.site
         match event:
-            case Asked(host, ask):
+            case ProgressAsked(host, ask):
                 try:
                     return self._ask(host, ask, now_ns)
                 except Exception as wrong:  # noqa: BLE001  (as in `attempt`: a gap, and no answer)
                     reason = f"a question could not be answered: {repr(wrong)[:500]}. Report it with the log."
                     return rows_only([GapRow(host, "questions", now_ns, 1, reason)])
             case JobForgotten(job):
-                return site.jobs.handle(job_events.JobForgotten(job), site.now_ns)
+                return site.jobs.handle(job_events.TriesForgotten(job), site.now_ns)
             case Calibrated(gains):
                 site.fleet.calibrate(gains)
-            case Forgotten(wall_ns):
+            case ProfilesForgotten(wall_ns):
                 site.profiles.forgotten_wall_ns = site.pipelines.known.forgotten_wall_ns = wall_ns
         return NOTHING
 

@@ -260,7 +260,7 @@ def end(site: SiteState, session: Session, t_ns: int, how: str) -> Result:
         site.fleet.gpus[gpu].shape.mark(session.session, t_ns, None)
     result = rows_only([session.row()]) | run.handle(RankEnded(session), site.now_ns)
     result |= site.pipelines.handle(StageEnded(session), site.now_ns)
-    site.jobs.handle(job_events.RankEnded(session, t_ns, how), site.now_ns)
+    site.jobs.handle(job_events.TryRankEnded(session, t_ns, how), site.now_ns)
     if run.over:
         del site.runs[run.name]
         site.pending.forget(run.name)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from analyzers.batch_size.known_jobs import KnownJobs
 from analyzers.batch_size.policy import Policy
 from analyzers.batch_size.registry import Default
-from analyzers.batch_size.tracker import Jobs
+from analyzers.batch_size.tracker import JobTracker
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Fleet, Use
 from analyzers.fleet.ownership import Owners
@@ -16,8 +16,8 @@ from analyzers.fleet.questions import Questions
 from analyzers.fleet.session import Session
 from analyzers.forecast.run_forecast import RunForecast, Spent
 from analyzers.measurement.counters.counter_kind import known_counters
+from analyzers.pipeline.known_pipelines import KnownPipelines
 from analyzers.pipeline.pipelines import Pipelines
-from analyzers.pipeline.remembering.known_pipelines import KnownPipelines
 from analyzers.power_budget.enforcer import Enforcer
 from analyzers.power_limit.limit_search import Used
 from analyzers.power_limit.profiles import KnownProfiles
@@ -60,7 +60,7 @@ class SiteState:
     pending: Pending
     profiles: KnownProfiles
     questions: Questions
-    jobs: Jobs
+    jobs: JobTracker
     enforcer: Enforcer
     pipelines: Pipelines
 
@@ -123,7 +123,7 @@ def new_site(
         pending=pending,
         profiles=KnownProfiles(memory),
         questions=Questions(),
-        jobs=Jobs(chooser, name, fleet, KnownJobs(memory, shared_jobs), settings.timeout_ns),
+        jobs=JobTracker(chooser, name, fleet, KnownJobs(memory, shared_jobs), settings.timeout_ns),
         enforcer=enforcer,
         pipelines=Pipelines(fleet, settings.pipelines, pending, enforcer.allocations, known),
         runs=runs,

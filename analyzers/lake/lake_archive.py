@@ -27,7 +27,7 @@ from analyzers.archive.rows import columns
 from analyzers.archive.store import Received
 from analyzers.lake.catalog import LAKE, attach, check, why
 from analyzers.leases.outbox import unpack
-from analyzers.leases.site_leases import Lease, OutboxBatch, SiteLeases
+from analyzers.leases.site_leases import OutboxBatch, SiteLease, SiteLeases
 from analyzers.results.rows import Row
 from analyzers.results.table import Table
 from zeus_stream.broker.batches import part_of
@@ -60,7 +60,7 @@ class LakeArchive:
         self.writer.placing = Placing()
         self._attempt = Placing(), Placing()
         """The open bins after the commit under way, and before it."""
-        self.held: dict[str, Lease] = {}
+        self.held: dict[str, SiteLease] = {}
         self._until: dict[str, int] = {}
         """Of the commit under way: where the streams of parts go on."""
         self._batches: list[int] = []
@@ -91,7 +91,7 @@ class LakeArchive:
 
     # ---- leases
 
-    def hold(self, taken: Sequence[Lease]) -> None:
+    def hold(self, taken: Sequence[SiteLease]) -> None:
         """Write for these leases too from now on. Raises StorageError."""
         names = {lease.name for lease in taken}
         logs = {
@@ -117,7 +117,7 @@ class LakeArchive:
         """
         held = self.held[name]
         self._leases.move(name, held.epoch, following)
-        self.held[name] = Lease(name, held.epoch, following)
+        self.held[name] = SiteLease(name, held.epoch, following)
 
     def next_offsets(self) -> dict[str, int]:
         """Return the offset that comes next, by log."""
@@ -169,7 +169,7 @@ class LakeArchive:
         for each in self._leases.log_positions():
             if each.log_id in self._logs:
                 self._logs[each.log_id] = Log(each.host, each.next_offset, each.logged_ns)
-        self.held = {name: Lease(name, lease.epoch, positions[name]) for name, lease in self.held.items()}
+        self.held = {name: SiteLease(name, lease.epoch, positions[name]) for name, lease in self.held.items()}
         self.writer.placing = after if stored else before
         self._attempt = after, before
         return stored
@@ -267,7 +267,7 @@ class LakeArchive:
             self._roll_back(tables)
             raise
         for name, until in self._until.items():
-            self.held[name] = Lease(name, self.held[name].epoch, until)
+            self.held[name] = SiteLease(name, self.held[name].epoch, until)
         self._until, self._batches = {}, []
 
     def _forget(self, tables: Mapping[str, pa.Table]) -> None:

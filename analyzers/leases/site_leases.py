@@ -38,7 +38,7 @@ SHARD = "shard-"
 """Begins the name of a shard's lease; its number follows."""
 
 
-class Lease(Struct, frozen=True):
+class SiteLease(Struct, frozen=True):
     """A lease that this process holds."""
 
     name: str
@@ -131,7 +131,7 @@ class SiteLeases:
 
     # ---- leases
 
-    def take(self, names: Collection[str], ttl_s: float) -> list[Lease]:
+    def take(self, names: Collection[str], ttl_s: float) -> list[SiteLease]:
         """Take leases that nobody holds, or that have ended.
 
         Returns:
@@ -151,7 +151,7 @@ class SiteLeases:
                 """,
                 self._named(ttl_s) | {"names": list(names)},
             ).fetchall()
-        return [Lease(*row) for row in rows]
+        return [SiteLease(*row) for row in rows]
 
     def renew(
         self, held: Mapping[str, int], ttl_s: float, behind_ms: Mapping[str, int] | None = None

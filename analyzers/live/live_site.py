@@ -17,12 +17,8 @@ from zeus_stream.protocol.notes import Lost, Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import HostNow, Snapshot
 
-GPU_BYTES = 64 << 10
-"""Of one GPU with 30 readings a second that no session uses, in the interpreter and here, with what is on its
-way: an analyzer of 10,000 had 700 MB."""
 
-
-class Link(Protocol):
+class LiveLink(Protocol):
     """The connection to one collector."""
 
     @property
@@ -32,7 +28,7 @@ class Link(Protocol):
 
 
 def site_head(
-    links: Mapping[str, Link],
+    links: Mapping[str, LiveLink],
     archive_id: str,
     wall_ns: int,
     behind_ns: int,
@@ -75,10 +71,6 @@ class LiveSite:
     def __init__(self) -> None:
         self._latest = Latest()
         self._runs = LiveRuns(self._energy_mj)
-
-    def gpu_bytes(self) -> int:
-        """Return about how much memory the GPUs take that are known by now."""
-        return len(self._latest.devices) * GPU_BYTES
 
     def _energy_mj(self, gpu: str) -> int | None:
         device = self._latest.devices.get(gpu)

@@ -152,7 +152,7 @@ class _Figures(Struct, kw_only=True):
     filled: npt.NDArray[np.bool_]
     """The counter jumped within, and its energy there is filled from power."""
     beats: npt.NDArray[np.bool_]
-    """See `analyzers.measurement.energy_fit.Shape.beats`."""
+    """See `analyzers.measurement.counters.counter_kind.Counter.beats`."""
     bounded: bool
     """``low_uj`` and ``high_uj`` are hard."""
 
@@ -215,7 +215,7 @@ def measure_columns(
         high_uj=figures.high_uj if figures.bounded else None,
         p2_5_uj=figures.likely_low_uj,
         p97_5_uj=figures.likely_high_uj,
-        phase_coverage=shape.phase_coverage if shape and timeline.follows_events else None,
+        phase_coverage=shape.counter.phase_coverage if shape and timeline.follows_events else None,
         estimator=["shaped" if each else straight for each in figures.shaped.tolist()],
         quality=quality,
     )
@@ -321,7 +321,7 @@ def _overlay(figures: _Figures, shape: Shape, knots: Knots, edges: _Edges) -> No
     deviation_uj = 1e6 * np.sqrt(shape.variance(fixed))
     if shape.window_ns is not None:  # else it sees all
         begin_ns, end_ns = edges.t_ns[:count].tolist(), edges.t_ns[count:].tolist()
-        beats = [shape.beats(*window) for window in zip(begin_ns, end_ns, strict=True)]
+        beats = [shape.counter.beats(*window) for window in zip(begin_ns, end_ns, strict=True)]
         figures.beats = np.array([found is True for found in beats])
         doubtful = [found is not False for found in beats]
         if any(doubtful):
@@ -393,8 +393,8 @@ def _sensor_words(timeline: Timeline, shape: Shape | None, *, aliased: bool) -> 
         elif not timeline.sees_all:
             yield "a sensor that is not known"
     elif shape is not None and not shape.counter.bounded:
-        yield SEES_A_PART if shape.kind is not None else "counter kind not known yet"
-    coverage = shape.phase_coverage if shape is not None and timeline.follows_events else None
+        yield SEES_A_PART if shape.window_ns is not None else "counter kind not known yet"
+    coverage = shape.counter.phase_coverage if shape is not None and timeline.follows_events else None
     if aliased or (coverage is not None and coverage < COVERED):
         yield "aliased"
 

@@ -26,7 +26,16 @@ import numpy as np
 from analyzers.measurement.counters.counter_kind import TOGETHER, WINDOWS_NS, Counter, CounterKind, Verdict
 from analyzers.measurement.counters.refresh_times import RefreshTimes
 from analyzers.measurement.cuts import Cuts, Mark, Parts
-from analyzers.measurement.fixed_energies import MAX_POINTS, NEIGHBOURS, Fixed, LeftOut, Points, Written
+from analyzers.measurement.fixed_energies import (
+    FIT_FAILED,
+    MAX_POINTS,
+    NEIGHBOURS,
+    SHED,
+    Fixed,
+    LeftOut,
+    Points,
+    Written,
+)
 from analyzers.measurement.knots import Floats, Ints, Knots
 from analyzers.measurement.observation import (
     Observation,
@@ -88,19 +97,10 @@ class Shape:
         return self.counter.window_ns
 
     @property
-    def phase_coverage(self) -> float | None:
-        """See `analyzers.measurement.counters.counter_kind.Counter`."""
-        return self.counter.phase_coverage
-
-    @property
     def sure(self) -> bool:
         """The interval can be stated: the counter's kind is known, or assumed, or does not matter."""
         known = self.kind is not None or self.rival is not None
         return known or self.counter.bounded or self.counter.alike(self._kinds.born)
-
-    def beats(self, begin_ns: int, end_ns: int) -> bool | None:
-        """See `analyzers.measurement.counters.counter_kind.Counter`. A counter that sees all never does."""
-        return False if self.window_ns is None else self.counter.beats(begin_ns, end_ns)
 
     def suspect(self, window_ns: int | None) -> None:
         """Say how much of the time the counter may see, until it shows whether it does; None: all."""
@@ -116,8 +116,9 @@ class Shape:
 
     @property
     def undecided(self) -> bool:
-        """Its kind decides what steps used, and may be known soon."""
-        return self.rival is not None and not self.counter.alike(self._kinds.born)
+        """Its kind decides what steps used, and may be known or proven soon."""
+        likely = self.rival is not None or (self.kind == "integrating" and not self.counter.bounded)
+        return likely and not self.counter.alike(self._kinds.born)
 
     # ---- what happens ----------------------------------------------------------------------------------
 
@@ -194,12 +195,12 @@ class Shape:
         since_ns = self._fixed_ns or 0
         if timeline.follows_events and self.counter.bounded and since_ns < until_ns:
             self._consume(timeline, until_ns)
-            self.left_out.shed(since_ns, until_ns)
+            self.left_out.add(since_ns, until_ns, SHED)
             self._fixed_ns = until_ns
 
     def _give_up(self, begin_ns: int, end_ns: int) -> None:
         """Leave a stretch to straight lines after a numeric failure, and begin a new model behind it."""
-        self.left_out.failed(begin_ns, end_ns)
+        self.left_out.add(begin_ns, end_ns, FIT_FAILED)
         self._fixed_ns, self._kinds = end_ns, Kinds()
         self._cuts.begin()
         self.counter = Counter() if self.kind is None else self.counter
@@ -336,9 +337,19 @@ class Shape:
         if close - begin < TOGETHER or not self.counter.due(int(mid_ns[close])):
             return
         self._compared_ns = int(mid_ns[close])
+        took_s, grown_j = (
+            np.diff(mid_ns[begin : close + 1]) / 1e9,
+            np.diff(knots.energy_uj[begin : close + 1]) / 1e6,
+        )
+        if self.counter.alike(self._kinds.born) and (knots.doubt_ns[begin : close + 1] > 0).all():
+            mean_w = grown_j.sum() / took_s.sum()
+            doubt_j = mean_w * knots.doubt_ns[begin : close + 1] / 1e9
+            if ((grown_j - mean_w * took_s) ** 2).sum() < 4 * (doubt_j**2).sum():
+                return  # power still does not move
         parts = self._cuts.parts(int(mid_ns[begin] - WINDOWS_NS[-1]), int(mid_ns[close]), self._kinds.mean_w)
-        role = self._kinds.role[: len(self._kinds)]
-        self.counter.compare(*counted_by_rivals(knots, begin, close, parts, role), self._kinds.born)
+        period_s = self.counter.period_s(took_s)
+        seen = counted_by_rivals(knots, begin, close, parts, self._kinds, period_s)
+        self.counter.compare(seen, self._kinds.born)
         if (verdict := self.counter.tell()) is not None:
             self._take(verdict)
 

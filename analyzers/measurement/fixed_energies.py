@@ -212,15 +212,8 @@ class LeftOut:
     def __init__(self) -> None:
         self._stretches: list[tuple[int, int, str]] = []
 
-    def failed(self, since_ns: int, until_ns: int) -> None:
-        """Remember a stretch in which the fit failed."""
-        self._add(since_ns, until_ns, FIT_FAILED)
-
-    def shed(self, since_ns: int, until_ns: int) -> None:
-        """Remember a stretch for which there was no time."""
-        self._add(since_ns, until_ns, SHED)
-
-    def _add(self, since_ns: int, until_ns: int, why: str) -> None:
+    def add(self, since_ns: int, until_ns: int, why: str) -> None:
+        """Remember a stretch that was not fitted."""
         last = self._stretches[-1] if self._stretches else None
         if last is not None and last[1:] == (since_ns, why):  # it goes on: as while the analyzer is behind
             self._stretches[-1] = last[0], until_ns, why

@@ -6,10 +6,10 @@ The equations (1) to (5) are those of docs/explanation/measurement.md, "The mode
 import numpy as np
 from msgspec import Struct
 
-from analyzers.measurement.counters.counter_kind import WINDOWS_NS, WINDOWS_S, Counter
+from analyzers.measurement.counters.counter_kind import OWN, WINDOWS_NS, WINDOWS_S, Compared, Counter
 from analyzers.measurement.cuts import Parts
 from analyzers.measurement.knots import Floats, Ints, Knots
-from analyzers.measurement.power_model import Role
+from analyzers.measurement.power_model import Kinds, Role
 
 QUANTUM_J = 1e-3
 
@@ -87,35 +87,52 @@ class Observation(Struct, kw_only=True):
 
 
 def counted_by_rivals(
-    knots: Knots, begin: int, close: int, parts: Parts, role: Ints
-) -> tuple[Floats, Floats, Floats, Floats]:
+    knots: Knots, begin: int, close: int, parts: Parts, kinds: Kinds, period_s: float
+) -> Compared:
     """Return what each kind of counter would have counted in some refreshes, and what this one did.
 
     Args:
         knots: of the counter; refreshes are those from ``begin`` to ``close``.
         parts: since the widest window of a boxcar before ``begin``.
-        role: of each kind; shape (n,).
-
-    Returns:
-        What `Counter.compare` takes: shares, joules, seconds, and doubt.
+        kinds: what is known of them.
+        period_s: refreshes of another length were missed, or seen late, and are left out.
     """
     stretch = slice(begin, close + 1)
     t = (knots.mid_ns[stretch] - knots.mid_ns[begin]) / 1e9
     took = t[1:] - t[:-1]
     t += WINDOWS_NS[-1] / 1e9
-    kinds = np.eye(len(role))[parts.kind]
-    until = parts.until(t) @ kinds
-    earlier = parts.until((t[1:] - WINDOWS_S[:, None]).ravel()) @ kinds
-    shares = np.empty((1 + len(WINDOWS_S), len(took), kinds.shape[1]))
-    shares[0] = until[1:] - until[:-1]
-    shares[1:] = until[1:] - earlier.reshape(len(WINDOWS_S), len(took), -1)
-    shares[1:] *= took[:, None] / WINDOWS_S[:, None, None]
-    # No event says what a GPU does at rest: the right value of a refresh without work is unknown.
-    told = (shares[:, :, role != Role.REST] > 0.0).any(axis=(0, 2))
-    seen_s2 = (knots.doubt_ns[stretch] / 1e9) ** 2
-    grown_j = np.diff(knots.energy_uj[stretch]) / 1e6
-    doubt_s = (seen_s2[1:] + seen_s2[:-1]) ** 0.5
-    return shares[:, told], grown_j[told], took[told], doubt_s[told]
+    doubts_s2 = (knots.doubt_ns[stretch] / 1e9) ** 2
+    # A boxcar multiplies by its period, or by the time that a refresh took: that is not known.
+    doubt_s2 = doubts_s2[1:] + doubts_s2[:-1] + (took - period_s) ** 2
+    regular = doubt_s2 < (0.05 * period_s) ** 2
+    # No event says what a GPU does at rest: what a refresh should have counted there is not known.
+    rest = kinds.role[parts.kind] == Role.REST
+    at_rest_s = (parts.until(t[1:]) - parts.until(t[1:] - took - WINDOWS_S[-1]))[:, rest]
+    regular &= ~(at_rest_s > 0.0).any(axis=1)
+    took, grown_j = took[regular], (np.diff(knots.energy_uj[stretch]) / 1e6)[regular]
+    until, since = parts.until(t[1:][regular]), parts.until(t[:-1][regular])
+    earlier = parts.until((t[1:][regular] - WINDOWS_S[:, None]).ravel())
+    rows = np.empty((1 + len(WINDOWS_S), *until.shape))
+    rows[0] = until - since
+    rows[1:] = until - earlier.reshape(len(WINDOWS_S), *until.shape)
+    scale = np.ones((len(rows), len(took), 1))
+    scale[1:, :, 0] = took / WINDOWS_S[:, None]
+    rows *= scale
+    shares = rows @ np.eye(len(kinds))[parts.kind]
+    count, doubt_j2 = len(took), doubt_s2[regular] * (grown_j / took) ** 2 + QUANTUM_J**2
+    change, power_w2 = kinds.role[parts.kind] == Role.CHANGE, kinds.mean_w**2
+    covariance = np.empty((len(OWN), len(rows), count, count))
+    for of, (segments, late_s, noise, _) in zip(covariance, OWN.tolist(), strict=True):
+        own = np.where(change, late_s, segments) ** 2 * power_w2 + parts.spread * (late_s > 0)
+        of[:] = (rows * own) @ rows.transpose(0, 2, 1)
+        noise_j2 = noise**2 * power_w2 * took * scale[..., 0]
+        of.reshape(len(rows), -1)[:, :: count + 1] += noise_j2 + doubt_j2
+    factor = np.linalg.cholesky(covariance)
+    both = np.concatenate((shares, np.broadcast_to(grown_j[:, None], (len(rows), count, 1))), axis=2)
+    whitened = np.linalg.solve(factor, np.broadcast_to(both, (len(OWN), *both.shape)))
+    log_det = 2 * np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(axis=-1)
+    steady = np.array([grown_j @ took, took @ took, grown_j @ grown_j, doubt_j2.sum()])
+    return Compared(whitened[..., :-1], whitened[..., -1], log_det, steady)
 
 
 def integrating(

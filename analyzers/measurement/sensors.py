@@ -48,6 +48,18 @@ def sensor(name: str) -> Sensor:
     return Sensor()
 
 
+UNKNOWN_WINDOW_NS = 25_000_000
+"""Of a GPU of NVIDIA whose sensor is not published, for the hypothesis that it sees a part of the time."""
+
+
+def suspected_ns(name: str) -> int | None:
+    """Return how much of each period a counter may see, by the name of the GPU; None: all of it."""
+    known = sensor(name)
+    if known.sees_all or not re.match("NVIDIA|Tesla|Quadro", name):
+        return None
+    return known.window_ns or UNKNOWN_WINDOW_NS
+
+
 class Gain(Struct, frozen=True):
     """The calibration of one GPU."""
 

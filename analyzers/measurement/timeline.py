@@ -55,6 +55,8 @@ MAX_KNOTS = 262_144
 """The oldest go, needed or not: at 50 a second after 87 minutes of one uninterrupted trial."""
 MAX_LIMITS = 1_024
 """Changes of the power limit remembered."""
+AGREE_MW = 1_000
+"""A limit in force that is lower than the requested one by more is another limiter's."""
 MAX_LOSSES = 16
 """Stretches without the GPU that are remembered; of more, the oldest go."""
 MAX_HANGS = 64
@@ -105,6 +107,7 @@ class Timeline:
         self._limit_lo_ns: list[int] = []
         self._limit_hi_ns: list[int] = []
         self._limit_mw: list[int] = []
+        self._ceiling_mw: int | None = None
 
     # ---- what was read ---------------------------------------------------------------------------------
 
@@ -218,6 +221,11 @@ class Timeline:
             if not len(rows):
                 return
         self._limits_received_ns = int(rows["t_hi_ns"][-1])
+        limit_mw, requested_mw = int(rows["limit_mw"][-1]), int(rows["requested_mw"][-1])
+        if ABSENT < limit_mw < requested_mw - AGREE_MW:
+            self._ceiling_mw = limit_mw
+        elif limit_mw > (self._ceiling_mw or limit_mw):
+            self._ceiling_mw = None
         in_force = np.where(rows["limit_mw"] != ABSENT, rows["limit_mw"], rows["requested_mw"])
         last = self._limit_mw[-1] if self._limit_mw else None
         if (in_force == last).all():
@@ -331,6 +339,12 @@ class Timeline:
         """The limit in force, as it was read last."""
         self._read()
         return self._limit_mw[-1] if self._limit_mw and self._limit_mw[-1] != ABSENT else None
+
+    @property
+    def ceiling_mw(self) -> int | None:
+        """The limit of another limiter, as last in force below the requested one; None: there is none."""
+        self._read()
+        return self._ceiling_mw
 
     def limits_mw(self, begin_ns: Sequence[int], end_ns: Sequence[int]) -> list[int | None]:
         """Return the limit in force all through each interval; None where it changed or is not known."""

@@ -9,26 +9,31 @@ after the other, ``x`` in [0, 1] says how far each segment is taken; durations a
 
 Its value bounds the energy from below. Each group then takes the slowest clock of its hull at which none of
 its instructions is longer than the program has it, so that the deadline holds by construction; slack that
-rounding leaves is used up greedily. Where there are few combinations, all are tried instead.
+rounding leaves is used up greedily. With few clocks that is far from the bound: where ``x`` has few entries,
+branch and bound looks for whole ones, and moves the bound as well.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import product
-from math import prod
+from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.pipeline.graph import PipelineGraph, PipelineInstruction
-from analyzers.pipeline.solvers import Rows, Vector, minimize
+from analyzers.pipeline.solvers import Rows, Vector, minimize, minimize_whole
 from zeus_stream.errors import RefusedError, SettingsError
 
 StageKind = tuple[int, str, int]
 """Stage, kind and chunk: instructions that take the same time and energy."""
 TINY = 1e-9
-FEW = 256
-"""Combinations of clocks that are all tried, instead of rounding."""
+CLOSE = 0.002
+"""Share by which a plan may be above the bound without a search for a better one."""
+MOST_WHOLE, NODES = 128, 6_000
+"""Entries of x that are searched, and nodes of such a search times entries: seconds."""
+MS = 1000.0
+"""Times in the program are in ms: in seconds, tolerances of the solver would count."""
 
 
 class ClockOption(Struct, frozen=True):
@@ -127,43 +132,64 @@ class ClockProgram:
                 f" {self.fastest_s:.6g} s. Allow at least that."
             )
         deadline_s = max(deadline_s, self.fastest_s)
-        spans, time_s, bound_j, prices = self._relaxed(deadline_s)
-        if prod(map(len, self._hulls)) <= FEW:
-            return self._point(self._best_of_all(deadline_s), bound_j, prices)
-        picked = [self._round(group, spans) for group in range(len(self._members))]
-        picked = self._use_slack(picked, min(time_s, deadline_s))
-        return self._point([self._hulls[group][at][0] for group, at in enumerate(picked)], bound_j, prices)
+        cost, at_most, equal, upper, fixed_j = self._program(deadline_s)
+        x, prices, value_j = minimize(cost, at_most, equal, upper)
+        first, total = self._columns()
+        spans_s = (x[first[-1] : total] / MS).tolist()
+        bound_j, prices_w = value_j + fixed_j, prices * MS
+        picked = [self._round(group, spans_s) for group in range(len(self._members))]
+        picked = self._use_slack(picked, min(float(x[total]) / MS, deadline_s))
+        point = self._point(picked, bound_j, prices_w)
+        single = len(self._members) == len(self._group)
+        if point.energy_j <= bound_j * (1 + CLOSE) or not (single and first[-1] <= MOST_WHOLE):
+            return point
+        for begin, end in pairwise(first):
+            for at in range(begin + 1, end):  # a segment only after the one before
+                at_most.add([(at, 1.0), (at - 1, -1.0)], 0.0)
+        found, least_j = minimize_whole(cost, at_most, equal, upper, first[-1], NODES // first[-1])
+        bound_j = max(bound_j, least_j + fixed_j)
+        if found is not None:
+            picked = [round(found[begin:end].sum()) for begin, end in pairwise(first)]
+            durations_s = [float(self._hull_times(i)[picked[group]]) for i, group in enumerate(self._group)]
+            if self.holds(durations_s, deadline_s):
+                other = self._point(self._use_slack(picked, deadline_s), bound_j, prices_w)
+                point = min(point, other, key=lambda each: each.energy_j)
+        return replace(point, bound_j=min(bound_j, point.energy_j))
 
-    def _relaxed(self, deadline_s: float) -> tuple[list[float], float, float, Vector]:
-        """Return duration of each instruction, that of the iteration, the bound, J, and prices, J/s."""
+    def _columns(self) -> tuple[list[int], int]:
+        """Return the first column of x of each group, then of the durations, and that of T; ends follow."""
+        first = np.cumsum([0, *(len(hull) - 1 for hull in self._hulls)]).tolist()
+        return first, first[-1] + len(self._group)
+
+    def _program(self, deadline_s: float) -> tuple[Vector, Rows, Rows, Vector, float]:
+        """Return cost, inequalities, equations and upper bounds, and what the highest clocks cost, J."""
         count = len(self._group)
-        first_x = np.cumsum([0, *(len(hull) - 1 for hull in self._hulls)])
         # columns: x of all groups, duration of each instruction, T, ends, and ends with the reserve
-        spans, total = int(first_x[-1]), int(first_x[-1]) + count
+        first_x, total = self._columns()
+        spans = first_x[-1]
         ends: list[tuple[int, Sequence[float]]] = [(total + 1, ())]
         if self._reserves_s:
             ends.append((total + 1 + count, self._reserves_s))
         columns = total + 1 + count * len(ends)
         cost, upper = np.zeros(columns), np.full(columns, np.inf)
         upper[:spans] = 1.0
-        cost[total], upper[total] = self._waiting_w, deadline_s
+        cost[total], upper[total] = self._waiting_w / MS, deadline_s * MS
         fixed_j, equal, at_most = 0.0, Rows(), Rows()
         for hull, first in zip(self._hulls, first_x, strict=False):
             costs = [cost_j for _, cost_j in hull]
             fixed_j += costs[0]
             cost[first : first + len(hull) - 1] = np.diff(costs)
         for index, group in enumerate(self._group):
-            steps = np.diff(self._hull_times(index))
-            parts = [(int(first_x[group]) + at, -float(step)) for at, step in enumerate(steps)]
-            equal.add([(spans + index, 1.0), *parts], float(self._hull_times(index)[0]))
+            times_ms = self._hull_times(index) * MS
+            parts = [(first_x[group] + at, -float(step)) for at, step in enumerate(np.diff(times_ms))]
+            equal.add([(spans + index, 1.0), *parts], float(times_ms[0]))
         for end, reserves_s in ends:
             self._add_order(at_most, spans, end, reserves_s)
             most_s = 0.0 if not reserves_s else self._reserved_s - self.fastest_s
             for index, after in enumerate(self._graph.successors):
                 if not after:
-                    at_most.add([(end + index, 1.0), (total, -1.0)], most_s)
-        x, prices, value_j = minimize(cost, at_most, equal, upper)
-        return [float(x[spans + index]) for index in range(count)], float(x[total]), value_j + fixed_j, prices
+                    at_most.add([(end + index, 1.0), (total, -1.0)], most_s * MS)
+        return cost, at_most, equal, upper, fixed_j
 
     def _add_order(self, rows: Rows, spans: int, end: int, reserves_s: Sequence[float]) -> None:
         """Let each instruction end no sooner than its duration past the end of those before it."""
@@ -173,23 +199,11 @@ class ClockProgram:
         for before, after in graph.edges:
             apart = graph.instructions[before].stage != graph.instructions[after].stage
             entries = [(end + before, 1.0), (spans + after, 1.0), (end + after, -1.0)]
-            rows.add(entries, -reserves_s[before] if apart and reserves_s else 0.0)
+            rows.add(entries, -reserves_s[before] * MS if apart and reserves_s else 0.0)
 
     def _hull_times(self, index: int) -> Vector:
         """Return the durations of an instruction along the hull of its group, s."""
         return self._times[index][[pick for pick, _ in self._hulls[self._group[index]]]]
-
-    def _best_of_all(self, deadline_s: float) -> Sequence[int]:
-        """Return the option of each group in the combination of least energy, all of them tried."""
-        best, least_j = tuple(hull[0][0] for hull in self._hulls), np.inf
-        for hulls in product(*self._hulls):
-            picks = tuple(pick for pick, _ in hulls)
-            durations_s = [float(self._times[i][picks[group]]) for i, group in enumerate(self._group)]
-            energy_j = sum(cost_j for _, cost_j in hulls)
-            energy_j += self._waiting_w * self._graph.makespan_s(durations_s)
-            if energy_j < least_j and self.holds(durations_s, deadline_s):
-                best, least_j = picks, energy_j
-        return best
 
     def _round(self, group: int, spans: Sequence[float]) -> int:
         """Return the place on a group's hull of the slowest clock at which no instruction is too long."""
@@ -233,7 +247,8 @@ class ClockProgram:
         durations_s = [float(self._times[i][picks[group]]) for i, group in enumerate(self._group)]
         return self._graph.makespan_s(durations_s, reserves_s)
 
-    def _point(self, picks: Sequence[int], bound_j: float, prices: Vector) -> FrontierPoint:
+    def _point(self, picked: Sequence[int], bound_j: float, prices: Vector) -> FrontierPoint:
+        picks = [hull[at][0] for hull, at in zip(self._hulls, picked, strict=True)]
         choice = tuple(picks[group] for group in self._group)
         time_s = self._makespan_s(picks)
         return FrontierPoint(choice, time_s, self._energy_j(choice, time_s), bound_j, tuple(prices.tolist()))

@@ -33,6 +33,13 @@ from analyzers.pipeline.clock_visits import (
     objection,
 )
 from analyzers.pipeline.graph import PipelineGraph, PipelineInstruction, from_orders
+from analyzers.pipeline.known_pipelines import (
+    CONFIRMING,
+    KnownPipeline,
+    KnownPipelines,
+    PipelineIdentity,
+    is_alike,
+)
 from analyzers.pipeline.pipeline_events import (
     ClockLost,
     ClockSettled,
@@ -43,13 +50,6 @@ from analyzers.pipeline.pipeline_events import (
 )
 from analyzers.pipeline.plan_delivery import deliver, instruction_rows, pipeline_row
 from analyzers.pipeline.profile import combine
-from analyzers.pipeline.remembering.known_pipelines import (
-    CONFIRMING,
-    KnownPipeline,
-    KnownPipelines,
-    PipelineIdentity,
-    is_alike,
-)
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.pipeline.watching.chosen_plans import ChosenPlans
 from analyzers.pipeline.watching.held_clocks import HeldClocks

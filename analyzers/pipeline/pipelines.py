@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
+from analyzers.pipeline.known_pipelines import KnownPipelines
 from analyzers.pipeline.pipeline_events import (
     ClockLost,
     ClockSettled,
@@ -15,7 +16,6 @@ from analyzers.pipeline.pipeline_events import (
     StageRan,
 )
 from analyzers.pipeline.pipeline_run import PipelineRun
-from analyzers.pipeline.remembering.known_pipelines import KnownPipelines
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.result import NOTHING, Result, in_order
 

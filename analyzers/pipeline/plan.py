@@ -19,9 +19,9 @@ from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.solvers import Vector
 from zeus_stream.errors import SettingsError
 
-CHANGE_SHARES = (0.003, 0.03)
-"""Of an instruction's mean energy that a change is taken to cost besides, so that there are fewer."""
-DEARER = (0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
+CHANGE_SHARES = (0.02, 0.1, 0.3, 0.5)
+"""Of what an instruction may save, that a change is taken to cost besides: so there are fewer."""
+DEARER = (1.0, 3.0, 10.0, 30.0, 100.0, math.inf)
 """The same, while there are too many changes; with the last, a stage has one clock."""
 
 
@@ -139,23 +139,24 @@ def play(
 ) -> tuple[float, float]:
     """Return duration, s, and energy, J, of an iteration at these clocks, one of many like it.
 
-    ``stretches``: of each instruction, times as long as by the profile (1 if left out). A lower clock is
-    asked for when its instruction begins, a higher one ``switching_s`` before: so no instruction is longer
-    than it is at its own clock, and the deadline of a plan holds in spite of switches.
+    ``stretches``: of each instruction, times as long as by the profile (1 if left out). No instruction is
+    longer than it is at its own clock (`overlaps_s`): the deadline of a plan holds in spite of switches.
     """
     known = {
         name: {option.clock_mhz: (option.time_s, option.energy_j) for option in options}
         for name, options in profile.options.items()
     }
     times = [known[each.stage, each.kind, each.chunk] for each in graph.instructions]
+    own_s = [times[index][mhz][0] for index, mhz in enumerate(clocks_mhz)]
+    before_s, after_s = overlaps_s(graph, own_s, switching_s)
     durations_s, energy_j = [0.0] * len(times), 0.0
     for chain in graph.orders:
         for at, index in enumerate(chain):
             own_mhz = clocks_mhz[index]
             first_mhz = max(clocks_mhz[chain[at - 1]], own_mhz)
             last_mhz = max(clocks_mhz[chain[(at + 1) % len(chain)]], own_mhz)
-            first = min(switching_s / times[index][first_mhz][0], 1.0) if first_mhz > own_mhz else 0.0
-            last = min(switching_s / times[index][last_mhz][0], 1.0 - first) if last_mhz > own_mhz else 0.0
+            first = min(before_s[index] / times[index][first_mhz][0], 1.0) if first_mhz > own_mhz else 0.0
+            last = min(after_s[index] / times[index][last_mhz][0], 1.0 - first) if last_mhz > own_mhz else 0.0
             parts = ((first, first_mhz), (1.0 - first - last, own_mhz), (last, last_mhz))
             stretch = stretches[index] if stretches else 1.0
             durations_s[index] = stretch * sum(share * times[index][mhz][0] for share, mhz in parts)
@@ -166,6 +167,26 @@ def play(
         for stage, chain in enumerate(graph.orders)
     )
     return time_s, energy_j + waiting_j
+
+
+def overlaps_s(
+    graph: PipelineGraph, durations_s: Sequence[float], switching_s: float
+) -> tuple[list[float], list[float]]:
+    """Return by instruction how long the clock of the one before, and of the one after, reaches into it.
+
+    That is if theirs is higher. A lower clock is asked for when the instruction before has ended: a change
+    while the stage waits costs nothing. A higher one is in force when its instruction begins. It is asked for
+    so early that half of the wait would do, since other stages may be early.
+    """
+    starts_s, time_s = graph.starts_s(durations_s), graph.makespan_s(durations_s)
+    before_s, after_s = list(starts_s), list(starts_s)
+    for chain in graph.orders:
+        ended_s = starts_s[chain[-1]] + durations_s[chain[-1]] - time_s
+        for one, two in pairwise((chain[-1], *chain)):
+            wait_s = starts_s[two] - ended_s
+            before_s[two], after_s[one] = max(switching_s - wait_s, 0.0), max(switching_s - wait_s / 2, 0.0)
+            ended_s = starts_s[two] + durations_s[two]
+    return before_s, after_s
 
 
 def _clocks_mhz(graph: PipelineGraph, profile: PipelineProfile, choice: Sequence[int]) -> tuple[int, ...]:
@@ -183,9 +204,12 @@ def _choices(
     changes_per_s: float,
 ) -> Iterator[tuple[int, ...]]:
     """Yield choices of options with fewer changes, until one has few enough."""
-    mean_j = point.energy_j / len(graph.instructions)
+    top = _clocks_mhz(graph, profile, [0] * len(graph.instructions))
+    mean_j = (play(graph, profile, top, 0.0)[1] - point.bound_j) / len(graph.instructions)
+    pairs = zip(graph.instructions, point.choice, strict=True)
+    edges_s = overlaps_s(graph, [profile.of(each)[at].time_s for each, at in pairs], switching_s)
     for share in (*CHANGE_SHARES, *DEARER):
-        groups = _runs(graph, profile, point.prices_w, switching_s, share * mean_j)
+        groups = _runs(graph, profile, point.prices_w, edges_s, share * mean_j)
         program = ClockProgram(graph, profile, groups, reserves_s)
         choice = program.solve(deadline_s).choice
         yield choice
@@ -198,7 +222,7 @@ def _runs(
     graph: PipelineGraph,
     profile: PipelineProfile,
     prices_w: Sequence[float],
-    switching_s: float,
+    edges_s: tuple[Sequence[float], Sequence[float]],
     change_j: float,
 ) -> list[int]:
     """Return the group of each instruction: those in a row that share a clock at the least priced cost."""
@@ -208,35 +232,35 @@ def _runs(
         times = np.array([[each.time_s for each in known] for known in options])
         spent = np.array([[each.energy_j for each in known] for known in options])
         priced = np.array([prices_w[index] for index in chain]) - profile.waiting_w[stage]
-        picks = _cheapest_path(
-            spent + priced[:, None] * times, np.minimum(switching_s / times, 1.0), change_j
-        )
+        before, after = (np.minimum(np.array(of)[list(chain), None] / times, 1.0) for of in edges_s)
+        picks = _cheapest_path(spent + priced[:, None] * times, before, after, change_j)
         for at, index in enumerate(chain):
             count += at == 0 or picks[at] != picks[at - 1]
             groups[index] = count
     return groups
 
 
-def _cheapest_path(cost_j: Vector, share: Vector, change_j: float) -> list[int]:
+def _cheapest_path(cost_j: Vector, before: Vector, after: Vector, change_j: float) -> list[int]:
     """Return the option of each instruction of a stage, of least cost with changes (Viterbi).
 
     Args:
         cost_j: shape (instructions, options), from the highest clock down.
-        share: of the instruction's time at that option that a switch takes, spent at the higher clock.
+        before: share of the instruction's time at that option that the clock before it takes, if higher.
+        after: the same of the clock after it.
         change_j: of each change besides.
     """
     options = range(cost_j.shape[1])
     lower = np.less.outer(options, options)  # [from, to]
     total, back = cost_j[0], []
     for at in range(1, len(cost_j)):
-        down = share[at] * np.subtract.outer(cost_j[at], cost_j[at])
-        up = share[at - 1][:, None] * np.subtract.outer(cost_j[at - 1], cost_j[at - 1]).T
+        down = before[at] * np.subtract.outer(cost_j[at], cost_j[at])
+        up = after[at - 1][:, None] * np.subtract.outer(cost_j[at - 1], cost_j[at - 1]).T
         switch = np.maximum(np.where(lower, down, up), 0.0) + change_j
         np.fill_diagonal(switch, 0.0)
         reached = total[:, None] + switch
         back.append(reached.argmin(axis=0))
         total = reached.min(axis=0) + cost_j[at]
     picks = [int(total.argmin())]
-    for before in reversed(back):
-        picks.append(int(before[picks[-1]]))
+    for place in reversed(back):
+        picks.append(int(place[picks[-1]]))
     return picks[::-1]

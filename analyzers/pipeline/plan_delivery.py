@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from math import ceil
 
+from msgspec.structs import asdict
+
 from analyzers.pipeline.clock_visits import ClockVisits
 from analyzers.pipeline.frontier import PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
-from analyzers.pipeline.plan import FrequencyPlan
+from analyzers.pipeline.plan import FrequencyPlan, overlaps_s
 from analyzers.pipeline.profile import StageProfile
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.results.instructions import ApplyPlan
@@ -39,15 +41,16 @@ def deliver(
         graph: of one iteration.
         profile: of all instructions.
         first_iteration: from which on clocks follow the plan; None: not yet.
-        switching_s: a higher clock is asked for so long before its instruction begins.
+        switching_s: that a change takes.
     """
     chain = graph.orders[stage.began.stage]
     lengths_s = [_time_s(graph, profile, clocks_mhz, index) for index in range(len(clocks_mhz))]
     clocks = [clocks_mhz[index] for index in chain]
+    _, after_s = overlaps_s(graph, lengths_s, switching_s)
     raises = []
     for at, index in enumerate(chain):
         higher = clocks[(at + 1) % len(chain)] > clocks[at]
-        raises.append(max(round((lengths_s[index] - switching_s) * 1e6), 1) if higher else 0)
+        raises.append(max(round((lengths_s[index] - after_s[index]) * 1e6), 1) if higher else 0)
     instructions = (graph.instructions[index] for index in chain)
     return ApplyPlan(
         command=command,
@@ -76,21 +79,11 @@ def instruction_rows(
     return [
         InstructionRow(
             run=run,
-            stage=each.stage,
-            kind=each.kind,
-            chunk=each.chunk,
-            clock_mhz=each.clock_mhz,
-            samples=each.samples,
-            time_s=each.time_s,
-            time_low_s=each.time_low_s,
-            time_high_s=each.time_high_s,
-            energy_j=each.energy_j,
-            energy_low_j=each.energy_low_j,
-            energy_high_j=each.energy_high_j,
             job=job,
             gpu_model=gpu_model,
             waiting_w=stage.waiting_w,
             measured_wall_ns=measured_wall_ns,
+            **asdict(each),
         )
         for stage in measured
         for each in stage.instructions

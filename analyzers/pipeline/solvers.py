@@ -1,4 +1,4 @@
-"""The one door to SciPy: linear programs by HiGHS, and non-negative least squares. Pure."""
+"""The one door to SciPy: linear and integer programs by HiGHS, and non-negative least squares. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -62,6 +62,26 @@ def minimize(cost: Vector, at_most: Rows, equal: Rows, upper: Vector) -> tuple[V
         )
     prices = np.asarray(done.eqlin.marginals, np.float64)
     return np.asarray(done.x, np.float64), prices, float(done.fun)
+
+
+def minimize_whole(
+    cost: Vector, at_most: Rows, equal: Rows, upper: Vector, whole: int, nodes: int
+) -> tuple[Vector | None, float]:
+    """Return the best x found whose first ``whole`` entries are whole numbers, and a bound of the least cost.
+
+    Arguments as of `minimize`. ``nodes``: of the search, at most; a limit of time would make answers differ.
+    """
+    optimize = _scipy("optimize")
+    free, fixed = at_most.matrix(len(cost)), equal.matrix(len(cost))
+    done = optimize.milp(
+        cost,
+        integrality=np.arange(len(cost)) < whole,
+        bounds=optimize.Bounds(0.0, upper),
+        constraints=[(free, -np.inf, at_most.right), (fixed, equal.right, equal.right)],
+        options={"node_limit": nodes, "mip_rel_gap": 5e-4},
+    )
+    bound = -np.inf if done.mip_dual_bound is None else float(done.mip_dual_bound)
+    return None if done.x is None else np.asarray(done.x, np.float64), bound
 
 
 def non_negative_least_squares(matrix: Vector, right: Vector) -> Vector:

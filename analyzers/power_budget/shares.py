@@ -13,7 +13,7 @@ from analyzers.power_limit.visits import limits_mw
 from zeus_stream.protocol.notes import Budget
 
 
-class Shares:
+class BudgetShares:
     """The share of each run in the budgets in force."""
 
     NOT_STATE: ClassVar = frozenset[str](("_settings",))

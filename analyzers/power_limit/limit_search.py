@@ -116,6 +116,8 @@ class LimitSearch:
         """None: no machine has begun, or it is over."""
         self.steps = 0
         """Steps of the lead that have begun."""
+        self.planned: int | None = None
+        """Steps of the whole run, as its script says. None: not known."""
         self._ranks = ranks
         self._commands = commands
         self._known = known
@@ -327,6 +329,8 @@ class LimitSearch:
         if self.state is None or self.plan is None:
             return NOTHING
         before = self.state.round
+        if self.planned is not None and self.state.chosen is None:
+            self.plan = replace(self.plan, steps_left=max(0, self.planned - self.steps))
         self.state, wanted = profiler.step(self.state, event, self.plan)
         self.numbers = self.state.visiting.numbers
         if self.state.round > before:

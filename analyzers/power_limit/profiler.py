@@ -114,7 +114,7 @@ MAX_BACKGROUND: Final = 40
 
 
 class ProfilerPlan(Struct, frozen=True, kw_only=True):
-    """Constants of a run. Only ``window_ns`` may differ from call to call."""
+    """Constants of a run. Only ``window_ns`` and ``steps_left`` may differ from call to call."""
 
     limits_mw: tuple[int, ...]
     """To be visited, descending; see `visits.limits_mw`."""
@@ -137,6 +137,8 @@ class ProfilerPlan(Struct, frozen=True, kw_only=True):
     """What earlier runs of the same identity measured, one for each limit; some this run may not have."""
     known_as: str = "remembered"
     """That, in the reason of a decision."""
+    steps_left: int | None = None
+    """Of the run, as its script says. None: not known."""
     profiling_share: float = 0.05
     """Of a run's steps, that rounds after the first may take."""
     profile_only: bool = False
@@ -469,6 +471,7 @@ def _follow_search(state: ProfilerState, plan: ProfilerPlan, now_mw: int | None 
         more,
         clocks=clocks,
         tolerated_risk=plan.tolerated_risk,
+        steps_left=plan.steps_left,
     )
     match advised:
         case Measure(limit_mw) if limit_mw == now_mw:

@@ -96,7 +96,9 @@ class Ranks:
             return ()
         if (only_mw := settings.only_mw) is not None:
             return (min(max(only_mw, *least_mw), *found_mw),)
-        return visits.limits_mw(min(found_mw), max(least_mw), settings.stride_mw)
+        ceilings_mw = filter(None, (self.fleet.gpus[gpu].timeline.ceiling_mw for gpu in self.gpus()))
+        ceiling_mw = min(ceilings_mw, default=None)
+        return visits.limits_mw(min(found_mw), max(least_mw), settings.stride_mw, ceiling_mw)
 
     def clock_levels(self) -> tuple[Level, ...]:
         """Return the clocks that every GPU may have, as far as a search visits them."""

@@ -67,6 +67,12 @@ class SearchAsked(Struct, frozen=True):
     wish: SearchWanted
 
 
+class LengthPlanned(Struct, frozen=True):
+    """A script says how many steps its run has."""
+
+    steps: int | None
+
+
 class RankEnded(Struct, frozen=True):
     """A rank has ended; so has the machine that was about it."""
 
@@ -117,6 +123,7 @@ RunEvent: TypeAlias = (
     StepsPassed
     | EpochPassed
     | SearchAsked
+    | LengthPlanned
     | PipelineJoined
     | RankEnded
     | LimitSet
@@ -175,6 +182,9 @@ class Run:
                 return self._epoch_passed(session)
             case SearchAsked(wish):
                 return self._asked(wish)
+            case LengthPlanned(steps):
+                self._search.planned = steps
+                return NOTHING
             case PipelineJoined():
                 return self._leave_to_pipeline()
             case RankEnded(session):

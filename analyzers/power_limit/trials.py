@@ -91,7 +91,7 @@ def taken(
                     return Missing(f"{gpu}: {energy.reason}")
                 energy_uj[gpu] += energy.energy_uj
                 locked |= energy.phase_coverage is not None and energy.phase_coverage < COVERED
-            locked |= shaped and meter.shape.beats(begins[0], ends[-1]) is True
+            locked |= shaped and meter.shape.counter.beats(begins[0], ends[-1]) is True
             known = (timeline.temperature_c(begin, end) for begin, end in whole)
             temperatures_c += [temperature for temperature in known if temperature is not None]
     return Taken(energy_uj, duration_ns, tuple(temperatures_c), locked, delayed_ns)

@@ -52,9 +52,13 @@ MAX_AWAITED: Final = 8
 """Measurements under way; until one returns, the trial at hand grows longer."""
 
 
-def limits_mw(found_mw: int, least_mw: int, stride_mw: int) -> tuple[int, ...]:
-    """Return the limits to visit: from the one found down in strides, the least always among them."""
-    return (*range(found_mw, least_mw, -stride_mw), least_mw) if found_mw >= least_mw else ()
+def limits_mw(found_mw: int, least_mw: int, stride_mw: int, ceiling_mw: int | None = None) -> tuple[int, ...]:
+    """Return the limits to visit: from the one found down in strides, the least always among them.
+
+    Under another limiter's, all above ``ceiling_mw`` are one limit: of them the one found stays.
+    """
+    limits = (*range(found_mw, least_mw, -stride_mw), least_mw) if found_mw >= least_mw else ()
+    return tuple(mw for mw in limits if mw == found_mw or mw < (ceiling_mw or found_mw))
 
 
 # ---- events ------------------------------------------------------------------------------------------

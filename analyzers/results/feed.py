@@ -28,7 +28,7 @@ class Place(Struct, frozen=True):
     number: int
 
 
-class Page(Struct, frozen=True, kw_only=True):
+class FeedPage(Struct, frozen=True, kw_only=True):
     """Results that follow each other."""
 
     feed: str
@@ -92,16 +92,16 @@ class ResultsFeed:
         """Return the place of a reader that has none: after all results, or at the oldest one."""
         return Place(self.name, self.end if newest else self.oldest)
 
-    def page(self, place: Place) -> Page:
+    def page(self, place: Place) -> FeedPage:
         """Return what comes next at a place: nothing, if it is at the end."""
         known = place.feed == self.name and place.number <= self.end
         at = max(place.number, self.oldest) if known else self.oldest
         missed = at - place.number if known else None
         which = bisect_right(self._chunks, at, key=lambda chunk: chunk.first) - 1
         if at >= self.end or which < 0:
-            return Page(feed=self.name, first=at, rows=(), missed=missed, replayed=False)
+            return FeedPage(feed=self.name, first=at, rows=(), missed=missed, replayed=False)
         chunk = self._chunks[which]
         begin = at - chunk.first
         stored = [chunk.rows] if isinstance(chunk.rows, StepColumns) else chunk.rows
         rows = tuple(islice(each_row(stored), begin, begin + MAX_PAGE))
-        return Page(feed=self.name, first=at, rows=rows, missed=missed, replayed=chunk.replayed)
+        return FeedPage(feed=self.name, first=at, rows=rows, missed=missed, replayed=chunk.replayed)

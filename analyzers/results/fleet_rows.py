@@ -15,7 +15,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     """One row a session: one rank of a run."""
 
     TABLE: ClassVar = Table(
-        "runs",
+        "sessions",
         ("session",),
         computed=(
             Computed("began_at", "wall_error_ns", "UTC"),

@@ -27,16 +27,16 @@ from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync
 
+from analyzers.archive.process.child_process import ChildProcess
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.process.store_start import StartedStore
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.store import Store
 from analyzers.batch_size import registry
 from analyzers.checkpoints.checkpoint_taker import complete
 from analyzers.checkpoints.restart import Restart, restart
 from analyzers.checkpoints.signature import load_key
-from analyzers.dispatch.own_log import AnalyzerUse, OwnLog
-from analyzers.interpreter.interpreter import Asked
+from analyzers.dispatch.own_log import OwnLog, OwnUseLog
+from analyzers.interpreter.interpreter import ProgressAsked
 from analyzers.live.live_site import site_head
 from analyzers.power_limit import selectors
 from analyzers.results.result import OWN, Result
@@ -62,7 +62,7 @@ from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
-from zeus_stream.transport.access import Gate
+from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.endpoints import source
 
 _log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ async def analyze(
     environ: Mapping[str, str],
     started: Callable[[str], None],
     roster: Roster | None = None,
-    store: StartedStore | None = None,
+    store: ChildProcess | None = None,
 ) -> None:
     """Run the analyzer until cancelled.
 
@@ -134,15 +134,13 @@ async def analyze(
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
             analyzer = Analyzer(archive, path, settings, begin, collectors)
-            channel = sockets.listen(context, where.query, group=settings.group)
+            channel = sockets.listen(where.query, group=settings.group)
             opened.callback(channel.close)
-            gate = Gate(context, settings.listen, where.keys, {"query": channel})
+            gate = AccessGate(settings.listen, where.keys, {"query": channel})
             watched = watched_files.take_all(where, begin.interpreter)
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
-                cut = partial(_log.warning, "queries: %s.")
-                tasks.start_soon(limits.keep, [channel], cut, begin.live.gpu_bytes)
                 tasks.start_soon(limits.give_back)
                 tasks.start_soon(watched_files.watch_all, watched, analyzer.interpretation.run)
                 tasks.start_soon(analyzer.follow, where.budgets)
@@ -192,7 +190,7 @@ class Analyzer:
         self._counters: Counter[str] = Counter()
         self._questions: MemoryObjectSendStream[tuple[str, Ask | AskTry]]
         self._given: MemoryObjectSendStream[Given]
-        self._own_use, self._since, self._live = AnalyzerUse(settings), begin.since, begin.live
+        self._own_use, self._since, self._live = OwnUseLog(settings), begin.since, begin.live
         self._key = begin.key
         answers = AnalyzerAnswers(self.forget, LiveAnswers(self._now).answer, self._commits.commit, results)
         self.queries = QueryServer(Queries(archive, settings), self.status, answers, self._counters)
@@ -380,7 +378,7 @@ class Analyzer:
 
     async def _answer(self, questions: MemoryObjectReceiveStream[tuple[str, Ask | AskTry]]) -> None:
         async for host, question in questions:
-            result = await self.interpretation.handle(Asked(host, question), host)
+            result = await self.interpretation.handle(ProgressAsked(host, question), host)
             await self._given.send(Given(result, {}))
 
     async def forget(self, job: str) -> int | None:
@@ -396,7 +394,7 @@ class Analyzer:
 
     # ---- status
 
-    def status(self, gate: Gate) -> Status:
+    def status(self, gate: AccessGate) -> Status:
         """Return the status. It waits for nothing: of GPUs it shows what was known a short time ago."""
         rows = [
             ("analyzer", "archive", str(self._path)),

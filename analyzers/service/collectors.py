@@ -16,7 +16,7 @@ from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Distant
 from zeus_stream.transport.follower import follow
-from zeus_stream.transport.ways import Source
+from zeus_stream.transport.message_way import FollowedSource
 
 _log = logging.getLogger(__name__)
 LOOK_S = 2.0
@@ -30,7 +30,7 @@ class Collector:
         self,
         context: sockets.Context,
         name: str,
-        source: Source,
+        source: FollowedSource,
         archive: Store,
         settings: Settings,
         *,

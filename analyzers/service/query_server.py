@@ -7,8 +7,9 @@ longer.
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias, cast, get_args
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple, TypeAlias, cast, get_args
 
 import anyio
 from anyio.abc import TaskGroup
@@ -17,8 +18,7 @@ from msgspec import Struct
 
 from analyzers.archive.sandbox import bounded_queries
 from analyzers.archive.sandbox.bounded_queries import CANCELLED
-from analyzers.archive.sandbox.query_places import GUESTS, Asker, QueryPlaces
-from analyzers.results.feed import MAX_RESULTS, Page, Place, ResultsFeed
+from analyzers.results.feed import MAX_RESULTS, FeedPage, Place, ResultsFeed
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError
@@ -38,8 +38,71 @@ from zeus_stream.protocol.queries import (
 )
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
-from zeus_stream.transport.access import Gate
+from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.channel import PeerConnection
+
+GUESTS = 1
+"""Places more, for users who have no query under way."""
+
+
+class Asker(NamedTuple):
+    """The sender of a query."""
+
+    user: str | int | None
+    """The name of its key, or its uid."""
+    pid: int | None
+
+
+class QueryPlaces:
+    """Places of queries that are answered at once: nobody's queries keep others out.
+
+    Of those who wait, the user with the fewest queries under way is next; of one user's, the process with the
+    fewest; then the oldest. A user who has none under way has a place more than the others.
+    """
+
+    def __init__(self, places: int) -> None:
+        """``places``: without those of guests."""
+        self._left = places
+        self._of_user: Counter[str | int | None] = Counter()
+        self._of: Counter[Asker] = Counter()
+        self._waiting: dict[anyio.Event, Asker] = {}
+
+    @asynccontextmanager
+    async def take(self, asker: Asker) -> AsyncIterator[None]:
+        """Wait for a place; it is given back at the end."""
+        place = anyio.Event()
+        self._waiting[place] = asker
+        self._give()
+        try:
+            await place.wait()
+            yield
+        finally:
+            if self._waiting.pop(place, None) is None:  # it was given
+                self._count(asker, -1)
+            self._give()
+
+    def _give(self) -> None:
+        while self._waiting:
+            place, asker = min(self._waiting.items(), key=self._order)
+            if self._left <= (0 if self._of_user[asker.user] else -GUESTS):
+                return
+            del self._waiting[place]
+            self._count(asker, 1)
+            place.set()
+
+    def _order(self, waiting: tuple[anyio.Event, Asker]) -> tuple[int, int]:
+        _, asker = waiting
+        return self._of_user[asker.user], self._of[asker]
+
+    def _count(self, asker: Asker, change: int) -> None:
+        self._left -= change
+        self._of_user[asker.user] += change
+        self._of[asker] += change
+        if not self._of[asker]:
+            del self._of[asker]
+        if not self._of_user[asker.user]:
+            del self._of_user[asker.user]
+
 
 _log = logging.getLogger(__name__)
 LOOK_S = 0.25
@@ -116,7 +179,7 @@ class ResultsServer:
         )
         reply(head, encoded)
 
-    async def _next_page(self, asked: AskResults) -> Page:
+    async def _next_page(self, asked: AskResults) -> FeedPage:
         if asked.feed is None or asked.after is None:
             place = self._feed.begin(newest=asked.newest)
         else:
@@ -156,7 +219,7 @@ class QueryServer:
     def __init__(
         self,
         queries: bounded_queries.Queries,
-        status: Callable[[Gate], Status],
+        status: Callable[[AccessGate], Status],
         analyzer: AnalyzerAnswers | str,
         counters: Counter[str],
         *,
@@ -187,7 +250,7 @@ class QueryServer:
         results = [] if isinstance(self._analyzer, str) else self._analyzer.results.status()
         return [("queries", "under way", str(self.under_way)), *results]
 
-    async def run(self, channel: sockets.Listener, gate: Gate) -> None:
+    async def run(self, channel: sockets.Listener, gate: AccessGate) -> None:
         """Answer the query socket until cancelled."""
         async with anyio.create_task_group() as tasks:
             try:
@@ -199,7 +262,7 @@ class QueryServer:
                 self._queries.stop()
 
     def _take(
-        self, message: sockets.Received, channel: sockets.Listener, gate: Gate, tasks: TaskGroup
+        self, message: sockets.Received, channel: sockets.Listener, gate: AccessGate, tasks: TaskGroup
     ) -> None:
         def reply(answer: Reply | bytes, *parts: bytes) -> None:
             if parts and channel.unread_bytes + sum(map(len, parts)) > MAX_UNREAD_BYTES:
@@ -240,7 +303,7 @@ class QueryServer:
         self,
         request: AskNow | AskResults | ForgetJob,
         message: sockets.Received,
-        gate: Gate,
+        gate: AccessGate,
         reply: Callable[..., None],
         tasks: TaskGroup,
     ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from analyzers.dispatch.own_log import OwnLog
-from analyzers.interpreter.interpreter import Calibrated, Forgotten, Interpreter
+from analyzers.interpreter.interpreter import Calibrated, Interpreter, ProfilesForgotten
 from analyzers.power_budget.allocation import in_force
 from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files import budgets, calibrations, forgotten_profiles, signal_files
@@ -109,7 +109,7 @@ def take_gains(interpreter: Interpreter, file: Path) -> None:
 
 def take_forgotten(interpreter: Interpreter, file: Path) -> None:
     """Have the interpreter start no run from forgotten profiles from now on."""
-    interpreter.handle(Forgotten(forgotten_profiles.load(file)), 0)
+    interpreter.handle(ProfilesForgotten(forgotten_profiles.load(file)), 0)
 
 
 def changed(path: Path) -> int:

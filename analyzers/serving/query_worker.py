@@ -12,9 +12,10 @@ the server starts another.
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
+from multiprocessing.connection import Connection as Channel
+from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,8 @@ from msgspec import Struct
 
 from analyzers.archive.open_file import check
 from analyzers.archive.opening import Connection, connect
-from analyzers.archive.process.store_channel import receive
 from analyzers.archive.sandbox.confined_query import NICE, WORDS, lock, put_into, write_answer
-from analyzers.archive.sandbox.confinement import Limits, confine_worker
+from analyzers.archive.sandbox.confinement import ProcessLimits, confine_worker
 from analyzers.archive.sandbox.question import REFUSED, Question
 from zeus_stream.errors import StorageError, ZeusStreamError
 from zeus_stream.settings import Settings
@@ -36,7 +36,7 @@ SLACK_BYTES = 1 << 30
 THREADS = 2
 
 
-class Source(Struct, frozen=True):
+class QuerySource(Struct, frozen=True):
     """The data that queries are about."""
 
     settings: Settings
@@ -45,7 +45,7 @@ class Source(Struct, frozen=True):
     file: Path | None
 
 
-def open_source(source: Source) -> tuple[Connection, list[str]]:
+def open_source(source: QuerySource) -> tuple[Connection, list[str]]:
     """Open a lake or a file to be read; return also the directories that may be read. Raises StorageError."""
     if source.lake is not None:
         from analyzers.lake import catalog  # noqa: PLC0415  (it needs extensions that a file does not)
@@ -67,9 +67,9 @@ def open_source(source: Source) -> tuple[Connection, list[str]]:
     return connection, [str(source.file), f"{source.file}.wal"]
 
 
-def serve(channel: socket.socket, scratch: Path) -> None:
+def serve(channel: Channel, scratch: Path) -> None:
     """Open the source that the first message names, then answer until the server goes."""
-    source, _ = receive(channel)
+    source: QuerySource = channel.recv()
     connection: Connection | None = None
     refusal: str | None = None
     try:
@@ -79,17 +79,17 @@ def serve(channel: socket.socket, scratch: Path) -> None:
     except (ZeusStreamError, duckdb.Error) as wrong:
         refusal = str(wrong)
     memory = source.settings.memory_mb << 20
-    confine_worker(Limits(0, memory + SLACK_BYTES, 4 * memory), write=scratch)
+    confine_worker(ProcessLimits(0, memory + SLACK_BYTES, 4 * memory), write=scratch)
     while True:
-        question, [out] = receive(channel)
-        with os.fdopen(out, "wb", buffering=0) as pipe:
+        question = channel.recv()
+        with os.fdopen(recv_handle(channel), "wb", buffering=0) as pipe:
             if connection is None:
                 put_into(pipe.fileno())(REFUSED, (refusal or "")[:WORDS].encode())
                 return
             goes_on = _answer(connection, question, pipe.fileno())
         if not goes_on:
             return
-        channel.sendall(IDLE)
+        channel.send_bytes(IDLE)
 
 
 def _answer(connection: Connection, question: Question, out: int) -> bool:
@@ -115,7 +115,7 @@ def _ended(connection: Any) -> bool:
 
 def main() -> None:
     """Serve at the descriptor in the arguments, a stream socket, until its other end goes."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel = Channel(int(sys.argv[1]))
     os.umask(0o077)
     os.nice(NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the keyboard is the server's

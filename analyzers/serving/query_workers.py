@@ -1,18 +1,15 @@
 """Processes that answer queries: a fixed number, each with one query at a time."""
 
-import os
-import select
-import socket
-import subprocess
 from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 from queue import Queue
 from threading import Lock
 
-from analyzers.archive.process.store_channel import send
+from analyzers.archive.process.child_process import start_child
 from analyzers.archive.sandbox.question import Question
 from analyzers.serving import query_worker
-from analyzers.serving.query_worker import Source
-from zeus_stream.service_packages import python_child
+from analyzers.serving.query_worker import QuerySource
 
 IDLE_S = 0.5
 """Longest wait for a worker whose answer has ended to be free again; then it is replaced."""
@@ -21,23 +18,22 @@ IDLE_S = 0.5
 class _Worker:
     """One process. It opens its source at once, and is asked when it is ready."""
 
-    def __init__(self, source: Source) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen(  # noqa: S603  (our own module)
-                python_child(query_worker.__name__, str(theirs.fileno())),
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        self.channel = ours
-        send(ours, source)
+    def __init__(self, source: QuerySource) -> None:
+        self.process, ours = start_child(query_worker.__name__)
+        self.channel = Connection(ours.detach())
+        self.channel.send(source)
+
+    def ask(self, question: Question, out: int) -> None:
+        """Have it answer a query into a pipe. Raises OSError: it has ended by itself."""
+        self.channel.send(question)
+        send_handle(self.channel, out, None)
 
     def is_free(self) -> bool:
         """Tell whether its answer has ended, and it can be asked again."""
-        ready, _, _ = select.select([self.channel], [], [], IDLE_S)
-        return bool(ready) and self.channel.recv(1) == query_worker.IDLE
+        try:
+            return self.channel.poll(IDLE_S) and self.channel.recv_bytes() == query_worker.IDLE
+        except (EOFError, OSError):
+            return False
 
     def end(self) -> None:
         """End it, with whatever it does."""
@@ -49,7 +45,7 @@ class _Worker:
 class QueryWorkers:
     """Answers queries over one source. For any thread."""
 
-    def __init__(self, source: Source, count: int) -> None:
+    def __init__(self, source: QuerySource, count: int) -> None:
         """Start ``count`` processes."""
         self._source = source
         self._lock = Lock()
@@ -64,10 +60,10 @@ class QueryWorkers:
         """Have a query answered into a pipe; return what ends it. Waits for a free process."""
         worker = self._free.get()
         try:
-            send(worker.channel, question, (out,))
+            worker.ask(question, out)
         except OSError:  # it has ended by itself since its last query
             worker = self._replace(worker)
-            send(worker.channel, question, (out,))
+            worker.ask(question, out)
         ended = False
         lock = Lock()
 

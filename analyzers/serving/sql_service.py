@@ -9,26 +9,25 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from functools import partial
 
 import anyio
 
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.service.query_server import QueryServer
-from analyzers.serving.query_worker import Source, open_source
+from analyzers.serving.query_worker import QuerySource, open_source
 from analyzers.serving.query_workers import QueryWorkers
 from zeus_stream import own_cost
 from zeus_stream.paths import claim, places, prepare
 from zeus_stream.protocol.queries import Status
 from zeus_stream.transport import limits, sockets
-from zeus_stream.transport.access import Gate
+from zeus_stream.transport.access import AccessGate
 
 ONLY_SQL = "serve-sql: could not answer: it answers SQL only. Ask the analyzer for its state and its jobs."
 _log = logging.getLogger(__name__)
 
 
 async def serve_sql(
-    source: Source, *, workers: int, environ: Mapping[str, str], started: Callable[[str], None]
+    source: QuerySource, *, workers: int, environ: Mapping[str, str], started: Callable[[str], None]
 ) -> None:
     """Answer SQL until cancelled.
 
@@ -47,37 +46,34 @@ async def serve_sql(
     prepare(where, settings.group)
     name = "the lake" if source.file is None else str(source.file)
     with claim(where.run / "analyzer.lock", "analyzer or SQL server"):
-        context, opened = sockets.context(), ExitStack()
+        opened = ExitStack()
         pool = QueryWorkers(source, workers)
         try:
-            server, channel, gate = _server(context, pool, source, workers, environ, name)
+            server, channel, gate = _server(pool, source, workers, environ, name)
             started(f"answers SQL on {name} at {where.query}")
             opened.callback(channel.close)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
-                tasks.start_soon(limits.keep, [channel], partial(_log.warning, "queries: %s."))
                 tasks.start_soon(limits.give_back)
                 tasks.start_soon(server.run, channel, gate)
         finally:
             pool.close()
             opened.close()
-            context.destroy(linger=0)
 
 
 def _server(
-    context: sockets.Context,
     pool: QueryWorkers,
-    source: Source,
+    source: QuerySource,
     workers: int,
     environ: Mapping[str, str],
     name: str,
-) -> tuple[QueryServer, sockets.Listener, Gate]:
+) -> tuple[QueryServer, sockets.Listener, AccessGate]:
     settings, where = source.settings, places(environ)
     counters: Counter[str] = Counter()
-    channel = sockets.listen(context, where.query, group=settings.group)
-    gate = Gate(context, settings.listen, where.keys, {"query": channel})
+    channel = sockets.listen(where.query, group=settings.group)
+    gate = AccessGate(settings.listen, where.keys, {"query": channel})
 
-    def status(gate: Gate) -> Status:
+    def status(gate: AccessGate) -> Status:
         rows = [
             ("sql server", "data", name),
             ("sql server", "own processor time", own_cost.words()),

@@ -7,9 +7,10 @@ another analyzer has taken it over, or when it is cancelled.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 from anyio.to_thread import run_sync
@@ -22,19 +23,77 @@ from analyzers.leases.site_leases import SiteLeases
 from analyzers.service import watched_files
 from analyzers.service.analyzer import Analyzer
 from analyzers.shards.brokered_collector import Begin, BrokeredCollector
-from analyzers.shards.hosts_of_shard import InterpretedShard, LogSpan, spans_of
 from analyzers.shards.roll_call import RollCall
 from analyzers.shards.shard_store import ShardStore
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.exchange import Exchange
-from zeus_stream.broker.requests import Announced
+from zeus_stream.broker.requests import Announced, unpack_earlier
 from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places, claim, prepare
 from zeus_stream.protocol.fields import owner_of, shard_of
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
-from zeus_stream.transport.access import Gate
+from zeus_stream.transport.access import AccessGate
+
+
+class LogSpan(NamedTuple):
+    """The frames of a host's log between which a run of the shard is, or some runs of one job are."""
+
+    first_offset: int
+    next_offset: int | None = None
+    """None: the run is open."""
+    session: str = ""
+    """Of a run that has ended; empty if its job alone is known."""
+
+
+def spans_of(announced: Announced, shard: int, shards: int) -> tuple[LogSpan, ...]:
+    """Return where in a host's log the runs of a shard are, of so many shards."""
+    earlier = unpack_earlier(announced.earlier)
+    return (
+        *(LogSpan(run.first_offset) for run in announced.runs if shard_of(run.job, shards) == shard),
+        *(
+            LogSpan(run.first_offset, run.next_offset, run.session)
+            for run in announced.ended
+            if shard_of(run.job, shards) == shard
+        ),
+        *(LogSpan(job.first_offset, job.next_offset) for job in earlier if job.job_hash % shards == shard),
+    )
+
+
+class InterpretedShard:
+    """The frames that a shard has interpreted, under this holder and the ones before."""
+
+    def __init__(self, interpreted: Mapping[str, int], unfinished: Collection[str]) -> None:
+        """Begin with a checkpoint.
+
+        Args:
+            interpreted: by log, the offset that is to be interpreted next.
+            unfinished: sessions that are not measured to their end there.
+        """
+        self._next = dict(interpreted)
+        self._unfinished = set(unfinished)
+
+    def follow(self, spans: Iterable[LogSpan]) -> None:
+        """A host is followed from now on, so its sessions are measured to their end."""
+        self._unfinished -= {span.session for span in spans}
+
+    def reach(self, log_id: str, next_offset: int) -> None:
+        """Take in how far a log is interpreted."""
+        self._next[log_id] = max(next_offset, self._next.get(log_id, 0))
+
+    def first_offset(self, log_id: str, spans: Iterable[LogSpan]) -> int | None:
+        """Return where the first span of a log begins that is not interpreted to its end. None: all are."""
+        known, unfinished = self._next.get(log_id, 0), self._unfinished
+        return min(
+            (
+                span.first_offset
+                for span in spans
+                if span.next_offset is None or span.next_offset > known or span.session in unfinished
+            ),
+            default=None,
+        )
+
 
 LEAVE_NS = 60_000_000_000
 """A host is followed for so long after the last run of the shard on it."""
@@ -104,8 +163,8 @@ async def decide(site: SharedSite, lease: ShardLease, file: StoreClient, path: P
         lease.behind_ns = analyzer.behind_ns
         prepare(where, settings.group)
         with claim(where.run / "analyzer.lock", "analyzer"):
-            channel = sockets.listen(site.context, where.query, group=settings.group)
-            gate = Gate(site.context, None, where.keys, {"query": channel})
+            channel = sockets.listen(where.query, group=settings.group)
+            gate = AccessGate(None, where.keys, {"query": channel})
             _log.info("shard %d: is decided here under epoch %d.", lease.shard, lease.epoch)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(partial(analyzer.follow, where.budgets, alone=False))

@@ -296,7 +296,7 @@ class ShardedAnalyzer:
     async def _serve_status(self) -> None:
         """Answer the query socket until cancelled: with the status. Each shard answers SQL at its own."""
         site = self._site
-        channel = sockets.listen(site.context, site.where.query, group=site.settings.group)
+        channel = sockets.listen(site.where.query, group=site.settings.group)
         try:
             while True:
                 for message in await channel.receive():

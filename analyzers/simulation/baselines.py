@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive
-from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
+from analyzers.batch_size.policy import Choice, Job, Policy, Try, TryVerdict
 from analyzers.batch_size.registry import Default
-from analyzers.batch_size.thompson import History, Reference
+from analyzers.batch_size.thompson import Reference, SizeHistory
 from analyzers.simulation.recorded_jobs import (
     World,
 )
@@ -25,17 +25,17 @@ from analyzers.simulation.simulated_jobs import (
 class _Remembering(Struct, frozen=True):
     """A policy that decides by all tries, and stops none but by its bound."""
 
-    def start(self, job: Job) -> History:
-        return History(job)
+    def start(self, job: Job) -> SizeHistory:
+        return SizeHistory(job)
 
-    def began(self, state: History, a_try: Try) -> History:
+    def began(self, state: SizeHistory, a_try: Try) -> SizeHistory:
         return state.heard(a_try)
 
-    def ended(self, state: History, a_try: Try) -> History:
+    def ended(self, state: SizeHistory, a_try: Try) -> SizeHistory:
         return state.heard(a_try)
 
-    def verdict(self, state: History, a_try: Try) -> Verdict:  # noqa: ARG002  (the protocol's words)
-        return Verdict(go_on=True)
+    def verdict(self, state: SizeHistory, a_try: Try) -> TryVerdict:  # noqa: ARG002  (the protocol's words)
+        return TryVerdict(go_on=True)
 
 
 class Grid(_Remembering, Struct, frozen=True):
@@ -47,7 +47,7 @@ class Grid(_Remembering, Struct, frozen=True):
     times: int
     stop: bool
 
-    def choose(self, state: History, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (see above)
+    def choose(self, state: SizeHistory, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (see above)
         job = state.job
         tried: Counter[int] = Counter()
         least: dict[int, float] = {}
@@ -69,7 +69,7 @@ class Known(_Remembering, Struct, frozen=True):
 
     best: int
 
-    def choose(self, state: History, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (see above)
+    def choose(self, state: SizeHistory, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (see above)
         return Choice(self.best if state.tries else state.job.default, reason="known beforehand")
 
 

@@ -26,10 +26,11 @@ Two readings of how a try ends (`Rules.faithful`):
 Overlapping recurrences are synthetic: nobody published when such jobs were submitted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf, log
 from statistics import fmean
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
@@ -65,7 +66,7 @@ class Powered(Struct, frozen=True, kw_only=True):
     power_w: float
 
 
-class Workload(Struct, frozen=True, kw_only=True):
+class RecordedWorkload(Struct, frozen=True, kw_only=True):
     """A training task and its target."""
 
     dataset: str
@@ -83,29 +84,31 @@ class Traces(Struct, frozen=True):
     trained: tuple[Trained, ...]
     powered: Mapping[str, tuple[Powered, ...]]
     """By GPU model."""
-    workloads: Mapping[str, Workload] = field(default_factory=dict)
+    workloads: Mapping[str, RecordedWorkload] = field(default_factory=dict)
     """By dataset, in the order of the file."""
 
 
 # ---- worlds ---------------------------------------------------------------------------------------------
 
 
-class Spent(Struct, frozen=True):
+class SpentByTry(Struct, frozen=True):
     energy_j: float
     time_s: float
     cost_j: float
 
-    def times(self, factor: float) -> "Spent":
-        return Spent(self.energy_j * factor, self.time_s * factor, self.cost_j * factor)
+    def times(self, factor: float) -> "SpentByTry":
+        return SpentByTry(self.energy_j * factor, self.time_s * factor, self.cost_j * factor)
 
-    def plus(self, other: "Spent") -> "Spent":
-        return Spent(self.energy_j + other.energy_j, self.time_s + other.time_s, self.cost_j + other.cost_j)
+    def plus(self, other: "SpentByTry") -> "SpentByTry":
+        return SpentByTry(
+            self.energy_j + other.energy_j, self.time_s + other.time_s, self.cost_j + other.cost_j
+        )
 
 
-NOTHING = Spent(0.0, 0.0, 0.0)
+NOTHING = SpentByTry(0.0, 0.0, 0.0)
 
 
-class Training(Struct, frozen=True):
+class RecordedTraining(Struct, frozen=True):
     """A recorded run, seen from a target."""
 
     epochs: int | None
@@ -118,20 +121,20 @@ class Training(Struct, frozen=True):
 class Size(Struct, frozen=True):
     """A batch size in a world."""
 
-    trainings: tuple[Training, ...]
-    epochs: tuple[Spent, ...]
+    trainings: tuple[RecordedTraining, ...]
+    epochs: tuple[SpentByTry, ...]
     """One epoch's, by power limit, the highest first."""
     limits_w: tuple[int, ...] = ()
     """Of the epochs."""
 
     @property
-    def best(self) -> Spent:
+    def best(self) -> SpentByTry:
         return min(self.epochs, key=lambda spent: spent.cost_j)
 
     @property
-    def profiling(self) -> Spent:
+    def profiling(self) -> SpentByTry:
         """An epoch's over which all limits are tried."""
-        return Spent(
+        return SpentByTry(
             fmean(spent.energy_j for spent in self.epochs),
             fmean(spent.time_s for spent in self.epochs),
             fmean(spent.cost_j for spent in self.epochs),
@@ -189,17 +192,23 @@ class World(Struct, frozen=True, kw_only=True):
         return min(self.competing.values()) if self.least_j is None else self.least_j
 
     @property
-    def by_default(self) -> Spent:
+    def by_default(self) -> SpentByTry:
         """Energy, time and cost of a recurrence on average, at the default size and the highest limit."""
         if self.pool:
             of = [member.by_default for member in self.pool]
-            return Spent(*(fmean(values) for values in zip(*map(astuple, of), strict=True)))
+            return SpentByTry(*(fmean(values) for values in zip(*map(astuple, of), strict=True)))
         size = self.sizes[self.job.default]
         return size.epochs[0].times(size.mean_epochs)
 
 
 def world(
-    traces: Traces, gpu: str, workload: Workload, *, eta: float = 0.5, beta: float = 2.0, window: int = 0
+    traces: Traces,
+    gpu: str,
+    workload: RecordedWorkload,
+    *,
+    eta: float = 0.5,
+    beta: float = 2.0,
+    window: int = 0,
 ) -> World:
     """Return a workload on a GPU model as a world.
 
@@ -208,12 +217,12 @@ def world(
     """
     of_gpu = traces.powered.get(gpu, ())
     max_power_w = max((row.limit_w for row in of_gpu), default=0)
-    by_size: dict[int, dict[int, Spent]] = {}
+    by_size: dict[int, dict[int, SpentByTry]] = {}
     for row in of_gpu:
         if (row.dataset, row.optimizer) == (workload.dataset, workload.optimizer):
             energy_j = row.epoch_s * row.power_w
             cost_j = eta * energy_j + (1 - eta) * max_power_w * row.epoch_s
-            by_size.setdefault(row.batch_size, {})[row.limit_w] = Spent(energy_j, row.epoch_s, cost_j)
+            by_size.setdefault(row.batch_size, {})[row.limit_w] = SpentByTry(energy_j, row.epoch_s, cost_j)
     trainings = _trainings(traces, gpu, workload)
     sizes = {
         size: Size(tuple(trainings[size]), tuple(by_size[size][w] for w in limits_w), limits_w)
@@ -277,14 +286,14 @@ def pooled(members: Sequence[World]) -> World:
     )
 
 
-def recorded_sizes(traces: Traces, gpu: str, workload: Workload) -> tuple[int, ...]:
+def recorded_sizes(traces: Traces, gpu: str, workload: RecordedWorkload) -> tuple[int, ...]:
     """Return the batch sizes that both tables have, ascending."""
     trained = _trainings(traces, gpu, workload)
     of_both = {row.batch_size for row in traces.powered.get(gpu, ()) if row.batch_size in trained}
     return tuple(sorted(of_both))
 
 
-def recorded_workload(traces: Traces, gpu: str, workload: Workload) -> Workload | None:
+def recorded_workload(traces: Traces, gpu: str, workload: RecordedWorkload) -> RecordedWorkload | None:
     """Return the workload with the nearest default size that was recorded on a GPU model; None: none was.
 
     A smaller GPU has no room for the usual default. Only sizes at which every run reaches the target count.
@@ -309,7 +318,7 @@ def _metric_step(traces: Traces, dataset: str) -> float:
     return min((after - level for level, after in pairwise(levels(traces, dataset))), default=0.0)
 
 
-def _trainings(traces: Traces, gpu: str, workload: Workload) -> dict[int, list[Training]]:
+def _trainings(traces: Traces, gpu: str, workload: RecordedWorkload) -> dict[int, list[RecordedTraining]]:
     """Return the runs of a workload by batch size; those that say something of the target.
 
     Their network is the one that the power table of the GPU model has.
@@ -326,15 +335,15 @@ def _trainings(traces: Traces, gpu: str, workload: Workload) -> dict[int, list[T
         ) in networks:  # fmt: skip
             run = runs.setdefault((row.batch_size, row.learning_rate, row.run), {})
             run[row.level] = row.epoch
-    found: dict[int, list[Training]] = {}
+    found: dict[int, list[RecordedTraining]] = {}
     for (batch_size, _, _), run in runs.items():
         if workload.target in run:
-            training = Training(run[workload.target], _metrics(run, workload))
+            training = RecordedTraining(run[workload.target], _metrics(run, workload))
             found.setdefault(batch_size, []).append(training)
     return found
 
 
-def _metrics(run: Mapping[float, int | None], workload: Workload) -> tuple[float, ...]:
+def _metrics(run: Mapping[float, int | None], workload: RecordedWorkload) -> tuple[float, ...]:
     ladder = sorted(run, reverse=workload.lower_is_better)
     level = ladder[0] - (ladder[1] - ladder[0]) if len(ladder) > 1 else ladder[0]
     reached = {epoch: step for step in ladder if (epoch := run[step]) is not None}
@@ -343,3 +352,41 @@ def _metrics(run: Mapping[float, int | None], workload: Workload) -> tuple[float
         level = reached.get(epoch, level)
         metrics.append(level)
     return tuple(metrics)
+
+
+def sweep(worlds: Iterable[World]) -> list[dict[str, Any]]:
+    """Return a row for each configuration at which every recorded run reaches the target.
+
+    Energy, time and cost are means over the runs, relative to the default batch size at the highest limit.
+    Of several worlds with the same recordings the first counts; of a pool, each GPU model.
+    ``limit_rank`` and ``size_rank`` count from the lowest; ``best_limit`` is that of least cost of the size.
+    """
+    rows: list[dict[str, Any]] = []
+    seen = set[tuple[str, str]]()
+    for made in (member for one in worlds for member in one.pool or (one,)):
+        if (made.gpu, made.dataset) in seen:
+            continue
+        seen.add((made.gpu, made.dataset))
+        default = made.by_default
+        limits = sorted(made.limits_w)
+        for rank, batch_size in enumerate(made.competing):
+            size = made.sizes[batch_size]
+            best = size.limits_w[size.epochs.index(size.best)]
+            rows += [
+                {
+                    "gpu": made.gpu,
+                    "workload": made.dataset,
+                    "batch_size": batch_size,
+                    "size_rank": rank,
+                    "limit_w": limit_w,
+                    "limit_rank": limits.index(limit_w),
+                    "default": (batch_size, limit_w) == (made.job.default, limits[-1]),
+                    "default_size": batch_size == made.job.default,
+                    "best_limit": limit_w == best,
+                    "energy": size.mean_epochs * epoch.energy_j / default.energy_j,
+                    "time": size.mean_epochs * epoch.time_s / default.time_s,
+                    "cost": size.mean_epochs * epoch.cost_j / default.cost_j,
+                }
+                for limit_w, epoch in zip(size.limits_w, size.epochs, strict=True)
+            ]
+    return rows

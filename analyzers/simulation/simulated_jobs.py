@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from analyzers.batch_size.policy import Policy, Try
 from analyzers.results.rows import Ended
-from analyzers.simulation.recorded_jobs import NOTHING, Size, Spent, Training, World
+from analyzers.simulation.recorded_jobs import NOTHING, RecordedTraining, Size, SpentByTry, World
 
 TRIES = 20
 """Of a recurrence, at most."""
@@ -87,7 +87,7 @@ def _harder(size: Size, factor: float) -> Size:
     if factor == 1:
         return size
     trainings = (
-        Training(
+        RecordedTraining(
             None if run.epochs is None else round(run.epochs * factor),
             tuple(run.metrics[floor(at / factor)] for at in range(ceil(len(run.metrics) * factor))),
         )
@@ -119,7 +119,7 @@ class Played(Struct, frozen=True):
     recurrence: int
     batch_size: int
     epochs: int
-    spent: Spent
+    spent: SpentByTry
     ended: Ended
     metrics: tuple[float, ...] = ()
     """After each epoch."""
@@ -238,7 +238,7 @@ class _Game(Generic[S]):
         return ended
 
 
-def _epochs(size: Size, before: int, factor: float, rules: Rules) -> tuple[Spent, Spent]:
+def _epochs(size: Size, before: int, factor: float, rules: Rules) -> tuple[SpentByTry, SpentByTry]:
     """Return what the first epoch of a try takes, and each later one: ``factor`` times what was recorded."""
     if rules.profiling == "by runs" and before < len(size.epochs):
         opening = later = size.epochs[before]
@@ -253,13 +253,13 @@ def _epochs(size: Size, before: int, factor: float, rules: Rules) -> tuple[Spent
     return scattered if opening is later else opening.times(factor), scattered
 
 
-def _ended(training: Training, epochs: int, max_epochs: int) -> Ended:
+def _ended(training: RecordedTraining, epochs: int, max_epochs: int) -> Ended:
     if epochs == training.epochs:
         return "converged"
     return "exhausted" if epochs >= max_epochs else "running"
 
 
-def _paid(training: Training, bound_j: float, epoch_j: float, max_epochs: int) -> tuple[int, Ended]:
+def _paid(training: RecordedTraining, bound_j: float, epoch_j: float, max_epochs: int) -> tuple[int, Ended]:
     """Return the epochs of a try that a bound pays, and how it ends, by the reference's rules."""
     pays = max_epochs if bound_j == inf else min(max_epochs, floor(bound_j / epoch_j * EXACT))
     if training.epochs is not None and training.epochs <= pays:
@@ -267,7 +267,7 @@ def _paid(training: Training, bound_j: float, epoch_j: float, max_epochs: int) -
     return pays, "exhausted" if pays == max_epochs else "stopped"
 
 
-def _so_far(a_try: Try, training: Training, epochs: int, spent: Spent, later: Spent) -> Try:
+def _so_far(a_try: Try, training: RecordedTraining, epochs: int, spent: SpentByTry, later: SpentByTry) -> Try:
     return Try(
         number=a_try.number,
         recurrence=a_try.recurrence,
@@ -283,7 +283,7 @@ def _so_far(a_try: Try, training: Training, epochs: int, spent: Spent, later: Sp
 # ---- what came of it ------------------------------------------------------------------------------------
 
 
-def by_recurrence(played: Sequence[Played], recurrences: int) -> list[Spent]:
+def by_recurrence(played: Sequence[Played], recurrences: int) -> list[SpentByTry]:
     """Return what each recurrence took, its failed tries with it."""
     spent = [NOTHING] * recurrences
     for a_try in played:

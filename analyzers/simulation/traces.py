@@ -21,9 +21,9 @@ from msgspec import Struct
 
 from analyzers.simulation.recorded_jobs import (
     Powered,
+    RecordedWorkload,
     Traces,
     Trained,
-    Workload,
 )
 from zeus_stream.errors import StorageError
 
@@ -42,7 +42,7 @@ _NAME_A_CLUSTER = "Name a table of job groups, or none for that of the package."
 T = TypeVar("T")
 
 
-class Group(Struct, frozen=True):
+class TraceGroup(Struct, frozen=True):
     """Recurrences of one workload in a cluster."""
 
     name: str
@@ -84,7 +84,7 @@ def digest(directory: Path) -> str:
     return sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()[:12]
 
 
-def read_cluster(path: Path = PUBLISHED / "cluster.csv") -> tuple[Group, ...]:
+def read_cluster(path: Path = PUBLISHED / "cluster.csv") -> tuple[TraceGroup, ...]:
     """Return the job groups of a cluster.
 
     Raises:
@@ -96,7 +96,7 @@ def read_cluster(path: Path = PUBLISHED / "cluster.csv") -> tuple[Group, ...]:
         if not 0 <= overlap <= MAX_OVERLAP:
             raise row.wrong(f"overlap is {overlap:g}, not between 0 and {MAX_OVERLAP}")
         count = row.whole("recurrences", MAX_EPOCHS)
-        groups.append(Group(row.text("group"), row.text("gpu"), row.text("dataset"), count, overlap))
+        groups.append(TraceGroup(row.text("group"), row.text("gpu"), row.text("dataset"), count, overlap))
     return tuple(groups)
 
 
@@ -179,11 +179,11 @@ def _powered(row: _Row) -> Powered:
     )
 
 
-def _workload(row: _Row) -> Workload:
+def _workload(row: _Row) -> RecordedWorkload:
     lower = row.text("lower_is_better")
     if lower not in {"0", "1"}:
         raise row.wrong(f"lower_is_better is {lower[:40]!r}, not 0 or 1")
-    return Workload(
+    return RecordedWorkload(
         dataset=row.text("dataset"),
         default=row.whole("default_batch_size"),
         optimizer=row.text("optimizer"),
@@ -193,7 +193,7 @@ def _workload(row: _Row) -> Workload:
     )
 
 
-def _derived(dataset: str, trained: Sequence[Trained]) -> Workload:
+def _derived(dataset: str, trained: Sequence[Trained]) -> RecordedWorkload:
     """Return a workload whose target the runs themselves show.
 
     That is the hardest level that every run of the largest size reaches, if there is one, and of the next
@@ -211,7 +211,7 @@ def _derived(dataset: str, trained: Sequence[Trained]) -> Workload:
         reached = {row.level for row in its if row.batch_size == size} - missed
         if reached:
             target = min(reached) if lower else max(reached)
-            return Workload(
+            return RecordedWorkload(
                 dataset=dataset,
                 default=size,
                 optimizer=optimizer,
@@ -219,7 +219,7 @@ def _derived(dataset: str, trained: Sequence[Trained]) -> Workload:
                 max_epochs=most,
                 lower_is_better=lower,
             )
-    return Workload(
+    return RecordedWorkload(
         dataset=dataset,
         default=its[0].batch_size,
         optimizer=optimizer,

@@ -28,10 +28,10 @@ from msgspec.structs import replace
 
 from analyzers.batch_size.policy import Job
 from analyzers.simulation.recorded_jobs import (
+    RecordedTraining,
     Size,
-    Spent,
+    SpentByTry,
     Traces,
-    Training,
     World,
     pooled,
     recorded_workload,
@@ -197,7 +197,7 @@ def _made(
 
     def size(b: int, factor: float) -> Size:
         costs = [factor * curve.epoch_j[b] * at for at in LIMITS_W.values()]
-        spent = tuple(Spent(cost, cost / max(LIMITS_W), cost) for cost in costs)
+        spent = tuple(SpentByTry(cost, cost / max(LIMITS_W), cost) for cost in costs)
         return Size(trainings[b], spent, tuple(LIMITS_W))
 
     sizes = {b: size(b, 1.0) for b in runs}
@@ -219,7 +219,7 @@ def _made(
     return pooled(members)
 
 
-def _training(exact: float, dice: Random, noise: float) -> Training:
+def _training(exact: float, dice: Random, noise: float) -> RecordedTraining:
     """Return a run whose metric passes the target after so many epochs, part of one included."""
     whole = None if exact > MAX_EPOCHS else max(1, ceil(exact))
     rate = -log(1 - TARGET) / min(exact, 3.0 * MAX_EPOCHS)
@@ -228,7 +228,7 @@ def _training(exact: float, dice: Random, noise: float) -> Training:
         metric = (1 - exp(-rate * epoch)) * (1 + dice.gauss(0, noise))
         reached = whole is not None and epoch >= whole
         metrics.append(round(max(metric, TARGET) if reached else min(metric, TARGET - 1e-4), 5))
-    return Training(whole, tuple(metrics[: (whole or MAX_EPOCHS)]))
+    return RecordedTraining(whole, tuple(metrics[: (whole or MAX_EPOCHS)]))
 
 
 def _with_restarts(size: Size) -> float:

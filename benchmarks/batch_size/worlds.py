@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from analyzers.batch_size.policy import Job
 from analyzers.simulation.recorded_jobs import (
+    RecordedTraining,
+    RecordedWorkload,
     Size,
-    Spent,
+    SpentByTry,
     Traces,
     Trained,
-    Training,
-    Workload,
     World,
     levels,
     world,
@@ -155,9 +155,10 @@ def _made_up(name: str, dice: Random, epochs: Mapping[int, Sequence[float]]) -> 
         costs = [epoch_j * factor for factor in LIMITS.values()]
         runs = (min(ceil(run), MAX_EPOCHS) for run in epochs[batch_size])
         trainings = tuple(
-            Training(run, tuple(min(1.0, at / run) for at in range(1, MAX_EPOCHS + 1))) for run in runs
+            RecordedTraining(run, tuple(min(1.0, at / run) for at in range(1, MAX_EPOCHS + 1)))
+            for run in runs
         )
-        return Size(trainings, tuple(Spent(cost, cost / max(LIMITS), cost) for cost in costs))
+        return Size(trainings, tuple(SpentByTry(cost, cost / max(LIMITS), cost) for cost in costs))
 
     sizes = {batch_size: size(batch_size) for batch_size in epochs}
     mean = {b: one.mean_epochs * one.best.cost_j for b, one in sizes.items()}
@@ -168,7 +169,7 @@ def _made_up(name: str, dice: Random, epochs: Mapping[int, Sequence[float]]) -> 
     return World(name=name, gpu="made up", dataset=name, job=job, sizes=sizes, limits_w=tuple(LIMITS))
 
 
-def _others(traces: Traces, gpu: str, workload: Workload) -> Iterator[World]:
+def _others(traces: Traces, gpu: str, workload: RecordedWorkload) -> Iterator[World]:
     """Yield the worlds of other targets and default sizes."""
     for level in levels(traces, workload.dataset):
         made = world(traces, gpu, replace(workload, target=level))

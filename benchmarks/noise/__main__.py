@@ -63,11 +63,31 @@ class NoisyTraining:
     spent: list[int] = field(default_factory=list)
     """By step: index of its limit."""
 
+    @property
+    def truth(self) -> Curve:
+        """The curve over steps of both kinds, where a limit slows one."""
+        curve, slowed = self.curve, self.noise.slowed
+        if slowed is None:
+            return curve
+
+        def of(values: tuple[float, ...], factor: Floats) -> tuple[float, ...]:
+            share = float((factor * slowed).mean() / factor.mean())
+            return tuple(share * value + (1 - share) * values[0] for value in values)
+
+        return replace(
+            curve, step_ns=of(curve.step_ns, self.noise.time), step_mj=of(curve.step_mj, self.noise.energy)
+        )
+
     def go_on(self, at: int, count: int) -> Trial:
         """Return ``count`` steps at the limit of an index."""
         some = slice(self.steps, self.steps + count)
-        duration_ns = self.curve.step_ns[at] * float(self.noise.time[some].sum())
-        energy_mj = self.curve.step_mj[at] * float(self.noise.energy[some].sum())
+        slowed = 1.0 if self.noise.slowed is None else self.noise.slowed[some]
+        ns, mj = (
+            values[0] + slowed * (values[at] - values[0])
+            for values in (self.curve.step_ns, self.curve.step_mj)
+        )
+        duration_ns = float(np.sum(self.noise.time[some] * ns))
+        energy_mj = float(np.sum(self.noise.energy[some] * mj))
         self.steps += count
         self.spent += [at] * count
         self.t_ns += duration_ns
@@ -97,10 +117,10 @@ def of_search(published: list[Curve], kind: str, given: argparse.Namespace) -> t
         at_step, decided = driven.decided[0]
         assert decided.confidence is not None
         steps.append(at_step)
-        excesses.append(excess(training.curve, selector, decided.limit_mw)[0])
+        excesses.append(excess(training.truth, selector, decided.limit_mw)[0])
         bounds.append(decided.confidence.p95)
         spent = training.spent[:at_step]
-        costs.append(profiling(training.curve, selector, spent) * 2000 / LONG_RUN)
+        costs.append(profiling(training.truth, selector, spent) * 2000 / LONG_RUN)
         if given.each:
             print(kind, selector.text, at_step, f"{excesses[-1]:.4f} {bounds[-1]:.4f}", flush=True)
     found, bound = np.array(excesses), np.array(bounds)
@@ -149,7 +169,7 @@ def stated_table(published: list[Curve], given: argparse.Namespace) -> None:
             driven = Driven(training, selector)
             while not driven.decided:
                 driven.steps(1)
-            (_, decided), curve = driven.decided[0], training.curve
+            (_, decided), curve = driven.decided[0], training.truth
             if decided.costs is None or decided.limit_mw == decided.costs.trials[0].limit_mw:
                 continue
             measured = {trial.limit_mw: trial for trial in driven.measured}

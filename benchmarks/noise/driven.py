@@ -48,6 +48,8 @@ class Driven:
     epoch: int | None = None
     """Steps until a pause of a second."""
     share: float = 0.05
+    length: int | None = None
+    """Steps of the run, as its script says."""
     decided: list[tuple[int, Decide]] = field(default_factory=list)
     """By steps of the run until then."""
     rounds: list[int] = field(default_factory=lambda: [0])
@@ -100,6 +102,8 @@ class Driven:
 
     def _tell(self, event: Event) -> None:
         before = self._state.round
+        if self.length is not None:
+            self._plan = replace(self._plan, steps_left=max(0, self.length - len(self._steps)))
         self._state, wanted = profiler.step(self._state, event, self._plan)
         if self._state.round > before:
             self.rounds.append(len(self._steps))

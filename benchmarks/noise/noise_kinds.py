@@ -28,6 +28,8 @@ class Noise(Struct, frozen=True):
 
     time: Floats
     energy: Floats
+    slowed: Floats | None = None
+    """Share of each step that a limit slows; None: all of all."""
 
 
 def white(rng: Rng, steps: int) -> Floats:
@@ -251,6 +253,32 @@ def kinds_of_batch(rng: Rng, steps: int) -> Floats:
     return of - levels.mean() + 0.01 * rng.normal(size=steps)
 
 
+# ---- steps that a limit does not slow ----------------------------------------------------------------------
+
+
+def generation_and_training(rng: Rng, steps: int) -> Floats:
+    """Return spans of 20 to 100 steps that a limit slows and of as many that it does not, in turn."""
+    first, other = rng.integers(20, 101, size=2)
+    return ((np.arange(steps) + rng.integers(first + other)) % (first + other) < first).astype(float)
+
+
+def alternating(rng: Rng, steps: int) -> Floats:
+    """Return one step that a limit slows after each 1 to 5 that it does not."""
+    every = int(rng.integers(2, 7))
+    return (np.arange(steps) % every == 0).astype(float)
+
+
+def evaluations(rng: Rng, steps: int) -> Floats:
+    """Return 5 to 40 steps that a limit does not slow after every 50 to 200."""
+    every, length = int(rng.integers(50, 201)), int(rng.integers(5, 41))
+    return ((np.arange(steps) + rng.integers(every + length)) % (every + length) < every).astype(float)
+
+
+def mixture(rng: Rng, steps: int) -> Floats:
+    """Return steps of two kinds drawn at random, of which a limit slows one."""
+    return (rng.uniform(size=steps) < rng.uniform(0.3, 0.8)).astype(float)
+
+
 CLASSES: dict[str, tuple[Callable[[Rng, int], Floats], ...]] = {
     "white": (white, quiet),
     "correlated": (correlated, strongly_correlated, flicker),
@@ -261,16 +289,18 @@ CLASSES: dict[str, tuple[Callable[[Rng, int], Floats], ...]] = {
     "tails": (heavy_tails, lengths, long_tails, quantised, kinds_of_batch),
     "drifts": (drifting, slow_wave, one_shift, ramp),
     "mixed": (mixed,),
+    "two kinds of step": (generation_and_training, alternating, evaluations, mixture),
 }
 
 TUNED = (
     white, correlated, strongly_correlated, drifting, swinging, sorted_batches, bucketed_batches,
     rare_long_steps, regular_long_steps, slow_start, sudden_start, slow_wave, heavy_tails, lengths, neighbour,
-    mixed,
+    mixed, generation_and_training, alternating, square_wave, flicker, staged_start,
 )  # fmt: skip
 REPORTED = (
-    quiet, staged_start, long_start, two_swings, square_wave, very_rare_steps, checkpoints, busy_spans,
-    long_neighbour, one_shift, long_tails, quantised, ramp, flicker, kinds_of_batch,
+    quiet, long_start, two_swings, very_rare_steps, checkpoints, busy_spans,
+    long_neighbour, one_shift, long_tails, quantised, ramp, kinds_of_batch,
+    evaluations, mixture,
 )  # fmt: skip
 
 KINDS: dict[str, Callable[[Rng, int], Floats]] = {
@@ -280,8 +310,13 @@ KINDS: dict[str, Callable[[Rng, int], Floats]] = {
 
 def draw(kind: str, rng: Rng, steps: int) -> Noise:
     """Return the noise of a world of some kind."""
-    time = np.maximum(KINDS[kind](rng, steps), -0.8)
     own = rng.uniform(0.005, 0.02) * rng.normal(size=steps)
+    if KINDS[kind] in CLASSES["two kinds of step"]:
+        slowed = KINDS[kind](rng, steps)
+        time = np.where(slowed > 0, 1.0, rng.uniform(0.5, 2)) * (1 + white(rng, steps) / 2)
+        energy = time * np.where(slowed > 0, 1.0, rng.uniform(0.4, 0.9)) * (1 + own)
+        return Noise(time, energy, slowed)
+    time = np.maximum(KINDS[kind](rng, steps), -0.8)
     return Noise(1 + time, (1 + rng.uniform(0.5, 1) * time) * (1 + own))
 
 

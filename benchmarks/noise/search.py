@@ -64,6 +64,12 @@ USUAL = 0.03
 """Excess of a limit that is as good as a search finds."""
 
 
+LENGTHS = 200, 400, 800, 2_000
+"""Steps of runs whose scripts say how long they are."""
+OF_LENGTHS = 12
+"""Curves of which runs of these lengths are."""
+
+
 class Done(Struct, frozen=True):
     """A search that has ended."""
 
@@ -346,6 +352,38 @@ def whole_runs(workloads: Sequence[Curve], text: str) -> list[str]:
     return [f"{100 * np.mean(until):.2f}", f"{100 * np.mean(whole):.2f}"]
 
 
+def length_tables(by_count: dict[int, list[Curve]], given: argparse.Namespace) -> None:
+    head = [
+        "noise, %",
+        "steps of the run",
+        "known",
+        "decided, %",
+        "after steps, median",
+        "p90",
+        "above the best, %",
+    ]
+    for count, workloads in by_count.items():
+        rows = []
+        for noise, length, known in product(given.noise, LENGTHS, (False, True)):
+            after, above = [], []
+            for number, curve in enumerate(workloads[::-1][:OF_LENGTHS]):
+                for text in given.selectors:
+                    rng = Random(f"{given.seeds} {text} {number}")
+                    driven = Driven(
+                        Training(curve, noise, rng), parsed(text), length=length if known else None
+                    )
+                    driven.steps(length)
+                    after.append(driven.decided[0][0] if driven.decided else np.inf)
+                    above.append(profiling(curve, driven.selector, driven.training.spent))
+            figures = 100 * np.mean(np.isfinite(after)), *np.percentile(after, [50, 90], method="nearest")
+            rows.append(
+                [f"{100 * noise:g}", f"{length}", str(known)]
+                + [f"{figure:.0f}" for figure in figures]
+                + [f"{100 * np.mean(above):.2f}"]
+            )
+        table(f"{len(workloads)} published curves at {count} limits, runs of a length", head, rows)
+
+
 # ---- all of it ---------------------------------------------------------------------------------------
 
 
@@ -370,7 +408,12 @@ def search_tables(by_count: dict[int, list[Curve]], given: argparse.Namespace) -
         table(f"{len(workloads)} published curves at {count} limits", head, rows)
 
 
-TABLES = {"search": search_tables, "memory": memory_tables, "machine": machine_tables}
+TABLES = {
+    "search": search_tables,
+    "memory": memory_tables,
+    "machine": machine_tables,
+    "length": length_tables,
+}
 
 
 def main() -> None:

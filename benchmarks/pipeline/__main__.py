@@ -15,10 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzers.pipeline.frontier import ClockOption, ClockProgram, PipelineProfile
-from analyzers.pipeline.graph import PipelineGraph, make_graph
+from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import make_plan, make_plans, play, unplanned_s
 from analyzers.pipeline.profile import EnergyWindow, InstructionSpan, combine, cut_windows, fit_stage
 from benchmarks import harness
+from benchmarks.pipeline.schedules import make_graph
 from zeus_stream.simulated_gpu.workloads import load
 
 GPU = load()["a100"]

@@ -12,10 +12,11 @@ import random
 from statistics import median
 
 from analyzers.pipeline.frontier import ClockOption, PipelineProfile
-from analyzers.pipeline.graph import SCHEDULES, PipelineGraph, make_graph
+from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import make_plan, most_changes, play, unplanned_s
 from benchmarks.harness import table
 from benchmarks.pipeline.__main__ import CLOCKS_MHZ, GPU
+from benchmarks.pipeline.schedules import SCHEDULES, make_graph
 
 DRAWN = {"forward": "squad", "backward": "imagenet", "weight": "imagenet"}
 SWITCHING_S, CHANGES_PER_S = 0.01, 20.0

@@ -5,9 +5,8 @@
     real services  --> 20 tabs and 5 screens                  step to limit, CPU of the analyzer
 
 A tab is a program that reads the page's stream.
-With ``--chromium`` it is a visible window of a real Chromium.
 
-python -m benchmarks.screens [--only top|answer|watchers|latency] [--seconds 20] [--rounds 2] [--chromium]
+python -m benchmarks.screens [--only top|answer|watchers|latency] [--seconds 20] [--rounds 2]
 """
 
 import argparse
@@ -74,7 +73,7 @@ def answering(where: Path, gpus: int) -> Iterator[None]:
 
     async def serve() -> None:
         context = sockets.context()
-        channel = sockets.listen(context, where / "query")
+        channel = sockets.listen(where / "query")
         try:
             while not stop.is_set():
                 with anyio.move_on_after(0.2):
@@ -315,7 +314,7 @@ def screens(where: Path, count: int) -> Iterator[None]:
             screen.close()
 
 
-def latency(rounds: int = 2, *, chromium: bool = False) -> None:
+def latency(rounds: int = 2) -> None:
     """Measure step to limit, and the analyzer, without and with 20 tabs and 5 screens, in turns."""
     found: dict[tuple[int, int], list[tuple[float, float, float, float]]] = {(0, 0): [], (TABS, TOPS): []}
     for _ in range(rounds):
@@ -324,7 +323,7 @@ def latency(rounds: int = 2, *, chromium: bool = False) -> None:
                 directory() as where,
                 services(where, "simulated:v100x1", environ=SETTINGS) as (_, analyzer),
                 screens(where, terminals),
-                tabs(where, browsers, chromium=chromium),
+                tabs(where, browsers),
             ):
                 there = {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
                 began_s, cpu_s = time.monotonic(), cpu_seconds(analyzer)
@@ -336,9 +335,8 @@ def latency(rounds: int = 2, *, chromium: bool = False) -> None:
         [browsers, terminals, *(spread([run[place] for run in runs], unit) for place, unit in COLUMNS)]
         for (browsers, terminals), runs in found.items()
     ]
-    kind = "Chromium" if chromium else "readers of the stream"
     head = ["tabs", "screens", "p50", "p99 (goal +5 %)", "worst", "analyzer, of a core (goal +1 %)"]
-    title = f"Step begin to limit on the device, medians of {rounds} runs in turns (spread); tabs: {kind}"
+    title = f"Step begin to limit on the device, medians of {rounds} runs in turns (spread)"
     table(f"{title}; load {os.getloadavg()[0]:.0f}", head, rows)
 
 
@@ -355,15 +353,12 @@ def main() -> None:
     parser.add_argument("--only", choices=("top", "answer", "watchers", "latency"))
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=2, help="of each row of the latency")
-    parser.add_argument(
-        "--chromium", action="store_true", help="real tabs, with the driver of `make screens`"
-    )
     given = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
         "top": lambda: tops(given.seconds),
         "answer": answer,
         "watchers": lambda: watchers(given.seconds),
-        "latency": lambda: latency(given.rounds, chromium=given.chromium),
+        "latency": lambda: latency(given.rounds),
     }
     for name, part in parts.items():
         if given.only in (None, name):

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from analyzers.archive.opening import Connection
 from analyzers.archive.rollups import rollup
 from analyzers.lake import catalog, keeper
-from analyzers.lake.batch_intake import BatchIntake
+from analyzers.lake.archiver import BatchIntake
 from analyzers.lake.lake_archive import LakeArchive, frames_of
 from analyzers.leases.site_leases import SiteLeases
 from benchmarks.harness import table

@@ -12,7 +12,8 @@ also the first ones, of which nothing is known yet. Runs last 20 s, at least 40 
 
 Then, through the whole interpreter (tests/simulation/world.py), a constant load.
 
-python -m benchmarks.windows [--runs 4] [--seed 20260] [--loads ...] [--periods-ms ...] [--only-loads]
+python -m benchmarks.windows [--runs 4] [--seed 20260] [--loads prompt late ...] [--periods-ms ...]
+    [--only-loads]
 """
 
 import argparse
@@ -27,7 +28,7 @@ from analyzers.measurement.power_model import Kinds
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import WindowRow
 from benchmarks.harness import table
-from benchmarks.windows.loads import NAMES, SEED, Load, Name, Truth, load
+from benchmarks.windows.loads import EDGES, NAMES, SEED, Load, Name, Truth, load
 from benchmarks.windows.loads import STEPS_MS as LENGTHS_MS
 from tests.simulation.played import Counter, counter, play
 from tests.simulation.simulated_site import Training
@@ -163,7 +164,7 @@ def accuracy(name: Name, step_ms: int, period_ms: int, seeds: range) -> list[str
         for figure in ("direct", "lines", "shaped", "oracle", "inside", "half_width")
     )
     bias = np.array([one.bias for one in runs])
-    goal = ACCURACY[period_ms][name].get(step_ms)
+    goal = ACCURACY[period_ms].get(name, {}).get(step_ms)
     met = goal is not None and (shaped <= goal or shaped <= NEAR_ORACLE * best)
     return [
         f"{direct:.1f} %",
@@ -191,7 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--loads", nargs="+", default=list(NAMES), choices=NAMES)
+    parser.add_argument("--loads", nargs="+", default=list(NAMES), choices=(*NAMES, *EDGES))
     parser.add_argument("--periods-ms", type=int, nargs="+", default=list(ACCURACY), choices=list(ACCURACY))
     parser.add_argument("--only-loads", action="store_true", help="without the interpreter")
     options = parser.parse_args()

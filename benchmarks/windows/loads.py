@@ -33,11 +33,10 @@ NAMES: tuple[Name, ...] = ("constant", "clean", "noisy")
 EDGES: tuple[Name, ...] = ("prompt", "late", "ramped", "mixed")
 _ORDER = (*NAMES, *EDGES)
 """Seeds depend on it: append only."""
-STEPS_MS = {
+STEPS_MS: dict[Name, tuple[int, ...]] = {
     "constant": (20, 50, 100, 500, 5000),
     "clean": (20, 50, 100, 500, 5000),
-    "noisy": (20, 50, 100, 500),
-}
+} | dict.fromkeys(("noisy", *EDGES), (20, 50, 100, 500))
 SEED = 20_260
 REST_NS = 1_000_000_000
 _DRAWS = 8

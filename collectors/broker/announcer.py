@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import anyio
 
-from collectors.ingest.sessions import Session
+from collectors.ingest.sessions import PublisherSession
 from zeus_stream.broker import requests
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.requests import MAX_ENDED, Announced, AnnouncedRun, EarlierJob, EndedRun, pack_earlier
@@ -23,7 +23,7 @@ LEAD_FRAMES = 150
 """Of a log before a run's first event, about five seconds: for counters before its first window."""
 
 
-def announced_runs(sessions: Iterable[Session], oldest: int) -> tuple[AnnouncedRun, ...]:
+def announced_runs(sessions: Iterable[PublisherSession], oldest: int) -> tuple[AnnouncedRun, ...]:
     """Return the sessions that are open. ``oldest``: offset of the log's oldest frame."""
     return tuple(
         AnnouncedRun(
@@ -41,7 +41,7 @@ class EndedSessions:
     """The sessions that have ended, as they are announced. Made again only when others have ended."""
 
     def __init__(self) -> None:
-        self._made_of: tuple[int, tuple[Session, ...]] = (0, ())
+        self._made_of: tuple[int, tuple[PublisherSession, ...]] = (0, ())
         self.last: tuple[EndedRun, ...] = ()
         """Those that ended last."""
         self.earlier = b""
@@ -51,7 +51,7 @@ class EndedSessions:
         measured to the end by then.
         """
 
-    def look(self, sessions: Iterable[Session], oldest: int) -> None:
+    def look(self, sessions: Iterable[PublisherSession], oldest: int) -> None:
         """Take in all sessions. ``oldest``: offset of the log's oldest frame."""
         made_of = oldest, tuple(each for each in sessions if each.last_offset > oldest)
         if made_of == self._made_of:
@@ -75,7 +75,7 @@ class EndedSessions:
         self.earlier = pack_earlier(jobs.values())
 
 
-def _lead_in(session: Session, oldest: int) -> int:
+def _lead_in(session: PublisherSession, oldest: int) -> int:
     return max(session.first_offset - LEAD_FRAMES, oldest, 0)
 
 

@@ -6,7 +6,7 @@ import anyio
 
 from collectors.broker.announcer import Announcer, EndedSessions, announced_runs
 from collectors.broker.relay import Relay
-from collectors.ingest.sessions import Session
+from collectors.ingest.sessions import PublisherSession
 from collectors.log.sqlite import SqliteLog
 from collectors.log.standing import Standing
 from zeus_stream.broker.channels import BrokerDoor
@@ -32,7 +32,7 @@ class HostAtBroker:
         """The ways by which requests come in."""
 
     async def run(
-        self, incarnation: str, standing: Standing, sessions: Callable[[], Sequence[Session]]
+        self, incarnation: str, standing: Standing, sessions: Callable[[], Sequence[PublisherSession]]
     ) -> None:
         """Relay, announce and take in requests until cancelled."""
 

@@ -9,12 +9,14 @@ order, and no faster than MAX_CHANGES_PER_S after a BURST.
                 the first instruction of it or a later one      -> following   its clock
                 another of it: late, or another order           -> waiting     until that iteration ends
     following   the next instruction                            -> following   its clock, if it is another
+                the end of the one under way                    -> following   the next one's clock
                 the first instruction of a later iteration      -> following   its clock: one was cut short
                 any other                                       -> waiting     the highest clock
                 silence for too long                            -> ended       EndPlan
 
-A lower clock is asked for when its instruction begins, a higher one ahead of it (`raise_after_us`): no
-instruction begins too slow. When changes come too fast, lower clocks are left out, never higher ones.
+A lower clock is asked for when the instruction before has ended, a higher one ahead of that
+(`raise_after_us`): no instruction runs too slow, and a change while the stage waits costs nothing. When
+changes come too fast, lower clocks are left out, never higher ones.
 """
 
 from typing import TypeAlias
@@ -33,10 +35,11 @@ SILENT_NS = 1_000_000_000
 
 
 class PositionReached(Struct, frozen=True):
-    """An instruction begins."""
+    """An instruction begins or ends."""
 
     iteration: int
     code: int
+    ends: bool = False
 
 
 class TimePassed(Struct, frozen=True):
@@ -111,6 +114,12 @@ def step_plan(state: FollowedPlan, event: PlanEvent, now_ns: int) -> PlanAnswer:
 
 def _move(state: FollowedPlan, reached: PositionReached, now_ns: int) -> PlanAnswer:
     plan, first = state.plan, state.plan.first_iteration
+    if reached.ends:
+        under_way = state.position >= 0 and reached.iteration == state.iteration
+        if not under_way or reached.code != plan.codes[state.position]:
+            return state, ()
+        following = plan.clocks_mhz[(state.position + 1) % len(plan.codes)]
+        return _change(replace(state, raise_at_ns=None), following, now_ns)
     if state.position < 0:
         if first is None or reached.iteration < first:
             return state, ()

@@ -22,7 +22,7 @@ from zeus_stream.service_packages import python_child
 AGAIN_NS, AGAIN_MOST_NS = 3_000_000_000, 300_000_000_000
 """Between two looks for a GPU that stays lost: this, twice that, ... up to the second."""
 LOOK_S = 60.0
-"""A look that takes longer found nothing."""
+"""A look that takes longer says nothing."""
 _log = logging.getLogger(__name__)
 
 
@@ -84,10 +84,9 @@ class NvmlBus:
         """Look for lost GPUs, if it is time to; return whether a start of NVML would change anything."""
         if self._now() < self._again_ns:
             return False
-        if self._look() != frozenset(
-            device.gpu for device in working
-        ):  # one is back, or the driver itself is gone
-            return True
+        with suppress(subprocess.TimeoutExpired):  # a dead GPU may hang a process that starts NVML
+            if self._look() != frozenset(device.gpu for device in working):
+                return True  # one is back, or the driver itself is gone
         self._put_off()
         return False
 
@@ -160,7 +159,10 @@ class NvmlBus:
 
 
 def _look_aside() -> frozenset[str] | None:
-    """Return the UUIDs of the GPUs that NVML opens in another process; None: that cannot be found out."""
+    """Return the UUIDs of the GPUs that NVML opens in another process; None: that cannot be found out.
+
+    Raises TimeoutExpired.
+    """
     try:
         done = subprocess.run(  # noqa: S603  (this interpreter, this package)
             python_child("collectors.devices.nvml_bus"),
@@ -169,8 +171,6 @@ def _look_aside() -> frozenset[str] | None:
             text=True,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return frozenset()
     except OSError as wrong:
         _log.warning("NVIDIA driver: could not look for lost GPUs aside: %s.", wrong.strerror)
         return None

@@ -14,7 +14,7 @@ COMMAND_NS = 20_000_000_000
 QUESTION_NS = 2_000_000_000
 
 
-class Pace:
+class GatherPace:
     """The end of the time in which what comes in is handed on at once."""
 
     def __init__(self, hurried: Callable[[], None] = lambda: None) -> None:

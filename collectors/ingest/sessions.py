@@ -35,7 +35,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Session(Struct, frozen=True, kw_only=True):
+class PublisherSession(Struct, frozen=True, kw_only=True):
     """The state of one publisher. Outlives the collector in the log."""
 
     session: str
@@ -64,14 +64,14 @@ class Session(Struct, frozen=True, kw_only=True):
         return json.dumps(asdict(self))
 
 
-def from_json(text: str) -> Session:
-    """Return the session that `Session.to_json` wrote."""
+def from_json(text: str) -> PublisherSession:
+    """Return the session that `PublisherSession.to_json` wrote."""
     content = json.loads(text)
     content["asked_gpus"], content["gpus"] = tuple(content["asked_gpus"]), tuple(content["gpus"])
-    return Session(**content)
+    return PublisherSession(**content)
 
 
-def receive(session: Session, batch: Batch) -> tuple[Session, tuple[Event | Unknown, ...]]:
+def receive(session: PublisherSession, batch: Batch) -> tuple[PublisherSession, tuple[Event | Unknown, ...]]:
     """Return the session once the batch is in the log, and the events that are new in it, often all.
 
     None are new when others should come first: the acknowledgement says which, and a publisher that has
@@ -98,7 +98,9 @@ def receive(session: Session, batch: Batch) -> tuple[Session, tuple[Event | Unkn
     return replace(session, next_sequence=session.next_sequence + len(events)), events
 
 
-def check(session: Session, new: Sequence[Event | Unknown], others: Iterable[Session], now_ns: int) -> None:
+def check(
+    session: PublisherSession, new: Sequence[Event | Unknown], others: Iterable[PublisherSession], now_ns: int
+) -> None:
     """Raise MalformedError if a session says what it may not.
 
     Args:
@@ -127,7 +129,7 @@ def check(session: Session, new: Sequence[Event | Unknown], others: Iterable[Ses
         )
 
 
-def gives_way(sessions: Sequence[Session], uid: int | None) -> Session | None:
+def gives_way(sessions: Sequence[PublisherSession], uid: int | None) -> PublisherSession | None:
     """Return the open session that ends to make room for a new one of a user: of the user with most of them.
 
     Args:
@@ -199,7 +201,7 @@ class Admission(Struct, frozen=True):
 
 
 def admit(
-    session: Session,
+    session: PublisherSession,
     devices: Sequence[Description],
     trusted_uids: frozenset[int],
     owned: Mapping[str, bool | None],

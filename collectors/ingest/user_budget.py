@@ -14,7 +14,7 @@ MAX_USERS = 1_000
 HOUR_NS = 3_600_000_000_000
 
 
-class Used(Struct, frozen=True):
+class UsedBudget(Struct, frozen=True):
     """The part of an hour's budget that a user has used; it decreases as time passes."""
 
     log_bytes: float = 0.0
@@ -29,16 +29,16 @@ class UserBudgets:
 
     def __init__(self, bytes_per_h: int) -> None:
         self._bytes_per_h = bytes_per_h
-        self._used: dict[int | None, Used] = {}
+        self._used: dict[int | None, UsedBudget] = {}
 
     def take(self, uid: int | None, size: int, events: int, now_ns: int) -> bool:
         """Count a message of ``size`` bytes, or refuse it: False, its user has used the budget."""
         used = self._at(uid, now_ns)
         log_bytes, count = used.log_bytes + size, used.events + events
         if log_bytes > self._bytes_per_h / AT_ONCE or count > EVENTS_PER_H / AT_ONCE:
-            self._put(uid, Used(used.log_bytes, used.events, now_ns, used.refused + 1))
+            self._put(uid, UsedBudget(used.log_bytes, used.events, now_ns, used.refused + 1))
             return False
-        self._put(uid, Used(log_bytes, count, now_ns, used.refused))
+        self._put(uid, UsedBudget(log_bytes, count, now_ns, used.refused))
         return True
 
     def status(self, now_ns: int) -> list[tuple[str, str]]:
@@ -51,17 +51,17 @@ class UserBudgets:
             rows.append((f"budget of user {uid}", f"{text} in use, {used.refused} messages refused"))
         return rows
 
-    def _at(self, uid: int | None, now_ns: int) -> Used:
-        used = self._used.get(uid, Used(at_ns=now_ns))
+    def _at(self, uid: int | None, now_ns: int) -> UsedBudget:
+        used = self._used.get(uid, UsedBudget(at_ns=now_ns))
         passed = max(0, now_ns - used.at_ns) / HOUR_NS
-        return Used(
+        return UsedBudget(
             max(0.0, used.log_bytes - passed * self._bytes_per_h),
             max(0.0, used.events - passed * EVENTS_PER_H),
             now_ns,
             used.refused,
         )
 
-    def _put(self, uid: int | None, used: Used) -> None:
+    def _put(self, uid: int | None, used: UsedBudget) -> None:
         self._used.pop(uid, None)
         self._used[uid] = used
         if len(self._used) > MAX_USERS:

@@ -58,6 +58,7 @@ def generation(number: int, begin_ns: int) -> Iterator[tuple[int, Body]]:
         yield end_ns, Events(f"session-{number}-{at}", 2 + STEPS, 0, 1, last)
 
 
+@pytest.mark.sweep
 def test_sessions_that_come_and_go_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds of what is remembered are reached at once here; the rest has none, and is not to grow."""
     monkeypatch.setattr(sessions, "MAX_REMEMBERED", 20)
@@ -79,10 +80,10 @@ def test_sessions_that_come_and_go_leave_nothing(monkeypatch: pytest.MonkeyPatch
         if isinstance(body, Notes) and not isinstance(body.notes[0], RunAdmitted):
             put(START_NS, body)
     kept: list[tuple[int, int, int]] = []
-    for number in range(100):
+    for number in range(50):
         for t_ns, body in generation(number, START_NS + number * (STEPS + 1) * STEP_NS):
             put(t_ns, body)
-        if number in (49, 99):
+        if number in (24, 49):
             gc.collect()
             kept.append((len(state_of(interpreter)), len(live_state_of(live)), len(gc.get_objects())))
     (state, shown, objects), (later_state, later_shown, later_objects) = kept

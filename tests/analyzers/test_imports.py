@@ -5,7 +5,7 @@ import sys
 
 SHOWN = """
 import sys
-import analyzers.archive.process.store_start
+import analyzers.archive.process.child_process
 print(*sorted({"numpy", "zmq", "anyio"} & set(sys.modules)))
 import analyzers.service.analyzer
 print(*sorted({"duckdb", "pyarrow"} & set(sys.modules)), "then", end=" ")

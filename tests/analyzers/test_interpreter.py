@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from analyzers.dispatch.pending import MAX_ASKED, Pending
 from analyzers.fleet import fleet
-from analyzers.interpreter.interpreter import Calibrated, Forgotten, Interpreter, Logged
+from analyzers.interpreter.interpreter import Calibrated, Interpreter, Logged, ProfilesForgotten
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
@@ -656,7 +656,7 @@ def test_a_run_of_another_workload_starts_from_nothing(first: World, other: dict
 
 def test_what_was_forgotten_meanwhile_is_not_started_from(first: World) -> None:
     made = after(first, replace(SHORT, run="second"))
-    made.interpreter.handle(Forgotten({"other": 2**60, "job": first.now_ns}), 0)
+    made.interpreter.handle(ProfilesForgotten({"other": 2**60, "job": first.now_ns}), 0)
     made.run(1.3)
     (recalled,) = made.rows(RecallRow)
     assert recalled.limits == ()

@@ -20,7 +20,7 @@ from zeus_stream.protocol.queries import Cancel, No, Query
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
-from zeus_stream.transport.access import Gate
+from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.async_client import AsyncClient
 
 ENDLESS = "SELECT count(*) AS n FROM range(10_000_000) a, range(10_000_000) b"
@@ -51,11 +51,11 @@ async def server(directory: Path) -> AsyncIterator[tuple[Path, QueryServer, Coun
         raise NotImplementedError
 
     try:
-        channel = opened.enter_context(closing(sockets.listen(context, path)))
+        channel = opened.enter_context(closing(sockets.listen(path)))
         answers = AnalyzerAnswers(unused, _now, _commit, ResultsServer("test"))  # type: ignore[arg-type]
         answering = QueryServer(Queries(store, SETTINGS), unused, answers, counters)  # type: ignore[arg-type]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(answering.run, channel, Gate(context, None, directory, {"query": channel}))
+            tasks.start_soon(answering.run, channel, AccessGate(None, directory, {"query": channel}))
             yield path, answering, counters
             tasks.cancel_scope.cancel()
     finally:

@@ -52,7 +52,7 @@ from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
-from zeus_stream.transport.access import Gate
+from zeus_stream.transport.access import AccessGate
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 120.0
@@ -80,10 +80,10 @@ def plan() -> RunSettings:
 class RecordedCollector:
     """The control socket of a collector whose log is recorded. It carries out nothing."""
 
-    def __init__(self, context: sockets.Context, where: Places) -> None:
+    def __init__(self, where: Places) -> None:
         self.frames, self.command = recorded()
         self.received: list[object] = []
-        self._channel = sockets.listen(context, where.control)
+        self._channel = sockets.listen(where.control)
         self.close = self._channel.close
 
     async def run(self) -> None:
@@ -144,7 +144,7 @@ class Bench(Struct, frozen=True):
     archive: DuckdbFile
     interpretation: Interpretation
     collector: RecordedCollector
-    gate: Gate
+    gate: AccessGate
 
     def stored(self, sql: str) -> list[tuple[object, ...]]:
         with self.archive.reading() as reader:
@@ -162,7 +162,7 @@ async def running(zeus_dir: Path, kind: type[DuckdbFile] = DuckdbFile) -> AsyncI
     context, archive = sockets.context(), kind.open(archive_at(zeus_dir / "energy.duckdb"), SETTINGS)
     if isinstance(archive, StalledArchive):
         archive.go = threading.Event()
-    collector = RecordedCollector(context, where)
+    collector = RecordedCollector(where)
     try:
         begin = Restart(
             Interpreter(plan(), pending=Pending()),
@@ -173,7 +173,7 @@ async def running(zeus_dir: Path, kind: type[DuckdbFile] = DuckdbFile) -> AsyncI
         )
         followed = Collector(context, "here", where, archive, SETTINGS)
         analyzer = Analyzer(archive, zeus_dir, SETTINGS, begin, [followed])
-        gate = Gate(context, None, where.keys, {})
+        gate = AccessGate(None, where.keys, {})
         with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(collector.run)

@@ -98,6 +98,7 @@ def derived(
     return rows, in_columns
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("seed", "settings", "hurried"),
     [
@@ -126,6 +127,7 @@ def test_steps_that_come_together_give_the_rows_of_one_after_the_other(
     assert not [row for row in together if isinstance(row, GapRow) and row.what != "frames"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("seed", "settings", "hurried"),
     [

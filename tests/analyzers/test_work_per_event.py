@@ -43,6 +43,7 @@ def test_sessions_that_began_together_are_measured_one_after_the_other() -> None
     assert max(at_once) <= 3
 
 
+@pytest.mark.sweep
 def test_the_work_for_an_event_does_not_grow_with_the_number_of_sessions() -> None:
     few, many = calls_per_step(16), calls_per_step(64)  # of 8, each is measured more often
     assert many == pytest.approx(few, rel=0.25)

@@ -9,14 +9,14 @@ import pytest
 
 from collectors.beats import Beats
 from collectors.controls.supervisor import Supervisor
-from collectors.ingest.pace import Pace
+from collectors.ingest.pace import GatherPace
 from collectors.log.boot_mark import BootMark
 from collectors.log.feed import LogFeed
 from collectors.log.sqlite import SqliteLog
 from tests.collectors.devices.arithmetic import ArithmeticBus
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.settings import Settings
-from zeus_stream.transport import limits, sockets
+from zeus_stream.transport import sockets
 
 pytestmark = pytest.mark.anyio
 QUIET_S = 0.5
@@ -28,19 +28,18 @@ def wake_ups() -> int:
 
 
 async def test_what_waits_at_rest_hardly_wakes_and_hurries_when_somebody_waits(tmp_path: Path) -> None:
-    context, uses = sockets.context(), list[int]()
+    uses = list[int]()
     with closing(SqliteLog(tmp_path / "log", "h", boot_id(), BootMark(tmp_path / "log"))) as log:
-        feed = sockets.listen(context, tmp_path / "feed", feed=True)
+        feed = sockets.listen(tmp_path / "feed", feed=True)
         journal = LogFeed(log, feed, "h")
         guards = Supervisor(
             Settings(), ArithmeticBus(0), tmp_path, journal, "i", lambda _: None, lambda: None
         )
-        pace = Pace(lambda: beats.hurry())  # noqa: PLW0108  (made below)
+        pace = GatherPace(lambda: beats.hurry())  # noqa: PLW0108  (made below)
         beats = Beats(guards, journal, pace, lambda: uses.append(monotonic_ns()), 10**9, 10**15)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(beats.run)
             tasks.start_soon(feed.serve)
-            tasks.start_soon(limits.keep, [feed], print)
             await anyio.wait_all_tasks_blocked()
             before = wake_ups()
             await anyio.sleep(QUIET_S)
@@ -51,4 +50,3 @@ async def test_what_waits_at_rest_hardly_wakes_and_hurries_when_somebody_waits(t
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
     feed.close()
-    context.destroy(linger=0)

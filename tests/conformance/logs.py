@@ -19,7 +19,7 @@ from zeus_stream.protocol.frames import Break, Frame, Part
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
-from zeus_stream.transport.follower import Sequencer, follow
+from zeus_stream.transport.follower import FollowerSequence, follow
 
 HOST = "host"
 FETCH_BYTES = 1_000
@@ -120,7 +120,9 @@ def fetched(log: LogStore, _directory: Path) -> Iterator[Read]:
     """Read a log by the rules of a follower, without sockets: the simulated source."""
 
     def read(next_offset: int | None) -> list[Part]:
-        sequencer = Sequencer(None if next_offset is None else log.log_id, next_offset, Counter(), None)
+        sequencer = FollowerSequence(
+            None if next_offset is None else log.log_id, next_offset, Counter(), None
+        )
         extent = log.extent
         parts = sequencer.welcome(
             Welcome(
@@ -150,8 +152,8 @@ def followed(log: LogStore, directory: Path) -> Iterator[Read]:
     async def serve() -> AsyncIterator[None]:
         context = sockets.context()
         try:
-            feed = sockets.listen(context, where.feed, feed=True)
-            control = sockets.listen(context, where.control)
+            feed = sockets.listen(where.feed, feed=True)
+            control = sockets.listen(where.control)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(answer, control)
                 tasks.start_soon(feed.serve)

@@ -20,7 +20,7 @@ from zeus_stream.paths import places
 from zeus_stream.protocol.queries import AskResults, Status
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
-from zeus_stream.transport.access import Gate
+from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.client import ask_results
 
 ROOM = 1_000
@@ -100,9 +100,9 @@ class OverASocket:
         server = QueryServer(queries, lambda _: Status(()), answers, Counter())
         context = sockets.context()
         try:
-            with closing(sockets.listen(context, self._where.query)) as channel:
+            with closing(sockets.listen(self._where.query)) as channel:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(server.run, channel, Gate(context, None, self._where.keys, {}))
+                    tasks.start_soon(server.run, channel, AccessGate(None, self._where.keys, {}))
                     yield
                     tasks.cancel_scope.cancel()
         finally:

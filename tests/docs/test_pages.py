@@ -120,6 +120,7 @@ def test_generated_pages_are_not_stale(page: str) -> None:
     assert (FOLDER / page).read_text(encoding="utf-8") == pages()[page], stale
 
 
+@pytest.mark.sweep
 def test_the_picture_of_the_packages_is_drawn_from_the_imports() -> None:
     stale = "Draw it again: python -m tests.docs.packages"
     assert packages.PAGE.read_text(encoding="utf-8") == packages.page(), stale

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from analyzers.pipeline.graph import PipelineInstruction, from_orders, make_graph
+from analyzers.pipeline.graph import PipelineInstruction, from_orders
+from benchmarks.pipeline.schedules import make_graph
 from tests.directories import short_directory
 from tests.frameworks.told import LONGEST_S, ROOT, need
 

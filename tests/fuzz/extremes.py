@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.checkpoints import machine_state
-from analyzers.interpreter.interpreter import Asked, Interpreter, LinkSeen, Logged
+from analyzers.interpreter.interpreter import Interpreter, LinkSeen, Logged, ProgressAsked
 from analyzers.live.live_site import LiveSite
 from analyzers.results.result import Result
 from analyzers.results.rows import GapRow
@@ -239,7 +239,7 @@ def _read_all(archive: DuckdbFile) -> None:
 def _asked(rng: Random, interpreter: Interpreter, host: str) -> Result:
     like = list(interpreter.open_sessions())
     ask = any_of(rng, Ask, like) if rng.random() < 0.5 else any_of(rng, AskTry, like)
-    return interpreter.handle(Asked(host, ask), interpreter.frame_ns(host))
+    return interpreter.handle(ProgressAsked(host, ask), interpreter.frame_ns(host))
 
 
 def _stored(

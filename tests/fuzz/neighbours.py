@@ -4,7 +4,7 @@
     our frames, and frames of a neighbour among them, from the first on -> the same, and nothing of ours else
 
 A neighbour is another host, which sends anything about our GPUs, sessions and runs, at any time of its clock;
-or another user, on our host or on another, whose job and runs have our names.
+or another user, on our host or on another, whose job and runs have our names, maybe from before ours on.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,21 +32,42 @@ from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 
 Stream = list[tuple[Frame, Body]]
-Kind = Literal["host", "user", "user elsewhere"]
-KINDS: tuple[Kind, ...] = ("host", "user", "user elsewhere")
+Kind = Literal["host", "user", "user elsewhere", "user before"]
+KINDS: tuple[Kind, ...] = ("host", "user", "user elsewhere", "user before")
 OURS, THEIRS = 1001, 1002
 """Users."""
 NEIGHBOUR = "neighbour"
 S = 1_000_000_000
 
 
+class Second(Recurs):
+    """Our training where a user before us has taken its names."""
+
+    def hear(self, frame: Frame, body: Body) -> None:
+        if not self.frames:
+            for theirs in began_before(frame):
+                outputs_of(self.interpreter, *theirs)
+        super().hear(*_of_user([(frame, body)], OURS)[0])
+
+
 @cache
-def ours() -> tuple[tuple[Frame, Body], ...]:
+def ours(kind: Kind = "host") -> tuple[tuple[Frame, Body], ...]:
     """Return the frames of two trainings of a job, one after the other, which search their power limits."""
-    world = Recurs("simulated:v100x1", Training("imagenet", 0.037, 100, epoch_steps=50), SETTINGS)
+    of_kind = Second if kind == "user before" else Recurs
+    world = of_kind("simulated:v100x1", Training("imagenet", 0.037, 100, epoch_steps=50), SETTINGS)
     world.run()
     first = _of_user(world.frames, OURS)
     return (*first, *again(first, 1))
+
+
+def began_before(first: Frame) -> Stream:
+    """Return the begin of a neighbour's training of our names, before the first of our frames."""
+    bodies = _theirs()
+    begin = next(n for n, body in enumerate(bodies) if isinstance(body, Events))
+    return [
+        (Frame(log_id="before", offset=n, host=first.host, t_ns=first.t_ns, topic="t", body=b""), body)
+        for n, body in enumerate(bodies[: begin + 1])
+    ]
 
 
 def _of_user(frames: Iterable[tuple[Frame, Body]], uid: int) -> Stream:
@@ -142,7 +163,7 @@ class Neighbour:
             return
         self._offset += 1
         host, t_ns = NEIGHBOUR, ours.t_ns
-        if self._kind == "user":
+        if self._kind in ("user", "user before"):
             host = ours.host
         elif self._kind == "host" and self._rng.random() < 0.05:
             self._ahead_ns += self._rng.choice((S, 61 * S, 10_000 * S))
@@ -168,10 +189,23 @@ def names_of(value: object) -> Iterator[tuple[str, str]]:
 
 
 @cache
-def alone() -> tuple[list[Output], ...]:
-    """Return what each of our frames gives in the world without a neighbour."""
+def alone(kind: Kind = "host") -> tuple[list[Output], ...]:
+    """Return what each of our frames gives in the world without a neighbour, or with one who only began."""
+    interpreter = _begun(kind)
+    return tuple(outputs_of(interpreter, frame, body) for frame, body in ours(kind))
+
+
+def _begun(kind: Kind) -> Interpreter:
     interpreter = _interpreter()
-    return tuple(outputs_of(interpreter, frame, body) for frame, body in ours())
+    if kind == "user before":
+        for theirs in began_before(ours(kind)[0][0]):
+            outputs_of(interpreter, *theirs)
+    return interpreter
+
+
+def _of_user_alone(kind: Kind, name: tuple[str, str]) -> bool:
+    """Tell whether a name that we use is only ours: who was there before has those of the run and the job."""
+    return kind != "user before" or name[0] not in ("run", "job") or f"user {OURS}" in name[1]
 
 
 def _interpreter() -> Interpreter:
@@ -180,12 +214,12 @@ def _interpreter() -> Interpreter:
 
 def play(seed: int, kind: Kind) -> list[str]:
     """Interpret our frames with those of a neighbour among them. Return what of ours is not as it was."""
-    interpreter, neighbour = _interpreter(), Neighbour(Random(seed), kind)
+    interpreter, neighbour = _begun(kind), Neighbour(Random(seed), kind)
     of_them = {name for body in _theirs() for name in names_of(body)}
     of_them.difference_update(name for _, body in ours() for name in names_of(body))
     of_us: set[tuple[str, str]] = set()
     wrong: list[str] = []
-    for (frame, body), expected in zip(ours(), alone(), strict=True):
+    for (frame, body), expected in zip(ours(kind), alone(kind), strict=True):
         outputs = outputs_of(interpreter, frame, body)
         given = [row for row in outputs if not of_them.intersection(names_of(row))]
         if given != expected:
@@ -193,7 +227,7 @@ def play(seed: int, kind: Kind) -> list[str]:
         of_us.update(names_of(body), *map(names_of, expected))
         for their_frame, their_body in neighbour.after(frame, body):
             for output in outputs_of(interpreter, their_frame, their_body):
-                taken = of_us.intersection(names_of(output))
+                taken = {name for name in of_us.intersection(names_of(output)) if _of_user_alone(kind, name)}
                 if taken and not isinstance(output, GapRow):
                     wrong.append(f"{type(their_body).__name__} of a {kind} gave {output}, of our {taken}")
         if len(wrong) > 3:

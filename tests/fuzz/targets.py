@@ -8,7 +8,7 @@ from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GapRow
-from collectors.ingest.sessions import Session, check, receive
+from collectors.ingest.sessions import PublisherSession, check, receive
 from tests import hostile
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World, outputs_of
@@ -29,9 +29,13 @@ from zeus_stream.protocol.notes import ControlApplied, ControlRefused, Notes
 from zeus_stream.protocol.queries import AskStatus, Cancel, ForgetJob, Forgotten, No, Query, QueryDone, Status
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
-from zeus_stream.transport.follower import Sequencer
+from zeus_stream.transport.follower import FollowerSequence
+from zeus_stream.transport.listening import zmtp
+from zeus_stream.transport.listening.curve_server import CurveServer
 
 NOW_NS = 10**12
+SECRET = bytes(range(32))
+"""Of a listener for other hosts."""
 SETTINGS = RunSettings(
     selector=selectors.parse("energy"),
     stride_mw=75_000,
@@ -57,16 +61,29 @@ def decode(data: bytes) -> None:
     for kinds in KINDS:
         with suppress(MalformedError):
             take(codec.decode(data, *kinds))
+    connect(data)
     for topic, envelope in ((b"events/h", data), (data, b"\x94\xa1l\x00\xa1h\x01")):
         with suppress(MalformedError):
-            Sequencer("l", 0).frames([codec.decode_frame(topic, envelope, data)])
+            FollowerSequence("l", 0).frames([codec.decode_frame(topic, envelope, data)])
+
+
+def connect(data: bytes) -> None:
+    """Take bytes as a client of a listener sends them: of this host, or of another that has no key."""
+    for curve in (None, CurveServer(SECRET, lambda _: "anna")):
+        for before in (b"", zmtp.GREETING if curve is None else zmtp.CURVE_GREETING):
+            reader = zmtp.ZmtpReader("ROUTER", 1_000, curve)
+            with suppress(MalformedError):
+                reader.feed(before + data)
+                while reader.next() is not None or reader.behind:
+                    pass
+            assert curve is None or curve.key is None
 
 
 def take(message: object) -> None:
     """Hand a message to who would be given it. Raises MalformedError."""
     match message:
         case Batch():
-            session, new = receive(Session(session=message.session, uid=1, pid=1), message)
+            session, new = receive(PublisherSession(session=message.session, uid=1, pid=1), message)
             check(session, new, [session], NOW_NS)
         case Readings() | Events() | Notes():
             interpreter = Interpreter(RunSettings(selector=None))
@@ -77,9 +94,9 @@ def take(message: object) -> None:
                     message,
                 )
         case Welcome():
-            Sequencer("l", 3).welcome(message)
+            FollowerSequence("l", 3).welcome(message)
         case Fetched():
-            Sequencer("l", 3).fetched(message, [])
+            FollowerSequence("l", 3).fetched(message, [])
         case _:
             pass  # its fields are all there is to it
     codec.decode(codec.encode(message), type(message))

@@ -26,6 +26,13 @@ def binary() -> str | None:
     return os.environ.get("PROMETHEUS") or shutil.which("prometheus")
 
 
+def promtool() -> str | None:
+    """Return the path of the tool that plays rules, if there is one beside Prometheus."""
+    server = binary()
+    tool = None if server is None else Path(server).with_name("promtool")
+    return str(tool) if tool is not None and tool.exists() else None
+
+
 class Prometheus:
     """A server that runs."""
 

@@ -10,7 +10,8 @@ import pytest
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
 ANALYZER, COLLECTOR = UNITS / "zeus-stream-analyze.service", UNITS / "zeus-stream-collect.service"
 ARCHIVER = UNITS / "zeus-stream-archive.service"
-MOST = {ANALYZER: 2.0, COLLECTOR: 3.5, ARCHIVER: 2.0}
+WEB, METRICS = UNITS / "zeus-stream-web.service", UNITS / "zeus-stream-metrics.service"
+MOST = {ANALYZER: 2.0, COLLECTOR: 3.3, ARCHIVER: 2.0, WEB: 2.0, METRICS: 2.0}
 """Exposure by `systemd-analyze security`, of 10."""
 
 
@@ -80,3 +81,10 @@ def test_a_unit_is_as_little_exposed_as_it_can_be(unit: Path) -> None:
     exposure = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
     assert exposure is not None, done.stderr
     assert float(exposure[1]) <= MOST[unit]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_reads_every_unit_without_a_complaint() -> None:
+    done = subprocess.run(["systemd-analyze", "verify", *MOST], capture_output=True, text=True, check=False)
+    complaints = [line for line in done.stderr.splitlines() if "is not executable" not in line]
+    assert not complaints, "their command is not installed here, and that is all"

@@ -27,32 +27,31 @@ PAUSE_S = 0.01
 NEW_S = 1.0
 """Between two new connections of the bystander."""
 _ATTACK = """
-import os, socket, sys
+import encodings.idna, errno, os, socket, sys
 if os.geteuid() == 0:
     os.setgroups([])
     os.setuid(int(sys.argv[1]))
-held = []
-while True:
-    for path in sys.argv[2:]:
+held, parent = [], os.getppid()
+while os.getppid() == parent:  # the kernel tells no process that changed its user that its parent has ended
+    for place in sys.argv[2:]:
+        family, address = socket.AF_UNIX, place
+        if place.isdigit():
+            family, address = socket.AF_INET, ("127.0.0.1", int(place))
         try:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            if connection.connect_ex(address) in (0, errno.EINPROGRESS):
+                held.append(connection)
         except OSError:
             for each in held:
                 each.close()
             held.clear()
-            continue
-        held.append(connection)
-        try:
-            connection.connect(path)
-        except OSError:
-            held.pop().close()
 """
 
 
 @contextmanager
-def flood(*paths: Path, attackers: int = ATTACKERS) -> Iterator[None]:
-    """Connect to these sockets from now on, also before they are there, until the end of the block."""
-    command = [sys.executable, "-c", _ATTACK, str(OTHER_USER), *map(str, paths)]
+def flood(*places: Path | int, attackers: int = ATTACKERS) -> Iterator[None]:
+    """Connect to these sockets and ports, also before they are there, until the end of the block."""
+    command = [sys.executable, "-c", _ATTACK, str(OTHER_USER), *map(str, places)]
     running = [subprocess.Popen(command, env={}, stdin=subprocess.DEVNULL) for _ in range(attackers)]
     try:
         yield

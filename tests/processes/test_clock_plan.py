@@ -90,17 +90,16 @@ def test_clocks_follow_the_script_and_are_highest_after_a_wrong_instruction(tmp_
         stage(host, tmp_path) as script,
     ):
         follow_first_instruction(host, running, script)
-        script.run(*ORDER[1])
-        for each, clock_mhz in zip(ORDER[2:], CLOCKS_MHZ[2:], strict=True):
+        for each, next_mhz in zip(ORDER[1:], (*CLOCKS_MHZ[2:], CLOCKS_MHZ[0]), strict=True):
             script.run(*each)
-            until(locked(host, clock_mhz))
+            until(locked(host, next_mhz))
         assert running.rows()["plans followed"] == "1"
         script.run(*ORDER[0])
         script.run(*ORDER[3])
         until(locked(host, max(CLOCKS_MHZ)))
         for each in ORDER:
             script.run(*each)
-        until(locked(host, CLOCKS_MHZ[-1]))
+        until(locked(host, CLOCKS_MHZ[0]))
         assert running.rows()["plans followed"] == "1"
         refused = running.plan(replace(PLAN, clocks_mhz=(601, 600, 600, 600)))
         assert isinstance(refused, ControlRefused)

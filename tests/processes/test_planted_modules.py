@@ -23,8 +23,8 @@ def planted(tmp_path: Path) -> Path:
 
 
 def run_in(folder: Path, zeus_dir: Path, *command: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Run a command there, as its user would: without a path that names our packages."""
-    environ = environment(zeus_dir)
+    """Run a command that publishes nothing there, as its user would: no path names our packages."""
+    environ = environment(zeus_dir) | {"ZEUS_STREAM_FLUSH_S": "0"}
     del environ["PYTHONPATH"]
     return subprocess.run(
         command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S

@@ -101,12 +101,14 @@ def umask(value: int) -> Iterator[None]:
         os.umask(before)
 
 
-def run(zeus: Cli, arguments: tuple[str, ...]) -> None:
-    """Run a command in a process that lets others do everything with what it makes."""
-    with umask(0), zeus.start(*arguments) as process:
+def run(zeus: Cli, *commands: tuple[str, ...]) -> None:
+    """Run commands beside each other in processes that let others do everything with what they make."""
+    with umask(0):
+        running = {arguments: zeus.start(*arguments) for arguments in commands}
+    for arguments, process in running.items():
         _, err = process.communicate(timeout=300)
-    may_warn = arguments == ("doctor",)
-    assert process.returncode in (0, may_warn), (arguments, err)
+        may_warn = arguments == ("doctor",)
+        assert process.returncode in (0, may_warn), (arguments, err)
 
 
 def test_every_command_is_among_these() -> None:
@@ -127,8 +129,7 @@ def test_nothing_that_a_setup_makes_is_open_to_others(zeus_dir: Path) -> None:
             until(lambda: host.read_mw() < FOUND_MW)
             with umask(0):
                 staying = [zeus.start(*arguments) for arguments in STAYING]
-            for arguments in DURING_RUN:
-                run(zeus, arguments)
+            run(zeus, *DURING_RUN)
             until(lambda: (zeus_dir / "web").exists() and (zeus_dir / "results.jsonl").exists())
             in_run = open_to_others(zeus_dir)
             if os.geteuid() == 0:

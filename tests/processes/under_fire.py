@@ -94,8 +94,8 @@ def victim(directory: Path, *arguments: str, ready: str, files: int | None = Non
 
 
 @contextmanager
-def collector(directory: Path, *, files: int | None = None) -> Iterator[Victim]:
-    arguments = ("-m", "zeus_stream", "collect", "--device", "simulated:v100x1")
+def collector(directory: Path, *more: str, files: int | None = None) -> Iterator[Victim]:
+    arguments = ("-m", "zeus_stream", "collect", "--device", "simulated:v100x1", *more)
     with victim(directory, *arguments, ready="feed", files=files) as running:
         running.rows("collector")
         yield running

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from analyzers.archive.store import Received
 from analyzers.lake.lake_archive import LakeArchive, frames_of
-from analyzers.leases.site_leases import ROWS, Lease, OutboxBatch, SiteLeases
+from analyzers.leases.site_leases import ROWS, OutboxBatch, SiteLease, SiteLeases
 from tests.analyzers.archives import HOST
 from zeus_stream.broker.batches import part_of
 from zeus_stream.settings import Settings
@@ -22,7 +22,7 @@ class HeldPart:
         self.lake, self.leases, self.name = lake, leases, name
 
     @property
-    def held(self) -> Lease:
+    def held(self) -> SiteLease:
         return self.lake.held[self.name]
 
     def put_stream(self, received: Sequence[Received], until: int) -> None:

@@ -71,7 +71,7 @@ async def relayed(log: SqliteLog, url: str) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def held(url: str, begin: int = 1) -> list[batches.Batch]:
+async def held(url: str, begin: int = 1) -> list[batches.FrameBatch]:
     """Return the batches that the broker has of the host, from a sequence number on."""
     broker = await JetstreamClient.connect(address(url))
     reader = await broker.reader(batches.part_of("alpha"), begin)

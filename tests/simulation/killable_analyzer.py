@@ -18,7 +18,7 @@ from zeus_stream.protocol.commands import (
 )
 from zeus_stream.protocol.frames import Body, Frame, Part
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, Notes
-from zeus_stream.transport.follower import Sequencer
+from zeus_stream.transport.follower import FollowerSequence
 
 if TYPE_CHECKING:
     from tests.simulation.troubled_world import TroubledWorld
@@ -31,7 +31,7 @@ class Analyzer(Process):
         super().__init__(world)
         self.world = world
         self._fence = number << 32
-        self._sequencer = Sequencer(*world.archive.position())
+        self._sequencer = FollowerSequence(*world.archive.position())
         self._interpreter = Interpreter(world.plan, world.archive.memory())
         self._waiting: list[Frame] = []
         self._asked: Hello | Fetch | None = None

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from collectors.controls import lease, lease_messages
 from collectors.controls.value_changes import change, put_back
-from collectors.ingest.sessions import Session, from_json, receive
+from collectors.ingest.sessions import PublisherSession, from_json, receive
 from collectors.log.sqlite import SqliteLog
 from collectors.log.store import SessionMemory
 from collectors.sampling import change_detector
@@ -98,7 +98,7 @@ class Collector(Process, LeasedControl):
 
     # what goes into the log
 
-    def _append(self, topic: str, body: Body, session: Session | None = None) -> bool:
+    def _append(self, topic: str, body: Body, session: PublisherSession | None = None) -> bool:
         memory = None
         if session is not None:
             memory = SessionMemory(session.session, session.next_sequence, session.to_json())
@@ -130,7 +130,7 @@ class Collector(Process, LeasedControl):
         if not self.alive:
             return
         known = self._sessions.get(batch.session)
-        before = known or Session(session=batch.session, uid=0, pid=trainer.pid, boot_id="boot")
+        before = known or PublisherSession(session=batch.session, uid=0, pid=trainer.pid, boot_id="boot")
         try:
             session, new = receive(before, batch)
         except MalformedError as wrong:

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from analyzers.lake.batch_intake import BatchesMissingError, BatchIntake
+from analyzers.lake.archiver import BatchesMissingError, BatchIntake
 from collectors.broker.relay import Relay
 from tests.simulation.archives_of_worlds import Archive
 from tests.simulation.processes import MS, S

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import TypeVar
 
-from analyzers.interpreter.interpreter import Asked, Interpreter, Logged
+from analyzers.interpreter.interpreter import Interpreter, Logged, ProgressAsked
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, GiveAnswer, Instruction, RestoreControl
 from analyzers.results.rows import Row
@@ -55,7 +55,7 @@ def replayed(interpreter: Interpreter, frames: Iterable[tuple[Frame, Body]]) -> 
 
 def asked(interpreter: Interpreter, host: str, ask: Ask | AskTry) -> list[Output]:
     """Return what a question of a script gives at once."""
-    rows, instructions = interpreter.handle(Asked(host, ask), interpreter.frame_ns(host))
+    rows, instructions = interpreter.handle(ProgressAsked(host, ask), interpreter.frame_ns(host))
     return [*each_row(rows), *instructions]
 
 

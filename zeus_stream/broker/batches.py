@@ -26,7 +26,7 @@ MAX_UNPACKED = 8_000_000
 """A message that unpacks to more is malformed."""
 
 
-class Batch(Struct, frozen=True, kw_only=True):
+class FrameBatch(Struct, frozen=True, kw_only=True):
     """Frames of one log without a hole."""
 
     log_id: str
@@ -79,7 +79,7 @@ def message_id(frames: Sequence[Frame]) -> str:
     return f"{frames[0].log_id}:{frames[0].offset}:{len(frames)}"
 
 
-def decode(message: bytes, subject: str, site: str) -> Batch:
+def decode(message: bytes, subject: str, site: str) -> FrameBatch:
     """Return the batch in a message.
 
     Args:
@@ -107,4 +107,4 @@ def decode(message: bytes, subject: str, site: str) -> Batch:
         raise MalformedError("batch: could not be read: its offsets have a hole.")
     if subject != subject_of(site, host):
         raise MalformedError(f"batch: could not be taken: {subject} is not the subject of host {host}.")
-    return Batch(log_id=log_id, host=host, after=after, frames=frames)
+    return FrameBatch(log_id=log_id, host=host, after=after, frames=frames)

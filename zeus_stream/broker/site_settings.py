@@ -50,8 +50,8 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
         SettingHelp(
             "Most that the broker keeps of a part of the site, MB. A full part makes its hosts wait.",
             "resources",
-            least=16,
-            most=10_000_000,
+            16,
+            10_000_000,
         ),
     ] = 8192
     broker_hours: Annotated[
@@ -59,8 +59,8 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
         SettingHelp(
             "Age at which the broker lets go of frames that no archiver has taken, h.",
             "resources",
-            least=0.01,
-            most=10_000.0,
+            0.01,
+            10_000.0,
         ),
     ] = 72.0
     shards: Annotated[
@@ -68,8 +68,8 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
         SettingHelp(
             "Analyzers of a site share its jobs, in so many parts. 0: one analyzer decides on all jobs.",
             "hosts",
-            least=0,
-            most=1024,
+            0,
+            1024,
         ),
     ] = 0
     database: Annotated[
@@ -81,7 +81,7 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     broker_replicas: Annotated[
-        int, SettingHelp("Copies that the broker keeps of each message.", "hosts", least=1, most=5)
+        int, SettingHelp("Copies that the broker keeps of each message.", "hosts", 1, 5)
     ] = 1
 
     def __repr__(self) -> str:

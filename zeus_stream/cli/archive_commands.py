@@ -61,9 +61,12 @@ def _is_query(text: str, options: set[str]) -> bool:
     "-f", "--file", type=click.Path(path_type=Path, dir_okay=False), help="File that holds the query."
 )
 @click.option("--list", "listing", is_flag=True, help="List the queries that are shipped.")
+@click.option("--ui", is_flag=True, help="Serve DuckDB's own page over a copy, until Ctrl-C.")
 @output_options
 @settings_options(*QUERY)
-def sql(settings: Settings, query: str | None, *, file: Path | None, listing: bool, form: "Form") -> None:
+def sql(
+    settings: Settings, query: str | None, *, file: Path | None, listing: bool, ui: bool, form: "Form"
+) -> None:
     """Answer one SQL QUERY over the archive, while the analyzer runs and after it.
 
     QUERY is SQL text, @NAME for a shipped query, or - to read it from stdin.
@@ -76,6 +79,11 @@ def sql(settings: Settings, query: str | None, *, file: Path | None, listing: bo
     """
     if listing:
         _list_shipped()
+        return
+    if ui:
+        from zeus_stream.cli.screens.sql_shell import serve_page
+
+        serve_page(settings.archive or places(os.environ).archive)
         return
     if query is None and file is None and sys.stdin.isatty():
         from zeus_stream.cli.screens.sql_shell import open_shell
@@ -111,10 +119,7 @@ def _query_text(query: str | None, file: Path | None) -> str:
     if (query is None) == (file is None):
         raise click.UsageError("Give one query: SQL text, @NAME, - for stdin, or -f FILE.")
     if file is not None:
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as wrong:
-            raise RefusedError(f"{file}: could not read the query: {wrong}. Name a text file.") from wrong
+        return _text_of(file, "query", "a text file")
     if query == STDIN:
         return sys.stdin.read()
     if query is not None and query.startswith(NAMED):
@@ -355,7 +360,8 @@ def calibrate(settings: Settings, reference: Path | None, gpu: str | None, *, re
         calibrations.store(path, gains)
         click.echo(f"{gpu}: the calibration is removed.")
     elif reference is not None:
-        meter = read_meter(_text_of(reference), str(reference))
+        text = _text_of(reference, "record of the meter", "a CSV file")
+        meter = read_meter(text, str(reference))
         found, gain, windows = calibrations.calibrate(partial(ask_sql, settings), meter, reference.name, gpu)
         click.echo(f"{reference}: {len(meter.t_ns)} samples, columns {meter.columns}.")
         calibrations.store(path, gains | {found: gain})
@@ -385,10 +391,9 @@ def set_aside(settings: Settings) -> None:
     click.echo(done.lost)
 
 
-def _text_of(reference: Path) -> str:
+def _text_of(file: Path, what: str, instead: str) -> str:
+    """Return the text of a file. Raises RefusedError."""
     try:
-        return reference.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as wrong:
-        raise RefusedError(
-            f"{reference}: could not read the record of the meter: {wrong}. Name a CSV file."
-        ) from wrong
+        raise RefusedError(f"{file}: could not read the {what}: {wrong}. Name {instead}.") from wrong

@@ -368,7 +368,7 @@ def _archive(settings: Settings, where: Places) -> Check:
     from analyzers.archive.query import read_file
 
     path = settings.archive or where.archive
-    count = "SELECT count(*) AS runs FROM runs"
+    count = "SELECT count(*) AS runs FROM sessions"
     try:
         if settings.archive is None and holder(where.run / "analyzer.lock") is not None:
             runs = Connection(where).sql(count)

@@ -31,7 +31,7 @@ from zeus_stream.screens.text.energy_bill import Bill, bill, print_bill, write_b
 from zeus_stream.settings import Settings
 from zeus_stream.training.identity import ALL, listed_gpus, named
 from zeus_stream.training.outbox import Outbox
-from zeus_stream.training.sender import Courier
+from zeus_stream.training.sender import EventSender
 from zeus_stream.transport.client import Connection, quoted
 
 SAME_LOOKS = 10
@@ -44,9 +44,9 @@ WINDOW = 0
 _GPUS = """
 SELECT len(gpus) AS found, command_reason LIKE '%Not found on this host:%' AS short, (
     SELECT count(DISTINCT gpu) FROM readings WHERE t_hi_ns >= {since_ns} AND seen IN ('changed', 'power')
-    AND gpu IN (SELECT unnest(gpus) FROM runs WHERE run = {run})
+    AND gpu IN (SELECT unnest(gpus) FROM sessions WHERE run = {run})
 ) AS seen
-FROM runs WHERE run = {run}
+FROM sessions WHERE run = {run}
 """
 
 
@@ -150,7 +150,7 @@ def watching(where: Places, job: str, name: str, gpus: Sequence[str], signals: S
     def fail(wrong: Exception) -> None:
         say(f"measure: could not go on: {wrong!r}.")
 
-    courier = Courier(outbox, (where.publish,), warn, fail)
+    courier = EventSender(outbox, (where.publish,), warn, fail)
     courier.start()
     try:
         watch = Watch(
@@ -187,12 +187,7 @@ def measure_for(
     """
     where = places(environ)
     check(settings, (), where)
-    settings = _only_measuring(settings)
-    if holder(where.run / "collector.lock") is None and settings.device == Settings().device:
-        settings = replace(
-            settings,
-            device=device_there(*(partial(open_bus, kind, Path()) for kind in (Settings().device, "cpu"))),
-        )
+    settings = _only_measuring(settings, where)
     with (
         Signals() as signals,
         services(where, {**environ, **as_environment(settings)}, signals) as own,
@@ -232,13 +227,13 @@ def measure_command(
     """
     where = places(environ)
     check(settings, command, where)
-    settings = _only_measuring(settings)
-    environment = {**environ, **as_environment(settings)}
-    environment.setdefault("ZEUS_STREAM_RUN", f"run-{secrets.token_hex(4)}")
+    environment = {"ZEUS_STREAM_RUN": f"run-{secrets.token_hex(4)}", **environ}
     job = environ.get("ZEUS_STREAM_JOB") or PurePath(command[0]).name
     with Signals() as signals, ExitStack() as held:
         watch = None
         try:
+            settings = _only_measuring(settings, where)
+            environment |= as_environment(settings)
             own = held.enter_context(services(where, environment, signals))
             say_ignored(given, own.absent)
             watch = held.enter_context(watching(where, job, shlex.join(command), gpus, signals))
@@ -293,9 +288,16 @@ def _trouble(opened: Callable[[], Bus]) -> str | None:
         bus.close()
 
 
-def _only_measuring(settings: Settings) -> Settings:
-    """Return settings with which services that are started here change no device."""
-    return replace(settings, select="none", observe=True)
+def _only_measuring(settings: Settings, where: Places) -> Settings:
+    """Return settings with which services that are started here change no device, and find one.
+
+    Raises RefusedError: there is none.
+    """
+    settings = replace(settings, select="none", observe=True)
+    if holder(where.run / "collector.lock") is not None or settings.device != Settings().device:
+        return settings
+    kinds = Settings().device, "cpu"
+    return replace(settings, device=device_there(*(partial(open_bus, kind, Path()) for kind in kinds)))
 
 
 def _sql(own: ServicesOfCommand, settings: Settings, where: Places, watch: Watch) -> str:

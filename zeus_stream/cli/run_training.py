@@ -16,7 +16,7 @@ from msgspec import Struct
 from zeus_stream.cli.running.checks import check, say_ignored
 from zeus_stream.cli.running.child_services import ServicesOfCommand, services
 from zeus_stream.cli.running.energy_watch import energy_watch
-from zeus_stream.cli.running.run_summary import wait_for_summary
+from zeus_stream.cli.running.run_summary import sessions_begun, wait_for_summary
 from zeus_stream.cli.running.signals import Left, Signals
 from zeus_stream.cli.running.waits import say, until
 from zeus_stream.cli.running.web_page import web_page
@@ -76,12 +76,13 @@ def run(
             held.enter_context(web_page(environment, signals, say))
         if signals.told is not None:
             return 128 + signals.told
+        begun = sessions_begun(where)
         with energy_watch(budget, Connection(where), name, say):
             code = carry_out(command, environment, where, signals)
         try:
             with signals.leavable():
                 if not signals.leaves:
-                    _report(command, name, code, settings, where, own, signals)
+                    _report(command, name, code, begun, settings, where, own, signals)
         except Left:
             pass
         except ZeusStreamError as wrong:
@@ -95,6 +96,7 @@ def _report(
     command: Sequence[str],
     name: str,
     code: int,
+    begun: int | None,
     settings: Settings,
     where: Places,
     own: ServicesOfCommand,
@@ -112,8 +114,9 @@ def _report(
     failed = ended_by(code) if code else None
     if failed is not None:
         record_exit(where, name, command[0], failed, say)
+        begun = begun if begun is None else begun + 1  # that was a session too
     own.wait_for(["analyzer"])
-    summary = wait_for_summary(where, name, signals)
+    summary = wait_for_summary(where, name, signals, begun)
     if summary is None:
         lacking = lacking_package(command)
         print_unpublished(sys.stderr, lacking, behind_s=behind_s(where), failed=failed)

@@ -80,7 +80,7 @@ def _analyzer_of(settings: Settings, site: "SiteSettings") -> Callable[..., Awai
     name = "shards" if site.shards else ",".join(settings.follow)
     if (place := plugins.ROSTERS.get(name)) is not None:
         return partial(plugins.find(place), settings, site)
-    from analyzers.archive.process.store_start import start_store
+    from analyzers.archive.process.child_process import start_store
 
     store = start_store()  # it imports DuckDB while this process imports the rest
     from analyzers.service.analyzer import analyze as service
@@ -120,6 +120,7 @@ def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: st
 
     import anyio
 
+    from zeus_stream.cli.running import systemd
     from zeus_stream.transport.listening.connection_limits import raise_file_limit
 
     raise_file_limit()  # the event loop needs the first of them
@@ -129,12 +130,18 @@ def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: st
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
 
+                def started(text: str) -> None:
+                    _print_line(f"{name}: {text}")
+                    systemd.notify("READY=1")
+
                 async def serve() -> None:
-                    await service(lambda text: _print_line(f"{name}: {text}"))
+                    await service(started)
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(serve)
+                tasks.start_soon(systemd.keep_alive)
                 async for _ in signals:
+                    systemd.notify("STOPPING=1")
                     tasks.cancel_scope.cancel()
 
     anyio.run(serve_until_signal)

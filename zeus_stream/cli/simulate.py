@@ -18,6 +18,7 @@ from analyzers.simulation.recorded_jobs import (
     World,
     pooled,
     recorded_workload,
+    sweep,
     world,
 )
 from analyzers.simulation.runner import CHUNK, Game, play_all
@@ -26,7 +27,6 @@ from analyzers.simulation.simulated_jobs import (
     Played,
     drifting,
 )
-from analyzers.simulation.sweep import sweep
 from analyzers.simulation.traces import PUBLISHED, digest, read, read_cluster
 from zeus_stream.errors import SettingsError, StorageError
 from zeus_stream.screens.html.simulation_report import QUERIES, USUAL, page

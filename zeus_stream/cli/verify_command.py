@@ -18,8 +18,8 @@ PROVES = (
     " runs and epochs, decisions, gaps and settings."
 )
 PROVES_NOT = (
-    "It does not prove: that the measurement is right; anything about readings, steps, or entries after the"
-    " last seal; or who has the key. Compare the key with the one that its site published."
+    "It does not prove: that the measurement is right; anything about readings, steps, views, or entries"
+    " after the last seal; or who has the key. Compare the key with the one that its site published."
 )
 MOST = 20
 """Sentences that are printed."""
@@ -32,8 +32,9 @@ MOST = 20
 def verify(settings: Settings, file: Path, *, key: str | None) -> None:
     """Check the seals of FILE, an archive or a statement, offline. Name the first row that was changed.
 
-    Of a statement, its seal is checked; with --archive also that this archive has it. The exit code is 1 if
-    anything is wrong or nothing is sealed.
+    A lake has no seals: its archivers write at the same time, so its rows have no order. Of a statement, its
+    seal is checked; with --archive also that this archive has it. The exit code is 1 if anything is wrong or
+    nothing is sealed.
     """
     from analyzers.archive.seals.verifier import fingerprint, is_statement, seal_of
 

@@ -68,7 +68,7 @@ def averages(intervals: Sequence[Interval]) -> dict[str, float]:
     return found
 
 
-class Training:
+class TrainingCallbacks:
     """The training that a framework runs in this process."""
 
     def __init__(self, publisher: Publisher) -> None:
@@ -323,6 +323,6 @@ class Training:
         self._part, self._part_steps = None, 0
 
 
-def training(publisher: Publisher) -> Training:
+def training(publisher: Publisher) -> TrainingCallbacks:
     """Return the training of this publisher."""
-    return publisher.follow(Training, lambda: Training(publisher))
+    return publisher.follow(TrainingCallbacks, lambda: TrainingCallbacks(publisher))

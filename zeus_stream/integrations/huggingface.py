@@ -16,7 +16,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers import DefaultFlowCallback, TrainerCallback
 
-from zeus_stream.integrations.callbacks import Training, training
+from zeus_stream.integrations.callbacks import TrainingCallbacks, training
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 
@@ -39,7 +39,7 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._tokens = 0
 
     @property
-    def _training(self) -> Training:
+    def _training(self) -> TrainingCallbacks:
         return training(self._publisher or default_publisher())
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

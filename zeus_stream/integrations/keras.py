@@ -15,7 +15,7 @@ from typing import Any
 from keras.callbacks import Callback
 
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.integrations.callbacks import Training, training
+from zeus_stream.integrations.callbacks import TrainingCallbacks, training
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 
@@ -39,7 +39,7 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._batch = self._batches = self._asked_ns = 0
 
     @property
-    def _training(self) -> Training:
+    def _training(self) -> TrainingCallbacks:
         return training(self._publisher or default_publisher())
 
     @property

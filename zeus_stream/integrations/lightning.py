@@ -15,7 +15,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from zeus_stream.integrations.callbacks import Training, training
+from zeus_stream.integrations.callbacks import TrainingCallbacks, training
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.identity import batch_of
 from zeus_stream.training.publisher import Publisher
@@ -41,7 +41,7 @@ class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._tokens = self._seen = self._steps = self._made = 0
 
     @property
-    def _training(self) -> Training:
+    def _training(self) -> TrainingCallbacks:
         return training(self._publisher or default_publisher())
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

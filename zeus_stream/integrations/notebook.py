@@ -27,7 +27,7 @@ class CellFailedError(Exception):
 
 
 @magics_class
-class EnergyMagics(Magics):  # type: ignore[misc, unused-ignore]
+class NotebookMagics(Magics):  # type: ignore[misc, unused-ignore]
     """The magics of `zeus_stream`."""
 
     def __init__(self, shell: Any, publisher: Publisher | None = None) -> None:
@@ -62,4 +62,4 @@ class EnergyMagics(Magics):  # type: ignore[misc, unused-ignore]
 def load_ipython_extension(shell: Any) -> None:
     """Start the services if none run, and add the magics: ``%load_ext zeus_stream``."""
     start()
-    shell.register_magics(EnergyMagics(shell))
+    shell.register_magics(NotebookMagics(shell))

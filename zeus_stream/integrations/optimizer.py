@@ -13,12 +13,12 @@ other wrappers call the optimizer below when, and only when, a step is made.
 from typing import Any
 from weakref import ReferenceType, ref
 
-from zeus_stream.integrations.callbacks import Training
+from zeus_stream.integrations.callbacks import TrainingCallbacks
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 
 
-class OptimizerSteps(Training):
+class OptimizerSteps(TrainingCallbacks):
     """Training that ends a step, and begins the next, whenever an optimizer has made one.
 
     Of several that take turns one counts: what they do, to two networks, is one step of the training. It is

@@ -75,16 +75,16 @@ def budget_of(environ: Mapping[str, str]) -> RunBudget | None:
     return parse_budget(text) if text else None
 
 
-class Analyzer(Protocol):
+class AskedAnalyzer(Protocol):
     """A connection to the analyzer."""
 
     def sql(self, query: str, *, timeout_s: float) -> "pa.Table": ...
     def now(self, host: str, *, timeout_s: float) -> Snapshot: ...
 
 
-def find_run(connection: Analyzer, run: str) -> RunNow | None:
+def find_run(connection: AskedAnalyzer, run: str) -> RunNow | None:
     """Return the live state of a run. None: no analyzer knows it. Raises ZeusStreamError."""
-    asked = f"SELECT host FROM runs WHERE run = {quoted(run)} ORDER BY rank LIMIT 1"  # noqa: S608  (quoted)
+    asked = f"SELECT host FROM sessions WHERE run = {quoted(run)} ORDER BY rank LIMIT 1"  # noqa: S608  (quoted)
     hosts = connection.sql(asked, timeout_s=ANSWER_S)["host"].to_pylist()
     if not hosts:
         return None
@@ -123,7 +123,7 @@ def over_budget(publisher: Publisher | None = None, agree: Agree | None = None) 
     return bool(agree(over)) if agree is not None else over
 
 
-def check_budget(budget: RunBudget, run: str, connect: Callable[[], Analyzer]) -> bool:
+def check_budget(budget: RunBudget, run: str, connect: Callable[[], AskedAnalyzer]) -> bool:
     """Return whether a run has used its budget, and log once what there is to say.
 
     Under `zeus-stream run`, which warns by itself, the script logs only why it ends.

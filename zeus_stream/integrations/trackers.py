@@ -50,7 +50,7 @@ _SAVED = "SELECT energy_saved_percent FROM saving_of({run})"
 Ask = Callable[[str], list[dict[str, Any]]]
 
 
-class Point(Struct, frozen=True):
+class TrackedPoint(Struct, frozen=True):
     """Figures of one block of steps, or of one epoch."""
 
     step: int
@@ -63,7 +63,7 @@ class Point(Struct, frozen=True):
 class Sink(Protocol):
     """One tracker."""
 
-    def write(self, points: Sequence[Point], *, last: bool) -> int:
+    def write(self, points: Sequence[TrackedPoint], *, last: bool) -> int:
         """Write points in order, and return how many it took. ``last``: nothing follows."""
 
     def summarize(self, values: Mapping[str, float]) -> None:
@@ -79,7 +79,7 @@ class Wandb:
         run.define_metric(STEP)
         run.define_metric("energy/*", step_metric=STEP)
 
-    def write(self, points: Sequence[Point], *, last: bool) -> int:
+    def write(self, points: Sequence[TrackedPoint], *, last: bool) -> int:
         taken = 0
         for point in points:
             if self._run.step == self._row:  # it is open still: another point would replace the one in it
@@ -108,7 +108,7 @@ class Mlflow:
         self._client = mlflow.MlflowClient()
         self._metric = mlflow.entities.Metric
 
-    def write(self, points: Sequence[Point], *, last: bool) -> int:
+    def write(self, points: Sequence[TrackedPoint], *, last: bool) -> int:
         for point in points:
             at_ms = round(point.at_s * 1000)
             metrics = [self._metric(name, value, at_ms, point.step) for name, value in point.values.items()]
@@ -128,7 +128,7 @@ class TensorBoard:
         self._time = "walltime" if "walltime" in names else "wall_time"
         self._step = "global_step" if "global_step" in names else "step"
 
-    def write(self, points: Sequence[Point], *, last: bool) -> int:
+    def write(self, points: Sequence[TrackedPoint], *, last: bool) -> int:
         for point in points:
             for name, value in point.values.items():
                 self._writer.add_scalar(name, value, **{self._step: point.step, self._time: point.at_s})
@@ -146,7 +146,7 @@ class Aim:
     def __init__(self, run: Any) -> None:
         self._run = run
 
-    def write(self, points: Sequence[Point], *, last: bool) -> int:
+    def write(self, points: Sequence[TrackedPoint], *, last: bool) -> int:
         for point in points:
             for name, value in point.values.items():
                 self._run.track(value, name=name, step=point.step)
@@ -176,7 +176,7 @@ def sink_of(tracker: Any) -> Sink:
     )
 
 
-class Points:
+class TrackedPoints:
     """The points of one run that are measured since they were asked for last."""
 
     def __init__(self, run: str, ask: Ask) -> None:
@@ -185,7 +185,7 @@ class Points:
         self._step = self._epoch = 0
         self._total_j = 0.0
 
-    def new(self, *, last: bool = False) -> list[Point]:
+    def new(self, *, last: bool = False) -> list[TrackedPoint]:
         """Return what is new, ``last``: also of a block that is not full. Raises ZeusStreamError."""
         least = 1 if last else BLOCK
         found = self._ask(_POINTS.format(run=self._run, first=self._step, block=BLOCK, least=least))
@@ -206,10 +206,10 @@ class Points:
                 "energy/saved_percent": saved,
             }
             values = {name: value for name, value in known.items() if value is not None}
-            points.append(Point(row["step"], row["at_s"], values))
+            points.append(TrackedPoint(row["step"], row["at_s"], values))
         for row in self._ask(_EPOCHS.format(run=self._run, first=self._epoch)):
             self._epoch = row["epoch"] + 1
-            points.append(Point(row["epoch"], row["at_s"], {"energy/epoch_j": row["energy_j"]}))
+            points.append(TrackedPoint(row["epoch"], row["at_s"], {"energy/epoch_j": row["energy_j"]}))
         return points
 
 
@@ -222,9 +222,11 @@ class EnergyLog:
         >>> log.close()                      # before wandb.finish()
     """
 
-    def __init__(self, sinks: Sequence[Sink], new: Callable[..., Iterable[Point]], every_s: float) -> None:
+    def __init__(
+        self, sinks: Sequence[Sink], new: Callable[..., Iterable[TrackedPoint]], every_s: float
+    ) -> None:
         """Begin. ``new`` returns what is new; with ``last=True`` also a block that is not full."""
-        self._waiting = [(sink, deque[Point](maxlen=MAX_POINTS)) for sink in sinks]
+        self._waiting = [(sink, deque[TrackedPoint](maxlen=MAX_POINTS)) for sink in sinks]
         self._new = new
         self._every_s = every_s
         self._ended = threading.Event()
@@ -311,4 +313,4 @@ def log_energy_to(*trackers: Any, publisher: Publisher | None = None, every_s: f
         rows: list[dict[str, Any]] = connect().sql(query, timeout_s=QUERY_S).to_pylist()
         return rows
 
-    return EnergyLog(sinks, Points(started.run, ask).new, every_s)
+    return EnergyLog(sinks, TrackedPoints(started.run, ask).new, every_s)

@@ -57,7 +57,7 @@ _MOST_MJ, _MOST_MW, _MOST_MHZ, _MOST_C, _MOST_PERCENT = 2**53, 100_000_000, 100_
 
 
 @dataclass(slots=True, kw_only=True)
-class Device:
+class LatestDevice:
     """One GPU or part of a host."""
 
     host: str
@@ -117,12 +117,12 @@ class Latest:
     """The state of devices and gaps, as frames tell it."""
 
     def __init__(self) -> None:
-        self.devices: dict[str, Device] = {}
+        self.devices: dict[str, LatestDevice] = {}
         self._gaps: dict[tuple[str, str], tuple[int, str]] = {}
         self._gap_count = 0
         self._counts = Counter({"commands applied": 0, "commands refused": 0, "leases ended": 0})
         self._minutes = _Minutes()
-        self._in_order: list[tuple[str, Device]] | None = None
+        self._in_order: list[tuple[str, LatestDevice]] | None = None
         """By host and index; None: to be sorted again."""
 
     def restart(self) -> None:
@@ -193,7 +193,7 @@ class Latest:
         if len(self._gaps) > MAX_GAP_ROWS:
             del self._gaps[next(iter(self._gaps))]
 
-    def _device(self, host: str, gpu: str, now_ns: int | None) -> Device | None:
+    def _device(self, host: str, gpu: str, now_ns: int | None) -> LatestDevice | None:
         """Return a device if this host may speak for it."""
         if (device := self.devices.get(gpu)) is None:
             if len(self.devices) >= MAX_DEVICES or gpu == "-":
@@ -206,9 +206,9 @@ class Latest:
             device = self._add(gpu, host)
         return device
 
-    def _add(self, gpu: str, host: str) -> Device:
+    def _add(self, gpu: str, host: str) -> LatestDevice:
         self._in_order = None
-        device = self.devices[gpu] = Device(host=host)
+        device = self.devices[gpu] = LatestDevice(host=host)
         return device
 
     # ---- the answer
@@ -262,7 +262,7 @@ class Latest:
             runs_left_out=max(0, len(shown) - MAX_RUN_ROWS),
         )
 
-    def _ordered(self) -> list[tuple[str, Device]]:
+    def _ordered(self) -> list[tuple[str, LatestDevice]]:
         """Return all devices by host and index."""
         if self._in_order is None:
             self._in_order = sorted(
@@ -278,7 +278,7 @@ class Latest:
         known = [power for power in powers if power is not None]
         return sum(known) / 1000 if known and len(known) == len(powers) else None
 
-    def _power_mw(self, device: Device | None, now_ns: int) -> int | None:
+    def _power_mw(self, device: LatestDevice | None, now_ns: int) -> int | None:
         if device is None or device.row is None or device.state(now_ns) != "there":
             return None
         return _known(device.row[3], _MOST_MW)
@@ -341,7 +341,7 @@ def _rows_that_tell(rows: bytes) -> Iterable[tuple[int, ...]]:
     return (_ROW.unpack_from(rows, place * READING_BYTES) for place in sorted(places))
 
 
-def _index(device: Device) -> int:
+def _index(device: LatestDevice) -> int:
     return device.found.index if device.found else 1 << 30
 
 
@@ -354,11 +354,11 @@ def _ms(t_ns: int | None) -> int | None:
     return None if t_ns is None else t_ns // 1_000_000
 
 
-def _energy_mj(device: Device) -> int | None:
+def _energy_mj(device: LatestDevice) -> int | None:
     return None if device.last_mj is None else min(device.energy_mj, _MOST_MJ)
 
 
-def _gpu(gpu: str, device: Device, run: str | None, step_j: float | None, now_ns: int) -> GpuNow:
+def _gpu(gpu: str, device: LatestDevice, run: str | None, step_j: float | None, now_ns: int) -> GpuNow:
     found, state = device.found, device.state(now_ns)
     fields = (device.row[3:9] if device.row else ()) or (ABSENT,) * 6
     power_mw, limit_mw, requested_mw, clock_mhz, temperature_c, utilization_pct = fields

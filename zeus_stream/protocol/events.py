@@ -167,6 +167,15 @@ class RunPlanned(Struct, frozen=True, tag=True):
     epochs: Count | None
     """Of the whole run; those before a resume are among them. None, as for steps: not known."""
     steps: Count | None
+    epoch_steps: Count | None = None
+    """Of the first epoch, where ``steps`` is not known."""
+
+    @property
+    def all_steps(self) -> int | None:
+        """Steps of the whole run if each epoch is as long as the first. None: not known."""
+        if self.steps is None and self.epochs is not None and self.epoch_steps is not None:
+            return self.epochs * self.epoch_steps
+        return self.steps
 
 
 class EventsDropped(Struct, frozen=True, tag=True):

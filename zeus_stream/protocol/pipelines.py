@@ -1,7 +1,7 @@
 """Pipelines: what a stage runs, when it ran it, and a plan of clocks for it.
 
 training process --publish--> collector:   PipelineBegan, IterationRan (events)
-training process --position--> collector:  POSITION, one message an instruction
+training process --position--> collector:  POSITION, where an instruction begins and where it ends
 analyzer --control--> collector:           SetPlan
 
 An instruction is one number: its *code* is ``micro_batch << 10 | chunk << 2 | kind``.
@@ -22,7 +22,9 @@ MAX_STAGES = 10_000
 MAX_ROWS = 5_000
 """Instructions of one stage in one iteration."""
 ROW = struct.Struct("<III")  # code, begin and length in us; the begin counts from the iteration's
-POSITION = struct.Struct("<QI")  # iteration, code of the instruction that begins
+POSITION = struct.Struct(
+    "<QI?"
+)  # iteration, code of the instruction that begins or, if the last is true, ends
 
 
 def encode_instruction(kind: str, micro_batch: int, chunk: int = 0) -> int:
@@ -102,7 +104,7 @@ class SetPlan(Struct, frozen=True, kw_only=True):
     clocks_mhz: Annotated[tuple[ControlValue, ...], Meta(min_length=1, max_length=MAX_ROWS)]
     raise_after_us: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=MAX_ROWS)]
     """By instruction: from its begin to the instant at which the next one's clock, a higher one, is asked
-    for. 0: not before the next one begins."""
+    for. 0: not before it ends."""
 
 
 def describe_misfit(plan: SetPlan) -> str | None:

@@ -29,6 +29,8 @@ run sets no limit, for the reason that is given. ``within a budget``: chosen bel
 Figure = Annotated[float, Meta(ge=-1e18, le=1e18)]
 Degrees = Annotated[int, Meta(ge=-300, le=3_000)]
 Percent = Annotated[int, Meta(ge=0, le=1_000)]
+SESSIONS_BEGUN = "sessions begun"
+"""A counter of a collector: training processes that have published since it started."""
 Clock = Annotated[int, Meta(ge=0, le=100_000)]
 
 

@@ -45,7 +45,7 @@ CHECK_NS = 5_000_000
 """How often a running load looks for a change of the limit."""
 
 
-class Pace(Struct, frozen=True):
+class AcceleratorPace(Struct, frozen=True):
     """Work under way at one speed: at ``at_ns``, ``left_ns`` remained, counted at full speed."""
 
     at_ns: int
@@ -57,11 +57,11 @@ class Pace(Struct, frozen=True):
         """When the work is done if the speed stays."""
         return self.at_ns + ceil(self.left_ns * self.slowdown)
 
-    def change(self, t_ns: int, slowdown: float) -> "Pace":
+    def change(self, t_ns: int, slowdown: float) -> "AcceleratorPace":
         """Return the pace after the speed changed at ``t_ns``; work already done stays done."""
         at_ns = min(max(t_ns, self.at_ns), self.end_ns)
         left_ns = max(self.left_ns - (at_ns - self.at_ns) / self.slowdown, 0.0)
-        return Pace(at_ns, left_ns, slowdown)
+        return AcceleratorPace(at_ns, left_ns, slowdown)
 
 
 class Accelerator:
@@ -204,7 +204,7 @@ class _Lane:
         self._force: tuple[int, int] | None = None
         self._loads = Ring(self._work, LOAD, LOADS)
         self._number = self._loads.newest()
-        self._pace = Pace(0, 0.0, 1.0)
+        self._pace = AcceleratorPace(0, 0.0, 1.0)
         self._begin_ns = self._until_ns = 0
 
     def begin(self, now_ns: int, work_ns: float, workload: str | None = None) -> None:
@@ -212,7 +212,7 @@ class _Lane:
         self._index, self._slowdown = self._choose(self._check(workload or self._first_workload))
         self._number += 1
         slowdown = 1.0 if self._force is None else self._slowdown(*self._force)
-        self._pace = Pace(now_ns, work_ns, slowdown)
+        self._pace = AcceleratorPace(now_ns, work_ns, slowdown)
         self._begin_ns, self._until_ns = now_ns, 0
 
     def follow(self, now_ns: int) -> int:

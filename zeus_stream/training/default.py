@@ -176,15 +176,9 @@ def pipeline(
 
     def new() -> Pipeline:
         return Pipeline(
-            publisher.window_hooks,
-            publisher.watch,
-            stage=stage,
-            stages=stages,
-            micro_batches=micro_batches,
-            schedule=schedule,
-            chunks=chunks,
-            tensor_parallel=tensor_parallel,
-        )
+            publisher.window_hooks, publisher.watch, stage=stage, stages=stages, micro_batches=micro_batches,
+            schedule=schedule, chunks=chunks, tensor_parallel=tensor_parallel,
+        )  # fmt: skip
 
     return publisher.follow(Pipeline, new)
 
@@ -232,16 +226,7 @@ def recurring(
         ...     job.report(evaluate())
     """
     return default_publisher(name).recurring(
-        name,
-        batch_sizes=batch_sizes,
-        default=default,
-        target=target,
-        metric=metric,
-        lower_is_better=lower_is_better,
-        max_epochs=max_epochs,
-        eta=eta,
-        beta=beta,
-        window=window,
-        timeout_s=timeout_s,
-        agree=agree,
-    )
+        name, batch_sizes=batch_sizes, default=default, target=target, metric=metric,
+        lower_is_better=lower_is_better, max_epochs=max_epochs, eta=eta, beta=beta, window=window,
+        timeout_s=timeout_s, agree=agree,
+    )  # fmt: skip

@@ -38,7 +38,7 @@ _LAUNCHERS = (
 """Rank, world size, rank and number of ranks on this host; the innermost launcher comes first."""
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class ScriptIdentity(Struct, frozen=True, kw_only=True):
     """The part of a `RunStarted` that describes its process."""
 
     job: str
@@ -52,7 +52,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     """The measured script of the same run that started this process; None: none did."""
 
 
-class Process(Struct, frozen=True):
+class ProcessIdentity(Struct, frozen=True):
     """The facts that an environment lacks."""
 
     script: str
@@ -77,18 +77,18 @@ class _Place(Struct, frozen=True):
 
 def identify(
     environ: Mapping[str, str],
-    process: Process,
+    process: ProcessIdentity,
     *,
     job: str | None = None,
     run: str | None = None,
     gpus: Sequence[str | int] | None = None,
     batch_size: int | None = None,
-) -> Identity:
+) -> ScriptIdentity:
     """Return who the process is: as the script says, or else ``ZEUS_STREAM_*``, or else its launcher."""
     place = _place(environ)
     parent_pid, inherited = _inherited(environ, process)
     name = named(run or environ.get("ZEUS_STREAM_RUN") or inherited or _run(environ, place, process))
-    return Identity(
+    return ScriptIdentity(
         job=named(job or environ.get("ZEUS_STREAM_JOB") or _script_name(process.script)),
         run=name,
         rank=place.rank,
@@ -151,7 +151,7 @@ def _place(environ: Mapping[str, str]) -> _Place:
     return _Place(local_rank=_number(environ.get("LOCAL_RANK")))
 
 
-def _run(environ: Mapping[str, str], place: _Place, process: Process) -> str:
+def _run(environ: Mapping[str, str], place: _Place, process: ProcessIdentity) -> str:
     """Return a name that all ranks of this training arrive at by themselves, and no other training does."""
     if place.world_size == 1:
         return process.token
@@ -170,7 +170,7 @@ def _run(environ: Mapping[str, str], place: _Place, process: Process) -> str:
     return process.launcher
 
 
-def _inherited(environ: Mapping[str, str], process: Process) -> tuple[int | None, str]:
+def _inherited(environ: Mapping[str, str], process: ProcessIdentity) -> tuple[int | None, str]:
     """Return process and run of the script that started this process, if that measures; else None and ""."""
     pid, _, run = environ.get(INHERITED, "").partition(":")
     number = _number(pid)

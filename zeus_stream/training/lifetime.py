@@ -16,7 +16,7 @@ MAX_FAILURE = 500
 """Characters of the text of an exception."""
 
 
-class Ending(Protocol):
+class LifetimeEnd(Protocol):
     """A publisher."""
 
     def close(self) -> None: ...
@@ -30,16 +30,16 @@ class Ending(Protocol):
 
 
 @dataclass(slots=True)
-class OpenPublishers:
+class PublisherLifetimes:
     """The publishers of this process that are not closed."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
-    default: Ending | None = None
+    default: LifetimeEnd | None = None
     """The publisher of a script that makes none of its own."""
-    open: set[Ending] = field(default_factory=set)
+    open: set[LifetimeEnd] = field(default_factory=set)
     hooked: bool = False
 
-    def enroll(self, publisher: Ending) -> None:
+    def enroll(self, publisher: LifetimeEnd) -> None:
         """Close a publisher when this process ends, unless it was closed before."""
         with self.lock:
             self.open.add(publisher)
@@ -80,4 +80,4 @@ def describe_failure(error: BaseException | None = None) -> str | None:
     return f"{type(error).__name__}: {error}"[:MAX_FAILURE].encode("utf-8", "replace").decode()
 
 
-publishers = OpenPublishers()
+publishers = PublisherLifetimes()

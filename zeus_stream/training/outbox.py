@@ -32,7 +32,7 @@ BATCH = 500
 ASK_AGAIN_NS = 1_000_000_000
 
 
-class Question(Struct, frozen=True):
+class OpenQuestion(Struct, frozen=True):
     """Asked once everything put before it is acknowledged; given up at ``until_ns``."""
 
     question: Name
@@ -71,7 +71,7 @@ class Outbox:
         self._begun = False
         """The beginning was sent, so it stays as it is."""
         self._sequence = 0
-        self._questions: dict[str, tuple[Question, Ns]] = {}
+        self._questions: dict[str, tuple[OpenQuestion, Ns]] = {}
         self._dropped_said = 0
         self.session = new_session()
         self.acknowledged = 0
@@ -197,12 +197,12 @@ class Outbox:
             if entry is None:
                 break
             kind, *fields = entry
-            if kind is not Question:
+            if kind is not OpenQuestion:
                 events.append(kind(*fields))
             elif events:
                 break  # until they are acknowledged
             else:
-                question = Question(*fields)
+                question = OpenQuestion(*fields)
                 self._questions[question.question] = question, 0
             self._entries.popleft()
         self._flight = tuple(events)

@@ -1,6 +1,6 @@
 """The publisher: what a training script calls. It stamps and hands over.
 
-It never waits and never raises into the loop. The training thread puts stamps into an `Outbox`; a `Courier`
+It never waits and never raises into the loop. The training thread puts stamps into an `Outbox`; `EventSender`
 takes them to the collector of this host. Each kind of trouble is logged once, in one line of the logger
 ``zeus_stream`` (stderr, unless it is configured), and counted in `Statistics`.
 """
@@ -8,7 +8,11 @@ takes them to the collector of this host. Each kind of trouble is logged once, i
 import itertools
 import math
 import os
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from _thread import interrupt_main
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
@@ -16,29 +20,133 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.own_services import YES
 from zeus_stream.paths import publish_candidates
 from zeus_stream.protocol.events import (
+    Answer,
+    EpochBegan,
+    EpochEnded,
     Metric,
     RunEnded,
+    RunPlanned,
     RunStarted,
     SearchWanted,
 )
-from zeus_stream.training.answers import Statistics
-from zeus_stream.training.energy_questions import EnergyQuestions
+from zeus_stream.training.answers import Later, Missing, Statistics, WindowEnergy
 from zeus_stream.training.hooks import Box, PublisherHooks, WindowHooks
-from zeus_stream.training.identity import INHERITED, counted_from_zero, named
+from zeus_stream.training.identity import INHERITED, batch_of, counted_from_zero, length_of, named
 from zeus_stream.training.lifetime import describe_failure, publishers
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.recurring import ANSWER_S as RECURRING_S
 from zeus_stream.training.recurring import Recurring, Wish, checked
 from zeus_stream.training.run_started import describe_run
-from zeus_stream.training.sender import Courier, flush_s
+from zeus_stream.training.sender import EventSender, flush_s
 from zeus_stream.training.steps import torch_events
 from zeus_stream.training.steps.event_watch import EventWatch
-from zeus_stream.training.steps.loop_recorder import LoopRecorder
-from zeus_stream.training.steps.main_thread import Nudge
+from zeus_stream.training.steps.loop import Loop
 from zeus_stream.training.steps.phase_recorder import PhaseRecorder
 from zeus_stream.training.steps.step_boundaries import Boundaries
 from zeus_stream.training.steps.step_recorder import StepRecorder
 from zeus_stream.training.windows import NamedWindows, Window
+
+SIGNAL = signal.SIGRTMAX - 7
+
+
+class MainThreadNudge:
+    """Has the main thread call something between two of its bytecodes, soon, when any thread asks for it.
+
+    It is what Python does when a signal arrives, without the signal: no system call is interrupted, and a
+    main thread that is busy in C does it when it comes back. For that, the handler of one real-time signal is
+    ours in this process; where somebody else has it, there are no nudges.
+    """
+
+    def __init__(self) -> None:
+        self._call: Callable[[], object] | None = None
+
+    def arm(self, call: Callable[[], object]) -> None:
+        """Make it possible, if this is the main thread and the signal is free."""
+        if self._call is None and _in_main_thread() and signal.getsignal(SIGNAL) is signal.SIG_DFL:
+            signal.signal(SIGNAL, lambda _signal, _frame: call())
+            self._call = call
+
+    def ask(self) -> None:
+        """Ask for the call, from any thread."""
+        if self._call is not None:
+            interrupt_main(SIGNAL)  # type: ignore[arg-type]  # a real-time signal's number has no name
+
+    def disarm(self) -> None:
+        """Give the signal back. From then on a request does nothing."""
+        if self._call is not None and _in_main_thread():
+            self._call = None
+            signal.signal(SIGNAL, signal.SIG_DFL)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+MAX_ANSWER_S = 86_400.0
+
+
+class EnergyQuestions:
+    """The questions of one publisher."""
+
+    def __init__(
+        self, courier: EventSender, wait_for_device: Callable[[int], None], silent: Callable[[], str]
+    ) -> None:
+        """Take the publisher's parts.
+
+        Args:
+            courier: carries the questions.
+            wait_for_device: waits for the device to end the steps before the window, until an instant.
+            silent: returns why nothing is published; empty: it is.
+        """
+        self._courier = courier
+        self._wait_for_device = wait_for_device
+        self._silent = silent
+
+    def energy(self, name: str, number: int, timeout_s: float) -> WindowEnergy | Missing:
+        """Wait for the energy of a window, at most ``timeout_s``. Return at once if nobody can answer."""
+        if silent := self._silent():
+            return Missing(reason=f"window {name!r}: its energy is not known: {silent}.", name=name)
+        until_ns = _until_ns(timeout_s)
+        self._wait_for_device(until_ns)
+        answer = self._courier.ask(number, max(0, until_ns - monotonic_ns()) / 1e9)
+        return self._window_energy(name, timeout_s, answer)
+
+    def later(self, name: str, number: int, timeout_s: float) -> Later:
+        """Ask for the energy of a window, and return where the answer will be within ``timeout_s``."""
+        if self._silent():
+            return Later(lambda: self.energy(name, number, 0.0))
+        until_ns = _until_ns(timeout_s)
+        box = self._courier.question(number, until_ns)
+
+        def look() -> WindowEnergy | Missing | None:
+            late = monotonic_ns() >= until_ns  # read before the box: what came in time is found
+            if not box.empty():
+                return self._window_energy(name, timeout_s, box.get_nowait())
+            return self._window_energy(name, timeout_s, None) if late else None
+
+        return Later(look)
+
+    def _window_energy(self, name: str, timeout_s: float, answer: Answer | None) -> WindowEnergy | Missing:
+        what = f"window {name!r}: its energy is not known"
+        if answer is None and self._courier.absent:
+            return Missing(reason=f"{what}: {self._courier.silence()}.", name=name)
+        if answer is None:
+            return Missing(reason=f"{what}: {self._courier.silence()} within {timeout_s:g} s.", name=name)
+        if answer.missing is not None or answer.duration_s is None or not answer.gpus:
+            return Missing(reason=f"{what}: {answer.missing or 'the run has no GPU.'}", name=name)
+        return WindowEnergy(
+            name=name,
+            duration_s=answer.duration_s,
+            energy_j=sum(gpu.energy_j for gpu in answer.gpus),
+            energy_low_j=sum(gpu.energy_low_j for gpu in answer.gpus),
+            energy_high_j=sum(gpu.energy_high_j for gpu in answer.gpus),
+            gpus=answer.gpus,
+        )
+
+
+def _until_ns(timeout_s: float) -> int:
+    return monotonic_ns() + round(min(max(0.0, timeout_s), MAX_ANSWER_S) * 1e9)
+
 
 HOLD_NS = 100_000_000
 """The run's beginning waits so long for the first loop, which may know the batch size."""
@@ -51,9 +159,10 @@ class Follower(Protocol):
 
 
 F = TypeVar("F", bound=Follower)
+T = TypeVar("T")
 
 
-class Publisher(LoopRecorder):
+class Publisher:
     """One rank of one run of a job. Methods may be called from any thread.
 
     Few scripts need one: `zeus_stream.steps` and the like make one at their first call.
@@ -79,7 +188,10 @@ class Publisher(LoopRecorder):
         gpus: Sequence[str | int] | None = None,
         batch_size: int | None = None,
     ) -> None:
-        super().__init__(by_dispatch=os.environ.get("ZEUS_STREAM_BOUNDARY", "").lower() == "dispatch")
+        self._by_dispatch = os.environ.get("ZEUS_STREAM_BOUNDARY", "").lower() == "dispatch"
+        self._epoch = 0
+        self._planned: tuple[int | None, int | None, int | None] = (None, None, None)
+        """Epochs and steps of the whole run, steps of an epoch."""
         self._warned: set[str] = set()
         self._windows = NamedWindows(self.window, self._warn)
         self._followers: dict[type[Follower], Follower] = {}
@@ -87,11 +199,12 @@ class Publisher(LoopRecorder):
         self._attempts = itertools.count()
         off = os.environ.get("ZEUS_STREAM_OFF", "").lower() in YES
         self._silent = "ZEUS_STREAM_OFF is set" if off else ""
-        self._boundaries = Boundaries(monotonic_ns, self._warn, Nudge())
+        """Why nothing is published. Empty: it is."""
+        self._boundaries = Boundaries(monotonic_ns, self._warn, MainThreadNudge())
         self._started = describe_run(job, run, gpus, batch_size, self._queue())
         self._outbox = Outbox(self._started, lambda: os.urandom(12).hex(), hold_ns=HOLD_NS)
         self._steps = StepRecorder(self._outbox, self._boundaries, self._queue, self._warn)
-        self._courier = Courier(
+        self._courier = EventSender(
             self._outbox,
             publish_candidates(os.environ),
             self._warn,
@@ -138,6 +251,139 @@ class Publisher(LoopRecorder):
         if kind not in self._followers:
             self._followers[kind] = new()
         return cast("F", self._followers[kind])
+
+    # ---- the loop of a training
+
+    def steps(self, iterable: Iterable[T]) -> Loop[T]:
+        """Return ``iterable``, each turn of whose loop is a step: see `zeus_stream.steps`.
+
+        Args:
+            iterable: e.g. torch's ``DataLoader``.
+        """
+        self.know(batch_of(iterable))
+        return Loop(iterable, self._loop)
+
+    def _loop(self, iterable: Iterable[T]) -> Iterator[T]:
+        epochs, *_ = self._planned
+        if self._epoch <= 1:
+            count = None if self._steps.last is not None else length_of(iterable)
+            if self._epoch == 0 or epochs == 1:  # as far as is known, it is the whole run
+                self.plan(epochs=epochs, steps=count)
+            else:
+                self.plan(epochs=epochs, epoch_steps=count)
+        return self._steps.loop(iterable)
+
+    def plan(
+        self, *, epochs: int | None = None, steps: int | None = None, epoch_steps: int | None = None
+    ) -> None:
+        """Record how long the whole run is to be: forecasts and searches need it.
+
+        Args:
+            epochs: of the whole run. None: not known.
+            steps: of the whole run. None: not known.
+            epoch_steps: of an epoch, where ``steps`` is not known.
+        """
+        if (planned := (epochs, steps, epoch_steps)) != self._planned:
+            self._planned = planned
+            self._outbox.put((RunPlanned, monotonic_ns(), *planned))
+
+    def know(self, batch_size: int | None) -> None:
+        """Set the samples of a step, unless they are known, before the first one.
+
+        Args:
+            batch_size: samples of one rank's batch. None: nobody says.
+        """
+        if batch_size is not None:
+            self._outbox.know(batch_size)
+
+    def epochs(self, count: int | Iterable[T]) -> Loop[T]:
+        """Return ``range(count)``, or an iterable, each turn of whose loop is an epoch.
+
+        Args:
+            count: how many epochs, or what to loop over.
+        """
+        iterable = cast("Iterable[T]", range(count)) if isinstance(count, int) else count
+        return Loop(iterable, self._epochs)
+
+    def begin_step(self) -> None:
+        """Begin a step, and end the step before if it is open: for loops that `steps` cannot wrap."""
+        self._steps.begin()
+
+    def end_step(self, *, pauses: bool = True) -> None:
+        """End the step that `begin_step` began.
+
+        Args:
+            pauses: False where another is expected at once: both are published with its beginning, as steps
+                in a row, whose energies need no reading in between. If none follows, call ``end_step()``.
+        """
+        self._steps.end(pauses=pauses)
+
+    def cancel_step(self) -> None:
+        """Forget the step that `begin_step` began, if it is open: the next has its number."""
+        self._steps.cancel()
+
+    def continue_from(self, *, step: int = 0, epoch: int = 0) -> None:
+        """Number the next step and epoch so, as a resumed training does; never back, and between steps.
+
+        Args:
+            step: number of the next step.
+            epoch: number of the next epoch.
+        """
+        self._steps.continue_from(step)
+        self._epoch = max(self._epoch, epoch)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Return a context that is a step."""
+        self.begin_step()
+        try:
+            yield
+        finally:
+            if self._steps.stepping:
+                self.end_step()
+
+    @contextmanager
+    def epoch(self) -> Iterator[None]:
+        """Return a context that is an epoch."""
+        index = self.begin_epoch()
+        try:
+            yield
+        finally:
+            self.end_epoch(index)
+
+    def begin_epoch(self) -> int:
+        """Begin an epoch, and return its number: for loops that `epochs` cannot wrap."""
+        index, self._epoch = self._epoch, self._epoch + 1
+        self._outbox.put((EpochBegan, monotonic_ns(), index))
+        return index
+
+    def end_epoch(self, index: int) -> None:
+        """End an epoch.
+
+        Args:
+            index: its number, as `begin_epoch` returned it.
+        """
+        self._outbox.put((EpochEnded, monotonic_ns(), index))
+        self._boundaries.look()
+
+    def ends_with(self, output: Any) -> None:
+        """Let the step under way end when this is ready: an array of JAX, or a tree with one in it.
+
+        It is asked at the boundaries of later steps, and let go when it is ready. Give what is not donated,
+        such as the loss.
+
+        Args:
+            output: what the step computes last.
+        """
+        if not self._by_dispatch and not self._silent:
+            self._steps.ends_with(output)
+
+    def _epochs(self, iterable: Iterable[T]) -> Iterator[T]:
+        if (count := length_of(iterable)) is not None:
+            self.plan(epochs=self._epoch + count)
+        for item in iterable:
+            with self.epoch():
+                yield item
 
     # ---- jobs that recur
 
@@ -320,6 +566,6 @@ class Publisher(LoopRecorder):
 
             logging.getLogger("zeus_stream").warning("zeus-stream: %s", sentence)
 
-    def _queue(self) -> torch_events.CudaQueue | None:
+    def _queue(self) -> torch_events.TorchQueue | None:
         """Return the device's queue, which is looked for at the beginning of a loop. None: by dispatch."""
         return None if self._by_dispatch or self._silent else torch_events.queue()

@@ -20,6 +20,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
@@ -58,22 +59,7 @@ class Wish(Struct, frozen=True, kw_only=True):
 
     def wanted(self, t_ns: int, attempt: int) -> tuple[Any, ...]:
         """Return the event as an outbox takes it in."""
-        event = partial(
-            TryWanted,
-            t_ns=t_ns,
-            attempt=attempt,
-            job=self.job,
-            batch_sizes=self.batch_sizes,
-            default=self.default,
-            target=self.target,
-            metric=self.metric,
-            lower_is_better=self.lower_is_better,
-            max_epochs=self.max_epochs,
-            eta=self.eta,
-            beta=self.beta,
-            window=self.window,
-        )
-        return (event,)
+        return (partial(TryWanted, t_ns=t_ns, attempt=attempt, **asdict(self)),)
 
     def reached(self, value: float) -> bool:
         """Return whether a metric is as good as the target."""

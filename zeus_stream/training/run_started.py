@@ -8,8 +8,8 @@ from typing import Any
 
 from zeus_stream.clock import anchor, boot_id
 from zeus_stream.protocol.events import RunStarted
-from zeus_stream.training.identity import Process, identify, named
-from zeus_stream.training.steps.torch_events import CudaQueue
+from zeus_stream.training.identity import ProcessIdentity, identify, named
+from zeus_stream.training.steps.torch_events import TorchQueue
 
 
 def describe_run(
@@ -17,7 +17,7 @@ def describe_run(
     run: str | None,
     gpus: Sequence[str | int] | None,
     batch_size: int | None,
-    queue: CudaQueue | None,
+    queue: TorchQueue | None,
 ) -> RunStarted:
     """Return the event by which this process introduces itself.
 
@@ -32,7 +32,7 @@ def describe_run(
         boot = boot_id()
     except OSError:
         boot = "unknown"  # there is no /proc: then no collector runs here either
-    process = Process(
+    process = ProcessIdentity(
         script=sys.argv[0] if getattr(sys, "argv", None) else "",
         launcher=f"{boot[:8]}-{_parent()}",
         token=os.urandom(6).hex(),

@@ -22,7 +22,7 @@ from zeus_stream.errors import MalformedError
 from zeus_stream.paths import endpoint, trusted
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch, No
-from zeus_stream.training.outbox import BATCH, Outbox, Question
+from zeus_stream.training.outbox import BATCH, OpenQuestion, Outbox
 
 TICK_S = 0.02
 GLANCE_S = 0.005
@@ -62,7 +62,7 @@ def pause_s(turns: int, mean_s: float = TICK_S) -> float:
     return mean_s * (0.5 + (turns % 1_000_000) ** 2 * 0.618034 % 1)
 
 
-class Courier:
+class EventSender:
     """Takes an outbox to a collector: finds one, loses it, finds it again."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Courier:
     ) -> "queue.Queue[Any]":
         name = os.urandom(8).hex()
         box = self._answers[name] = queue.Queue()
-        self._outbox.put((Question, name, kind, about, until_ns))
+        self._outbox.put((OpenQuestion, name, kind, about, until_ns))
         self._rouse()
         return box
 

@@ -27,7 +27,7 @@ MAX_WAITING = 100
 """Requests of one client under way; one more is refused."""
 
 
-class _Waiting:
+class _WaitingRequest:
     """One request under way."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class AsyncClient:
         self._address = address
         self._process: Literal["analyzer", "collector"] = process
         self._numbers = count(1)
-        self._waiting: dict[bytes, _Waiting] = {}
+        self._waiting: dict[bytes, _WaitingRequest] = {}
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -89,7 +89,7 @@ class AsyncClient:
                 f"{self._process}: was not asked: {MAX_WAITING} requests wait. Ask again later."
             )
         correlation = next(self._numbers).to_bytes(8, "big")
-        waiting = self._waiting[correlation] = _Waiting()
+        waiting = self._waiting[correlation] = _WaitingRequest()
         try:
             with anyio.move_on_after(timeout_s):
                 while not self._send(correlation, message):  # noqa: ASYNC110  (ZeroMQ connects in a thread)

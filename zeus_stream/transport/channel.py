@@ -4,8 +4,6 @@ A request on ``control`` and ``query`` is ``[8 bytes, message]``, its reply ``[t
 ...]``. The limits of all sockets are set here.
 """
 
-import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import anyio
@@ -43,10 +41,10 @@ class PeerConnection(Protocol):
 
 
 class Received(Struct, frozen=True, kw_only=True):
-    """One message. ``sender`` is a ROUTER's address of the peer.
+    """One message. A listener names the ``sender``, to be answered.
 
     A peer on this host has uid and pid, from the kernel; one on another has the name of its key. They are
-    given for peers of a ROUTER alone.
+    given by a listener alone.
     """
 
     sender: bytes
@@ -57,18 +55,6 @@ class Received(Struct, frozen=True, kw_only=True):
     connection: PeerConnection | None = None
 
 
-class TcpConnection(Struct, frozen=True):
-    """A connection of ZeroMQ: a descriptor of this process, and its socket."""
-
-    fd: int
-    inode: int
-
-    @property
-    def open(self) -> bool:
-        """Tell whether the peer is still connected."""
-        return _inode(self.fd) == self.inode
-
-
 def monitor_event(parts: list[bytes]) -> "_MonitorMessage":
     """Return what a monitor socket reports: ``event``, ``value`` and ``endpoint``."""
     from zmq.utils.monitor import parse_monitor_message  # noqa: PLC0415  (it imports asyncio)
@@ -76,26 +62,12 @@ def monitor_event(parts: list[bytes]) -> "_MonitorMessage":
     return parse_monitor_message(parts)
 
 
-def _inode(fd: int) -> int | None:
-    try:
-        return os.fstat(fd).st_ino
-    except OSError:
-        return None
-
-
 class Channel:
     """A socket in an event loop. One task receives; any task of the same thread may send."""
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self._socket = socket
-        self._routes = socket.get(zmq.TYPE) == zmq.ROUTER
         self._waiting: anyio.CancelScope | None = None
-        self._leaving: list[tuple[zmq.MessageTracker, int]] = []
-
-    @property
-    def descriptor(self) -> int:
-        """The descriptor that tells, edge by edge, that there may be a message."""
-        return int(self._socket.fileno())
 
     @property
     def trouble(self) -> str | None:
@@ -103,26 +75,9 @@ class Channel:
         return None
 
     def send(self, *parts: bytes) -> bool:
-        """Hand over a message (to a ROUTER: address first). False: the queue is full or nobody is there."""
-        return self._send(parts)
-
-    def send_counted(self, *parts: bytes) -> bool:
-        """`send`, and count it in `unread_bytes` until it has gone out, or with its peer."""
-        frames = [zmq.Frame(part, track=True, copy=False, copy_threshold=0) for part in parts]
-        sent = self._send(frames, copy=False)
-        if sent:
-            self._leaving += [(frame.tracker, len(frame)) for frame in frames if frame.tracker is not None]
-        return sent
-
-    @property
-    def unread_bytes(self) -> int:
-        """Bytes of counted messages that have not gone out."""
-        self._leaving = [(tracker, size) for tracker, size in self._leaving if not tracker.done]
-        return sum(size for _, size in self._leaving)
-
-    def _send(self, parts: Sequence[bytes | zmq.Frame], *, copy: bool = True) -> bool:
+        """Hand over a message. False: the queue is full or nobody is there."""
         try:
-            self._socket.send_multipart(parts, zmq.NOBLOCK, copy=copy)
+            self._socket.send_multipart(parts, zmq.NOBLOCK)
         except (zmq.Again, zmq.ZMQError) as wrong:
             if wrong.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise
@@ -170,37 +125,13 @@ class Channel:
                 break  # before a first part: the others of a message are there with it
             size = sum(map(len, frames))
             drained += size
-            # Only a listener asks who it is: on the feed, this took as long as the message itself.
-            key, connection = (_key(frames[0]), _connected(frames[0])) if self._routes else (None, None)
             if size > MESSAGE_BYTES:
-                del frames[1 + self._routes :]
-            parts = [frame.bytes for frame in frames]
-            sender = parts.pop(0) if self._routes else b""
-            messages.append(
-                Received(sender=sender, parts=parts, uid=None, pid=None, key=key, connection=connection)
-            )
+                del frames[1:]
+            messages.append(Received(sender=b"", parts=[frame.bytes for frame in frames], uid=None, pid=None))
         return messages
 
     def close(self) -> None:
         self._socket.close(linger=0)
-
-
-def _key(frame: zmq.Frame) -> str | None:
-    """Return the name of the key of a peer on another host; None: it is within this process."""
-    try:
-        return str(frame.get("User-Id"))
-    except zmq.ZMQError:
-        return None
-
-
-def _connected(frame: zmq.Frame) -> TcpConnection | None:
-    """Return the connection that a message came over; None: it is closed already, or within this process."""
-    try:
-        fd = int(frame.get(zmq.SRCFD))
-    except zmq.ZMQError:
-        return None
-    inode = _inode(fd)
-    return None if inode is None else TcpConnection(fd, inode)
 
 
 def over_tcp(socket: "zmq.Socket[bytes]", address: str) -> None:

@@ -1,7 +1,7 @@
 """Feed and fetch -> a log's frames in order, each once; what is gone for good is named.
 
 The feed loses by design. So a follower subscribes, sees a hole in the offsets, fetches what is missing
-over the control socket, and goes on. `Sequencer` is that rule, without sockets; `follow` carries it out.
+over the control socket, and goes on. `FollowerSequence` is that rule, without sockets; `follow` obeys it.
 
     a frame ahead of a hole     kept while there is room; else put off: it is fetched when its turn comes
     a frame a second time       ignored
@@ -26,7 +26,7 @@ from zeus_stream.protocol.frames import Break, Frame, Part
 from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
 from zeus_stream.transport.channel import DRAIN
-from zeus_stream.transport.ways import Source, Talk
+from zeus_stream.transport.message_way import FollowedSource, MessageWay
 
 MAX_KEPT = 2_000
 MAX_KEPT_BYTES = 64 * 1024 * 1024
@@ -41,7 +41,7 @@ LULL_NS = 600_000_000
 HELLO = Hello("watcher", "follower")
 
 
-class Sequencer:
+class FollowerSequence:
     """Puts the frames of one collector's log in order. Pure.
 
     Args:
@@ -155,7 +155,7 @@ class Sequencer:
 
 async def follow(
     context: sockets.Context,
-    where: Source,
+    where: FollowedSource,
     log_id: str | None = None,
     next_offset: int | None = None,
     *,
@@ -167,12 +167,12 @@ async def follow(
 
     It goes on for ever, through restarts of the collector. While the caller is busy nothing is read: what
     the feed then loses is fetched afterwards. ``counters`` also counts ``malformed`` messages and requests
-    that were ``unanswered`` or ``refused``. ``host``: as for the `Sequencer`. ``pause_s``: how long to let
-    frames come together before each look at the feed; not after one that found as many as a look takes in.
+    that were ``unanswered`` or ``refused``. ``host``: as for the `FollowerSequence`. ``pause_s``: how long to
+    let frames come together before each look at the feed; not after one that found as many as it takes in.
     """
     counters = Counter() if counters is None else counters
-    sequencer = Sequencer(log_id, next_offset, counters, host)
-    feed: Talk | None = await sockets.once_possible(partial(sockets.follow, context, where.feed))
+    sequencer = FollowerSequence(log_id, next_offset, counters, host)
+    feed: MessageWay | None = await sockets.once_possible(partial(sockets.follow, context, where.feed))
     control = _Control(context, where, counters)
     request: Hello | Fetch | None = HELLO
     silent = full = lull = False
@@ -215,11 +215,11 @@ async def follow(
 class _Control:
     """Requests to the collector, one at a time."""
 
-    def __init__(self, context: sockets.Context, where: Source, counters: Counter[str]) -> None:
+    def __init__(self, context: sockets.Context, where: FollowedSource, counters: Counter[str]) -> None:
         self._context = context
         self._where = where
         self._counters = counters
-        self._channel: Talk | None = None
+        self._channel: MessageWay | None = None
         self._asked = 0
 
     async def ask(self, request: Hello | Fetch) -> list[bytes]:
@@ -246,14 +246,14 @@ class _Control:
             self._channel = None
 
 
-async def _received(feed: Talk, counters: Counter[str]) -> list[Frame]:
+async def _received(feed: MessageWay, counters: Counter[str]) -> list[Frame]:
     """Return the frames that the feed has; none if it has been quiet."""
     with anyio.move_on_after(QUIET_S):
         return [frame for message in await feed.receive() for frame in _decoded(message.parts, counters)]
     return []
 
 
-def _heard(parts: list[bytes], sequencer: Sequencer, counters: Counter[str]) -> list[Part]:
+def _heard(parts: list[bytes], sequencer: FollowerSequence, counters: Counter[str]) -> list[Part]:
     if not parts:
         return []
     try:

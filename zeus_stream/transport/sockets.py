@@ -28,14 +28,14 @@ from zeus_stream.transport.curve import new_keys
 from zeus_stream.transport.endpoints import Address, Tcp
 from zeus_stream.transport.listening.connection_limits import ConnectionLimits, process_limits
 from zeus_stream.transport.listening.listener import Listener
-from zeus_stream.transport.ways import Opener, Talk
+from zeus_stream.transport.message_way import MessageWay, Opener
 
 __all__ = [
     "Asking", "Channel", "Context", "Listener", "Received", "ask", "context", "exchange", "follow", "listen",
     "new_keys", "once_possible",
 ]  # fmt: skip
 
-C = TypeVar("C", bound=Talk)
+C = TypeVar("C", bound=MessageWay)
 
 OPEN_S = 0.05
 """Between two tries to open a socket when this process may open no more files."""
@@ -100,7 +100,6 @@ def context() -> Context:
 
 
 def listen(
-    context: Context,
     path: Path,
     *,
     feed: bool = False,
@@ -125,7 +124,6 @@ def listen(
     return Listener(
         path,
         process_limits() if limits is None else limits,
-        context=context,
         kind="PUB" if feed else "ROUTER",
         mode=mode,
         group=group,
@@ -137,8 +135,8 @@ def listen(
 @overload
 def ask(context: Context, address: Address) -> Asking: ...
 @overload
-def ask(context: Context, address: Address | Opener) -> Talk: ...
-def ask(context: Context, address: Address | Opener) -> Talk:
+def ask(context: Context, address: Address | Opener) -> MessageWay: ...
+def ask(context: Context, address: Address | Opener) -> MessageWay:
     """Open a DEALER to a listener. Nothing is queued for a peer that is not there."""
     if not isinstance(address, Path | Tcp):
         return address.open()
@@ -152,8 +150,8 @@ def ask(context: Context, address: Address | Opener) -> Talk:
 @overload
 def follow(context: Context, address: Address, topic: str = "") -> Channel: ...
 @overload
-def follow(context: Context, address: Address | Opener, topic: str = "") -> Talk: ...
-def follow(context: Context, address: Address | Opener, topic: str = "") -> Talk:
+def follow(context: Context, address: Address | Opener, topic: str = "") -> MessageWay: ...
+def follow(context: Context, address: Address | Opener, topic: str = "") -> MessageWay:
     """Open a SUB to a feed."""
     if not isinstance(address, Path | Tcp):
         return address.open()

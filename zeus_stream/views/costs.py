@@ -8,6 +8,13 @@ from zeus_stream.views.quantity import figure
 JOULES_PER_KWH = 3.6e6
 COSTS = "FROM costs WHERE run = {run} ORDER BY name"
 """Money and carbon of a run, by the signals that are imported."""
+PRICE = """
+SELECT value AS factor, split_part(unit, '/', 1) AS unit, NULL AS pue FROM signals
+WHERE name = 'price' AND value IS NOT NULL AND begins_at <= now() AT TIME ZONE 'UTC'
+    AND coalesce(ends_at, 'infinity') > now() AT TIME ZONE 'UTC'
+ORDER BY imported_ns DESC, begins_at DESC LIMIT 1
+"""
+"""The price of a kilowatt hour now, by the signals that are imported."""
 OWN_USE = """
 SELECT service, host, cpu_s, core_percent, energy_low_j, energy_high_j, share_low_percent, share_high_percent,
     reason
@@ -40,6 +47,15 @@ def cost_facts(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
         (row["name"], f"{amount} {source}" if row["amount"] is not None else amount)
         for row, (amount, source) in ((row, cost_words(row)) for row in rows)
     ]
+
+
+def money(energy_j: float | None, prices: Iterable[Mapping[str, Any]]) -> str:
+    """Return what an energy costs; empty: no price is known. ``prices``: of `PRICE`, or rows of ``costs``."""
+    price = next((row for row in prices if row.get("name", "price") == "price" and row["factor"]), None)
+    if price is None or energy_j is None:
+        return ""
+    amount = energy_j / JOULES_PER_KWH * price["factor"] * (price["pue"] or 1.0)
+    return f"{_amount(amount)} {price['unit']}"
 
 
 def cost_words(row: Mapping[str, Any]) -> tuple[str, str]:

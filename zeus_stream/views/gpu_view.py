@@ -1,5 +1,8 @@
 """One GPU for people. Pure."""
 
+from collections.abc import Iterable
+from statistics import median
+
 from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import GpuNow
@@ -7,6 +10,10 @@ from zeus_stream.views.quantity import Quantity, seconds
 
 OLD_MS = 3_000
 """Age of a reading that is named."""
+ODD = 0.15
+"""A GPU whose share of its limit is so far from that of the others is odd."""
+MOST_ODD = 4
+"""Odd GPUs that are named."""
 LOWER_MW = 500
 """A limit that is so much below the one found is a lower one."""
 
@@ -48,6 +55,41 @@ class GpuView(Struct, frozen=True, kw_only=True):
         """Return its power over its limit."""
         power, limit = self.power.known, self.limit.known
         return power / limit if power is not None and limit else None
+
+
+class GpuStrip(Struct, frozen=True, kw_only=True):
+    """The GPUs of one run, or those that no run has."""
+
+    run: str
+    gpus: tuple[GpuView, ...]
+
+    @property
+    def odd(self) -> tuple[GpuView, ...]:
+        """Return those without a reading, and those far from the others in their share of the limit."""
+        shares = [gpu.share for gpu in self.gpus if gpu.share is not None]
+        usual = median(shares) if shares else 0.0
+        return tuple(gpu for gpu in self.gpus if gpu.share is None or abs(gpu.share - usual) > ODD)
+
+    @property
+    def words(self) -> str:
+        """Return their number, their power and limit, and the odd ones with their number."""
+        parts = [f"{len(self.gpus):,} GPU{'' if len(self.gpus) == 1 else 's'}"]
+        powers, limits = ([getattr(gpu, name).known for gpu in self.gpus] for name in ("power", "limit"))
+        if None not in powers:
+            of = "" if None in limits else f" of {Quantity(sum(limits), 'W')}"
+            parts.append(f"{Quantity(sum(powers), 'W')}{of}")
+        odd = [f"{gpu.place} {gpu.trouble or gpu.power}" for gpu in self.odd]
+        more = [f"{len(odd) - MOST_ODD} more"] if len(odd) > MOST_ODD else []
+        return ", ".join([*parts, *odd[:MOST_ODD], *more])
+
+
+def strips_of(gpus: Iterable[GpuView]) -> tuple[GpuStrip, ...]:
+    """Return GPUs by run, those without a run last."""
+    by_run: dict[str, list[GpuView]] = {}
+    for gpu in gpus:
+        by_run.setdefault(gpu.run, []).append(gpu)
+    ordered = sorted(by_run.items(), key=lambda item: not item[0])
+    return tuple(GpuStrip(run=run, gpus=tuple(each)) for run, each in ordered)
 
 
 def gpu_of_live(gpu: GpuNow, wall_ns: int) -> GpuView:

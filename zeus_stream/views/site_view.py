@@ -10,7 +10,7 @@ from zeus_stream.views.gaps import GapView, gaps_of_live, host_trouble
 from zeus_stream.views.gpu_view import GpuView, gpu_of_live
 from zeus_stream.views.quantity import Quantity, seconds
 from zeus_stream.views.run_view import RunView, run_of_live
-from zeus_stream.views.saving import SAME_W, Saving
+from zeus_stream.views.saving import Saving
 
 LATE_MS = 2_000
 """An analyzer that is so far behind says so."""
@@ -148,12 +148,17 @@ class PowerView(Struct, frozen=True, kw_only=True):
     limit_w: tuple[float | None, ...]
     """The sum of the limits of all GPUs, by bucket. None: one is not known."""
     saved_w: tuple[float, ...]
-    """What the same work would have drawn more at the limits found, by bucket."""
+    """What the steps would have drawn more at the limits found, by bucket: in all, the joules saved."""
+
+    @property
+    def saved(self) -> Quantity:
+        """Return the joules saved in this time."""
+        return Quantity(sum(self.saved_w) * self.bucket_s, "J")
 
 
 def power_of_rows(
     rows: Iterable[Mapping[str, Any]], runs: Iterable[Mapping[str, Any]], begin_ns: int, bucket_s: float,
-    buckets: int, savings: Mapping[str, tuple[Saving, float]],
+    buckets: int, savings: Mapping[str, Saving], saved_j: Mapping[int, float],
 ) -> PowerView:  # fmt: skip
     """Return the power of all GPUs by run.
 
@@ -163,7 +168,8 @@ def power_of_rows(
         begin_ns: of the first bucket, UTC.
         bucket_s: length of a bucket.
         buckets: their number.
-        savings: by run, with the limit chosen, W.
+        savings: by run.
+        saved_j: by bucket, of the steps in it.
     """
     on: dict[str, list[Mapping[str, Any]]] = {}
     watts: dict[str, list[float]] = {}
@@ -173,7 +179,6 @@ def power_of_rows(
         watts.setdefault(run["run"], [0.0] * buckets)
         jobs[run["run"]] = run["job"]
     limit_w: list[float | None] = [0.0] * buckets
-    saved_w = [0.0] * buckets
     free = watts.setdefault("", [0.0] * buckets)
     for row in rows:
         at = row["bucket"]
@@ -181,20 +186,13 @@ def power_of_rows(
             continue
         middle_ns = begin_ns + int((at + 0.5) * bucket_s * 1e9)
         name = next((run["run"] for run in on.get(row["gpu"], ()) if _runs_at(run, middle_ns)), "")
-        mean_w = row["energy_j"] / row["covered_s"]
-        (watts[name] if name else free)[at] += mean_w
+        (watts[name] if name else free)[at] += row["energy_j"] / row["covered_s"]
         before = limit_w[at]
         limit_w[at] = None if before is None or row["limit_w"] is None else before + row["limit_w"]
-        saving, chosen_w = savings.get(name, (None, 0.0))
-        in_force = row["limit_w"] is not None and abs(row["limit_w"] - chosen_w) < SAME_W
-        works = in_force and mean_w > chosen_w / 2  # an idle GPU saves nothing
-        share = saving.energy.known or 0.0 if saving is not None and works else 0.0
-        if 0 < share < 100:
-            saved_w[at] += mean_w * share / (100 - share)
     layers = [
         RunPower(
             run=name, job=jobs.get(name, ""), watts=tuple(each), energy=Quantity(sum(each) * bucket_s, "J"),
-            saving=savings.get(name, (None, 0.0))[0],
+            saving=savings.get(name),
         )
         for name, each in watts.items()
         if any(each)
@@ -202,7 +200,8 @@ def power_of_rows(
     layers.sort(key=lambda layer: (not layer.run, -(layer.energy.known or 0.0)))
     return PowerView(
         begin_ns=begin_ns, bucket_s=bucket_s, layers=tuple(layers),
-        limit_w=tuple(value or None for value in limit_w), saved_w=tuple(saved_w),
+        limit_w=tuple(value or None for value in limit_w),
+        saved_w=tuple(saved_j.get(at, 0.0) / bucket_s for at in range(buckets)),
     )  # fmt: skip
 
 

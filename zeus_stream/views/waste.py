@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from zeus_stream.views.quantity import Quantity
+from zeus_stream.views.quantity import Quantity, joules
 
 USEFUL = "steps"
 """The cause that is no waste: steps that were not done again, at no more than the cost of the choice."""
@@ -13,6 +13,18 @@ NOT_KNOWN = "not attributed"
 LEAST_SHARE = 0.001
 """A part below it is not shown."""
 SHOWN = 6
+_CURES = {
+    USEFUL: "",
+    "data wait": "more workers of the loader, or a longer prefetch",
+    "stragglers": "equal shares for all ranks",
+    "profiling": "paid once: later runs of the job start from it",
+    "redone steps": "checkpoints at shorter intervals",
+    "outside epochs": "a name for each part: zeus_stream.window",
+    "idle GPU": "another run on it, or none of its power",
+    NOT_KNOWN: "a name for each part: zeus_stream.window",
+}
+_PER_EPOCH = ("valid", "eval", "test")
+"""Beginnings of the names of windows that come once an epoch."""
 FASTER = "Trials at other limits were faster than the choice, so profiling has taken no time."
 
 
@@ -24,6 +36,14 @@ class WastePart(Struct, frozen=True, kw_only=True):
     duration: Quantity
     share: Quantity
 
+    @property
+    def cure(self) -> str:
+        """Return what regains it, and how much where that is known."""
+        if (known := _CURES.get(self.cause)) is not None:
+            return known
+        often = "every second epoch" if self.cause.startswith(_PER_EPOCH) else "half as often"
+        return often if not self.energy.known else f"{often} saves {joules(self.energy.known / 2)}"
+
 
 def waste_parts(rows: Iterable[Mapping[str, Any]]) -> tuple[WastePart, ...]:
     """Return the parts in their order. What only rounding left over is no part.
@@ -32,6 +52,16 @@ def waste_parts(rows: Iterable[Mapping[str, Any]]) -> tuple[WastePart, ...]:
         rows: ``cause``, ``energy_j``, ``duration_s`` and ``share`` of one run.
     """
     return tuple(_part(row) for row in rows if not _is_rounding(row))
+
+
+def waste_of_runs(rows: Iterable[Mapping[str, Any]]) -> tuple[WastePart, ...]:
+    """Return the parts of several runs together, each with its share of all that is in ``rows``."""
+    listed = list(rows)
+    whole_j = sum(row["energy_j"] or 0.0 for row in listed)
+    shares = [row["energy_j"] / whole_j if row["energy_j"] and whole_j else None for row in listed]
+    return waste_parts(
+        {**row, "duration_s": None, "share": share} for row, share in zip(listed, shares, strict=True)
+    )
 
 
 def _part(row: Mapping[str, Any]) -> WastePart:
@@ -46,9 +76,9 @@ def _part(row: Mapping[str, Any]) -> WastePart:
 
 
 def _is_rounding(row: Mapping[str, Any]) -> bool:
-    """Tell whether a part is what floating-point sums leave: no share of the energy, and next to no time."""
-    if row["cause"] != NOT_KNOWN or row["energy_j"] is None:
-        return False
+    """Tell whether a part is what floating-point sums leave: next to no energy, and next to no time."""
+    if row["energy_j"] is None:
+        return row["cause"] == NOT_KNOWN and not row["duration_s"]
     return bool(abs(row["energy_j"]) < 1e-3 and abs(row["duration_s"] or 0.0) < 1e-3)
 
 
@@ -65,4 +95,5 @@ def waste_facts(parts: Iterable[WastePart]) -> list[tuple[str, str]]:
         if len(rest) > SHOWN:
             shown.append(f"{len(rest) - SHOWN} more in the view waste")
         facts.append(("the rest", ", ".join(shown)))
+        facts.append(("to regain", f"{rest[0].cause} {rest[0].share}: {rest[0].cure}"))
     return facts

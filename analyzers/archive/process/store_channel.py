@@ -1,12 +1,10 @@
 """Requests between the analyzer and the process that owns its archive, over a stream socket.
 
-Both ends run this code under one user and one end has started the other, so messages are pickled.
+Both ends run this code under one user and one end has started the other: `multiprocessing.connection` carries
+them. The descriptor of a query's pipe follows its request.
 """
 
-import pickle
-import socket
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -23,18 +21,15 @@ from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 
-_LENGTH = struct.Struct("<Q")
-
 
 class Call(Struct, frozen=True):
     """A method of the store to be called."""
 
     method: str
     arguments: tuple[Any, ...] = ()
-    options: tuple[tuple[str, Any], ...] = ()
 
 
-class Open(Struct, frozen=True):
+class OpenStore(Struct, frozen=True):
     """Open the file. The first request."""
 
     path: Path
@@ -43,35 +38,20 @@ class Open(Struct, frozen=True):
     """The analyzer has had it open since its start."""
 
 
-class Ask(Struct, frozen=True):
+class StartQuery(Struct, frozen=True):
     """Run a query; its pipe comes with the request. There is no reply but what the pipe carries."""
 
     number: int
     question: Question
 
 
-class Cancel(Struct, frozen=True):
+class EndQuery(Struct, frozen=True):
     """End a query that waits or runs. There is no reply."""
 
     number: int
 
 
-class Pages(Struct, frozen=True):
-    """Begin to read what has to be interpreted again; `Next` gives the pages."""
-
-    since: Mapping[str, int] | None
-    """See `Store.replay`."""
-
-
-class Next(Struct, frozen=True):
-    """Return the next page, None after the last."""
-
-
-class Close(Struct, frozen=True):
-    """Close the file. The last request."""
-
-
-class Packed(Struct, frozen=True):
+class PackedFrames(Struct, frozen=True):
     """Frames as they are sent: as columns they take a fraction of the time that an object each takes."""
 
     frames: Sequence[Sequence[Any]]
@@ -84,15 +64,15 @@ class Packed(Struct, frozen=True):
 _values_of = attrgetter(*Frame.__struct_fields__)
 
 
-def packed(part: Received) -> Packed | Break:
+def packed(part: Received) -> PackedFrames | Break:
     """Return what was received as it is sent; only events are sent as they were decoded."""
     if isinstance(part, Break):
         return part
     frames = list(zip(*[_values_of(frame) for frame, _ in part], strict=True))
-    return Packed(frames, *event_rows([body for _, body in part]))
+    return PackedFrames(frames, *event_rows([body for _, body in part]))
 
 
-def unpacked(part: Packed | Break) -> Received:
+def unpacked(part: PackedFrames | Break) -> Received:
     """Return what `packed` was given, with the rows of events in place of events."""
     if isinstance(part, Break):
         return part
@@ -112,33 +92,5 @@ def _decoded(frame: Frame) -> Body | None:
         return None  # the analyzer has counted it
 
 
-Request = Close | Call | Open | Ask | Cancel | Pages | Next
-
-
-def send(channel: socket.socket, message: object, descriptors: tuple[int, ...] = ()) -> None:
-    """Send a message of this process's own kind, with descriptors. Only between analyzer and store."""
-    payload = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    head = _LENGTH.pack(len(payload))
-    if descriptors:
-        socket.send_fds(channel, [head], descriptors)
-    else:
-        channel.sendall(head)
-    channel.sendall(payload)
-
-
-def receive(channel: socket.socket) -> tuple[Any, list[int]]:
-    """Return a message and its descriptors. Raises EOFError when the other side has gone."""
-    head, descriptors, _, _ = socket.recv_fds(channel, _LENGTH.size, 1)
-    head += _exactly(channel, _LENGTH.size - len(head))
-    (length,) = _LENGTH.unpack(head)
-    return pickle.loads(_exactly(channel, length)), descriptors  # noqa: S301  (our own process, through a socket pair)
-
-
-def _exactly(channel: socket.socket, length: int) -> bytearray:
-    data = bytearray(length)
-    view = memoryview(data)
-    while view:
-        if not (received := channel.recv_into(view)):
-            raise EOFError
-        view = view[received:]
-    return data
+Request = Call | OpenStore | StartQuery | EndQuery | None
+"""None: close the file. It is the last."""

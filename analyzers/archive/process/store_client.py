@@ -7,31 +7,20 @@ same key).
 
 import logging
 import signal
-import socket
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
 
+from analyzers.archive.process.child_process import ChildProcess, start_store
 from analyzers.archive.process.command_file import CommandFile
-from analyzers.archive.process.store_channel import (
-    Ask,
-    Call,
-    Cancel,
-    Close,
-    Next,
-    Open,
-    Pages,
-    Request,
-    packed,
-    receive,
-    send,
-)
-from analyzers.archive.process.store_start import StartedStore, start_store
+from analyzers.archive.process.store_channel import Call, EndQuery, OpenStore, Request, StartQuery, packed
 from analyzers.archive.rows.tables import values_of
 from analyzers.archive.sandbox.question import Question
 from analyzers.archive.store import Ages, Page, Received
@@ -57,7 +46,7 @@ class StoreClient:
         self._path = path
         self._settings = settings
         self._lock = Lock()
-        self._channel: socket.socket | None = None
+        self._channel: Connection | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._started: deque[float] = deque(maxlen=RESTARTS)
         self._asked = 0
@@ -67,7 +56,7 @@ class StoreClient:
         """Store processes that ended by themselves."""
 
     @classmethod
-    def open(cls, path: Path, settings: Settings, started: StartedStore | None = None) -> Self:
+    def open(cls, path: Path, settings: Settings, started: ChildProcess | None = None) -> Self:
         """Open the archive for writing, in a process of its own. Raises StorageError, as `DuckdbFile.open`.
 
         ``started``: a process that has been started already.
@@ -102,8 +91,8 @@ class StoreClient:
             if self.commands is not None:
                 self.commands.close()
             try:
-                send(self._channel, Close())
-                receive(self._channel)
+                self._channel.send(None)
+                self._channel.recv()
             except (EOFError, OSError):
                 pass  # it has ended by itself: what is committed stays
             self._end()
@@ -119,10 +108,9 @@ class StoreClient:
         replaying: bool = False,
     ) -> None:
         """Store what was received and derived, in one transaction; see `Store.put`."""
-        arguments = (list(map(packed, received)), values_of(rows), dict(interpreted or {}))
+        what = (list(map(packed, received)), values_of(rows), dict(interpreted or {}))
         # Asked twice, rows replace those of the first time.
-        once, twice = (Call("put", arguments, (("replaying", again),)) for again in (replaying, True))
-        self._request(once, twice)
+        self._request(Call("put", (*what, replaying)), Call("put", (*what, True)))
 
     def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
         """Remove what is older than it is kept; see `Store.prune`."""
@@ -150,8 +138,9 @@ class StoreClient:
         """Yield what has to be interpreted; see `Store.replay`."""
         seen: dict[str, int] = {}
         replaced = self.replaced
-        self._request(Pages(since))
-        while (page := self._request(Next(), Pages(since))) is not None or replaced != self.replaced:
+        begin = Call("begin_replay", (since,))
+        self._request(begin)
+        while (page := self._request(Call("next_page"), begin)) is not None or replaced != self.replaced:
             # A store that was replaced begins again, with all that was not seen yet, and more.
             replaced = self.replaced
             fresh = [part for part in page or () if part[0].offset > seen.get(part[0].log_id, -1)]
@@ -164,12 +153,12 @@ class StoreClient:
         with self._lock:
             self._asked += 1
             number = self._asked
-            self._send_unanswered(Ask(number, question), (out,))
+            self._send_unanswered(StartQuery(number, question), out)
         return partial(self._cancel, number)
 
     def _cancel(self, number: int) -> None:
         with self._lock:
-            self._send_unanswered(Cancel(number))
+            self._send_unanswered(EndQuery(number))
 
     # ---- the process --------------------------------------------------------------------------------
 
@@ -183,8 +172,8 @@ class StoreClient:
                 if self._channel is None:
                     raise StorageError(f"{self._path}: could not be used: it is closed. Open it again.")
                 try:
-                    send(self._channel, request)
-                    (done, value), _ = receive(self._channel)
+                    self._channel.send(request)
+                    done, value = self._channel.recv()
                 except (EOFError, OSError) as wrong:
                     self._replace(wrong)
                     request = repeated or request
@@ -193,12 +182,14 @@ class StoreClient:
                     raise value
                 return value
 
-    def _send_unanswered(self, request: Request, descriptors: tuple[int, ...] = ()) -> None:
+    def _send_unanswered(self, request: Request, pipe: int | None = None) -> None:
         """Send what has no reply. It is lost with a store that ends: so is the query that it is about."""
         if self._channel is None:
             return
         try:
-            send(self._channel, request, descriptors)
+            self._channel.send(request)
+            if pipe is not None:
+                send_handle(self._channel, pipe, None)
         except OSError as wrong:
             self._replace(wrong)
 
@@ -217,13 +208,13 @@ class StoreClient:
         )  # fmt: skip
         self._start(again=True)
 
-    def _start(self, *, again: bool, started: StartedStore | None = None) -> None:
+    def _start(self, *, again: bool, started: ChildProcess | None = None) -> None:
         self._started.append(time.monotonic())
         self._process, ours = started or start_store()
-        self._channel = ours
+        self._channel = channel = Connection(ours.detach())
         try:
-            send(ours, Open(self._path, self._settings, again))
-            (done, value), _ = receive(ours)
+            channel.send(OpenStore(self._path, self._settings, again))
+            done, value = channel.recv()
         except (EOFError, OSError) as wrong:
             raise StorageError(
                 f"{self._path}: could not be opened: the process that should open it ended with"

@@ -15,32 +15,19 @@ ended.
 
 import logging
 import os
-import selectors
 import signal
-import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import recv_handle
 from typing import Any
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.opening import HeldError
-from analyzers.archive.process.store_channel import (
-    Ask,
-    Call,
-    Cancel,
-    Close,
-    Next,
-    Open,
-    Pages,
-    Request,
-    receive,
-    send,
-    unpacked,
-)
+from analyzers.archive.process.store_channel import Call, EndQuery, OpenStore, Request, StartQuery, unpacked
 from analyzers.archive.sandbox import query_process
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.own_cost import collect_seldom
@@ -64,7 +51,7 @@ class StoreProcess:
     def __init__(self, archive: DuckdbFile) -> None:
         self._archive = archive
         self._path = archive.path
-        self._waiting: deque[tuple[Ask, int]] = deque()
+        self._waiting: deque[tuple[StartQuery, int]] = deque()
         self._running: dict[int, tuple[int, int]] = {}
         """By pidfd: pid, and the query's number."""
         self._pages: Iterator[Any] = iter(())
@@ -76,18 +63,13 @@ class StoreProcess:
         """Descriptors that become readable when a query child has ended."""
         return tuple(self._running)
 
-    def answer(self, request: Request, descriptors: list[int]) -> tuple[bool, Any] | None:
-        """Carry a request out; return whether it was done, and its value or its error. None: no reply."""
-        match request:
-            case Ask():
-                self._waiting.append((request, descriptors[0]))
-                self.take_turn()
-                return None
-            case Cancel(number):
-                self._cancel(number)
-                return None
-            case _:
-                pass  # it is replied to
+    def ask(self, request: StartQuery, out: int) -> None:
+        """Answer a query into a pipe, as soon as it may be."""
+        self._waiting.append((request, out))
+        self.take_turn()
+
+    def call(self, request: Call) -> tuple[bool, Any]:
+        """Carry a request out; return whether it was done, and its value or its error."""
         if (failed := self._failed) is not None:
             self._failed = None
             return False, failed
@@ -103,22 +85,23 @@ class StoreProcess:
         except ZeusStreamError as wrong:
             self._failed = wrong
 
-    def _call(self, request: Request) -> Any:
+    def _call(self, request: Call) -> Any:
         match request:
-            case Pages(since):
+            case Call("put", (received, rows, interpreted, replaying)):
+                return self._archive.put(
+                    list(map(unpacked, received)), rows, interpreted, replaying=replaying
+                )
+            case Call("begin_replay", (since,)):
                 self._pages = self._archive.replay(since)
                 return None
-            case Next():
+            case Call("next_page"):
                 return next(self._pages, None)
-            case Call("put", (received, rows, interpreted), options):
-                return self._archive.put(list(map(unpacked, received)), rows, interpreted, **dict(options))
-            case Call(method, arguments, options):
+            case Call(method, arguments):
                 member = getattr(self._archive, method)
-                return member(*arguments, **dict(options)) if callable(member) else member
-            case _:
-                raise TypeError(request)
+                return member(*arguments) if callable(member) else member
 
-    def _cancel(self, number: int) -> None:
+    def cancel(self, number: int) -> None:
+        """End a query that waits or runs."""
         for ask, out in list(self._waiting):
             if ask.number == number:
                 self._waiting.remove((ask, out))
@@ -153,6 +136,10 @@ class StoreProcess:
             for pidfd in self._running:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
+    def close(self) -> None:
+        """Close the file."""
+        self._archive.close()
+
     def end_queries(self) -> None:
         """End the queries that run."""
         for pidfd in self.running:
@@ -160,7 +147,7 @@ class StoreProcess:
             self.reap(pidfd)
 
 
-def _opened(channel: socket.socket, request: Open) -> DuckdbFile:
+def _opened(channel: Connection, request: OpenStore) -> DuckdbFile:
     """Open the file once no other process has it. Raises StorageError, or EOFError: the analyzer ended."""
     until_s, warned = time.monotonic() + HELD_S, False
     while True:
@@ -172,47 +159,50 @@ def _opened(channel: socket.socket, request: Open) -> DuckdbFile:
             if not warned:
                 _log.warning("%s Waiting for it, at most %g s.", held, HELD_S)
                 warned = True
-        with selectors.DefaultSelector() as selector:
-            selector.register(channel, selectors.EVENT_READ)
-            if selector.select(LOOK_S):
-                raise EOFError  # nothing else is sent before the reply
+        if channel.poll(LOOK_S):
+            raise EOFError  # nothing else is sent before the reply
 
 
-def serve(channel: socket.socket) -> None:
+def serve(channel: Connection) -> None:
     """Open the file that the first request names, then answer until the analyzer goes."""
-    request, _ = receive(channel)
+    request: OpenStore = channel.recv()
     try:
         archive = _opened(channel, request)
     except ZeusStreamError as wrong:
-        send(channel, (False, wrong))
+        channel.send((False, wrong))
         return
-    for file in (request.path, Path(f"{request.path}.wal")):
-        if file.exists() and file.stat().st_mode & 0o077:
-            file.chmod(0o600)  # an earlier version made it for all to read
-    send(channel, (True, None))
+    channel.send((True, None))
     store = StoreProcess(archive)
     try:
         while True:
-            with selectors.DefaultSelector() as selector:
-                for descriptor in (channel.fileno(), *store.running):
-                    selector.register(descriptor, selectors.EVENT_READ)
-                ready = [key.fd for key, _ in selector.select()]
-            for pidfd in ready:
-                if pidfd != channel.fileno():
-                    store.reap(pidfd)
+            for ready in wait([channel, *store.running]):
+                if isinstance(ready, int):
+                    store.reap(ready)
                     store.take_turn()
-            if channel.fileno() in ready:
-                request, descriptors = receive(channel)
-                if isinstance(request, Close):
-                    break
-                reply = store.answer(request, descriptors)
-                if reply is not None:
-                    send(channel, reply)
-                    store.tidy()
+                elif not _answered(store, channel, channel.recv()):
+                    return
     finally:
         store.end_queries()
-    archive.close()
-    send(channel, (True, None))
+
+
+def _answered(store: StoreProcess, channel: Connection, request: Request) -> bool:
+    """Carry a request out. Return False after the last one."""
+    match request:
+        case None:
+            store.end_queries()
+            store.close()
+            channel.send((True, None))
+            return False
+        case StartQuery():
+            store.ask(request, recv_handle(channel))
+        case EndQuery(number):
+            store.cancel(number)
+        case Call():
+            channel.send(store.call(request))
+            store.tidy()
+        case _:
+            raise TypeError(request)
+    return True
 
 
 def main() -> None:
@@ -220,14 +210,14 @@ def main() -> None:
 
     When the analyzer goes without a word, the file is left as it is: the next to open it reads its WAL.
     """
-    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel = Connection(int(sys.argv[1]))
     collect_seldom()
     os.umask(0o077)  # archive, WAL and what queries keep on disk are for this user alone
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the keyboard is the analyzer's
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # so is the end of a service; it ends us by its own end
     try:
         serve(channel)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except (EOFError, OSError):  # also in the middle of a message
         os._exit(0)  # while the traceback keeps the archive: DuckDB's own end would checkpoint
     os._exit(0)
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from analyzers.archive.frame_reader import FrameReader
 from analyzers.archive.opening import Connection
-from analyzers.archive.rollups.ended_savings import keep_removed
+from analyzers.archive.rollups.ended_runs import keep_removed
 from analyzers.archive.store import Ages
 
 DAY_NS = 86_400_000_000_000

@@ -1,26 +1,9 @@
 """Events as rows of the table ``events``, made where they were decoded. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from zeus_stream.protocol.events import (
-    EpochBegan,
-    EpochEnded,
-    Event,
-    EventsDropped,
-    Metric,
-    RunEnded,
-    RunPlanned,
-    RunStarted,
-    SearchWanted,
-    StepBoundary,
-    TryBegan,
-    TryEnded,
-    TryWanted,
-    WindowBegan,
-    WindowCancelled,
-    WindowEnded,
-)
+from zeus_stream.protocol import events
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.phases import PhasesRan
@@ -81,56 +64,39 @@ def gathered(events: Iterable[EventRows]) -> list[list[Any]]:
     ]
 
 
-def _values(event: Event | Unknown) -> tuple[Any, ...]:
+_FIELDS: Mapping[type, tuple[str, str, str, str]] = {
+    events.RunStarted: ("run_started", "rank", "run", ""),
+    events.RunPlanned: ("run_planned", "steps", "", "epochs"),
+    events.RunEnded: ("run_ended", "", "failure", ""),
+    events.EpochBegan: ("epoch_began", "index", "", ""),
+    events.EpochEnded: ("epoch_ended", "index", "", ""),
+    events.WindowBegan: ("window_began", "window", "name", ""),
+    events.WindowEnded: ("window_ended", "window", "", ""),
+    events.WindowCancelled: ("window_cancelled", "window", "", ""),
+    events.Metric: ("metric", "step", "name", "value"),
+    events.TryWanted: ("try_wanted", "attempt", "job", ""),
+    events.TryBegan: ("try_began", "attempt", "", "batch_size"),
+    events.TryEnded: ("try_ended", "attempt", "how", ""),
+    events.SearchWanted: ("search_wanted", "only_mw", "select", ""),
+    events.EventsDropped: ("events_dropped", "", "reason", "count"),
+    PipelineBegan: ("pipeline_began", "stage", "schedule", "stages"),
+    IterationRan: ("iteration_ran", "iteration", "", ""),
+    PhasesRan: ("phases_ran", "", "names", ""),
+}
+"""By class, the kind of an event, and its fields in the columns ``index``, ``name`` and ``value``."""
+
+
+def _values(event: events.Event | Unknown) -> tuple[Any, ...]:
     """Return the `COLUMNS` of an event."""
-    match event:
-        case StepBoundary():  # nearly all are
-            t_ns = event.ended_ns if event.began_ns is None else event.began_ns
-            placed, uncertainty_ns = event.placed, event.uncertainty_ns
-            return "step_boundary", t_ns, event.ended_ns, event.index, None, None, placed, uncertainty_ns
-        case RunStarted():
-            return "run_started", event.t_ns, None, event.rank, event.run, None, None, None
-        case EpochBegan():
-            return "epoch_began", event.t_ns, None, event.index, None, None, None, None
-        case EpochEnded():
-            return "epoch_ended", event.t_ns, None, event.index, None, None, None, None
-        case WindowBegan():
-            return "window_began", event.t_ns, None, event.window, event.name, None, None, None
-        case WindowEnded():
-            return "window_ended", event.t_ns, None, event.window, None, None, None, None
-        case WindowCancelled():
-            return "window_cancelled", event.t_ns, None, event.window, None, None, None, None
-        case Metric():
-            return "metric", event.t_ns, None, event.step, event.name, event.value, None, None
-        case TryWanted():
-            return "try_wanted", event.t_ns, None, event.attempt, event.job, None, None, None
-        case TryBegan():
-            return "try_began", event.t_ns, None, event.attempt, None, float(event.batch_size), None, None
-        case TryEnded():
-            return "try_ended", event.t_ns, None, event.attempt, event.how, None, None, None
-        case SearchWanted():
-            return "search_wanted", event.t_ns, None, event.only_mw, event.select, None, None, None
-        case PipelineBegan():
-            return (
-                "pipeline_began",
-                event.t_ns,
-                None,
-                event.stage,
-                event.schedule,
-                float(event.stages),
-                None,
-                None,
-            )
-        case IterationRan():
-            return "iteration_ran", event.t_ns, event.ended_ns, event.iteration, None, None, None, None
-        case RunPlanned():
-            epochs = None if event.epochs is None else float(event.epochs)
-            return "run_planned", event.t_ns, None, event.steps, None, epochs, None, None
-        case PhasesRan():
-            return "phases_ran", event.t_ns, None, None, ",".join(event.names)[:200], None, None, None
-        case EventsDropped():
-            return "events_dropped", event.t_ns, None, None, event.reason, float(event.count), None, None
-        case RunEnded():
-            return "run_ended", event.t_ns, None, None, event.failure, None, None, None
-        case Unknown():
-            return event.kind, None, None, None, None, None, None, None
+    if isinstance(event, events.StepBoundary):  # nearly all are
+        t_ns = event.ended_ns if event.began_ns is None else event.began_ns
+        placed, uncertainty_ns = event.placed, event.uncertainty_ns
+        return "step_boundary", t_ns, event.ended_ns, event.index, None, None, placed, uncertainty_ns
+    if isinstance(event, Unknown):
+        return event.kind, None, None, None, None, None, None, None
+    kind, *fields = _FIELDS[type(event)]
+    index, name, value = (getattr(event, field, None) for field in fields)
+    if isinstance(name, tuple):
+        name = ",".join(name)[:200]
+    number = None if value is None else float(value)
+    return kind, event.t_ns, getattr(event, "ended_ns", None), index, name, number, None, None

@@ -46,9 +46,9 @@ def values_of(rows: Iterable[Derived]) -> Values:
 COMPUTED = {
     "tries": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"
     " make_timestamp(ended_wall_ns // 1000) AS ended_at FROM incoming_tries",
-    "runs": "SELECT * REPLACE (coalesce(start, (SELECT starts FROM meta)) AS start),"
+    "sessions": "SELECT * REPLACE (coalesce(start, (SELECT starts FROM meta)) AS start),"
     " utc(began_wall_ns, began_ns, began_ns) AS began_at, utc(began_wall_ns, began_ns, ended_ns) AS ended_at"
-    " FROM incoming_runs",
+    " FROM incoming_sessions",
     "budgets": "SELECT *, make_timestamp(set_ns // 1000) AS set_at,"
     " make_timestamp(begin_ns // 1000) AS began_at, make_timestamp(end_ns // 1000) AS ended_at"
     " FROM incoming_budgets",
@@ -57,6 +57,6 @@ COMPUTED = {
     "own_use": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"
     " make_timestamp(ended_wall_ns // 1000) AS ended_at FROM incoming_own_use",
     "windows": "SELECT incoming.*, utc(runs.began_wall_ns, runs.began_ns, incoming.begin_ns) AS began_at"
-    " FROM incoming_windows AS incoming LEFT JOIN runs USING (session)",
+    " FROM incoming_windows AS incoming LEFT JOIN sessions AS runs USING (session)",
 }
 """How the archive computes columns that no row has, by table."""

@@ -11,9 +11,11 @@ The analyzer asks its store process so. It loads neither DuckDB nor Arrow for th
 import fcntl
 import json
 import os
+import re
 import select
 import time
 from collections.abc import Callable
+from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 from analyzers.archive.sandbox.question import DATA, DONE, HEAD, Answering, Question, out_of_memory
@@ -29,12 +31,14 @@ THREADS = 2
 LATE_S = 1.0
 """A query's process ends itself at its time; this long after it the query is ended from here."""
 _F_SETPIPE_SZ = 1031
+_SHOW_TABLES = re.compile(r"\s*SHOW\s+TABLES\s*;?\s*", re.IGNORECASE)
+"""Is answered by the shipped query `tables`: DuckDB would list all of them."""
 _PIPE_BYTES = 1 << 20
 CANCELLED = "query: could not be finished: it was cancelled."
 _STOPPING = "query: could not be finished: the analyzer is stopping. Ask again when it runs."
 
 
-class Asked(NamedTuple):
+class AskedQuery(NamedTuple):
     """A query of this process: the fields of a `Query`, whose module is slow to import."""
 
     sql: str
@@ -59,7 +63,7 @@ class Queries:
         self._stopping = False
         self._under_way: set[_UnderWay] = set()
 
-    def answer(self, query: "Query | Asked", key: object = None) -> tuple[Done, list[bytes]]:
+    def answer(self, query: "Query | AskedQuery", key: object = None) -> tuple[Done, list[bytes]]:
         """Return the parts of an Arrow IPC stream, to be joined. Waits for the answer.
 
         Args:
@@ -69,8 +73,11 @@ class Queries:
         Raises:
             RefusedError: the statement, or DuckDB's word on it, or too long, or too large; in a sentence.
         """
+        sql = query.sql
+        if _SHOW_TABLES.fullmatch(sql):
+            sql = files("analyzers.archive").joinpath("queries/tables.sql").read_text(encoding="utf-8")
         question = Question(
-            query.sql,
+            sql,
             min(query.max_rows, self._settings.query_rows),
             min(query.timeout_ms / 1000, self._settings.query_seconds),
             self._settings.memory_mb,

@@ -33,7 +33,7 @@ _CHANGES_BY_VERSION = (
 """Version of Landlock's interface, and the rights over files that it knows since (linux/landlock.h)."""
 
 
-class Limits(Struct, frozen=True):
+class ProcessLimits(Struct, frozen=True):
     """The limits of a child process."""
 
     seconds: float
@@ -44,7 +44,7 @@ class Limits(Struct, frozen=True):
 
 
 def confine(
-    parent: int, limits: Limits, *, read: Collection[Path], keep: Collection[int], write: Path
+    parent: int, limits: ProcessLimits, *, read: Collection[Path], keep: Collection[int], write: Path
 ) -> None:
     """Confine this process, for good. Call it in the child, right after the fork.
 
@@ -70,7 +70,7 @@ def confine(
     _limit(libc, limits, write)
 
 
-def confine_worker(limits: Limits, *, write: Path) -> None:
+def confine_worker(limits: ProcessLimits, *, write: Path) -> None:
     """Confine this process, which was started for queries, for good. It sets the time of each by itself.
 
     Args:
@@ -84,7 +84,7 @@ def confine_worker(limits: Limits, *, write: Path) -> None:
     _limit(ctypes.CDLL(None, use_errno=True), limits, write)
 
 
-def _limit(libc: ctypes.CDLL, limits: Limits, write: Path) -> None:
+def _limit(libc: ctypes.CDLL, limits: ProcessLimits, write: Path) -> None:
     """Limit memory and files."""
     _write_only_in(libc, write)
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzers.archive.sandbox.confined_query import NICE, lock, put_into, write_answer
-from analyzers.archive.sandbox.confinement import Limits, confine
+from analyzers.archive.sandbox.confinement import ProcessLimits, confine
 from analyzers.archive.sandbox.question import REFUSED, Question
 
 SLACK_BYTES = 192 << 20
@@ -53,7 +53,7 @@ def _in_child(connection: Any, archive: Path, question: Question, out: int, pare
     os.nice(NICE)
     where = scratch(archive, os.getpid())
     where.mkdir(parents=True, mode=0o700)
-    limits = Limits(
+    limits = ProcessLimits(
         question.seconds, (question.memory_mb << 20) + SLACK_BYTES, 4 * (question.memory_mb << 20)
     )
     files = (archive, Path(f"{archive}.wal"))

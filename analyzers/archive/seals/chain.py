@@ -4,7 +4,8 @@
     seal  = number and hash of the last entry, time, public key, signature of these and of the archive's id
 
 A row that replaces another has an entry of its own; the last entry of a key counts. The chain is sealed at
-the end of a run, and with the first entry after a day. Rows of these tables are kept for ever, so retention
+the end of a run, with the first entry after a day, and with each entry that replaces another: one that no
+seal covers was added by somebody else. Rows of these tables are kept for ever, so retention
 takes no entry away. `verifier` checks it, and shares nothing with this module but how rows are hashed.
 """
 
@@ -14,9 +15,9 @@ from pathlib import Path
 
 import pyarrow as pa
 from msgspec import Struct
+from nacl.signing import SigningKey
 
 from analyzers.archive.opening import Connection
-from analyzers.archive.seals import ed25519
 from analyzers.archive.seals.sealed_rows import TABLES, entry_hash, hash_row, key_of, seal_text
 from zeus_stream.errors import StorageError
 from zeus_stream.own_files import own_secret
@@ -24,6 +25,8 @@ from zeus_stream.own_files import own_secret
 UNNESTED = ", ".join(f"unnest(${place})" for place in range(1, 6))
 _log = logging.getLogger(__name__)
 DAY_NS = 86_400_000_000_000
+SEED_BYTES = 32
+"""Of an Ed25519 key."""
 BILLED = ("run", "epoch")
 """Kinds of windows that are chained; those of steps are removed after a while."""
 
@@ -91,23 +94,23 @@ class Chain:
         if gap != state.gap:
             added.append(Incoming("gaps", f"rowid > {state.gap}"))
         number, last = state.number, state.last
-        entries = []
+        entries, replaces = [], False
         for each in added:
-            for key, row in self._changed(connection, each):
+            for key, row, has_entry in self._changed(connection, each):
+                replaces |= has_entry
                 number, last = number + 1, entry_hash(last, each.table, key, row)
                 entries.append((number, each.table, key, row, last))
         sealed_ns = state.sealed_ns
         if entries:
             columns = [list(column) for column in zip(*entries, strict=True)]
             connection.execute(f"INSERT INTO chain SELECT {UNNESTED}", columns)
-            if (wall_ns - sealed_ns > DAY_NS or any(each.ends_run for each in added)) and self._seal(
-                connection, number, last, wall_ns
-            ):
+            due = replaces or wall_ns - sealed_ns > DAY_NS or any(each.ends_run for each in added)
+            if due and self._seal(connection, number, last, wall_ns):
                 sealed_ns = wall_ns
         return ChainState(number, last, sealed_ns, gap)
 
-    def _changed(self, connection: Connection, added: Incoming) -> Iterator[tuple[str, str]]:
-        """Yield key and hash of each row that has no entry as it is now."""
+    def _changed(self, connection: Connection, added: Incoming) -> Iterator[tuple[str, str, bool]]:
+        """Yield key and hash of each row that has no entry as it is now, and whether it had one before."""
         sealed = TABLES[added.table]
         stored = connection.execute(f"{sealed.select} WHERE {added.condition}").fetchall()
         rows = {key_of(sealed, row): hash_row(row) for row in stored}
@@ -120,36 +123,19 @@ class Chain:
         )
         for key, row in rows.items():
             if known.get(key) != row:
-                yield key, row
+                yield key, row, key in known
 
     def _seal(self, connection: Connection, number: int, last: str, wall_ns: int) -> bool:
         """Return whether the chain is sealed: without a key, rows are stored all the same."""
         try:
-            seed = load_key(self._key)
+            seed = own_secret(self._key, SEED_BYTES)
         except StorageError as wrong:
             _log.warning("%s", wrong)
             return False
-        public = ed25519.public_key(seed)
+        key = SigningKey(seed)
         text = seal_text(self._archive_id, number, last, wall_ns)
         connection.execute(
             "INSERT INTO seals VALUES (?, ?, ?, ?, ?)",
-            [number, last, wall_ns, public.hex(), ed25519.sign(seed, text).hex()],
+            [number, last, wall_ns, bytes(key.verify_key).hex(), key.sign(text).signature.hex()],
         )
         return True
-
-
-def load_key(path: Path) -> bytes:
-    """Return the seed of a file that its owner alone may read; it is made at the first call.
-
-    Raises:
-        StorageError: it cannot be used.
-    """
-    try:
-        seed = own_secret(path, ed25519.SEED_BYTES)
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: could not be used to seal: {wrong.strerror}. Make it readable for this user alone."
-        ) from wrong
-    if len(seed) != ed25519.SEED_BYTES:
-        raise StorageError(f"{path}: could not be used to seal: it is no key. Move it aside for another.")
-    return seed

@@ -11,21 +11,20 @@ from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate
 from analyzers.batch_size.belief.gaussian import (
     Curves,
     Floats,
-    Point,
-    Process,
+    GaussianPoint,
+    GaussianProcess,
     conditioned,
     equally_likely,
     within,
 )
-from analyzers.batch_size.belief.metric_pace import Pace
-from analyzers.batch_size.belief.try_summary import Seen, Tally
+from analyzers.batch_size.belief.try_summary import MetricPace, Tally, TrySummary
 from analyzers.batch_size.policy import Job
 
-EPOCHS = Process(slope=0.05, bend=0.05, level=10, line=0.25, parabola=0.03, smooth=0.08, length=1.6)
-COST = Process(slope=-0.05, bend=0.08, level=10, line=0.17, parabola=0.02, smooth=0.5, length=8)
+EPOCHS = GaussianProcess(slope=0.05, bend=0.05, level=10, line=0.25, parabola=0.03, smooth=0.08, length=1.6)
+COST = GaussianProcess(slope=-0.05, bend=0.08, level=10, line=0.17, parabola=0.02, smooth=0.5, length=8)
 """Logarithms of epochs to the target, and of an epoch's cost, J."""
-CHANGED = Process(level=0.5, line=0.15, parabola=0.02, smooth=0.2, length=2)
-OTHER = Process(level=1, line=0.1, parabola=0.01, smooth=0.2, length=2.4)
+CHANGED = GaussianProcess(level=0.5, line=0.15, parabola=0.02, smooth=0.2, length=2)
+OTHER = GaussianProcess(level=1, line=0.1, parabola=0.01, smooth=0.2, length=2.4)
 """What an era's epochs, and a GPU model's or an era's epoch costs, have to themselves."""
 SCATTER = ((0.04, 0.02), (0.12, 0.05), (0.35, 0.1))
 """Standard deviations of the log of a run's epochs, and of what a batch size has to itself."""
@@ -107,7 +106,7 @@ class CostBelief(Struct, frozen=True, kw_only=True):
         )
 
 
-def believe(job: Job, seen: Seen, setup: str) -> CostBelief:
+def believe(job: Job, seen: TrySummary, setup: str) -> CostBelief:
     """Return the belief once a try has converged."""
     of_tries = (*seen.epochs, *seen.price, *seen.whole)
     others = {size for _, size in of_tries} | {size for size, _ in seen.more}
@@ -157,7 +156,7 @@ def believe(job: Job, seen: Seen, setup: str) -> CostBelief:
     )
 
 
-def _rounded(seen: Seen, size: int) -> tuple[float, float]:
+def _rounded(seen: TrySummary, size: int) -> tuple[float, float]:
     """Return what rounding up has added to the log epochs of a size's runs, and how much that counts."""
     count = seen.epochs.get((seen.era, size), Tally()).count
     return seen.whole_epochs.get((seen.era, size), 0.0), count / (count + ROUNDED)
@@ -171,7 +170,7 @@ def _epochs(
     seen: tuple[tuple[int, int, Tally], ...],
     more: tuple[tuple[int, float], ...],
     never: tuple[float, ...],
-    paces: tuple[tuple[int, Pace], ...],
+    paces: tuple[tuple[int, MetricPace], ...],
     rates: tuple[float, ...],
     *,
     fractional: bool,
@@ -188,13 +187,15 @@ def _epochs(
         *((*scatter, -1, unlike) for scatter in SCATTER for unlike in low),
     ]
     points = [
-        Point(
+        GaussianPoint(
             of, at, tally.mean,
             tuple(noise**2 * doubt(tally.count) + (i == bad) * WORSE**2 for noise, _, bad, _ in supposed),
         )
         for i, (of, at, tally) in enumerate(seen)
     ]  # fmt: skip
-    points += [Point(era, at, pace.log_epochs, (pace.deviation**2,) * len(supposed)) for at, pace in paces]
+    points += [
+        GaussianPoint(era, at, pace.log_epochs, (pace.deviation**2,) * len(supposed)) for at, pace in paces
+    ]
     rounding = (INTERPOLATED if fractional else ROUNDING) / exp(min(tally.mean for *_, tally in seen))
     alone = np.array([[sqrt(own**2 + rounding**2)] * len(octaves) for _, own, *_ in supposed])
     for at, (*_, unlike) in enumerate(supposed):
@@ -250,7 +251,7 @@ def _cost(
     seen: tuple[tuple[Hashable, int, float, float], ...],
 ) -> Curves:
     """Return the curve of the log of an epoch's cost at the first ``count`` sizes."""
-    points = [Point(of, at, price, (variance,)) for of, at, price, variance in seen]
+    points = [GaussianPoint(of, at, price, (variance,)) for of, at, price, variance in seen]
     return conditioned(np.array(octaves), COST, OTHER, group, points, np.array([[OWN]])).only(
         np.array([True]), count
     )

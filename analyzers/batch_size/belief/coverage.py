@@ -11,10 +11,89 @@ from math import log2
 import numpy as np
 
 from analyzers.batch_size.belief.cost_belief import CostBelief
-from analyzers.batch_size.belief.gaussian import Floats, within
-from analyzers.batch_size.belief.outlook import NODE_Z, PROFILING
-from analyzers.batch_size.belief.try_summary import Seen
+from analyzers.batch_size.belief.gaussian import Floats, equally_likely, within
+from analyzers.batch_size.belief.try_summary import TrySummary
 from analyzers.batch_size.policy import Job
+
+PROFILING = 1.2
+"""Cost of the first epoch at a size, in which power limits are searched, over that of others."""
+NODES, COST_NODES = 15, 5
+"""Equally likely epochs, and costs of an epoch, that stand for all."""
+
+
+NODE_Z, COST_Z = equally_likely(NODES), equally_likely(COST_NODES)
+_ALL = np.ones(NODES)
+_LEFT = 1 - np.arange(NODES + 1) / NODES
+"""Share of runs that need more epochs than the first so many nodes; ..."""
+_LEFT_MEAN = np.array([*(NODE_Z[k:].mean() for k in range(NODES)), NODE_Z[-1]])
+_LEFT_KNOWN = np.array([*(1 - NODE_Z[k:].var() for k in range(NODES)), 1])
+"""... their mean, and the share of the variance that is gone once that is known."""
+
+
+def outlook(belief: CostBelief, horizon: int) -> tuple[Floats, Floats]:
+    """Return what a try of each size is expected to cost, with all that follows, and when to give it up.
+
+    Dimensions of what is in between: hypothesis; size tried; its epoch cost; node of epochs, after none or
+    more of which it is given up; size chosen later.
+
+    Returns:
+        Relative costs of this recurrence and those to come; epochs. Both of shape (n,).
+    """
+    epochs, weight = belief.epochs, belief.weight
+    price, price_variance = belief.cost.mean[0], belief.cost.variance[0]
+    unit = belief.log_cost.min()
+    # Of what a try will show of an epoch's cost; where it is known well, a try shows nothing of it.
+    unknown = price_variance > 1e-4
+    price_deviation = np.where(unknown, np.sqrt(price_variance + belief.price_noise), 0)
+    deviation = np.sqrt(epochs.variance + belief.noise[:, None])
+    by_price = (
+        np.where(unknown, 1, 0)[:, None]
+        * belief.cost.covariance[0]
+        / np.maximum(price_deviation, 0.01)[:, None]
+    )
+    by_epochs = epochs.covariance / deviation[:, :, None]
+    # Of every size, once the tried one's epoch cost is known; then once it converged, or was given up.
+    log_cost = (
+        epochs.mean + belief.rounding_up + belief.failing + price + (deviation**2 + price_variance) / 2 - unit
+    )
+    priced = (log_cost[:, None] - by_price**2 / 2)[:, :, None] + by_price[:, None] * COST_Z[:, None]
+    after = priced[:, :, :, None] + _moved(by_epochs, NODE_Z, _ALL)
+    given_up = priced[:, :, :, None] + _moved(by_epochs, _LEFT_MEAN, _LEFT_KNOWN)
+    best_after, best_given_up = _least(after) / NODES, _least(given_up)
+    instead = _least(given_up[..., list(belief.proven)]) if belief.proven else best_given_up
+    # This try: epochs, and what is paid for them.
+    of_success = (price + belief.failing - unit)[:, None]
+    an_epoch = np.exp(within(of_success) + price_deviation[:, None] * COST_Z)
+    takes = np.maximum(1, np.exp(within(epochs.mean[:, :, None] + deviation[:, :, None] * NODE_Z)))
+    takes = np.ceil(takes) if belief.fractional else takes
+    until = np.concatenate([np.ones_like(takes[..., :1]), takes], axis=-1)
+    never = belief.never[:, None]
+    paid = (1 - never) * _before(takes / NODES) + ((1 - never) * _LEFT + never) * until
+    # And the recurrences to come. That a size never converges says nothing about others.
+    never = never[:, :, None]
+    to_come = (1 - never) * (horizon * _before(best_after) + _LEFT * (instead + horizon * best_given_up))
+    to_come += never * (instead[..., :1] + horizon * best_given_up[..., :1])
+    total = np.tensordot(weight, an_epoch[:, :, None] * paid[:, :, None] + to_come, axes=1)
+    profiling = (PROFILING - 1) * an_epoch * belief.fresh[:, None]
+    stop = total.mean(axis=1).argmin(axis=1)
+    epochs_then = np.exp(weight @ np.log(until[:, np.arange(len(stop)), stop]))
+    return (total.min(axis=2) + profiling).mean(axis=1), epochs_then
+
+
+def _moved(by: Floats, z: Floats, known: Floats) -> Floats:
+    """Return how the log of expected costs moves with what is seen: shape (h, n, 1, k, n)."""
+    by = by[:, :, None, None]
+    return by * z[:, None] - by**2 * known[:, None] / 2
+
+
+def _least(log_costs: Floats) -> Floats:
+    return np.exp(within(log_costs.min(axis=-1)))
+
+
+def _before(values: Floats) -> Floats:
+    """Return the sum of those before each, and of all."""
+    return np.concatenate([np.zeros_like(values[..., :1]), values.cumsum(axis=-1)], axis=-1)
+
 
 COVERAGE, COVERAGE_OF, COVERAGE_HORIZON = 0.006, 3.0, 300
 """The saving of each recurrence to come by a size that is unlike the curve, in units of the best size's cost,
@@ -26,7 +105,7 @@ AWAY, CLOSE = 2.0, 0.6
 """Octaves from the nearest judged size: the probability grows up to the first; below the second, it is 0."""
 
 
-def uncovered(job: Job, seen: Seen, belief: CostBelief, left: Sequence[int]) -> int | None:
+def uncovered(job: Job, seen: TrySummary, belief: CostBelief, left: Sequence[int]) -> int | None:
     """Return a size, by index, that no try of this era has judged and that may be tried despite the curve.
 
     The size that is expected to cost least above the best one goes first, once the recurrences to come may
@@ -60,7 +139,7 @@ def uncovered(job: Job, seen: Seen, belief: CostBelief, left: Sequence[int]) -> 
     return min(fit, key=lambda at: (above[at] / min(AWAY, away[at]), at), default=None)
 
 
-def _to_judge(seen: Seen, belief: CostBelief) -> Floats:
+def _to_judge(seen: TrySummary, belief: CostBelief) -> Floats:
     """Return what it costs to judge a size that is not better, in units of the best size's cost; shape (n,).
 
     Where metrics are reported, that is as many epochs as one of the best size is worth.

@@ -23,7 +23,7 @@ def within(log_value: Floats) -> Floats:
     return np.clip(log_value, -80, 80)
 
 
-class Process(Struct, frozen=True, kw_only=True):
+class GaussianProcess(Struct, frozen=True, kw_only=True):
     """A Gaussian process over x: octaves of the batch size above the default."""
 
     slope: float = 0.0
@@ -49,7 +49,7 @@ class Process(Struct, frozen=True, kw_only=True):
         return np.asarray(found + self.smooth**2 * (1 + apart) * np.exp(-apart))
 
 
-class Point(Struct, frozen=True):
+class GaussianPoint(Struct, frozen=True):
     """An observation of a curve."""
 
     group: Hashable
@@ -114,10 +114,10 @@ def _mean_beyond(z: float) -> float:
 
 def conditioned(
     x: Floats,
-    common: Process,
-    own: Process,
+    common: GaussianProcess,
+    own: GaussianProcess,
     group: Hashable,
-    points: Sequence[Point],
+    points: Sequence[GaussianPoint],
     alone: Floats,
 ) -> Curves:
     """Return the curves of a group, given what was seen of all groups.

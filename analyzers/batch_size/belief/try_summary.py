@@ -1,17 +1,89 @@
 """A summary of a job's tries: epochs, costs of an epoch, and the eras between lasting changes. Pure."""
 
-from collections.abc import Iterable, Mapping
-from math import exp, inf, log, sqrt
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, inf, isfinite, log, sqrt
 from typing import TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from analyzers.batch_size.belief.failing_runs import failing_rate, surprise
-from analyzers.batch_size.belief.fractional_epochs import epochs_to_target
-from analyzers.batch_size.belief.metric_pace import Pace, pace_behind
 from analyzers.batch_size.policy import Job, Try
-from analyzers.batch_size.thompson import History
+from analyzers.batch_size.thompson import SizeHistory
+
+LEAST = 0.1
+"""Epochs of the cheapest size that any metric stands for, at least."""
+PACE_EXACT, PACE_EXTRAPOLATED = 0.05, 0.35
+"""Standard deviation of the log of the expected epochs, and more of it for each factor e that lies ahead."""
+
+
+class MetricPace(Struct, frozen=True):
+    """The epochs to the target that a metric lets expect."""
+
+    log_epochs: float
+    deviation: float
+    """Standard deviation."""
+
+
+def pace_behind(metrics: Sequence[float], of_best: Sequence[float], paid: float) -> MetricPace | None:
+    """Return the pace of a try whose metric is not better than that of the cheapest size at the same cost.
+
+    Args:
+        metrics: of the try, after each epoch so far.
+        of_best: of a run of the cheapest size that reached the target, after each of its epochs.
+        paid: how many epochs of the cheapest size would have cost as much.
+
+    Returns:
+        None where the try is ahead, or where that is not known: before the first epoch of the cheapest size
+        and past its last.
+    """
+    if not metrics or not 1 <= paid < len(of_best):
+        return None
+    sign = 1 if of_best[-1] >= of_best[0] else -1
+    rising = [sign * one for one in of_best]
+    metric, low = sign * metrics[-1], int(paid)
+    if not metric <= rising[low - 1] + (paid - low) * (rising[low] - rising[low - 1]):
+        return None
+    at = next((at for at, one in enumerate(rising) if one >= metric), len(rising) - 1)
+    if at:
+        then = at + (metric - rising[at - 1]) / (rising[at] - rising[at - 1])
+    else:
+        then = metric / rising[0] if 0 < metric < rising[0] else 1.0
+    ahead = log(len(of_best) / max(LEAST, then))
+    return MetricPace(log(len(metrics)) + ahead, PACE_EXACT + PACE_EXTRAPOLATED * ahead)
+
+
+LEAST_FRACTION = 0.05
+"""Of the last epoch, at least."""
+RESOLVED = 4.0
+"""Steps of the metric that the last epoch gains at least, if its fraction is to be known."""
+
+
+def epochs_to_target(epochs: int, metrics: Sequence[float], job: Job) -> float:
+    """Return after how many epochs a try has reached its target, by a straight line through the last epoch.
+
+    The line begins at the best metric of the epochs before. Epochs are paid as a whole. Where two or three
+    are enough, whole epochs hide how batch sizes differ: the metric passes the target within the last.
+
+    Args:
+        epochs: whole ones, until the target was reached.
+        metrics: after each of them.
+        job: has the target, and how exactly the metric is known.
+
+    Returns:
+        ``epochs`` where the metric does not tell: after a single epoch, where the metric of an epoch is
+        missing, where it did not pass the target in the last epoch, or where it is only known in steps.
+    """
+    target = job.target
+    if target is None or epochs < 2 or len(metrics) != epochs or not all(map(isfinite, metrics)):
+        return float(epochs)
+    sign = -1.0 if job.lower_is_better else 1.0
+    before, after, aim = max(sign * one for one in metrics[:-1]), sign * metrics[-1], sign * target
+    if not before < aim <= after or after - before < RESOLVED * job.metric_step:
+        return float(epochs)
+    share = (aim - before) / (after - before)
+    return epochs - 1 + max(LEAST_FRACTION, share) if isfinite(share) else float(epochs)
+
 
 EXACT = 0.001
 """Least standard deviation of the log of an epoch's cost, once the power limit is chosen."""
@@ -48,7 +120,7 @@ Group: TypeAlias = tuple[int, str]
 """Price era and setup."""
 
 
-class Seen(Struct, frozen=True, eq=False, kw_only=True):
+class TrySummary(Struct, frozen=True, eq=False, kw_only=True):
     """A summary of the tries that have ended, in the order of their numbers. None equals another."""
 
     epochs: Mapping[tuple[int, int], Tally] = field(default_factory=dict)
@@ -76,7 +148,7 @@ class Seen(Struct, frozen=True, eq=False, kw_only=True):
     """Batch sizes that failed since one last converged."""
     metrics: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     """Metrics of the latest try of this era that converged, by batch size."""
-    behind: Mapping[int, Pace] = field(default_factory=dict)
+    behind: Mapping[int, MetricPace] = field(default_factory=dict)
     """Batch sizes of which the latest try of this era that was given up was behind the cheapest size."""
     spent_j: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """Cost of all tries of this era, by setup and batch size."""
@@ -108,7 +180,7 @@ class Seen(Struct, frozen=True, eq=False, kw_only=True):
         """Standard deviation of the log of an epoch's cost, from try to try."""
         return max(EXACT, _pooled(self.price.values(), PRICES, PRICES_DOF))
 
-    def and_(self, a_try: Try, job: Job) -> "Seen":
+    def and_(self, a_try: Try, job: Job) -> "TrySummary":
         """Return it with a try of a job that has ended."""
         size, converged = a_try.batch_size, a_try.ended == "converged"
         seen = replace(self, last=max(self.last, a_try.recurrence)).priced(a_try, ended=True)
@@ -180,7 +252,7 @@ class Seen(Struct, frozen=True, eq=False, kw_only=True):
         }
         return min(costs, key=costs.__getitem__, default=None)
 
-    def pace_behind(self, a_try: Try) -> Pace | None:
+    def pace_behind(self, a_try: Try) -> MetricPace | None:
         """Return the pace of a try whose metric is not better than the cheapest size's at the same cost.
 
         None: it is better, or that is not known; see `metric_pace`.
@@ -191,7 +263,7 @@ class Seen(Struct, frozen=True, eq=False, kw_only=True):
         paid = a_try.epochs * epoch_j / exp(self.price[(self.price_era, a_try.setup), best].mean)
         return pace_behind(a_try.metrics[: a_try.epochs], self.metrics[best], paid)
 
-    def priced(self, a_try: Try, *, ended: bool = False) -> "Seen":
+    def priced(self, a_try: Try, *, ended: bool = False) -> "TrySummary":
         """Return it with what an epoch of a try costs; the level is watched when it has ended."""
         epoch_j = a_try.epoch_cost_j or a_try.cost_j / max(1, a_try.epochs)
         key = (self.price_era, a_try.setup), a_try.batch_size
@@ -216,10 +288,10 @@ class Seen(Struct, frozen=True, eq=False, kw_only=True):
                 seen = replace(self, dearer=dearer, cheaper=cheaper)
         return replace(seen, price={**seen.price, key: (known or Tally()).and_(price)})
 
-    def changed(self, a_try: Try) -> "Seen":
+    def changed(self, a_try: Try) -> "TrySummary":
         """Return it with an era that begins with a try."""
         oldest, oldest_price = self.era + 2 - ERAS, self.price_era + 2 - ERAS
-        return Seen(
+        return TrySummary(
             epochs={key: tally for key, tally in self.epochs.items() if key[0] >= oldest},
             price={key: tally for key, tally in self.price.items() if key[0][0] >= oldest_price},
             era=self.era + 1,
@@ -244,8 +316,8 @@ def _pooled(tallies: Iterable[Tally], expected: float, dof: float) -> float:
 class State(Struct, frozen=True):
     """A job, its tries, and what those that have ended have shown."""
 
-    history: History
-    seen: Seen = Seen()
+    history: SizeHistory
+    seen: TrySummary = TrySummary()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, State) and other.history == self.history
@@ -262,7 +334,7 @@ class State(Struct, frozen=True):
         again = late or any(
             one.number == a_try.number and one.ended != "running" for one in self.history.tries
         )
-        seen = Seen() if again else self.seen
+        seen = TrySummary() if again else self.seen
         for one in history.tries if again else (a_try,):
             if one.ended != "running" and one.epochs > 0 and one.batch_size > 0:
                 seen = seen.and_(one, history.job)

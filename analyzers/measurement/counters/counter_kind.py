@@ -12,7 +12,7 @@ from analyzers.measurement.knots import Floats
 from analyzers.measurement.power_model import MAX_KINDS
 from analyzers.results.rows import GpuRow
 
-WINDOWS_NS = (10_000_000, 15_000_000, 20_000_000, 23_000_000, 25_000_000, 30_000_000, 50_000_000)
+WINDOWS_NS = tuple(ms * 1_000_000 for ms in (10, 15, 20, 23, 25, 30, 40, 50, 60))
 """Boxcars that are distinguished (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24)."""
 WINDOWS_S = np.array(WINDOWS_NS) / 1e9
 COVERED = 0.8
@@ -35,12 +35,41 @@ SURER = 2.0
 """Times that, to revise it."""
 CHECK_NS = 8_000_000_000
 """Once it was stated, it is compared this often."""
+PROVEN = 30.0
+"""The same for hard bounds, which are false on a counter that sees a part of the time."""
 CHECKED = 400
 """Refreshes after which a check begins again."""
-NARROW = 1.2
-"""A boxcar's width is revised for one that leaves this much less unexplained."""
+OWN = np.array(
+    (
+        (0.0, 0.0, 0.0, 1.0),
+        (0.15, 2e-4, 0.0, 1.0),
+        (0.15, 2e-3, 0.0, 1.0),
+        (0.5, 5e-4, 0.02, 0.01),
+        (0.5, 5e-3, 0.02, 0.01),
+    )
+)
+"""How a load may scatter, of which each rival takes what suits it: deviations of segments, lateness of
+changes in s, and noise within segments in s^0.5, all times the mean power; and the least that all variances
+are scaled by. What was learned of the load would speak for the rival under which it was learned."""
 OPEN = 5.0
 """While it is not stated, neither kind is more than exp(this) times as likely as the other."""
+
+
+class Compared(Struct, frozen=True):
+    """Some refreshes, as each of m kinds of counter would have counted them; r refreshes, n kinds of parts.
+
+    Refreshes within one segment share its deviation, so they are not independent. All is multiplied by the
+    inverse of the Cholesky factor of that covariance; then they are.
+    """
+
+    shares: Floats
+    """Shape (o, m, r, n); o: `OWN`."""
+    grown: Floats
+    """What the counter did count; shape (o, m, r)."""
+    log_det: Floats
+    """Logarithm of the determinant of that covariance; shape (o, m)."""
+    steady: Floats
+    """Sums of J s, s^2, J^2, and of the J^2 that are not known: power that never moves tells nothing."""
 
 
 class Verdict(Struct, frozen=True):
@@ -95,6 +124,8 @@ class Counter:
         """None: not known yet."""
         self.lag_ns: int | None = None
         """Of power readings: a mean is held from this much before its window ends. None: a counter."""
+        self.proven = False
+        """It has shown what only a counter that integrates shows."""
         self._telling = True
         """It is worth to compare all refreshes."""
         self._checked = True
@@ -112,12 +143,11 @@ class Counter:
     def _begin(self) -> None:
         """Begin to compare: sums over refreshes, one for each rival: what integrates, then WINDOWS_NS."""
         self._compared, self._next_look = 0, ENOUGH
-        self._normal = np.zeros((1 + len(WINDOWS_NS), MAX_KINDS, MAX_KINDS))
-        self._moment = np.zeros((1 + len(WINDOWS_NS), MAX_KINDS))
-        self._settled = np.zeros(1 + len(WINDOWS_NS))
-        """Squares that kinds forgotten since explain."""
-        self._square = self._doubt = 0.0
-        self._steady = np.zeros(2)
+        rivals = len(OWN), 1 + len(WINDOWS_NS)
+        self._normal, self._moment = np.zeros((*rivals, MAX_KINDS, MAX_KINDS)), np.zeros((*rivals, MAX_KINDS))
+        self._square, self._log_det = np.zeros(rivals), np.zeros(rivals)
+        """Squares of what was counted, and of that nothing explains: kinds forgotten since are taken off."""
+        self._steady = np.zeros(4)
 
     @classmethod
     def of_power(cls, window_ns: int, lag_ns: int) -> "Counter":
@@ -131,6 +161,7 @@ class Counter:
         """Return a counter of a kind that is known. ``checked``: it may be revised."""
         made = cls()
         made.kind, made.window_ns, made._telling, made._checked = kind, window_ns, False, checked
+        made.proven = kind == "integrating"
         return made
 
     def due(self, t_ns: int) -> bool:
@@ -142,46 +173,40 @@ class Counter:
         self._next_check_ns = t_ns + CHECK_NS
         return True
 
-    def compare(self, shares: Floats, grown_j: Floats, took_s: Floats, doubt_s: Floats, born: int) -> None:
-        """Take in some refreshes.
-
-        Args:
-            shares: what each rival would have counted of each kind in each; shape (1 + windows, r, n).
-            grown_j: what the counter did count; shape (r,).
-            took_s: shape (r,).
-            doubt_s: standard deviation of ``took_s``, by what is not known of its instants; shape (r,).
-            born: kinds there have been so far.
-        """
-        if born != self._born:
-            self._born, self._fresh_at = born, self._compared
-        if not len(took_s):
-            return
+    def period_s(self, took_s: Floats) -> float:
+        """Return how long a refresh takes. ``took_s``: the last ones; shape (r,)."""
         self._period_s = self._period_s or float(took_s[0])
         self._period_s += 0.5 * (float(np.median(took_s)) - self._period_s)
-        # Not where refreshes were missed, or seen late.
-        regular = (np.abs(took_s / self._period_s - 1) < 0.1) & (doubt_s < 0.05 * self._period_s)
-        shares, grown_j, took_s = shares[:, regular], grown_j[regular], took_s[regular]
-        n = shares.shape[2]
-        turned = shares.transpose(0, 2, 1)
-        self._compared += len(grown_j)
-        self._normal[:, :n, :n] += turned @ shares
-        self._moment[:, :n] += turned @ grown_j
-        self._square += float(grown_j @ grown_j)
-        self._steady += grown_j @ took_s, took_s @ took_s
-        self._doubt += float(((doubt_s[regular] * grown_j / took_s) ** 2).sum())
+        return self._period_s
+
+    def compare(self, seen: Compared, born: int) -> None:
+        """Take in some refreshes. ``born``: kinds there have been so far."""
+        if born != self._born:
+            self._born, self._fresh_at = born, self._compared
+        if not (count := seen.grown.shape[-1]):
+            return
+        n, turned = seen.shares.shape[-1], np.swapaxes(seen.shares, -1, -2)
+        self._compared += count
+        self._normal[..., :n, :n] += turned @ seen.shares
+        self._moment[..., :n] += (turned @ seen.grown[..., None])[..., 0]
+        self._square += (seen.grown**2).sum(axis=-1)
+        self._log_det += seen.log_det
+        self._steady += seen.steady
         if self._suspect and self.kind is None:
+            joint_j, square_s2, square_j2, doubt_j2 = self._steady.tolist()
             enough = self._compared - self._fresh_at >= ENOUGH
-            self._alike = bool(enough and self._left().max(where=self._fits, initial=0.0) < 2 * self._doubt)
+            self._alike = enough and square_j2 - joint_j**2 / square_s2 < 2 * doubt_j2
 
     def forget(self, number: int) -> None:
         """Keep what a kind explains, but not the kind: another will have its number."""
-        known = self._normal[:, number, number] > 0
-        row, moment = self._normal[:, number].copy(), self._moment[:, number].copy()
-        part = np.where(known, 1 / np.where(known, row[:, number], 1.0), 0.0)
-        self._settled += part * moment**2
-        self._moment -= part[:, None] * row * moment[:, None]
-        self._normal -= part[:, None, None] * row[:, :, None] * row[:, None, :]
-        self._normal[:, number], self._normal[:, :, number], self._moment[:, number] = 0.0, 0.0, 0.0
+        row, moment = self._normal[..., number, :].copy(), self._moment[..., number].copy()
+        known = row[..., number] > 0
+        part = np.where(known, 1 / np.where(known, row[..., number], 1.0), 0.0)
+        self._square -= part * moment**2
+        self._moment -= (part * moment)[..., None] * row
+        self._normal -= part[..., None, None] * row[..., :, None] * row[..., None, :]
+        self._normal[..., number, :], self._normal[..., number] = 0.0, 0.0
+        self._moment[..., number] = 0.0
 
     def alike(self, born: int) -> bool:
         """Return whether every kind of counter would have shown what this one did: then its kind is not
@@ -196,77 +221,54 @@ class Counter:
     def _fits(self) -> npt.NDArray[np.bool_]:
         return np.array([True, *(0.7 * self._period_s > WINDOWS_S)])
 
-    def _left(self) -> Floats:
-        """Return what each rival leaves unexplained, J^2."""
-        ridge = 1e-9 * np.eye(MAX_KINDS) * (1 + self._normal[0].trace())
+    def _likely(self) -> Floats:
+        """Return the logarithm of each rival's likelihood, shape of `OWN` and rivals; a boxcar as wide as the
+        period has none."""
+        ridge = 1e-9 * np.eye(MAX_KINDS) * (1 + self._normal[0, 0].trace())
         means = np.linalg.solve(self._normal + ridge, self._moment[..., None])[..., 0]
-        left: Floats = np.maximum(self._square - self._settled - (self._moment * means).sum(axis=1), 0.0)
-        return left
-
-    def _rivals(self) -> Floats:
-        """Return what each rival leaves unexplained, J^2; infinite for a boxcar as wide as the period."""
-        unexplained: Floats = np.where(self._fits, self._left() + self._doubt, np.inf)
-        return unexplained
+        left = self._square - (self._moment * means).sum(axis=-1)
+        # What no rival explains makes all refreshes less certain; none is more certain than its instants.
+        scale = np.maximum(left / self._compared, OWN[:, 3:])
+        likely: Floats = -(self._compared * np.log(scale) + left / scale + self._log_det) / 2
+        return np.where(self._fits, likely, -np.inf)
 
     @property
     def boxcar_share(self) -> float:
         """The probability that it is a boxcar, while its kind is not stated."""
         if self._compared < TOGETHER:
             return 0.5
-        left = self._rivals()
-        likelier = self._compared / 2 * float(np.log(left[0] / left[1:].min()))
-        return float(1 / (1 + np.exp(-np.clip(likelier, -OPEN, OPEN))))
+        likely = self._likely().max(axis=0)
+        return float(1 / (1 + np.exp(np.clip(likely[0] - likely[1:].max(), -OPEN, OPEN))))
 
     def tell(self) -> Verdict | None:
         """Tell the counter's kind, or revise it, if that is possible by now."""
         if self._compared < self._next_look:
             return None
         self._next_look = self._compared + max(TOGETHER, self._compared // 8)
-        left = self._rivals()
-        best = int(np.argmin(left))
-        if self.kind is not None and not self._telling:
-            verdict = self._revised(left, best)
-        else:
-            verdict = self._first(left, best) if self._apart(left, best, SURE) else None
-        if self.kind is not None and not self._telling and (verdict or self._compared >= CHECKED):
+        each = self._likely()
+        likely = each.max(axis=0)
+        best = int(np.argmax(likely))
+        apart = float(likely[best] - (likely[1:].max() if best == 0 else likely[0]))
+        was = 0 if self.window_ns is None else 1 + WINDOWS_NS.index(self.window_ns)
+        if self.kind is None or bool(best) != bool(was):
+            sure = SURE if self._telling else SURER * SURE
+            told = apart > (sure if best else 2 * sure) and self._compared >= (2 * ENOUGH if best else ENOUGH)
+        else:  # of another width
+            told = best != was and likely[best] - likely[was] > SURE
+        verdict = None
+        if told:
+            window_ns, own = WINDOWS_NS[best - 1] if best else None, int(np.argmax(each[:, best]))
+            verdict = Verdict(window_ns != self.window_ns, self._normal[own, best], self._moment[own, best])
+            if verdict.another:
+                self._seen_s[:] = 0.0
+            self.kind, self.window_ns = "boxcar" if best else "integrating", window_ns
+        if self._telling:
+            self.proven = best == 0 and apart > PROVEN
+        self.proven &= self.kind == "integrating"
+        if self.kind is not None and self._compared >= CHECKED:
+            self._telling = False
             self._begin()
         return verdict
-
-    def _apart(self, left: Floats, best: int, sure: float) -> bool:
-        """Return whether one kind explains the growth so much better that it is the kind."""
-        against = left[1:].min() if best == 0 else left[0]
-        joint, square = self._steady
-        steady = self._square - joint**2 / square + self._doubt
-        # To take an integrating counter for a boxcar would give up its bounds.
-        apart, least = (1.1, ENOUGH) if best == 0 else (1.5, 2 * ENOUGH)
-        likely = self._compared / 2 * np.log(against / left[best]) > sure
-        if not likely or against < apart * left[best] or steady < 3 * left[best] or self._compared < least:
-            return False
-        # Else all explain it about as well as its instants are known: steps in time with refreshes.
-        return bool(against >= 3 * self._doubt)
-
-    def _first(self, left: Floats, best: int) -> Verdict:
-        # Widths close to each other are compared a little longer.
-        near = np.sort(left[1:])[:2]
-        self._telling = bool(best and self._compared <= 5 * ENOUGH and near[1] < NARROW * near[0])
-        return self._became(left, best)
-
-    def _revised(self, left: Floats, best: int) -> Verdict | None:
-        """Return another verdict than the one that is being checked, if there is reason for it."""
-        was = 0 if self.window_ns is None else 1 + WINDOWS_NS.index(self.window_ns)
-        if bool(best) == bool(was):
-            same = best == was or left[was] < NARROW * left[best] or self._compared < 2 * ENOUGH
-            return None if same else self._became(left, best)
-        return self._became(left, best) if self._apart(left, best, SURER * SURE) else None
-
-    def _became(self, left: Floats, best: int) -> Verdict:
-        window_ns = WINDOWS_NS[best - 1] if best else None
-        another = window_ns != self.window_ns
-        self.kind, self.window_ns = "boxcar" if best else "integrating", window_ns
-        if another:
-            self._seen_s[:] = 0.0
-        each = left[best] / self._compared
-        return Verdict(another, self._normal[best] / each, self._moment[best] / each)
 
     def look(
         self,
@@ -291,7 +293,11 @@ class Counter:
         edges = begin_s[:, None] + length_s[:, None] * np.linspace(0.0, 1.0, PHASES + 1)
         until = np.clip(edges[..., None] - (refresh_s - window_s), 0.0, window_s).sum(axis=2)
         self._seen_s *= fade
-        seen_s = np.diff(until, axis=1).sum(axis=0)
+        seen_each_s = np.diff(until, axis=1)
+        if len(refresh_s) > 1:  # a segment of many refreshes is seen all over, also where they are forgotten
+            often = length_s > LEAST_LOOKS * float(np.diff(refresh_s).mean())
+            seen_each_s[often] = window_s
+        seen_s = seen_each_s.sum(axis=0)
         self._seen_s += seen_s
         self._looks.append((until_ns, refreshes, float(length_s.mean()) if len(length_s) else 0.0, seen_s))
 
@@ -302,6 +308,8 @@ class Counter:
         Of a window with less than `LEAST_LOOKS` refreshes, those before it count, too. It beats if the phases
         seen are `COVERED` of those that looks at random would have seen, or less.
         """
+        if self.window_ns is None:
+            return False
         seen_s, looks, lengths_s = np.zeros(PHASES), 0, []
         for until_ns, refreshes, length_s, phases_s in reversed(self._looks):
             if until_ns <= begin_ns and looks >= LEAST_LOOKS:
@@ -312,15 +320,14 @@ class Counter:
                 lengths_s.append(length_s)
         if looks < LEAST_LOOKS or not lengths_s:
             return None
-        window_s = (self.window_ns or WINDOWS_NS[0]) / 1e9
-        chance = min(window_s / float(np.mean(lengths_s)) + 1 / PHASES, 1.0)
+        chance = min(self.window_ns / 1e9 / float(np.mean(lengths_s)) + 1 / PHASES, 1.0)
         expected = 1 - (1 - chance) ** looks
         return float(np.mean(seen_s > 0.0)) < COVERED * expected
 
     @property
     def bounded(self) -> bool:
-        """It counts all that is used, as far as is known: there are hard bounds."""
-        return self.kind == "integrating" or (self.kind is None and not self._suspect)
+        """It counts all that is used, as it has shown or as is published: there are hard bounds."""
+        return self.proven or (self.kind != "boxcar" and not self._suspect)
 
     @property
     def phase_coverage(self) -> float | None:

@@ -153,8 +153,15 @@ class Belief(Struct, frozen=True, kw_only=True):
         risk[against] = 0
         return np.asarray(risk)
 
-    def next(self, best: int, risk: Floats, *, unseen: bool) -> int:
-        """Return the limit to measure. ``unseen``: one that was not measured yet."""
+    def next(self, best: int, risk: Floats, over: int | None, *, unseen: bool) -> int:
+        """Return the limit to measure.
+
+        Args:
+            best: what others are compared with.
+            risk: of each limit, shape (n,).
+            over: the limit of a visit that is long enough, whatever its risk; None: of none.
+            unseen: one that was not measured yet.
+        """
         if not self.steps[best]:
             return best
         dearer = np.expm1(np.maximum(self.middle - self.middle[best], 0))
@@ -162,6 +169,8 @@ class Belief(Struct, frozen=True, kw_only=True):
         if unseen:
             return int(np.argmax(np.where(self.steps == 0, worth, -1)))
         other, against = int(np.argmax(worth)), self.against(best)
+        if over in {other, against}:
+            return against if over == other else other
         return other if self.error[other] >= self.error[against] else against
 
     def excesses(self) -> Floats:

@@ -16,10 +16,12 @@ was measured:
     fading              exp(-d / T) at d steps' distance, T one of `FADING`
     periodic            exp(-2 sin(pi d / P)^2), its mean over a period taken away and fading with
                         `COHERENT` periods, P one of `PERIODS`
+    jumping             1 within a visit, exp(-D / T) for visits whose middles are D steps apart, T one of
+                        `JUMPING`: how visits differ is not known to the scatter within them
 
-and ``r`` is one of `RATIOS`. The mean at each limit is unknown and gets a flat prior, v an inverse gamma
-prior; both are integrated over (restricted likelihood: Patterson, Thompson, "Recovery of Inter-Block
-Information when Block Sizes are Unequal", Biometrika 58, 1971).
+and ``r`` is one of `RATIOS`, of the last `JUMPS`. The mean at each limit is unknown and gets a flat prior, v
+an inverse gamma prior; both are integrated over (restricted likelihood: Patterson, Thompson, "Recovery of
+Inter-Block Information when Block Sizes are Unequal", Biometrika 58, 1971).
 
 A model says more than how large the noise is. It says that a visit over a whole period is worth more than one
 that is half as long, and that a short visit between two of another limit is worth more than a long one apart
@@ -41,14 +43,21 @@ FADING = (8.0, 30.0, 120.0, 600.0)
 PERIODS = tuple(8 * 1.4**i for i in range(12))
 """Steps: 8 to 324."""
 COHERENT = 2.0
-RATIOS = (0.1, 0.7, 5.0)
+JUMPING = (10.0, 40.0, 160.0, 640.0)
+"""Steps in which what visits have in common fades to a third."""
+RATIOS, JUMPS = (0.1, 0.7, 5.0), (1.0, 7.0, 50.0)
 """Of the correlated variance to that of white noise."""
-LIKELY = (0.5, 0.25, 0.25)
-"""Probability of no correlation, of a fading and of a periodic one, before anything is measured."""
+LIKELY = (0.49, 0.245, 0.245, 0.02)
+"""Probability of no correlation, of a fading, a periodic and a jumping one, before anything is measured.
+
+With jumps at 0.2 the stated saving of 24 runs a kind held in 97 % beside a neighbour, 95 % in square waves,
+without them in 84 and 78 %. At 0.02 it holds as well, and searches of quiet steps are no longer."""
 FARTHEST = 4096
 """Steps apart from which correlations are taken to be as at this distance."""
 MOST_BLOCKS = 64
 """More are merged two by two, so that the cost of the algebra stays bounded."""
+WITHIN = 1 + len(RATIOS) * (len(FADING) + len(PERIODS))
+"""Models of noise that differs within visits; those after them are of jumps."""
 DOF = 4
 """Degrees of freedom that the variance believed beforehand is worth."""
 
@@ -90,8 +99,12 @@ def limit_means(blocks: Blocks, deviation: float, drift: Floats) -> Means:
         drift: shape (n, n): covariance of what is added to blocks by what all limits share.
     """
     correlations, ratios, priors = _models(_usual_length(blocks))
-    position = np.rint(blocks.position).astype(np.intp)
-    of = correlations[:, np.minimum(np.abs(position[:, None] - position), FARTHEST)]
+    of = np.concatenate(
+        [
+            correlations[:WITHIN, _steps_apart(blocks.position)],
+            correlations[WITHIN:, _steps_apart(_visit_middles(blocks))],
+        ]
+    )
     rough = _rough_variance(blocks, deviation)
     white = np.diag(1 / blocks.steps)
     n, count = len(blocks.at), int(blocks.at.max()) + 1
@@ -152,8 +165,21 @@ def visit_variances(variance: Floats, weights: Floats, lengths: Sequence[int]) -
 
 
 def correlated_ratios() -> Floats:
-    """Return the ratio r of each model; shape (m,)."""
-    return _models(1)[1]
+    """Return the ratio r of each model in which longer visits average the noise, of others 0; shape (m,)."""
+    ratios = _models(1)[1]
+    return np.where(np.arange(len(ratios)) < WITHIN, ratios, 0.0)
+
+
+def _steps_apart(position: Floats) -> Indices:
+    whole = np.rint(position).astype(np.intp)
+    return np.asarray(np.minimum(np.abs(whole[:, None] - whole), FARTHEST))
+
+
+def _visit_middles(blocks: Blocks) -> Floats:
+    """Return of each block the middle of its visit, in steps of the run."""
+    _, of = np.unique(blocks.visit, return_inverse=True)
+    steps = np.bincount(of, blocks.steps)
+    return np.asarray((np.bincount(of, blocks.position * blocks.steps) / steps)[of])
 
 
 def _usual_length(blocks: Blocks) -> int:
@@ -194,12 +220,10 @@ def _models(length: int) -> tuple[Floats, Floats, Floats]:
         )
         for period in PERIODS
     ]
-    each = [fading[0], *(of for of in (*fading, *periodic) for _ in RATIOS)]
-    ratios = [0.0, *RATIOS * (len(fading) + len(periodic))]
-    none, some, repeated = LIKELY
-    priors = [
-        none,
-        *[some / (len(FADING) * len(RATIOS))] * (len(FADING) * len(RATIOS)),
-        *[repeated / (len(PERIODS) * len(RATIOS))] * (len(PERIODS) * len(RATIOS)),
-    ]
-    return np.array(each), np.array(ratios), np.array(priors)
+    jumping = [np.exp(-np.arange(FARTHEST + 1) / time) for time in JUMPING]
+    kinds = ((fading[:1], (0.0,)), (fading, RATIOS), (periodic, RATIOS), (jumping, JUMPS))
+    each = [of for some, ratios in kinds for of in some for _ in ratios]
+    ratios = [ratio for some, ratios in kinds for _ in some for ratio in ratios]
+    counts = [len(some) * len(ratios) for some, ratios in kinds]
+    priors = np.repeat(np.array(LIKELY) / counts, counts)
+    return np.array(each), np.array(ratios), priors

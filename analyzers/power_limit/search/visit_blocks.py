@@ -4,13 +4,15 @@ A visit is what was measured at one limit from a change of limit to the next, in
 its blocks say what a step takes there:
 
     settling    at its head power and clocks still settle; at the head of the first one the run starts
-    odd         a checkpoint, a garbage collection, a stall of the input: far off the visit's median
+    odd         a checkpoint, a garbage collection, a stall of the input: far off the visit's median, for a
+                block or two; longer spans are how steps are
+    first       of the run, once their limit was measured twice since
 
-Both are left out. What is left is one series of blocks in time, as `noise` takes it.
+They are left out. What is left is one series of blocks in time, as `noise` takes it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from math import log
 from statistics import median
 
@@ -27,8 +29,10 @@ SETTLED, SETTLING_NS = 0.02, 5_000_000_000
 """Blocks at a visit's head that differ so much from those after them were settling; for so long at most."""
 STARTING, STARTING_STEPS = 0.04, 200
 """A run that starts is slower by such a share, for so many steps at most."""
-ODD = 4.5
-"""Standard deviations off its visit's median from which on a block is odd."""
+STARTED_STEPS, AGAIN = 100, 2
+"""First steps of a run that are left out, whatever they took, once their limit was visited so often again."""
+ODD, ODD_BLOCKS = 4.5, 2
+"""Standard deviations off its visit's median from which on blocks are odd, and how many in a row may be."""
 MOST_ODD = 0.3
 """A larger share of blocks is not odd: that is how steps are."""
 NORMAL = 1.4826
@@ -84,8 +88,7 @@ def settled(visits: Sequence[Visit]) -> list[Visit]:
 
     A block at a visit's head is left out if its time or power departs from the median of the later half of
     the blocks after it, by more than `SETTLED` and than blocks scatter, towards what was measured before the
-    limit changed. A visit is left out if its steps were slower than at the same limit later, by `STARTING`
-    and more than blocks scatter: the run had not started yet.
+    limit changed. Visits are left out before the run has started (`_started`, `_without_first`).
     """
     visits = list(visits)
     for of in (log_time, log_power):
@@ -96,7 +99,8 @@ def settled(visits: Sequence[Visit]) -> list[Visit]:
         for i, visit in enumerate(visits):
             visits[i] = _without_head(visit, keep[i], of, most, before)
             before = median(map(of, visits[i].blocks))
-    return _started(visits)
+    since = _started(visits)
+    return _without_first(visits) if visits and len(since) == len(visits) else since
 
 
 def _without_head(
@@ -126,19 +130,34 @@ def _without_head(
 
 
 def _started(visits: list[Visit]) -> list[Visit]:
-    """Return the visits since the run has started."""
+    """Return the visits since the run has started.
+
+    Until then steps were slower than ever later at the same limit, by `STARTING` and than blocks scatter.
+    """
     times = [[log_time(block) for block in visit.blocks] for visit in visits]
     most = max(STARTING, 4 * _scatter(times))
-    first, done, middles = 0, 0, dict[int, tuple[int, float]]()
+    first, done = 0, 0
     for i, visit in enumerate(visits):
-        middle = median(times[i])
-        known = middles.get(visit.limit_mw)
-        if known is not None and known[0] >= first and known[1] - middle > most:
-            first = i
-        if done < STARTING_STEPS:
-            middles[visit.limit_mw] = i, middle
+        again = [j for j in range(i + 1, len(visits)) if visits[j].limit_mw == visit.limit_mw]
+        if again and median(times[i]) - max(median(times[j]) for j in again) > most:
+            first = max(first, again[0])
         done += visit.whole.steps
+        if done >= STARTING_STEPS:
+            break
     return visits[first:]
+
+
+def _without_first(visits: list[Visit]) -> list[Visit]:
+    """Return visits without the first steps of the run, once their limit was measured often enough again.
+
+    No value decides it: what is left out for being slow would bias what is left.
+    """
+    first, *others = visits
+    if sum(visit.limit_mw == first.limit_mw for visit in others) < AGAIN:
+        return visits
+    ends = accumulate(block.steps for block in first.blocks)
+    left = tuple(block for block, end in zip(first.blocks, ends, strict=True) if end > STARTED_STEPS)
+    return [replace(first, blocks=left), *others] if left else others
 
 
 def log_time(trial: Trial) -> float:
@@ -190,9 +209,16 @@ def series(visits: Sequence[Visit], value: Callable[[Trial], float]) -> tuple[Bl
 
 
 def _without_odd(values: Sequence[Sequence[float]]) -> list[list[bool]]:
-    """Tell for each visit which of its blocks count."""
-    scatter = _scatter(values)
-    keep = [_normal(of, ODD * scatter) for of in values]
+    """Tell for each visit which of its blocks count: all but short spans that are far above those around."""
+    most = ODD * _scatter(values)
+    keep = [[True] * len(of) for of in values]
+    for of, kept in zip(values, keep, strict=True):
+        normal, at = _normal(of, most), 0
+        for same, span in groupby(normal):
+            length = len(list(span))
+            if not same and length <= ODD_BLOCKS:
+                kept[at : at + length] = [False] * length
+            at += length
     odd = sum(not kept for of in keep for kept in of)
     if odd > MOST_ODD * sum(map(len, keep)):
         return [[True] * len(of) for of in values]

@@ -32,7 +32,7 @@ class Energy(Struct, frozen=True, kw_only=True):
     """The truth is less than this in one case of 40, and in as many more than ``p97_5_uj``."""
     p97_5_uj: int
     phase_coverage: float | None
-    """See `analyzers.measurement.energy_fit.Shape.phase_coverage`."""
+    """See `analyzers.measurement.counters.counter_kind.Counter.phase_coverage`."""
     estimator: Estimator
     quality: str
     """``ok``, or what is wrong, separated by ``; ``."""

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -160,17 +161,16 @@ def test_no_internal_view_and_no_attached_catalog_gives_an_address_or_a_secret_a
     assert len(named) > 480
     refused = set()
     for name in named:
-        for sql in (f"FROM {name}", f"SUMMARIZE {name}", f"WITH a AS (FROM {name}) FROM a"):
-            try:
-                checked = allowed_sql.checked(lake_like, sql)
-            except RefusedError:
-                refused.add(name)
-                continue
-            try:
-                answer = lake_like.execute(checked).fetchall()
-            except duckdb.Error:
-                continue  # no such view there: pg_catalog.duckdb_tables
-            assert CANARY not in str(answer), sql
+        try:
+            plain = allowed_sql.checked(lake_like, f"FROM {name}")
+        except RefusedError:
+            refused.add(name)
+            for sql in (f"SUMMARIZE {name}", f"WITH a AS (FROM {name}) FROM a"):
+                with pytest.raises(RefusedError):
+                    allowed_sql.checked(lake_like, sql)
+            continue
+        with suppress(duckdb.Error):  # no such view there: pg_catalog.duckdb_tables
+            assert CANARY not in str(lake_like.execute(plain).fetchall()), plain
     for view in ("duckdb_databases", "pg_settings", "pragma_database_list", "duckdb_logs", "sqlite_master"):
         assert refused.issuperset(spellings(view))
     assert refused.issuperset(name for name in named if "__ducklake" in name.lower())

@@ -133,6 +133,20 @@ def test_a_run_costs_its_kilowatt_hours(queries: Queries) -> None:
     assert cost["cost"] == pytest.approx(0.3 * cost["energy_kwh"])
 
 
+def test_runs_have_their_energy_and_its_interval(queries: Queries) -> None:
+    [run] = ask(queries, "SELECT energy_j, energy_p2_5_j, energy_p97_5_j FROM runs WHERE world_size > 0")
+    assert run["energy_j"] == pytest.approx(40 * (J_A + J_B))
+    assert run["energy_p2_5_j"] <= run["energy_j"] <= run["energy_p97_5_j"]
+
+
+def test_the_tables_that_are_shown_are_a_screen_of_them_and_exist(queries: Queries) -> None:
+    shown = ask(queries, "show tables;")
+    assert shown == shipped(queries, "tables")
+    assert len(shown) <= 16
+    known = {row["name"] for row in ask(queries, "SHOW ALL TABLES")}
+    assert {row["name"] for row in shown} <= known
+
+
 def test_jobs_are_compared_by_run(queries: Queries) -> None:
     [job] = shipped(queries, "jobs")
     assert job == {

@@ -272,7 +272,7 @@ def test_an_export_has_every_table_and_every_row(closed: Path, tmp_path: Path) -
 
 def test_an_export_as_csv_is_read_back(closed: Path, tmp_path: Path) -> None:
     with duckdb.connect(closed) as hostile:
-        hostile.execute("UPDATE runs SET job = '=HYPERLINK(1)'")
+        hostile.execute("UPDATE sessions SET job = '=HYPERLINK(1)'")
     for _ in range(2):  # what is there already is replaced
         written = dict(export(closed, tmp_path, "csv", SETTINGS))
     assert pa.csv.read_csv(tmp_path / "runs.csv")["gpus"].to_pylist() == [f"{A} {B}"]

@@ -8,7 +8,7 @@ import pytest
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from analyzers.archive.sandbox.query_places import Asker, QueryPlaces
+from analyzers.service.query_server import Asker, QueryPlaces
 
 ANNA, HER_OTHER, OTTO, FAR = Asker(1001, 1), Asker(1001, 2), Asker(1002, 3), Asker("a key", None)
 

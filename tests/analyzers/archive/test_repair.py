@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -19,6 +20,7 @@ from zeus_stream.settings import Settings
 SETTINGS = Settings(memory_mb=128)
 WRITTEN_AND_KILLED = """
 import os, sys
+from contextlib import closing
 from pathlib import Path
 from analyzers.archive.duckdb_file import DuckdbFile
 from tests.analyzers.archives import fill
@@ -109,11 +111,7 @@ def test_a_whole_archive_is_not_moved(stored: Path) -> None:
 @pytest.mark.sweep
 def test_archive_and_wal_are_for_their_user_alone(tmp_path: Path) -> None:
     path = tmp_path / "energy.duckdb"
-    for _ in range(2):
-        store = StoreClient.open(path, SETTINGS)
-        if store.position(HOST) == (None, None):
-            fill(store)
+    with closing(StoreClient.open(path, SETTINGS)) as store:
+        fill(store)
         for file in tmp_path.iterdir():
             assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0, file
-        store.close()
-        path.chmod(0o644)  # as an earlier version made it

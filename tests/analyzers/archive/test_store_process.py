@@ -15,8 +15,8 @@ import pytest
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process import store_client
+from analyzers.archive.process.child_process import start_store
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.process.store_start import start_store
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.results.result import OWN
 from tests.analyzers.archives import LOG, RUN, A, fill, frame, frames, readings, window

@@ -363,6 +363,20 @@ def test_a_new_run_of_the_job_that_begins_above_zero_resumes_the_one_that_was_ki
     assert "redone steps" not in waste(finished)
 
 
+def test_the_waste_of_an_ended_run_is_read_and_not_computed_again(stored: Stored) -> None:
+    archive = stored([CLOSED, *STEPS, EPOCH, WHOLE])
+    ended = waste(archive)
+    archive.file.connection.execute("DELETE FROM windows WHERE kind = 'step'")
+    assert waste(archive) == ended
+
+
+def test_what_is_stored_of_a_killed_run_changes_when_another_goes_on_from_it(stored: Stored) -> None:
+    archive = stored([KILLED, *STEPS, EPOCH, WHOLE])
+    assert "redone steps" not in waste(archive)
+    archive.put([], [replace(AGAIN, run="run-2"), *resumed(2, run="run-2")], {}, replaying=False)
+    assert waste(archive)["redone steps"]["energy_j"] == 2000
+
+
 @pytest.mark.parametrize(("chosen_step_s", "more_s"), [(0.9, 0.5), (1.2, -1.0)])
 def test_profiling_is_what_trials_used_above_the_choice(
     stored: Stored, chosen_step_s: float, more_s: float

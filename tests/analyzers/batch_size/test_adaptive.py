@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzers.batch_size.adaptive import Adaptive, Believed, beliefs
+from analyzers.batch_size.adaptive import Adaptive, BelievedJob, beliefs
 from analyzers.batch_size.belief import cost_belief, gaussian
 from analyzers.batch_size.belief.try_summary import State
 from analyzers.batch_size.policy import Choice, Job, Try
@@ -65,7 +65,7 @@ def asked(state: State, setup: str = GPU) -> Choice:
     return POLICY.choose(state, setup, Random(1))
 
 
-def believed(state: State, size: int, setup: str = GPU) -> Believed:
+def believed(state: State, size: int, setup: str = GPU) -> BelievedJob:
     return next(one for one in beliefs(state, setup) if one.batch_size == size)
 
 
@@ -370,7 +370,7 @@ def test_every_event_is_answered_in_any_order(tries: Sequence[Try], rng: Random)
     st.lists(st.tuples(st.integers(0, 6), st.floats(-5, 5)), min_size=1, max_size=7, unique_by=lambda s: s[0])
 )
 def test_a_curve_runs_through_what_was_seen_exactly(seen: list[tuple[int, float]]) -> None:
-    points = [gaussian.Point("a", at, value, (1e-8,)) for at, value in seen]
+    points = [gaussian.GaussianPoint("a", at, value, (1e-8,)) for at, value in seen]
     found = gaussian.conditioned(
         np.arange(7.0), cost_belief.COST, cost_belief.OTHER, "a", points, np.array([[0.5]])
     )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.belief.try_summary import State
-from analyzers.batch_size.policy import Job, Try, Verdict
+from analyzers.batch_size.policy import Job, Try, TryVerdict
 
 SIZES = tuple(8 * 2**at for at in range(9))
 JOB = Job(batch_sizes=SIZES, default=16, max_epochs=80)
@@ -91,7 +91,9 @@ def test_a_try_behind_at_the_same_cost_is_given_up_and_the_reason_says_so() -> N
         metrics=(0.01, 0.02),
     )
     verdict = POLICY.verdict(state, a_try)
-    assert verdict == Verdict(go_on=False, reason="the metric of 256 is behind that of 16 at the same cost.")
+    assert verdict == TryVerdict(
+        go_on=False, reason="the metric of 256 is behind that of 16 at the same cost."
+    )
     assert POLICY.verdict(state, replace(a_try, metrics=(0.3, 0.5))).go_on
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive, beliefs
-from analyzers.batch_size.belief.fractional_epochs import epochs_to_target
-from analyzers.batch_size.belief.try_summary import State
+from analyzers.batch_size.belief.try_summary import State, epochs_to_target
 from analyzers.batch_size.history import Learned, learn
 from analyzers.batch_size.policy import Job, Try
 from tests.analyzers.batch_size.test_history import ROW, a_try

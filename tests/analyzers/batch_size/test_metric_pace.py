@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.batch_size.belief.metric_pace import Pace, pace_behind
+from analyzers.batch_size.belief.try_summary import MetricPace, pace_behind
 
 BEST = tuple(1 - exp(-0.2 * epoch) for epoch in range(1, 11))
 """Ten epochs to the target."""
@@ -49,7 +49,7 @@ def test_a_metric_that_falls_is_compared_the_other_way() -> None:
 
 def test_the_same_metric_is_behind() -> None:
     pace = pace_behind(BEST[:3], BEST, 3)
-    assert pace == Pace(log(10), 0.05 + 0.35 * log(10 / 3))
+    assert pace == MetricPace(log(10), 0.05 + 0.35 * log(10 / 3))
 
 
 @given(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analyzers.batch_size.policy import Job, Try
-from analyzers.batch_size.thompson import Belief, History, Reference, draw, observe, prune
+from analyzers.batch_size.thompson import CostNormal, Reference, SizeHistory, draw, observe, prune
 from analyzers.results.rows import Ended
 
 JOB = Job(batch_sizes=(8, 16, 32, 64, 128, 256), default=128, max_epochs=20)
@@ -19,9 +19,9 @@ MENDED, FAITHFUL = Reference(), Reference(faithful=True)
 POLICIES = [pytest.param(MENDED, id="mended"), pytest.param(FAITHFUL, id="faithful")]
 
 
-def tries(*ended: tuple[int, float, Ended], recurrence: int | None = None) -> History:
+def tries(*ended: tuple[int, float, Ended], recurrence: int | None = None) -> SizeHistory:
     """Return the history of tries (size, cost, how it ended), a recurrence each unless all are of one."""
-    state = History(JOB)
+    state = SizeHistory(JOB)
     for number, (size, cost_j, how) in enumerate(ended):
         at = number if recurrence is None else recurrence
         state = state.heard(
@@ -89,7 +89,7 @@ def test_a_failed_try_does_not_lower_the_bound() -> None:
 def test_a_size_costs_what_its_recurrence_cost_from_there_on() -> None:
     policy = Reference(rounds=0)
     job = replace(JOB, batch_sizes=(64, 128))
-    state = History(job)
+    state = SizeHistory(job)
     for number, (at, size, cost_j, how) in enumerate(
         [
             (0, 128, 10.0, "converged"),
@@ -129,7 +129,9 @@ def test_when_all_sizes_fail_the_bound_is_lifted_and_the_job_is_learned_anew() -
 
 def test_only_the_latest_costs_of_a_size_count() -> None:
     job = replace(JOB, window=2)
-    state = History(job, tries((128, 1, "converged"), (128, 10, "converged"), (128, 12, "converged")).tries)
+    state = SizeHistory(
+        job, tries((128, 1, "converged"), (128, 10, "converged"), (128, 12, "converged")).tries
+    )
     assert MENDED.choose(state, GPU, Random()).stop_cost_j == 20
     assert FAITHFUL.choose(state, GPU, Random()).stop_cost_j == 2
 
@@ -145,7 +147,7 @@ COSTS = st.lists(st.floats(1, 1e6), min_size=2, max_size=20)
 
 @given(COSTS)
 def test_with_a_flat_prior_the_belief_is_the_mean_and_its_error(costs: list[float]) -> None:
-    belief = observe(Belief(), costs)
+    belief = observe(CostNormal(), costs)
     mean = sum(costs) / len(costs)
     variance = sum((cost - mean) ** 2 for cost in costs) / len(costs)
     assert belief.mean == pytest.approx(mean)
@@ -156,20 +158,20 @@ def test_with_a_flat_prior_the_belief_is_the_mean_and_its_error(costs: list[floa
 def test_a_prior_pulls_the_belief_and_never_widens_it(
     costs: list[float], mean: float, variance: float
 ) -> None:
-    flat, pulled = observe(Belief(), costs), observe(Belief(mean, variance), costs)
+    flat, pulled = observe(CostNormal(), costs), observe(CostNormal(mean, variance), costs)
     assert pulled.variance <= min(variance, flat.variance) * (1 + 1e-9)
     low, high = min(mean, flat.mean), max(mean, flat.mean)
     assert low * (1 - 1e-9) <= pulled.mean <= high * (1 + 1e-9)
 
 
 def test_nothing_seen_leaves_the_prior() -> None:
-    assert observe(Belief(3.0, 4.0), ()) == Belief(3.0, 4.0)
+    assert observe(CostNormal(3.0, 4.0), ()) == CostNormal(3.0, 4.0)
 
 
 def test_a_draw_prefers_what_is_cheaper_as_far_as_that_is_known() -> None:
     rng = Random(5)
-    known = [(8, Belief(10.0, 0.01)), (16, Belief(11.0, 0.01))]
-    doubted = [(8, Belief(10.0, 0.01)), (16, Belief(11.0, 100.0))]
+    known = [(8, CostNormal(10.0, 0.01)), (16, CostNormal(11.0, 0.01))]
+    doubted = [(8, CostNormal(10.0, 0.01)), (16, CostNormal(11.0, 100.0))]
     assert [draw(known, rng) for _ in range(50)] == [8] * 50
     assert 50 < sum(draw(doubted, rng) == 16 for _ in range(200)) < 150
 
@@ -205,7 +207,7 @@ def reports(draw_from: st.DrawFn) -> list[Try]:
 def test_any_order_of_reports_gives_one_state_and_a_choice(
     policy: Reference, heard: list[Try], seed: int, window: int
 ) -> None:
-    def folded(those: list[Try]) -> History:
+    def folded(those: list[Try]) -> SizeHistory:
         state = policy.start(replace(JOB, window=window))
         for a_try in those:
             state = policy.began(state, a_try) if a_try.ended == "running" else policy.ended(state, a_try)

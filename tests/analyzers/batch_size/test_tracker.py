@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from analyzers.batch_size import registry
 from analyzers.batch_size.history import Learned, learn
-from analyzers.batch_size.policy import Choice, Job, Policy, Try, Verdict
+from analyzers.batch_size.policy import Choice, Job, Policy, Try, TryVerdict
 from analyzers.batch_size.registry import Default
 from analyzers.interpreter.interpreter import Interpreter, JobForgotten
 from analyzers.results.instructions import GiveAdvice
@@ -335,7 +335,7 @@ def test_a_policy_that_fails_has_the_default_chosen_and_ends_nothing(
         def choose(self, state: Job, setup: str, rng: Random) -> Choice:  # noqa: ARG002
             raise ValueError("no size is left")
 
-        def verdict(self, state: Job, a_try: Try) -> Verdict:  # noqa: ARG002
+        def verdict(self, state: Job, a_try: Try) -> TryVerdict:  # noqa: ARG002
             raise ZeroDivisionError
 
     heard = Heard(Broken()).hear(frames, [AskTry("q", "session-h0", 0, 0), AskTry("on", "session-h0", 0, 1)])

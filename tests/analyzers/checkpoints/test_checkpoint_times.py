@@ -2,7 +2,7 @@
 
 from itertools import accumulate, pairwise
 
-from analyzers.checkpoints.checkpoint_times import (
+from analyzers.checkpoints.checkpoint_taker import (
     EVERY_NS,
     LEAST_TIMES,
     LITTLE_NS,

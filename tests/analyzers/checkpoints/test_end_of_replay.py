@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from analyzers.interpreter.events import FEW
-from analyzers.interpreter.interpreter import Asked, Interpreter, Logged
+from analyzers.interpreter.interpreter import Interpreter, Logged, ProgressAsked
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import Result
 from analyzers.results.rows import WindowRow
@@ -58,7 +58,7 @@ def test_rows_that_are_stored_do_not_come_again_after_the_replay(after_ns: int) 
         stored |= keys(interpreters[0].handle(Logged(frame, body), frame.t_ns))
         if frame.t_ns > ENDED_NS and not asked:
             asked = True
-            interpreters[0].handle(Asked(HOST, Ask("question", "s0", WINDOW)), frame.t_ns)
+            interpreters[0].handle(ProgressAsked(HOST, Ask("question", "s0", WINDOW)), frame.t_ns)
     assert ("s0", "window", WINDOW) in {key[:3] for key in stored}, "it was measured as it was asked for"
     assert stored <= again
     assert not later & again

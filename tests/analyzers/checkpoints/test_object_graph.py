@@ -103,7 +103,7 @@ class OfTests:
         pytest.param(OfTests(), "OfTests is no state class", id="a class of another package"),
         pytest.param([2**70], "64 bits", id="a number that is too large"),
         pytest.param(np.array([object()]), "array of objects", id="an array of objects"),
-        pytest.param(defaultdict(lambda: 1), "factory", id="a factory that is a function"),
+        pytest.param(defaultdict(lambda: 1), "is no state class", id="a factory that is a function"),
     ],
 )
 def test_what_cannot_be_written_is_refused(value: Any, says: str) -> None:
@@ -137,13 +137,14 @@ def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
     [
         pytest.param([99, 1], id="a tag that there is not"),
         pytest.param([object_graph.Tag.AGAIN, 5], id="an object that is not there"),
-        pytest.param([object_graph.Tag.OBJECT, 0, [1]], id="a shape that is not there"),
+        pytest.param([object_graph.Tag.OBJECT, 1, [1]], id="a shape that is not there"),
         pytest.param([object_graph.Tag.OUTSIDE, "nobody"], id="a name that is not known"),
-        pytest.param([object_graph.Tag.ARRAY, "|O", [1], b"12345678"], id="an array of objects"),
+        pytest.param([object_graph.Tag.ARRAY, b"\x93NUMPY"], id="an array that is cut off"),
+        pytest.param([object_graph.Tag.VALUE, 0, []], id="a value of a class that has none"),
     ],
 )
 def test_a_damaged_node_is_refused(node: Any) -> None:
-    data = msgpack.packb([object_graph.VERSION, state_classes.version(), [], [node]])
+    data = msgpack.packb([state_classes.version(), [["builtins", "list", []]], [node]])
     with pytest.raises(MalformedError, match="could not be read"):
         decode(data)
 
@@ -159,6 +160,6 @@ def test_a_damaged_node_is_refused(node: Any) -> None:
     ],
 )
 def test_nothing_but_classes_of_ours_can_be_named(name: tuple[str, str]) -> None:
-    data = msgpack.packb([object_graph.VERSION, state_classes.version(), [[*name, []]], []])
+    data = msgpack.packb([state_classes.version(), [[*name, []]], []])
     with pytest.raises(MalformedError, match="is no state class"):
         decode(data)

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.checkpoints import checkpoint_taker, checkpoint_times, object_graph
+from analyzers.checkpoints import checkpoint_taker, object_graph
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker, complete
 from analyzers.checkpoints.restart import Restart, restart
 from analyzers.checkpoints.signature import load_key, sign
@@ -59,7 +59,7 @@ class Busy(CheckpointTaker):
     def take_after(self, interpreter: Interpreter, number: int, rows: list[Row]) -> list[CheckpointRow]:
         if number % EVERY:
             return []
-        self.times = checkpoint_times.CheckpointTimes(0)
+        self.times = checkpoint_taker.CheckpointTimes(0)
         self.times.wanted = True
         taken = self.take(interpreter, (), rows, 0)
         result = complete(Result(taken), LiveSite(), KEY)
@@ -256,7 +256,7 @@ def test_none_is_taken_in_the_middle_of_a_replay_of_open_runs_nor_after_one_coul
     }
     monkeypatch.setattr(world.interpreter, "odd", lambda: 1, raising=False)
     for _ in range(2):
-        taker.times = checkpoint_times.CheckpointTimes(0)
+        taker.times = checkpoint_taker.CheckpointTimes(0)
         taker.times.wanted = True
         assert taker.take(world.interpreter, (), (), 0) == ()
     (sentence,) = caplog.messages
@@ -281,7 +281,7 @@ def test_one_waits_while_a_command_waits_but_not_for_ever(world: World) -> None:
     for _ in range(checkpoint_taker.MOST_PUT_OFF):
         assert taker.take(world.interpreter, (), (), 0, hurried=True) == ()
     assert taker.take(world.interpreter, (), (), 0, hurried=True) != ()
-    taker.times = checkpoint_times.CheckpointTimes(0)
+    taker.times = checkpoint_taker.CheckpointTimes(0)
     taker.times.wanted = True
     assert taker.take(world.interpreter, (), (), 0) != ()
 

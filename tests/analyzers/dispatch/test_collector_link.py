@@ -36,7 +36,7 @@ async def linked(
     """Give a link to a collector that answers a greeting with ``reply``, and applies every command."""
     context = sockets.context()
     where = Places(directory, directory)
-    control = sockets.listen(context, where.control)
+    control = sockets.listen(where.control)
     link = Link(context, where, Commander("test", 1), 1500, host)
 
     async def serve() -> None:

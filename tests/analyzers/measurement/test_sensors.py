@@ -3,7 +3,7 @@
 import pytest
 
 from analyzers.measurement.energy import Energy, Meter, energy
-from analyzers.measurement.sensors import Sensor, sensor
+from analyzers.measurement.sensors import Sensor, sensor, suspected_ns
 from analyzers.measurement.timeline import Timeline
 from tests.analyzers.readings import MS, S, readings, row
 from zeus_stream.protocol.readings import Seen
@@ -35,6 +35,19 @@ def test_the_lag_of_a_sensor_is_that_of_its_model(
     known = sensor(name)
     assert known == Sensor(round(lag_ms * MS), sees_all, window_ms and window_ms * MS)
     assert known.blind == (window_ms is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "window_ms"),
+    [
+        *(("NVIDIA GeForce RTX 3090", None), ("AMD Instinct MI300X", None), ("Model X", None)),
+        *(("Tesla V100-SXM2-16GB", 10), ("NVIDIA H200", 25), ("NVIDIA B200", 25)),
+    ],
+)
+def test_a_counter_of_nvidia_may_see_a_part_unless_its_sensor_is_known_to_see_all(
+    name: str, window_ms: int | None
+) -> None:
+    assert suspected_ns(name) == (window_ms and window_ms * MS)
 
 
 def test_power_that_comes_late_is_put_where_it_was_drawn() -> None:

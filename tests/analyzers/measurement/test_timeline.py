@@ -194,6 +194,16 @@ def test_a_reading_whose_place_was_forgotten_is_dropped_and_counted() -> None:
     assert not isinstance(energy(line, 10 * MS, 50 * MS), Energy)
 
 
+def test_a_limit_in_force_below_the_requested_one_is_a_ceiling_until_more_is_in_force() -> None:
+    line, seen = Timeline(), []
+    told = [(250, 250), (225, 250), (200, 200), (225, 225), (225, 240), (240, 240), (249.9, 250)]
+    for place, (limit_w, requested_w) in enumerate(told, start=1):
+        figures = {"limit_mw": round(limit_w * 1000), "requested_mw": round(requested_w * 1000)}
+        line.add(readings(row(Seen.UNCHANGED, place * MS, place * MS, energy_mj=1, **figures)))
+        seen.append(line.ceiling_mw)
+    assert seen == [None, 225_000, 225_000, 225_000, 225_000, None, None]
+
+
 def test_what_is_forgotten_is_given_back_limits_as_well() -> None:
     line, rows = Timeline(), steady(100, 20_000, 20 * MS)
     rows["limit_mw"] = np.arange(len(rows)) // 100

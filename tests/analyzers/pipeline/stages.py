@@ -8,10 +8,10 @@ import numpy as np
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Fleet, Gpu
 from analyzers.fleet.session import Session
-from analyzers.pipeline.graph import PipelineGraph, make_graph
+from analyzers.pipeline.graph import PipelineGraph
+from analyzers.pipeline.known_pipelines import KnownPipelines
 from analyzers.pipeline.pipeline_events import ClockSettled, StageBegan, StageEnded, StageRan
 from analyzers.pipeline.pipeline_run import PipelineRun
-from analyzers.pipeline.remembering.known_pipelines import KnownPipelines
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Instruction, RestoreControl
 from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
@@ -19,6 +19,7 @@ from analyzers.results.readings import READING
 from analyzers.results.result import NOTHING, Result
 from analyzers.results.rows import Row
 from analyzers.results.windows.step_columns import each_row
+from benchmarks.pipeline.schedules import make_graph
 from zeus_stream.protocol.events import RunStarted
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, DeviceFound, RunAdmitted

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.pipeline.frontier import ClockOption, ClockProgram, PipelineProfile
-from analyzers.pipeline.graph import PipelineGraph, make_graph
+from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import make_plan, make_plans, most_changes, play, unplanned_s
 from analyzers.pipeline.profile import (
     EnergyWindow,
@@ -18,6 +18,8 @@ from analyzers.pipeline.profile import (
     cut_windows,
     fit_stage,
 )
+from benchmarks.pipeline.groupings import draw
+from benchmarks.pipeline.schedules import make_graph
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
 
 CLOCKS_MHZ = tuple(range(1410, 600, -15))
@@ -92,6 +94,16 @@ def test_rounding_stays_within_two_per_mille_of_the_bound() -> None:
         energies.append(point.energy_j)
     assert energies == sorted(energies, reverse=True)
     assert energies[0] < 0.9 * play(graph, UNBALANCED, (1410,) * 64, 0.0)[1]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_with_two_clocks_a_plan_of_the_least_duration_is_within_two_per_mille_of_its_bound(
+    schedule: str,
+) -> None:
+    graph, known = draw(306, schedule, long=True)
+    two = PipelineProfile({name: (of[0], of[-1]) for name, of in known.options.items()}, known.waiting_w)
+    point = ClockProgram(graph, two, range(len(graph.instructions))).solve(unplanned_s(graph, two))
+    assert point.bound_j <= point.energy_j <= point.bound_j * 1.002
 
 
 @pytest.mark.parametrize("switching_s", [0.0, 0.005, 0.02])

@@ -5,13 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.pipeline.graph import (
-    PipelineGraph,
-    PipelineInstruction,
-    from_edges,
-    from_orders,
-    make_graph,
-)
+from analyzers.pipeline.graph import PipelineGraph, PipelineInstruction, from_orders
+from benchmarks.pipeline.schedules import make_graph
 from zeus_stream.errors import SettingsError
 
 PUBLISHED = Path(__file__).parents[2] / "data" / "perseus_plan" / "plan.json"
@@ -73,27 +68,23 @@ def test_every_instruction_comes_after_all_it_waits_for(schedule: str, stages: i
 
 ONE = PipelineInstruction(0, "forward", 0)
 TWO = PipelineInstruction(1, "forward", 0)
+BACK = PipelineInstruction(0, "backward", 0)
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("orders", "sentence"),
     [
-        (lambda: make_graph("dualpipe", 2, 2), "'dualpipe' is no schedule. Choose one of 1f1b"),
-        (lambda: make_graph("1f1b", 0, 2), "0 stages and 2 micro-batches are too few"),
-        (lambda: make_graph("1f1b", 2, 2, chunks=2), "1f1b has one chunk per stage, not 2"),
-        (lambda: make_graph("interleaved", 2, 2), "an interleaved schedule has at least 2 chunks"),
-        (lambda: make_graph("interleaved", 2, 3, chunks=2), "3 micro-batches are no multiple of 2 stages"),
-        (lambda: make_graph("1f1b", 100, 1000), "more than 20000 instructions. Use fewer micro-batches"),
-        (lambda: from_edges([], []), "there is no instruction"),
-        (lambda: from_edges([ONE, ONE], []), "forward 0 on stage 0 is there twice"),
-        (lambda: from_edges([ONE, TWO], [(0, 2)]), "the edge 0 -> 2 names no instruction"),
-        (lambda: from_edges([ONE, TWO], [(0, 1), (1, 0)]), "forward 0 on stage 0 waits for itself"),
-        (lambda: from_edges([TWO], []), "stage 0 has no instruction"),
-        (lambda: from_orders([[], [TWO]]), "waits for forward 0 on stage 0, which no stage runs"),
+        ([], "there are 0 instructions. Give 1 to 20000"),
+        ([[ONE, ONE]], "forward 0 on stage 0 is there twice"),
+        ([[BACK, ONE]], "backward 0 on stage 0 waits for itself"),
+        ([[TWO]], "order 0 is not of stage 0"),
+        ([[], [TWO]], "order 0 is not of stage 0"),
+        ([[BACK], [TWO]], "waits for forward 0 on stage 0, which no stage runs"),
     ],
 )
-def test_a_wrong_graph_is_refused_with_a_sentence(make: object, sentence: str) -> None:
-    assert callable(make)
+def test_a_wrong_graph_is_refused_with_a_sentence(
+    orders: list[list[PipelineInstruction]], sentence: str
+) -> None:
     with pytest.raises(SettingsError, match=r"pipeline: could not make a graph: .*\.") as wrong:
-        make()
+        from_orders(orders)
     assert sentence in str(wrong.value)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.pipeline.remembering.known_pipelines import KnownPipelines, PipelineIdentity
+from analyzers.pipeline.known_pipelines import KnownPipelines, PipelineIdentity
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl
 from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow

@@ -7,6 +7,7 @@ from random import Random
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
@@ -74,6 +75,8 @@ class Site:
     under_way: dict[str, list[tuple[int, ApplyControl | RestoreControl]]] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     """By session, the next."""
+    hosts: dict[str, str] = field(default_factory=dict)
+    """By session."""
     refusing: dict[str, str] = field(default_factory=dict)
     """Why, by GPU."""
     _offsets: "count[int]" = field(default_factory=count)
@@ -152,6 +155,7 @@ class Site:
                 wall_error_ns=0,
             )
             self.steps[session] = 0
+            self.hosts[session] = host
             self.log(host, Events(session, 0, 0, 1, (started,)))
             self.note(
                 host,
@@ -166,7 +170,7 @@ class Site:
             self.steps[session] += 1
             ended = self.now_ns if index else None
             self.log(
-                self._host(session), Events(session, 1, 0, 1, (StepBoundary(index, ended, self.now_ns),))
+                self.hosts[session], Events(session, 1, 0, 1, (StepBoundary(index, ended, self.now_ns),))
             )
 
     def train(self, run: str, steps: int) -> None:
@@ -178,18 +182,10 @@ class Site:
     def end(self, run: str) -> None:
         for session in [session for session in self.steps if session.rsplit("-", 1)[0] == run]:
             del self.steps[session]
-            host = self._host(session)
+            host = self.hosts[session]
             self.log(host, Events(session, 1, 0, 1, (RunEnded(self.now_ns),)))
             if self.holders.get(gpu := host.replace("h", "g")) == run:
                 self.lose(gpu, "run")
-
-    def _host(self, session: str) -> str:
-        (host,) = {
-            frame.host
-            for frame, body in self.frames
-            if isinstance(body, Events) and body.session == session and body.sequence == 0
-        }
-        return host
 
     def lose(self, gpu: str, cause: LeaseCause, limit: int = FOUND) -> None:
         """A lease ends, as its collector has it."""
@@ -480,7 +476,7 @@ def test_whatever_runs_come_and_go_the_sum_of_limits_is_kept(seed: int) -> None:
 
 @pytest.mark.sweep
 def test_the_watts_go_to_the_run_that_is_the_faster_for_them() -> None:
-    plan = RunSettings(selector=selectors.parse("time"), stride_mw=50 * W, refreshes=1, timeout_ns=2 * S)
+    plan = replace(PLAN, selector=selectors.parse("time"), exhaustive=True, warmup_steps=2, profile_steps=5)
     site = Site(2, interpreter=Interpreter(plan))
     site.set(budget(400))
     site.settle()

@@ -66,10 +66,12 @@ class KnownCurve:
         self.t_ns += round(seconds * S)
         return Trial(limit_mw, max(1, round(energy * 1000 * self.gpus)), round(seconds * S), STEPS)
 
-    def searched(self, of: Goal, remembered: Sequence[Trial] = ()) -> Choose:
-        """Do what is advised until it is to choose."""
+    def searched(self, of: Goal, remembered: Sequence[Trial] = (), length: int | None = None) -> Choose:
+        """Do what is advised until it is to choose. ``length``: steps of the run, as its script says."""
         while True:
-            match advise(self.limits, self.gpus, of, self.visits, remembered, clocks=self.clocks):
+            left = None if length is None else length - self.steps
+            clocks = self.clocks
+            match advise(self.limits, self.gpus, of, self.visits, remembered, clocks=clocks, steps_left=left):
                 case Choose() as chosen:
                     return chosen
                 case Measure(limit_mw):

@@ -426,7 +426,7 @@ def test_a_restless_workload_is_profiled_for_no_more_than_its_share_and_one_roun
     bench, longest = Bench(plan), 2 * BLOCK * most_blocks(len(plan.limits_mw))
     for turn in range(20):
         bench.factor, bench.best_mw = (1.0, 150_000) if turn % 2 else (2.0, 225_000)
-        bench.steps(400)
+        bench.steps(800)
         assert bench.state.profiled <= plan.profiling_share * bench.state.visiting.steps + longest
     assert bench.state.round >= 3
 
@@ -505,9 +505,9 @@ def visits(bench: Bench) -> list[list[MeasureTrial]]:
 
 def test_blocks_follow_each_other_at_a_limit_until_another_is_advised() -> None:
     bench = Bench(ADAPTIVE)
-    bench.steps(400)
+    bench.steps(700)
     assert [decided.limit_mw for decided in bench.decided] == [150_000]
-    assert len(bench.limits) < len(PLAN.limits_mw) + 1
+    assert len({trial.limit_mw for trial in bench.trials}) < len(PLAN.limits_mw)
     first, *others = visits(bench)
     assert len(first) >= LOOK
     for blocks in (first, *others):
@@ -518,7 +518,9 @@ def test_blocks_follow_each_other_at_a_limit_until_another_is_advised() -> None:
         assert all(one.end == other.first for one, other in pairwise(spans))
     decided = bench.decided[0]
     assert decided.confidence is not None
-    assert sum(trial.steps for trial in decided.trials) == BLOCK * sum(map(len, visits(bench)))
+    assert sum(trial.steps for trial in decided.trials) == BLOCK * sum(map(len, others)), (
+        "a start is left out"
+    )
 
 
 def test_a_limit_counts_after_12_steps_one_and_a_half_seconds_and_the_refreshes_asked_for() -> None:
@@ -527,7 +529,7 @@ def test_a_limit_counts_after_12_steps_one_and_a_half_seconds_and_the_refreshes_
         (replace(ADAPTIVE, window_ns=300 * MS), 30),
     ):
         bench = Bench(plan)
-        bench.steps(400)
+        bench.steps(1_000)
         assert min(trial.steps for trial in bench.decided[0].trials) == steps
     assert (BLOCK_STEPS * BLOCKS, BLOCK_NS * BLOCKS) == (12, 1_500 * MS)
 
@@ -535,7 +537,7 @@ def test_a_limit_counts_after_12_steps_one_and_a_half_seconds_and_the_refreshes_
 @pytest.mark.parametrize("epoch", [1, 2, 5, 40, 50])
 def test_short_epochs_decide_an_adaptive_search_too(epoch: int) -> None:
     bench = Bench(ADAPTIVE)
-    for _ in range(600 // epoch):
+    for _ in range(1_000 // epoch):
         bench.steps(epoch)
         bench.pause()
     assert [decided.limit_mw for decided in bench.decided] == [150_000]
@@ -597,16 +599,16 @@ def test_a_visit_that_a_lapse_cuts_short_begins_anew() -> None:
     bench = Bench(replace(ADAPTIVE, outcome_ns=3 * STEP_NS))
     bench.steps(30)
     bench.tell(Lapsed("the analyzer was silent"))
-    bench.steps(600)
+    bench.steps(1_000)
     assert bench.limits[:2] == [250_000, 250_000]
     assert bench.decided[0].limit_mw == 150_000
 
 
 def test_a_changed_workload_is_searched_again() -> None:
     bench = Bench(ADAPTIVE)
-    bench.steps(500)
+    bench.steps(800)
     bench.factor = 1.5
-    bench.steps(600)
+    bench.steps(1_000)
     assert [decided.round for decided in bench.decided] == [1, 2]
 
 
@@ -649,7 +651,7 @@ def test_where_only_the_level_differs_one_limit_more_is_measured(factor: float) 
 @pytest.mark.parametrize("best_mw", [250_000, 225_000, 100_000])
 def test_what_is_remembered_wrongly_is_searched_anew_with_what_was_measured(best_mw: int) -> None:
     bench = Bench(remembered(best_mw))
-    bench.steps(400)
+    bench.steps(800)
     assert bench.limits[0] == best_mw
     assert [decided.limit_mw for decided in bench.decided] == [150_000]
     assert "not as remembered" in bench.decided[0].reason
@@ -679,7 +681,7 @@ def test_what_is_known_is_as_measured_and_elsewhere_as_remembered_at_the_level_o
 
 def test_what_was_remembered_wrongly_is_not_known_any_more() -> None:
     bench = Bench(remembered(250_000))
-    bench.steps(400)
+    bench.steps(800)
     known = {trial.limit_mw: trial.step_mj for trial in curve(bench.state, bench.plan)}
     assert known == pytest.approx({mw: bench.step_mj(mw) for mw in known}, rel=0.01)
     assert set(known) == {trial.limit_mw for trial in bench.state.trials}
@@ -715,7 +717,7 @@ def test_remembered_limits_that_this_run_cannot_have_are_neither_set_nor_told() 
 
 def test_a_workload_that_only_got_heavier_is_checked_and_not_searched() -> None:
     bench = Bench(ADAPTIVE)
-    bench.steps(500)
+    bench.steps(800)
     searched = len(visits(bench))
     bench.factor = 1.15
     bench.steps(500)
@@ -726,9 +728,9 @@ def test_a_workload_that_only_got_heavier_is_checked_and_not_searched() -> None:
 
 def test_a_workload_with_another_optimum_is_searched() -> None:
     bench = Bench(ADAPTIVE)
-    bench.steps(500)
+    bench.steps(800)
     bench.best_mw = 225_000
-    bench.steps(500)
+    bench.steps(1_000)
     assert [decided.limit_mw for decided in bench.decided] == [150_000, 225_000]
 
 
@@ -749,7 +751,7 @@ def test_a_visit_goes_on_while_its_sensor_sees_the_same_parts_of_steps() -> None
 def test_a_sensor_that_stays_locked_does_not_hold_the_search_up_for_ever() -> None:
     bench = Bench(ADAPTIVE)
     bench.locked = True
-    bench.steps(1_000)
+    bench.steps(2_000)
     assert bench.decided[0].limit_mw == 150_000
     for visit in visits(bench):
         assert MOST_LOCKED < len(visit) <= MOST_LOCKED + LOOK
@@ -963,7 +965,7 @@ def test_a_choice_made_of_few_limits_stands_when_fewer_are_left_that_it_is_among
 
 def test_steps_between_a_choice_and_a_budget_are_not_taken_for_profiling() -> None:
     bench = Bench(ADAPTIVE)
-    bench.steps(400)
+    bench.steps(800)
     bench.factor = 2.0
     bench.steps(400)
     assert bench.state.round == 2

@@ -12,6 +12,7 @@ TRAINING = Training("imagenet", 0.05, 600)
 MULTIPLES_W = {250.0, 230.0, 200.0, 180.0, 150.0, 130.0, 100.0}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("exhaustive", [False, True])
 def test_the_candidates_follow_what_the_driver_makes_of_them(*, exhaustive: bool) -> None:
     settings = RunSettings(

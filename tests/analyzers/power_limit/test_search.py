@@ -13,7 +13,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzers.power_limit.search.advice import Measure, advise, most_blocks
+from analyzers.power_limit.search.advice import LOOK, Measure, advise, most_blocks
 from analyzers.power_limit.search.belief import TOLERATED, Confidence
 from analyzers.power_limit.search.step_costs import ShareInterval
 from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, by_limit, series, settled
@@ -76,6 +76,17 @@ def test_warming_up_is_not_taken_for_a_better_limit() -> None:
     assert max(excesses) <= 0.01
 
 
+@pytest.mark.parametrize(
+    ("ceiling_mw", "visited_w"),
+    [(None, (250, 225, 200, 175, 150)), (210_000, (250, 200, 175, 150)), (150_000, (250,))],
+)
+def test_limits_above_that_of_another_limiter_are_one_limit(
+    ceiling_mw: int | None, visited_w: tuple[int, ...]
+) -> None:
+    visited_mw = tuple(watts * 1000 for watts in visited_w)
+    assert limits_mw(250_000, 150_000, 25_000, ceiling_mw) == visited_mw
+
+
 def test_limits_that_cannot_win_are_not_visited() -> None:
     curve = published(0, noise=0.01)
     curve.searched(goal("time"))
@@ -110,7 +121,7 @@ def test_a_bound_on_the_time_is_looked_for_where_it_is_believed_to_be() -> None:
     curve.searched(goal("slowdown:1.1"))
     bound = 1.1 * curve.seconds(curve.limits[0])
     assert sum(curve.seconds(limit) > 1.25 * bound for limit in curve.visited) == 0
-    assert len(curve.visited) <= 9
+    assert len(set(curve.visited)) <= 9
 
 
 @pytest.mark.sweep
@@ -177,6 +188,25 @@ def test_a_search_that_runs_out_of_steps_says_that_it_is_not_sure() -> None:
     assert curve.steps <= STEPS * (most_blocks(len(curve.limits)) + BLOCKS)
     bounds = advise(curve.limits, 1, goal("energy"), curve.visits, more_blocks=3)
     assert isinstance(bounds, Measure)  # with more steps it goes on
+
+
+@pytest.mark.parametrize("text", GOALS)
+@pytest.mark.parametrize("length", [60, 200, 400, 800])
+def test_a_run_of_known_length_is_searched_for_at_most_half_of_it(length: int, text: str) -> None:
+    for seed in range(3):
+        curve = published(2 + seed, noise=0.1, seed=seed)
+        curve.searched(goal(text), length=length)
+        assert curve.steps <= max(length / 2, STEPS * LOOK) + STEPS * BLOCKS
+
+
+def test_the_shorter_a_run_the_fewer_limits_are_measured() -> None:
+    def measured(length: int | None) -> float:
+        curves = [published(number, count=21, noise=0.02, seed=number) for number in range(0, 12, 2)]
+        for curve in curves:
+            curve.searched(goal("cost:0.5"), length=length)
+        return float(np.mean([len(set(curve.visited)) for curve in curves]))
+
+    assert measured(150) < measured(800) <= measured(None)
 
 
 @cache
@@ -274,7 +304,7 @@ def test_blocks_at_the_head_are_left_out_while_time_or_power_settle(blocks: list
 
 def test_blocks_that_differ_by_noise_are_not_left_out() -> None:
     seconds = (0.95, 1.04, 0.93, 1.06, 1.0)
-    visits = [Visit(tuple(block(s) for s in (*seconds[n:], *seconds[:n])), 9 * S) for n in range(5)]
+    visits = [Visit(tuple(block(s) for s in (*seconds[n:], *seconds[:n])), 9 * S) for n in range(2)]
     assert settled(visits) == visits
 
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
+import pytest
 from msgspec.structs import replace
 
 from analyzers.power_limit import per_gpu, profiler, selectors
@@ -198,9 +199,10 @@ class SingleGpus(RandomWorld):
                     pass
 
 
+@pytest.mark.sweep
 def test_the_table_of_the_machine_has_the_moves_of_both_policies_and_no_others() -> None:
     moves: Moves = defaultdict(set)
-    for seed in range(120):
+    for seed in range(60):
         WholeRun(seed, moves).run(300)
         if seed % 4 == 0:
             SingleGpus(seed, moves).run(400)

@@ -12,7 +12,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.serving.query_worker import Source
+from analyzers.serving.query_worker import QuerySource
 from analyzers.serving.sql_service import serve_sql
 from tests.analyzers.archives import fill
 from tests.directories import short_directory
@@ -44,7 +44,7 @@ async def served(file: Path) -> AsyncIterator[tuple[Connection, Places]]:
         running = anyio.Event()
 
         async def serve() -> None:
-            source = Source(SETTINGS, None, file)
+            source = QuerySource(SETTINGS, None, file)
             await serve_sql(source, workers=1, environ=environ, started=lambda _: running.set())
 
         async with anyio.create_task_group() as tasks:
@@ -94,4 +94,4 @@ async def test_a_file_that_is_not_there_or_of_no_archive_is_one_sentence(tmp_pat
         (Path(__file__), "is no DuckDB database"),
     ):
         with pytest.raises(StorageError, match=why):
-            await serve_sql(Source(SETTINGS, None, file), workers=1, environ={}, started=started)
+            await serve_sql(QuerySource(SETTINGS, None, file), workers=1, environ={}, started=started)

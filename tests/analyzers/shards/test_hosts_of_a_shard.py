@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from analyzers.shards.hosts_of_shard import InterpretedShard, spans_of
-from analyzers.shards.shard import begin_of
+from analyzers.shards.shard import InterpretedShard, begin_of, spans_of
 from collectors.broker.announcer import LEAD_FRAMES, EndedSessions
-from collectors.ingest.sessions import Session
+from collectors.ingest.sessions import PublisherSession
 from zeus_stream.broker.requests import MAX_ENDED, Announced, AnnouncedRun, EndedRun
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import shard_of
@@ -80,7 +79,9 @@ LENGTH = 1_000
 def host_of(jobs: Sequence[str]) -> Announced:
     """Return the announcement of a host on which sessions of these jobs ended, one after the other."""
     sessions = [
-        Session(session=f"s{at}", job=job, over=True, first_offset=at * LENGTH, last_offset=(at + 1) * LENGTH)
+        PublisherSession(
+            session=f"s{at}", job=job, over=True, first_offset=at * LENGTH, last_offset=(at + 1) * LENGTH
+        )
         for at, job in enumerate(jobs)
     ]
     ended = EndedSessions()

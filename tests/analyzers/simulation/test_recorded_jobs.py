@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from analyzers.batch_size.policy import Choice, Try, Verdict
+from analyzers.batch_size.policy import Choice, Try, TryVerdict
 from analyzers.batch_size.registry import Default
-from analyzers.batch_size.thompson import History, Reference
+from analyzers.batch_size.thompson import Reference, SizeHistory
 from analyzers.simulation.baselines import PLAYERS, Known
 from analyzers.simulation.recorded_jobs import (
     Powered,
+    RecordedWorkload,
     Size,
     Traces,
     Trained,
-    Workload,
     World,
     levels,
     pooled,
@@ -39,7 +39,7 @@ from benchmarks.batch_size.worlds import GPUS, development_worlds, holdout_world
 from zeus_stream.errors import StorageError
 
 EPOCHS = {8: (None, None), 16: (4, 5), 32: (4, 4), 64: (6, 8)}
-WORKLOAD = Workload(dataset="digits", default=32, optimizer="sgd", target=0.9, max_epochs=20)
+WORKLOAD = RecordedWorkload(dataset="digits", default=32, optimizer="sgd", target=0.9, max_epochs=20)
 TABLES = Traces(
     tuple(
         Trained(
@@ -97,9 +97,9 @@ class Always:
     def choose(self, state: int, _setup: str, _rng: Random) -> Choice:
         return Choice(self.sizes[state % len(self.sizes)], self.stop_cost_j)
 
-    def verdict(self, _state: int, a_try: Try) -> Verdict:
+    def verdict(self, _state: int, a_try: Try) -> TryVerdict:
         self.heard.append(a_try)
-        return Verdict(a_try.epochs < self.most_epochs)
+        return TryVerdict(a_try.epochs < self.most_epochs)
 
 
 def spent(policy: Always, rules: Rules, recurrences: int = 1) -> list[Any]:
@@ -261,7 +261,7 @@ def test_a_job_that_gets_too_hard_is_lost_to_the_reference_as_it_was() -> None:
 
 def test_a_policy_goes_on_with_what_it_knows() -> None:
     policy = Reference()
-    taught = History(DIGITS.job)
+    taught = SizeHistory(DIGITS.job)
     for number, size in enumerate((32, 16, 8, 64, 32, 16, 64)):
         done = Try(
             number=number,

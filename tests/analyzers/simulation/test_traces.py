@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from analyzers.simulation.recorded_jobs import (
-    Workload,
+    RecordedWorkload,
     pooled,
     recorded_workload,
     world,
@@ -60,14 +60,14 @@ def test_other_gpu_models_and_workloads_are_taken_from_the_files(tmp_path: Path)
     given = directory(tmp_path, workloads=WORKLOADS + "digits,sgd,32,0.9,20,0\n")
     traces = read(given)
     assert traces.workloads == {
-        "digits": Workload(dataset="digits", default=32, optimizer="sgd", target=0.9, max_epochs=20)
+        "digits": RecordedWorkload(dataset="digits", default=32, optimizer="sgd", target=0.9, max_epochs=20)
     }
     assert world(traces, "h100", traces.workloads["digits"]).limits_w == (700, 500)
 
 
 def test_a_workload_without_a_row_takes_the_target_that_its_runs_reach(tmp_path: Path) -> None:
     assert read(directory(tmp_path)).workloads == {
-        "digits": Workload(dataset="digits", default=64, optimizer="sgd", target=0.5, max_epochs=5)
+        "digits": RecordedWorkload(dataset="digits", default=64, optimizer="sgd", target=0.5, max_epochs=5)
     }
 
 

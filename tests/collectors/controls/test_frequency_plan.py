@@ -64,6 +64,18 @@ def test_a_higher_clock_is_asked_for_before_its_instruction_begins() -> None:
     assert follow(state, (80, 3, B0))[1] == []
 
 
+def test_the_next_clock_is_asked_for_while_the_stage_waits_for_its_instruction() -> None:
+    state, _ = follow(authorize(PLAN, 0), (40, 3, F0), (60, 3, F1))
+    for odd in (PositionReached(3, F0, ends=True), PositionReached(2, F1, ends=True)):
+        assert step_plan(state, odd, 62 * MS) == (replace(state, received_ns=62 * MS), ())
+    state, told = step_plan(state, PositionReached(3, F1, ends=True), 65 * MS)
+    assert (told, state.raise_at_ns) == ((ChangeClock(1410),), None)
+    state, _ = follow(state, (80, 3, B0))
+    state, told = step_plan(state, PositionReached(3, B0, ends=True), 90 * MS)
+    assert told == (ChangeClock(1200),), "a lower one too"
+    assert follow(state, (120, 3, B1))[1] == []
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -135,7 +147,8 @@ def test_whatever_a_script_says_only_clocks_of_the_plan_are_set_and_never_too_fa
     order = [(3 + turn // 4, PLAN.codes[turn % 4]) for turn in range(len(said))]
     for (wait_ms, iteration, code), right in zip(said, order, strict=True):
         now_ns += wait_ms * MS
-        for event in (PositionReached(*(right if script == "honest" else (iteration, code))), TimePassed()):
+        reached = right if script == "honest" else (iteration, code)
+        for event in (PositionReached(*reached), TimePassed(), PositionReached(*reached, ends=True)):
             state, told = step_plan(state, event, now_ns)
             changes += [(now_ns, each.clock_mhz) for each in told if isinstance(each, ChangeClock)]
     assert {clock for _, clock in changes} <= set(PLAN.clocks_mhz)

@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from itertools import count
 from pathlib import Path
 
 import pynvml
@@ -84,6 +85,16 @@ def device(nvml_bus: NvmlBus) -> NvmlDevice:
     first, _ = nvml_bus.discover()
     first.describe()
     return first
+
+
+@pytest.fixture
+def soon_found(stand_in: StandIn) -> Iterator[NvmlDevice]:
+    """The first device, described. Once it is lost, no other process looks for it first."""
+    with closing(NvmlBus(now=count(0, 10**12).__next__, look=lambda: None)) as bus:
+        first, _ = bus.discover()
+        first.describe()
+        yield first
+        stand_in.heal()
 
 
 def test_a_gpu_says_what_it_is(nvml_bus: NvmlBus, stand_in: StandIn) -> None:
@@ -235,8 +246,9 @@ def test_a_temperature_that_cannot_be_read_costs_no_energy_reading(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_every_error_of_a_call_becomes_what_to_do_about_it(
-    device: NvmlDevice, gpu: Gpu, call: str, ask: Callable[[NvmlDevice], object]
+    soon_found: NvmlDevice, gpu: Gpu, call: str, ask: Callable[[NvmlDevice], object]
 ) -> None:
+    device = soon_found
     for code, meaning in MEANINGS.items():
         gpu.fail(call, code)
         with pytest.raises(DeviceError) as raised:
@@ -249,8 +261,9 @@ def test_every_error_of_a_call_becomes_what_to_do_about_it(
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_field_that_does_not_answer_is_asked_for_by_the_older_call(
-    device: NvmlDevice, gpu: Gpu, field: str
+    soon_found: NvmlDevice, gpu: Gpu, field: str
 ) -> None:
+    device = soon_found
     whole = device.sample()
     for code, meaning in MEANINGS.items():
         gpu.fail(field, code)
@@ -376,6 +389,25 @@ def test_a_gpu_that_does_not_say_all_of_what_it_is_is_measured(
             first.describe()
     assert len(first.describe().unanswered) == 1
     assert first.sample().energy_mj == 1_000_000
+
+
+def test_a_look_that_hung_does_not_start_nvml_again_under_the_gpus_that_work(
+    stand_in: StandIn,
+) -> None:
+    """A dead GPU may hang whoever starts NVML: that look is given up, and says nothing."""
+
+    def hangs() -> None:
+        raise subprocess.TimeoutExpired("look", 60)
+
+    bus = NvmlBus(now=lambda: 0, look=hangs)
+    first, second = bus.discover()
+    stand_in.gpus[1].lost = 1
+    with pytest.raises(LostError):
+        second.sample()
+    before = stand_in.gpus[0].calls
+    assert bus.discover() == (first,)
+    assert stand_in.gpus[0].calls == before
+    bus.close()
 
 
 def test_a_gpu_that_stays_lost_is_looked_for_ever_more_seldom(stand_in: StandIn) -> None:
@@ -599,6 +631,7 @@ def test_a_host_without_the_driver_library_says_so(tmp_path: Path) -> None:
     assert "LostError: NVIDIA driver: could not start NVML: NVML Shared Library Not Found." in done.stderr
 
 
+@pytest.mark.sweep
 def test_finding_a_lost_gpu_disturbs_no_sample_of_another(nvml_bus: NvmlBus, stand_in: StandIn) -> None:
     first, second = nvml_bus.discover()
     done = threading.Event()
@@ -616,7 +649,7 @@ def test_finding_a_lost_gpu_disturbs_no_sample_of_another(nvml_bus: NvmlBus, sta
     thread.start()
     try:
         rounds = 0
-        while rounds < 100 or (len(samples) <= 100 and thread.is_alive() and not failures):
+        while rounds < 4 or (len(samples) <= 100 and thread.is_alive() and not failures):
             rounds += 1
             stand_in.gpus[1].lost = 1
             with pytest.raises(LostError):

@@ -1,8 +1,8 @@
-from collectors.ingest.pace import GATHER_NS, Pace
+from collectors.ingest.pace import GATHER_NS, GatherPace
 
 
 def test_what_comes_in_waits_but_while_somebody_waits_for_it() -> None:
-    pace = Pace()
+    pace = GatherPace()
     assert pace.gather_ns(5) == GATHER_NS
     pace.hurry(100)
     pace.hurry(50)

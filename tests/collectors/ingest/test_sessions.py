@@ -10,8 +10,8 @@ from collectors.ingest.sessions import (
     MAX_PROCESS_SESSIONS,
     MAX_SENDERS,
     PROCESSES_OF_USER,
+    PublisherSession,
     Senders,
-    Session,
     admit,
     check,
     from_json,
@@ -64,7 +64,7 @@ def test_whatever_is_sent_again_or_too_early_each_event_is_taken_once_and_in_ord
     count: int, sends: list[tuple[int, int]]
 ) -> None:
     events: list[Event] = [STARTED, *(EpochBegan(0, index) for index in range(1, count))]
-    session, taken = Session(session="s"), list[object]()
+    session, taken = PublisherSession(session="s"), list[object]()
     for first, many in [*sends, (0, count)]:
         batch = Batch("s", first, tuple(events[first : first + many]))
         session, new = receive(session, batch)
@@ -76,11 +76,11 @@ def test_whatever_is_sent_again_or_too_early_each_event_is_taken_once_and_in_ord
 @pytest.mark.parametrize("events", [(EpochBegan(0, 0),), (STARTED, STARTED)])
 def test_a_session_begins_once_and_with_its_run(events: tuple[Event, ...]) -> None:
     with pytest.raises(MalformedError, match="one RunStarted"):
-        receive(Session(session="s"), Batch("s", 0, events))
+        receive(PublisherSession(session="s"), Batch("s", 0, events))
 
 
 def test_a_session_knows_its_run_and_its_end_and_survives_as_text() -> None:
-    session, _ = receive(Session(session="s", uid=5, pid=7), Batch("s", 0, (STARTED, RunEnded(1))))
+    session, _ = receive(PublisherSession(session="s", uid=5, pid=7), Batch("s", 0, (STARTED, RunEnded(1))))
     assert (session.job, session.run, session.asked_gpus, session.over) == ("job", "run", ("index:1",), True)
     assert from_json(session.to_json()) == session
 
@@ -119,7 +119,7 @@ def test_a_run_may_command_the_gpus_that_are_its_own(
     *, driver: str, trusted: set[int], owned: dict[str, bool | None], may_command: bool
 ) -> None:
     devices = (device(0, "GPU-aa11", driver), device(1, "GPU-aa22", driver))
-    session = Session(session="s", uid=1000, pid=7, asked_gpus=("index:1",))
+    session = PublisherSession(session="s", uid=1000, pid=7, asked_gpus=("index:1",))
     word = admit(session, devices, frozenset(trusted), owned)
     assert (word.gpus, word.may_command, word.settled) == (("GPU-aa22",), may_command, may_command)
     assert may_command or "--trust-uid 1000" in word.reason
@@ -142,7 +142,7 @@ def test_a_mig_instance_is_its_whole_gpu(
 
 
 def test_one_of_several_tenants_may_not_command_the_gpu_they_share() -> None:
-    session = Session(session="s", uid=1000, pid=7, asked_gpus=("MIG-b1",))
+    session = PublisherSession(session="s", uid=1000, pid=7, asked_gpus=("MIG-b1",))
     word = admit(session, (DIVIDED,), frozenset(), {"GPU-aa11": True})
     assert not word.may_command
     assert "alone (MIG)" in word.reason
@@ -160,7 +160,7 @@ def test_parts_of_the_host_are_nobodys_to_name() -> None:
 
 
 def test_a_run_that_also_owns_a_strangers_gpu_may_command_neither() -> None:
-    session = Session(session="s", uid=1000, pid=7, asked_gpus=("index:all",))
+    session = PublisherSession(session="s", uid=1000, pid=7, asked_gpus=("index:all",))
     word = admit(session, TWO, frozenset(), {"GPU-aa11": True, "GPU-aa22": False})
     assert not word.may_command
     assert "GPU-aa22" in word.reason
@@ -208,14 +208,14 @@ def test_however_many_processes_make_trouble_one_a_second_is_named_and_memory_is
 )
 def test_an_event_of_the_future_is_refused(event: Event) -> None:
     with pytest.raises(MalformedError, match="ahead of this host's CLOCK_MONOTONIC"):
-        check(Session(session="s"), (event,), (), SECOND_NS)
-    check(Session(session="s"), (EpochBegan(2 * SECOND_NS, 0), Unknown("Nap")), (), SECOND_NS)
+        check(PublisherSession(session="s"), (event,), (), SECOND_NS)
+    check(PublisherSession(session="s"), (EpochBegan(2 * SECOND_NS, 0), Unknown("Nap")), (), SECOND_NS)
 
 
 def test_a_run_with_the_name_of_another_users_run_is_let_in() -> None:
     """The analyzer gives it that user's own name: nobody can keep a name from others."""
-    session, new = receive(Session(session="s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
-    check(session, new, [Session(session="a", uid=1, pid=1, run="run")], 0)
+    session, new = receive(PublisherSession(session="s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
+    check(session, new, [PublisherSession(session="a", uid=1, pid=1, run="run")], 0)
 
 
 @pytest.mark.parametrize(
@@ -223,11 +223,11 @@ def test_a_run_with_the_name_of_another_users_run_is_let_in() -> None:
 )
 def test_open_sessions_of_a_process_are_bounded(of_process: int, *, allowed: bool) -> None:
     others = [
-        *(Session(session=f"p{n}", uid=2, pid=2) for n in range(of_process)),
-        *(Session(session=f"o{n}", uid=2, pid=2, over=True) for n in range(2_000)),
-        *(Session(session=f"x{n}", uid=1, pid=9) for n in range(2_000)),
+        *(PublisherSession(session=f"p{n}", uid=2, pid=2) for n in range(of_process)),
+        *(PublisherSession(session=f"o{n}", uid=2, pid=2, over=True) for n in range(2_000)),
+        *(PublisherSession(session=f"x{n}", uid=1, pid=9) for n in range(2_000)),
     ]
-    session, new = receive(Session(session="s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
+    session, new = receive(PublisherSession(session="s", uid=2, pid=2), Batch("s", 0, (STARTED,)))
     if allowed:
         check(session, new, others, 0)
     else:
@@ -235,8 +235,8 @@ def test_open_sessions_of_a_process_are_bounded(of_process: int, *, allowed: boo
             check(session, new, others, 0)
 
 
-def sessions_of(*uids: int, over: bool = False) -> list[Session]:
-    return [Session(session=f"{uid}-{n}", uid=uid, over=over) for n, uid in enumerate(uids)]
+def sessions_of(*uids: int, over: bool = False) -> list[PublisherSession]:
+    return [PublisherSession(session=f"{uid}-{n}", uid=uid, over=over) for n, uid in enumerate(uids)]
 
 
 @pytest.mark.parametrize(
@@ -259,6 +259,6 @@ def test_the_user_with_most_sessions_makes_room(
 
 def test_no_run_has_the_name_of_a_budget() -> None:
     started = replace(STARTED, run="budget:rack1")
-    session, new = receive(Session(session="s", uid=2, pid=2), Batch("s", 0, (started,)))
+    session, new = receive(PublisherSession(session="s", uid=2, pid=2), Batch("s", 0, (started,)))
     with pytest.raises(MalformedError, match="Give this one another name"):
         check(session, new, (), 0)

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from collectors.log.boot_mark import BootMark
-from collectors.log.sqlite import CHUNK, MAX_SESSIONS, SqliteLog
+from collectors.log.sqlite import CHUNK, DUE_BYTES, INLINE_PAGES, MAX_SESSIONS, PAGE_BYTES, SqliteLog
 from collectors.log.store import SessionMemory
-from collectors.log.wal_checkpoint import DUE_BYTES, INLINE_PAGES, PAGE_BYTES
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.commands import Fetched, Welcome
 from zeus_stream.protocol.frames import Break, Frame
-from zeus_stream.transport.follower import Sequencer
+from zeus_stream.transport.follower import FollowerSequence
 
 BOOT = "boot-1"
 HOUR_NS = 3_600_000_000_000
@@ -363,7 +362,7 @@ def flooded(log: SqliteLog) -> None:
 
 def everything(log: SqliteLog) -> list[Frame | Break]:
     """Return what a follower of the whole log is given."""
-    extent, sequencer = log.extent, Sequencer(log.log_id, 0)
+    extent, sequencer = log.extent, FollowerSequence(log.log_id, 0)
     given = list(
         sequencer.welcome(
             Welcome(

@@ -31,6 +31,7 @@ def test_a_command_that_publishes_nothing_is_told_the_one_line(site: Cli) -> Non
     completed = site("run", "--device", SIMULATED, "--", sys.executable, "-c", "print(1); exit(3)")
     assert (completed.returncode, completed.stdout) == (3, "1\n")
     assert "zeus_stream.steps(" in completed.stderr
+    assert "the last readings" not in completed.stderr, "there are none to wait for"
 
 
 def test_a_python_without_the_package_is_named(site: Cli) -> None:

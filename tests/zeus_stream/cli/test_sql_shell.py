@@ -81,3 +81,13 @@ def test_at_a_terminal_the_archive_answers_and_lines_are_kept(ran: Ran) -> None:
         assert shell.wait(60) == 0, said.decode()
     assert b"42" in said
     assert "40 + 2" in (ran.zeus.directory / "sql_history").read_text()
+
+
+def test_a_page_that_cannot_be_had_is_refused_in_a_sentence(ran: Ran) -> None:
+    nowhere = ran.zeus.directory / "nowhere"
+    nowhere.touch()
+    with ran.zeus.start("sql", "--ui", HOME=str(nowhere)) as process:  # where its extension would be stored
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.startswith("zeus-stream: sql --ui: could not start DuckDB's page: ")
+    assert said.count("\n") == 1

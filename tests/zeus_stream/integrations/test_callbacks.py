@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.zeus_stream.stand_in_collector import Collector, until
-from zeus_stream.integrations.callbacks import INTERVAL, Interval, Training, averages, training
+from zeus_stream.integrations.callbacks import INTERVAL, Interval, TrainingCallbacks, averages, training
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import (
     Answer,
@@ -45,13 +45,13 @@ def answered(ask: Ask) -> bytes:
     return codec.encode(Answer(ask.question, DURATION_S, gpus, None))
 
 
-def steps(made: Training, count: int) -> None:
+def steps(made: TrainingCallbacks, count: int) -> None:
     for _ in range(count):
         made.begin_step()
         made.end_step()
 
 
-def logged(made: Training) -> dict[str, float]:
+def logged(made: TrainingCallbacks) -> dict[str, float]:
     """Log until something is known."""
     found: dict[str, float] = {}
 

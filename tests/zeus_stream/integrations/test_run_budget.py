@@ -52,7 +52,7 @@ class Answering:
         self._now = replace(SNAPSHOT, runs=(replace(a_run("r"), energy_j=used_j, forecast=None),))
 
     def sql(self, query: str, *, timeout_s: float) -> pa.Table:
-        assert "FROM runs" in query
+        assert "FROM sessions" in query
         assert timeout_s > 0
         return pa.table({"host": ["node1"]})
 

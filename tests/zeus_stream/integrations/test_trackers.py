@@ -22,7 +22,15 @@ from tests.analyzers.archives import BOOTED_NS, SECOND
 from tests.empty_archive import archive_at
 from zeus_stream.errors import SettingsError, UnreachableError
 from zeus_stream.integrations import trackers
-from zeus_stream.integrations.trackers import BLOCK, EnergyLog, Mlflow, Point, Points, Wandb, sink_of
+from zeus_stream.integrations.trackers import (
+    BLOCK,
+    EnergyLog,
+    Mlflow,
+    TrackedPoint,
+    TrackedPoints,
+    Wandb,
+    sink_of,
+)
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
 
@@ -31,7 +39,7 @@ BEGAN_S = BOOTED_NS / SECOND
 
 
 @pytest.fixture
-def put(tmp_path: Path) -> Iterator[tuple[Callable[[Sequence[Row]], None], Points]]:
+def put(tmp_path: Path) -> Iterator[tuple[Callable[[Sequence[Row]], None], TrackedPoints]]:
     archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     queries = Queries(archive, Settings())
 
@@ -40,7 +48,7 @@ def put(tmp_path: Path) -> Iterator[tuple[Callable[[Sequence[Row]], None], Point
         rows: list[dict[str, Any]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
         return rows
 
-    yield lambda rows: archive.put([], rows, {}, replaying=False), Points(CLOSED.run, ask)
+    yield lambda rows: archive.put([], rows, {}, replaying=False), TrackedPoints(CLOSED.run, ask)
     queries.stop()
     archive.close()
 
@@ -51,7 +59,7 @@ def steps(first: int, end: int) -> list[Row]:
 
 
 @pytest.mark.sweep
-def test_points_are_whole_blocks_in_order_each_once(put: tuple[Any, Points]) -> None:
+def test_points_are_whole_blocks_in_order_each_once(put: tuple[Any, TrackedPoints]) -> None:
     store, points = put
     store([CLOSED, *steps(0, 60)])
     (first,) = points.new()
@@ -68,11 +76,11 @@ def test_points_are_whole_blocks_in_order_each_once(put: tuple[Any, Points]) -> 
     second, epoch = points.new()
     assert second.step == 2 * BLOCK - 1
     assert second.values["energy/total_j"] == pytest.approx(sum(range(100)))
-    assert epoch == Point(0, BEGAN_S + 100, {"energy/epoch_j": 5000})
+    assert epoch == TrackedPoint(0, BEGAN_S + 100, {"energy/epoch_j": 5000})
     assert points.new() == []
 
 
-def test_a_block_with_a_step_that_was_not_measured_is_left_out(put: tuple[Any, Points]) -> None:
+def test_a_block_with_a_step_that_was_not_measured_is_left_out(put: tuple[Any, TrackedPoints]) -> None:
     store, points = put
     store([CLOSED, *steps(0, 10), row("step", 10, 10, 11, None), *steps(11, 100)])
     assert [point.step for point in points.new()] == [99]
@@ -95,13 +103,14 @@ class Writer:
 
 
 def test_at_the_end_everything_has_been_logged_with_its_step_and_time() -> None:
-    writer, points = Writer(), iter([[], [Point(49, 100.0, {"energy/step_j": 4.5})]])
+    writer, points = Writer(), iter([[], [TrackedPoint(49, 100.0, {"energy/step_j": 4.5})]])
     EnergyLog([sink_of(writer)], lambda **_: next(points, []), 3600).close()
     assert writer.scalars == [("energy/step_j", 4.5, 49, 100.0)]
 
 
+@pytest.mark.sweep
 def test_the_last_block_is_logged_though_it_is_not_full(
-    put: tuple[Any, Points], monkeypatch: pytest.MonkeyPatch
+    put: tuple[Any, TrackedPoints], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trackers, "FLUSH_S", 180.0)
     store, points = put
@@ -116,10 +125,10 @@ def test_nothing_is_logged_after_the_close(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(trackers, "FLUSH_S", 0.05)
     writer, asked, go_on = Writer(), threading.Event(), threading.Event()
 
-    def slow(**_: object) -> list[Point]:
+    def slow(**_: object) -> list[TrackedPoint]:
         asked.set()
         go_on.wait(30)
-        return [Point(49, 100.0, {"energy/step_j": 4.5})]
+        return [TrackedPoint(49, 100.0, {"energy/step_j": 4.5})]
 
     log = EnergyLog([sink_of(writer)], slow, 0.001)
     assert asked.wait(30)
@@ -129,12 +138,15 @@ def test_nothing_is_logged_after_the_close(monkeypatch: pytest.MonkeyPatch) -> N
     assert writer.scalars == []
 
 
+@pytest.mark.sweep
 def test_a_failure_is_one_warning_and_reaches_no_training(caplog: pytest.LogCaptureFixture) -> None:
-    def unreachable(**_: object) -> list[Point]:
+    def unreachable(**_: object) -> list[TrackedPoint]:
         raise UnreachableError("analyzer: did not answer")
 
     with caplog.at_level(logging.WARNING, "zeus_stream"):
-        broken = EnergyLog([sink_of(Writer(fails=True))], lambda **_: [Point(0, 0.0, {"a": 1.0})], 0.001)
+        broken = EnergyLog(
+            [sink_of(Writer(fails=True))], lambda **_: [TrackedPoint(0, 0.0, {"a": 1.0})], 0.001
+        )
         gone = EnergyLog([sink_of(Writer())], unreachable, 0.001)
         broken.close()
         gone.close()
@@ -162,7 +174,11 @@ def test_mlflow_has_each_value_at_its_step_and_time(tmp_path: Path, monkeypatch:
         sink = sink_of(mlflow)
         assert isinstance(sink, Mlflow)
         assert sink.write(
-            [Point(49, 100.0, {"energy/step_j": 4.5}), Point(99, 101.0, {"energy/step_j": 4.0})], last=True
+            [
+                TrackedPoint(49, 100.0, {"energy/step_j": 4.5}),
+                TrackedPoint(99, 101.0, {"energy/step_j": 4.0}),
+            ],
+            last=True,
         )
         mlflow.log_metric("loss", 0.5, step=501)
     client = mlflow.MlflowClient()
@@ -180,7 +196,7 @@ def test_tensorboard_has_each_value_at_its_step_and_time(tmp_path: Path) -> None
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     writer = summary.Writer(str(tmp_path))
-    assert sink_of(writer).write([Point(49, 100.0, {"energy/step_j": 4.5})], last=True) == 1
+    assert sink_of(writer).write([TrackedPoint(49, 100.0, {"energy/step_j": 4.5})], last=True) == 1
     writer.close()
     (file,) = tmp_path.iterdir()
     events = [event for event in EventFileLoader(str(file)).Load() if event.summary.value]
@@ -199,7 +215,7 @@ def test_wandb_loses_no_row_of_the_user_and_has_an_axis_for_energy(
     run = wandb.init(mode="offline", project="test", dir=str(tmp_path))
     sink = sink_of(run)
     assert isinstance(sink, Wandb)
-    points = [Point(49 + BLOCK * n, 100.0 + n, {"energy/step_j": 4.0 + n}) for n in range(4)]
+    points = [TrackedPoint(49 + BLOCK * n, 100.0 + n, {"energy/step_j": 4.0 + n}) for n in range(4)]
     waiting = list(points)
     for step in (100, 101, 102):
         run.log({"loss": step / 10}, step=step)
@@ -252,7 +268,7 @@ def test_aim_has_each_value_at_its_step_beside_the_metrics_of_the_user(tmp_path:
     plain = {"repo": str(tmp_path), "system_tracking_interval": None, "capture_terminal_logs": False}
     run = aim.Run(**plain)
     run.track(1.0, name="loss", step=500)
-    points = [Point(step, 100.0, {"energy/step_j": value}) for step, value in ((49, 4.5), (99, 4.0))]
+    points = [TrackedPoint(step, 100.0, {"energy/step_j": value}) for step, value in ((49, 4.5), (99, 4.0))]
     assert sink_of(run).write(points, last=True) == 2
     run.track(0.5, name="loss", step=501)
     run.close()

@@ -35,7 +35,7 @@ async def service(path: Path, process: Process) -> AsyncIterator[list[AskNow]]:
                 channel.send(message.sender, correlation, encoded(blank(process, "1", 1, ())))
 
     try:
-        with closing(sockets.listen(context, path)) as channel:
+        with closing(sockets.listen(path)) as channel:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(serve)
                 yield asked

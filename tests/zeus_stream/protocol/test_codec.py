@@ -142,6 +142,7 @@ def test_a_reading_row_is_the_same_for_struct_and_for_columns() -> None:
     assert np.frombuffer(struct.pack(READING_STRUCT, *row), dtype)[0].item() == row
 
 
+@pytest.mark.sweep
 @given(names, counts, names, ns, names, st.binary(max_size=100))
 def test_a_frame_comes_back_as_it_went(
     log: str, offset: int, host: str, t_ns: int, topic: str, body: bytes

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from collectors.devices.simulated import SimulatedBus, SimulatedDevice
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
-from zeus_stream.simulated_gpu.accelerator import LEASE_NS, Pace, attach
+from zeus_stream.simulated_gpu.accelerator import LEASE_NS, AcceleratorPace, attach
 from zeus_stream.simulated_gpu.workloads import load
 
 MS = 1_000_000
@@ -28,7 +28,7 @@ slowdowns = st.floats(1, 5)
 def test_whatever_the_limit_does_the_work_done_until_the_end_is_the_work_asked_for(
     work_ns: int, slowdown: float, changes: list[tuple[int, float]]
 ) -> None:
-    pace, t_ns = Pace(0, work_ns, slowdown), 0
+    pace, t_ns = AcceleratorPace(0, work_ns, slowdown), 0
     speeds = [(0, slowdown)]
     for wait_ns, changed in changes:
         t_ns += wait_ns
@@ -47,7 +47,7 @@ def test_a_lower_limit_meanwhile_never_makes_work_end_earlier(
     work_ns: int, before: float, one: float, other: float, t_ns: int
 ) -> None:
     slower, faster = max(one, other), min(one, other)
-    pace = Pace(0, work_ns, before)
+    pace = AcceleratorPace(0, work_ns, before)
     assert pace.change(t_ns, slower).end_ns >= pace.change(t_ns, faster).end_ns
 
 

@@ -6,18 +6,18 @@ from hypothesis import strategies as st
 
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Batch, RunStarted
-from zeus_stream.training.identity import Identity, Process, identify
+from zeus_stream.training.identity import ProcessIdentity, ScriptIdentity, identify
 
-ALONE = Process("/home/me/train_gpt.py", "boot-7", "f00d")
+ALONE = ProcessIdentity("/home/me/train_gpt.py", "boot-7", "f00d")
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 
 
-def who(environ: dict[str, str], process: Process = ALONE, **said: str) -> Identity:
+def who(environ: dict[str, str], process: ProcessIdentity = ALONE, **said: str) -> ScriptIdentity:
     return identify(environ, process, job=said.get("job"), run=said.get("run"))
 
 
 def test_a_plain_script_is_its_own_run_on_every_gpu_of_the_host() -> None:
-    assert who({}) == Identity(job="train_gpt", run="f00d", rank=0, world_size=1, gpus=("index:all",))
+    assert who({}) == ScriptIdentity(job="train_gpt", run="f00d", rank=0, world_size=1, gpus=("index:all",))
 
 
 def test_a_child_of_a_measured_script_is_part_of_its_run_and_the_script_itself_is_not() -> None:
@@ -25,7 +25,7 @@ def test_a_child_of_a_measured_script_is_part_of_its_run_and_the_script_itself_i
     assert (who(inherited).run, who(inherited).parent_pid) == ("feed", 4711)
     assert who(inherited | {"ZEUS_STREAM_RUN": "feed"}).parent_pid == 4711
     assert who(inherited | {"ZEUS_STREAM_RUN": "mine"}).parent_pid is None
-    assert who(inherited, Process("a.py", "boot-7", "f00d", pid=4711)).run == "f00d"
+    assert who(inherited, ProcessIdentity("a.py", "boot-7", "f00d", pid=4711)).run == "f00d"
     assert who(inherited | {"ZEUS_STREAM_RUN": "mine"}).run == "mine"
     assert who({"ZEUS_STREAM_INHERITED": "nonsense"}).run == "f00d"
 
@@ -48,7 +48,7 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(visible: str, gpus: tuple
 
 
 def test_what_cuda_itself_says_wins_over_the_environment_but_not_over_a_mig_instance() -> None:
-    process = Process("t.py", "l", "t", cuda=("GPU-a", "GPU-b"))
+    process = ProcessIdentity("t.py", "l", "t", cuda=("GPU-a", "GPU-b"))
     assert who({"CUDA_VISIBLE_DEVICES": "3,1"}, process).gpus == ("GPU-a", "GPU-b")
     assert who({"CUDA_VISIBLE_DEVICES": "MIG-1"}, process).gpus == ("MIG-1",)
 
@@ -76,7 +76,9 @@ def test_what_the_script_says_wins_over_the_variables_of_zeus_stream_and_those_o
         "ZEUS_STREAM_GPUS": "GPU-x, 3",
         "CUDA_VISIBLE_DEVICES": "0",
     }
-    assert who(environ) == Identity(job="bert", run="r1", rank=0, world_size=1, gpus=("GPU-x", "index:3"))
+    assert who(environ) == ScriptIdentity(
+        job="bert", run="r1", rank=0, world_size=1, gpus=("GPU-x", "index:3")
+    )
     said = identify(TORCHRUN | environ, ALONE, job="j", run="r", gpus=[1, "GPU-y"])
     assert (said.job, said.run, said.gpus) == ("j", "r", ("index:1", "GPU-y"))
 
@@ -103,7 +105,7 @@ def test_the_batch_size_is_the_scripts_or_the_variables(
     ],
 )
 def test_a_job_is_called_after_its_script(script: str, job: str) -> None:
-    assert who({}, Process(script, "l", "t")).job == job
+    assert who({}, ProcessIdentity(script, "l", "t")).job == job
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_a_job_is_called_after_its_script(script: str, job: str) -> None:
 def test_all_ranks_of_a_run_arrive_at_one_name(environ: dict[str, str], run: str) -> None:
     assert who(environ).run == run
     if who(environ).world_size > 1:
-        other = Process("/home/me/train_gpt.py", ALONE.launcher, "another")
+        other = ProcessIdentity("/home/me/train_gpt.py", ALONE.launcher, "another")
         for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"):
             environ = environ | {name: "0"} if name in environ else environ
         assert who(environ, other).run == run
@@ -179,7 +181,7 @@ VALUES = st.text(alphabet=string.printable + "é\udcff", max_size=300)
 
 @given(st.dictionaries(NAMES, VALUES), VALUES)
 def test_whatever_the_environment_says_the_message_can_be_sent(environ: dict[str, str], script: str) -> None:
-    me = who(environ, Process(script, "l", "t"))
+    me = who(environ, ProcessIdentity(script, "l", "t"))
     started = RunStarted(
         t_ns=0,
         job=me.job,

@@ -18,7 +18,7 @@ from zeus_stream.protocol.events import (
     StepBoundary,
 )
 from zeus_stream.protocol.fields import Unknown
-from zeus_stream.training.outbox import ASK_AGAIN_NS, BATCH, Outbox, Question
+from zeus_stream.training.outbox import ASK_AGAIN_NS, BATCH, OpenQuestion, Outbox
 
 
 def outbox(room: int = 1000) -> Outbox:
@@ -149,7 +149,7 @@ def test_a_full_outbox_drops_what_is_new_and_says_how_much_where_there_is_room_a
 def test_a_question_waits_for_what_was_put_before_it_and_is_asked_again_until_it_is_answered() -> None:
     box = outbox()
     box.put((StepBoundary, 0, None, 5))
-    box.put((Question, "q", Ask, (7,), 10 * ASK_AGAIN_NS))
+    box.put((OpenQuestion, "q", Ask, (7,), 10 * ASK_AGAIN_NS))
     box.put((StepBoundary, 1, 6, 7))
     for _ in range(2):
         batch = box.batch(0)
@@ -166,7 +166,7 @@ def test_a_question_waits_for_what_was_put_before_it_and_is_asked_again_until_it
 
 def test_a_question_is_given_up_when_nobody_waits_for_it_any_more() -> None:
     box = outbox()
-    box.put((Question, "q", Ask, (7,), 100))
+    box.put((OpenQuestion, "q", Ask, (7,), 100))
     flush(box)
     assert box.asks(99) != ()
     assert box.asks(ASK_AGAIN_NS) == ()

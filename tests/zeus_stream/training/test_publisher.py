@@ -103,7 +103,10 @@ def test_a_run_arrives_as_it_happened(collector: Collector) -> None:
     epoch = [
         "EpochBegan", "StepBoundary", "Metric", "StepBoundary", "Metric", "StepBoundary", "EpochEnded",
     ]  # fmt: skip
-    assert shape(collector) == ["RunPlanned", *epoch, *epoch, "WindowBegan", "WindowEnded"]
+    assert shape(collector) == [
+        "RunPlanned", epoch[0], "RunPlanned", *epoch[1:], *epoch, "WindowBegan", "WindowEnded",
+    ]  # fmt: skip
+    assert collector.seen(RunPlanned)[-1].all_steps == 4
     assert isinstance(collector.events[-1], RunEnded)
     assert [event.index for event in collector.seen(EpochBegan)] == [0, 1]
     assert [event.index for event in collector.seen(EpochEnded)] == [0, 1]

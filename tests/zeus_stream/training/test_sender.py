@@ -16,7 +16,7 @@ from zeus_stream.protocol.events import Metric, RunStarted
 from zeus_stream.training.answers import Missing
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.sender import GLANCE_S, TICK_S, Courier
+from zeus_stream.training.sender import GLANCE_S, TICK_S, EventSender
 
 HOLDS_THE_INTERPRETER = """
 import ctypes, sys, time, zeus_stream
@@ -107,7 +107,7 @@ def test_an_event_is_looked_for_while_somebody_waits_for_it(gather_s: float, *, 
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         for event_s in (0.001, 0.004, 0.007, 0.0095):
             outbox = Outbox(STARTED, lambda: "session")
-            courier = Courier(outbox, [], lambda *_: None, lambda _: None)
+            courier = EventSender(outbox, [], lambda *_: None, lambda _: None)
             waits = Waits(event_s, partial(outbox.put, (Metric, 1, "loss", 1.0)))
             courier._wake, courier._socket, courier._gather_s = waits, socket, gather_s  # type: ignore[assignment]
             courier._progress_ns = monotonic_ns() + 10**15  # acknowledged, however late this test runs
@@ -121,7 +121,7 @@ def test_an_event_is_looked_for_while_somebody_waits_for_it(gather_s: float, *, 
 def test_the_event_after_the_first_is_looked_for_as_closely() -> None:
     """The time since the boot of the host counted as that between the first two."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        courier = Courier(Outbox(STARTED, lambda: "session"), [], lambda *_: None, lambda _: None)
+        courier = EventSender(Outbox(STARTED, lambda: "session"), [], lambda *_: None, lambda _: None)
         courier._socket, courier._progress_ns = socket, monotonic_ns() + 10**15
         for event_s in (0.001, 0.004):
             courier._outbox = Outbox(STARTED, lambda: "session")
@@ -133,7 +133,7 @@ def test_the_event_after_the_first_is_looked_for_as_closely() -> None:
 
 def test_steps_that_last_long_are_looked_for_no_oftener_than_every_tick() -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        courier = Courier(Outbox(STARTED, lambda: "session"), [], lambda *_: None, lambda _: None)
+        courier = EventSender(Outbox(STARTED, lambda: "session"), [], lambda *_: None, lambda _: None)
         waits = Waits(-1, lambda: None)
         courier._wake, courier._socket = waits, socket  # type: ignore[assignment]
         courier._progress_ns = monotonic_ns() + 10**15

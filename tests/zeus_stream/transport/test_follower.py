@@ -19,7 +19,7 @@ from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
 from zeus_stream.transport.channel import DRAIN
-from zeus_stream.transport.follower import MAX_FETCH, MAX_KEPT, Sequencer, follow
+from zeus_stream.transport.follower import MAX_FETCH, MAX_KEPT, FollowerSequence, follow
 
 
 def frame(offset: int, log_id: str = "log", size: int = 3, host: str = "host") -> Frame:
@@ -80,7 +80,7 @@ def test_through_any_feed_each_frame_comes_once_and_in_order_or_is_named_as_gone
     seed: int, prune: float, replace: float
 ) -> None:
     rng = random.Random(seed)
-    log, sequencer, out, in_flight = Log(), Sequencer("log-0", 0), list[Frame | Break](), list[Frame]()
+    log, sequencer, out, in_flight = Log(), FollowerSequence("log-0", 0), list[Frame | Break](), list[Frame]()
     lengths = {"log-0": 0}
 
     def ask() -> None:
@@ -123,14 +123,14 @@ def test_through_any_feed_each_frame_comes_once_and_in_order_or_is_named_as_gone
 
 
 def test_a_feed_without_loss_is_never_asked_for_anything() -> None:
-    sequencer = Sequencer("log", 5)
+    sequencer = FollowerSequence("log", 5)
     assert sequencer.frames(map(frame, range(5, 9))) == [frame(offset) for offset in range(5, 9)]
     assert sequencer.wanted() is None
 
 
 def test_the_oldest_hole_is_fetched_first_and_what_came_meanwhile_follows_it() -> None:
     counters: Counter[str] = Counter()
-    sequencer = Sequencer("log", 0, counters)
+    sequencer = FollowerSequence("log", 0, counters)
     assert sequencer.frames(map(frame, (3, 4, 7, 3))) == []
     assert sequencer.wanted() == Fetch("log", 0, 3)
     header = Fetched("log", 0, 0, 8)
@@ -140,7 +140,7 @@ def test_the_oldest_hole_is_fetched_first_and_what_came_meanwhile_follows_it() -
 
 
 def test_who_does_not_know_where_to_begin_begins_with_the_oldest_and_calls_nothing_gone() -> None:
-    sequencer = Sequencer()
+    sequencer = FollowerSequence()
     assert sequencer.frames([frame(20)]) == []
     assert sequencer.wanted() is None
     assert (
@@ -155,7 +155,7 @@ def test_who_does_not_know_where_to_begin_begins_with_the_oldest_and_calls_nothi
 
 
 def test_what_was_pruned_is_named_but_what_the_feed_brought_of_it_is_kept() -> None:
-    sequencer = Sequencer("log", 2)
+    sequencer = FollowerSequence("log", 2)
     sequencer.frames([frame(6), frame(7)])
     gone = "they had left the log"
     assert sequencer.fetched(Fetched("log", 2, 10, 11), [frame(10)]) == [
@@ -164,7 +164,7 @@ def test_what_was_pruned_is_named_but_what_the_feed_brought_of_it_is_kept() -> N
 
 
 def test_a_new_log_is_gone_over_to_when_the_collector_says_so_not_when_a_frame_of_it_strays_in() -> None:
-    sequencer = Sequencer("old", 5)
+    sequencer = FollowerSequence("old", 5)
     sequencer.frames([frame(8, "old")])
     assert sequencer.frames([frame(0, "new")]) == []
     assert sequencer.welcome(
@@ -178,7 +178,7 @@ def test_a_frame_that_claims_an_absurd_offset_is_let_go_once_the_collector_says_
     None
 ):
     counters: Counter[str] = Counter()
-    sequencer = Sequencer("log", 0, counters)
+    sequencer = FollowerSequence("log", 0, counters)
     assert sequencer.frames([frame(2**53)]) == []
     assert sequencer.wanted() == Fetch("log", 0, MAX_FETCH)
     frames = [frame(offset) for offset in range(3)]
@@ -191,7 +191,7 @@ def test_a_frame_that_claims_an_absurd_offset_is_let_go_once_the_collector_says_
 @pytest.mark.parametrize("size", [1, 1024 * 1024])
 def test_what_is_kept_while_a_hole_is_open_is_bounded_and_comes_nevertheless(size: int) -> None:
     counters: Counter[str] = Counter()
-    sequencer = Sequencer("log", 0, counters)
+    sequencer = FollowerSequence("log", 0, counters)
     count = MAX_KEPT + 100
     body = frame(0, size=size).body
     assert (
@@ -214,7 +214,7 @@ def test_what_is_kept_while_a_hole_is_open_is_bounded_and_comes_nevertheless(siz
 
 def test_a_collector_may_speak_for_its_own_host_only() -> None:
     counters: Counter[str] = Counter()
-    sequencer = Sequencer("log", 0, counters, host="alpha")
+    sequencer = FollowerSequence("log", 0, counters, host="alpha")
     spoken = [
         Frame(log_id="log", offset=0, host=host, t_ns=0, topic="t", body=b"") for host in ("beta", "alpha")
     ]
@@ -223,7 +223,7 @@ def test_a_collector_may_speak_for_its_own_host_only() -> None:
 
 
 def test_what_a_log_itself_has_of_another_host_is_named_and_passed_over() -> None:
-    sequencer = Sequencer("log", 0, host="alpha")
+    sequencer = FollowerSequence("log", 0, host="alpha")
     hosts = ("alpha", "beta", "beta", "alpha", "alpha")
     spoken = [
         Frame(log_id="log", offset=offset, host=host, t_ns=0, topic="t", body=b"")
@@ -257,8 +257,8 @@ class Collector:
         context = sockets.context()
         try:
             with (
-                closing(sockets.listen(context, self.where.feed, feed=True)) as self._feed,
-                closing(sockets.listen(context, self.where.control)) as control,
+                closing(sockets.listen(self.where.feed, feed=True)) as self._feed,
+                closing(sockets.listen(self.where.control)) as control,
             ):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._answer, control)

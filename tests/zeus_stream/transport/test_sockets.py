@@ -34,7 +34,7 @@ class Sockets:
     def listen(
         self, path: Path, *, feed: bool = False, mode: int = 0o600, group: str | None = None
     ) -> sockets.Listener:
-        return self._keep(sockets.listen(self._context, path, feed=feed, mode=mode, group=group))
+        return self._keep(sockets.listen(path, feed=feed, mode=mode, group=group))
 
     def ask(self, path: Path) -> sockets.Channel:
         return self._keep(sockets.ask(self._context, path))

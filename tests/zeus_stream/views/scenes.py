@@ -1,6 +1,6 @@
 """Scenes of a site: the live snapshot and the archive of the same simulated world, at one instant."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
@@ -15,11 +15,16 @@ from analyzers.archive.query import read_own
 from analyzers.archive.snapshot import opened
 from analyzers.live.live_site import site_head
 from analyzers.power_limit import selectors
-from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.run_settings import PipelineSettings, RunSettings
 from analyzers.results.instructions import Instruction
+from analyzers.results.rows import Row
+from tests.analyzers.archives import RUN, window
+from tests.analyzers.archives import SECOND as S
 from tests.analyzers.live.test_live_site import PLAN, Watched
+from tests.analyzers.pipeline.stages import Stages
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
+from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.snapshots import HostNow, Snapshot
 from zeus_stream.settings import Settings
 
@@ -30,8 +35,9 @@ SEARCHED = Training("imagenet", 0.05, 300, epoch_steps=100)
 class Scene(Struct, frozen=True, kw_only=True):
     """A world that has come to an interesting point."""
 
-    world: Watched
     now: Snapshot
+    rows: Sequence[Row]
+    frames: Sequence[tuple[Frame, Body]] = ()
 
 
 def _scene(
@@ -51,7 +57,40 @@ def _scene(
     now_ns = world.now_ns + round(silent_s * 1e9)
     host = HostNow(host="h0", state="silent" if silent_s else "connected", trouble="")
     head = replace(site_head({}, "archive", now_ns, 0, {}), hosts=(host,))
-    return Scene(world=world, now=world.site.snapshot(head, world.interpreter.searches(), now_ns, None))
+    return Scene(
+        now=world.site.snapshot(head, world.interpreter.searches(), now_ns, None),
+        rows=[row for row in world.outputs if not isinstance(row, Instruction)],
+        frames=world.frames,
+    )
+
+
+def _stored_only(rows: Sequence[Row]) -> Scene:
+    """Return a scene of an archive: no service shows it live."""
+    return Scene(now=site_head({}, "archive", RUN.began_wall_ns, 0, {}), rows=rows)
+
+
+def _pipeline() -> Scene:
+    """Play a pipeline until its plan is followed for some iterations."""
+    world = Stages(PipelineSettings(iterations=4, slowdown=1.05))
+    while world.state != "following":
+        world.play(1)
+    world.play(20)
+    return _stored_only([replace(RUN, session="s", run="run", job="job"), *world.rows])
+
+
+def _no_gpu() -> Scene:
+    """Return a run of two steps that uses no GPU."""
+    run = replace(RUN, run="run", job="job", gpus=(), ended_ns=RUN.began_ns + 2 * S, ended_how="ended")
+    spans = [("step", 0, 0, 1), ("step", 1, 1, 2), ("run", 0, 0, 2)]
+    rows = [
+        replace(
+            window(kind, index, RUN.began_ns // S + begin, RUN.began_ns // S + end, None),
+            run="run", job="job", energy_j=None, energy_low_j=None, energy_high_j=None, energy_p2_5_j=None,
+            energy_p97_5_j=None, quality="the run uses no GPU",
+        )
+        for kind, index, begin, end in spans
+    ]  # fmt: skip
+    return _stored_only([run, *rows])
 
 
 SCENES: dict[str, Callable[[], Scene]] = {
@@ -74,6 +113,11 @@ SCENES: dict[str, Callable[[], Scene]] = {
     "32 GPUs": lambda: _scene(
         "simulated:v100x32", Training("imagenet", 0.05, 10), RunSettings(selector=None), idle_s=1
     ),
+    "64 GPUs": lambda: _scene(
+        "simulated:v100x64", Training("imagenet", 0.05, 120), RunSettings(selector=None), until_s=4
+    ),
+    "a pipeline": _pipeline,
+    "no GPU": _no_gpu,
 }
 
 
@@ -81,8 +125,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
 def stored(scene: Scene, path: Path) -> Iterator[Answer]:
     """Give what answers SQL about the archive of a scene."""
     archive = DuckdbFile.open(archive_at(path), Settings())
-    rows = [row for row in scene.world.outputs if not isinstance(row, Instruction)]
-    archive.put([scene.world.frames], rows)
+    archive.put([scene.frames], scene.rows)
     archive.close()
     with opened(path, Settings()) as file, file.reading() as reader:
         yield partial(read_own, reader)

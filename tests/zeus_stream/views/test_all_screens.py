@@ -5,10 +5,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import anyio
 import pytest
 
+from tests.zeus_stream.screens.web.asking import ask
 from tests.zeus_stream.views.scenes import SCENES, Answer, Scene, stored
+from zeus_stream.integrations.trackers import TrackedPoints
+from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.html.document import run_report
+from zeus_stream.screens.html.hour_panel import find_hour
 from zeus_stream.screens.html.questions import answered
 from zeus_stream.screens.html.run_question import find_run_rows
 from zeus_stream.screens.metrics.job_metrics import Jobs
@@ -18,8 +23,14 @@ from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.once import print_once
 from zeus_stream.screens.terminal.panels.run_page import Details, run_page
 from zeus_stream.screens.text.run_cost import print_summary, summarize
-from zeus_stream.screens.web.now_panels import draw_now
-from zeus_stream.views.quantity import Quantity, compact, joules
+from zeus_stream.screens.web.access.security import LOOPBACK, Gatekeeper
+from zeus_stream.screens.web.app import build
+from zeus_stream.screens.web.now_feed import NowFeed
+from zeus_stream.screens.web.now_panels import draw_now, draw_run
+from zeus_stream.screens.web.routes.site import Site
+from zeus_stream.screens.web.source import Answer as Page
+from zeus_stream.screens.web.source import Source
+from zeus_stream.views.quantity import Quantity, compact, joules, with_half
 from zeus_stream.views.run_view import RunView, run_of_live, run_of_rows
 
 IMPOSSIBLE = {
@@ -66,13 +77,35 @@ def html_report(answer: Answer) -> str:
     return words(report.page)
 
 
+async def _pages(scene: Scene, answer: Answer) -> Mapping[str, str]:
+    """Return the text of every page of the web."""
+
+    async def look() -> Snapshot:
+        return scene.now
+
+    site = Site(source=Source(lambda sql, *_: Page(answer(sql), truncated=False)), feed=NowFeed(look))
+    app = build(site, Gatekeeper("token", frozenset(LOOPBACK)))
+    paths = ["/", "/runs/run", "/jobs", "/jobs/job", "/waste", "/api/hour", "/metrics"]
+    paths += [f"/gpus/{gpu.gpu}" for gpu in scene.now.gpus[:1]]
+    found = {}
+    for path in paths:
+        answered = await ask(app, path, authorization="Bearer token")
+        assert answered.status == 200, (path, answered.text)
+        found[path] = words(answered.text)
+    return found
+
+
 def screens(scene: Scene, answer: Answer) -> Mapping[str, str]:
+    points = TrackedPoints("run", lambda query: answer(query).to_pylist()).new(last=True)
     return {
+        **anyio.run(_pages, scene, answer),
         "terminal": terminal(scene),
-        "web": words(draw_now(scene.now)),
+        "web": words(draw_now(scene.now))
+        + "".join(words(draw_run(scene.now, run.run)) for run in scene.now.runs),
         "text": text_report(answer),
         "html": html_report(answer),
         "metrics": metrics(scene),
+        "trackers": "\n".join(f"{name} {value}" for each in points for name, value in each.values.items()),
     }
 
 
@@ -103,21 +136,37 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
     with stored(scene, tmp_path / "energy.duckdb") as answer:
         shown = screens(scene, answer)
         rows = answered(find_run_rows("run"), answer)
+        hour = answered(find_hour(), answer)
     for screen, page in shown.items():
         for what, pattern in IMPOSSIBLE.items():
             found = [page[max(0, at.start() - 60) : at.end() + 20] for at in pattern.finditer(page)]
             assert not found, f"{what} on {screen}: {found[:3]}"
     assert rows is not None
     view = run_of_rows(rows)
+    stored_energy = "-" if view.energy.known is None else joules(view.energy.known)
+    for screen in ("text", "html", "/runs/run"):
+        live_now = screen == "/runs/run" and not view.ended
+        assert live_now or stored_energy in shown[screen], screen
+    assert view.headline in shown["html"]
+    assert view.headline in shown["/runs/run"] or (scene.now.runs and not view.ended), (
+        "its live part is drawn"
+    )
+    if view.saving is not None and view.saving.applied and not view.saving.kept:
+        saved = f"energy/saved_percent {view.saving.energy.known}"
+        assert saved in shown["trackers"] or "saved_percent" not in shown["trackers"]
+        for screen in ("html", "/runs/run", "/", "/jobs/job"):
+            forms = str(view.saving.energy), with_half(view.saving.energy)
+            assert any(form in shown[screen] for form in forms), screen
+    if not scene.now.runs:
+        return
     (live,) = [run_of_live(run, scene.now.wall_ns) for run in scene.now.runs]
     check_same(live, view)
     if live.energy.known is not None:
         assert compact(live.energy.known, "J") in shown["terminal"]
         assert joules(live.energy.known) in shown["web"]
-    if view.energy.known is not None:
-        assert joules(view.energy.known) in shown["text"]
-        assert joules(view.energy.known) in shown["html"]
-    assert view.headline in shown["html"]
+    if hour is not None and view.saving is not None and view.saving.applied and live.ended:
+        saved_j = view.saving.saved.known or 0.0  # a last step may go on after the last second that is stored
+        assert is_same(hour.saved, view.saving.saved, within=0.002 * saved_j), "hatched is what is saved"
     if name == "the collector is dead":
         assert "no reading for 2" in shown["terminal"]
         assert "its collector does not answer" in shown["terminal"]

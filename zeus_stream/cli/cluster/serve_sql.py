@@ -26,12 +26,12 @@ def serve_sql(settings: Settings, site: "SiteSettings", *, workers: int) -> None
     query_seconds and memory_mb. `zeus-stream sql` asks it: on this host as it is, from other hosts with a key
     and --analyzer.
     """
-    from analyzers.serving.query_worker import Source
+    from analyzers.serving.query_worker import QuerySource
     from analyzers.serving.sql_service import serve_sql as service
 
     if (site.database is None) == (settings.archive is None):
         raise SettingsError(
             "serve-sql: could not start: it has no source, or two. Name either --database or --archive."
         )
-    source = Source(settings, site.database, settings.archive)
+    source = QuerySource(settings, site.database, settings.archive)
     serve(lambda started: service(source, workers=workers, environ=os.environ, started=started), "serve-sql")

@@ -13,7 +13,7 @@ from zeus_stream.protocol.events import RunEnded
 from zeus_stream.screens.html.questions import COMMAND
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.run_started import describe_command
-from zeus_stream.training.sender import Courier
+from zeus_stream.training.sender import EventSender
 
 ANSWERS_S = 5.0
 _PYTHON = re.compile(r"python\d*(\.\d+)?")
@@ -22,7 +22,7 @@ _PYTHON = re.compile(r"python\d*(\.\d+)?")
 def record_exit(where: Places, run: str, program: str, how: str, say: Callable[[str], None]) -> None:
     """Store how a command failed, in ``runs``, under the name of its run and `COMMAND`."""
     outbox = Outbox(describe_command(f"{run}{COMMAND}", program), lambda: os.urandom(12).hex())
-    courier = Courier(
+    courier = EventSender(
         outbox, (where.publish,), lambda _cause, sentence: say(sentence), lambda wrong: say(repr(wrong))
     )
     courier.start()

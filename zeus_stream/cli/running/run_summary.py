@@ -11,34 +11,54 @@ from typing import TYPE_CHECKING
 
 from zeus_stream.cli.running.signals import Signals
 from zeus_stream.cli.running.waits import say, until
-from zeus_stream.errors import ZeusStreamError
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, places
+from zeus_stream.protocol.snapshots import SESSIONS_BEGUN
 from zeus_stream.training.sender import flush_s
-from zeus_stream.transport.client import Connection, quoted
+from zeus_stream.transport.client import Connection, ask_now, quoted
 
 if TYPE_CHECKING:
     from zeus_stream.screens.text.run_cost import Summary
 
 REPORT_S = 3.0
 """Longest wait, after the command, for its run in the archive. ``ZEUS_STREAM_FLUSH_S`` may be longer."""
+LAST_WORDS_S = 0.5
+"""From the end of a command until the collector has taken in what it sent last."""
 _CLOSED = """
 SELECT count(*) AS sessions, count(*) = (
     SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run'
-) AS closed FROM runs WHERE run = {run}
+) AS closed FROM sessions WHERE run = {run}
 """
 
 
-def wait_for_summary(where: Places, name: str, signals: Signals) -> "Summary | None":
-    """Return the summary of a run once it is closed, or after `REPORT_S`. None: the archive has none."""
+def sessions_begun(where: Places) -> int | None:
+    """Return how many training processes have published to the collector. None: it does not answer."""
+    try:
+        return dict(ask_now(where, process="collector").counters).get(SESSIONS_BEGUN)
+    except UnreachableError:
+        return None
+
+
+def wait_for_summary(
+    where: Places, name: str, signals: Signals, begun: int | None = None
+) -> "Summary | None":
+    """Return the summary of a run once it is closed, or after `REPORT_S`. None: the archive has none.
+
+    ``begun``: sessions before the command. Where no other began, nothing was published: the wait is short.
+    """
     from zeus_stream.screens.text.run_cost import summarize
 
     connection = Connection(where)
     sessions = 0
+    all_sent_ns = monotonic_ns() + round(LAST_WORDS_S * 1e9)
 
     def closed() -> bool:
         nonlocal sessions
         (row,) = connection.sql(_CLOSED.format(run=quoted(name))).to_pylist()
         sessions = row["sessions"]
+        if not sessions and monotonic_ns() >= all_sent_ns:
+            return begun is not None and sessions_begun(where) == begun
         return bool(sessions and row["closed"])
 
     longest_s = max(REPORT_S, flush_s(os.environ.get("ZEUS_STREAM_FLUSH_S", "")))

@@ -2,12 +2,15 @@
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TextIO
 
+from zeus_stream.cli.running.waits import say
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.own_files import open_own
 from zeus_stream.screens.text.tables import write
@@ -126,3 +129,17 @@ def open_shell(
         run_shell(ask, shipped, input, sys.stdout)
     finally:
         store()
+
+
+def serve_page(archive: Path) -> None:
+    """Serve DuckDB's page over a copy of the archive until Ctrl-C. Raises RefusedError, StorageError."""
+    from analyzers.archive.opening import serve_ui
+    from analyzers.archive.snapshot import copy_whole
+
+    with TemporaryDirectory(prefix="zeus-stream-") as directory:
+        copy = Path(directory) / archive.name
+        copy_whole(archive, copy)
+        connection, address = serve_ui(copy)
+        say(f"{address} shows a copy of {archive}, as it is now. Ctrl-C ends it.")
+        with connection, suppress(KeyboardInterrupt):
+            signal.pause()

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,16 +87,16 @@ def web(
 
     with ExitStack() as held:
 
-        def started(opened: str) -> None:
+        def started(say: Callable[[str], None], opened: str) -> None:
             note_address(noted, opened)
             held.callback(noted.unlink, missing_ok=True)
             if settings.archive is None and settings.analyzer is None and not _runs(where):
                 there = where.archive.exists()
                 shown = f"{where.archive} is shown" if there else "nothing is shown"
                 _print_line(f"web: no analyzer runs: {shown}, until `zeus-stream run` starts one.")
-            _print_line(f"web: open {opened}")
+            say(f"open {opened}")
 
-        _serve(lambda _: show(settings, where, listening, started), "web")
+        _serve(lambda say: show(settings, where, listening, partial(started, say)), "web")
 
 
 def _runs(where: Places) -> bool:

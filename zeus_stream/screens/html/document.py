@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Answer = Callable[[str], "pa.Table"]
 _SETTINGS = """
-SELECT name, value FROM settings WHERE start IN (SELECT max(start) FROM runs WHERE run = {run}) ORDER BY name
+SELECT name, value FROM settings
+WHERE start IN (SELECT max(start) FROM sessions WHERE run = {run}) ORDER BY name
 """
 _SOURCES = """
 SELECT (SELECT any_value(archive_id) FROM meta) AS archive_id,

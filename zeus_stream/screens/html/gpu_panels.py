@@ -2,10 +2,10 @@
 
 from collections.abc import Generator
 
-from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.elements import Markup
 from zeus_stream.screens.html.panels import Columns, Panel, facts, plain, table
 from zeus_stream.screens.html.questions import Asking, Gpu, Row, quoted
-from zeus_stream.screens.html.site_panels import RECENT, RUNS_SHOWN, SHOWN, as_is, run_link, runs_table
+from zeus_stream.screens.html.site_panels import SHOWN, as_is, recent_runs, run_link
 from zeus_stream.views.quantity import figure, watts
 
 _FACTS = """
@@ -36,7 +36,8 @@ ORDER BY missing DESC LIMIT {limit}
 def gpu_panels(gpu: Gpu) -> Generator[Asking[Panel | None], None, None]:
     """Yield the questions of the page of one GPU."""
     yield _gpu_facts(gpu)
-    yield _gpu_runs(gpu)
+    on_it = f"list_contains(gpus, {quoted(gpu.gpu)})"
+    yield recent_runs(on_it, "Runs on it", "../", "No run was on this GPU.")
     yield _gpu_commands(gpu)
     yield _gpu_gaps(gpu)
 
@@ -89,9 +90,3 @@ def _gpu_gaps(gpu: Gpu) -> Asking[Panel | None]:
     columns: Columns = {"what": ("what", plain), "missing": ("missing", plain), "reason": ("why", plain)}
     body = table(rows, columns, "Missing data")
     return Panel(name="gaps", title="Missing data", body=body, text="", rows=rows)
-
-
-def _gpu_runs(gpu: Gpu) -> Asking[Panel | None]:
-    rows = yield RECENT.format(which=f"AND list_contains(gpus, {quoted(gpu.gpu)})", limit=RUNS_SHOWN)
-    body = runs_table(rows, "../") if rows else element("p", "No run was on this GPU.", class_="under")
-    return Panel(name="runs", title="Runs on it", body=body, text="", rows=rows)

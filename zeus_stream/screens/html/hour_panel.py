@@ -2,12 +2,11 @@
 
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, Panel, plain, quantity, table
-from zeus_stream.screens.html.questions import SAVING, Asking, find_last, quoted
+from zeus_stream.screens.html.questions import Asking, find_last, find_savings, quoted_list
 from zeus_stream.screens.html.site_panels import as_is, run_link
 from zeus_stream.screens.svg.series_chart import COLOURS
 from zeus_stream.screens.svg.site_charts import power_layers, sparkline
 from zeus_stream.views.quantity import Quantity
-from zeus_stream.views.saving import Saving, saving_of_row
 from zeus_stream.views.site_view import PowerView, RunPower, power_of_rows
 
 HOUR_S = 3600
@@ -17,8 +16,8 @@ LAYERS = 7
 MOST_BY_SECOND = 64
 """GPUs whose seconds are added up; of more, their minutes."""
 _EXTENT = """
-SELECT count(DISTINCT gpu) AS gpus, epoch_ns(min(began_at)) AS first_ns FROM minutes
-WHERE began_at >= make_timestamp({begin_us})
+SELECT count(DISTINCT gpu) AS gpus, epoch_ns(min(began_at)) AS first_ns FROM power
+WHERE NOT of_host(gpu) AND began_at >= make_timestamp({begin_us})
 """
 _POWER = """
 SELECT gpu, ((epoch_ns(began_at) - {begin_ns}) // {bucket_ns})::BIGINT AS bucket,
@@ -29,7 +28,7 @@ _RUNS = """
 WITH of_hour AS (
     SELECT run, job, unnest(gpus) AS gpu, began_wall_ns,
         CASE WHEN ended_ns IS NOT NULL THEN began_wall_ns + ended_ns - began_ns END AS ended_wall_ns
-    FROM runs WHERE world_size > 0
+    FROM sessions WHERE world_size > 0
 )
 SELECT run, any_value(job) AS job, gpu, min(began_wall_ns) AS began_wall_ns,
     CASE WHEN count(ended_wall_ns) = count(*) THEN max(ended_wall_ns) END AS ended_wall_ns
@@ -37,6 +36,21 @@ FROM of_hour WHERE coalesce(ended_wall_ns, {begin_ns}) >= {begin_ns}
 GROUP BY run, gpu QUALIFY dense_rank() OVER (ORDER BY max(began_wall_ns) DESC, run) <= {most}
 ORDER BY began_wall_ns, run
 """
+
+
+_SAVED = """
+WITH steps AS (
+    SELECT saved_j, (epoch_us(began_at) - {begin_us}) / {bucket_us} AS first,
+        first + greatest(duration_s * 1e6 / {bucket_us}, 1e-9) AS last
+    FROM saved_steps_of([{runs}], make_timestamp({from_us})) WHERE saved_j IS NOT NULL
+), parts AS (
+    SELECT *, unnest(range(floor(first)::BIGINT, ceil(last)::BIGINT)) AS bucket FROM steps
+)
+SELECT bucket, sum(saved_j * (least(last, bucket + 1) - greatest(first, bucket)) / (last - first)) AS saved_j
+FROM parts GROUP BY bucket
+"""
+LONGEST_STEP_NS = 120 * 10**9
+"""A step that began so long before the hour is in it with its rest."""
 
 
 def find_hour() -> Asking[PowerView | None]:
@@ -54,14 +68,15 @@ def find_hour() -> Asking[PowerView | None]:
         parts="seconds" if by_second else "minutes",
     )  # fmt: skip
     runs = yield _RUNS.format(begin_ns=begin_ns, most=LAYERS)
-    savings: dict[str, tuple[Saving, float]] = {}
-    for name in dict.fromkeys(row["run"] for row in runs):
-        found = yield SAVING.format(run=quoted(name))
-        saving = saving_of_row(found[0] if found else None)
-        if saving is not None and saving.applied:
-            savings[name] = saving, found[0]["power_limit_w"]
+    names = list(dict.fromkeys(row["run"] for row in runs))
+    savings = yield from find_savings(names)
+    saved = yield _SAVED.format(
+        runs=quoted_list(names), begin_us=begin_ns // 1000, bucket_us=bucket_s * 10**6,
+        from_us=(begin_ns - LONGEST_STEP_NS) // 1000,
+    )  # fmt: skip
     buckets = max((row["bucket"] for row in rows), default=-1) + 1
-    return power_of_rows(rows, runs, begin_ns, bucket_s, buckets, savings)
+    saved_j = {row["bucket"]: row["saved_j"] for row in saved if row["saved_j"] is not None}
+    return power_of_rows(rows, runs, begin_ns, bucket_s, buckets, savings, saved_j)
 
 
 def hour() -> Asking[Panel | None]:
@@ -73,7 +88,7 @@ def hour() -> Asking[Panel | None]:
     text = f"{Quantity(total_j, 'J')} of all GPUs"
     saves = any(power.saved_w)
     keys = [
-        *([("hatch", "saved, by the saving of a step")] if saves else []),
+        *([("hatch", f"saved: {power.saved}")] if saves else []),
         ("limit", "limits of all GPUs"),
     ]
     spans = [element("span", words, class_=f"key {kind}") for kind, words in keys]

@@ -9,13 +9,14 @@ from msgspec import Struct, field
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.questions import Row, Rows
 from zeus_stream.screens.svg.bars import bar
+from zeus_stream.screens.text.words import WORDS
 from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
 
 SHOWN = 60
 """Rows of a table on a page; all are in the data of the report and behind the link to SQL."""
 CSV_ROWS = 1000
 """Rows of the data of a panel in a file that stands alone."""
-OPEN_ROWS = 12
+OPEN_ROWS = 6
 """Rows of a table that is shown at once, if it is all that a panel has."""
 LONG = 42
 """Letters of a text that may be broken into lines."""
@@ -74,17 +75,28 @@ def table(rows: Iterable[Row], columns: Columns, caption: str = "") -> Markup:
         name: "n" if form in _OF_QUANTITIES else _class_of([row[name] for row in listed])
         for name, (_, form) in columns.items()
     }
-    head = [element("th", title, scope="col", class_=classes[name]) for name, (title, _) in columns.items()]
+    head = [
+        element("th", title, scope="col", class_=classes[name], title=_meaning(title))
+        for name, (title, _) in columns.items()
+    ]
     body = [
         element(
             "tr",
-            [element("td", form(row[name]), class_=classes[name]) for name, (_, form) in columns.items()],
+            [
+                element("td", form(row[name]), class_=classes[name], title=_meaning(row[name]))
+                for name, (_, form) in columns.items()
+            ],
         )
         for row in listed
     ]
     heading = element("caption", caption, class_="hidden") if caption else None
     inner = element("table", heading, element("thead", element("tr", head)), element("tbody", body))
     return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption or "table")
+
+
+def _meaning(word: object) -> str | None:
+    """Return what a word of ours means, to be shown over it. None: it is none of `WORDS`."""
+    return WORDS.get(word) if isinstance(word, str) else None
 
 
 def _class_of(values: Sequence[object]) -> str | None:
@@ -120,7 +132,7 @@ def facts(pairs: Iterable[tuple[str, str | Markup, str | Markup]]) -> Markup:
     items = [
         element(
             "div",
-            element("dt", name),
+            element("dt", name, title=_meaning(name)),
             element("dd", value, class_="value"),
             element("dd", note, class_="note") if note else None,
         )

@@ -3,7 +3,7 @@
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, Panel, table
 from zeus_stream.screens.html.questions import Asking, Row, Rows, Run, quoted
-from zeus_stream.screens.svg.pipeline_charts import Bar, Point, bubble_chart, clock_colour, points_chart
+from zeus_stream.screens.svg.pipeline_charts import Bar, Point, bubble_chart, points_chart
 from zeus_stream.views.pipeline_view import PIPELINE, POINTS, PipelineView
 from zeus_stream.views.quantity import figure, percent
 
@@ -12,8 +12,6 @@ SELECT plan, iteration, stage, kind, micro_batch, clock_mhz, begin_s, duration_s
 WHERE run = {run} AND (plan = 0 OR plan = (SELECT max(plan) FROM instruction_spans WHERE run = {run}))
 ORDER BY plan, stage, position
 """
-MOST_KEYS = 9
-"""Clocks in the legend."""
 
 
 def pipeline(run: Run) -> Asking[Panel | None]:
@@ -29,9 +27,7 @@ def pipeline(run: Run) -> Asking[Panel | None]:
     for number in sorted({span["plan"] for span in spans}):
         name, words = ("iteration", "At the highest clocks") if number == 0 else ("plan", f"Plan {number}")
         charts[f"pipeline-{name}"] = _iteration(spans, number)
-        parts += [element("h3", words), element("figure", charts[f"pipeline-{name}"])]
-    if spans:
-        parts.append(_legend(sorted({span["clock_mhz"] for span in spans})))
+        parts += [element("h3", words), element("figure", charts[f"pipeline-{name}"], class_="wide")]
     if points:
         charts["pipeline-frontier"] = points_chart(
             _points(points, row), "Energy of an iteration by its time."
@@ -74,28 +70,6 @@ def _iteration(spans: Rows, number: int) -> Markup:
     stages = len({bar.stage for bar in bars})
     words = f"An iteration of {max(lengths):.4g} s on {stages} stages, {len(bars)} instructions as bars."
     return bubble_chart(bars, end_s, (min(clocks), max(clocks)), words)
-
-
-def _legend(clocks_mhz: list[int]) -> Markup:
-    """Return what the colours mean."""
-    step = max(1, -(-len(clocks_mhz) // MOST_KEYS))
-    shown = sorted({*clocks_mhz[::step], clocks_mhz[-1]})
-    keys = [
-        element(
-            "span",
-            element(
-                "svg",
-                element(
-                    "rect", width="14", height="10", rx="2",
-                    fill=clock_colour(mhz, clocks_mhz[0], clocks_mhz[-1]),
-                ),
-                width="14", height="10", viewBox="0 0 14 10", aria_hidden="true",
-            ),
-            f" {mhz} MHz",
-        )
-        for mhz in shown
-    ]  # fmt: skip
-    return element("p", keys, class_="legend")
 
 
 def _points(points: Rows, row: Row) -> list[Point]:

@@ -3,10 +3,12 @@
 A page asks them one by one over a socket, the report asks a file: both run the same generator.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
+
+from zeus_stream.views.saving import Saving, saving_of_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,12 +54,18 @@ SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
 FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
 """
 SAVING = "FROM saving_of({run})"
+_SAVINGS = """
+FROM lasting_savings WHERE run IN ({runs}) UNION ALL
+FROM savings_of((
+    SELECT list(run) FROM (SELECT unnest([{runs}]) AS run) WHERE run NOT IN (SELECT run FROM lasting_savings)
+))
+"""
 TOTALS = """
 SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     count(DISTINCT rank) FILTER (world_size > 0) AS ranks_came,
     len(list_distinct(flatten(list(gpus)))) AS gpus,
     string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
-    (SELECT any_value(ended_how) FROM runs WHERE run = {command}) AS command_ended_how,
+    (SELECT any_value(ended_how) FROM sessions WHERE run = {command}) AS command_ended_how,
     (SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run') AS closed,
     (SELECT count(*) FROM epochs WHERE run = {run}) AS epochs,
     (SELECT count(*) FROM steps WHERE run = {run}) AS steps,
@@ -65,27 +73,34 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     (SELECT count(DISTINCT (power_limit_w, clock_mhz)) FROM trials WHERE run = {run}) AS limits,
     (SELECT count(clock_mhz) > 0 FROM trials WHERE run = {run}) AS clocks,
     (SELECT value FROM settings
-        WHERE name = 'select' AND start = (SELECT max(start) FROM runs WHERE run = {run})) AS selector,
-    (SELECT count(*) > 0 FROM events JOIN runs AS own USING (session)
+        WHERE name = 'select' AND start = (SELECT max(start) FROM sessions WHERE run = {run})) AS selector,
+    (SELECT count(*) > 0 FROM events JOIN sessions AS own USING (session)
         WHERE own.run = {run} AND kind = 'search_wanted') AS search_wanted,
     (SELECT max(outcome_ns - asked_ns) / 1e9 FROM commands WHERE run = {run} AND outcome = 'applied')
         AS behind_s,
     (SELECT max(own.ended_ns - asked_ns) / 1e9
-        FROM commands JOIN runs AS own ON own.run = commands.run AND list_contains(own.gpus, commands.gpu)
+        FROM commands JOIN sessions AS own ON own.run = commands.run AND list_contains(own.gpus, commands.gpu)
         WHERE own.run = {run} AND outcome IS NULL) AS unanswered_s,
     (SELECT count(DISTINCT index) FROM windows
         WHERE run = {run} AND kind = 'step' AND quality LIKE '%the analyzer was behind%') AS steps_not_fitted
-FROM runs WHERE run = {run}
+FROM sessions WHERE run = {run}
 """
 COMMAND = "/command"
 """After the name of a run: the name under which ``runs`` has the end of its command, if that failed."""
-_LAST_RUN = "SELECT run FROM runs WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT 1"
+_LAST_RUN = "SELECT run FROM sessions WHERE world_size > 0 ORDER BY began_wall_ns DESC LIMIT 1"
 
 
 def last_run(answer: Callable[[str], "pa.Table"]) -> str | None:
     """Return the name of the run that began last, or None while there is none."""
     names = answer(_LAST_RUN)["run"].to_pylist()
     return names[0] if names else None
+
+
+def find_savings(runs: Iterable[str]) -> Asking[dict[str, Saving]]:
+    """Ask for the savings of some runs, at once: of each, the plan of the query takes longer than it."""
+    rows = yield _SAVINGS.format(runs=quoted_list(list(runs)))
+    savings = {row["run"]: saving_of_row(row) for row in rows}
+    return {run: saving for run, saving in savings.items() if saving is not None}
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -131,7 +146,7 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks, ma
     strftime(min(began_at), '%Y-%m-%d %H:%M:%S') AS began_at, min(began_wall_ns) AS began_wall_ns,
     CASE WHEN count(ended_ns) = count(*) THEN max(began_wall_ns + ended_ns - began_ns) END AS ended_wall_ns,
     string_agg(DISTINCT ended_how, '; ') AS ended_how
-FROM runs WHERE run = {run}
+FROM sessions WHERE run = {run}
 """
 GPUS = """
 SELECT gpu, host, index, name, driver, coalesce(period_ms, 100) AS period_ms, found_limit_w FROM gpus

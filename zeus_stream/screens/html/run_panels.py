@@ -11,6 +11,7 @@ from zeus_stream.screens.html.pipeline_panels import pipeline
 from zeus_stream.screens.html.power_question import Power, find_power
 from zeus_stream.screens.html.questions import SAVING, Asking, Row, Rows, Run, quoted
 from zeus_stream.screens.html.run_question import WASTE, find_run_rows
+from zeus_stream.screens.html.site_panels import waste_panel
 from zeus_stream.screens.svg.run_charts import (
     EpochEnergy,
     MeasuredLimit,
@@ -65,7 +66,7 @@ FROM named WHERE run = {run} GROUP BY name ORDER BY energy_j DESC NULLS LAST, na
 """
 _COMMANDS = """
 SELECT (commands.asked_ns - began_ns) / 1e9 AS at_s, gpu, limit_w, outcome, reason, outcome_limit_w
-FROM commands, (SELECT min(began_ns) AS began_ns FROM runs WHERE run = {run})
+FROM commands, (SELECT min(began_ns) AS began_ns FROM sessions WHERE run = {run})
 WHERE commands.run = {run} ORDER BY commands.asked_ns, gpu LIMIT {limit}
 """
 _GAPS = (
@@ -248,7 +249,8 @@ def limits(run: Run) -> Asking[Panel | None]:
     columns: Columns = {
         **({"round": ("round", plain)} if len(rounds) > 1 else {}),
         "level": ("clock" if clocks else "limit", plain), "mark": ("", plain),
-        "energy": ("energy", with_half), "time": ("time", with_half), "cost_j": ("cost, J", figure),
+        "energy": ("energy", with_half), "time": ("time", with_half),
+        **({"cost_j": ("cost, J", figure)} if any(row["cost_j"] for row in rows) else {}),
         "step_j": ("J a step", figure), "step_s": ("ms a step", _ms),
         "steps": ("steps", plain),
     }  # fmt: skip
@@ -345,21 +347,11 @@ def parts(run: Run) -> Asking[Panel | None]:
 
 
 def waste(run: Run) -> Asking[Panel | None]:
-    """Ask where the energy of the run went, with bars."""
-    parts = waste_parts((yield WASTE.format(run=quoted(run.run))))[:PARTS_SHOWN]
-    if not parts:
-        return None
-    rows = [
-        {"cause": part.cause, "energy_j": part.energy.known, "duration_s": part.duration.known,
-         "percent": part.share.known}
-        for part in parts
-    ]  # fmt: skip
-    more: Columns = {"percent": ("share", percent), "duration_s": ("time", seconds)}
-    body = bars(rows, "cause", "cause", more)
-    text = "The parts add up to the energy of the run. What cannot be separated is not attributed."
-    if any(part.duration.absent == FASTER for part in parts):
-        text += f" {FASTER}"
-    return Panel(name="waste", title="Where the energy went", body=body, text=text, rows=rows, half=True)
+    """Ask what of the energy of the run did not go into its steps, and what regains it."""
+    parts = waste_parts((yield WASTE.format(run=quoted(run.run))))
+    prices = yield COSTS.format(run=quoted(run.run))
+    more = FASTER if any(part.duration.absent == FASTER for part in parts) else ""
+    return waste_panel("waste", "What can be regained", parts, prices, more)
 
 
 def phases(run: Run) -> Asking[Panel | None]:

@@ -19,7 +19,8 @@ SELECT CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
     epoch(max(power.began_at)) + 1 - epoch(any_value(since.began_at)) AS duration_s
 FROM power JOIN (
     SELECT gpu, min(began_at) AS began_at
-    FROM (SELECT unnest(gpus) AS gpu, began_at FROM runs WHERE run = {run} AND ended_ns IS NULL) GROUP BY gpu
+    FROM (SELECT unnest(gpus) AS gpu, began_at FROM sessions WHERE run = {run} AND ended_ns IS NULL)
+    GROUP BY gpu
 ) AS since ON since.gpu = power.gpu AND power.began_at >= date_trunc('second', since.began_at)
 """
 """Of sessions that are open: the energy of their GPUs until now, to the second."""

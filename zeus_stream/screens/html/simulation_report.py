@@ -71,7 +71,7 @@ def page(rows: Mapping[str, Rows], sql: Mapping[str, str] | None = None) -> str:
     """Return the HTML of a report.
 
     Args:
-        rows: answers to `QUERIES`, by their names, and ``sweep``; see `analyzers.simulation.sweep`.
+        rows: answers to `QUERIES`, by their names, and ``sweep``; see `analyzers.simulation.recorded_jobs`.
         sql: the queries as they were asked.
     """
     of_players = [*rows["against"], *rows.get("cluster", ())]

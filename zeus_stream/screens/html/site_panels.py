@@ -1,38 +1,34 @@
 """Panels of the site: the latest runs, jobs, GPUs. Pure."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
-from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Columns, Panel, bars, plain, table
-from zeus_stream.screens.html.questions import Asking, Rows, quoted
-from zeus_stream.screens.svg.site_charts import bar_chart
-from zeus_stream.views.quantity import ABSENT, figure, joules, percent, seconds, watts
+from msgspec.structs import replace
 
-RECENT = """
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.html.panels import Cell, Columns, Panel, bars, plain, quantity, table
+from zeus_stream.screens.html.questions import Asking, Rows, find_savings, quoted
+from zeus_stream.screens.svg.site_charts import bar_chart
+from zeus_stream.views.costs import PRICE, money
+from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
+from zeus_stream.views.saving import Saving
+from zeus_stream.views.waste import USEFUL, WastePart, waste_of_runs
+
+_RECENT = """
 WITH latest AS (
     SELECT run, any_value(job) AS job, min(began_at) AS began_at, min(began_wall_ns) AS began_wall_ns,
         count(ended_ns) = count(*) AS ended,
         len(list_distinct(flatten(list(gpus)))) AS gpus
-    FROM runs WHERE world_size > 0 {which} GROUP BY run ORDER BY began_wall_ns DESC, run LIMIT {limit}
+    FROM sessions WHERE world_size > 0 AND {which} GROUP BY run ORDER BY began_wall_ns DESC, run LIMIT {limit}
 ), used AS (
     SELECT run, max(duration_s) AS duration_s,
         CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
     FROM windows WHERE kind = 'run' AND NOT of_host(gpu) AND run IN (SELECT run FROM latest) GROUP BY run
-), decided AS (
-    SELECT run, power_limit_w, default_limit_w, applied,
-        100 * (1 - energy_per_step_j / default_energy_per_step_j) AS saved_percent,
-        100 * (step_s / default_step_s - 1) AS added_percent
-    FROM decisions WHERE run IN (SELECT run FROM latest)
-    QUALIFY row_number() OVER (PARTITION BY run ORDER BY power_limit_w IS NULL, number DESC) = 1
 )
-SELECT run, job, began_at, ended, gpus, duration_s, energy_j, power_limit_w, default_limit_w, applied,
-    saved_percent, added_percent
-FROM latest LEFT JOIN used USING (run) LEFT JOIN decided USING (run) ORDER BY began_wall_ns DESC, run
+SELECT run, job, began_at, ended, gpus, duration_s, energy_j
+FROM latest LEFT JOIN used USING (run) ORDER BY began_wall_ns DESC, run
 """
 RUNS_SHOWN = 25
-SitePanel = Callable[[], Asking[Panel | None]]
 
 
 def run_link(run: str, up: str = "") -> Markup:
@@ -40,41 +36,50 @@ def run_link(run: str, up: str = "") -> Markup:
     return element("a", run, href=f"{up}runs/{quote(run, safe='')}")
 
 
-def runs_table(rows: Rows, up: str = "") -> Markup:
-    """Return runs as a table with links."""
+def recent_runs(
+    which: str = "true", title: str = "Latest runs", up: str = "", none: str = ""
+) -> Asking[Panel | None]:
+    """Ask for the latest runs with their savings.
+
+    Args:
+        which: a condition of ``runs``.
+        title: of the panel.
+        up: from the page to the root of the site.
+        none: a sentence for no run; empty: the panel is left out.
+    """
+    rows = yield _RECENT.format(which=which, limit=RUNS_SHOWN)
+    if not rows:
+        body = element("p", none, class_="under")
+        return Panel(name="runs", title=title, body=body, text="") if none else None
+    savings = yield from find_savings(row["run"] for row in rows)
     drawn = [
-        {**row, "run": run_link(row["run"], up), "state": "ended" if row["ended"] else "running",
-         "limit": _limit(row["power_limit_w"], row["applied"])}
+        {**row, "run": run_link(row["run"], up), "state": "ended" if row["ended"] else "open",
+         **_saving_cells(savings.get(row["run"]))}
         for row in rows
     ]  # fmt: skip
-    columns: dict[str, tuple[str, Callable[[Any], str | Markup]]] = {
+    columns: Columns = {
         "run": ("run", as_is), "job": ("job", plain), "began_at": ("began, UTC", plain),
         "duration_s": ("time", seconds), "gpus": ("GPUs", plain), "energy_j": ("energy", joules),
-        "limit": ("limit", plain), "saved_percent": ("energy saved", percent),
-        "added_percent": ("time added", percent), "state": ("state", plain),
+        "limit": ("limit", plain), "saved": ("energy saved", with_half), "added": ("time added", with_half),
+        "state": ("state", plain),
     }  # fmt: skip
-    return table(drawn, columns, "Latest runs")
+    return Panel(name="runs", title=title, body=table(drawn, columns, title), text="", rows=rows)
+
+
+def _saving_cells(saving: Saving | None) -> Mapping[str, object]:
+    if saving is None:
+        return {"limit": ABSENT, "saved": Quantity(None, "%"), "added": Quantity(None, "%")}
+    limit = saving.level if saving.applied else f"{saving.level}, not set"
+    return {"limit": limit, "saved": saving.energy, "added": saving.time}
 
 
 def as_is(value: Markup) -> Markup:
     return value
 
 
-def _limit(limit_w: float | None, applied: bool | None) -> str:  # noqa: FBT001  (a column of the archive)
-    if limit_w is None:
-        return ABSENT
-    return watts(limit_w) + ("" if applied else ", not set")
-
-
-def recent_runs() -> Asking[Panel | None]:
-    """Ask for the latest runs."""
-    rows = yield RECENT.format(which="", limit=RUNS_SHOWN)
-    body = runs_table(rows) if rows else element("p", _NO_RUN, class_="under")
-    return Panel(name="runs", title="Latest runs", body=body, text="", rows=rows)
-
-
-_NO_RUN = "No run is in the archive yet. A training with zeus_stream.steps(loader) appears here."
-RECENT_RUNS: SitePanel = recent_runs
+NO_RUN = "No run is in the archive yet. A training with zeus_stream.steps(loader) appears here."
+EARLIER = "run NOT IN (SELECT run FROM sessions WHERE ended_ns IS NULL)"
+"""A condition: every process of the run has ended."""
 
 JOBS = """
 WITH ran AS (
@@ -104,15 +109,19 @@ WHERE run IN ({runs}) GROUP BY cause ORDER BY energy_j DESC NULLS LAST, cause LI
 """
 BY_JOB = """
 SELECT job, cause, sum(energy_j) AS energy_j FROM waste
-WHERE run IN ({runs}) AND cause <> 'steps' GROUP BY job, cause
+WHERE run IN ({runs}) AND cause <> 'steps' GROUP BY job, cause HAVING sum(energy_j) >= 0.001
 ORDER BY energy_j DESC NULLS LAST, job, cause LIMIT {limit}
+"""
+_IDLE = """
+SELECT gpu, coalesce(format('{{}} GPU {{}}', idle.host, index), gpu) AS name, energy_j, duration_s, share
+FROM idle_gpus AS idle LEFT JOIN gpus USING (gpu) ORDER BY energy_j DESC, gpu LIMIT {limit}
 """
 SAVED = """
 SELECT run, job, default_limit_w, power_limit_w, energy_saved_percent, time_added_percent, saved_j
 FROM savings
 WHERE applied AND saved_j IS NOT NULL AND run IN ({runs}) ORDER BY saved_j DESC, run LIMIT {limit}
 """
-LATEST = "SELECT run FROM runs GROUP BY run ORDER BY max(began_wall_ns) DESC LIMIT 200"
+LATEST = "SELECT run FROM sessions GROUP BY run ORDER BY max(began_wall_ns) DESC LIMIT 200"
 """The runs that the pages add up."""
 SHOWN = 60
 
@@ -194,24 +203,39 @@ def tries(job: str) -> Asking[Panel | None]:
     return Panel(name="tries", title="Tries", body=table(drawn, columns, "Tries"), text="", rows=rows)
 
 
-def job_runs(job: str) -> Asking[Panel | None]:
-    """Ask for the latest runs of a job."""
-    rows = yield RECENT.format(which=f"AND job = {quoted(job)}", limit=RUNS_SHOWN)
-    if not rows:
-        return None
-    return Panel(name="runs", title="Latest runs", body=runs_table(rows, "../"), text="", rows=rows)
-
-
 def causes(runs: str = LATEST) -> Asking[Panel | None]:
-    """Ask where the energy of the runs went, with bars."""
+    """Ask what the runs spent outside of their steps: what can be regained."""
     rows = yield CAUSES.format(runs=runs, limit=SHOWN)
-    if not rows:
+    prices = yield PRICE
+    panel = waste_panel("causes", "What can be regained", waste_of_runs(rows), prices, half=False)
+    if panel is None:
         return None
-    body = bars(rows, "cause", "cause", {"runs": ("runs", plain)})
-    text = "The row of the steps is no waste. Parts of runs that are not measured to their end are not in it."
-    title = "Where the energy went"
-    charts = {"causes": _chart(title, rows, "cause")}
-    return Panel(name="causes", title=title, body=body, text=text, rows=rows, half=True, charts=charts)
+    rest = [row for row in rows if row["cause"] != USEFUL]
+    return replace(panel, rows=rows, charts={"causes": _chart(panel.title, rest, "cause")})
+
+
+def waste_panel(
+    name: str, title: str, parts: Sequence[WastePart], prices: Rows, more: str = "", *, half: bool = True
+) -> Panel | None:
+    """Return a panel of the parts that are not steps: each with its share, its price and what regains it."""
+    rest = [part for part in parts if part.cause != USEFUL][:SHOWN]
+    if not rest:
+        return None
+    rows = [
+        {"cause": part.cause, "energy_j": part.energy.known, "share": part.share,
+         "money": money(part.energy.known, prices), "time": part.duration, "cure": part.cure}
+        for part in rest
+    ]  # fmt: skip
+    columns: dict[str, tuple[str, Cell]] = {"share": ("share", quantity)}
+    if any(row["money"] for row in rows):
+        columns["money"] = ("cost", plain)
+    if any(part.duration.known is not None for part in rest):
+        columns["time"] = ("time", quantity)
+    columns["cure"] = ("what regains it", plain)
+    useful = next((part for part in parts if part.cause == USEFUL and part.share.known), None)
+    text = f"{useful.share} of the energy went into steps; this is the rest." if useful else ""
+    body = bars(rows, "cause", "cause", columns)
+    return Panel(name=name, title=title, body=body, text=f"{text} {more}".strip(), rows=rows, half=half)
 
 
 def causes_by_job(runs: str = LATEST) -> Asking[Panel | None]:
@@ -219,32 +243,28 @@ def causes_by_job(runs: str = LATEST) -> Asking[Panel | None]:
     rows = yield BY_JOB.format(runs=runs, limit=SHOWN)
     if not rows:
         return None
-    drawn = [{**row, "name": f"{row['job'] or 'no job'}: {row['cause']}"} for row in rows]
-    body = bars(drawn, "name", "job and cause", {})
+    drawn = [{**row, "job": job_link(row["job"]) if row["job"] else "no job"} for row in rows]
+    body = bars(drawn, "job", "job", {"cause": ("cause", plain)})
     title = "Outside of steps, by job"
     return Panel(name="by-job", title=title, body=body, text="The largest first.", rows=rows, half=True)
 
 
 def idle() -> Asking[Panel | None]:
     """Ask what GPUs used while no run had them."""
-    rows = yield f"SELECT * FROM idle_gpus ORDER BY energy_j DESC, gpu LIMIT {SHOWN}"  # noqa: S608  (a number)
+    rows = yield _IDLE.format(limit=SHOWN)
     if not rows:
         return None
-    share = [
+    drawn = [
         {
             **row,
-            "gpu": element("a", row["gpu"], href=f"gpus/{quote(row['gpu'], safe='')}"),
+            "name": element("a", row["name"], href=f"gpus/{quote(row['gpu'], safe='')}"),
             "percent": None if row["share"] is None else 100 * row["share"],
         }
         for row in rows
     ]
-    body = bars(
-        share,
-        "gpu",
-        "GPU",
-        {"host": ("host", plain), "duration_s": ("time", seconds), "percent": ("share", percent)},
-    )
-    return Panel(name="idle", title="Idle GPUs", body=body, text="GPUs while no run had them.", rows=rows)
+    body = bars(drawn, "name", "GPU", {"duration_s": ("time", seconds), "percent": ("share of it", percent)})
+    text = "GPUs while no run had them."
+    return Panel(name="idle", title="Idle GPUs", body=body, text=text, rows=rows, half=True)
 
 
 def saved(runs: str) -> Asking[Panel | None]:

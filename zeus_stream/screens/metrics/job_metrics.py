@@ -8,6 +8,7 @@ from zeus_stream.screens.metrics.metrics import (
     Family,
     Labels,
     Sample,
+    family,
     gpu_families,
     service_families,
     up_family,
@@ -73,44 +74,26 @@ class Jobs:
     def families(self, snapshot: Snapshot) -> list[Family]:
         """Return the families of jobs, of the open runs and of the services."""
         opened = [run for run in snapshot.runs if run.ended_wall_ns is None]
+        waste = (
+            Sample((("training_job", job), ("cause", cause)), joules)
+            for (job, cause), joules in sorted(self.waste_j.items())
+        )
         return [
-            Family(
-                name="zeus_stream_job_energy_joules_total",
-                kind="counter",
-                help="Energy of the GPUs of a job's runs, since this exporter started.",
-                otel="zeus_stream.job.energy",
-                unit="J",
-                samples=_by("training_job", self.energy_j),
-            ),
-            Family(
-                name="zeus_stream_job_saved_joules",
-                kind="gauge",
-                help="Energy saved by chosen power limits, against the limits found; it may be negative.",
-                otel="zeus_stream.job.saved",
-                unit="J",
-                samples=_by("training_job", self.saved_j),
-            ),
-            Family(
-                name="zeus_stream_waste_joules_total",
-                kind="counter",
-                help="Energy of closed runs outside of steps, by cause: the view waste.",
-                otel="zeus_stream.waste.energy",
-                unit="J",
-                samples=tuple(
-                    Sample((("training_job", job), ("cause", cause)), joules)
-                    for (job, cause), joules in sorted(self.waste_j.items())
-                ),
-            ),
+            family("zeus_stream_job_energy_joules_total",
+                   "Energy of the GPUs of a job's runs, since this exporter started.",
+                   _by("training_job", self.energy_j), "zeus_stream.job.energy", "J"),
+            family("zeus_stream_job_saved_joules",
+                   "Energy saved by chosen power limits, against the limits found; it may be negative.",
+                   _by("training_job", self.saved_j), "zeus_stream.job.saved", "J"),
+            family("zeus_stream_waste_joules_total",
+                   "Energy of closed runs outside of steps, by cause: the view waste.",
+                   waste, "zeus_stream.waste.energy", "J"),
             *_run_families(opened[:MAX_SERIES]),
             *step_families(snapshot.jobs),
-            Family(
-                name="zeus_stream_folded_runs_total",
-                kind="counter",
-                help="Times that a run was counted as the job other, because too many jobs are known.",
-                otel="zeus_stream.folded_runs",
-                samples=(Sample((), self.folded),),
-            ),
-        ]
+            family("zeus_stream_folded_runs_total",
+                   "Times that a run was counted as the job other, because too many jobs are known.",
+                   (Sample((), self.folded),), "zeus_stream.folded_runs"),
+        ]  # fmt: skip
 
 
 def step_families(jobs: Iterable[JobSteps]) -> list[Family]:
@@ -121,23 +104,13 @@ def step_families(jobs: Iterable[JobSteps]) -> list[Family]:
         joules += _histogram(each.job, each.joules, each.sum_j)
         seconds += _histogram(each.job, each.seconds, each.sum_s)
     return [
-        Family(
-            name="zeus_stream_step_energy_joules",
-            kind="histogram",
-            help="Energy of a step, all GPUs of its run, since the analyzer started.",
-            otel="zeus_stream.step.energy",
-            unit="J",
-            samples=tuple(joules),
-        ),
-        Family(
-            name="zeus_stream_step_duration_seconds",
-            kind="histogram",
-            help="Duration of a step, of the slowest rank, since the analyzer started.",
-            otel="zeus_stream.step.duration",
-            unit="s",
-            samples=tuple(seconds),
-        ),
-    ]
+        family("zeus_stream_step_energy_joules",
+               "Energy of a step, all GPUs of its run, since the analyzer started.",
+               joules, "zeus_stream.step.energy", "J", "histogram"),
+        family("zeus_stream_step_duration_seconds",
+               "Duration of a step, of the slowest rank, since the analyzer started.",
+               seconds, "zeus_stream.step.duration", "s", "histogram"),
+    ]  # fmt: skip
 
 
 def _histogram(job: str, buckets: Iterable[Bucket], total: float) -> list[Sample]:
@@ -160,28 +133,23 @@ def _run_families(runs: list[RunNow]) -> list[Family]:
     def labels(run: RunNow) -> Labels:
         return (("training_job", run.job), ("run", run.run), ("host", ",".join(run.hosts)))
 
+    infos = (Sample((*labels(run), ("phase", run.search.phase if run.search else "")), 1) for run in runs)
+    savings = ((run, saving_of_search(run.search)) for run in runs)
+    saved = (
+        Sample(labels(run), saving.energy.known / 100)
+        for run, saving in savings
+        if saving is not None and saving.energy.known is not None
+    )
+    joules = (Sample(labels(run), run.step_j) for run in runs if run.step_j is not None)
+    seconds = (Sample(labels(run), run.step_ms / 1000) for run in runs if run.step_ms is not None)
     return [
-        Family(
-            name="zeus_stream_run_info",
-            kind="gauge",
-            help="1 for each open run, with the phase of its search.",
-            samples=tuple(
-                Sample((*labels(run), ("phase", run.search.phase if run.search else "")), 1) for run in runs
-            ),
-        ),
-        Family(
-            name="zeus_stream_run_step_energy_joules",
-            kind="gauge",
-            help="Mean energy of the last steps of an open run (at most 40), all its GPUs.",
-            samples=tuple(Sample(labels(run), run.step_j) for run in runs if run.step_j is not None),
-        ),
-        Family(
-            name="zeus_stream_run_step_duration_seconds",
-            kind="gauge",
-            help="Mean duration of the same steps.",
-            samples=tuple(Sample(labels(run), run.step_ms / 1000) for run in runs if run.step_ms is not None),
-        ),
-    ]
+        family("zeus_stream_run_info", "1 for each open run, with the phase of its search.", infos),
+        family("zeus_stream_run_step_energy_joules",
+               "Mean energy of the last steps of an open run (at most 40), all its GPUs.", joules),
+        family("zeus_stream_run_step_duration_seconds", "Mean duration of the same steps.", seconds),
+        family("zeus_stream_run_saved_ratio",
+               "Share of the energy of a step that the limit chosen saves, against the limit found.", saved),
+    ]  # fmt: skip
 
 
 _NOTHING = Snapshot(

@@ -12,9 +12,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from zeus_stream.protocol.snapshots import GpuNow, PartNow, Snapshot
+from zeus_stream.protocol.snapshots import GpuNow, Snapshot
 
 Labels = tuple[tuple[str, str], ...]
+Kind = Literal["counter", "gauge", "histogram"]
 Names = Literal["none", "upper", "lower"]
 """dcgm-exporter's names: none; with the label ``Hostname``; with ``hostname``, as newer versions write it."""
 
@@ -33,7 +34,7 @@ class Family(Struct, frozen=True, kw_only=True):
 
     name: str
     """As Prometheus has it; a counter ends in ``_total``."""
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Kind
     help: str
     otel: str | None = None
     """Name of the OpenTelemetry convention, or our own. None: it is an attribute there."""
@@ -42,134 +43,77 @@ class Family(Struct, frozen=True, kw_only=True):
     samples: tuple[Sample, ...] = ()
 
 
-class _Gpu(Struct, frozen=True, kw_only=True):
-    """One figure of a GPU, and the family that it becomes."""
-
-    name: str
-    kind: Literal["counter", "gauge"]
-    help: str
-    otel: str
-    unit: str
-    field: str
-    scale: float
-
-
 _GPU = (
-    _Gpu(
-        name="zeus_stream_gpu_energy_joules_total",
-        kind="counter",
-        help="Energy of the GPU by its counter, since the collector started.",
-        otel="hw.energy",
-        unit="J",
-        field="energy_mj",
-        scale=1e-3,
-    ),
-    _Gpu(
-        name="zeus_stream_gpu_power_watts",
-        kind="gauge",
-        help="Power of the GPU, last reading.",
-        otel="hw.power",
-        unit="W",
-        field="power_mw",
-        scale=1e-3,
-    ),
-    _Gpu(
-        name="zeus_stream_gpu_temperature_celsius",
-        kind="gauge",
-        help="Temperature of the GPU.",
-        otel="hw.temperature",
-        unit="Cel",
-        field="temperature_c",
-        scale=1,
-    ),
-    _Gpu(
-        name="zeus_stream_gpu_utilization_ratio",
-        kind="gauge",
-        help="Share of the time in which the GPU computed, 0 to 1.",
-        otel="hw.gpu.utilization",
-        unit="1",
-        field="utilization_pct",
-        scale=1e-2,
-    ),
-)
+    ("zeus_stream_gpu_energy_joules_total", "hw.energy", "J", "energy_mj", 1e-3,
+     "Energy of the GPU by its counter, since the collector started."),
+    ("zeus_stream_gpu_power_watts", "hw.power", "W", "power_mw", 1e-3,
+     "Power of the GPU, last reading."),
+    ("zeus_stream_gpu_temperature_celsius", "hw.temperature", "Cel", "temperature_c", 1,
+     "Temperature of the GPU."),
+    ("zeus_stream_gpu_utilization_ratio", "hw.gpu.utilization", "1", "utilization_pct", 1e-2,
+     "Share of the time in which the GPU computed, 0 to 1."),
+)  # fmt: skip
+"""By figure of a GPU: name, name and unit of OpenTelemetry, field of `GpuNow`, its scale, help."""
 _LIMITS = (
-    ("enforced", "limit_mw"),
-    ("requested", "requested_mw"),
-    ("found", "found_mw"),
-    ("least", "least_mw"),
+    ("enforced", "limit_mw"), ("requested", "requested_mw"), ("found", "found_mw"), ("least", "least_mw"),
     ("most", "most_mw"),
-)
+)  # fmt: skip
 _DCGM = (
     ("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", "power_mw", 1e-3),
-    (
-        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
-        "counter",
-        "Total energy consumption since the collector started (in mJ).",
-        "energy_mj",
-        1,
-    ),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter",
+     "Total energy consumption since the collector started (in mJ).", "energy_mj", 1),
     ("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", "temperature_c", 1),
     ("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", "utilization_pct", 1),
     ("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).", "clock_mhz", 1),
 )  # fmt: skip
 
 
+def family(
+    name: str, help_text: str, samples: Iterable[Sample], otel: str | None = None, unit: str = "1",
+    kind: Kind | None = None,
+) -> Family:  # fmt: skip
+    """Return a family. ``kind`` None: a counter if the name ends in ``_total``, else a gauge."""
+    kind = kind or ("counter" if name.endswith("_total") else "gauge")
+    return Family(name=name, kind=kind, help=help_text, otel=otel, unit=unit, samples=tuple(samples))
+
+
 def gpu_families(snapshot: Snapshot, dcgm: Names = "none") -> list[Family]:
     """Return the families of GPUs and of parts of hosts. ``dcgm``: dcgm-exporter's names as well."""
     there = [gpu for gpu in snapshot.gpus if gpu.state == "there"]
-    families = [
-        Family(
-            name=each.name,
-            kind=each.kind,
-            help=each.help,
-            otel=each.otel,
-            unit=each.unit,
-            samples=_samples(there, each.field, each.scale),
-        )
-        for each in _GPU
-    ]
-    families.append(
-        Family(
-            name="zeus_stream_gpu_power_limit_watts",
-            kind="gauge",
-            help="Power limits of the GPU: in force, requested, found before any change, least and most.",
-            otel="zeus_stream.gpu.power.limit",
-            unit="W",
-            samples=tuple(
-                Sample((*sample.labels, ("state", state)), sample.value)
-                for state, name in _LIMITS
-                for sample in _samples(there, name, 1e-3)
-            ),
-        )
+    limits = (
+        Sample((*sample.labels, ("state", state)), sample.value)
+        for state, name in _LIMITS
+        for sample in _samples(there, name, 1e-3)
     )
-    families += [
-        Family(
-            name="zeus_stream_gpu_info",
-            kind="gauge",
-            help="1 for each GPU, with its model, driver and kind of sensor.",
-            samples=tuple(
-                Sample(
-                    (
-                        *gpu_labels(gpu),
-                        ("model", gpu.model or ""),
-                        ("driver", gpu.driver or ""),
-                        ("kind", "power" if gpu.energy_mj is None else "counter"),
-                    ),
-                    1,
-                )
-                for gpu in snapshot.gpus
-            ),
-        ),
-        Family(
-            name="zeus_stream_gpu_up",
-            kind="gauge",
-            help="1 while the GPU gives readings; 0: it is silent or gone, and its figures are left out.",
-            otel="zeus_stream.gpu.up",
-            samples=tuple(Sample(gpu_labels(gpu), float(gpu.state == "there")) for gpu in snapshot.gpus),
-        ),
-        _parts(snapshot.parts),
+    infos = (Sample((*gpu_labels(gpu), *_info(gpu)), 1) for gpu in snapshot.gpus)
+    ups = (Sample(gpu_labels(gpu), float(gpu.state == "there")) for gpu in snapshot.gpus)
+    parts = (
+        Sample((("host", part.host), ("part", part.part)), part.energy_mj / 1000)
+        for part in snapshot.parts
+        if part.energy_mj is not None
+    )
+    families = [
+        family(name, text, _samples(there, field, scale), otel, unit)
+        for name, otel, unit, field, scale, text in _GPU
     ]
+    families += [
+        family("zeus_stream_gpu_power_limit_watts",
+               "Power limits of the GPU: in force, requested, found before any change, least and most.",
+               limits, "zeus_stream.gpu.power.limit", "W"),
+        family("zeus_stream_gpu_info", "1 for each GPU, with its model, driver and kind of sensor.", infos),
+        family("zeus_stream_gpu_up",
+               "1 while the GPU gives readings; 0: it is silent or gone, and its figures are left out.",
+               ups, "zeus_stream.gpu.up"),
+        family("zeus_stream_host_part_energy_joules_total",
+               "Energy of a CPU or of its memory, since the collector started. It is not the whole host.",
+               parts, "hw.energy", "J"),
+    ]  # fmt: skip
     return families + (_dcgm(there, dcgm) if dcgm != "none" else [])
+
+
+def _info(gpu: GpuNow) -> Labels:
+    kind = "power" if gpu.energy_mj is None else "counter"
+    return (("model", gpu.model or ""), ("driver", gpu.driver or ""), ("kind", kind))
 
 
 def gpu_labels(gpu: GpuNow) -> Labels:
@@ -183,21 +127,6 @@ def _samples(gpus: Iterable[GpuNow], name: str, scale: float) -> tuple[Sample, .
     return tuple(Sample(gpu_labels(gpu), value * scale) for gpu, value in values if value is not None)
 
 
-def _parts(parts: Iterable[PartNow]) -> Family:
-    return Family(
-        name="zeus_stream_host_part_energy_joules_total",
-        kind="counter",
-        help="Energy of a CPU or of its memory, since the collector started. It is not the whole host.",
-        otel="hw.energy",
-        unit="J",
-        samples=tuple(
-            Sample((("host", part.host), ("part", part.part)), part.energy_mj / 1000)
-            for part in parts
-            if part.energy_mj is not None
-        ),
-    )
-
-
 def _dcgm(gpus: Iterable[GpuNow], names: Names) -> list[Family]:
     """Return the families that dashboards of dcgm-exporter ask for."""
     host = "Hostname" if names == "upper" else "hostname"
@@ -205,28 +134,16 @@ def _dcgm(gpus: Iterable[GpuNow], names: Names) -> list[Family]:
 
     def labels(gpu: GpuNow) -> Labels:
         index = "" if gpu.index is None else str(gpu.index)
-        model = gpu.model or ""
-        return (
-            ("gpu", index),
-            ("UUID", gpu.gpu),
-            ("pci_bus_id", ""),
-            ("device", f"nvidia{index}"),
-            ("modelName", model),
-            (host, gpu.host),
-        )
+        place = (("gpu", index), ("UUID", gpu.gpu), ("pci_bus_id", ""), ("device", f"nvidia{index}"))
+        return (*place, ("modelName", gpu.model or ""), (host, gpu.host))
+
+    def samples(name: str, scale: float) -> Iterable[Sample]:
+        values = ((gpu, getattr(gpu, name)) for gpu in gpus)
+        return (Sample(labels(gpu), value * scale) for gpu, value in values if value is not None)
 
     return [
-        Family(
-            name=name,
-            kind="counter" if kind == "counter" else "gauge",
-            help=text,
-            samples=tuple(
-                Sample(labels(gpu), value * scale)
-                for gpu in gpus
-                if (value := getattr(gpu, field_name)) is not None
-            ),
-        )
-        for name, kind, text, field_name, scale in _DCGM
+        family(name, text, samples(field, scale), kind="counter" if kind == "counter" else "gauge")
+        for name, kind, text, field, scale in _DCGM
     ]
 
 
@@ -239,50 +156,26 @@ def service_families(snapshot: Snapshot) -> list[Family]:
         if name.startswith("commands ")
     ]
     lag = () if snapshot.lag_ms is None else (Sample((process,), snapshot.lag_ms / 1000),)
+    hosts = (
+        Sample((process, ("host", each.host)), float(each.state == "connected")) for each in snapshot.hosts
+    )
+    gaps = (Sample((process, ("host", gap.host), ("what", gap.what)), gap.count) for gap in snapshot.gaps)
+    outcomes = (Sample((process, ("outcome", outcome)), count) for outcome, count in commands)
     return [
-        Family(
-            name="zeus_stream_host_up",
-            kind="gauge",
-            help="1 while the collector of a host is connected.",
-            otel="zeus_stream.host.up",
-            samples=tuple(
-                Sample((process, ("host", host.host)), float(host.state == "connected"))
-                for host in snapshot.hosts
-            ),
-        ),
-        Family(
-            name="zeus_stream_lag_seconds",
-            kind="gauge",
-            help="How long the oldest data waits that is not interpreted.",
-            otel="zeus_stream.lag",
-            unit="s",
-            samples=lag,
-        ),
-        Family(
-            name="zeus_stream_gap_items_total",
-            kind="counter",
-            help="Items that are known to be missing, since the service started.",
-            otel="zeus_stream.gap.items",
-            samples=tuple(
-                Sample((process, ("host", gap.host), ("what", gap.what)), gap.count) for gap in snapshot.gaps
-            ),
-        ),
-        Family(
-            name="zeus_stream_commands_total",
-            kind="counter",
-            help="Commands to GPUs, by outcome.",
-            otel="zeus_stream.commands",
-            samples=tuple(Sample((process, ("outcome", outcome)), count) for outcome, count in commands),
-        ),
-    ]
+        family("zeus_stream_host_up", "1 while the collector of a host is connected.", hosts,
+               "zeus_stream.host.up"),
+        family("zeus_stream_lag_seconds", "How long the oldest data waits that is not interpreted.", lag,
+               "zeus_stream.lag", "s"),
+        family("zeus_stream_gap_items_total",
+               "Items that are known to be missing, since the service started.", gaps,
+               "zeus_stream.gap.items"),
+        family("zeus_stream_commands_total", "Commands to GPUs, by outcome.", outcomes,
+               "zeus_stream.commands"),
+    ]  # fmt: skip
 
 
 def up_family(answers: Mapping[str, bool]) -> Family:
     """Return whether each process that was asked has answered."""
-    return Family(
-        name="zeus_stream_up",
-        kind="gauge",
-        help="1 if the process answered when it was asked for this scrape.",
-        otel="zeus_stream.up",
-        samples=tuple(Sample((("process", name),), float(up)) for name, up in answers.items()),
-    )
+    samples = (Sample((("process", name),), float(up)) for name, up in answers.items())
+    text = "1 if the process answered when it was asked for this scrape."
+    return family("zeus_stream_up", text, samples, "zeus_stream.up")

@@ -49,7 +49,7 @@ RUN_ROWS = (
     " max(began_wall_ns + ended_ns - began_ns) AS end_ns, any_value(job) AS job,"
     " NULL AS number, (SELECT CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END FROM windows"
     "   WHERE kind = 'run' AND run = {run} AND NOT of_host(gpu)) AS energy_j"
-    " FROM runs WHERE run = {run} AND world_size > 0 GROUP BY run"
+    " FROM sessions WHERE run = {run} AND world_size > 0 GROUP BY run"
     " UNION ALL SELECT 'epoch', 'epoch', epoch_ns(began_at),"
     " epoch_ns(began_at) + (duration_s * 1e9)::BIGINT, job, epoch, energy_j FROM epochs WHERE run = {run}"
     " UNION ALL SELECT 'window', name, epoch_ns(began_at), epoch_ns(began_at) + (duration_s * 1e9)::BIGINT,"

@@ -24,9 +24,8 @@ class Period(Struct, frozen=True):
     @property
     def runs(self) -> str:
         """SQL for the runs that began in it."""
-        return (
-            f"SELECT run FROM runs WHERE began_wall_ns >= {self.begin_ns} AND began_wall_ns < {self.end_ns}"  # noqa: S608  (numbers)
-        )
+        begin_ns, end_ns = self.begin_ns, self.end_ns
+        return f"SELECT run FROM sessions WHERE began_wall_ns >= {begin_ns} AND began_wall_ns < {end_ns}"  # noqa: S608  (numbers)
 
 
 def find_period(since: str, until: str | None) -> Asking[Period]:

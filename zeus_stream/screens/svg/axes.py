@@ -122,9 +122,9 @@ def frame(x: Axis, y: Axis, width: float, height: float) -> Frame:
     for value, text in _ticks(x, x_low, x_high, max(3, round(width / 95))):
         at = across(value)
         parts.append(element("path", class_="grid", d=f"M{at:.1f} {bottom:.1f}v4"))
-        parts.append(
-            element("text", text, class_="tick", x=f"{at:.1f}", y=f"{bottom + 17:.1f}", text_anchor="middle")
-        )
+        anchor = "end" if at + LETTER * len(text) / 2 > width else "middle"
+        place = {"x": f"{at:.1f}", "y": f"{bottom + 17:.1f}", "text_anchor": anchor}
+        parts.append(element("text", text, class_="tick x", **place))
     parts += [
         element("path", class_="axis", d=f"M{left:.1f} {bottom:.1f}H{right:.1f}"),
         element("text", x.label, class_="label", x=f"{right:.1f}", y=f"{height - 4:.1f}", text_anchor="end"),

@@ -92,7 +92,7 @@ def power_layers(power: PowerView, alternative: str) -> Markup:
     """Return power over time: a layer a run, above it hatched what was saved, and the limit as a line."""
     count, end_s = len(power.saved_w), len(power.saved_w) * power.bucket_s
     totals = [sum(layer.watts[at] for layer in power.layers) for at in range(count)]
-    tops = [total + saved for total, saved in zip(totals, power.saved_w, strict=True)]
+    tops = [total + max(saved, 0.0) for total, saved in zip(totals, power.saved_w, strict=True)]
     highest = max([*tops, *(value for value in power.limit_w if value is not None)], default=0.0)
     step_s = next((each for each in SECONDS if end_s / each <= TICKS), SECONDS[-1])
     begin_s = power.begin_ns / 1e9

@@ -2,8 +2,10 @@
 
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.live.source import Source
+from zeus_stream.screens.terminal.history import KEPT_S
 from zeus_stream.screens.terminal.panels.run_page import MOST_CAUSES, MOST_GAPS, MOST_WINDOWS, Details, Row
 from zeus_stream.transport.client import quoted
+from zeus_stream.views.costs import PRICE
 from zeus_stream.views.forecast import COSTS
 
 ANSWER_S = 5.0
@@ -14,11 +16,11 @@ FROM windows WHERE run = {run} AND kind = 'window' AND NOT of_host(gpu)
 GROUP BY name ORDER BY energy_j DESC LIMIT {most}
 """
 _WASTE = "SELECT cause, energy_j, duration_s, share FROM waste_of({run}) ORDER BY energy_j DESC LIMIT {most}"
-_PRICE = """
-SELECT value, split_part(unit, '/', 1) AS currency FROM signals
-WHERE name = 'price' AND value IS NOT NULL AND begins_at <= now() AT TIME ZONE 'UTC'
-    AND coalesce(ends_at, 'infinity') > now() AT TIME ZONE 'UTC'
-ORDER BY imported_ns DESC, begins_at DESC LIMIT 1
+_POWER = """
+SELECT gpu, epoch(began_at) AS at_s, energy_j / covered_s AS watts FROM seconds
+WHERE began_at >= (SELECT max(began_at) FROM seconds) - to_seconds({span_s}) AND covered_s > 0
+    AND NOT of_host(gpu)
+ORDER BY began_at LIMIT 100000
 """
 _GAPS = """
 SELECT host, what, sum(count)::BIGINT AS count, any_value(reason) AS reason
@@ -50,13 +52,20 @@ class LiveArchive:
         except ZeusStreamError:
             return []  # the page shows those since the service started
 
+    async def power(self) -> list[Row]:
+        """Return the power of each GPU in the last minutes, by second; nothing, if it does not answer."""
+        try:
+            return await self._ask(_POWER.format(span_s=round(KEPT_S)))
+        except ZeusStreamError:
+            return []  # the charts begin now
+
     async def price(self) -> tuple[float, str] | None:
         """Return what a kilowatt hour costs now, and its currency. None: no signal says it."""
         try:
-            rows = await self._ask(_PRICE)
+            rows = await self._ask(PRICE)
         except ZeusStreamError:
             return None  # the screen shows no money
-        return (rows[0]["value"], str(rows[0]["currency"])) if rows else None
+        return (rows[0]["factor"], str(rows[0]["unit"])) if rows else None
 
     async def _ask(self, query: str) -> list[Row]:
         if (analyzer := self._source.analyzer) is None:

@@ -1,8 +1,10 @@
 """The last minutes, as a screen remembers them from one look to the next. Pure."""
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import ceil, floor
+from math import ceil, floor, inf
+from typing import Any
 
 from zeus_stream.protocol.snapshots import Snapshot
 
@@ -55,6 +57,24 @@ class History:
         for run in snapshot.runs:
             self._add(self._runs, run.run, run.watts)
 
+    def fill(self, rows: Iterable[Mapping[str, Any]], snapshot: Snapshot) -> None:
+        """Add what was before the first snapshot: ``gpu``, ``at_s``, ``watts`` of whole seconds, in order."""
+        users = {gpu: run for run in snapshot.runs if run.ended_wall_ns is None for gpu in run.gpus}
+        of_gpus: dict[str, list[tuple[float, float | None]]] = {}
+        of_runs: dict[str, dict[float, list[float]]] = {}
+        for row in rows:
+            at_s, watts = row["at_s"], row["watts"]
+            of_gpus.setdefault(row["gpu"], []).append((at_s, watts))
+            run = users.get(row["gpu"])
+            if run is not None and watts is not None and at_s * 1e9 >= (run.began_wall_ns or 0):
+                of_runs.setdefault(run.run, {}).setdefault(at_s, []).append(watts)
+        for gpu, points in of_gpus.items():
+            _put_before(self._gpus, gpu, points)
+        for run in snapshot.runs:
+            summed = sorted(of_runs.get(run.run, {}).items())
+            known = [(at_s, sum(each) if len(each) == len(run.gpus) else None) for at_s, each in summed]
+            _put_before(self._runs, run.run, known)
+
     def _add(self, series: dict[str, Series], name: str, watts: float | None) -> None:
         one = series.setdefault(name, Series())
         one.points.append((self.now_s, watts))
@@ -79,3 +99,11 @@ class History:
         if run not in self._runs:
             return [None] * slots
         return self._runs[run].last(floor(self.now_s / STEP_S) * STEP_S, span_s, slots)
+
+
+def _put_before(series: dict[str, Series], name: str, points: Iterable[tuple[float, float | None]]) -> None:
+    """Put points before those that are remembered."""
+    later = series.setdefault(name, Series()).points
+    first_s = later[0][0] if later else inf
+    earlier = [point for point in points if point[0] < first_s]
+    series[name] = Series(deque([*earlier, *later], maxlen=MAX_POINTS))

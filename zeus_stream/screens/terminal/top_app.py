@@ -32,13 +32,14 @@ class Archive(Protocol):
 
     async def details(self, run: str) -> Details: ...
     async def gaps(self) -> list[Row]: ...
+    async def power(self) -> list[Row]: ...
     async def price(self) -> tuple[float, str] | None: ...
 
 
 class Page(Screen[None]):
     """A page over the panels: lines that are made again with each snapshot."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,enter", "leave", "back")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,enter", "leave", "back")]
 
     def __init__(self, title: str, lines: Callable[[int], list[Line]]) -> None:
         """Show what ``lines`` returns for a width."""
@@ -134,6 +135,8 @@ class TopApp(App[None]):
 
     async def _follow(self) -> None:
         """Look again and again. An answer that does not come makes what is shown old."""
+        self._history.fill(await self._archive.power(), self._snapshot)
+        self.again()
         while True:
             await anyio.sleep(self._every_s)
             try:
@@ -162,6 +165,8 @@ class TopApp(App[None]):
         if not self.screen.is_mounted or not self.query("#foot"):
             return
         width, height = self.size
+        if run := self.query_one("#runs", Lines).key:  # what is selected is what is shown
+            self._looks = replace(self._looks, run=run)
         shown = view(self._shown, self._history, width, self._looks, height)
         head, power = self.query_one("#head", Lines), self.query_one("#power", Lines)
         _set_height(head, len(shown.head))
@@ -170,6 +175,7 @@ class TopApp(App[None]):
         panels = (("#gpus", shown.gpus), ("#runs", shown.runs), ("#search", shown.search))
         for (name, panel), rows in zip(panels, shown.heights, strict=True):
             lines = self.query_one(name, Lines)
+            lines.display = rows > 0
             _set_height(lines, rows)
             self._show(lines, panel)
         power.display = shown.power is not None

@@ -24,6 +24,8 @@ from zeus_stream.views.site_view import SiteView, site_of_live
 
 MOST_POWER = 14
 """Rows of the panel of power."""
+LOW = 12
+"""Rows below the head; of fewer, only runs are shown."""
 SIDE_BY_SIDE = 118
 """Cells from which on runs and search are beside each other."""
 KEYS = (
@@ -87,7 +89,9 @@ def view(
 def _heights(
     gpus: Panel, runs: Panel, search: Panel, height: int, *, side_by_side: bool
 ) -> tuple[tuple[int, int, int], int]:
-    """Return the rows of the panels, and those that are left."""
+    """Return the rows of the panels, and those that are left. A low screen has runs alone, a line each."""
+    if height < LOW:
+        return (0, max(3, height), 0), 0
     wanted = [len(panel.lines) + 2 + bool(panel.head) for panel in (gpus, runs, search)]
     below = max(wanted[1:]) if side_by_side else wanted[1] + wanted[2]
     of_gpus = max(min(wanted[0], height - below), min(wanted[0], height // 2))

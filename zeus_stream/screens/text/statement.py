@@ -21,7 +21,7 @@ NAMESPACE = "https://spdx.org/spdxdocs/zeus-stream"
 _JOB = "SELECT * FROM job_energy WHERE job = {job}"
 _GPUS = """
 SELECT coalesce(name, 'unknown model') AS model, count(*) AS gpus
-FROM (SELECT DISTINCT unnest(gpus) AS gpu FROM runs WHERE job = {job} AND world_size > 0)
+FROM (SELECT DISTINCT unnest(gpus) AS gpu FROM sessions WHERE job = {job} AND world_size > 0)
 LEFT JOIN gpus USING (gpu)
 GROUP BY model ORDER BY gpus DESC, model
 """

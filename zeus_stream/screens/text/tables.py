@@ -82,38 +82,61 @@ def write(table: "pa.Table", form: Form, out: TextIO) -> None:
 
     A terminal receives no control character; a program receives each value as it is, but in csv no formula.
     """
+    if form == "table":
+        _show(_named(table), console_of(out, wide=True))
+    elif form == "arrow":
+        out.buffer.write(arrow(table))
+    else:
+        written = csv(table) if form == "csv" else json_rows(table)
+        if out.isatty():
+            write_text(written.decode(), out)
+        else:
+            out.flush()
+            out.buffer.write(written)
+    out.flush()
+
+
+def csv(table: "pa.Table") -> bytes:
+    """Return a table as CSV, without formulas."""
     import pyarrow as pa  # noqa: PLC0415  (a host that only collects has none)
     import pyarrow.csv  # noqa: PLC0415
 
-    match form:
-        case "table":
-            _show(_named(table), console_of(out, wide=True))
-        case "csv":
-            named = _named(table)
-            columns = list(map(_flat, named.columns))
-            flat = without_formulas(pa.Table.from_arrays(columns, names=named.column_names))
-            if out.isatty():
-                pa.csv.write_csv(flat, shown := io.BytesIO())
-                write_text(shown.getvalue().decode(), out)
-            else:
-                pa.csv.write_csv(flat, out.buffer)
-        case "json":
-            rows = ({name: _plain(value) for name, value in row.items()} for row in _named(table).to_pylist())
-            lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
-            write_text(f"[{lines}]\n", out)
-        case "arrow":
-            with pa.ipc.new_stream(out.buffer, table.schema) as stream:
-                stream.write_table(table)
-    out.flush()
+    named, out = _named(table), io.BytesIO()
+    columns = list(map(_flat, named.columns))
+    pa.csv.write_csv(without_formulas(pa.Table.from_arrays(columns, names=named.column_names)), out)
+    return out.getvalue()
+
+
+def json_rows(table: "pa.Table") -> bytes:
+    """Return a table as a list of objects in JSON, a line each."""
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in plain_rows(table))
+    return f"[{lines}]\n".encode()
+
+
+def plain_rows(table: "pa.Table") -> list[dict[str, Any]]:
+    """Return the rows of a table as JSON can hold them, each column with a name of its own."""
+    return [{name: plain(value) for name, value in row.items()} for row in _named(table).to_pylist()]
+
+
+def arrow(table: "pa.Table") -> bytes:
+    """Return a table as an IPC stream of Arrow."""
+    import pyarrow as pa  # noqa: PLC0415  (a host that only collects has none)
+
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    return out.getvalue()
 
 
 def _named(table: "pa.Table") -> "pa.Table":
     """Add a number to each repeated column name: JSON needs unique names."""
-    names: list[str] = []
-    for name in table.column_names:
-        again = sum(earlier == name for earlier in table.column_names[: len(names)])
-        names.append(f"{name}_{again + 1}" if again else name)
-    return table.rename_columns(names)
+    return table.rename_columns(unique(table.column_names))
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Return column names, repeated ones with a number."""
+    again = [sum(earlier == name for earlier in names[:place]) for place, name in enumerate(names)]
+    return [f"{name}_{count + 1}" if count else name for name, count in zip(names, again, strict=True)]
 
 
 def _flat(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
@@ -122,12 +145,12 @@ def _flat(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
 
     kinds = (pa.types.is_nested, pa.types.is_binary, pa.types.is_duration, pa.types.is_interval)
     if any(is_kind(column.type) for is_kind in kinds):
-        texts = [None if value is None else _text(_plain(value)) for value in column.to_pylist()]
+        texts = [None if value is None else _text(plain(value)) for value in column.to_pylist()]
         return pa.chunked_array([pa.array(texts, pa.string())])
     return column
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Convert a value for JSON: no NaN, times in ISO 8601, bytes in hexadecimal."""
     match value:
         case float():
@@ -139,9 +162,9 @@ def _plain(value: Any) -> Any:
         case bytes():
             return value.hex()
         case list():
-            return [_plain(item) for item in value]
+            return [plain(item) for item in value]
         case dict():
-            return {str(key): _plain(item) for key, item in value.items()}
+            return {str(key): plain(item) for key, item in value.items()}
         case _ if hasattr(value, "isoformat"):
             return value.isoformat()
         case _:
@@ -202,7 +225,7 @@ def _cell(value: Any) -> str:
             instant = value if value.tzinfo is None else value.astimezone(UTC)
             return f"{instant:%Y-%m-%d %H:%M:%S}.{instant.microsecond // 1000:03d}"
         case _:
-            return _text(_plain(value))
+            return _text(plain(value))
 
 
 def figure(value: float | None, places: int) -> str:

@@ -13,6 +13,8 @@ WORDS: Mapping[str, str] = {
     "profiling": "Energy that steps took at measured limits beyond what they would take at the chosen one.",
     "zeus-stream itself": "Processor time and energy of the collector and the analyzer.",
     "chosen": "The power limit that the selector takes, of those that were measured or estimated.",
+    "found": "The power limit that was in force before the run.",
+    "confirmed": "The chosen limit was measured again, after the search.",
     "saves": "Energy and time of a step at the chosen limit, compared with the limit found.",
     "saved": "Joules saved so far: the same, for all steps at the chosen limit.",
     "95 %": "The interval that holds the true value in 95 of 100 cases.",

@@ -9,13 +9,16 @@ from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, facts, plain, quantity, table
 from zeus_stream.screens.html.run_panels import saving_items
 from zeus_stream.screens.html.site_panels import as_is, run_link
-from zeus_stream.screens.svg.bars import bar
+from zeus_stream.screens.svg.bars import bar, strip
 from zeus_stream.screens.svg.run_charts import MeasuredLimit, frontier_chart
 from zeus_stream.views.gaps import GapView
-from zeus_stream.views.gpu_view import GpuView
+from zeus_stream.views.gpu_view import GpuStrip, GpuView, strips_of
 from zeus_stream.views.quantity import Quantity, whole, with_bounds
 from zeus_stream.views.run_view import RunView, sentence
 from zeus_stream.views.site_view import SiteView, site_of_live
+
+TILES = 8
+"""More GPUs than so many are strips, a line a run."""
 
 
 def draw_now(now: Snapshot) -> Markup:
@@ -28,7 +31,11 @@ def draw_now(now: Snapshot) -> Markup:
     if site.runs:
         parts.append(element("section", element("h2", "Runs now"), _runs(site.runs), class_="panel"))
     if site.gpus:
-        tiles = element("div", [_tile(each) for each in site.gpus], class_="tiles")
+        tiles = (
+            _tiles(site.gpus)
+            if len(site.gpus) <= TILES
+            else element("div", map(_strip, strips_of(site.gpus)))
+        )
         left = element("p", f"{site.left_out} more are in the totals only.", class_="caption")
         more = left if site.left_out else None
         parts.append(element("section", element("h2", "GPUs"), tiles, more, class_="panel"))
@@ -45,11 +52,10 @@ def draw_job(now: Snapshot, job: str) -> Markup:
 
 
 def draw_run(now: Snapshot, name: str) -> Markup:
-    """Return the live part of the page of a run: its search as it goes on, and its figures."""
+    """Return the live part of the page of a run: its search and its figures. Empty: it is not shown live."""
     run = next((run for run in site_of_live(now).runs if run.run == name), None)
     if run is None:
-        words = element("p", "The analyzer does not show this run live.", class_="under")
-        return element("section", words, class_="panel", data_wall_ns=str(now.wall_ns))
+        return Markup("")
     items: list[tuple[str, str | Markup, str | Markup]] = [
         ("power", str(run.power), run.gpus_words),
         ("energy so far", str(run.energy), run.energy.absent if run.energy.known is None else ""),
@@ -113,6 +119,29 @@ def _totals(site: SiteView) -> Markup:
         ("open runs", f"{site.open_runs:,}", lag),
         ("missing items", f"{site.gap_count:,}", "since the analyzer started"),
     ])  # fmt: skip
+
+
+def _strip(strip_of: GpuStrip) -> Markup:
+    """Return the GPUs of a run as a line of cells, coloured by their share of the limit; open: as tiles."""
+    odd = set(strip_of.odd)
+    cells = [
+        (
+            gpu.share,
+            f"{gpu.place}: {gpu.trouble or f'{gpu.power} of {gpu.limit}'}",
+            gpu.index if gpu in odd else "",
+        )
+        for gpu in strip_of.gpus
+    ]
+    name = strip_of.run or "no run"
+    head = element(
+        "summary", element("span", name, class_="name"), strip(cells, f"GPUs of {name}: {strip_of.words}"),
+        element("span", strip_of.words),
+    )  # fmt: skip
+    return element("details", head, _tiles(strip_of.gpus), class_="strip")
+
+
+def _tiles(gpus: Sequence[GpuView]) -> Markup:
+    return element("div", map(_tile, gpus), class_="tiles")
 
 
 def _tile(gpu: GpuView) -> Markup:

@@ -85,6 +85,7 @@ class PhaseRecorder:
             return _Elsewhere()
         name = named(name)
         if name not in self._contexts:
+            self._watch.look()
             if len(self._contexts) == MAX_NAMES:
                 sentence = f"phase {name!r}: is not marked: there are {MAX_NAMES} names. Use fewer."
                 self._hooks.warn("phases", sentence)

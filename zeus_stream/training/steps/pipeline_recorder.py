@@ -1,11 +1,11 @@
 """One stage of a pipeline, as a training script describes it: which instruction runs when.
 
-Each instruction is stamped where it begins and ends, and one message of 12 bytes says that it begins, without
-a wait. Times travel once an iteration. The messages tell the collector of this host where the stage is: it
-can then follow a plan of clocks (`collectors.controls.frequency_plan`).
+Each instruction is stamped where it begins and where it ends, and a message of 13 bytes says so, without a
+wait. Times travel once an iteration. The messages tell the collector of this host where the stage is: it can
+then follow a plan of clocks (`collectors.controls.frequency_plan`).
 
-Where the GPU has a queue, both are done when the GPU begins the instruction (`event_watch`), not when Python
-dispatches it. What is captured into a CUDA graph is no instruction.
+Where the GPU has a queue, both are done when the GPU gets there (`event_watch`), not when Python dispatches
+it. What is captured into a CUDA graph is no instruction.
 """
 
 import os
@@ -89,8 +89,8 @@ class Pipeline:
         self._seen: set[int] = set()
         self._spans: list[tuple[int, int, int]] = []
         """Of the iteration that the device runs: code, begin and end."""
-        self._begun = 0, 0
-        """Code and begin of the instruction that the device runs."""
+        self._begun = 0, 0, 0
+        """Iteration, code and begin of the instruction that the device runs."""
         self.iteration = 0
         """Number of the iteration under way, from 0."""
         self.unsent = 0
@@ -167,7 +167,7 @@ class Pipeline:
         return runs
 
     def _end(self) -> None:
-        self._watch.mark(lambda t_ns: self._spans.append((*self._begun, t_ns)))
+        self._watch.mark(self._leave)
 
     def _hand_over(self) -> None:
         """End the iteration under way; its times are packed where they are sent."""
@@ -179,12 +179,20 @@ class Pipeline:
     # ---- once the device has come so far
 
     def _reach(self, iteration: int, code: int, t_ns: int, *, connects: bool) -> None:
-        self._begun = code, t_ns
+        self._begun = iteration, code, t_ns
         if connects and self._socket is None:
             self._connect()
+        self._say(iteration, code, ends=False)
+
+    def _leave(self, t_ns: int) -> None:
+        iteration, code, begin_ns = self._begun
+        self._spans.append((code, begin_ns, t_ns))
+        self._say(iteration, code, ends=True)
+
+    def _say(self, iteration: int, code: int, *, ends: bool) -> None:
         if self._socket is not None:
             try:
-                self._socket.send(POSITION.pack(iteration, code))
+                self._socket.send(POSITION.pack(iteration, code, ends))
             except BlockingIOError:
                 self.unsent += 1
             except OSError:  # the collector has ended; the next iteration looks for another

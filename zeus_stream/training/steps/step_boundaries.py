@@ -56,7 +56,7 @@ class Queue(Protocol):
         """Return True if what is queued now is kept for later, and not run."""
 
 
-class Nudge(Protocol):
+class BoundaryNudge(Protocol):
     """Has the thread of the loop call something, soon."""
 
     def arm(self, call: Callable[[], object], /) -> None: ...
@@ -121,7 +121,7 @@ class Boundary:
 class Boundaries:
     """The boundaries of one publisher's steps."""
 
-    def __init__(self, clock: Callable[[], Ns], say: Say, nudge: Nudge) -> None:
+    def __init__(self, clock: Callable[[], Ns], say: Say, nudge: BoundaryNudge) -> None:
         self._now_ns = clock
         self._say = say
         self._nudge = nudge

@@ -3,17 +3,28 @@
 `loop` is the hot path: two clock reads and two appends for each step.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.training.outbox import Outbox
-from zeus_stream.training.steps import jax_ready
-from zeus_stream.training.steps.step_boundaries import Boundaries
+from zeus_stream.training.steps.step_boundaries import Boundaries, Output
 from zeus_stream.training.steps.step_stamps import StepStamps
-from zeus_stream.training.steps.torch_events import CudaQueue
+from zeus_stream.training.steps.torch_events import TorchQueue
+
+
+def ready_output(value: Any) -> Output | None:
+    """Return the first array in a value or tree of values: the outputs of one computation are ready at once.
+
+    None: there is no array in it.
+    """
+    tree: Any = getattr(sys.modules.get("jax"), "tree", None)
+    leaves = [value] if tree is None else tree.leaves(value)
+    return next((cast("Output", leaf) for leaf in leaves if callable(getattr(leaf, "is_ready", None))), None)
+
 
 LOOK_AGAIN_S = 0.001
 T = TypeVar("T")
@@ -26,7 +37,7 @@ class StepRecorder:
         self,
         outbox: Outbox,
         boundaries: Boundaries,
-        find_queue: Callable[[], CudaQueue | None],
+        find_queue: Callable[[], TorchQueue | None],
         warn: Callable[[str, str], None],
     ) -> None:
         """``find_queue`` returns the device's queue. None: steps end when Python has dispatched them."""
@@ -101,7 +112,7 @@ class StepRecorder:
 
     def ends_with(self, output: Any) -> None:
         """Let the step under way end when this output of JAX is ready."""
-        if (array := jax_ready.output(output)) is None:
+        if (array := ready_output(output)) is None:
             what = f"ends_with(): {type(output).__name__} cannot say when it is ready"
             self._warn("output", f"{what}: it has no is_ready(). Give it an array of JAX, such as the loss.")
         else:

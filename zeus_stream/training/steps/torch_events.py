@@ -10,7 +10,7 @@ from typing import Any
 from zeus_stream.training.steps.event_watch import AwaitedEvent
 
 
-class CudaQueue:
+class TorchQueue:
     """The stream that is current in the calling thread, on its current device."""
 
     def __init__(self, cuda: Any) -> None:
@@ -25,10 +25,10 @@ class CudaQueue:
         return bool(self._capturing())
 
 
-def queue() -> CudaQueue | None:
+def queue() -> TorchQueue | None:
     """Return where this thread's work on its GPU waits. None: the script has not initialized CUDA."""
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     try:
-        return CudaQueue(cuda) if cuda is not None and cuda.is_initialized() else None
+        return TorchQueue(cuda) if cuda is not None and cuda.is_initialized() else None
     except AttributeError:  # a torch without one of these names
         return None

@@ -7,9 +7,12 @@ connection, or is refused. So no user keeps another out, whatever the number of 
 
 import resource
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from zeus_stream.errors import SettingsError
 
+User: TypeAlias = int | str
+"""A user of this host; the name of a key; or the address of a host that has shown none yet."""
 MOST_CONNECTIONS = 4_096
 SHARE = 4
 """Of the files that this process may open, one in so many may be a connection of this host."""
@@ -24,7 +27,7 @@ class ConnectionSlot:
 
     __slots__ = ("close", "held_bytes", "user")
 
-    def __init__(self, user: int, close: Callable[[], None]) -> None:
+    def __init__(self, user: User, close: Callable[[], None]) -> None:
         self.user = user
         self.close = close
         """Ends the connection; its place is free already."""
@@ -39,13 +42,13 @@ class ConnectionLimits:
         self.refused = 0
         """Connections that were refused, or closed for others."""
         self._most_bytes = most_bytes
-        self._silent: dict[int, dict[ConnectionSlot, None]] = {}
+        self._silent: dict[User, dict[ConnectionSlot, None]] = {}
         """By user, oldest first: those that have sent no message."""
-        self._known: dict[int, dict[ConnectionSlot, None]] = {}
+        self._known: dict[User, dict[ConnectionSlot, None]] = {}
         """By user, oldest first: all others."""
-        self._count: dict[int, int] = {}
+        self._count: dict[User, int] = {}
         self._total = 0
-        self._bytes: dict[int, int] = {}
+        self._bytes: dict[User, int] = {}
         """Held by user."""
         self._total_bytes = 0
 
@@ -53,7 +56,7 @@ class ConnectionLimits:
         """Return the number of connections."""
         return self._total
 
-    def enter(self, user: int, close: Callable[[], None]) -> ConnectionSlot | None:
+    def enter(self, user: User, close: Callable[[], None]) -> ConnectionSlot | None:
         """Give a new connection of a user its place. None: it is refused."""
         if self._total >= self.most:
             self.refused += 1
@@ -66,13 +69,13 @@ class ConnectionLimits:
         self._total += 1
         return place
 
-    def _to_close(self, user: int) -> ConnectionSlot | None:
+    def _to_close(self, user: User) -> ConnectionSlot | None:
         most = max(self._count, key=self._count.__getitem__)
         if self._count[most] <= self._count.get(user, 0):
             return next(iter(self._silent.get(user, ())), None)
         return next(self._of(most))
 
-    def _of(self, user: int) -> Iterator[ConnectionSlot]:
+    def _of(self, user: User) -> Iterator[ConnectionSlot]:
         yield from self._silent.get(user, ())
         yield from self._known.get(user, ())
 

@@ -1,28 +1,33 @@
-"""A listener at a socket file: accepts other programs under our own limits, before any ZeroMQ object exists.
+"""A listener at a socket file and a TCP port: accepts under our own limits, before any ZeroMQ object exists.
 
     accept     a few at a time, so that those already connected have their turn; `ConnectionLimits` gives the
-               place, by the user that the kernel names
+               place, by the user that the kernel names, or by the key of another host
     receive    a message of a client at a time, all clients in turn; what is not read stays in the kernel
     send       at once, or queued for a client that reads slowly, up to a limit
 
 A client is an ordinary ZeroMQ socket: a DEALER asks, a SUB follows the feed. libzmq itself does not accept
-here: it ends the process when it has no descriptor left. Other hosts come by TCP, with keys (`tcp_listener`).
+here: it ends the process when it has no descriptor left. Other hosts come by TCP, with keys (`tcp_port`).
 """
 
 import select
 import socket
 from collections import deque
+from collections.abc import Container, Sequence
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
-from zeus_stream.transport.channel import DRAIN, DRAIN_BYTES, Context, Received
+from zeus_stream.transport.channel import DRAIN, DRAIN_BYTES, HANDSHAKE_MS, Received
 from zeus_stream.transport.listening import zmtp
-from zeus_stream.transport.listening.connection_limits import ConnectionLimits, ConnectionSlot
-from zeus_stream.transport.listening.socket_file import Accepted, SocketFile
-from zeus_stream.transport.listening.tcp_listener import TcpListener
+from zeus_stream.transport.listening.connection_limits import ConnectionLimits, ConnectionSlot, User
+from zeus_stream.transport.listening.socket_file import SocketFile
+
+if TYPE_CHECKING:
+    from zeus_stream.transport.listening.tcp_port import TcpPort
 
 ACCEPTS = 32
 """Connections taken in a turn: a flood of them delays those that are there by half a millisecond."""
@@ -36,34 +41,47 @@ MAX_TOPICS = 32
 _NOT_NOW = (BlockingIOError, InterruptedError)
 
 
-class LocalClient:
-    """One connection of a program on this host."""
+class ConnectedClient:
+    """One connection: of a program on this host, or of another host."""
 
     __slots__ = (
-        "greeted",
+        "limits",
         "pid",
         "place",
         "queued",
         "queued_bytes",
         "reader",
         "sender",
+        "since_ns",
         "socket",
         "topics",
         "uid",
     )
 
-    def __init__(self, accepted: Accepted, sender: bytes, reader: zmtp.ZmtpReader) -> None:
-        self.socket: socket.socket | None = accepted.socket
+    def __init__(
+        self, opened: socket.socket, sender: bytes, reader: zmtp.ZmtpReader, limits: ConnectionLimits
+    ) -> None:
+        self.socket: socket.socket | None = opened
         """None: closed."""
         self.sender = sender
-        self.uid, self.pid = accepted.uid, accepted.pid
+        self.uid: int | None = None
+        self.pid: int | None = None
+        """Of a program on this host."""
         self.reader = reader
+        self.limits = limits
+        """That have its place: of those without a key, until it has shown one."""
         self.place: ConnectionSlot | None = None
-        self.greeted = False
+        self.since_ns = 0
+        """When a connection of another host was accepted."""
         self.queued: deque[memoryview] = deque()
         self.queued_bytes = 0
         self.topics: list[bytes] = []
         """That it subscribed to."""
+
+    @property
+    def key(self) -> str | None:
+        """Name of the key of another host, once it is let in."""
+        return None if self.reader.curve is None else self.reader.curve.key
 
     @property
     def open(self) -> bool:
@@ -79,7 +97,6 @@ class Listener:
         path: Path,
         limits: ConnectionLimits,
         *,
-        context: Context,
         kind: zmtp.Kind,
         mode: int,
         group: str | None,
@@ -89,41 +106,52 @@ class Listener:
         """Listen. Raises SettingsError: the path is too long, or the file cannot be given to the group."""
         self.malformed = 0
         """Connections that were closed because they did not keep to the protocol."""
-        self.tcp: TcpListener | None = None
+        self.port: TcpPort | None = None
         """For other hosts; None: they may not come."""
-        self._limits, self._context = limits, context
+        self.limits = limits
         self._kind: zmtp.Kind = kind
         self._queue, self._max_bytes = queue, max_bytes
         self._names = count()
-        self._clients: dict[int, LocalClient] = {}
+        self._clients: dict[int, ConnectedClient] = {}
         """By descriptor."""
-        self._by_sender: dict[bytes, LocalClient] = {}
-        self._unread: deque[LocalClient] = deque()
+        self._by_sender: dict[bytes, ConnectedClient] = {}
+        self._newcomers: dict[ConnectedClient, None] = {}
+        """Of other hosts, oldest first: those that have shown no key yet."""
+        self._unread: deque[ConnectedClient] = deque()
         """Clients of which a complete message may be here already."""
         self._unread_bytes = 0
-        self._waiting: anyio.CancelScope | None = None
         self._file = SocketFile(path, mode, group)
         self._epoll = select.epoll()
         self._epoll.register(self._file.socket, select.EPOLLIN)
 
     # ---- other hosts -----------------------------------------------------------------------------------
 
-    def let_in(self, address: str, secret: str, door: str) -> TcpListener:
-        """Listen at a TCP address as well, for those whose keys the context's judge accepts at ``door``.
+    def let_in(self, port: "TcpPort") -> None:
+        """Accept the connections of a port as well."""
+        self.port = port
+        self._epoll.register(port.socket, select.EPOLLIN)
 
-        Raises:
-            SettingsError: the address cannot be listened at.
-        """
-        self.tcp = TcpListener(self._context, self._kind, self._queue, self._max_bytes, address, secret, door)
-        self._epoll.register(self.tcp.channel.descriptor, select.EPOLLIN)
-        return self.tcp
+    def end_late_newcomers(self) -> None:
+        """End connections that have not shown a key in time."""
+        oldest_ns = monotonic_ns() - HANDSHAKE_MS * 1_000_000
+        for client in tuple(self._newcomers):
+            if client.since_ns > oldest_ns:
+                break
+            client.limits.refused += 1
+            self._end(client)
+
+    def end_keys(self, names: Container[str | None]) -> None:
+        """End the connections of keys."""
+        for client in tuple(self._clients.values()):
+            if client.key in names:
+                self._end(client)
 
     # ---- messages --------------------------------------------------------------------------------------
 
     @property
     def unread_bytes(self) -> int:
         """Bytes of messages that have not gone out."""
-        return self._unread_bytes + (0 if self.tcp is None else self.tcp.channel.unread_bytes)
+        return self._unread_bytes
 
     async def receive(self) -> list[Received]:
         """Wait for messages and return those that are there: at least one, at most about DRAIN.
@@ -131,12 +159,10 @@ class Listener:
         Cancelled, it has taken none.
         """
         while True:
-            if self._unread or self._tcp_readable():
+            if self._unread:
                 await anyio.lowlevel.checkpoint()
             else:
-                with anyio.CancelScope() as self._waiting:
-                    await anyio.wait_readable(self._epoll.fileno())
-                self._waiting = None
+                await anyio.wait_readable(self._epoll.fileno())
             if messages := self._drain():
                 return messages
 
@@ -153,52 +179,37 @@ class Listener:
         if self._kind == "PUB":
             self._publish(sender, *parts)
             return True
-        if (client := self._by_sender.get(sender)) is not None:
-            return self._send(client, zmtp.encode(parts))
-        if self.tcp is None:
-            return False
-        sent = self.tcp.channel.send_counted(sender, *parts)
-        self._look_again()
-        return sent
+        client = self._by_sender.get(sender)
+        return client is not None and self._send(client, parts)
 
     def _publish(self, topic: bytes, *parts: bytes) -> None:
+        parts = (topic, *parts)
         pieces = None
         for client in tuple(self._by_sender.values()):
             if zmtp.follows(client.topics, topic):
-                pieces = pieces or zmtp.encode((topic, *parts))
-                self._send(client, pieces)
-        if self.tcp is not None:
-            self.tcp.channel.send(topic, *parts)
+                if client.reader.curve is None:
+                    pieces = pieces or zmtp.encode(parts)
+                self._send(client, parts, pieces)
 
     def close(self) -> None:
         for client in tuple(self._clients.values()):
             self._end(client)
-        if self.tcp is not None:
-            self.tcp.close()
+        if self.port is not None:
+            self.port.close()
         self._epoll.close()
         self._file.close()
-
-    def _tcp_readable(self) -> bool:
-        return self.tcp is not None and self.tcp.channel.readable
-
-    def _look_again(self) -> None:
-        """Wake `receive`: sending to a ZeroMQ socket may swallow its descriptor's edge."""
-        if self._waiting is not None and self._tcp_readable():
-            self._waiting.cancel()
 
     def _drain(self) -> list[Received]:
         messages: list[Received] = []
         for _ in range(len(self._unread)):
             self._take(self._unread.popleft(), messages)
-        accepting = False
+        knocked = False
         for descriptor, events in self._epoll.poll(0, DRAIN):
             if (client := self._clients.get(descriptor)) is not None:
                 self._attend(client, events, messages)
-            elif descriptor == self._file.socket.fileno():
-                accepting = True
-        if self.tcp is not None and self._tcp_readable():
-            messages += self.tcp.take()
-        if accepting:
+            else:
+                knocked = True
+        if knocked:
             self._accept()
         return messages
 
@@ -207,27 +218,39 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(ACCEPTS):
             if (accepted := self._file.accept()) is None:
-                return
-            self._greet(accepted)
+                break
+            reader = zmtp.ZmtpReader(self._kind, self._max_bytes)
+            client = ConnectedClient(accepted.socket, b"l%d" % next(self._names), reader, self.limits)
+            client.uid, client.pid = accepted.uid, accepted.pid
+            self._enter(client, accepted.uid)
+        for _ in range(ACCEPTS if self.port is not None else 0):
+            if self.port is None or (found := self.port.accept()) is None:
+                break
+            opened, address, curve = found
+            reader = zmtp.ZmtpReader(self._kind, self._max_bytes, curve)
+            client = ConnectedClient(opened, b"k%d" % next(self._names), reader, self.port.newcomers)
+            client.since_ns = monotonic_ns()
+            self._newcomers[client] = None
+            self._enter(client, address)
 
-    def _greet(self, accepted: Accepted) -> None:
-        opened = accepted.socket
-        reader = zmtp.ZmtpReader(self._kind, self._max_bytes)
-        client = LocalClient(accepted, b"l%d" % next(self._names), reader)
-        client.place = self._limits.enter(accepted.uid, lambda: self._end(client))
-        if client.place is None:
-            opened.close()
+    def _enter(self, client: ConnectedClient, user: User) -> None:
+        if client.socket is None:
             return
-        self._clients[opened.fileno()] = client
-        self._epoll.register(opened, select.EPOLLIN)
+        client.place = client.limits.enter(user, lambda: self._end(client))
+        if client.place is None:
+            self._newcomers.pop(client, None)
+            client.socket.close()
+            return
+        self._clients[client.socket.fileno()] = client
+        self._epoll.register(client.socket, select.EPOLLIN)
 
-    def _attend(self, client: LocalClient, events: int, messages: list[Received]) -> None:
+    def _attend(self, client: ConnectedClient, events: int, messages: list[Received]) -> None:
         if events & select.EPOLLOUT:
             self._flush(client)
         if events & ~select.EPOLLOUT and client not in self._unread:
             self._read(client, messages)
 
-    def _read(self, client: LocalClient, messages: list[Received]) -> None:
+    def _read(self, client: ConnectedClient, messages: list[Received]) -> None:
         read = 0
         while client.socket is not None and read < 4 * READ_BYTES:
             try:
@@ -238,20 +261,17 @@ class Listener:
                 data = b""
             if not data:
                 self._take(client, messages)  # what it sent before it went
-                self._end(client)
+                self._fail(client)
                 return
             client.reader.feed(data)
             read += len(data)
             if len(data) < READ_BYTES:
                 break
-        if not client.greeted:
-            client.greeted = True
-            self._send_now(client, [zmtp.GREETING])
         self._take(client, messages)
 
-    def _take(self, client: LocalClient, messages: list[Received]) -> None:
+    def _take(self, client: ConnectedClient, messages: list[Received]) -> None:
         """Take the complete messages of a client, as far as there is room in this turn."""
-        reader, was_ready, size = client.reader, client.reader.ready, 0
+        reader, size = client.reader, 0
         try:
             while True:
                 if len(messages) >= DRAIN or size > DRAIN_BYTES:
@@ -265,31 +285,67 @@ class Listener:
                 self._receive(client, parts, messages)
         except MalformedError:
             self.malformed += 1
-            self._end(client)
+            self._fail(client)
             return
-        if reader.ready and not was_ready:
-            self._send_now(client, [zmtp.ready(self._kind)])
+        if reader.replies:
+            replies, reader.replies = reader.replies, []
+            if len(client.queued) < self._queue:
+                self._send_now(client, replies)
+        if client in self._newcomers:
+            self._look_at_key(client)
         if client.place is not None and client.open and client.place.held_bytes != reader.held_bytes:
-            self._limits.hold(client.place, reader.held_bytes)
+            client.limits.hold(client.place, reader.held_bytes)
 
-    def _receive(self, client: LocalClient, parts: list[bytes], messages: list[Received]) -> None:
+    def _fail(self, client: ConnectedClient) -> None:
+        """End a connection; one without a key has failed to show it."""
+        if self.port is not None and client in self._newcomers:
+            self.port.failed += 1
+        self._end(client)
+
+    def _look_at_key(self, newcomer: ConnectedClient) -> None:
+        """Give a newcomer whose key is let in the place of a client; end one whose key is not."""
+        curve = newcomer.reader.curve
+        if curve is None or newcomer.place is None:
+            return
+        if curve.known:
+            newcomer.limits.settle(newcomer.place)
+        if curve.refused:
+            self._end(newcomer)
+        elif curve.key is not None and newcomer.open:
+            del self._newcomers[newcomer]
+            newcomer.limits.leave(newcomer.place)
+            newcomer.limits = self.limits
+            newcomer.place = self.limits.enter(curve.key, lambda: self._end(newcomer))
+            if newcomer.place is None:
+                self._end(newcomer)
+
+    def _receive(self, client: ConnectedClient, parts: list[bytes], messages: list[Received]) -> None:
         if client.place is not None and client.sender not in self._by_sender:
             self._by_sender[client.sender] = client
-            self._limits.settle(client.place)
+            client.limits.settle(client.place)
         if self._kind == "PUB":
             _subscribe(client.topics, parts[0])
             return
         messages.append(
-            Received(sender=client.sender, parts=parts, uid=client.uid, pid=client.pid, connection=client)
+            Received(
+                sender=client.sender,
+                parts=parts,
+                uid=client.uid,
+                pid=client.pid,
+                key=client.key,
+                connection=client,
+            )
         )
 
-    def _send(self, client: LocalClient, pieces: list[bytes]) -> bool:
+    def _send(
+        self, client: ConnectedClient, parts: Sequence[bytes], pieces: list[bytes] | None = None
+    ) -> bool:
         if len(client.queued) >= self._queue or client.queued_bytes > MAX_QUEUED_BYTES:
             return False
-        self._send_now(client, pieces)
+        self._send_now(client, pieces or client.reader.encode(parts))
         return client.open
 
-    def _send_now(self, client: LocalClient, pieces: list[bytes]) -> None:
+    def _send_now(self, client: ConnectedClient, pieces: list[bytes]) -> None:
         if client.socket is None:
             return
         waited = bool(client.queued)
@@ -302,7 +358,7 @@ class Listener:
             if client.queued:
                 self._epoll.modify(client.socket, select.EPOLLIN | select.EPOLLOUT)
 
-    def _flush(self, client: LocalClient) -> None:
+    def _flush(self, client: ConnectedClient) -> None:
         """Hand the kernel what is queued, as far as it takes it."""
         queued = client.queued
         while queued and client.socket is not None:
@@ -323,7 +379,7 @@ class Listener:
         if client.socket is not None:
             self._epoll.modify(client.socket, select.EPOLLIN)
 
-    def _end(self, client: LocalClient) -> None:
+    def _end(self, client: ConnectedClient) -> None:
         """Close a connection."""
         if client.socket is None:
             return
@@ -337,8 +393,9 @@ class Listener:
         client.queued_bytes = 0
         if client in self._unread:
             self._unread.remove(client)
+        self._newcomers.pop(client, None)
         if client.place is not None:
-            self._limits.leave(client.place)
+            client.limits.leave(client.place)
 
 
 def _subscribe(topics: list[bytes], message: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A listening Unix socket at a file: its mode, and who the kernel says has connected."""
+"""Sockets that listen: at a file, with its mode and who the kernel says has connected; or at a TCP port."""
 
 import errno
 import os
@@ -19,15 +19,49 @@ _NO_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 class Accepted(Struct, frozen=True):
-    """A connection, and the process that made it."""
+    """A connection, and the process on this host that made it."""
 
     socket: socket.socket
     uid: int
     pid: int
 
 
-class SocketFile:
+class ListeningSocket:
     """A socket that listens. Without a free descriptor, those who connect are turned away."""
+
+    def __init__(self, opened: socket.socket) -> None:
+        self.socket = opened
+        self._spare = _open_spare()
+
+    def take(self) -> socket.socket | None:
+        """Return the next connection, which does not block. None: there is none, or no descriptor for it."""
+        try:
+            opened, _ = self.socket.accept()
+        except OSError as wrong:
+            if wrong.errno in _NO_FILES:
+                self._turn_away()
+            return None
+        opened.setblocking(False)  # noqa: FBT003  (the socket's own signature)
+        return opened
+
+    def _turn_away(self) -> None:
+        """Close the next connection, by the descriptor that is kept for this."""
+        os.close(self._spare)
+        try:
+            self.socket.accept()[0].close()
+        except OSError:
+            pass
+        finally:
+            self._spare = _open_spare()
+
+    def close(self) -> None:
+        if self.socket.fileno() >= 0:
+            self.socket.close()
+            os.close(self._spare)
+
+
+class SocketFile(ListeningSocket):
+    """A Unix socket at a file."""
 
     def __init__(
         self, path: Path, mode: int, group: str | None = None, kind: int = socket.SOCK_STREAM
@@ -39,8 +73,7 @@ class SocketFile:
         """
         endpoint(path)
         self._path = path
-        self.socket = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
-        self._spare = _open_spare()
+        super().__init__(socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK))
         try:
             self._bind(mode, group)
         except BaseException:
@@ -67,35 +100,18 @@ class SocketFile:
 
     def accept(self) -> Accepted | None:
         """Return the next connection, which does not block. None: there is none, or no descriptor for it."""
-        try:
-            opened, _ = self.socket.accept()
-        except OSError as wrong:
-            if wrong.errno in _NO_FILES:
-                self._turn_away()
+        if (opened := self.take()) is None:
             return None
-        opened.setblocking(False)  # noqa: FBT003  (the socket's own signature)
         credentials = opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(credentials)
         return Accepted(opened, uid, pid)
 
-    def _turn_away(self) -> None:
-        """Close the next connection, by the descriptor that is kept for this."""
-        os.close(self._spare)
-        try:
-            self.socket.accept()[0].close()
-        except OSError:
-            pass
-        finally:
-            self._spare = _open_spare()
-
     def close(self) -> None:
-        if self.socket.fileno() >= 0:
-            bound = self.socket.getsockname()
-            self.socket.close()
-            os.close(self._spare)
-            if bound:
-                with suppress(OSError):
-                    self._path.unlink()
+        bound = self.socket.fileno() >= 0 and self.socket.getsockname()
+        super().close()
+        if bound:
+            with suppress(OSError):
+                self._path.unlink()
 
 
 def _open_spare() -> int:

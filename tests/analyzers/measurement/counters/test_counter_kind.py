@@ -63,6 +63,32 @@ def test_until_it_is_told_both_hypotheses_carry_the_estimate(window_ms: int | No
     assert held(first) >= 0.93
 
 
+@pytest.mark.parametrize(
+    ("period_ms", "window_ms"), [(20, 10), (100, 25), (100, 60), (20, None), (100, None)]
+)
+@pytest.mark.parametrize("name", ["noisy", "mixed"])
+def test_long_steps_that_scatter_show_the_kind_and_have_narrow_intervals(
+    name: Name, period_ms: int, window_ms: int | None
+) -> None:
+    """Refreshes within a step share its deviation: taken for independent, they said nothing, or lied."""
+    wide = []
+    for seed in (11, 12):
+        played = load(name, 500, 40, seed)
+        shape = Shape()
+        shape.suspect(25 * MS)
+        shown = counter(played, period_ms * MS, window_ms and window_ms * MS, seed=seed)
+        steps, meter = play(played, shown, shape)
+        assert meter.shape.kind == ("boxcar" if window_ms else "integrating")
+        assert meter.shape.counter.bounded == (window_ms is None)
+        for step in steps:
+            low_uj, high_uj = step.answer.low_uj, step.answer.high_uj
+            assert low_uj is None or high_uj is None or low_uj <= step.truth_j * 1e6 <= high_uj
+        late = steps[30:]
+        assert held(late) >= 0.9
+        wide += [(one.answer.p97_5_uj - one.answer.p2_5_uj) / one.answer.energy_uj / 2 for one in late]
+    assert np.median(wide) < 0.05
+
+
 def test_two_hypotheses_are_weighed_and_their_difference_widens_the_interval() -> None:
     one = Energy(
         energy_uj=1000, low_uj=None, high_uj=None, p2_5_uj=1000, p97_5_uj=1000,

@@ -1,12 +1,13 @@
 """Elements: whatever a text holds, it stays text."""
 
+import re
 from html.parser import HTMLParser
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import csv_text
+from zeus_stream.screens.html.panels import csv_text, facts, plain, table
 from zeus_stream.screens.svg.axes import round_values
 from zeus_stream.screens.svg.run_charts import (
     HEIGHT,
@@ -42,6 +43,13 @@ def test_text_and_attributes_come_back_as_they_were(text: str, value: str) -> No
     parser.close()
     assert parser.tags == [("p", [("title", value)])]
     assert parser.text == text
+
+
+def test_words_of_ours_are_explained_where_they_stand() -> None:
+    causes = table([{"cause": "data wait", "lag": 3}], {"cause": ("cause", plain), "lag": ("lag", plain)})
+    assert '<td title="Energy while the loop waits for its next batch' in causes
+    assert re.search('<th scope="col"[^>]* title="Age of the oldest frame', causes)
+    assert '<dt title="Joules saved so far' in facts([("saved", "491 J", "")])
 
 
 def test_only_markup_is_html() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from analyzers.simulation.recorded_jobs import (
+    sweep,
     world,
 )
-from analyzers.simulation.sweep import sweep
 from analyzers.simulation.traces import read
 from zeus_stream.screens.html.simulation_report import page
 from zeus_stream.screens.svg.simulation_charts import front

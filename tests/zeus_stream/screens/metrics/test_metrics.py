@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from analyzers.live.job_steps import StepsByJob
+from analyzers.live.live_runs import StepsByJob
 from tests.zeus_stream.screens.metrics.snapshots import GPU, RUN, SEARCH, of_analyzer, of_collector
 from zeus_stream.protocol.snapshots import MAX_JOB_ROWS
 from zeus_stream.screens.metrics.job_metrics import MAX_JOBS, OTHER, Jobs, step_families

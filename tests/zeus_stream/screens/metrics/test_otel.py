@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.live.job_steps import StepsByJob
+from analyzers.live.live_runs import StepsByJob
 from tests.analyzers import archives
 from tests.empty_archive import archive_at
 from tests.zeus_stream.screens.metrics.snapshots import GPU, of_analyzer, of_collector

@@ -1,6 +1,6 @@
 """The live screen, driven by keys: what it shows, what it draws again, and what it does without an answer."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests.zeus_stream.screens.live_snapshots import SNAPSHOT, a_gpu, a_run
-from tests.zeus_stream.screens.terminal.pictures import FOLDER, SIZES, picture
+from tests.zeus_stream.screens.terminal.pictures import FOLDER, MOVING, SIZES, moving, picture
 from zeus_stream.errors import UnreachableError
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.terminal.lines import Lines
@@ -43,8 +43,9 @@ GAP = {"host": "node2", "what": "readings", "count": 3, "reason": "the driver hu
 class Service:
     """An analyzer whose answers a test chooses."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Sequence[Row]) -> None:
         self.snapshot = SNAPSHOT
+        self.before = list(before)
         self.answers = True
         self.looks = 0
         self.kwh: tuple[float, str] | None = None
@@ -64,6 +65,10 @@ class Service:
             else Details(trouble="query: it took over 5 s.")
         )
 
+    async def power(self) -> list[Row]:
+        """Return the power of before the screen was opened."""
+        return self.before
+
     async def gaps(self) -> list[Row]:
         """Return one gap."""
         return [GAP]
@@ -75,9 +80,9 @@ class Service:
 
 @asynccontextmanager
 async def top(
-    size: tuple[int, int] = (160, 40), every_s: float = 60.0
+    size: tuple[int, int] = (160, 40), every_s: float = 60.0, before: Sequence[Row] = ()
 ) -> AsyncIterator[tuple[TopApp, "Pilot[None]", Service]]:
-    service = Service()
+    service = Service(before)
     app = TopApp(service.look, service, SNAPSHOT, every_s)
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
@@ -181,17 +186,36 @@ async def test_what_is_missing_is_shown_with_its_cure() -> None:
         await until(app, pilot, "the driver hung")
         assert "3 readings" in text(app)
         assert "Give the collector a processor of its own" in text(app)
-        await pilot.press("q")
+        await pilot.press("escape")
         await until(app, pilot, "7 GPUs")
 
 
-async def test_help_explains_the_keys_and_q_ends() -> None:
+async def test_help_explains_the_keys_and_q_ends_from_its_page() -> None:
     async with top() as (app, pilot, _):
         await pilot.press("question_mark")
         assert isinstance(app.screen, Page)
         assert "the limit in force is 175 W" in text(app)
-        await pilot.press("escape", "q")
+        await pilot.press("q")
+        await pilot.pause()
+        assert not app.is_running
     assert app.return_code == 0
+
+
+async def test_the_power_of_before_it_was_opened_is_drawn() -> None:
+    now_s = SNAPSHOT.wall_ns // 10**9
+    gpus = SNAPSHOT.runs[1].gpus
+    before = [{"gpu": gpu, "at_s": now_s - ago, "watts": 100.0} for ago in range(200, 1, -1) for gpu in gpus]
+    async with top(before=before) as (app, pilot, _):
+        await pilot.press("down")
+        await until(app, pilot, "last 4.0 min, 200 to")
+
+
+async def test_a_low_terminal_has_a_line_a_run_with_its_saving() -> None:
+    async with top((60, 12)) as (app, _, _service):
+        shown = text(app)
+    assert "17.4 %" in shown
+    assert "llama-sft" in shown
+    assert "175<250" not in shown
 
 
 async def test_an_analyzer_that_goes_and_comes_back_is_followed() -> None:
@@ -228,9 +252,9 @@ async def test_only_rows_that_changed_are_drawn_again() -> None:
         assert 1 <= gpus.drawn - before <= 4
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", [*SIZES, MOVING])
 async def test_the_pictures_in_the_docs_are_of_this_screen(name: str) -> None:
-    made = await picture(SIZES[name])
+    made = await (moving() if name == MOVING else picture(SIZES[name]))
     shown = (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
     assert shown == made, "Make them again: python -m tests.zeus_stream.screens.terminal.pictures"
     assert "http" not in made.replace("http://www.w3.org/", "")

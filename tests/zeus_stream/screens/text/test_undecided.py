@@ -151,6 +151,7 @@ def test_it_says_by_how_much_the_analyzer_was_behind_and_nothing_where_it_was_no
     ]
 
 
+@pytest.mark.sweep
 def test_the_archive_shows_the_situations(of: Summarize) -> None:
     late = CommandRow(
         command="c",

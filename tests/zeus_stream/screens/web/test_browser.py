@@ -8,6 +8,7 @@ import io
 import json
 import os
 import platform
+import queue
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -27,6 +30,14 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.directories import short_directory
 from tests.zeus_stream.conftest import Cli
+from tests.zeus_stream.screens.web.conftest import TOKEN
+from tests.zeus_stream.views.scenes import SCENES, Answer, Scene, stored
+from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.screens.web.now_feed import NowFeed
+from zeus_stream.screens.web.routes.site import Site
+from zeus_stream.screens.web.server import Listening, serve
+from zeus_stream.screens.web.source import Answer as Page
+from zeus_stream.screens.web.source import Source
 
 ROOT = Path(__file__).parents[4]
 SCREENS = ROOT / ".screens"
@@ -331,6 +342,71 @@ def test_every_other_page_is_accessible_and_fits_a_phone(page: Browser, path: st
         page.look(path, width=width, scheme=scheme)
         page.until(lambda: page.driver.find_elements(By.CSS_SELECTOR, "main .panel"))
         _check(page)
+
+
+@contextmanager
+def served(scene: Scene, answer: Answer) -> Iterator[str]:
+    """Serve the pages of a scene, live, in a thread. Yield the address with the token."""
+    addresses: queue.Queue[str] = queue.Queue()
+
+    async def look() -> Snapshot:
+        return scene.now
+
+    async def serve_until(ended: anyio.Event) -> None:
+        site = Site(source=Source(lambda sql, *_: Page(answer(sql), truncated=False)), feed=NowFeed(look))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(serve, site, Listening(address="127.0.0.1:0", token=TOKEN), addresses.put)
+            await ended.wait()
+            tasks.cancel_scope.cancel()
+
+    with start_blocking_portal() as portal:
+        ended = portal.call(anyio.Event)
+        serving = portal.start_task_soon(serve_until, ended)
+        try:
+            yield addresses.get(timeout=PATIENCE_S)
+        finally:
+            portal.call(ended.set)
+            serving.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("name", ["a pipeline", "no GPU", "64 GPUs", "the collector is dead"])
+def test_each_kind_of_page_is_silent_under_its_own_policy(
+    browser: Browser, name: str, tmp_path: Path
+) -> None:
+    scene = SCENES[name]()
+    paths = ["/", "/runs/run", "/jobs/job", *[f"/gpus/{gpu.gpu}" for gpu in scene.now.gpus[:1]]]
+    with stored(scene, tmp_path / "energy.duckdb") as answer, served(scene, answer) as address:
+        browser.site, _, token = address.partition("/?")
+        browser.look(f"/?{token}")
+        for path in paths:
+            for width in (1200, 360):
+                browser.look(path, width=width)
+                browser.until(lambda: browser.driver.find_elements(By.CSS_SELECTOR, "main .panel"))
+                browser.until(lambda: browser.text("#power") == "" or browser.drawn())
+                _check(browser)
+        browser.driver.get("about:blank")
+
+
+def test_eight_windows_of_one_browser_are_live(browser: Browser, tmp_path: Path) -> None:
+    scene = SCENES["open, a limit chosen"]()
+    first = browser.driver.current_window_handle
+    with stored(scene, tmp_path / "energy.duckdb") as answer, served(scene, answer) as address:
+        browser.site, _, token = address.partition("/?")
+        browser.look(f"/?{token}")
+        for _ in range(7):
+            browser.driver.switch_to.new_window("window")
+            browser.driver.get(f"{browser.site}/")
+        for window in browser.driver.window_handles:
+            browser.driver.switch_to.window(window)
+            browser.until(lambda: browser.text("#state") == "live")
+            assert browser.complaints() == []
+        for window in browser.driver.window_handles:
+            browser.driver.switch_to.window(window)
+            if window == first:
+                browser.driver.get("about:blank")
+            else:
+                browser.driver.close()
+        browser.driver.switch_to.window(first)
 
 
 def test_a_report_is_readable_as_a_file(page: Browser, archive: Path, tmp_path: Path) -> None:

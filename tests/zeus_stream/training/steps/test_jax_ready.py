@@ -13,7 +13,7 @@ import zeus_stream
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.steps import jax_ready
+from zeus_stream.training.steps import step_recorder
 
 ROOT = Path(__file__).parents[4]
 
@@ -90,16 +90,16 @@ def test_the_face_has_it() -> None:
 
 def test_an_array_is_found_by_what_it_can() -> None:
     array = Array(0)
-    assert jax_ready.output(array) is array
-    assert jax_ready.output(1) is None
+    assert step_recorder.ready_output(array) is array
+    assert step_recorder.ready_output(1) is None
 
 
 REAL = """
 import jax, jax.numpy as jnp, zeus_stream
-from zeus_stream.training.steps import jax_ready as door
+from zeus_stream.training.steps import step_recorder as door
 step = jax.jit(lambda x: {"loss": (x @ x).sum(), "none": None})
-assert door.output(step(jnp.ones((8, 8)))).shape == ()
-assert door.output({"a": [1, 2.0]}) is None
+assert door.ready_output(step(jnp.ones((8, 8)))).shape == ()
+assert door.ready_output({"a": [1, 2.0]}) is None
 x = jnp.ones((600, 600))
 for _ in zeus_stream.steps(range(5)):
     out = step(x)

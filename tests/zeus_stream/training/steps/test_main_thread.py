@@ -1,10 +1,10 @@
 import signal
 import threading
 
-from zeus_stream.training.steps.main_thread import SIGNAL, Nudge
+from zeus_stream.training.publisher import SIGNAL, MainThreadNudge
 
 
-def asked_by_a_thread(nudge: Nudge) -> None:
+def asked_by_a_thread(nudge: MainThreadNudge) -> None:
     thread = threading.Thread(target=nudge.ask)
     thread.start()
     thread.join()
@@ -12,7 +12,7 @@ def asked_by_a_thread(nudge: Nudge) -> None:
 
 def test_any_thread_has_the_main_thread_call() -> None:
     called_in: list[int] = []
-    nudge = Nudge()
+    nudge = MainThreadNudge()
     nudge.arm(lambda: called_in.append(threading.get_ident()))
     try:
         asked_by_a_thread(nudge)
@@ -32,7 +32,7 @@ def test_a_signal_that_somebody_has_stays_theirs() -> None:
 
     signal.signal(SIGNAL, handler)
     try:
-        nudge = Nudge()
+        nudge = MainThreadNudge()
         nudge.arm(lambda: None)
         asked_by_a_thread(nudge)
         nudge.disarm()
@@ -43,7 +43,7 @@ def test_a_signal_that_somebody_has_stays_theirs() -> None:
 
 
 def test_a_loop_in_another_thread_has_no_nudges() -> None:
-    nudge = Nudge()
+    nudge = MainThreadNudge()
     thread = threading.Thread(target=nudge.arm, args=(lambda: None,))
     thread.start()
     thread.join()

@@ -62,7 +62,6 @@ def test_of_phases_within_each_other_the_inner_one_counts() -> None:
 def test_phases_are_those_of_the_gpu_where_it_has_a_queue() -> None:
     gpu = SteppedGpu()
     script = Script(gpu)
-    script.recorder.hand_over()
     for name in ("forward", "backward"):
         with script.recorder.phase(name):
             pass

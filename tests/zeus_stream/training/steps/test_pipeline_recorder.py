@@ -59,8 +59,12 @@ class Published:
         """Return the events as the courier makes them."""
         return [make(*fields) for make, *fields in self.entries]
 
-    def positions(self) -> list[tuple[int, tuple[str, int, int]]]:
-        found: list[tuple[int, tuple[str, int, int]]] = []
+    def positions(self, *, ends: bool = False) -> list[tuple[int, tuple[str, int, int]]]:
+        """Return the instructions that began since the last time, or that ended."""
+        return [(iteration, decode_instruction(code)) for iteration, code, end in self.sent() if end == ends]
+
+    def sent(self) -> list[tuple[int, int, bool]]:
+        found: list[tuple[int, int, bool]] = []
         if self.accepted is None:
             self.accepted, _ = self.socket.accept()
             self.accepted.settimeout(0)
@@ -71,8 +75,7 @@ class Published:
                 return found
             if not data:
                 return found
-            iteration, code = POSITION.unpack(data)
-            found.append((iteration, decode_instruction(code)))
+            found.append(POSITION.unpack(data))
 
 
 @pytest.fixture
@@ -104,18 +107,19 @@ def test_positions_are_sent_and_instructions_stamped_when_the_gpu_reaches_them(p
     instants = gpu.reach(3)
 
     def take() -> bool:
-        found.extend(published.positions())
-        return len(found) == 2
+        found.extend(published.sent())
+        return len(found) == 3
 
     until(take)
-    assert found == [(0, ("forward", 0, 0)), (0, ("forward", 1, 0))]
+    first, second = (encode_instruction("forward", each) for each in (0, 1))
+    assert found == [(0, first, False), (0, first, True), (0, second, False)]
     instants += gpu.reach(13)
     pipe.close()
     until(lambda: len(published.entries) == 3)
-    _, first, second = published.events()
-    assert [first.iteration, second.iteration] == [0, 1]
-    assert first.by_device
-    stamps = [stamp for _, *pair in unpack_rows(first) for stamp in pair]
+    _, ran, later = published.events()
+    assert [ran.iteration, later.iteration] == [0, 1]
+    assert ran.by_device
+    stamps = [stamp for _, *pair in unpack_rows(ran) for stamp in pair]
     assert len(stamps) == 8
     for stamp_ns, done_ns in zip(stamps, instants, strict=False):
         assert stamp_ns >= done_ns - 2_000, "never before the GPU was there (a stamp has 1 us)"

@@ -133,7 +133,7 @@ def gaps_page(site: SiteView, stored: Sequence[Row], width: int) -> list[Line]:
 
 
 HELP = """
-q          quit                      enter     page of the selected run
+q          quit, from every page     enter     page of the selected run
 /          filter rows by words      up, down  select a run
 s          sort GPUs: place, power, run
 w          power, energy or cost     g         what is missing, and the cure

@@ -15,25 +15,19 @@ SEARCH_ENDED = "The run has ended: `zeus-stream report` shows the limits that we
 
 def run_panel(site: SiteView, runs: Sequence[RunView], width: int) -> Panel:
     job_width = max(3, min(16 if width < 100 else 22, max((len(run.job) for run in runs), default=3)))
-    columns = [
-        Column("job", job_width, lambda row: (Span(clean(runs[row].job), _alive(runs[row])),)),
-        Column("search", 21 if width < 104 else 30, lambda row: (_phase(runs[row]),)),
-        Column("step", 8, lambda row: (Span(known(runs[row].step)),), right=True),
-        Column("J/step", 7, lambda row: (Span(compact(runs[row].step_energy.known)),), right=True),
-    ]
-    if width >= 60:
-        columns.append(Column("ms", 6, lambda row: (Span(compact(runs[row].step_time.known)),), right=True))
-    if width >= 70:
-        columns.append(Column("saved", 7, lambda row: (_saved(runs[row]),), right=True))
-    if width >= 84:
-        columns.insert(2, Column("epoch", 5, lambda row: (Span(known(runs[row].epoch)),), right=True))
-        columns.insert(
-            -1, Column("energy", 8, lambda row: (Span(compact(runs[row].energy.known, "J")),), right=True)
-        )
-    if width >= 94:
-        columns.append(Column("ends in", 8, lambda row: (Span(_left(runs[row])),), right=True))
-    if width >= 100:
-        columns.insert(1, Column("run", 12, lambda row: (Span(clean(runs[row].run), "dim"),)))
+    wanted = (
+        (0, Column("job", job_width, lambda row: (Span(clean(runs[row].job), _alive(runs[row])),))),
+        (100, Column("run", 12, lambda row: (Span(clean(runs[row].run), "dim"),))),
+        (40, Column("search", 21 if width < 104 else 30, lambda row: (_phase(runs[row]),))),
+        (84, Column("epoch", 5, lambda row: (Span(known(runs[row].epoch)),), right=True)),
+        (54, Column("step", 8, lambda row: (Span(known(runs[row].step)),), right=True)),
+        (64, Column("J/step", 7, lambda row: (Span(compact(runs[row].step_energy.known)),), right=True)),
+        (70, Column("ms", 6, lambda row: (Span(compact(runs[row].step_time.known)),), right=True)),
+        (84, Column("energy", 8, lambda row: (Span(compact(runs[row].energy.known, "J")),), right=True)),
+        (0, Column("saved", 7, lambda row: (_saved(runs[row]),), right=True)),
+        (94, Column("ends in", 8, lambda row: (Span(_left(runs[row])),), right=True)),
+    )
+    columns = [column for least, column in wanted if width >= least]
     return Panel(
         title=counted(site.open_runs, "open run"),
         head=heads(columns, width),

@@ -2,15 +2,10 @@
 
 import io
 import json
-import math
 from collections.abc import AsyncIterator, Callable
-from datetime import date, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute
-import pyarrow.csv
 import pyarrow.parquet
 from anyio.to_thread import run_sync
 from msgspec import to_builtins
@@ -18,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
-from zeus_stream.formulas import without_formulas
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.html.elements import Markup
 from zeus_stream.screens.html.hour_panel import hour
@@ -28,9 +22,9 @@ from zeus_stream.screens.html.questions import find_gpus, find_run, quoted, quot
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_text, result
 from zeus_stream.screens.metrics.metrics import service_families, up_family
 from zeus_stream.screens.metrics.prometheus import CONTENT_TYPE, text
+from zeus_stream.screens.text.tables import arrow, csv, plain, plain_rows, unique
 from zeus_stream.screens.web.now_panels import draw_job, draw_now, draw_run
 from zeus_stream.screens.web.routes.site import site_of
-from zeus_stream.screens.web.routes.sql_page import unique
 from zeus_stream.screens.web.source import PAGE_S
 
 JSON_ROWS = 10_000
@@ -72,7 +66,10 @@ async def sql(request: Request) -> Response:
         answer = await site.source.query(query, "box", rows, PAGE_S)
     except ZeusStreamError as wrong:
         return refused(wrong)
-    content = await run_sync(WRITERS[form], answer.table, answer.truncated)
+    if form == "json":
+        content = await run_sync(_json, answer.table, answer.truncated)
+    else:
+        content = await run_sync(WRITERS[form], answer.table)
     headers = {"X-Truncated": "true" if answer.truncated else "false"}
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -84,73 +81,17 @@ async def sql(request: Request) -> Response:
 
 
 def _json(table: pa.Table, truncated: bool) -> bytes:  # noqa: FBT001  (of the answer)
-    names = unique(table.column_names)
-    rows = table.rename_columns(names).to_pylist()
-    content = {"columns": names, "rows": _plain(rows), "truncated": truncated}
+    content = {"columns": unique(table.column_names), "rows": plain_rows(table), "truncated": truncated}
     return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
 
 
-def _csv(table: pa.Table, _truncated: bool) -> bytes:  # noqa: FBT001  (of the answer)
-    out = io.BytesIO()
-    columns = [_flat(column) for column in table.columns]
-    pa.csv.write_csv(without_formulas(pa.Table.from_arrays(columns, names=unique(table.column_names))), out)
-    return out.getvalue()
-
-
-def _flat(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column as CSV can hold it: figures and texts."""
-    kind = column.type
-    for is_figure in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal):
-        if is_figure(kind):
-            return column
-    texts = [None if value is None else _text(value) for value in column.to_pylist()]
-    return pa.chunked_array([pa.array(texts, pa.string())])
-
-
-def _text(value: Any) -> str:
-    value = _plain(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    """Convert a value for JSON: no NaN, times in ISO 8601, bytes in hexadecimal."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case Decimal():
-            return int(value) if value == value.to_integral_value() else float(value)
-        case bytes():
-            return value.hex()
-        case list():
-            return [_plain(item) for item in value]
-        case dict():
-            return {str(key): _plain(item) for key, item in value.items()}
-        case datetime() | date():
-            return value.isoformat()
-        case timedelta():
-            return value.total_seconds()
-        case None | bool() | int() | str():
-            return value
-        case _:
-            return str(value)
-
-
-def _arrow(table: pa.Table, _truncated: bool) -> bytes:  # noqa: FBT001  (of the answer)
-    out = io.BytesIO()
-    with pa.ipc.new_stream(out, table.schema) as stream:
-        stream.write_table(table)
-    return out.getvalue()
-
-
-def _parquet(table: pa.Table, _truncated: bool) -> bytes:  # noqa: FBT001  (of the answer)
+def _parquet(table: pa.Table) -> bytes:
     out = io.BytesIO()
     pa.parquet.write_table(table, out)
     return out.getvalue()
 
 
-WRITERS: dict[str, Callable[[pa.Table, bool], bytes]] = {
-    "json": _json, "csv": _csv, "arrow": _arrow, "parquet": _parquet,
-}  # fmt: skip
+WRITERS: dict[str, Callable[[pa.Table], bytes]] = {"csv": csv, "arrow": arrow, "parquet": _parquet}
 
 
 async def power(request: Request) -> Response:
@@ -229,7 +170,7 @@ async def run(request: Request) -> Response:
         "from": str(found.began_wall_ns), "to": str(found.last_wall_ns),
         "ended": found.ended_wall_ns is not None,
     }  # fmt: skip
-    data = {panel.name: _plain(list(panel.rows)) for panel in panels if panel is not None}
+    data = {panel.name: plain(list(panel.rows)) for panel in panels if panel is not None}
     return JSONResponse({**about, **data})
 
 
@@ -278,7 +219,8 @@ async def events(request: Request) -> Response:
             if update.now is None:
                 yield event("trouble", update.trouble or "")
             elif as_html:
-                yield event("now", draw(update.now))
+                if shown := draw(update.now):  # a run that is shown no longer stays as it was
+                    yield event("now", shown)
             else:
                 yield event("now", json.dumps(to_builtins(update.now), ensure_ascii=False))
 

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from zeus_stream.errors import RefusedError, SettingsError, ZeusStreamError
+from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.html import site_panels
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.gpu_panels import gpu_panels
@@ -25,13 +26,14 @@ from zeus_stream.screens.html.questions import (
     quoted,
 )
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_key, result
-from zeus_stream.screens.html.site_panels import RECENT_RUNS
+from zeus_stream.screens.html.site_panels import EARLIER, NO_RUN, recent_runs
 from zeus_stream.screens.site.job_belief import JobBelief, belief_panel
 from zeus_stream.screens.web import page_frame
 from zeus_stream.screens.web.now_feed import NowFeed
-from zeus_stream.screens.web.now_panels import draw_now
+from zeus_stream.screens.web.now_panels import draw_now, draw_run
 from zeus_stream.screens.web.routes.site import Site, site_of, streamed
 from zeus_stream.screens.web.source import AskTable
+from zeus_stream.screens.web.static_files import address
 
 FIRST_S = 0.3
 """A page waits so long for the live state; then it comes later."""
@@ -47,12 +49,13 @@ async def overview(request: Request) -> Response:
     async def parts() -> AsyncIterator[Markup]:
         yield page_frame.head("Overview", "", scripts=("overview.js",) if site.feed is not None else ())
         if site.feed is not None:
-            yield Markup(element("h1", "Now") + _now("api/events?html", await _first(site.feed)))
+            yield Markup(element("h1", "Now") + _now("api/events?html", await _first(site.feed, draw_now)))
             yield element("div", await drawn(site, hour()), id="hour", data_src="api/hour")
+            yield await drawn(site, recent_runs(EARLIER, "Earlier runs"))
         else:
             yield page_frame.heading("Archive", "A file; nothing is live.")
             yield await drawn(site, hour())
-        yield await drawn(site, RECENT_RUNS())
+            yield await drawn(site, recent_runs(none=NO_RUN))
 
     return streamed(parts)
 
@@ -60,14 +63,15 @@ async def overview(request: Request) -> Response:
 def _now(source: str, first: Markup | None = None) -> Markup:
     """Return the place of the live part, as it is first; the server-sent events of an address change it."""
     waits = element("section", element("p", "Waiting for the analyzer ...", class_="under"), class_="panel")
-    return element("div", first or waits, id="now", data_src=source)
+    up = "../" * source.count("../")
+    return element("div", first or waits, id="now", data_src=source, data_worker=up + address("stream.js"))
 
 
-async def _first(feed: NowFeed) -> Markup | None:
-    """Return the live part of the overview as it is now: a page without scripts has it as well."""
+async def _first(feed: NowFeed, draw: Callable[[Snapshot], Markup]) -> Markup | None:
+    """Return the live part of a page as it is now: a page without scripts has it as well."""
     with anyio.move_on_after(FIRST_S):
         try:
-            return draw_now(await feed.ask_once())
+            return draw(await feed.ask_once())
         except ZeusStreamError:
             pass  # the page says that it waits
     return None
@@ -90,9 +94,11 @@ async def run(request: Request) -> Response:
         scripts = ("overview.js",) if live else ()
         yield page_frame.head(found.job, "", "../", styles=CHART_STYLES, scripts=scripts)
         yield page_frame.heading(found.job, _about(found))
-        first = section(await site.source.answered(result(found)))
-        yield _now(f"../api/events?html&run={quote(name, safe='')}", first) if live else first
-        yield _power(found.gpus, found.began_wall_ns, found.last_wall_ns, run=found.run)
+        first = await _first(site.feed, partial(draw_run, name=name)) if site.feed and live else None
+        shown = first or section(await site.source.answered(result(found)))
+        yield _now(f"../api/events?html&run={quote(name, safe='')}", shown) if live else shown
+        if found.gpus:
+            yield _power(found.gpus, found.began_wall_ns, found.last_wall_ns, run=found.run)
         for panel in RUN_PANELS:
             yield await drawn(site, panel(found))
 
@@ -202,7 +208,7 @@ async def job(request: Request) -> Response:
         for panel in (
             site_panels.recurring(name, "../"),
             site_panels.sizes(name),
-            site_panels.job_runs(name),
+            recent_runs(f"job = {quoted(name)}", up="../"),
         ):
             yield await drawn(site, panel)
         yield await drawn(site, site_panels.tries(name))

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import plain, table
+from zeus_stream.screens.text.tables import unique
 from zeus_stream.screens.web import page_frame
 from zeus_stream.screens.web.routes.site import Site, site_of, streamed
 
@@ -76,15 +77,6 @@ async def _answer(site: Site, query: str) -> Markup:
     drawn = table(rows, {name: (name, plain) for name in names}, "Answer") if rows else None
     tools = element("div", count, " Download: ", downloads, class_="tools")
     return element("section", element("h2", "Answer"), tools, drawn, id="answer", class_="panel")
-
-
-def unique(names: list[str]) -> list[str]:
-    """Return column names, repeated ones with a number."""
-    found: list[str] = []
-    for name in names:
-        again = sum(earlier == name for earlier in names[: len(found)])
-        found.append(f"{name}_{again + 1}" if again else name)
-    return found
 
 
 async def _help(site: Site) -> Markup:

@@ -1,7 +1,6 @@
 // The live part of the overview: server-sent events with HTML that the server has escaped.
 const place = document.getElementById("now");
 const state = document.getElementById("state");
-let source = null;
 
 // Changes only what differs, so that focus, selection and a screen reader's place stay.
 function morph(old, fresh) {
@@ -10,7 +9,8 @@ function morph(old, fresh) {
     if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
     return;
   }
-  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+  const own = old.nodeName === "DETAILS" ? "open" : "";  // what somebody has opened stays open
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== own) old.removeAttribute(name);
   for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   const before = [...old.childNodes], after = [...fresh.childNodes];
   after.forEach((node, at) => before[at] ? morph(before[at], node) : old.append(node));
@@ -33,14 +33,10 @@ function trouble(text) {
   state.textContent = text;
 }
 
-// One stream a tab, and none while the tab is hidden: a browser allows six connections to a server.
-function open() {
-  if (source || document.hidden) return;
-  source = new EventSource(place.dataset.src);
-  source.addEventListener("now", (event) => show(event.data));
-  source.addEventListener("trouble", (event) => trouble(event.data));
-  source.onerror = () => trouble("not connected");
-}
+// The stream comes from a worker that all windows share. A hidden window leaves it.
+const address = new URL(place.dataset.src, location.href).href;
+const worker = new SharedWorker(place.dataset.worker);
+worker.port.onmessage = ({ data: [kind, text] }) => kind === "now" ? show(text) : trouble(text);
 
 // The power of the last hour changes slowly, and costs a query.
 const hour = document.getElementById("hour");
@@ -54,12 +50,8 @@ async function refresh() {
 }
 if (hour) setInterval(refresh, 15000);
 
-function close() {
-  if (source) source.close();
-  source = null;
-}
-
-document.addEventListener("visibilitychange", () => document.hidden ? close() : open());
-addEventListener("pagehide", close);
-addEventListener("pageshow", open);
-open();
+const follow = () => worker.port.postMessage(document.hidden ? null : address);
+document.addEventListener("visibilitychange", follow);
+addEventListener("pagehide", () => worker.port.postMessage(null));
+addEventListener("pageshow", follow);
+follow();

@@ -74,7 +74,7 @@ function draw() {
     scales: { x: { time: false, range: () => [columns[0][0] ?? 0, columns[0].at(-1) ?? 1] },
               y: { range: (u, low, high) => [0, (high || 1) * 1.06] } },
     axes: [{ ...axis, incrs: times, values: (u, at) => at.map(elapsed), grid: { show: false } },
-           { ...axis, size: 56, values: (u, at) => at.map((value) => `${value} W`) }],
+           { ...axis, size: 68, values: (u, at) => at.map((value) => `${value.toLocaleString("en")} W`) }],
     bands: [{ series: [1, 2], fill: colour("--shade") }],
     series: [{}, { paths: stepped, width: 0, points: { show: false } },
              { paths: stepped, width: 0, points: { show: false } },

@@ -1,0 +1,103 @@
+"""The profiles that runs of a pipeline have left for later runs of the same job. Pure.
+
+    rows of instructions -> profiles by job and GPU model -> the profile that a later run starts from
+
+A later run measures its first clock again, for a few iterations. It uses the profile if instructions take as
+long as then; otherwise it profiles all clocks.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from analyzers.pipeline.profile import MeasuredInstruction, StageProfile
+from analyzers.results.pipeline.pipeline_rows import InstructionRow
+
+MAX_KNOWN = 1_000
+"""Profiles remembered; the oldest go."""
+CONFIRMING = 6
+"""Iterations that are measured again."""
+ALIKE = 0.03
+"""Share by which durations of instructions may differ."""
+
+
+class PipelineIdentity(NamedTuple):
+    """A pipeline whose instructions can be compared."""
+
+    job: str
+    gpu_model: str
+    stages: int
+
+
+class KnownPipeline(Struct, frozen=True):
+    """A profile, and the run that measured it."""
+
+    run: str
+    measured_wall_ns: int
+    stages: tuple[StageProfile, ...]
+
+
+class KnownPipelines:
+    """The profiles of a site."""
+
+    def __init__(self, rows: Iterable[InstructionRow] = ()) -> None:
+        """``rows``: of all runs, from before this analyzer started."""
+        self.forgotten_wall_ns: Mapping[str, int] = {}
+        """By job: profiles measured until then are not used (UTC, ns)."""
+        self._of: dict[PipelineIdentity, KnownPipeline] = {}
+        by_run: dict[str, list[InstructionRow]] = {}
+        for row in rows:
+            by_run.setdefault(row.run, []).append(row)
+        for of in sorted(by_run.values(), key=lambda each: each[0].measured_wall_ns):
+            self.add(of)
+
+    def add(self, rows: Sequence[InstructionRow]) -> None:
+        """Remember the profile of one run; it takes the place of an earlier one."""
+        first = rows[0]
+        stages: dict[int, list[InstructionRow]] = {}
+        for row in rows:
+            stages.setdefault(row.stage, []).append(row)
+        identity = PipelineIdentity(first.job, first.gpu_model, len(stages))
+        profiles = tuple(_profile(stages[stage]) for stage in sorted(stages))
+        self._of.pop(identity, None)
+        self._of[identity] = KnownPipeline(first.run, first.measured_wall_ns, profiles)
+        if len(self._of) > MAX_KNOWN:
+            del self._of[next(iter(self._of))]
+
+    def find(self, identity: PipelineIdentity) -> KnownPipeline | None:
+        """Return the profile that a run starts from, if one is known."""
+        known = self._of.get(identity)
+        if known is None or known.measured_wall_ns <= self.forgotten_wall_ns.get(identity.job, 0):
+            return None
+        return known
+
+
+def is_alike(
+    known: Sequence[StageProfile], measured: Mapping[int, Mapping[tuple[str, int, int], Sequence[float]]]
+) -> bool:
+    """Tell whether instructions take as long as a profile says.
+
+    Args:
+        known: the profile.
+        measured: durations, s, by stage and (kind, chunk, clock).
+    """
+    then = {
+        (each.stage, each.kind, each.chunk, each.clock_mhz): each.time_s
+        for stage in known
+        for each in stage.instructions
+    }
+    for stage, of in measured.items():
+        for name, durations_s in of.items():
+            time_s = then.get((stage, *name))
+            if time_s is None or abs(median(durations_s) / time_s - 1) > ALIKE:
+                return False
+    return bool(measured)
+
+
+def _profile(rows: Sequence[InstructionRow]) -> StageProfile:
+    waiting_w = rows[0].waiting_w
+    names = MeasuredInstruction.__struct_fields__
+    measured = tuple(MeasuredInstruction(**{name: getattr(row, name) for name in names}) for row in rows)
+    return StageProfile(measured, waiting_w, waiting_w, waiting_w)

@@ -1,1 +1,0 @@
-"""Profiles of pipelines that later runs of the same job start from."""

@@ -1,0 +1,439 @@
+"""Everything that a real GPU can settle in ten minutes, in one folder with a page to read (page.md).
+
+python -m benchmarks.gpu FOLDER [--observe] [--seconds 10] [--stand-in]        (make gpu, OBSERVE=1)
+
+1. doctor: what each field answers, what does not, permission.
+2. At rest: refreshes of counter and power, cost of a read, as a recording (`zeus-stream record`).
+3. Under square loads of 1000 to 10 ms: the same, and whether the counter sees all of the time.
+4. Limits: what the driver makes of those asked, how long a set takes, what is requested afterwards.
+5. Short steps without a collector, with one at rest, and while it reads closely: median, p99, worst.
+6. A training with a searched limit; once a limit is set, everything is killed: what the limit is then, and
+   what `zeus-stream restore` makes of it.
+
+Every recording is a device (`--device recorded:FOLDER/square-50`) and may be attached to an issue. A load
+needs torch with CUDA or ROCm; without it, 3 is left out. ``--observe`` changes nothing: 4 and 6 are left out,
+and 1 does not ask the driver for a set. ``--stand-in`` plays it on a library that stands in for NVML.
+"""
+
+import argparse
+import csv
+import importlib.util
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from analyzers.measurement.energy import Meter
+from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.sensors import UNKNOWN_WINDOW_NS
+from analyzers.measurement.timeline import Timeline
+from analyzers.results.readings import READING
+from benchmarks.harness import ROOT, directory, machine, process, wait_for
+from collectors.device import Sample
+from collectors.devices.recorded import record
+from collectors.devices.registry import open_bus
+from collectors.devices.sensor_card import Read, make_card
+from collectors.sampling import change_detector
+from zeus_stream.clock import monotonic_ns
+from zeus_stream.errors import ZeusStreamError
+
+SQUARES_MS = (1000, 370, 50, 25, 12, 10)
+"""370: in time with no refresh, so it tells what the counter sees. It is recorded for twice as long."""
+STEPS = 1000
+HEARTBEAT_NS = 500_000_000
+SEARCH_S = 90
+ON_MW, OFF_MW, PERIOD_NS, JITTER_NS = 230_000, 60_000, 100_000_000, 300_000
+"""Of the stand-in."""
+_ME = "benchmarks.gpu"
+
+
+# ---- what runs in a process of its own: a driver's library is loaded once ----------------------------------
+
+
+def write_recording(folder: Path, seconds: float) -> None:
+    """Record the GPUs, and write down when that began (CLOCK_MONOTONIC)."""
+    stamps: list[int] = []
+
+    def now() -> int:
+        stamps.append(monotonic_ns())
+        return stamps[-1]
+
+    with closing(open_bus("nvml", folder.parent)) as bus:
+        record(bus.discover(), folder, monotonic_ns() + round(seconds * 1e9), time.sleep, 0.001, now)
+    (folder / "begun_ns").write_text(str(stamps[0]))
+
+
+def square(period_ms: float, seconds: float) -> None:
+    """Work for half of each period, and print when work began and ended."""
+    import torch
+
+    matrix = torch.randn(2048, 2048, device="cuda")
+    half_ns, begin_ns = round(period_ms * 5e5), monotonic_ns()
+    for turn in range(round(seconds * 1e3 / period_ms)):
+        on_ns, off_ns = begin_ns + 2 * turn * half_ns, begin_ns + (2 * turn + 1) * half_ns
+        time.sleep(max(on_ns - monotonic_ns(), 0) / 1e9)
+        began_ns = monotonic_ns()
+        while monotonic_ns() < off_ns:
+            torch.mm(matrix, matrix)
+            torch.cuda.synchronize()
+        print(began_ns, monotonic_ns(), flush=True)
+
+
+def short_steps(count: int, measured: bool) -> None:  # noqa: FBT001  (of the command line)
+    """Print durations of short steps, us: median, p99 and worst."""
+    import zeus_stream
+
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        matrix = torch.randn(512, 512, device="cuda" if torch.cuda.is_available() else "cpu")
+
+        def step() -> None:
+            torch.mm(matrix, matrix)
+            if matrix.is_cuda:
+                torch.cuda.synchronize()
+    else:
+        rows = np.ones((96, 96))
+
+        def step() -> None:
+            np.matmul(rows, rows)
+
+    took_ns = []
+    for _ in zeus_stream.steps(range(count)) if measured else range(count):
+        before_ns = time.perf_counter_ns()
+        step()
+        took_ns.append(time.perf_counter_ns() - before_ns)
+        time.sleep(0.001)
+    print(*np.percentile(np.array(took_ns[100:]) / 1e3, (50, 99, 100)).round(1))
+
+
+def train(seconds: float) -> None:
+    """Take steps of about 50 ms for a while."""
+    import zeus_stream
+
+    torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
+    matrix = torch.randn(4096, 4096, device="cuda") if torch and torch.cuda.is_available() else None
+    until = time.monotonic() + seconds
+    for _ in zeus_stream.steps(itertools.takewhile(lambda _: time.monotonic() < until, itertools.count())):
+        end = time.monotonic() + 0.05
+        while matrix is not None and torch and time.monotonic() < end:
+            torch.mm(matrix, matrix)
+            torch.cuda.synchronize()
+        time.sleep(max(end - time.monotonic(), 0))
+
+
+# ---- the stages --------------------------------------------------------------------------------------------
+
+
+class Stages:
+    """The stages, each of which returns lines of the page."""
+
+    def __init__(self, options: argparse.Namespace, where: Path, environ: dict[str, str]) -> None:
+        self._options, self._where = options, where
+        self._folder: Path = options.folder
+        self._environ = os.environ | {"PYTHONPATH": str(ROOT), "ZEUS_STREAM_DIR": str(where)} | environ
+        self._environ["OPENBLAS_NUM_THREADS"] = "1"
+        if options.observe:
+            self._environ["ZEUS_STREAM_OBSERVE"] = "1"
+        self._stand_in = Path(environ["NVML_STAND_IN"]) if options.stand_in else None
+
+    def _run(self, *command: object) -> str:
+        """Run a module of Python; return what it printed."""
+        arguments = [sys.executable, "-m", *map(str, command)]
+        done = subprocess.run(
+            arguments, env=self._environ, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return done.stdout + (done.stderr if done.returncode else "")
+
+    def doctor(self) -> Iterator[str]:
+        yield from ("```", self._run("zeus_stream", "doctor").rstrip(), "```")
+
+    def sensor(self) -> Iterator[str]:
+        """Print the card, which is also kept as JSON."""
+        sets = [] if self._options.observe else ["--set"]
+        text = self._run(
+            *("zeus_stream", "doctor", "--sensor", "--json", "--seconds", self._options.seconds, *sets)
+        )
+        (self._folder / "card.json").write_text(text)
+        try:
+            card = json.loads(text)
+        except ValueError:
+            yield text
+            return
+        yield from (f"- {name}: {value}" for name, value in card.items())
+
+    def at_rest(self) -> Iterator[str]:
+        self._run(_ME, "--record", self._folder / "rest", "--seconds", self._options.seconds)
+        yield from self._described(self._folder / "rest", [])
+
+    def squares(self) -> Iterator[str]:
+        loads = self._stand_in is not None or "yes" in self._run(_ME, "--can-load")
+        if not loads:
+            yield "Left out: no torch that sees this GPU."
+            return
+        for period_ms in SQUARES_MS:
+            folder = self._folder / f"square-{period_ms}"
+            seconds = self._options.seconds * (2 if period_ms == 370 else 1)
+            with self._square(period_ms, seconds + 3) as marks_ns:
+                self._run(_ME, "--record", folder, "--seconds", seconds)
+            with (folder / "marks.csv").open("w", newline="") as file:
+                csv.writer(file).writerows([("begin_ns", "end_ns"), *marks_ns])
+            yield f"### {period_ms} ms"
+            yield from self._described(folder, marks_ns)
+
+    @contextmanager
+    def _square(self, period_ms: int, seconds: float) -> Iterator[list[tuple[int, int]]]:
+        """Give the begins and ends of work, which are there afterwards."""
+        marks_ns: list[tuple[int, int]] = []
+        if self._stand_in is not None:
+            marks_ns += show_square(self._stand_in, period_ms, seconds)
+            yield marks_ns
+            return
+        command = [sys.executable, "-m", _ME, "--square", str(period_ms), "--seconds", str(seconds)]
+        load = subprocess.Popen(command, env=self._environ, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert load.stdout is not None
+        marks_ns.append(_pair(load.stdout.readline()))  # the library is loaded, and work has begun
+        try:
+            yield marks_ns
+        finally:
+            marks_ns += [_pair(line) for line in load.communicate(timeout=60)[0].splitlines()]
+
+    def _described(self, folder: Path, marks_ns: Sequence[tuple[int, int]]) -> Iterator[str]:
+        """Return what a recording shows of the first GPU."""
+        if not (folder / "begun_ns").exists():
+            yield "The recording failed: see the doctor's lines above."
+            return
+        begun_ns = int((folder / "begun_ns").read_text())
+        reads = read_recording(folder / "samples-0.csv", begun_ns)
+        with closing(open_bus(f"recorded:{folder}", self._where)) as bus:
+            card = make_card(bus.discover()[0].describe(), reads)
+        yield from (f"- {line}" for line in card.lines()[3:7])
+        if marks_ns:
+            yield f"- seen of the time: {kind_of(reads, marks_ns)}"
+
+    def short_steps(self) -> Iterator[str]:
+        yield from ("| collector | median, us | p99 | worst |", "|---|---|---|---|")
+        for _ in range(2):
+            yield f"| none | {' | '.join(self._run(_ME, '--steps', STEPS).split())} |"
+            with process(self._where, "collect", ready="publish", environ=self._environ):
+                yield f"| at rest | {' | '.join(self._run(_ME, '--steps', STEPS).split())} |"
+                with process(
+                    self._where, "analyze", "--select", "none", ready="query", environ=self._environ
+                ):
+                    found = self._run(_ME, "--steps", STEPS, "--measured")
+                    yield f"| reads closely | {' | '.join(found.split())} |"
+
+    def killed(self) -> Iterator[str]:
+        """Kill all once a limit is set; the limit is restored by `zeus-stream restore`."""
+        if self._options.observe:
+            yield "Left out: nothing is changed."
+            return
+        found = self._limit()
+        command = [
+            "-m",
+            "zeus_stream",
+            "run",
+            "-q",
+            "--",
+            sys.executable,
+            "-m",
+            _ME,
+            "--train",
+            str(SEARCH_S),
+        ]
+        running = subprocess.Popen(
+            [sys.executable, *command], env=self._environ, cwd=ROOT, start_new_session=True
+        )
+        try:
+            wait_for(lambda: self._limit() != found or running.poll() is not None, SEARCH_S)
+        except TimeoutError:
+            yield f"No limit was set within {SEARCH_S} s."
+        during = self._limit()
+        kill_all(self._where)
+        running.wait()
+        time.sleep(2)
+        after = self._limit()
+        printed = self._run("zeus_stream", "restore").strip()
+        yield f"- limit found: {found}; while the search ran: {during}"
+        yield f"- 2 s after SIGKILL of everything: {after}"
+        yield f"- after `zeus-stream restore`: {self._limit()} ({printed or 'it printed nothing'})"
+
+    def _limit(self) -> str:
+        return self._run(_ME, "--limit").strip()
+
+
+def _pair(line: str) -> tuple[int, int]:
+    begin, end = line.split()
+    return int(begin), int(end)
+
+
+def kill_all(where: Path) -> None:
+    """SIGKILL every process of a setup: those whose environment names its directory."""
+    wanted = f"ZEUS_STREAM_DIR={where}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+        except (OSError, ProcessLookupError):
+            continue
+
+
+def read_recording(path: Path, begun_ns: int) -> list[Read]:
+    """Return the reads of a recording in which the answer became another one, on CLOCK_MONOTONIC."""
+    reads = []
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            figures = [int(row[name]) if row[name] else None for name in Sample._fields]
+            sample = None if row["error"] else Sample(*figures)
+            since_ns, t_ns = begun_ns + int(row["since_ns"]), begun_ns + int(row["t_ns"])
+            if reads:  # the last read with the answer before
+                reads.append(Read(since_ns, since_ns, reads[-1].sample))
+            reads.append(Read(t_ns, t_ns, sample))
+    return reads
+
+
+def kind_of(reads: Sequence[Read], marks_ns: Sequence[tuple[int, int]]) -> str:
+    """Return what the counter shows itself to be, from its reads and from when work began and ended."""
+    state, rows = change_detector.DetectorState(), bytearray()
+    for read in reads:
+        if read.sample is not None:
+            state, reading = change_detector.observe(
+                state, read.sample, read.before_ns, read.after_ns, HEARTBEAT_NS
+            )
+            rows += b"" if reading is None else change_detector.pack(reading, 0)
+    shape, timeline = Shape(), Timeline()
+    shape.suspect(UNKNOWN_WINDOW_NS)
+    timeline.add(np.frombuffer(bytes(rows), READING))
+    begin_ns = max(marks_ns[0][0], reads[0].after_ns)
+    shape.mark("load", 1, "load//rest")
+    for on_ns, off_ns in marks_ns:
+        shape.mark_all(((on_ns, "load", "load//step", 0), (off_ns, "load", "load//gap", 0)))
+    until_ns = min(marks_ns[-1][1], reads[-1].before_ns)
+    for now_ns in range(begin_ns, until_ns, 1_000_000_000):
+        Meter(timeline, shape).identify(now_ns)
+    if shape.kind is None:
+        return "not told"
+    proven = ", proven" if shape.counter.proven else ""
+    return f"all{proven}" if shape.window_ns is None else f"{shape.window_ns / 1e6:g} ms of each refresh"
+
+
+def show_square(path: Path, period_ms: int, seconds: float) -> list[tuple[int, int]]:
+    """Let a stand-in's GPU show a square load from now on. Return when work begins and ends."""
+    from tests.gpu.stand_in import StandIn
+
+    host = StandIn(path)
+    since_ns, half_ns = monotonic_ns(), round(period_ms * 5e5)
+    rng, count = np.random.default_rng(period_ms), round(seconds * 1e9) // PERIOD_NS
+    at_ns = np.arange(count) * PERIOD_NS + rng.integers(-JITTER_NS, JITTER_NS, count) + PERIOD_NS // 3
+    turns, rest_ns = np.divmod(at_ns, 2 * half_ns)
+    on_ns = turns * half_ns + np.minimum(rest_ns, half_ns)
+    energy_mj = (on_ns * ON_MW + (at_ns - on_ns) * OFF_MW) // 10**9
+    power_mw = np.diff(energy_mj, prepend=0) * 10**9 // np.diff(at_ns, prepend=-1)
+    host.record(0, [(0, 0, OFF_MW), *zip(at_ns.tolist(), energy_mj.tolist(), power_mw.tolist(), strict=True)])
+    host.gpus[0].played_ns = since_ns
+    begins = range(since_ns, since_ns + round(seconds * 1e9), 2 * half_ns)
+    return [(begin, begin + half_ns) for begin in begins]
+
+
+@contextmanager
+def stand_in(where: Path) -> Iterator[dict[str, str]]:
+    """Give the environment of a GPU that is made of a file."""
+    from tests.gpu import stand_in as library
+
+    host = library.StandIn(where / "gpus")
+    host.gpus[0].name = b"NVIDIA H100 PCIe"
+    host.gpus[0].run(60_000, 100_000_000)
+    yield host.environment(library.build(where))
+
+
+TITLES = {
+    "doctor": "1. What the driver answers",
+    "sensor": "2. The sensor card (limits: 4.)",
+    "at_rest": "2. At rest",
+    "squares": "3. Square loads",
+    "short_steps": "5. Short steps",
+    "killed": "6. Everything killed while a limit is set",
+}
+
+
+def write_page(options: argparse.Namespace) -> None:
+    """Run all stages, and write the page as they come."""
+    options.folder.mkdir(parents=True)
+    options.folder = options.folder.resolve()
+    with directory() as where, stand_in(where) if options.stand_in else _nothing() as environ:
+        stages = Stages(options, where, environ)
+        with (options.folder / "page.md").open("w") as page:
+            changes = "nothing was changed" if options.observe else "limits were tried and restored"
+            print(f"# A GPU met ({changes})\n\n{machine()}", file=page)
+            for name in options.only:
+                begin = time.monotonic()
+                print(f"\n## {TITLES[name]}\n", file=page, flush=True)
+                for line in getattr(stages, name)():
+                    print(line, file=page, flush=True)
+                print(f"{TITLES[name]}: {time.monotonic() - begin:.0f} s", file=sys.stderr)
+    print(options.folder / "page.md")
+
+
+@contextmanager
+def _nothing() -> Iterator[dict[str, str]]:
+    yield {}
+
+
+def print_limit(where: Path) -> None:
+    with closing(open_bus("nvml", where)) as bus:
+        limits_mw = [device.read_control("power_limit") for device in bus.discover()]
+    print(*(f"{mw / 1000:g} W" for mw in limits_mw if mw is not None))
+
+
+def can_load() -> bool:
+    """Tell whether there is a torch that sees a GPU."""
+    if not importlib.util.find_spec("torch"):
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", help="new; for the page and all recordings")
+    parser.add_argument("--observe", action="store_true", help="change nothing")
+    parser.add_argument("--seconds", type=float, default=10, help="of each recording")
+    parser.add_argument("--stand-in", action="store_true", help="without a GPU")
+    parser.add_argument("--only", nargs="+", choices=TITLES, default=list(TITLES))
+    for name, kind in (("record", Path), ("square", float), ("steps", int), ("train", float)):
+        parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
+    for name in ("measured", "limit", "can-load"):
+        parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    try:
+        if options.record:
+            write_recording(options.record, options.seconds)
+        elif options.square:
+            square(options.square, options.seconds)
+        elif options.steps:
+            short_steps(options.steps, options.measured)
+        elif options.train:
+            train(options.train)
+        elif options.limit:
+            print_limit(Path(os.environ["ZEUS_STREAM_DIR"]))
+        elif options.can_load:
+            print("yes" if can_load() else "no")
+        elif options.folder is None:
+            parser.error("name a folder")
+        else:
+            write_page(options)
+    except ZeusStreamError as wrong:
+        sys.exit(str(wrong))
+
+
+if __name__ == "__main__":
+    main()
