@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from analyzers.measurement.energy import Meter
-from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.sensors import UNKNOWN_WINDOW_NS
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
@@ -309,7 +309,7 @@ def kind_of(reads: Sequence[Read], marks_ns: Sequence[tuple[int, int]]) -> str:
                 state, read.sample, read.before_ns, read.after_ns, HEARTBEAT_NS
             )
             rows += b"" if reading is None else change_detector.pack(reading, 0)
-    shape, timeline = Shape(), Timeline()
+    shape, timeline = EnergyFit(), Timeline()
     shape.suspect(UNKNOWN_WINDOW_NS)
     timeline.add(np.frombuffer(bytes(rows), READING))
     begin_ns = max(marks_ns[0][0], reads[0].after_ns)

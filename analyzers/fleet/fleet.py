@@ -12,7 +12,7 @@ from analyzers.fleet.session import Session
 from analyzers.measurement import sensors
 from analyzers.measurement.counters.counter_kind import CounterKind, KnownCounter
 from analyzers.measurement.energy import Meter
-from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.rows import GapRow, GpuRow, Row
@@ -41,7 +41,7 @@ class Gpu(Struct, kw_only=True):
 
     host: str
     timeline: Timeline = field(default_factory=Timeline)
-    shaped: Shape | None = None
+    shaped: EnergyFit | None = None
     """None while no run has used it: of a large site's GPUs that saves most of the memory."""
     found: DeviceFound | None = None
     known: KnownCounter | None = None
@@ -59,10 +59,10 @@ class Gpu(Struct, kw_only=True):
     """Frame time at which it was last looked whether more of these is known."""
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> EnergyFit:
         """Of a GPU that a run uses: from now on there is one."""
         if self.shaped is None:
-            self.shaped = Shape()
+            self.shaped = EnergyFit()
             if self.known is not None:
                 self.shaped.remember(self.known.kind, self.known.window_ns)
             elif self.found is not None and self.found.driver != "simulated":  # that one is specified

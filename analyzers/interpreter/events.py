@@ -25,24 +25,7 @@ from analyzers.pipeline.pipeline_events import StageBegan, StageRan
 from analyzers.power_limit.run import EpochPassed, LengthPlanned, PipelineJoined, SearchAsked, StepsPassed
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow, MetricRow
-from zeus_stream.protocol.events import (
-    EpochBegan,
-    EpochEnded,
-    Event,
-    EventsDropped,
-    Metric,
-    RunEnded,
-    RunPlanned,
-    RunStarted,
-    SearchWanted,
-    StepBoundary,
-    TryBegan,
-    TryEnded,
-    TryWanted,
-    WindowBegan,
-    WindowCancelled,
-    WindowEnded,
-)
+from zeus_stream.protocol import events as wire
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Events, Frame
 from zeus_stream.protocol.phases import PhasesRan
@@ -60,12 +43,12 @@ def handle(site: SiteState, frame: Frame, body: Events) -> Result:
     if (owner := host_of(site, body.session, host)) != host:
         gaps = site.fleet.objection(host, f"session {body.session}", owner, "events", site.now_ns)
         return result | rows_only(gaps)
-    events, kinds = cast("Sequence[Event]", body.events), set(map(type, body.events))
+    events, kinds = cast("Sequence[wire.Event]", body.events), set(map(type, body.events))
     if Unknown in kinds:
         events = [event for event in body.events if not isinstance(event, Unknown)]
-    if RunStarted in kinds:
+    if wire.RunStarted in kinds:
         result |= catch_up_all(site)  # it may end a session of the same process
-        for started in [event for event in events if isinstance(event, RunStarted)]:
+        for started in [event for event in events if isinstance(event, wire.RunStarted)]:
             result |= attempt(site, frame, "events", partial(begin, site, host, body, started))
     if session := site.sessions.get(body.session):
         session.received_ns = site.now_ns[host]
@@ -78,15 +61,15 @@ def handle(site: SiteState, frame: Frame, body: Events) -> Result:
     return result
 
 
-def _take(site: SiteState, session: Session, events: Iterable[Event], given: list[Result]) -> Result:
+def _take(site: SiteState, session: Session, events: Iterable[wire.Event], given: list[Result]) -> Result:
     """Take in events of a session, one after the other; add what they gave to ``given``.
 
     If one of them fails, what came before it stays.
     """
     now_ns = site.now_ns[session.host]
     for kind, group in groupby(events, type):
-        if kind is StepBoundary:
-            steps = cast("list[StepBoundary]", list(group))
+        if kind is wire.StepBoundary:
+            steps = cast("list[wire.StepBoundary]", list(group))
             _take_steps(site, session, steps, [now_ns] * len(steps), given)
             continue
         for event in group:
@@ -95,24 +78,24 @@ def _take(site: SiteState, session: Session, events: Iterable[Event], given: lis
     return NOTHING
 
 
-def _event(site: SiteState, session: Session, event: Event) -> Result:
+def _event(site: SiteState, session: Session, event: wire.Event) -> Result:
     now = site.now_ns
     if session.ended is not None:
-        if isinstance(event, TryEnded):  # late, but it says what became of the try
+        if isinstance(event, wire.TryEnded):  # late, but it says what became of the try
             site.jobs.handle(job_events.RankDone(session, event), now)
         return NOTHING
     match event:
-        case EpochBegan() | EpochEnded():
+        case wire.EpochBegan() | wire.EpochEnded():
             return _epoch(site, session, event)
-        case WindowBegan() | WindowEnded() | WindowCancelled():
+        case wire.WindowBegan() | wire.WindowEnded() | wire.WindowCancelled():
             return _window(site, session, event)
-        case TryWanted() | TryBegan() | TryEnded() | Metric():
+        case wire.TryWanted() | wire.TryBegan() | wire.TryEnded() | wire.Metric():
             return _try(site, session, event)
-        case SearchWanted():
+        case wire.SearchWanted():
             return site.runs[session.started.run].handle(SearchAsked(event), now)
-        case RunPlanned():  # its forecast takes it in after this frame
+        case wire.RunPlanned():  # its forecast takes it in after this frame
             return site.runs[session.started.run].handle(LengthPlanned(event.all_steps), now)
-        case EventsDropped(t_ns, count, reason):
+        case wire.EventsDropped(t_ns, count, reason):
             why = f"session {session.session}: {reason[:200]}"  # it is in the status of all users
             return rows_only([GapRow(session.host, "events", t_ns, count, why)])
         case PipelineBegan():
@@ -123,14 +106,14 @@ def _event(site: SiteState, session: Session, event: Event) -> Result:
         case PhasesRan():
             session.phases.take(event)
             return NOTHING
-        case RunEnded(t_ns, failure):
+        case wire.RunEnded(t_ns, failure):
             return end(site, session, t_ns, failure or "ended")
         case _:
             return NOTHING  # `RunStarted` began the session
 
 
-def _epoch(site: SiteState, session: Session, event: EpochBegan | EpochEnded) -> Result:
-    now, began = site.now_ns, isinstance(event, EpochBegan)
+def _epoch(site: SiteState, session: Session, event: wire.EpochBegan | wire.EpochEnded) -> Result:
+    now, began = site.now_ns, isinstance(event, wire.EpochBegan)
     session.phases.epoch(event.t_ns, event.index if began else None)
     if not began:
         session.windows.end("epoch", event.index, event.t_ns, now[session.host])
@@ -140,18 +123,20 @@ def _epoch(site: SiteState, session: Session, event: EpochBegan | EpochEnded) ->
     return site.runs[session.started.run].handle(EpochPassed(session), now)
 
 
-def _window(site: SiteState, session: Session, event: WindowBegan | WindowEnded | WindowCancelled) -> Result:
+def _window(
+    site: SiteState, session: Session, event: wire.WindowBegan | wire.WindowEnded | wire.WindowCancelled
+) -> Result:
     t_ns, window, result = event.t_ns, event.window, NOTHING
     match event:
-        case WindowBegan(name=name):
+        case wire.WindowBegan(name=name):
             result = _begin_window(session, "window", window, name, t_ns)
             if not result.rows:
                 session.named[window] = name
                 mark(site, session, t_ns)
             return result
-        case WindowEnded():
+        case wire.WindowEnded():
             session.windows.end("window", window, t_ns, site.now_ns[session.host])
-        case WindowCancelled():
+        case wire.WindowCancelled():
             session.windows.cancel("window", window)
             cancelled = missing("the window was cancelled")
             result = Result((), tuple(site.questions.settle(session.session, window, cancelled)))
@@ -168,17 +153,19 @@ def _begin_window(session: Session, kind: Kind, index: int, name: str, t_ns: int
     return rows_only([GapRow(session.host, "windows", t_ns, 1, reason)])
 
 
-def _try(site: SiteState, session: Session, event: TryWanted | TryBegan | TryEnded | Metric) -> Result:
+def _try(
+    site: SiteState, session: Session, event: wire.TryWanted | wire.TryBegan | wire.TryEnded | wire.Metric
+) -> Result:
     jobs, now = site.jobs, site.now_ns
     match event:
-        case TryWanted():
+        case wire.TryWanted():
             return jobs.handle(job_events.SizeWanted(session, site.runs[session.started.run], event), now)
-        case TryBegan(batch_size=batch_size):
+        case wire.TryBegan(batch_size=batch_size):
             session.batch_size = batch_size
             return jobs.handle(job_events.RankBegan(session, event), now)
-        case TryEnded():
+        case wire.TryEnded():
             return jobs.handle(job_events.RankDone(session, event), now)
-        case Metric():
+        case wire.Metric():
             metric = MetricRow(
                 session=session.session,
                 run=session.started.run,
@@ -198,7 +185,7 @@ def _try(site: SiteState, session: Session, event: TryWanted | TryBegan | TryEnd
 def _take_steps(
     site: SiteState,
     session: Session,
-    boundaries: Sequence[StepBoundary],
+    boundaries: Sequence[wire.StepBoundary],
     received_ns: Sequence[int],
     given: list[Result],
 ) -> None:
@@ -222,12 +209,12 @@ def let_wait(site: SiteState, frame: Frame, body: Events) -> bool:
         return False
     if len(site.on[frame.host]) <= FEW or len(session.waiting) >= MAX_WAITING:
         return False
-    if set(map(type, body.events)) != {StepBoundary}:
+    if set(map(type, body.events)) != {wire.StepBoundary}:
         return False
     if not site.runs[session.started.run].rests(session):
         return False
     session.received_ns = frame.t_ns
-    steps = cast("Sequence[StepBoundary]", body.events)
+    steps = cast("Sequence[wire.StepBoundary]", body.events)
     session.waiting.append(WaitingSteps(frame.log_id, frame.offset, frame.t_ns, steps))
     site.waiting[body.session] = session
     return True

@@ -10,7 +10,7 @@ from analyzers.fleet.session import Session
 from analyzers.forecast.run_forecast import RunForecast, Spent
 from analyzers.interpreter.state import FollowedForecast, SiteState
 from analyzers.measurement.calibration import calibrated
-from analyzers.measurement.energy import Energy, Missing, measure
+from analyzers.measurement.energy import KnownEnergy, NoEnergy, measure
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import ForecastRow, WindowRow
 from analyzers.results.windows.step_columns import Derived, StepColumns, each_row
@@ -116,14 +116,14 @@ def _spent(site: SiteState, rows: Iterable[WindowRow], *, at_end: bool) -> Spent
         t_ns = row.end_ns if at_end else row.begin_ns
         seconds = max(seconds, (t_ns - session.started.t_ns) / 1e9)
         energy = _energy(site, session, row.gpu, t_ns)
-        known = known and isinstance(energy, Energy)
-        joules += energy.energy_uj / 1e6 if isinstance(energy, Energy) else 0.0
+        known = known and isinstance(energy, KnownEnergy)
+        joules += energy.energy_uj / 1e6 if isinstance(energy, KnownEnergy) else 0.0
     return Spent(seconds, joules if known else None)
 
 
-def _energy(site: SiteState, session: Session, gpu: str | None, t_ns: int) -> Energy | Missing:
+def _energy(site: SiteState, session: Session, gpu: str | None, t_ns: int) -> KnownEnergy | NoEnergy:
     """Return the energy of a GPU since the session began."""
     if gpu is None:
-        return Missing("the session has no GPU")
+        return NoEnergy("the session has no GPU")
     timeline, span = site.fleet.gpus[gpu].timeline, ((session.started.t_ns,), (t_ns,))
     return calibrated(timeline, measure(timeline, *span), *span)[0]

@@ -66,7 +66,7 @@ class BatchIntake:
     again: bool = False
     """The stream is read again: what is missing now is gone."""
     parts: list[Received] = field(default_factory=list)
-    """What is to be stored."""
+    """Messages that wait to be stored."""
     message_bytes: int = 0
     """Of the messages that it came in."""
     malformed: int = 0

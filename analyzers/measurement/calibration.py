@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.measurement.energy import Energy, Missing, Z, measure
+from analyzers.measurement.energy import KnownEnergy, NoEnergy, Z, measure
 from analyzers.measurement.knots import Floats, Ints
 from analyzers.measurement.sensors import PRIOR, PRIOR_OFFSET_W, Gain
 from analyzers.measurement.timeline import Timeline
@@ -113,8 +113,8 @@ def compared(timeline: Timeline, meter: Record) -> tuple[Floats, Floats]:
         seen &= (end_ns <= meter.t_ns[pause]) | (begin_ns >= meter.t_ns[pause + 1])
     begin_ns, end_ns = begin_ns[seen], end_ns[seen]
     found = measure(timeline, begin_ns.tolist(), end_ns.tolist())
-    whole = np.array([isinstance(one, Energy) and one.seen for one in found], np.bool_)
-    shown_uj = [one.energy_uj for one in found if isinstance(one, Energy) and one.seen]
+    whole = np.array([isinstance(one, KnownEnergy) and one.seen for one in found], np.bool_)
+    shown_uj = [one.energy_uj for one in found if isinstance(one, KnownEnergy) and one.seen]
     true_j = meter.energy_j(begin_ns[whole], end_ns[whole])
     seconds = window_ns / 1e9
     return np.array(shown_uj, np.float64) / 1e6 / seconds, true_j / seconds
@@ -191,8 +191,11 @@ def _least_squares(inputs: Floats, outputs: Floats) -> tuple[Any, float, float]:
 
 
 def calibrated(
-    timeline: Timeline, found: Sequence[Energy | Missing], begin_ns: Sequence[int], end_ns: Sequence[int]
-) -> list[Energy | Missing]:
+    timeline: Timeline,
+    found: Sequence[KnownEnergy | NoEnergy],
+    begin_ns: Sequence[int],
+    end_ns: Sequence[int],
+) -> list[KnownEnergy | NoEnergy]:
     """Return energies with the GPU's gain taken out, which ``quality`` then names, and with what gives
     reason for doubt: a counter that does not agree with the power beside it.
     """
@@ -201,8 +204,8 @@ def calibrated(
         return list(found)
     words = [word for word in (gain and gain.words, doubt) if word]
 
-    def one(energy: Energy | Missing, duration_ns: int) -> Energy | Missing:
-        if isinstance(energy, Missing):
+    def one(energy: KnownEnergy | NoEnergy, duration_ns: int) -> KnownEnergy | NoEnergy:
+        if isinstance(energy, NoEnergy):
             return energy
         quality = "; ".join(words if energy.quality == "ok" else [energy.quality, *words])
         if gain is None:

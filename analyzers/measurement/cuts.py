@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analyzers.measurement.knots import Floats, Ints
-from analyzers.measurement.power_model import Kinds, State
+from analyzers.measurement.power_model import PowerModel, State
 from analyzers.measurement.timeline import Timeline
 
 EDGE_NS = 2_000_000
@@ -73,12 +73,12 @@ class Cuts:
         return len(self._marks) > MAX_CUTS // 2
 
     def mark(self, marks: Sequence[Mark]) -> None:
-        """See `analyzers.measurement.energy_fit.Shape.mark_all`."""
+        """See `analyzers.measurement.energy_fit.EnergyFit.mark_all`."""
         self._marks += marks
         while len(self._marks) > MAX_CUTS:
             del self._marks[: MAX_CUTS // 2]  # nothing was measured for long
 
-    def consume(self, timeline: Timeline, until_ns: int, kinds: Kinds) -> None:
+    def consume(self, timeline: Timeline, until_ns: int, kinds: PowerModel) -> None:
         """Turn marks into cuts. ``kinds``: numbers them."""
         due = sorted((mark for mark in self._marks if mark[0] <= until_ns), key=itemgetter(0))
         if not due:

@@ -1,4 +1,4 @@
-"""Energy of a GPU between two instants, with bounds, or `Missing`. Pure.
+"""Energy of a GPU between two instants, with bounds, or `NoEnergy`. Pure.
 
 The energy at an instant is what `energy_fit` fixed from the events around it, or is read off a straight
 line between the knots on either side; the energy of a window is the difference at its two ends. So adjacent
@@ -22,13 +22,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from analyzers.measurement.counters.counter_kind import COVERED
-from analyzers.measurement.energy_fit import WAIT_NS, Shape
+from analyzers.measurement.energy_fit import WAIT_NS, EnergyFit
 from analyzers.measurement.fixed_energies import FITTED, LeftOut
 from analyzers.measurement.knots import GAP_NS, Ints, Knots
 from analyzers.measurement.timeline import Timeline
-from analyzers.results.windows.energies import NO_JOULES, Energies, Energy, Estimator, Missing
+from analyzers.results.windows.energies import NO_JOULES, Energies, Estimator, KnownEnergy, NoEnergy
 
-__all__ = ("NO_JOULES", "Energies", "Energy", "Estimator", "Meter", "Missing", "energy", "measure")
+__all__ = ("NO_JOULES", "Energies", "Estimator", "KnownEnergy", "Meter", "NoEnergy", "energy", "measure")
 
 QUANTUM_UJ = 1_000
 """A counter shows whole millijoules."""
@@ -51,7 +51,7 @@ class Meter(Struct, frozen=True):
     """One GPU: what was read of it, and what its events tell beside."""
 
     timeline: Timeline
-    shape: Shape = field(default_factory=Shape)
+    shape: EnergyFit = field(default_factory=EnergyFit)
     hurried: bool = False
     """There is no time to fit the energy of single steps."""
 
@@ -71,7 +71,9 @@ class Meter(Struct, frozen=True):
         """Learn the counter's kind from what has come. Return whether it is open what steps used."""
         return not self.hurried and self.shape.identify(self.timeline, now_ns)
 
-    def measure(self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int) -> list[Energy | Missing]:
+    def measure(
+        self, begin_ns: Sequence[int], end_ns: Sequence[int], now_ns: int
+    ) -> list[KnownEnergy | NoEnergy]:
         """Return the energies of windows like `measure`, shaped by the events received until ``now_ns``."""
         energies = self.measure_columns(begin_ns, end_ns, now_ns).each()
         if (rival := self.shape.rival) is None or not self.mixes():
@@ -92,9 +94,9 @@ class Meter(Struct, frozen=True):
         return measure_columns(self.timeline, begin_ns, end_ns, self.shape)
 
 
-def mixed(one: Energy | Missing, other: Energy | Missing, share: float) -> Energy | Missing:
+def mixed(one: KnownEnergy | NoEnergy, other: KnownEnergy | NoEnergy, share: float) -> KnownEnergy | NoEnergy:
     """Return the energy while two hypotheses may be right. ``share``: the probability of the other."""
-    if isinstance(one, Missing) or isinstance(other, Missing):
+    if isinstance(one, NoEnergy) or isinstance(other, NoEnergy):
         return one
     mean_uj = (1 - share) * one.energy_uj + share * other.energy_uj
     var = sum(
@@ -109,7 +111,7 @@ def mixed(one: Energy | Missing, other: Energy | Missing, share: float) -> Energ
     )
 
 
-def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> Energy | Missing:
+def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> KnownEnergy | NoEnergy:
     """Return the energy of one window."""
     return measure(timeline, (begin_ns,), (end_ns,))[0]
 
@@ -152,14 +154,14 @@ class _Figures(Struct, kw_only=True):
     filled: npt.NDArray[np.bool_]
     """The counter jumped within, and its energy there is filled from power."""
     beats: npt.NDArray[np.bool_]
-    """See `analyzers.measurement.counters.counter_kind.Counter.beats`."""
+    """See `analyzers.measurement.counters.counter_kind.CounterKnowledge.beats`."""
     bounded: bool
     """``low_uj`` and ``high_uj`` are hard."""
 
 
 def measure(
-    timeline: Timeline, begin_ns: Sequence[int], end_ns: Sequence[int], shape: Shape | None = None
-) -> list[Energy | Missing]:
+    timeline: Timeline, begin_ns: Sequence[int], end_ns: Sequence[int], shape: EnergyFit | None = None
+) -> list[KnownEnergy | NoEnergy]:
     """Return the energies of `measure_columns`, one by one."""
     return measure_columns(timeline, begin_ns, end_ns, shape).each()
 
@@ -168,7 +170,7 @@ def measure_columns(
     timeline: Timeline,
     begin_ns: Sequence[int] | Ints,
     end_ns: Sequence[int] | Ints,
-    shape: Shape | None = None,
+    shape: EnergyFit | None = None,
 ) -> Energies:
     """Return the energies of many windows at the price of one. Nothing is extrapolated.
 
@@ -221,7 +223,7 @@ def measure_columns(
     )
 
 
-def _qualities(timeline: Timeline, shape: Shape | None, edges: _Edges, figures: _Figures) -> list[str]:
+def _qualities(timeline: Timeline, shape: EnergyFit | None, edges: _Edges, figures: _Figures) -> list[str]:
     """Return what is to be known of each window that has readings all the while, ``ok`` if nothing is."""
     count, shaped = len(figures.shaped), figures.shaped
     coarse = (edges.left[:count] == edges.left[count:]) & ~shaped
@@ -309,7 +311,7 @@ def _scatter_uj(knots: Knots, edges: _Edges) -> npt.NDArray[np.float64]:
     return spread_uj
 
 
-def _overlay(figures: _Figures, shape: Shape, knots: Knots, edges: _Edges) -> None:
+def _overlay(figures: _Figures, shape: EnergyFit, knots: Knots, edges: _Edges) -> None:
     """Put in the energies that the events shaped, and what is likely of them."""
     count = len(figures.used_uj)
     fixed = shape.at(edges.t_ns, knots.epoch[edges.before])
@@ -385,7 +387,7 @@ def _duration(t_ns: int) -> str:
     return f"{t_ns / 1e9:.1f} s" if t_ns >= 100_000_000 else f"{max(round(t_ns / 1e6), 1)} ms"
 
 
-def _sensor_words(timeline: Timeline, shape: Shape | None, *, aliased: bool) -> Iterator[str]:
+def _sensor_words(timeline: Timeline, shape: EnergyFit | None, *, aliased: bool) -> Iterator[str]:
     """Yield what the sensor cannot see of a window."""
     if timeline.estimator == "power":
         if timeline.sensor.blind:

@@ -23,7 +23,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from analyzers.measurement.counters.counter_kind import TOGETHER, WINDOWS_NS, Counter, CounterKind, Verdict
+from analyzers.measurement.counters.counter_kind import (
+    TOGETHER,
+    WINDOWS_NS,
+    CounterKind,
+    CounterKnowledge,
+    Verdict,
+)
 from analyzers.measurement.counters.refresh_times import RefreshTimes
 from analyzers.measurement.cuts import Cuts, Mark, Parts
 from analyzers.measurement.fixed_energies import (
@@ -31,9 +37,9 @@ from analyzers.measurement.fixed_energies import (
     MAX_POINTS,
     NEIGHBOURS,
     SHED,
+    EnergyPoints,
     Fixed,
     LeftOut,
-    Points,
     Written,
 )
 from analyzers.measurement.knots import Floats, Ints, Knots
@@ -45,7 +51,7 @@ from analyzers.measurement.observation import (
     integrating,
 )
 from analyzers.measurement.posterior import Believed, Posterior, solve
-from analyzers.measurement.power_model import MEMORY_S, Kinds, Role
+from analyzers.measurement.power_model import MEMORY_S, PowerModel, Role
 from analyzers.measurement.timeline import Timeline
 
 EVENTS_ARRIVE_NS = 60_000_000
@@ -69,31 +75,31 @@ _NUMERIC = (ArithmeticError, LookupError, ValueError)
 """Failures of linear algebra, and of readings whose times contradict each other."""
 
 
-class Shape:
+class EnergyFit:
     """The model of one GPU. Memory is bounded by MAX_KINDS, MAX_CUTS and MAX_POINTS."""
 
-    def __init__(self, kinds: Kinds | None = None) -> None:
-        self.counter = Counter()
-        self._kinds = kinds or Kinds()
+    def __init__(self, kinds: PowerModel | None = None) -> None:
+        self.counter = CounterKnowledge()
+        self._kinds = kinds or PowerModel()
         self._cuts = Cuts()
         self._refreshes = RefreshTimes()
         self._fixed_ns: int | None = None
         self._compared_ns = 0
         """Refreshes until then have been compared with what each kind of counter would have counted."""
-        self._points = Points()
+        self._points = EnergyPoints()
         self._crowded = CROWDED
         self.left_out = LeftOut()
-        self.rival: Shape | None = None
+        self.rival: EnergyFit | None = None
         """The same under the other hypothesis, that the counter is a boxcar, while either may be right."""
 
     @property
     def kind(self) -> CounterKind | None:
-        """See `analyzers.measurement.counters.counter_kind.Counter`."""
+        """See `analyzers.measurement.counters.counter_kind.CounterKnowledge`."""
         return self.counter.kind
 
     @property
     def window_ns(self) -> int | None:
-        """See `analyzers.measurement.counters.counter_kind.Counter`."""
+        """See `analyzers.measurement.counters.counter_kind.CounterKnowledge`."""
         return self.counter.window_ns
 
     @property
@@ -105,14 +111,14 @@ class Shape:
     def suspect(self, window_ns: int | None) -> None:
         """Say how much of the time the counter may see, until it shows whether it does; None: all."""
         if self.kind is None:
-            self.counter, self.rival = Counter(suspect=window_ns is not None), None
+            self.counter, self.rival = CounterKnowledge(suspect=window_ns is not None), None
             if window_ns is not None:
-                self.rival = Shape()
-                self.rival.counter = Counter.of_kind("boxcar", window_ns, checked=False)
+                self.rival = EnergyFit()
+                self.rival.counter = CounterKnowledge.of_kind("boxcar", window_ns, checked=False)
 
     def remember(self, kind: CounterKind, window_ns: int | None) -> None:
         """Take the counter for what it was in earlier runs, until it shows that it is not."""
-        self.counter, self.rival = Counter.of_kind(kind, window_ns), None
+        self.counter, self.rival = CounterKnowledge.of_kind(kind, window_ns), None
 
     @property
     def undecided(self) -> bool:
@@ -201,20 +207,20 @@ class Shape:
     def _give_up(self, begin_ns: int, end_ns: int) -> None:
         """Leave a stretch to straight lines after a numeric failure, and begin a new model behind it."""
         self.left_out.add(begin_ns, end_ns, FIT_FAILED)
-        self._fixed_ns, self._kinds = end_ns, Kinds()
+        self._fixed_ns, self._kinds = end_ns, PowerModel()
         self._cuts.begin()
-        self.counter = Counter() if self.kind is None else self.counter
+        self.counter = CounterKnowledge() if self.kind is None else self.counter
 
     def _follow(self, timeline: Timeline) -> None:
         """Take the counter for what it is where that is known of the sensor: power readings, added up."""
         sensor = timeline.sensor
         if timeline.estimator == "power":
             if sensor.window_ns is not None and self.counter.lag_ns is None:
-                self.counter, self.rival = Counter.of_power(sensor.window_ns, sensor.lag_ns), None
+                self.counter, self.rival = CounterKnowledge.of_power(sensor.window_ns, sensor.lag_ns), None
         elif self.counter.lag_ns is not None:
             self.suspect(sensor.window_ns)
 
-    def learned(self) -> tuple[Kinds, Points] | None:
+    def learned(self) -> tuple[PowerModel, EnergyPoints] | None:
         """Return what was learned and fixed; None: nothing was."""
         return None if self._fixed_ns is None else (self._kinds, self._points)
 
@@ -364,7 +370,7 @@ class Shape:
             weight = 0.5 if self._fixed_ns is None else 1.0
             self._kinds.relearn(weight * verdict.normal, weight * verdict.moment)
             if self.counter.bounded:
-                self._points = Points()  # they had gone apart from what it counted
+                self._points = EnergyPoints()  # they had gone apart from what it counted
 
     # ---- what is known ---------------------------------------------------------------------------------
 

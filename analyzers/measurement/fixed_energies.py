@@ -39,7 +39,7 @@ class Written(Struct, frozen=True, kw_only=True):
     """Covariance of their errors; shape (m, m). It is changed when they are written."""
 
 
-class Points:
+class EnergyPoints:
     """Instants whose energy has been fixed, oldest first."""
 
     def __init__(self) -> None:

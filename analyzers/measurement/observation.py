@@ -6,10 +6,10 @@ The equations (1) to (5) are those of docs/explanation/measurement.md, "The mode
 import numpy as np
 from msgspec import Struct
 
-from analyzers.measurement.counters.counter_kind import OWN, WINDOWS_NS, WINDOWS_S, Compared, Counter
+from analyzers.measurement.counters.counter_kind import OWN, WINDOWS_NS, WINDOWS_S, Compared, CounterKnowledge
 from analyzers.measurement.cuts import Parts
 from analyzers.measurement.knots import Floats, Ints, Knots
-from analyzers.measurement.power_model import Kinds, Role
+from analyzers.measurement.power_model import PowerModel, Role
 
 QUANTUM_J = 1e-3
 
@@ -52,7 +52,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
         """The energy counted in each refresh, J; shape (n,)."""
         return self.y[1:] - self.y[:-1]
 
-    def looked(self, counter: Counter) -> Floats:
+    def looked(self, counter: CounterKnowledge) -> Floats:
         """Return when each look of a boxcar was over, shape (n,)."""
         return self.t[1:] if counter.lag_ns is None else self.t[:-1] + counter.lag_ns / 1e9
 
@@ -87,7 +87,7 @@ class Observation(Struct, kw_only=True):
 
 
 def counted_by_rivals(
-    knots: Knots, begin: int, close: int, parts: Parts, kinds: Kinds, period_s: float
+    knots: Knots, begin: int, close: int, parts: Parts, kinds: PowerModel, period_s: float
 ) -> Compared:
     """Return what each kind of counter would have counted in some refreshes, and what this one did.
 
@@ -160,7 +160,7 @@ def boxcar(
     point_t: Floats,
     flickers_w2s: Floats,
     var_j2: Floats,
-    counter: Counter,
+    counter: CounterKnowledge,
     cut_ns: Ints,
 ) -> Observation:
     """Return what a counter shows that sees ``counter.window_ns`` of each refresh, equation (5).

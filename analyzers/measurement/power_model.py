@@ -59,7 +59,7 @@ class Role(IntEnum):
     CHANGE = 3
 
 
-class Kinds:
+class PowerModel:
     """The learned kinds of one GPU. Memory is bounded by `MAX_KINDS`."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from analyzers.measurement.calibration import calibrated
-from analyzers.measurement.energy import NO_JOULES, Energy, Meter, Missing
+from analyzers.measurement.energy import NO_JOULES, KnownEnergy, Meter, NoEnergy
 from analyzers.measurement.energy_fit import EVENTS_ARRIVE_NS
 from analyzers.results.rows import WindowRow
 from analyzers.results.windows.step_columns import StepColumns
@@ -210,7 +210,7 @@ class Windows:
         ]
         self._open.clear()
         self._step, self._ended = None, _Waiting()
-        return [self._row(each, None, Missing(reason)) for each in (*ended, *opened)]
+        return [self._row(each, None, NoEnergy(reason)) for each in (*ended, *opened)]
 
     @property
     def empty(self) -> bool:
@@ -256,14 +256,14 @@ class Windows:
             due, self._ended = self._ended, _Waiting()
         self._urgent = not self._ended.steps
         if meters is None:
-            return [self._row(e, None, Missing("the collector has not named its GPUs")) for e in due]
+            return [self._row(e, None, NoEnergy("the collector has not named its GPUs")) for e in due]
         rows: list[WindowRow | StepColumns] = []
         columns = len(due) >= MANY and due.plain
         for gpu, meter in meters.items():
             steps = self._columns(due, gpu, meter, heard_ns, shared) if columns else None
             rows += self._measure(due, gpu, meter, heard_ns, shared) if steps is None else [steps]
         if all(map(of_host, meters)):
-            rows += [self._row(ended, None, Missing("the session has no GPU")) for ended in due]
+            rows += [self._row(ended, None, NoEnergy("the session has no GPU")) for ended in due]
         return rows
 
     def _heard_ns(self, now_ns: int) -> int:
@@ -354,13 +354,13 @@ class Windows:
         self,
         ended: _Ended,
         gpu: str | None,
-        energy: Energy | Missing,
+        energy: KnownEnergy | NoEnergy,
         limit_mw: int | None = None,
         *,
         shared: bool = False,
     ) -> WindowRow:
         owner = self._owner
-        if isinstance(energy, Missing):
+        if isinstance(energy, NoEnergy):
             quality, estimator, coverage, joules = energy.reason, None, None, NO_JOULES
         else:
             quality, estimator, coverage = energy.quality, energy.estimator, energy.phase_coverage

@@ -72,7 +72,7 @@ class FrontierPoint(Struct, frozen=True):
     """By instruction: energy of the bound that a second more of it would cost, J/s."""
 
 
-class ClockProgram:
+class FrontierProgram:
     """The linear program of one graph, profile and grouping, for any number of deadlines."""
 
     def __init__(

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
-from analyzers.pipeline.frontier import TINY, ClockProgram, FrontierPoint, PipelineProfile
+from analyzers.pipeline.frontier import TINY, FrontierPoint, FrontierProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.solvers import Vector
 from zeus_stream.errors import SettingsError
@@ -95,7 +95,7 @@ def make_plans(
         reserve * profile.spread_s.get((each.stage, each.kind, each.chunk), 0.0)
         for each in graph.instructions
     ]
-    program = ClockProgram(graph, profile, range(len(graph.instructions)), reserves_s)
+    program = FrontierProgram(graph, profile, range(len(graph.instructions)), reserves_s)
     plans: dict[float, FrequencyPlan] = {}
     tried: list[tuple[float, float, tuple[int, ...]]] = []
     for deadline_s in sorted(set(deadlines_s)):
@@ -210,7 +210,7 @@ def _choices(
     edges_s = overlaps_s(graph, [profile.of(each)[at].time_s for each, at in pairs], switching_s)
     for share in (*CHANGE_SHARES, *DEARER):
         groups = _runs(graph, profile, point.prices_w, edges_s, share * mean_j)
-        program = ClockProgram(graph, profile, groups, reserves_s)
+        program = FrontierProgram(graph, profile, groups, reserves_s)
         choice = program.solve(deadline_s).choice
         yield choice
         clocks = _clocks_mhz(graph, profile, choice)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.fleet.session import Session
-from analyzers.measurement.energy import Missing
+from analyzers.measurement.energy import NoEnergy
 from analyzers.power_limit import per_gpu, profiler, profiles
 from analyzers.power_limit.commands import Attempt, Commands
 from analyzers.power_limit.profiler import Apply, Decide, Observe, ProfilerPlan, ProfilerState, Release
@@ -462,10 +462,10 @@ class LimitSearch:
                 result |= self._tell(trial.asked, took)
         return result
 
-    def _take(self, trial: _Trial) -> Taken | Missing | None:
+    def _take(self, trial: _Trial) -> Taken | NoEnergy | None:
         """Return what the steps of a trial took, or None while that is awaited."""
         if trial.asked.purpose is not Purpose.PER_GPU and self._single.trying:
-            return Missing("limits of single GPUs were tried in that time")
+            return NoEnergy("limits of single GPUs were tried in that time")
         now_ns = self._ranks.now_ns
         timely = now_ns - trial.asked_ns < self.settings.timeout_ns
         return taken(
@@ -476,10 +476,10 @@ class LimitSearch:
             timely=timely,
         )
 
-    def _tell(self, asked: MeasureTrial, took: Taken | Missing) -> Result:
+    def _tell(self, asked: MeasureTrial, took: Taken | NoEnergy) -> Result:
         """Pass what steps took to the machine that asked for them."""
         if asked.purpose is not Purpose.PER_GPU:
-            if isinstance(took, Missing):
+            if isinstance(took, NoEnergy):
                 return self.feed(TrialMissing(asked.number, took.reason))
             row = None if asked.purpose is Purpose.WATCH else self._trial_row(asked, took)
             follows = self.feed(
@@ -490,7 +490,7 @@ class LimitSearch:
             if asked.purpose is Purpose.CONFIRM:
                 follows |= self._go_on_with_limits()
             return follows | self._look_for_waiting(asked, took)
-        if isinstance(took, Missing):
+        if isinstance(took, NoEnergy):
             return self.feed_single(TrialMissing(asked.number, took.reason))
         of_each = tuple(took.energy_uj[gpu] // 1000 for gpu in self._single.gpus)
         return self.feed_single(

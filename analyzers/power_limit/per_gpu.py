@@ -205,7 +205,7 @@ class GroupTrial(Struct, frozen=True, kw_only=True):
         return self.leg % 4 in (1, 2)
 
 
-class Asked(Struct, frozen=True):
+class OpenBlock(Struct, frozen=True):
     """A block that is being measured: of which leg of which trial."""
 
     number: int
@@ -231,7 +231,7 @@ class PerGpuState(Struct, frozen=True, kw_only=True):
     steps: int = 0
     """Since it began."""
     trials: int = 0
-    awaited: tuple[Asked, ...] = ()
+    awaited: tuple[OpenBlock, ...] = ()
     effect: Effect | None = None
     scatter: tuple[Arm, ...] = ()
     """Of earlier trials: steps vary in one as much as in another."""
@@ -320,7 +320,7 @@ def _measure(state: PerGpuState, spans: tuple[Span, ...], ended_ns: int, plan: P
         visit=trial.number,
         ended_ns=ended_ns,
     )
-    asked = Asked(number, trial.number, trial.leg, trial.lowers, wanted.steps)
+    asked = OpenBlock(number, trial.number, trial.leg, trial.lowers, wanted.steps)
     visiting = replace(state.visiting, numbers=number)
     return replace(state, visiting=visiting, awaited=(*state.awaited, asked)), (wanted,)
 

@@ -79,7 +79,6 @@ from analyzers.power_limit.visits import (
     Over,
     Phase,
     Purpose,
-    Ready,
     Refused,
     RunOver,
     Shifted,
@@ -88,6 +87,7 @@ from analyzers.power_limit.visits import (
     TrialMissing,
     Unanswered,
     Visiting,
+    VisitsDue,
     Warming,
 )
 from zeus_stream.errors import SettingsError
@@ -361,7 +361,7 @@ def step(state: ProfilerState, event: Event, plan: ProfilerPlan) -> Answer:
 def _follow(state: ProfilerState, outcome: Outcome | None, plan: ProfilerPlan) -> Answer:
     """Do what follows from what the visit has come to."""
     match outcome:
-        case Ready():
+        case VisitsDue():
             return _visit_next_limit(state, plan)
         case Unanswered(limit_mw, asked) if asked < MAX_ASKED:
             return _apply_limit(state, limit_mw, asked + 1)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from analyzers.fleet.session import Session, Span
 from analyzers.measurement.calibration import calibrated
 from analyzers.measurement.counters.counter_kind import COVERED
-from analyzers.measurement.energy import Meter, Missing, measure
+from analyzers.measurement.energy import Meter, NoEnergy, measure
 from analyzers.power_limit.search.host_delays import delay_ns
 from analyzers.power_limit.search.visit_blocks import by_limit
 from analyzers.power_limit.selectors import Trial
@@ -47,7 +47,7 @@ def taken(
     now_ns: int,
     *,
     timely: bool,
-) -> Taken | Missing | None:
+) -> Taken | NoEnergy | None:
     """Return what spans of steps took, each rank's on the clock of its own host.
 
     Args:
@@ -68,7 +68,7 @@ def taken(
     for session in ranks:
         edges = [edge for span in spans if (edge := session.edges(span)) is not None]
         if len(edges) < len(spans):
-            return None if timely else Missing(f"the steps of rank {session.started.rank} are not known")
+            return None if timely else NoEnergy(f"the steps of rank {session.started.rank} are not known")
         of_ranks.append((session, edges))
     if timely and not all(
         _settled(meter_of(gpu), edges[-1][1], now_ns) for session, edges in of_ranks for gpu in session.gpus
@@ -87,8 +87,8 @@ def taken(
             shaped = _shaped(meter)
             found = meter.measure(begins, ends, now_ns) if shaped else measure(timeline, begins, ends)
             for energy in calibrated(timeline, found, begins, ends):
-                if isinstance(energy, Missing):
-                    return Missing(f"{gpu}: {energy.reason}")
+                if isinstance(energy, NoEnergy):
+                    return NoEnergy(f"{gpu}: {energy.reason}")
                 energy_uj[gpu] += energy.energy_uj
                 locked |= energy.phase_coverage is not None and energy.phase_coverage < COVERED
             locked |= shaped and meter.shape.counter.beats(begins[0], ends[-1]) is True

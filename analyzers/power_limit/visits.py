@@ -360,7 +360,7 @@ class Length(Struct, frozen=True):
         return counted >= self.steps and counted_ns >= self.ns
 
 
-class Ready(Struct, frozen=True):
+class VisitsDue(Struct, frozen=True):
     """The steps before the first visit are over."""
 
 
@@ -394,7 +394,7 @@ class Measured(Struct, frozen=True):
     ended_ns: int
 
 
-Outcome: TypeAlias = Ready | Unanswered | Refused | Landed | Measured
+Outcome: TypeAlias = VisitsDue | Unanswered | Refused | Landed | Measured
 
 
 def step(
@@ -436,7 +436,7 @@ def _step_began(
         case Waiting(since):
             since = began.index if since is None else since
             visiting = replace(visiting, phase=Waiting(since))
-            return visiting, Ready() if began.index - since >= pace.wait_steps else None
+            return visiting, VisitsDue() if began.index - since >= pace.wait_steps else None
         case Applying(since_ns=None) as applying:
             return replace(visiting, phase=replace(applying, since_ns=began.t_ns)), None
         case Applying(limit_mw, _, asked, int(since_ns)):

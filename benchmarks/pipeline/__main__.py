@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analyzers.pipeline.frontier import ClockOption, ClockProgram, PipelineProfile
+from analyzers.pipeline.frontier import ClockOption, FrontierProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import make_plan, make_plans, play, unplanned_s
 from analyzers.pipeline.profile import EnergyWindow, InstructionSpan, combine, cut_windows, fit_stage
@@ -168,13 +168,13 @@ def pairs(
 def speed() -> list[list[str]]:
     """Return how long frontiers take, processor time, and how far rounding is from the bound."""
     rows = []
-    ClockProgram(make_graph("1f1b", 2, 2), truth(2, 0.2), range(8)).solve(1.0)  # SciPy is loaded by now
+    FrontierProgram(make_graph("1f1b", 2, 2), truth(2, 0.2), range(8)).solve(1.0)  # SciPy is loaded by now
     for stages, micro_batches in ((4, 8), (8, 32)):
         graph, true = make_graph("1f1b", stages, micro_batches), truth(stages, 0.2)
         fastest_s = unplanned_s(graph, true)
         begin_s = time.process_time()
         aims = [fastest_s * (1 + 0.05 * point) for point in range(6)]
-        program = ClockProgram(graph, true, range(len(graph.instructions)))
+        program = FrontierProgram(graph, true, range(len(graph.instructions)))
         points = [program.solve(aim) for aim in aims]
         fine_s = time.process_time() - begin_s
         begin_s = time.process_time()

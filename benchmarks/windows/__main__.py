@@ -22,9 +22,9 @@ from bisect import bisect_right
 import numpy as np
 from msgspec import Struct
 
-from analyzers.measurement.energy import Energy, measure
-from analyzers.measurement.energy_fit import Shape
-from analyzers.measurement.power_model import Kinds
+from analyzers.measurement.energy import KnownEnergy, measure
+from analyzers.measurement.energy_fit import EnergyFit
+from analyzers.measurement.power_model import PowerModel
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import WindowRow
 from benchmarks.harness import table
@@ -80,7 +80,7 @@ ACCURACY: dict[int, dict[str, dict[int, float]]] = {
 NEAR_ORACLE = 1.05
 
 
-class Oracle(Kinds):
+class Oracle(PowerModel):
     """Learns nothing: it knows what the load was drawn from."""
 
     def __init__(self, truth: Truth, gap_s: float) -> None:
@@ -136,7 +136,7 @@ def run(name: Name, step_ms: int, period_ms: int, seed: int) -> Run:
     truth_j = np.array([step.truth_j for step in steps])
     ours_j = np.array([step.answer.energy_uj for step in steps]) / 1e6
     straight = measure(meter.timeline, begin_ns.tolist(), end_ns.tolist())
-    lines_j = np.array([a.energy_uj / 1e6 if isinstance(a, Energy) else np.nan for a in straight])
+    lines_j = np.array([a.energy_uj / 1e6 if isinstance(a, KnownEnergy) else np.nan for a in straight])
     direct_j = (shown.read_mj(end_ns) - shown.read_mj(begin_ns)) / 1e3
 
     def error(energy_j: np.ndarray) -> float:
@@ -184,7 +184,7 @@ def accuracy(name: Name, step_ms: int, period_ms: int, seeds: range) -> list[str
 def oracle(made: Load, shown: Counter) -> np.ndarray:
     """Return the energies of the steps, J, from the parameters and the instants of all changes."""
     gaps_s = np.diff(made.steps_ns.ravel())[1::2] / 1e9
-    steps, _ = play(made, shown, Shape(Oracle(made.truth, float(gaps_s.mean()))), exact=True)
+    steps, _ = play(made, shown, EnergyFit(Oracle(made.truth, float(gaps_s.mean()))), exact=True)
     return np.array([step.answer.energy_uj for step in steps]) / 1e6
 
 

@@ -18,7 +18,7 @@ import argparse
 import numpy as np
 from msgspec import Struct
 
-from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.windows import UNDECIDED_NS
 from benchmarks.harness import table
 from benchmarks.windows.loads import EDGES, NAMES, SEED, Name, load
@@ -46,7 +46,7 @@ def run(name: Name, step_ms: int, kind: str, seed: int, options: argparse.Namesp
     window_ns = int(window_ms) * MS if window_ms else None
     made = load(name, step_ms, max(40, round(options.seconds * 1000 / step_ms)), seed)
     shown = counter(made, int(period_ms) * MS, window_ns, seed=seed)
-    shape, right = Shape(), "boxcar" if window_ms else "integrating"
+    shape, right = EnergyFit(), "boxcar" if window_ms else "integrating"
     if options.known:
         shape.remember("boxcar" if window_ms else "integrating", window_ns)
     else:

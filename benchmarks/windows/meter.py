@@ -17,7 +17,7 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.measurement.energy import Energy, Meter, measure
+from analyzers.measurement.energy import KnownEnergy, Meter, measure
 from analyzers.measurement.sensors import Sensor, sensor
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
@@ -82,7 +82,7 @@ def ours(recorded: Recording, sensor: Sensor) -> Method:
 
     def energies_j(begin_ns: Ints, end_ns: Ints) -> Floats:
         found = measure(timeline, begin_ns.tolist(), end_ns.tolist())
-        return np.array([one.energy_uj / 1e6 if isinstance(one, Energy) else np.nan for one in found])
+        return np.array([one.energy_uj / 1e6 if isinstance(one, KnownEnergy) else np.nan for one in found])
 
     return energies_j
 
@@ -98,13 +98,13 @@ def shaped(recorded: Recording, sensor: Sensor) -> Method:
     return energies_j
 
 
-def answers(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[Energy]:
+def answers(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[KnownEnergy]:
     """Return the energies of windows, each as soon as it may be measured, with the load's edges as events."""
     one = Meter(Timeline())
     one.timeline.sensor = sensor
     one.shape.mark("load", int(recorded.sensor_ns[0]), "load//rest")
     edges, begins, ends = recorded.edges_ns.tolist(), begin_ns.tolist(), end_ns.tolist()
-    heard, answered = 0, list[Energy]()
+    heard, answered = 0, list[KnownEnergy]()
     for now_ns, row in published(recorded):
         while heard < len(edges) and edges[heard] <= now_ns:
             phase = "rest" if heard == len(edges) - 1 else ("step", "gap")[heard % 2]
@@ -114,7 +114,7 @@ def answers(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -
         while len(answered) < len(ends) and one.settled(ends[len(answered)], now_ns):
             at = len(answered)
             [found] = one.measure(begins[at : at + 1], ends[at : at + 1], now_ns)
-            assert isinstance(found, Energy), found
+            assert isinstance(found, KnownEnergy), found
             answered.append(found)
     return answered
 
@@ -153,13 +153,13 @@ def coverage(
     return [*shares, str(len(hard)), words]
 
 
-def unheard(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[Energy]:
+def unheard(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[KnownEnergy]:
     """Return the energies of windows without events."""
     timeline = Timeline()
     timeline.sensor = sensor
     timeline.add(np.concatenate([row for _, row in published(recorded)]))
     found = measure(timeline, begin_ns.tolist(), end_ns.tolist())
-    return [one for one in found if isinstance(one, Energy)]
+    return [one for one in found if isinstance(one, KnownEnergy)]
 
 
 def print_coverage(data: Path) -> None:

@@ -64,7 +64,7 @@ class FoundControl(Struct, frozen=True):
     """Why no record can be kept."""
 
 
-class Found(Struct, frozen=True):
+class DeviceAnswers(Struct, frozen=True):
     """The device answers, for the first time or again."""
 
     t_ns: int
@@ -103,7 +103,7 @@ class Crashed(Struct, frozen=True):
     error: BaseException
 
 
-News: TypeAlias = Found | Gone | Happened | ChangeFailed | ProcessesSeen | Crashed
+News: TypeAlias = DeviceAnswers | Gone | Happened | ChangeFailed | ProcessesSeen | Crashed
 
 
 class Mail:

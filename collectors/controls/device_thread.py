@@ -16,9 +16,9 @@ from collectors.controls import lease_messages
 from collectors.controls.device_messages import (
     ChangeFailed,
     Crashed,
+    DeviceAnswers,
     Do,
     FindAgain,
-    Found,
     FoundControl,
     Gone,
     Happened,
@@ -208,7 +208,7 @@ class DeviceThread:
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
         self._sampled.begin(now_ns)
-        self._mail.put(self, Found(now_ns, description, requested_mw, controls))
+        self._mail.put(self, DeviceAnswers(now_ns, description, requested_mw, controls))
         self._poller.add(self)
         return None
 

@@ -146,7 +146,7 @@ class Restoring(Struct, frozen=True):
     pass
 
 
-class Waiting(Struct, frozen=True):
+class WaitingCommand(Struct, frozen=True):
     command: Command
     received_ns: int
     objection: str | None
@@ -159,7 +159,7 @@ class ControlState(Struct, frozen=True, kw_only=True):
     limits: Limits
     lease: Lease | None = None
     busy: Recording | Setting | Restoring | None = None
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[WaitingCommand, ...] = ()
     releasing: tuple[ReleaseControl, ...] = ()
     """Releases that the restore under way will answer."""
     outcomes: tuple[Outcome, ...] = ()
@@ -263,7 +263,7 @@ def validate(state: ControlState) -> None:
 def _take_in(rules: LeaseRules, state: ControlState, event: Event, now_ns: int) -> Answer:
     match event, state.busy:
         case Asked(command, objection), _:
-            return _receive(rules, state, Waiting(command, now_ns, objection))
+            return _receive(rules, state, WaitingCommand(command, now_ns, objection))
         case RenewLeases(owner, incarnation, _, lease_ms), _:
             lease = state.lease
             alive = lease is not None and lease.owner == owner and not lease.over(now_ns)
@@ -336,7 +336,7 @@ def _go_on(rules: LeaseRules, state: ControlState, now_ns: int) -> Answer:
     return state, tuple(todo)
 
 
-def _receive(rules: LeaseRules, state: ControlState, new: Waiting) -> Answer:
+def _receive(rules: LeaseRules, state: ControlState, new: WaitingCommand) -> Answer:
     command = new.command.command
     for outcome in state.outcomes:
         if outcome.command == command:
@@ -357,7 +357,7 @@ def _under_way(state: ControlState) -> Iterator[str]:
     yield from (release.command for release in state.releasing)
 
 
-def _consider(rules: LeaseRules, state: ControlState, waiting: Waiting, now_ns: int) -> Answer:
+def _consider(rules: LeaseRules, state: ControlState, waiting: WaitingCommand, now_ns: int) -> Answer:
     """Carry out a command whose turn it is, or refuse it."""
     command = waiting.command
     objection = _objection(rules, state, waiting, now_ns)
@@ -546,7 +546,7 @@ def _refusal(rules: LeaseRules, command: Command, why: str) -> str:
 
 
 def _objection(
-    rules: LeaseRules, state: ControlState, waiting: Waiting, now_ns: int
+    rules: LeaseRules, state: ControlState, waiting: WaitingCommand, now_ns: int
 ) -> tuple[Cause, str] | None:
     """Return why a command whose turn it is must not be carried out, or None."""
     command, lease = waiting.command, state.lease

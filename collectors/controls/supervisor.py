@@ -14,8 +14,8 @@ from collectors.controls import lease, lease_messages
 from collectors.controls.device_messages import (
     ChangeFailed,
     Crashed,
+    DeviceAnswers,
     Do,
-    Found,
     FoundControl,
     Gone,
     Happened,
@@ -297,7 +297,7 @@ class Supervisor:
     def _take_in(self, watch: DeviceThread, news: News) -> None:
         guard = self._guards.get(watch.gpu)
         match news:
-            case Found():
+            case DeviceAnswers():
                 self._find(watch, news)
             case Gone(t_ns, reason):
                 if guard is not None:
@@ -318,7 +318,7 @@ class Supervisor:
                     raise error
                 _log.error("%s: its thread failed.", watch.gpu, exc_info=error)
 
-    def _find(self, watch: DeviceThread, found: Found) -> None:
+    def _find(self, watch: DeviceThread, found: DeviceAnswers) -> None:
         description = found.description
         guard = self._guards.get(watch.gpu)
         todo: list[tuple[Control, tuple[lease_messages.Instruction, ...]]] = []

@@ -70,7 +70,7 @@ _ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # amdsmi_status_t; any o
 }
 
 
-class Trial(Struct, frozen=True):
+class CounterTrial(Struct, frozen=True):
     """A reading of a counter and its GPU's power, side by side."""
 
     t_ns: tuple[int, ...]
@@ -78,7 +78,7 @@ class Trial(Struct, frozen=True):
     power_mw: tuple[int, ...]
 
 
-def objection(trial: Trial) -> str | None:
+def objection(trial: CounterTrial) -> str | None:
     """Return why a counter is not to be trusted, or None."""
     if len(trial.energy_mj) < 2 or not trial.power_mw:
         return "there are no power readings to compare it with"
@@ -187,7 +187,7 @@ class AmdDevice:
         power = self._optional("read its power", "amdsmi_get_power_info", without=passing)
         return t_ns, _counted_mj(energy_mj), _drawn_mw(power)
 
-    def judge(self, trial: Trial) -> None:
+    def judge(self, trial: CounterTrial) -> None:
         """Decide whether the counter is trusted; say so if not."""
         why = objection(trial) if trial.energy_mj else None
         self._trusted = bool(trial.energy_mj) and why is None
@@ -389,7 +389,7 @@ class AmdBus:
         for device in devices:
             counted = [(t_ns, energy) for t_ns, energy, _ in reads[device.gpu] if energy is not None]
             powers = tuple(power for _, _, power in reads[device.gpu] if power is not None)
-            device.judge(Trial(tuple(t for t, _ in counted), tuple(e for _, e in counted), powers))
+            device.judge(CounterTrial(tuple(t for t, _ in counted), tuple(e for _, e in counted), powers))
 
 
 def _whole(value: Any, most: int) -> int | None:

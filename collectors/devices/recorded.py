@@ -34,7 +34,7 @@ SENSOR = "sensor.csv"
 _NEW = "Record again with zeus-stream record DIR."
 
 
-class Answer(NamedTuple):
+class RecordedAnswer(NamedTuple):
     """An answer of a device, and between which two instants it became this one; ns from the begin."""
 
     since_ns: int
@@ -48,7 +48,11 @@ class RecordedDevice:
     """A device that gives the answers of a recording (a `collectors.device.Device`)."""
 
     def __init__(
-        self, description: Description, answers: Sequence[Answer], begun_ns: int, now: Callable[[], int]
+        self,
+        description: Description,
+        answers: Sequence[RecordedAnswer],
+        begun_ns: int,
+        now: Callable[[], int],
     ) -> None:
         """``begun_ns``: when the recording began, as seen from here."""
         self.gpu = description.gpu
@@ -130,14 +134,14 @@ def record(
     (directory / DEVICES).write_text(json.dumps(msgspec.to_builtins(described), indent=2) + "\n")
     begun_ns = now()
     last: list[tuple[int, tuple[Sample | None, str] | None]] = [(begun_ns, None)] * len(devices)
-    lines: list[list[Answer]] = [[] for _ in devices]
+    lines: list[list[RecordedAnswer]] = [[] for _ in devices]
     while now() < until_ns:
         for place, device in enumerate(devices):
             before_ns = now()
             answer = _ask(device)
             since_ns, was = last[place]
             if answer != was:
-                lines[place].append(Answer(since_ns - begun_ns, now() - begun_ns, *answer))
+                lines[place].append(RecordedAnswer(since_ns - begun_ns, now() - begun_ns, *answer))
             last[place] = before_ns, answer
         sleep(pause_s)
     for place, answers in enumerate(lines):
@@ -154,7 +158,7 @@ def _ask(device: Device) -> tuple[Sample | None, str]:
         return None, f"{type(wrong).__name__}: {wrong}"
 
 
-def _write(path: Path, answers: Iterable[Answer]) -> None:
+def _write(path: Path, answers: Iterable[RecordedAnswer]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
@@ -163,28 +167,28 @@ def _write(path: Path, answers: Iterable[Answer]) -> None:
             writer.writerow((answer.since_ns, answer.t_ns, *figures, answer.error))
 
 
-def _devices(directory: Path) -> list[tuple[Description, list[Answer]]]:
+def _devices(directory: Path) -> list[tuple[Description, list[RecordedAnswer]]]:
     described = msgspec.json.decode((directory / DEVICES).read_bytes(), type=list[Description])
     return [(each, _answers(directory / f"samples-{place}.csv")) for place, each in enumerate(described)]
 
 
-def _answers(path: Path) -> list[Answer]:
+def _answers(path: Path) -> list[RecordedAnswer]:
     answers = []
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             figures = [int(row[name]) if row[name] else None for name in Sample._fields]
             sample = None if row["error"] else Sample(*figures)
-            answers.append(Answer(int(row["since_ns"]), int(row["t_ns"]), sample, row["error"]))
+            answers.append(RecordedAnswer(int(row["since_ns"]), int(row["t_ns"]), sample, row["error"]))
     return answers
 
 
-def _sensor(directory: Path) -> list[tuple[Description, list[Answer]]]:
+def _sensor(directory: Path) -> list[tuple[Description, list[RecordedAnswer]]]:
     """Return the device of a record of power readings: a GPU without energy counter."""
     with (directory / SENSOR).open(newline="") as file:
         rows = [(int(row["t_us"]) * 1000, int(row["instant_mw"])) for row in csv.DictReader(file)]
     begun_ns = rows[0][0]
     answers = [
-        Answer(before_ns - begun_ns, t_ns - begun_ns, Sample(None, power_mw, None, None))
+        RecordedAnswer(before_ns - begun_ns, t_ns - begun_ns, Sample(None, power_mw, None, None))
         for (before_ns, _), (t_ns, power_mw) in zip([rows[0], *rows], rows, strict=False)
     ]
     name = directory.name
@@ -201,7 +205,7 @@ def _sensor(directory: Path) -> list[tuple[Description, list[Answer]]]:
     return [(described, answers)]
 
 
-def _came_ns(answer: Answer) -> int:
+def _came_ns(answer: RecordedAnswer) -> int:
     """Return when a device began to give an answer, as far as that is known."""
     return (answer.since_ns + answer.t_ns) // 2
 

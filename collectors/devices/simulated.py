@@ -16,7 +16,7 @@ from typing import Protocol
 from collectors.control import spell_change, words
 from collectors.device import Description, Sample, check_clock, check_limit
 from collectors.devices.simulated_spec import Fault, Spec, parse
-from collectors.devices.virtual_gpu import Counter, Kind, Refreshes, VirtualGpu, unit
+from collectors.devices.virtual_gpu import Kind, Refreshes, VirtualCounter, VirtualGpu, unit
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import (
     LostError,
@@ -43,7 +43,7 @@ OFF_NS = 600_000_000_000
 
 
 class Surroundings(Protocol):
-    """Where a simulated GPU learns what it has to do: a `shared_memory.Board`, or a `Schedule`."""
+    """Where a simulated GPU learns what it has to do: a `shared_memory.Board`, or a `ScheduledLoads`."""
 
     def limits(self) -> list[LimitChange]:
         """Return changes of the limit since the last call; at first, all that are known, at least one."""
@@ -74,7 +74,7 @@ class Surroundings(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Schedule:
+class ScheduledLoads:
     """Surroundings in memory, for time that is only a number: loads are put in by hand, in their order."""
 
     first: LimitChange
@@ -157,7 +157,7 @@ class SimulatedDevice:
             "graphics_clock": tuple(range(fastest_mhz, slowest_mhz - 1, -CLOCK_STEP_MHZ)),
             "memory_clock": MEMORY_CLOCKS_MHZ,
         }
-        self._counter = Counter(self._draw, self._refreshes, spec.kind, self._window_ns, self._start())
+        self._counter = VirtualCounter(self._draw, self._refreshes, spec.kind, self._window_ns, self._start())
         self._last: Sample | None = None
         """As of the newest refresh that was read: a driver says the same until the next."""
         self._next_ns = 0

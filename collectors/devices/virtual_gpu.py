@@ -225,7 +225,7 @@ class Kind(Enum):
     """Mean power of the window before it, times the period: it never sees the rest."""
 
 
-class Counter:
+class VirtualCounter:
     """An energy counter that is refreshed now and then, and never falls unless it is reset."""
 
     def __init__(

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.interpreter.interpreter import Interpreter, Logged
-from analyzers.measurement.energy import Energy, Meter
-from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.energy import KnownEnergy, Meter
+from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.fixed_energies import FIT_FAILED, SHED
 from analyzers.measurement.timeline import Timeline
 from analyzers.power_limit.run_settings import RunSettings
@@ -65,14 +65,14 @@ def test_a_boundary_of_any_uncertainty_is_interpreted_and_every_step_is_measured
 def test_a_fit_that_fails_leaves_its_stretch_to_the_counter_and_says_so() -> None:
     timeline = Timeline()
     timeline.add(steady(200, 40))
-    shape = Shape()
+    shape = EnergyFit()
     for step in range(100):
         shape.mark("s", step * 37_000_000, "step" if step % 3 else "gap", step % 2 * 2**62)
     found = Meter(timeline, shape).measure((1 * S,), (2 * S,), 4 * S)
     straight = Meter(timeline).measure((1 * S,), (2 * S,), 4 * S)
     for energy, plain in zip(found, straight, strict=True):
-        assert isinstance(energy, Energy)
-        assert isinstance(plain, Energy)
+        assert isinstance(energy, KnownEnergy)
+        assert isinstance(plain, KnownEnergy)
         assert energy.energy_uj == plain.energy_uj
         assert (energy.estimator, FIT_FAILED in energy.quality) == ("counter", True)
         assert FIT_FAILED not in plain.quality

@@ -17,7 +17,7 @@ from collectors.device import Bus, Device
 from collectors.devices.amd import AmdBus
 from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.rapl import RaplBus
-from collectors.devices.simulated import Schedule, SimulatedBus
+from collectors.devices.simulated import ScheduledLoads, SimulatedBus
 from collectors.devices.simulated_spec import Spec, parse
 from tests.gpu.amdsmi_stand_in import NO_PERM, NOT_SUPPORTED, AmdHost
 from tests.gpu.powercap import Powercap
@@ -54,14 +54,14 @@ class SimulatedBench:
 
     def __init__(self, options: str = "") -> None:
         self._now_ns = 10**12
-        self._schedules: list[Schedule] = []
+        self._schedules: list[ScheduledLoads] = []
         specs = parse(
             f"simulated:v100{options},fault=lost@100-200,fault=permission@300+v100{options},fault=permission@300"
         )
         self.bus = SimulatedBus(specs, self._surroundings, now=lambda: self._now_ns)
 
-    def _surroundings(self, _gpu: str, spec: Spec) -> Schedule:
-        schedule = Schedule(first=LimitChange(self._now_ns, spec.model.default_limit_mw))
+    def _surroundings(self, _gpu: str, spec: Spec) -> ScheduledLoads:
+        schedule = ScheduledLoads(first=LimitChange(self._now_ns, spec.model.default_limit_mw))
         self._schedules.append(schedule)
         return schedule
 

@@ -19,7 +19,7 @@ HOST = (
     "proc",
     *(f"opt/{each.name}" for each in Path("/opt").iterdir()),
 )
-"""What a base image has, bound from this machine, and what else its programs may need."""
+"""Folders of a base image, bound from this machine, and of what else its programs may need."""
 
 
 def steps() -> list[tuple[str, str]]:

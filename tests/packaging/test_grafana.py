@@ -19,7 +19,7 @@ from tests.packaging.prometheus import binary, prometheus, promtool
 from tests.waiting import until
 from tests.zeus_stream.conftest import QUICK, Cli
 from tests.zeus_stream.screens.metrics.snapshots import of_analyzer, of_collector
-from zeus_stream.screens.metrics.job_metrics import Jobs
+from zeus_stream.screens.metrics.job_metrics import JobMetrics
 from zeus_stream.screens.metrics.metrics import Family, gpu_families, service_families, up_family
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ def alerts() -> list[str]:
 
 def catalogue() -> dict[str, set[str]]:
     """Return the labels of each metric."""
-    jobs = Jobs()
+    jobs = JobMetrics()
     jobs.take(of_analyzer().runs)
     jobs.add_waste("asr", {"data wait": 1.0})
     families: list[Family] = [

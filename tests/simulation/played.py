@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from analyzers.measurement.energy import Energy, Meter
-from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.energy import KnownEnergy, Meter
+from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.knots import Ints
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import BATCH_NS
@@ -96,13 +96,13 @@ class Measured(Struct, frozen=True):
     begin_ns: int
     end_ns: int
     truth_j: float
-    answer: Energy
+    answer: KnownEnergy
 
 
 def play(
     load: Load,
     shown: Counter,
-    shape: Shape | None = None,
+    shape: EnergyFit | None = None,
     until_ns: int | None = None,
     *,
     exact: bool = False,
@@ -121,7 +121,7 @@ def play(
         waits_ns: steps wait so long until the kind of the counter is known.
         gaps: some steps have no energy, and are left out.
     """
-    meter = Meter(Timeline(), shape or Shape())
+    meter = Meter(Timeline(), shape or EnergyFit())
     marks = [
         (t_ns, phase)
         for begin_ns, end_ns in load.steps_ns.tolist()
@@ -148,8 +148,8 @@ def play(
             continue
         answers = meter.measure([begin for begin, _ in due], [end for _, end in due], now_ns)
         for (begin_ns, end_ns), answer in zip(due, answers, strict=True):
-            if isinstance(answer, Energy):
+            if isinstance(answer, KnownEnergy):
                 measured.append(Measured(begin_ns, end_ns, truths[answered], answer))
-            assert gaps or isinstance(answer, Energy), answer
+            assert gaps or isinstance(answer, KnownEnergy), answer
             answered += 1
     return measured, meter

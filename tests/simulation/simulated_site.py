@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from collectors.devices.simulated import Schedule, SimulatedDevice
+from collectors.devices.simulated import ScheduledLoads, SimulatedDevice
 from collectors.devices.simulated_spec import Spec
 from collectors.sampling import change_detector
 from tests.simulation.virtual_time import VirtualTime
@@ -66,7 +66,7 @@ class Gpu:
     """A simulated GPU, and what a collector knows of its counter."""
 
     def __init__(self, spec: Spec, index: int, now: Callable[[], int], found_mw: int) -> None:
-        self.loads = Schedule(first=LimitChange(now() - 1_000_000_000, found_mw))
+        self.loads = ScheduledLoads(first=LimitChange(now() - 1_000_000_000, found_mw))
         self.device = SimulatedDevice(spec, index, self.loads, now, lambda _: None)
         self.model = spec.model
         self.found_mw = found_mw

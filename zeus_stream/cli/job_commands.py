@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zeus_stream.cli.options import QUERY, Command, Group, ask_sql, output_options, settings_options
+from zeus_stream.cli.options import QUERY, Command, CommandGroup, ask_sql, output_options, settings_options
 from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.paths import Places, holder, places, prepare
 from zeus_stream.settings import Settings
@@ -44,7 +44,7 @@ def _write(table: "pa.Table", shown: Mapping[str, str], form: "Form") -> None:
 _NO_JOB = "No job recurs yet. A script asks for a batch size: see docs/how-to/recurring-jobs.md"
 
 
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @output_options
 @settings_options(*QUERY)
 @click.pass_context
@@ -87,7 +87,7 @@ def forget_job(settings: Settings, name: str) -> None:
     click.echo(f"{name} starts again: {tries} tries no longer count.")
 
 
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @output_options
 @settings_options(*QUERY)
 @click.pass_context

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import click
 
-from zeus_stream.cli.options import Group
+from zeus_stream.cli.options import CommandGroup
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.package_version import VERSION
 from zeus_stream.settings import closest
@@ -73,7 +73,7 @@ def _load(place: str) -> click.Command:
     return command
 
 
-class CommandLine(Group):
+class CommandLine(CommandGroup):
     """The command ``zeus-stream``: prints our errors, alone or grouped, as sentences and exits with 1."""
 
     def invoke(self, ctx: click.Context) -> object:

@@ -50,7 +50,7 @@ FROM sessions WHERE run = {run}
 """
 
 
-class Watch(Struct, frozen=True, kw_only=True):
+class HostWindow(Struct, frozen=True, kw_only=True):
     """One window over GPUs of this host, in a process that does not compute on them."""
 
     run: str
@@ -113,7 +113,9 @@ class Watch(Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def watching(where: Places, job: str, name: str, gpus: Sequence[str], signals: Signals) -> Iterator[Watch]:
+def watching(
+    where: Places, job: str, name: str, gpus: Sequence[str], signals: Signals
+) -> Iterator[HostWindow]:
     """Open a session at the collector once its GPUs can be measured; close it at the end of the block.
 
     Raises:
@@ -153,7 +155,7 @@ def watching(where: Places, job: str, name: str, gpus: Sequence[str], signals: S
     courier = EventSender(outbox, (where.publish,), warn, fail)
     courier.start()
     try:
-        watch = Watch(
+        watch = HostWindow(
             run=run,
             name=named(name),
             gpus=asked,
@@ -300,6 +302,6 @@ def _only_measuring(settings: Settings, where: Places) -> Settings:
     return replace(settings, device=device_there(*(partial(open_bus, kind, Path()) for kind in kinds)))
 
 
-def _sql(own: ServicesOfCommand, settings: Settings, where: Places, watch: Watch) -> str:
+def _sql(own: ServicesOfCommand, settings: Settings, where: Places, watch: HostWindow) -> str:
     ask = how_to_ask(own, settings, where)
     return f"{ask} \"FROM windows WHERE run = '{watch.run}'\""

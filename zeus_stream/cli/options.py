@@ -62,7 +62,7 @@ class Command(click.Command):
                     formatter.write_dl(sections[title])
 
 
-class Group(Command, click.Group):
+class CommandGroup(Command, click.Group):
     """A group of commands whose options are listed in sections as well."""
 
     command_class = Command

@@ -19,7 +19,7 @@ from zeus_stream.cli.options import (
     AT_BROKER,
     COLLECTOR,
     Command,
-    Group,
+    CommandGroup,
     json_option,
     settings_options,
     without_numpy_threads,
@@ -348,7 +348,7 @@ def completions(shell: str) -> None:
     )
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def keys() -> None:
     """Manage the access keys of other hosts."""
 

@@ -57,7 +57,7 @@ def candidates(environ: Mapping[str, str], address: str | None) -> tuple[Candida
     )
 
 
-class Source:
+class LiveSource:
     """Asks the best service that answers. Open within an ``async with`` block."""
 
     def __init__(self, which: Sequence[Candidate], host: str | None = None) -> None:

@@ -148,7 +148,7 @@ class PowerView(Struct, frozen=True, kw_only=True):
     limit_w: tuple[float | None, ...]
     """The sum of the limits of all GPUs, by bucket. None: one is not known."""
     saved_w: tuple[float, ...]
-    """What the steps would have drawn more at the limits found, by bucket: in all, the joules saved."""
+    """Power that the steps would have drawn more at the limits found, by bucket: in all, the joules saved."""
 
     @property
     def saved(self) -> Quantity:

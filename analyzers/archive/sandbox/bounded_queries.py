@@ -46,7 +46,7 @@ class AskedQuery(NamedTuple):
     timeout_ms: int
 
 
-class Done(NamedTuple):
+class AnswerEnd(NamedTuple):
     """The end of an answer."""
 
     rows: int
@@ -63,7 +63,7 @@ class Queries:
         self._stopping = False
         self._under_way: set[_UnderWay] = set()
 
-    def answer(self, query: "Query | AskedQuery", key: object = None) -> tuple[Done, list[bytes]]:
+    def answer(self, query: "Query | AskedQuery", key: object = None) -> tuple[AnswerEnd, list[bytes]]:
         """Return the parts of an Arrow IPC stream, to be joined. Waits for the answer.
 
         Args:
@@ -132,7 +132,7 @@ def _nothing() -> None:
     """Return: no query was started yet."""
 
 
-def _received(source: int, question: Question, under_way: _UnderWay) -> tuple[Done, list[bytes]]:
+def _received(source: int, question: Question, under_way: _UnderWay) -> tuple[AnswerEnd, list[bytes]]:
     """Return what a query's process writes into its pipe. Raises RefusedError."""
     began = time.monotonic()
     parts: list[bytes] = []
@@ -160,7 +160,7 @@ def _received(source: int, question: Question, under_way: _UnderWay) -> tuple[Do
                 parts.append(payload)
             elif kind == DONE:
                 rows, truncated = json.loads(payload)
-                return Done(rows, truncated), parts
+                return AnswerEnd(rows, truncated), parts
             else:
                 raise RefusedError(payload.decode())
 

@@ -22,7 +22,7 @@ PHASES = 20
 LEAST_LOOKS = 10
 """Refreshes that tell whether the sensor beats with the steps."""
 MOST_LOOKS = 512
-"""Calls of `Counter.look` that are remembered."""
+"""Calls of `CounterKnowledge.look` that are remembered."""
 LOOKED_AHEAD_NS = 1_000_000_000
 """A look that was noted this much after a window may have been within it."""
 TOGETHER = 10
@@ -48,7 +48,7 @@ OWN = np.array(
         (0.5, 5e-3, 0.02, 0.01),
     )
 )
-"""How a load may scatter, of which each rival takes what suits it: deviations of segments, lateness of
+"""The scatter of a load, of which each rival takes what suits it: deviations of segments, lateness of
 changes in s, and noise within segments in s^0.5, all times the mean power; and the least that all variances
 are scaled by. What was learned of the load would speak for the rival under which it was learned."""
 OPEN = 5.0
@@ -65,7 +65,7 @@ class Compared(Struct, frozen=True):
     shares: Floats
     """Shape (o, m, r, n); o: `OWN`."""
     grown: Floats
-    """What the counter did count; shape (o, m, r)."""
+    """Energy that the counter did count; shape (o, m, r)."""
     log_det: Floats
     """Logarithm of the determinant of that covariance; shape (o, m)."""
     steady: Floats
@@ -78,7 +78,7 @@ class Verdict(Struct, frozen=True):
     another: bool
     """It is not the one that was taken for true."""
     normal: Floats
-    """Sums of a regression on the kinds, as `analyzers.measurement.power_model.Kinds.relearn` takes them."""
+    """Sums of a regression on the kinds, as `PowerModel.relearn` takes them."""
     moment: Floats
 
 
@@ -108,7 +108,7 @@ def known_counters(gpus: Iterable[GpuRow]) -> dict[str, KnownCounter]:
 CounterKind = Literal["integrating", "boxcar", "power"]
 
 
-class Counter:
+class CounterKnowledge:
     """The knowledge of one GPU's counter.
 
     Args:
@@ -150,14 +150,14 @@ class Counter:
         self._steady = np.zeros(4)
 
     @classmethod
-    def of_power(cls, window_ns: int, lag_ns: int) -> "Counter":
+    def of_power(cls, window_ns: int, lag_ns: int) -> "CounterKnowledge":
         """Return the counter that power readings are, added up, if each is the mean of ``window_ns``."""
         made = cls.of_kind("power", window_ns, checked=False)
         made.lag_ns = lag_ns
         return made
 
     @classmethod
-    def of_kind(cls, kind: CounterKind, window_ns: int | None, *, checked: bool = True) -> "Counter":
+    def of_kind(cls, kind: CounterKind, window_ns: int | None, *, checked: bool = True) -> "CounterKnowledge":
         """Return a counter of a kind that is known. ``checked``: it may be revised."""
         made = cls()
         made.kind, made.window_ns, made._telling, made._checked = kind, window_ns, False, checked

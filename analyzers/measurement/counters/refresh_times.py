@@ -40,7 +40,7 @@ WIDER = 1.2
 _SQRT_2, _SQRT_2PI = sqrt(2), sqrt(2 * pi)
 
 
-class Rhythm:
+class RefreshPeriod:
     """The filter: refreshes in order, one by one. Times in ns, variances in ns^2."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class RefreshTimes:
     """The refreshes of one counter that were placed. Memory is bounded by what is still needed."""
 
     def __init__(self) -> None:
-        self._rhythm = Rhythm()
+        self._rhythm = RefreshPeriod()
         self._ns = np.empty((2, 0), np.int64)
         """The end of the bounds of each, and its instant."""
         self._doubt_ns = np.empty(0)

@@ -175,7 +175,7 @@ def _to_check(belief: Belief, best: int) -> int:
     return belief.next(best, risk, None, unseen=True)
 
 
-def _first(limits_mw: Sequence[int], goal: Goal, memory: curves.Memory | None) -> int:
+def _first(limits_mw: Sequence[int], goal: Goal, memory: curves.RememberedCurve | None) -> int:
     """Return the limit that a search measures first."""
     if memory is None or goal.factor is not None:
         return limits_mw[0]  # at whose time a bound is set

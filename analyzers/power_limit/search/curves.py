@@ -74,7 +74,7 @@ NEGLIGIBLE = 0.005
 """Explanations that together are less likely are left out."""
 
 
-class Memory(Struct, frozen=True):
+class RememberedCurve(Struct, frozen=True):
     """A remembered curve, at the limits of now."""
 
     curve: Curve
@@ -96,7 +96,7 @@ def recall(
     measured: Sequence[Visit],
     *,
     clocks: bool = False,
-) -> Memory | None:
+) -> RememberedCurve | None:
     """Return what a remembered curve says of limits, among which its own need not be.
 
     Its steps are taken to have been as noisy as those ``measured``.
@@ -108,7 +108,7 @@ def recall(
     whole = believe(known_mw, limits_mw[0], gpus, goal, known, noisy=measured, clocks=clocks).as_one
     at = [known_mw.index(limit) for limit in limits_mw]
     curve = Curve(1.0, whole.mean[at], whole.covariance[np.ix_(at, at)])
-    return Memory(curve, {trial.limit_mw: trial for trial in remembered})
+    return RememberedCurve(curve, {trial.limit_mw: trial for trial in remembered})
 
 
 def believe(
@@ -117,7 +117,7 @@ def believe(
     gpus: int,
     goal: Goal,
     measured: Sequence[Visit],
-    memory: Memory | None = None,
+    memory: RememberedCurve | None = None,
     noisy: Sequence[Visit] | None = None,
     *,
     clocks: bool = False,
@@ -200,7 +200,7 @@ def _before(
     usual: Floats,
     likely: Sequence[float],
     wholes: Sequence[Trial],
-    memory: Memory | None,
+    memory: RememberedCurve | None,
     at: int,
 ) -> list[Curve]:
     """Return the curves that are believed in before they are compared with what was measured.

@@ -93,7 +93,7 @@ Pair = tuple[float, float]
 """Of energy, and of time."""
 
 
-class Window(Struct, frozen=True):
+class StepWindow(Struct, frozen=True):
     """Steps that followed each other."""
 
     logs: Pair
@@ -121,13 +121,13 @@ class WindowNoise(Struct, frozen=True):
 class Watch(Struct, frozen=True, kw_only=True):
     """The observations since the limit was chosen."""
 
-    chosen: Window | None = None
+    chosen: StepWindow | None = None
     """What was measured of it then."""
-    noisy: tuple[Window, ...] = ()
+    noisy: tuple[StepWindow, ...] = ()
     """Blocks of the search at one limit, one after the other: how noisy steps were."""
     wide: int = 1
     """Times `CALM` and `CHANGED`."""
-    windows: tuple[Window, ...] = ()
+    windows: tuple[StepWindow, ...] = ()
     """Seen; at most `KEPT`, the latest."""
     count: int = 0
     """Of windows seen."""
@@ -210,11 +210,11 @@ def _sums(watch: Watch, noise: WindowNoise) -> dict[str, tuple[Pair, ...]]:
     return {"more": tuple(more), "less": tuple(less)}
 
 
-def _window(trial: Trial) -> Window | None:
+def _window(trial: Trial) -> StepWindow | None:
     """Return what a measurement says; None if it counted nothing."""
     if min(trial.energy_mj, trial.duration_ns, trial.steps) <= 0:
         return None
-    return Window((log(trial.step_mj), log(trial.step_ns)), trial.steps)
+    return StepWindow((log(trial.step_mj), log(trial.step_ns)), trial.steps)
 
 
 def _usual(watch: Watch, variances: Sequence[float]) -> Pair:
@@ -236,7 +236,7 @@ def _longer(watch: Watch, count: int, keep: Sequence[bool]) -> Pair:
     return fmean(energy for energy, _ in some), fmean(time for _, time in some)
 
 
-def _middle(windows: Sequence[Window]) -> Pair:
+def _middle(windows: Sequence[StepWindow]) -> Pair:
     """Return the medians of both figures."""
     return median(window.logs[0] for window in windows), median(window.logs[1] for window in windows)
 
@@ -281,7 +281,7 @@ def _noise_of(watch: Watch) -> WindowNoise:
     )
 
 
-def _not_odd(windows: Sequence[Window]) -> list[bool]:
+def _not_odd(windows: Sequence[StepWindow]) -> list[bool]:
     """Tell which windows are none with a rare long step, a checkpoint or a stall in them."""
     if len(windows) < LEAST_MEANS:
         return [True] * len(windows)
@@ -296,7 +296,7 @@ def _pair(of: npt.NDArray[np.float64]) -> Pair:
     return float(of[0]), float(of[1])
 
 
-def _short_run(windows: Sequence[Window], of: int) -> float:
+def _short_run(windows: Sequence[StepWindow], of: int) -> float:
     """Return the variance of a step, from the median of how much neighbouring windows differ."""
     squares = [
         (one.logs[of] - other.logs[of]) ** 2 / (1 / one.steps + 1 / other.steps)
@@ -305,7 +305,7 @@ def _short_run(windows: Sequence[Window], of: int) -> float:
     return CORRELATED * median(squares) / MEDIAN_SQUARE
 
 
-def _long_run(windows: Sequence[Window]) -> npt.NDArray[np.float64]:
+def _long_run(windows: Sequence[StepWindow]) -> npt.NDArray[np.float64]:
     """Return the variances of a step as they add up over many: the largest Allan variance at any scale."""
     logs = np.array([window.logs for window in windows])
     return np.asarray(np.max(_by_scale(logs, fmean(window.steps for window in windows)), axis=0))

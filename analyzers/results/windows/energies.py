@@ -15,13 +15,13 @@ Joules = tuple[float | None, float | None, float | None, float | None, float | N
 NO_JOULES: Joules = (None, None, None, None, None)
 
 
-class Missing(Struct, frozen=True):
+class NoEnergy(Struct, frozen=True):
     """There is no energy, for this reason."""
 
     reason: str
 
 
-class Energy(Struct, frozen=True, kw_only=True):
+class KnownEnergy(Struct, frozen=True, kw_only=True):
     """The energy that a GPU used between two instants."""
 
     energy_uj: int
@@ -32,7 +32,7 @@ class Energy(Struct, frozen=True, kw_only=True):
     """The truth is less than this in one case of 40, and in as many more than ``p97_5_uj``."""
     p97_5_uj: int
     phase_coverage: float | None
-    """See `analyzers.measurement.counters.counter_kind.Counter.phase_coverage`."""
+    """See `analyzers.measurement.counters.counter_kind.CounterKnowledge.phase_coverage`."""
     estimator: Estimator
     quality: str
     """``ok``, or what is wrong, separated by ``; ``."""
@@ -59,10 +59,10 @@ class Energies(Struct, frozen=True, kw_only=True):
     """Energies of windows, as columns of shape (n,)."""
 
     known: npt.NDArray[np.bool_]
-    """Where it is not, the energy is `Missing`, ``quality`` is why, and the other columns mean nothing."""
+    """Where it is not, the energy is `NoEnergy`, ``quality`` is why, and the other columns mean nothing."""
     energy_uj: Ints
     low_uj: Ints | None
-    """Hard bounds, as those of `Energy`."""
+    """Hard bounds, as those of `KnownEnergy`."""
     high_uj: Ints | None
     p2_5_uj: Ints
     p97_5_uj: Ints
@@ -86,14 +86,14 @@ class Energies(Struct, frozen=True, kw_only=True):
             quality=reasons,
         )
 
-    def each(self) -> list[Energy | Missing]:
+    def each(self) -> list[KnownEnergy | NoEnergy]:
         """Return the energies one by one."""
         unbounded = [None] * len(self.quality)
         bounds = (unbounded if bound is None else bound.tolist() for bound in (self.low_uj, self.high_uj))
         columns = self.known.tolist(), self.energy_uj.tolist(), *bounds
         likely = self.p2_5_uj.tolist(), self.p97_5_uj.tolist()
         return [
-            Energy(
+            KnownEnergy(
                 energy_uj=used_uj,
                 low_uj=low_uj,
                 high_uj=high_uj,
@@ -104,14 +104,14 @@ class Energies(Struct, frozen=True, kw_only=True):
                 quality=quality,
             )
             if known
-            else Missing(quality)
+            else NoEnergy(quality)
             for known, used_uj, low_uj, high_uj, p2_5_uj, p97_5_uj, estimator, quality in zip(
                 *columns, *likely, self.estimator, self.quality, strict=True
             )
         ]
 
     def joules(self) -> list[Floats]:
-        """Return the columns of `Energy.joules`; NaN where the energy is not known."""
+        """Return the columns of `KnownEnergy.joules`; NaN where the energy is not known."""
         every = (self.energy_uj, self.low_uj, self.high_uj, self.p2_5_uj, self.p97_5_uj)
         return [
             np.full(len(self.known), np.nan) if uj is None else np.where(self.known, uj / 1e6, np.nan)

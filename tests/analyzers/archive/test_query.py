@@ -17,7 +17,7 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import export, read_file
 from analyzers.archive.sandbox import bounded_queries
-from analyzers.archive.sandbox.bounded_queries import Done, Queries
+from analyzers.archive.sandbox.bounded_queries import AnswerEnd, Queries
 from analyzers.archive.sandbox.confined_query import PART_BYTES
 from tests.analyzers.archives import HOST, A, B, fill, frame, readings
 from tests.empty_archive import archive_at
@@ -48,7 +48,7 @@ def queries(archive: StoreClient) -> Iterator[Queries]:
 
 def ask(
     queries: Queries, sql: str, *, max_rows: int = 1000, timeout_ms: int = 10_000
-) -> tuple[Done, pa.Table]:
+) -> tuple[AnswerEnd, pa.Table]:
     done, parts = queries.answer(Query(sql, max_rows, timeout_ms))
     assert all(len(part) < MAX_BYTES for part in parts)
     return done, pa.ipc.open_stream(b"".join(parts)).read_all()

@@ -95,7 +95,7 @@ def test_a_chain_that_is_written_again_without_the_key_is_not_what_its_seal_says
 def test_a_row_that_was_changed_with_an_entry_behind_the_last_seal_is_named(
     archive: duckdb.DuckDBPyConnection,
 ) -> None:
-    """Who has no key can make entries, as long as no seal has to cover them."""
+    """Entries can be made without the key, as long as no seal has to cover them."""
     from analyzers.archive.seals.sealed_rows import TABLES, entry_hash, hash_row, key_of
 
     archive.execute("UPDATE windows SET energy_j = 1 WHERE kind = 'run'")

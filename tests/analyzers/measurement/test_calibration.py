@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_file
 from analyzers.measurement.calibration import Record, calibrated, compared, fit, read_meter
-from analyzers.measurement.energy import Energy, Missing, energy, measure
+from analyzers.measurement.energy import KnownEnergy, NoEnergy, energy, measure
 from analyzers.measurement.sensors import EXACT, PRIOR, Gain, prior, sensor
 from analyzers.measurement.timeline import Timeline
 from analyzers.state_files.calibrations import calibrate, load, store
@@ -175,7 +175,7 @@ def test_what_the_sensor_added_is_taken_out_of_the_energy_and_its_bounds(
     line = steady(shown_mw, shown_mw)
     line.gain = Gain(gain, 0.001, offset_w, "meter.csv", AT)
     [found] = calibrated(line, measure(line, [3 * S], [33 * S]), [3 * S], [33 * S])
-    assert isinstance(found, Energy)
+    assert isinstance(found, KnownEnergy)
     assert found.energy_uj / 1e6 == pytest.approx(true_w * 30, rel=1e-5)
     assert found.low_uj is not None
     assert found.high_uj is not None
@@ -185,7 +185,7 @@ def test_what_the_sensor_added_is_taken_out_of_the_energy_and_its_bounds(
 
 def test_without_a_gain_or_a_doubt_nothing_is_touched() -> None:
     line = steady(200_000, 200_000)
-    found = [energy(line, 3 * S, 33 * S), Missing("no reading")]
+    found = [energy(line, 3 * S, 33 * S), NoEnergy("no reading")]
     assert calibrated(line, found, [3 * S, 0], [33 * S, 1]) == found
 
 
@@ -195,7 +195,7 @@ def test_a_counter_that_disagrees_with_the_power_beside_it_is_doubted(
 ) -> None:
     line = steady(200_000, shown_mw)
     [found] = calibrated(line, measure(line, [3 * S], [33 * S]), [3 * S], [33 * S])
-    assert isinstance(found, Energy)
+    assert isinstance(found, KnownEnergy)
     expected = "ok" if word is None else f"the counter shows {word} of the power beside it"
     assert found.quality == expected
     assert found.energy_uj == 200 * 30 * 1_000_000, "it is named, not corrected"

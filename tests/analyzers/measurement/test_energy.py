@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.measurement.energy import Energy, Meter, Missing, energy, measure
-from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.energy import KnownEnergy, Meter, NoEnergy, energy, measure
+from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.sensors import sensor
 from analyzers.measurement.timeline import Timeline
 from tests.analyzers.readings import MS, S, dice, readings, row, steady, virtual
@@ -19,8 +19,8 @@ def timeline(*chunks: object) -> Timeline:
     return made
 
 
-def known(answer: Energy | Missing) -> Energy:
-    assert isinstance(answer, Energy), answer
+def known(answer: KnownEnergy | NoEnergy) -> KnownEnergy:
+    assert isinstance(answer, KnownEnergy), answer
     return answer
 
 
@@ -32,7 +32,7 @@ def test_the_bounds_contain_the_truth_of_the_counter(seed: int) -> None:
     begins = [rng.randint(0, 2 * S) for _ in range(50)]
     ends = [begin + rng.randint(0, 2 * S - begin) for begin in begins]
     for begin_ns, end_ns, answer in zip(begins, ends, measure(line, begins, ends), strict=True):
-        if isinstance(answer, Energy):
+        if isinstance(answer, KnownEnergy):
             truth_uj = counter.truth_uj(end_ns) - counter.truth_uj(begin_ns)
             assert answer.low_uj is not None
             assert answer.high_uj is not None
@@ -69,7 +69,7 @@ def test_a_constant_load_polled_every_10_ms_is_measured_to_1_percent_from_500_ms
 
 def test_a_window_between_two_refreshes_says_so() -> None:
     line = timeline(steady(250, 10))
-    assert known(energy(line, 210 * MS, 250 * MS)) == Energy(
+    assert known(energy(line, 210 * MS, 250 * MS)) == KnownEnergy(
         energy_uj=10_000_000,
         low_uj=0,
         high_uj=25_001_000,
@@ -139,14 +139,14 @@ def test_what_cannot_be_known_is_missing_for_a_reason(
     line: Timeline, begin_ms: int, end_ms: int, reason: str
 ) -> None:
     answer = energy(line, begin_ms * MS, end_ms * MS)
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, NoEnergy)
     assert reason in answer.reason
 
 
 def test_a_gpu_that_went_away_is_named() -> None:
     line = timeline(steady(100, 5))
     line.interrupt("it fell off the bus")
-    assert energy(line, 100 * MS, 800 * MS) == Missing("GPU lost: it fell off the bus")
+    assert energy(line, 100 * MS, 800 * MS) == NoEnergy("GPU lost: it fell off the bus")
 
 
 def test_a_counter_that_falls_without_a_word_is_never_negative() -> None:
@@ -156,7 +156,7 @@ def test_a_counter_that_falls_without_a_word_is_never_negative() -> None:
         *(row(Seen.CHANGED, t * MS, t * MS, energy_mj=t) for t in (800, 900)),
     )
     line = timeline(fallen)
-    assert isinstance(energy(line, 550 * MS, 850 * MS), Missing)
+    assert isinstance(energy(line, 550 * MS, 850 * MS), NoEnergy)
     assert known(energy(line, 510 * MS, 590 * MS)).energy_uj == 80_000
 
 
@@ -211,7 +211,7 @@ def test_a_counter_that_cannot_have_been_reset_in_a_pause_is_bridged() -> None:
 )
 def test_where_the_arithmetic_leaves_a_doubt_the_energy_is_missing(line: Timeline) -> None:
     answer = energy(line, 2 * S, 10 * S)
-    assert isinstance(answer, Missing)
+    assert isinstance(answer, NoEnergy)
     assert "the counter started over" in answer.reason
 
 
@@ -240,7 +240,7 @@ def test_a_long_run_of_steps_that_beat_with_the_sensor_carries_their_common_erro
     count, begin_ns = 2_000, S
     line = Timeline()
     line.sensor = sensor("NVIDIA A100-SXM4-40GB")
-    shape = Shape()
+    shape = EnergyFit()
     shape.mark("session", 1, "job//rest")
     for step in range(count):
         shape.mark("session", begin_ns + step * 100 * MS, "job//step")
@@ -253,7 +253,7 @@ def test_a_long_run_of_steps_that_beat_with_the_sensor_carries_their_common_erro
         rows.append(row(Seen.POWER, t_ns - MS // 5, t_ns + MS // 5, power_mw=power_mw))
     line.add(readings(*rows))
     (run,) = Meter(line, shape).measure([begin_ns], [end_ns], rows[-1][1])
-    assert isinstance(run, Energy)
+    assert isinstance(run, KnownEnergy)
     truth_uj = (280 * 0.6 + 200 * 0.4) * count * 100_000
     assert "aliased" in run.quality
     assert run.p2_5_uj <= truth_uj <= run.p97_5_uj

@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple, replace
 
-from analyzers.measurement.counters.counter_kind import OWN, WINDOWS_NS, Compared, Counter
+from analyzers.measurement.counters.counter_kind import OWN, WINDOWS_NS, Compared, CounterKnowledge
 from analyzers.measurement.cuts import MAX_CUTS
-from analyzers.measurement.energy import Energy, Meter, measure
-from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.energy import KnownEnergy, Meter, measure
+from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.fixed_energies import MAX_POINTS
-from analyzers.measurement.power_model import MAX_KINDS, Kinds
+from analyzers.measurement.power_model import MAX_KINDS, PowerModel
 from analyzers.measurement.timeline import Timeline
 from benchmarks.windows.loads import Name, load
 from tests.analyzers.readings import MS, S, steady
@@ -35,8 +35,8 @@ def test_the_parts_add_up_and_the_bounds_are_in_order(seed: int, name: Name, ste
     edges = sorted({t_ns for step in steps for t_ns in (step.begin_ns, step.end_ns)})
     parts = measure(meter.timeline, edges[:-1], edges[1:], meter.shape)
     (whole,) = measure(meter.timeline, edges[:1], edges[-1:], meter.shape)
-    assert isinstance(whole, Energy)
-    assert sum(part.energy_uj for part in parts if isinstance(part, Energy)) == whole.energy_uj
+    assert isinstance(whole, KnownEnergy)
+    assert sum(part.energy_uj for part in parts if isinstance(part, KnownEnergy)) == whole.energy_uj
     for step in steps:
         answer = step.answer
         assert answer.estimator == "shaped"
@@ -52,7 +52,9 @@ def test_what_was_measured_once_is_measured_so_again() -> None:
     again = measure(
         meter.timeline, [step.begin_ns for step in steps], [step.end_ns for step in steps], meter.shape
     )
-    assert [a.energy_uj for a in again if isinstance(a, Energy)] == [step.answer.energy_uj for step in steps]
+    assert [a.energy_uj for a in again if isinstance(a, KnownEnergy)] == [
+        step.answer.energy_uj for step in steps
+    ]
 
 
 def test_only_the_past_counts() -> None:
@@ -69,7 +71,7 @@ def test_the_energy_between_refreshes_is_what_the_counter_counted() -> None:
     _, meter = play(played, shown)
     begin_ns, end_ns = shown.t_ns[20:50].tolist(), shown.t_ns[21:51].tolist()
     for k, answer in enumerate(measure(meter.timeline, begin_ns, end_ns, meter.shape)):
-        assert isinstance(answer, Energy)
+        assert isinstance(answer, KnownEnergy)
         counted_mj = int(shown.energy_mj[21 + k] - shown.energy_mj[20 + k])
         # The change is known to 1 ms at both ends, of up to 322 W.
         assert answer.energy_uj / 1e3 == pytest.approx(counted_mj, abs=2 * 322)
@@ -96,7 +98,7 @@ def test_steps_are_right_where_straight_lines_are_not(
     played = load(name, step_ms, 15_000 // step_ms)
     steps, meter = play(played, counter(played))
     straight = measure(meter.timeline, [s.begin_ns for s in steps], [s.end_ns for s in steps])
-    lines_uj = np.array([answer.energy_uj for answer in straight if isinstance(answer, Energy)])
+    lines_uj = np.array([answer.energy_uj for answer in straight if isinstance(answer, KnownEnergy)])
     truths_j = np.array([step.truth_j for step in steps])
     assert np.abs(errors(steps)).mean() < goal
     assert np.abs(lines_uj / 1e6 / truths_j - 1).mean() > line
@@ -137,7 +139,7 @@ def test_a_counter_that_may_be_blind_has_no_hard_bounds_until_it_shows_that_it_i
     name: Name, window_ms: int | None, kind: str | None
 ) -> None:
     played = load(name, 130, 100)
-    shape = Shape()
+    shape = EnergyFit()
     shape.suspect(25 * MS)
     steps, meter = play(played, counter(played, window_ns=window_ms and window_ms * MS), shape)
     assert meter.shape.kind == kind
@@ -271,7 +273,7 @@ def test_what_happens_at_rest_says_nothing_of_steps_or_of_the_counter() -> None:
 def test_a_counter_whose_kind_does_not_matter_has_an_interval_all_the_same() -> None:
     """Power never moves: whatever part of the time it sees, it would have shown the same."""
     played = load("constant", 70, 150)
-    shape = Shape()
+    shape = EnergyFit()
     shape.suspect(25 * MS)
     steps, _ = play(played, counter(played), shape)
     first, last = steps[0].answer, steps[-10].answer
@@ -286,7 +288,7 @@ def test_a_counter_whose_kind_does_not_matter_has_an_interval_all_the_same() -> 
 def test_a_counter_that_may_have_looked_past_all_gaps_has_none(window_ms: int | None) -> None:
     """Step and gap last 100 ms, as refreshes do: it may show the same each time, and miss what differs."""
     played = load("clean", 87, 80, 2)
-    shape = Shape()
+    shape = EnergyFit()
     shape.suspect(25 * MS)
     steps, _ = play(played, counter(played, window_ns=window_ms and window_ms * MS, seed=2), shape)
     assert covered(steps) >= 0.9
@@ -299,7 +301,7 @@ def test_deviations_are_learned_however_great_they_are(
     deviation_w: float, least_w: float, most_w: float
 ) -> None:
     """Each part is seen to 1 W."""
-    kinds, rng = Kinds(), np.random.default_rng(1)
+    kinds, rng = PowerModel(), np.random.default_rng(1)
     number = kinds.number((("None", "job//step"),), 0)
     kinds.begin(10.0, 2_500.0)
     for _ in range(150):
@@ -311,7 +313,7 @@ def test_deviations_are_learned_however_great_they_are(
 
 
 def test_the_interval_follows_what_refreshes_show_of_its_errors() -> None:
-    kinds = Kinds()
+    kinds = PowerModel()
     assert kinds.calibration == 1.0
     kinds.tested(np.full(50, 0.4))
     assert kinds.calibration == 1.0, "sums that fit say nothing of the shares within them"
@@ -334,7 +336,7 @@ def test_trials_on_a_boxcar_are_off_by_straight_lines_and_not_once_shaped() -> N
             truth_uj = float(played.energy_pj(begin_ns, end_ns)) / 1e6
             for found, shape in ((straight, None), (shaped, meter.shape)):
                 (answer,) = measure(meter.timeline, [begin_ns], [end_ns], shape)
-                assert isinstance(answer, Energy)
+                assert isinstance(answer, KnownEnergy)
                 found.append(abs(answer.energy_uj / truth_uj - 1))
     assert np.mean(straight) > 0.02
     assert np.mean(shaped) < 0.003
@@ -346,14 +348,14 @@ def test_without_events_lines_are_straight() -> None:
     begin_ns, end_ns = played.steps_ns[5].tolist()
     (answer,) = Meter(meter.timeline).measure([begin_ns], [end_ns], 60 * S)
     assert [answer] == measure(meter.timeline, [begin_ns], [end_ns])
-    assert isinstance(answer, Energy)
+    assert isinstance(answer, KnownEnergy)
     assert answer.estimator == "counter"
     assert (answer.p2_5_uj, answer.p97_5_uj) == (answer.low_uj, answer.high_uj)
 
 
 def test_a_kind_that_is_forgotten_leaves_behind_what_it_explained() -> None:
     """Else a job that came and went would speak for or against a kind of counter for ever."""
-    known, rng = Counter(), np.random.default_rng(1)
+    known, rng = CounterKnowledge(), np.random.default_rng(1)
     shares = rng.uniform(0.0, 0.1, (len(OWN), 1 + len(WINDOWS_NS), 30, 3))
     grown_j = shares[..., 0, :, :] @ np.array([280.0, 70.0, 150.0]) + rng.normal(0.0, 0.5, 30)
     grown = np.broadcast_to(grown_j[:, None], shares.shape[:-1])
@@ -367,7 +369,7 @@ def test_a_kind_that_is_forgotten_leaves_behind_what_it_explained() -> None:
 
 @pytest.mark.parametrize(("step_s", "aliased"), [(0.1, True), (0.2, True), (0.0873, False)])
 def test_a_sensor_that_sees_the_same_part_of_every_step_is_said_to(step_s: float, aliased: bool) -> None:  # noqa: FBT001 - parametrized
-    shape, line = Shape(), Timeline()
+    shape, line = EnergyFit(), Timeline()
     shape.counter.kind, shape.counter.window_ns = "boxcar", 25 * MS
     begin_s, refresh_s = np.arange(200, dtype=np.float64), np.arange(500, dtype=np.float64)
     shape.counter.look(begin_s * step_s, np.full(200, 0.9 * step_s), refresh_s * 0.1 + 0.05)
@@ -375,13 +377,13 @@ def test_a_sensor_that_sees_the_same_part_of_every_step_is_said_to(step_s: float
     assert (shape.counter.phase_coverage < 0.8) == aliased
     line.add(steady(200, 30))
     (answer,) = measure(line, [100 * MS], [900 * MS], shape)
-    assert isinstance(answer, Energy)
+    assert isinstance(answer, KnownEnergy)
     assert ("aliased" in answer.quality) == aliased
 
 
 @pytest.mark.sweep
 def test_memory_is_bounded() -> None:
-    line, shape = Timeline(), Shape()
+    line, shape = Timeline(), EnergyFit()
     line.add(steady(200, 3_000, period_ns=20 * MS))
     for index in range(6_000):
         shape.mark("session", S + 2 * MS * index, f"job/window {index % 40}/rest")
@@ -399,7 +401,7 @@ def test_an_uncertain_boundary_makes_the_interval_wider() -> None:
     shown = counter(played)
     widths = []
     for uncertainty_ns in (0, 5 * MS):
-        shape = Shape()
+        shape = EnergyFit()
         told = shape.mark
         shape.mark = lambda who, t_ns, phase, _=0, told=told, u=uncertainty_ns: told(who, t_ns, phase, u)  # type: ignore[method-assign,misc]
         steps, _ = play(played, shown, shape)

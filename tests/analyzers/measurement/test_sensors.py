@@ -2,7 +2,7 @@
 
 import pytest
 
-from analyzers.measurement.energy import Energy, Meter, energy
+from analyzers.measurement.energy import KnownEnergy, Meter, energy
 from analyzers.measurement.sensors import Sensor, sensor, suspected_ns
 from analyzers.measurement.timeline import Timeline
 from tests.analyzers.readings import MS, S, readings, row
@@ -57,7 +57,7 @@ def test_power_that_comes_late_is_put_where_it_was_drawn() -> None:
     shown = [(t, 100_000 if t <= 10 else 300_000) for t in range(1, 40)]
     line.add(readings(*(row(Seen.POWER, t * PERIOD_NS, t * PERIOD_NS, power_mw=mw) for t, mw in shown)))
     found = energy(line, S // 2, 3 * S // 2)
-    assert isinstance(found, Energy)
+    assert isinstance(found, KnownEnergy)
     assert found.energy_uj == (50 + 150) * 1_000_000
 
 
@@ -86,7 +86,7 @@ def worst_step(known: Sensor) -> float:
             begin_ns = ended.pop(0)
             [found] = meter.measure([begin_ns], [begin_ns + STEP_NS], now_ns)
             if begin_ns > 4 * S:
-                assert isinstance(found, Energy)
+                assert isinstance(found, KnownEnergy)
                 worst = max(worst, abs(found.energy_uj / 1000 / (STEP_W * STEP_NS // 1_000_000) - 1))
     return worst
 
@@ -96,14 +96,14 @@ def test_means_of_all_the_time_are_shaped_by_the_events_as_a_counter_is() -> Non
     assert worst_step(Sensor(PERIOD_NS)) > 0.1
 
 
-def square(half_ms: int, sensor: Sensor, seconds: int = 20) -> list[tuple[float, Energy]]:
+def square(half_ms: int, sensor: Sensor, seconds: int = 20) -> list[tuple[float, KnownEnergy]]:
     """Return truth (J) and answer of windows of 1 s of a square wave: `STEP_W` for half a step, then `GAP_W`.
 
     Each step is told, not where power falls. The sensor is refreshed every 101 ms and sees 25 of them.
     """
     meter = Meter(Timeline())
     meter.timeline.sensor = sensor
-    step_ns, refresh_ns, found = 2 * half_ms * MS, 101 * MS, list[tuple[float, Energy]]()
+    step_ns, refresh_ns, found = 2 * half_ms * MS, 101 * MS, list[tuple[float, KnownEnergy]]()
 
     def used(t_ns: int) -> int:
         turns, rest_ns = divmod(t_ns, step_ns)
@@ -122,7 +122,7 @@ def square(half_ms: int, sensor: Sensor, seconds: int = 20) -> list[tuple[float,
         begin_ns = (len(found) + 2) * S
         if meter.settled(begin_ns + S, now_ns):
             [answer] = meter.measure([begin_ns], [begin_ns + S], now_ns)
-            assert isinstance(answer, Energy)
+            assert isinstance(answer, KnownEnergy)
             found.append(((used(begin_ns + S) - used(begin_ns)) / 1000, answer))
     return found
 

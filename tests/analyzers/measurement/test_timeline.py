@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.fleet.fleet import hangs
-from analyzers.measurement.energy import Energy, energy, measure
+from analyzers.measurement.energy import KnownEnergy, energy, measure
 from analyzers.measurement.timeline import CROWDED, IDLE_NS, MAX_KNOTS, RECENT_NS, Timeline
 from tests.analyzers.readings import MS, S, dice, readings, row, steady, virtual
 from zeus_stream.protocol.readings import Seen
@@ -87,7 +87,7 @@ def test_the_energy_at_a_jump_of_the_counter_is_filled_from_power(jump_j: int) -
         line.add(rows[at : at + 7])
     for begin_ns, end_ns in ((S, 5 * S), (S + 30 * MS, 2 * S), (1_850 * MS, 1_870 * MS)):
         found = energy(line, begin_ns, end_ns)
-        assert isinstance(found, Energy)
+        assert isinstance(found, KnownEnergy)
         truth_uj = 200 * (end_ns - begin_ns) // 1000
         assert found.energy_uj == pytest.approx(truth_uj, rel=0.01)
         assert found.low_uj is not None
@@ -95,7 +95,7 @@ def test_the_energy_at_a_jump_of_the_counter_is_filled_from_power(jump_j: int) -
         assert found.low_uj <= found.p2_5_uj <= truth_uj <= found.p97_5_uj <= found.high_uj
         assert "filled from power" in found.quality
     after = energy(line, 3 * S, 4 * S)
-    assert isinstance(after, Energy)
+    assert isinstance(after, KnownEnergy)
     assert (after.energy_uj, after.quality) == (200_000_000, "ok")
 
 
@@ -111,9 +111,9 @@ def test_a_jump_of_the_counter_is_no_energy_and_is_named_with_both_figures(jump_
     whole, early, late = (
         energy(line, int(at[first]), int(at[last])) for first, last in ((2, 37), (2, 18), (22, 37))
     )
-    assert isinstance(early, Energy)
-    assert isinstance(late, Energy)
-    assert not isinstance(whole, Energy), "what was drawn at the jump is not known"
+    assert isinstance(early, KnownEnergy)
+    assert isinstance(late, KnownEnergy)
+    assert not isinstance(whole, KnownEnergy), "what was drawn at the jump is not known"
     (jump,) = line.jumps
     grown_mj = int(drawn["energy_mj"][20] - drawn["energy_mj"][19]) + jump_j * 1000
     assert (jump.t_ns, jump.grown_uj) == (int(rows["t_hi_ns"][20]), grown_mj * 1000)
@@ -180,7 +180,7 @@ def test_forgetting_keeps_what_is_needed_and_stays_small() -> None:
     assert len(line.knots().mid_ns) < 2 * RECENT_NS // period_ns + 600
     end_ns = line.received_ns - 1
     answers = measure(line, [*needed, 500 * MS], [end_ns, end_ns, 7 * S])
-    used = [answer.energy_uj for answer in answers if isinstance(answer, Energy)]
+    used = [answer.energy_uj for answer in answers if isinstance(answer, KnownEnergy)]
     assert used == [pytest.approx((end_ns - t_ns) / 10) for t_ns in needed] + [650_000_000]
 
 
@@ -191,7 +191,7 @@ def test_a_reading_whose_place_was_forgotten_is_dropped_and_counted() -> None:
     line.forget(())
     line.add(readings(row(Seen.CHANGED, 30 * MS, 30 * MS, energy_mj=3_000)))
     assert line.late == 1
-    assert not isinstance(energy(line, 10 * MS, 50 * MS), Energy)
+    assert not isinstance(energy(line, 10 * MS, 50 * MS), KnownEnergy)
 
 
 def test_a_limit_in_force_below_the_requested_one_is_a_ceiling_until_more_is_in_force() -> None:
@@ -247,7 +247,7 @@ def test_a_counter_that_was_once_unreadable_stays_a_counter() -> None:
     estimators += [line.estimator]
     assert estimators == ["power", "counter"]
     answer = energy(line, 1100 * MS, 1200 * MS)
-    assert isinstance(answer, Energy)
+    assert isinstance(answer, KnownEnergy)
     assert answer.energy_uj == 10_000_000
 
 

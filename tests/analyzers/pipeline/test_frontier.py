@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.pipeline.frontier import ClockOption, ClockProgram, PipelineProfile
+from analyzers.pipeline.frontier import ClockOption, FrontierProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import make_plan, make_plans, most_changes, play, unplanned_s
 from analyzers.pipeline.profile import (
@@ -67,7 +67,7 @@ def test_on_tiny_graphs_the_energy_lies_between_the_bound_and_brute_force(
     graph = make_graph("1f1b", 2, 1)
     known = profile({"forward": works[:2], "backward": works[2:]}, CLOCKS_MHZ[::6])
     deadline_s = unplanned_s(graph, known) * slowdown
-    point = ClockProgram(graph, known, range(4)).solve(deadline_s)
+    point = FrontierProgram(graph, known, range(4)).solve(deadline_s)
     best_j = brute_force(graph, known, deadline_s)
     assert point.bound_j <= best_j * (1 + 1e-9) <= point.energy_j * (1 + 2e-9)
     assert point.energy_j <= best_j * 1.01
@@ -78,14 +78,14 @@ def test_with_two_clocks_and_slack_on_one_side_it_equals_brute_force() -> None:
     known = profile({"forward": [0.01, 0.03], "backward": [0.02, 0.06]}, (1410, 900))
     for slowdown in (1.0, 1.1, 1.2, 1.6):
         deadline_s = unplanned_s(graph, known) * slowdown
-        point = ClockProgram(graph, known, range(8)).solve(deadline_s)
+        point = FrontierProgram(graph, known, range(8)).solve(deadline_s)
         assert point.energy_j == pytest.approx(brute_force(graph, known, deadline_s), rel=1e-9)
 
 
 def test_rounding_stays_within_two_per_mille_of_the_bound() -> None:
     graph = make_graph("1f1b", 4, 8)
     fastest_s = unplanned_s(graph, UNBALANCED)
-    program = ClockProgram(graph, UNBALANCED, range(len(graph.instructions)))
+    program = FrontierProgram(graph, UNBALANCED, range(len(graph.instructions)))
     energies = []
     for percent in range(0, 30, 5):
         point = program.solve(fastest_s * (1 + percent / 100))
@@ -102,7 +102,7 @@ def test_with_two_clocks_a_plan_of_the_least_duration_is_within_two_per_mille_of
 ) -> None:
     graph, known = draw(306, schedule, long=True)
     two = PipelineProfile({name: (of[0], of[-1]) for name, of in known.options.items()}, known.waiting_w)
-    point = ClockProgram(graph, two, range(len(graph.instructions))).solve(unplanned_s(graph, two))
+    point = FrontierProgram(graph, two, range(len(graph.instructions))).solve(unplanned_s(graph, two))
     assert point.bound_j <= point.energy_j <= point.bound_j * 1.002
 
 
@@ -220,7 +220,7 @@ def test_a_profile_that_does_not_fit_is_refused_with_a_sentence(
 ) -> None:
     graph = make_graph("1f1b", 4, 8)
     with pytest.raises(SettingsError, match="pipeline: could not plan clocks") as wrong:
-        ClockProgram(graph, known, range(len(graph.instructions)))
+        FrontierProgram(graph, known, range(len(graph.instructions)))
     assert sentence in str(wrong.value)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analyzers.fleet.session import Session, Span
-from analyzers.measurement.energy import Meter, Missing
+from analyzers.measurement.energy import Meter, NoEnergy
 from analyzers.measurement.timeline import Timeline
 from analyzers.power_limit.trials import Taken, added_up, joined, taken, trial_row
 from analyzers.power_limit.visits import MeasureTrial, Purpose
@@ -97,7 +97,7 @@ def test_what_may_still_come_is_awaited_and_what_does_not_is_missing() -> None:
     for ranks, reason in (((short,), "the steps of rank 1 are not known"), ((whole,), "GPU-a: no reading")):
         assert taken((Span(10, 20),), ranks, meters.__getitem__, S, timely=True) is None
         missing = taken((Span(10, 20),), ranks, meters.__getitem__, S, timely=False)
-        assert isinstance(missing, Missing)
+        assert isinstance(missing, NoEnergy)
         assert missing.reason.startswith(reason)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from collectors.device import Sample
-from collectors.devices.amd import AmdBus, AmdDevice, Trial, objection
+from collectors.devices.amd import AmdBus, AmdDevice, CounterTrial, objection
 from tests.gpu.amdsmi_stand_in import BUSY, INVAL, NO_PERM, NOT_FOUND, NOT_SUPPORTED, AmdGpu, AmdHost
 from zeus_stream.errors import (
     DeviceError,
@@ -46,7 +46,7 @@ def opened(bus: AmdBus) -> AmdDevice:
 
 # ---- counters are tried before they are trusted --------------------------------------------------------
 
-STEADY = Trial((0, 10**9, 2 * 10**9), (0, 100_000, 200_000), (100_000, 100_000))
+STEADY = CounterTrial((0, 10**9, 2 * 10**9), (0, 100_000, 200_000), (100_000, 100_000))
 
 
 @given(factor=st.floats(0.001, 1000), power_mw=st.integers(10_000, 1_000_000))
@@ -54,7 +54,7 @@ def test_a_counter_is_trusted_exactly_if_it_grows_about_as_the_power_says(
     factor: float, power_mw: int
 ) -> None:
     grown_mj = round(power_mw * factor)
-    why = objection(Trial((0, 10**9), (5, 5 + grown_mj), (power_mw,)))
+    why = objection(CounterTrial((0, 10**9), (5, 5 + grown_mj), (power_mw,)))
     assert (why is None) == (0.5 <= grown_mj / power_mw <= 2.0)
 
 
@@ -68,7 +68,7 @@ def test_a_counter_is_trusted_exactly_if_it_grows_about_as_the_power_says(
         (STEADY, None),
     ],
 )
-def test_the_objection_says_what_was_seen(trial: Trial, why: str | None) -> None:
+def test_the_objection_says_what_was_seen(trial: CounterTrial, why: str | None) -> None:
     assert objection(trial) == why
 
 

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from collectors.devices.recorded import RecordedBus, record
-from collectors.devices.simulated import Schedule, SimulatedBus
+from collectors.devices.simulated import ScheduledLoads, SimulatedBus
 from collectors.devices.simulated_spec import Spec, parse
 from tests.collectors.test_service import PATIENCE_S, changes_of, collector
 from zeus_stream.errors import LostError, RetryError, SettingsError, UnsupportedError
@@ -34,8 +34,8 @@ class Time:
 def simulated(text: str, time: Time) -> SimulatedBus:
     """Return simulated GPUs at rest, in that time."""
 
-    def surroundings(_gpu: str, spec: Spec) -> Schedule:
-        return Schedule(first=LimitChange(time.now_ns - 10**9, spec.model.default_limit_mw, UNLOCKED))
+    def surroundings(_gpu: str, spec: Spec) -> ScheduledLoads:
+        return ScheduledLoads(first=LimitChange(time.now_ns - 10**9, spec.model.default_limit_mw, UNLOCKED))
 
     return SimulatedBus(parse(text), surroundings, time.now, time.sleep, "host")
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.devices.simulated import Schedule, SimulatedBus, SimulatedDevice
+from collectors.devices.simulated import ScheduledLoads, SimulatedBus, SimulatedDevice
 from collectors.devices.simulated_spec import Spec, parse
 from zeus_stream.errors import LostError, RefusedError, RetryError
 from zeus_stream.protocol.fields import UNLOCKED
@@ -21,7 +21,9 @@ class Lab:
 
     options: str = ""
     now_ns: int = START_NS
-    schedule: Schedule = field(default_factory=lambda: Schedule(first=LimitChange(START_NS, 250_000)))
+    schedule: ScheduledLoads = field(
+        default_factory=lambda: ScheduledLoads(first=LimitChange(START_NS, 250_000))
+    )
 
     def __post_init__(self) -> None:
         (spec,) = parse(f"simulated:v100{self.options}")

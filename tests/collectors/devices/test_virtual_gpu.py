@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.devices.virtual_gpu import Counter, Kind, Refreshes, VirtualGpu
+from collectors.devices.virtual_gpu import Kind, Refreshes, VirtualCounter, VirtualGpu
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 from zeus_stream.simulated_gpu.workloads import load
 
@@ -100,8 +100,8 @@ def test_the_last_refresh_is_past_and_the_next_is_not(clockwork: Refreshes, now_
 
 def counter(
     gpu: VirtualGpu, clockwork: Refreshes, kind: Kind = Kind.INTEGRATING, window_ns: int = 5 * MS
-) -> Counter:
-    return Counter(gpu, clockwork, kind, window_ns, (clockwork.last(START_NS), 0))
+) -> VirtualCounter:
+    return VirtualCounter(gpu, clockwork, kind, window_ns, (clockwork.last(START_NS), 0))
 
 
 @pytest.mark.sweep

@@ -1,4 +1,4 @@
-"""What services tell systemd: ready, alive, stopping."""
+"""Messages of services to systemd: ready, alive, stopping."""
 
 from socket import AF_UNIX, SOCK_DGRAM, socket
 

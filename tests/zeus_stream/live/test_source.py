@@ -11,7 +11,7 @@ import pytest
 from zeus_stream.errors import UnreachableError
 from zeus_stream.live import source
 from zeus_stream.live.answer import blank, encoded
-from zeus_stream.live.source import Candidate, Source, candidates
+from zeus_stream.live.source import Candidate, LiveSource, candidates
 from zeus_stream.paths import ROOT_RUN
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.snapshots import AskNow
@@ -52,7 +52,7 @@ async def test_the_analyzer_is_asked_where_both_are_there(zeus_dir: Path) -> Non
     async with (
         service(zeus_dir / "control", "collector"),
         service(zeus_dir / "query", "analyzer") as asked,
-        Source(two(zeus_dir), "node1") as screen,
+        LiveSource(two(zeus_dir), "node1") as screen,
     ):
         assert [(await screen.look()).process for _ in range(3)] == ["analyzer"] * 3
         assert screen.analyzer is not None
@@ -60,7 +60,7 @@ async def test_the_analyzer_is_asked_where_both_are_there(zeus_dir: Path) -> Non
 
 
 async def test_the_collector_alone_is_enough_and_an_analyzer_that_starts_is_found(zeus_dir: Path) -> None:
-    async with service(zeus_dir / "control", "collector"), Source(two(zeus_dir)) as screen:
+    async with service(zeus_dir / "control", "collector"), LiveSource(two(zeus_dir)) as screen:
         assert (await screen.look()).process == "collector"
         assert screen.analyzer is None
         async with service(zeus_dir / "query", "analyzer"):
@@ -74,7 +74,7 @@ async def test_an_analyzer_that_goes_is_waited_for_before_the_collector_is_asked
     zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "ANSWER_S", 0.2)
-    async with service(zeus_dir / "control", "collector"), Source(two(zeus_dir)) as screen:
+    async with service(zeus_dir / "control", "collector"), LiveSource(two(zeus_dir)) as screen:
         async with service(zeus_dir / "query", "analyzer"):
             with anyio.fail_after(30):
                 while (await screen.look()).process != "analyzer":
@@ -87,7 +87,7 @@ async def test_an_analyzer_that_goes_is_waited_for_before_the_collector_is_asked
 
 
 async def test_without_any_service_the_cure_is_said(zeus_dir: Path) -> None:
-    async with Source(two(zeus_dir)) as screen:
+    async with LiveSource(two(zeus_dir)) as screen:
         with pytest.raises(UnreachableError, match=r"neither an analyzer nor a collector.*zeus-stream run"):
             await screen.look()
 

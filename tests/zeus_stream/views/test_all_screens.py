@@ -16,19 +16,19 @@ from zeus_stream.screens.html.document import run_report
 from zeus_stream.screens.html.hour_panel import find_hour
 from zeus_stream.screens.html.questions import answered
 from zeus_stream.screens.html.run_question import find_run_rows
-from zeus_stream.screens.metrics.job_metrics import Jobs
+from zeus_stream.screens.metrics.job_metrics import JobMetrics
 from zeus_stream.screens.metrics.metrics import gpu_families, service_families
 from zeus_stream.screens.metrics.prometheus import text as prometheus_text
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.once import print_once
 from zeus_stream.screens.terminal.panels.run_page import Details, run_page
 from zeus_stream.screens.text.run_cost import print_summary, summarize
-from zeus_stream.screens.web.access.security import LOOPBACK, Gatekeeper
+from zeus_stream.screens.web.access.security import LOOPBACK, WebSecurity
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.now_panels import draw_now, draw_run
 from zeus_stream.screens.web.routes.site import Site
-from zeus_stream.screens.web.source import Answer as Page
+from zeus_stream.screens.web.source import QueryRows as Page
 from zeus_stream.screens.web.source import Source
 from zeus_stream.views.quantity import Quantity, compact, joules, with_half
 from zeus_stream.views.run_view import RunView, run_of_live, run_of_rows
@@ -57,7 +57,7 @@ def terminal(scene: Scene) -> str:
 
 
 def metrics(scene: Scene) -> str:
-    jobs = Jobs()
+    jobs = JobMetrics()
     jobs.take(scene.now.runs)
     families = [*gpu_families(scene.now), *jobs.families(scene.now), *service_families(scene.now)]
     return prometheus_text(families)
@@ -84,7 +84,7 @@ async def _pages(scene: Scene, answer: Answer) -> Mapping[str, str]:
         return scene.now
 
     site = Site(source=Source(lambda sql, *_: Page(answer(sql), truncated=False)), feed=NowFeed(look))
-    app = build(site, Gatekeeper("token", frozenset(LOOPBACK)))
+    app = build(site, WebSecurity("token", frozenset(LOOPBACK)))
     paths = ["/", "/runs/run", "/jobs", "/jobs/job", "/waste", "/api/hour", "/metrics"]
     paths += [f"/gpus/{gpu.gpu}" for gpu in scene.now.gpus[:1]]
     found = {}

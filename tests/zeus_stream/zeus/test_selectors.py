@@ -24,7 +24,7 @@ from zeus_stream.zeus import (
     ZeusMonitor,
 )
 from zeus_stream.zeus.monitor.power import energy_between
-from zeus_stream.zeus.monitor.readings import Reading
+from zeus_stream.zeus.monitor.readings import PowerReading
 from zeus_stream.zeus.optimizer.profile_file import read_profile, write_profile
 
 PROFILES = Path(__file__).parents[2] / "data" / "a40_profiles"
@@ -112,16 +112,16 @@ def test_a_profile_is_read_as_it_was_written_and_a_broken_one_is_named(tmp_path:
 def test_energy_between_two_instants_has_its_edges_and_nothing_is_extrapolated() -> None:
     """Zeus's own integration gives 0 J for a constant power, and adds 1 kJ where power changes."""
     power = [
-        Reading(0.0, 100.0, None, None),
-        Reading(10.0, 100.0, None, None),
-        Reading(12.0, 300.0, None, None),
+        PowerReading(0.0, 100.0, None, None),
+        PowerReading(10.0, 100.0, None, None),
+        PowerReading(12.0, 300.0, None, None),
     ]
     assert energy_between(power, 1.0, 9.0) == pytest.approx(800)
     assert math.isnan(energy_between(power, 1.0, 13.0))
     counter = [
-        Reading(0.0, 100.0, 0.0, None),
-        Reading(1.0, 100.0, 90.0, None),
-        Reading(2.0, 100.0, 190.0, None),
+        PowerReading(0.0, 100.0, 0.0, None),
+        PowerReading(1.0, 100.0, 90.0, None),
+        PowerReading(2.0, 100.0, 190.0, None),
     ]
     assert energy_between(counter, 0.5, 1.5) == pytest.approx(95)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zeus_stream.cli.options import RETENTION, Group, output_options, settings_options
+from zeus_stream.cli.options import RETENTION, CommandGroup, output_options, settings_options
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zeus_stream.screens.text.tables import Form
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def lake() -> None:
     """Store the readings of many hosts in a lake: Parquet files, with a catalog in PostgreSQL."""
 

@@ -13,7 +13,7 @@ from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.snapshot import opened
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places, holder
-from zeus_stream.screens.web.source import Answer
+from zeus_stream.screens.web.source import QueryRows
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class ArchiveSource:
         self._opened_ns = 0
         self._timer: Timer | None = None
 
-    def ask(self, sql: str, max_rows: int, seconds: float) -> Answer:
+    def ask(self, sql: str, max_rows: int, seconds: float) -> QueryRows:
         """Return the first rows of an answer. Raises StorageError, RefusedError."""
         with self._lock:
             queries = self._open()
             self._users += 1
         try:
-            return Answer(*answer_some(queries, sql, max_rows, seconds))
+            return QueryRows(*answer_some(queries, sql, max_rows, seconds))
         finally:
             with self._lock:
                 self._users -= 1

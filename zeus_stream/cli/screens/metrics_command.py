@@ -19,7 +19,7 @@ from zeus_stream.settings import Settings
 if TYPE_CHECKING:
     from zeus_stream.paths import Places
     from zeus_stream.screens.metrics.metrics import Names
-    from zeus_stream.screens.metrics.otel import Otlp
+    from zeus_stream.screens.metrics.otel import OtelSender
     from zeus_stream.screens.metrics.scrape import Process, Scrape
     from zeus_stream.transport.endpoints import Distant
 
@@ -108,23 +108,23 @@ def _token(path: Path | None) -> str | None:
 
 
 @contextmanager
-def _sending(url: str | None, scrape: "Scrape") -> Iterator["Otlp | None"]:
+def _sending(url: str | None, scrape: "Scrape") -> Iterator["OtelSender | None"]:
     if url is None:
         yield None
         return
     try:
-        from zeus_stream.screens.metrics.otel import Otlp
+        from zeus_stream.screens.metrics.otel import OtelSender
     except ImportError as wrong:
         raise RefusedError(
             f"metrics: could not send to {url}: {wrong.name} is not installed."
             f" Install it: {install_command('otel')}."
         ) from wrong
-    with Otlp(url, scrape.families) as otel:
+    with OtelSender(url, scrape.families) as otel:
         yield otel
 
 
 def _send_spans(
-    otel: "Otlp | None",
+    otel: "OtelSender | None",
     scrape: "Scrape",
     where: "dict[Process, Places | Distant]",
     wanted: bool,  # noqa: FBT001

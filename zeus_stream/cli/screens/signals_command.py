@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zeus_stream.cli.options import QUERY, Command, Group, ask_sql, output_options, settings_options
+from zeus_stream.cli.options import QUERY, Command, CommandGroup, ask_sql, output_options, settings_options
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import claim, holder, places, prepare
 from zeus_stream.settings import Settings
@@ -26,7 +26,7 @@ GROUP BY name, unit, place, year ORDER BY name
 """
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def signals() -> None:
     """Manage prices and carbon intensities, by which the view `costs` weighs energy."""
 

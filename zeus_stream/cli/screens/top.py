@@ -53,9 +53,9 @@ def top(settings: Settings, *, every_s: float, host: str | None, once: bool, as_
 
 
 async def _once(which: "tuple[Candidate, ...]", host: str | None, as_json: bool) -> None:  # noqa: FBT001
-    from zeus_stream.live.source import Source
+    from zeus_stream.live.source import LiveSource
 
-    async with Source(which, host) as source:
+    async with LiveSource(which, host) as source:
         snapshot = await source.look()
     if as_json:
         click.echo(json.dumps(to_builtins(snapshot), indent=2))
@@ -70,9 +70,9 @@ async def _follow(which: "tuple[Candidate, ...]", host: str | None, every_s: flo
     import anyio
     from anyio.to_thread import run_sync
 
-    from zeus_stream.live.source import Source
+    from zeus_stream.live.source import LiveSource
 
-    async with Source(which, host) as source:
+    async with LiveSource(which, host) as source:
         async with anyio.create_task_group() as tasks:
             load = partial(import_module, "zeus_stream.screens.terminal.top_app")
             tasks.start_soon(partial(run_sync, load))

@@ -123,7 +123,7 @@ async def show(
     from zeus_stream.screens.web.now_feed import NowFeed
     from zeus_stream.screens.web.routes.site import Site
     from zeus_stream.screens.web.server import serve
-    from zeus_stream.screens.web.source import Answer, Source
+    from zeus_stream.screens.web.source import QueryRows, Source
     from zeus_stream.transport.async_client import AsyncClient
     from zeus_stream.transport.client import Connection, analyzer, table_of
 
@@ -135,19 +135,19 @@ async def show(
     there = analyzer(os.environ, settings.analyzer)
     connection = Connection(there)
 
-    def ask(sql: str, max_rows: int, seconds: float) -> Answer:
+    def ask(sql: str, max_rows: int, seconds: float) -> QueryRows:
         if is_file_shown(settings, where):
             return file.ask(sql, max_rows, seconds)
-        return Answer(*connection.ask(sql, max_rows=max_rows, timeout_s=seconds))
+        return QueryRows(*connection.ask(sql, max_rows=max_rows, timeout_s=seconds))
 
     async with AsyncClient(there.query, "analyzer") as client:
 
-        async def ask_page(sql: str, max_rows: int, seconds: float) -> Answer:
+        async def ask_page(sql: str, max_rows: int, seconds: float) -> QueryRows:
             if is_file_shown(settings, where):
                 return await run_sync(file.ask, sql, max_rows, seconds)
             query = Query(sql, max_rows, round(seconds * 1000))
             done, parts = await client.request(query, QueryDone, seconds + 2)
-            return Answer(table_of(parts), done.truncated)
+            return QueryRows(table_of(parts), done.truncated)
 
         site = Site(
             source=Source(ask, ask_page),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Columns, Panel, plain, section, table
-from zeus_stream.screens.html.questions import Asking, Run, answered, find_run, quoted
+from zeus_stream.screens.html.panels import Columns, PagePanel, plain, section, table
+from zeus_stream.screens.html.questions import Asking, PageRun, answered, find_run, quoted
 from zeus_stream.screens.html.run_panels import RUN_PANELS, DrawPanel, power, result
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def run_report(answer: Answer, name: str, version: str, defaults: dict[str, str]
     run = answered(find_run(name), answer)
     if run is None:
         return None
-    panels: list[tuple[Panel, Sequence[str]]] = []
+    panels: list[tuple[PagePanel, Sequence[str]]] = []
     asked: tuple[DrawPanel, ...] = (result, power, *RUN_PANELS)
     for ask in asked:
         queries: list[str] = []
@@ -91,7 +91,7 @@ def run_report(answer: Answer, name: str, version: str, defaults: dict[str, str]
     return Report.of(document(f"{run.job}, run {run.run}", _under(run), panels, made), charts)
 
 
-def _under(run: Run) -> str:
+def _under(run: PageRun) -> str:
     model = ", ".join(sorted({gpu.model for gpu in run.gpus})) or "no GPU"
     ranks = f"{run.ranks} rank{'' if run.ranks == 1 else 's'}"
     ends = run.ended_how or "runs"
@@ -99,7 +99,7 @@ def _under(run: Run) -> str:
 
 
 def document(
-    title: str, under: str, panels: Sequence[tuple[Panel, Sequence[str]]], provenance: Markup
+    title: str, under: str, panels: Sequence[tuple[PagePanel, Sequence[str]]], provenance: Markup
 ) -> str:
     """Return a page that stands alone."""
     head = [
@@ -113,7 +113,7 @@ def document(
     return f'<!doctype html>\n<html lang="en">{element("head", head)}{element("body", main)}</html>\n'
 
 
-def _provenance(run: Run, version: str, defaults: dict[str, str]) -> Asking[Markup]:
+def _provenance(run: PageRun, version: str, defaults: dict[str, str]) -> Asking[Markup]:
     """Ask where the figures come from."""
     settings = yield _SETTINGS.format(run=quoted(run.run))
     (known,) = yield _SOURCES.format(run=quoted(run.run))

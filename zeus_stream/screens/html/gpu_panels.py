@@ -3,8 +3,8 @@
 from collections.abc import Generator
 
 from zeus_stream.screens.html.elements import Markup
-from zeus_stream.screens.html.panels import Columns, Panel, facts, plain, table
-from zeus_stream.screens.html.questions import Asking, Gpu, Row, quoted
+from zeus_stream.screens.html.panels import Columns, PagePanel, facts, plain, table
+from zeus_stream.screens.html.questions import Asking, PageGpu, Row, quoted
 from zeus_stream.screens.html.site_panels import SHOWN, as_is, recent_runs, run_link
 from zeus_stream.views.quantity import figure, watts
 
@@ -33,7 +33,7 @@ ORDER BY missing DESC LIMIT {limit}
 """
 
 
-def gpu_panels(gpu: Gpu) -> Generator[Asking[Panel | None], None, None]:
+def gpu_panels(gpu: PageGpu) -> Generator[Asking[PagePanel | None], None, None]:
     """Yield the questions of the page of one GPU."""
     yield _gpu_facts(gpu)
     on_it = f"list_contains(gpus, {quoted(gpu.gpu)})"
@@ -42,7 +42,7 @@ def gpu_panels(gpu: Gpu) -> Generator[Asking[Panel | None], None, None]:
     yield _gpu_gaps(gpu)
 
 
-def _gpu_facts(gpu: Gpu) -> Asking[Panel | None]:
+def _gpu_facts(gpu: PageGpu) -> Asking[PagePanel | None]:
     """Ask for the lease on a GPU, its limits, its counter and its calibration."""
     (row,) = yield _FACTS.format(gpu=quoted(gpu.gpu))
     kind = row["counter_kind"] or ("not known yet" if row["counts_energy"] else "power")
@@ -57,10 +57,10 @@ def _gpu_facts(gpu: Gpu) -> Asking[Panel | None]:
     ]
     if row["gone"]:
         items.append(("gone", "yes", row["gone"]))
-    return Panel(name="facts", title="This GPU", body=facts(items), text="", rows=[row])
+    return PagePanel(name="facts", title="This GPU", body=facts(items), text="", rows=[row])
 
 
-def _gpu_commands(gpu: Gpu) -> Asking[Panel | None]:
+def _gpu_commands(gpu: PageGpu) -> Asking[PagePanel | None]:
     """Ask for the latest commands to a GPU: who held a lease on it, and what became of it."""
     rows = yield _GPU_COMMANDS.format(gpu=quoted(gpu.gpu), limit=SHOWN)
     if not rows:
@@ -73,7 +73,7 @@ def _gpu_commands(gpu: Gpu) -> Asking[Panel | None]:
     }  # fmt: skip
     text = "The latest first. A release gives back what was found."
     body = table(drawn, columns, "Commands")
-    return Panel(name="commands", title="Commands", body=body, text=text, rows=rows)
+    return PagePanel(name="commands", title="Commands", body=body, text=text, rows=rows)
 
 
 def _asked(row: Row) -> str:
@@ -82,11 +82,11 @@ def _asked(row: Row) -> str:
     return "release" if row["limit_w"] is None else watts(row["limit_w"])
 
 
-def _gpu_gaps(gpu: Gpu) -> Asking[Panel | None]:
+def _gpu_gaps(gpu: PageGpu) -> Asking[PagePanel | None]:
     """Ask for missing data that names this GPU."""
     rows = yield _GPU_GAPS.format(gpu=quoted(gpu.gpu), limit=SHOWN)
     if not rows:
         return None
     columns: Columns = {"what": ("what", plain), "missing": ("missing", plain), "reason": ("why", plain)}
     body = table(rows, columns, "Missing data")
-    return Panel(name="gaps", title="Missing data", body=body, text="", rows=rows)
+    return PagePanel(name="gaps", title="Missing data", body=body, text="", rows=rows)

@@ -1,7 +1,7 @@
 """The power of the last hour by run, drawn as layers, with a row a run. Pure."""
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Columns, Panel, plain, quantity, table
+from zeus_stream.screens.html.panels import Columns, PagePanel, plain, quantity, table
 from zeus_stream.screens.html.questions import Asking, find_last, find_savings, quoted_list
 from zeus_stream.screens.html.site_panels import as_is, run_link
 from zeus_stream.screens.svg.series_chart import COLOURS
@@ -79,7 +79,7 @@ def find_hour() -> Asking[PowerView | None]:
     return power_of_rows(rows, runs, begin_ns, bucket_s, buckets, savings, saved_j)
 
 
-def hour() -> Asking[Panel | None]:
+def hour() -> Asking[PagePanel | None]:
     """Ask for the power of the last hour, and draw it."""
     power = yield from find_hour()
     if power is None or not power.layers:
@@ -100,7 +100,7 @@ def hour() -> Asking[Panel | None]:
     }  # fmt: skip
     chart = element("figure", power_layers(power, text), class_="wide")
     body = element("div", chart, legend, table(rows, columns, "Power by run"))
-    return Panel(name="hour", title="Power of the last hour", body=body, text=f"{text}.")
+    return PagePanel(name="hour", title="Power of the last hour", body=body, text=f"{text}.")
 
 
 def _row(number: int, layer: RunPower) -> dict[str, object]:

@@ -25,7 +25,7 @@ Columns = Mapping[str, tuple[str, Cell]]
 """Heading and format, by the name of a column."""
 
 
-class Panel(Struct, frozen=True, kw_only=True):
+class PagePanel(Struct, frozen=True, kw_only=True):
     """One part of a page."""
 
     name: str
@@ -141,7 +141,7 @@ def facts(pairs: Iterable[tuple[str, str | Markup, str | Markup]]) -> Markup:
     return element("dl", *items, class_="facts")
 
 
-def section(panel: Panel, sql: Sequence[str] | None = None) -> Markup:
+def section(panel: PagePanel, sql: Sequence[str] | None = None) -> Markup:
     """Return a panel as a section of a page.
 
     Args:

@@ -1,8 +1,8 @@
 """The panel of a pipeline: an iteration before and under the plan, and the frontier. Pure."""
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Columns, Panel, table
-from zeus_stream.screens.html.questions import Asking, Row, Rows, Run, quoted
+from zeus_stream.screens.html.panels import Columns, PagePanel, table
+from zeus_stream.screens.html.questions import Asking, PageRun, Row, Rows, quoted
 from zeus_stream.screens.svg.pipeline_charts import Bar, Point, bubble_chart, points_chart
 from zeus_stream.views.pipeline_view import PIPELINE, POINTS, PipelineView
 from zeus_stream.views.quantity import figure, percent
@@ -14,7 +14,7 @@ ORDER BY plan, stage, position
 """
 
 
-def pipeline(run: Run) -> Asking[Panel | None]:
+def pipeline(run: PageRun) -> Asking[PagePanel | None]:
     """Ask for the pipeline of a run, and draw an iteration and the frontier."""
     found = yield PIPELINE.format(run=quoted(run.run))
     if not found:
@@ -49,7 +49,7 @@ def pipeline(run: Run) -> Asking[Panel | None]:
         text += " Each point of the frontier is a choice: start the analyzer with --slowdown and its number."
     if spans:
         text += " Each bar is an instruction; forwards have a frame; between bars a stage waits."
-    return Panel(
+    return PagePanel(
         name="pipeline", title="Pipeline", body=element("div", *parts), text=text,
         rows=spans or points or found, charts=charts,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from math import ceil
 
 from msgspec import Struct
 
-from zeus_stream.screens.html.questions import Asking, Gpu, Rows, quoted, quoted_list
+from zeus_stream.screens.html.questions import Asking, PageGpu, Rows, quoted, quoted_list
 from zeus_stream.screens.svg.run_charts import PowerPoint
 
 MAX_PX = 4000
@@ -114,7 +114,7 @@ def bucket_ns(begin_wall_ns: int, end_wall_ns: int, px: int, period_ms: float) -
     return max(ceil((end_wall_ns - begin_wall_ns) / max(1, min(px, MAX_PX))), least)
 
 
-def find_power(gpus: Sequence[Gpu], begin_wall_ns: int, end_wall_ns: int, px: int) -> Asking[Power]:
+def find_power(gpus: Sequence[PageGpu], begin_wall_ns: int, end_wall_ns: int, px: int) -> Asking[Power]:
     """Ask for the power of some GPUs together, between two instants of UTC.
 
     Args:
@@ -164,7 +164,7 @@ def find_power(gpus: Sequence[Gpu], begin_wall_ns: int, end_wall_ns: int, px: in
     )  # fmt: skip
 
 
-def _find_minutes(gpus: Sequence[Gpu], begin_wall_ns: int, end_wall_ns: int, px: int) -> Asking[Power]:
+def _find_minutes(gpus: Sequence[PageGpu], begin_wall_ns: int, end_wall_ns: int, px: int) -> Asking[Power]:
     """Ask for the power of a long range, by whole minutes. The least of the sensor is not known of them."""
     begin_ns = begin_wall_ns // MINUTE_NS * MINUTE_NS
     minutes = ceil((end_wall_ns - begin_ns) / MINUTE_NS)

@@ -103,7 +103,7 @@ def find_savings(runs: Iterable[str]) -> Asking[dict[str, Saving]]:
     return {run: saving for run, saving in savings.items() if saving is not None}
 
 
-class Gpu(Struct, frozen=True, kw_only=True):
+class PageGpu(Struct, frozen=True, kw_only=True):
     """A GPU of a run or a page."""
 
     gpu: str
@@ -120,7 +120,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
         return f"{self.host} GPU {self.index}"
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class PageRun(Struct, frozen=True, kw_only=True):
     """A run: its identity and its time."""
 
     run: str
@@ -128,7 +128,7 @@ class Run(Struct, frozen=True, kw_only=True):
     sessions: int
     ranks: int
     hosts: tuple[str, ...]
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[PageGpu, ...]
     batch_size: int | None
     began_at: str
     """UTC, to the second."""
@@ -160,7 +160,7 @@ FROM logs JOIN (
 """
 
 
-def find_run(run: str) -> Asking[Run | None]:
+def find_run(run: str) -> Asking[PageRun | None]:
     """Ask for a run. None: the archive does not have it."""
     (row,) = yield _RUN.format(run=quoted(run))
     if not row["sessions"]:
@@ -169,7 +169,7 @@ def find_run(run: str) -> Asking[Run | None]:
     last_wall_ns = row["ended_wall_ns"]
     if last_wall_ns is None:
         last_wall_ns = yield from find_last(*row["hosts"])
-    return Run(
+    return PageRun(
         run=run, job=row["job"], sessions=row["sessions"], ranks=row["ranks"], hosts=tuple(row["hosts"]),
         gpus=gpus, batch_size=row["batch_size"], began_at=row["began_at"],
         began_wall_ns=row["began_wall_ns"], ended_wall_ns=row["ended_wall_ns"],
@@ -190,11 +190,11 @@ def find_first(host: str) -> Asking[int]:
     return first["wall_ns"] or 0
 
 
-def find_gpus(which: str) -> Asking[tuple[Gpu, ...]]:
+def find_gpus(which: str) -> Asking[tuple[PageGpu, ...]]:
     """Ask for the GPUs that a condition selects."""
     rows = yield GPUS.format(which=which)
     return tuple(
-        Gpu(
+        PageGpu(
             gpu=row["gpu"], host=row["host"], index=row["index"], model=row["name"], driver=row["driver"],
             period_ms=row["period_ms"], found_limit_w=row["found_limit_w"],
         )

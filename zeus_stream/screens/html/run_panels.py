@@ -6,10 +6,10 @@ A new panel is one function and one entry of `RUN_PANELS`.
 from collections.abc import Callable, Iterator, Mapping
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Columns, Panel, bars, facts, plain, table
+from zeus_stream.screens.html.panels import Columns, PagePanel, bars, facts, plain, table
 from zeus_stream.screens.html.pipeline_panels import pipeline
 from zeus_stream.screens.html.power_question import Power, find_power
-from zeus_stream.screens.html.questions import SAVING, Asking, Row, Rows, Run, quoted
+from zeus_stream.screens.html.questions import SAVING, Asking, PageRun, Row, Rows, quoted
 from zeus_stream.screens.html.run_question import WASTE, find_run_rows
 from zeus_stream.screens.html.site_panels import waste_panel
 from zeus_stream.screens.svg.run_charts import (
@@ -85,14 +85,14 @@ WITH of_run AS (
 SELECT *, 100 * energy_j / sum(energy_j) OVER () AS percent
 FROM of_run ORDER BY energy_j DESC NULLS LAST, duration_s DESC LIMIT {limit}
 """
-DrawPanel = Callable[[Run], Asking[Panel | None]]
+DrawPanel = Callable[[PageRun], Asking[PagePanel | None]]
 
 
-def result(run: Run) -> Asking[Panel]:
+def result(run: PageRun) -> Asking[PagePanel]:
     """Ask for the result of a run: its energy, the chosen limit and what that saves, money and carbon."""
     rows = yield from find_run_rows(run.run)
     if rows is None:
-        return Panel(name="result", title="Result", body=Markup(""), text="")
+        return PagePanel(name="result", title="Result", body=Markup(""), text="")
     view = run_of_rows(rows)
     costs = yield COSTS.format(run=quoted(run.run))
     own_use = yield OWN_USE.format(run=quoted(run.run))
@@ -112,7 +112,7 @@ def result(run: Run) -> Asking[Panel]:
         "run": run.run, "job": run.job, **rows.whole,
         **({f"saving_{k}": v for k, v in (rows.saving or {}).items()}),
     }  # fmt: skip
-    return Panel(name="result", title="Result", body=body, text="", rows=[row])
+    return PagePanel(name="result", title="Result", body=body, text="", rows=[row])
 
 
 def _forecast(forecast: ForecastView, costs: Rows) -> Iterator[tuple[str, str, str]]:
@@ -161,7 +161,7 @@ def saving_items(saving: Saving) -> list[tuple[str, str, str]]:
     return items
 
 
-def power_panel(power: Power, epochs: Rows, run: Run) -> Panel:
+def power_panel(power: Power, epochs: Rows, run: PageRun) -> PagePanel:
     """Return the panel of power over time as a drawing, for the report."""
     text = power_text(power)
     spans = [
@@ -177,10 +177,10 @@ def power_panel(power: Power, epochs: Rows, run: Run) -> Panel:
     chart = power_chart(power.points, spans, text)
     body = element("figure", chart, power_key("every other epoch"), class_="wide")
     title = "Power" if len(run.gpus) == 1 else f"Power of {len(run.gpus)} GPUs together"
-    return Panel(name="power", title=title, body=body, text=text, rows=rows, charts={"power": chart})
+    return PagePanel(name="power", title=title, body=body, text=text, rows=rows, charts={"power": chart})
 
 
-def power(run: Run) -> Asking[Panel]:
+def power(run: PageRun) -> Asking[PagePanel]:
     """Ask for the power of all GPUs of a run together, and draw it: for a file that stands alone."""
     spans = yield EPOCHS.format(run=quoted(run.run))
     found = yield from find_power(run.gpus, run.began_wall_ns, run.last_wall_ns, REPORT_POINTS)
@@ -216,7 +216,7 @@ def _span(values: list[float]) -> str:
     return watts(high) if round(low) == round(high) else f"{low:,.0f} to {watts(high)}"
 
 
-def limits(run: Run) -> Asking[Panel | None]:
+def limits(run: PageRun) -> Asking[PagePanel | None]:
     """Ask for the limits that were measured, and draw the frontier."""
     rows = yield _TRIALS.format(run=quoted(run.run))
     if not rows:
@@ -261,7 +261,7 @@ def limits(run: Run) -> Asking[Panel | None]:
         table(drawn, columns, "Limits measured, by round"), class_="two",
     )  # fmt: skip
     title = f"{'Clocks' if clocks else 'Power limits'} measured"
-    return Panel(name="limits", title=title, body=body, text=text, rows=rows, charts=charts)
+    return PagePanel(name="limits", title=title, body=body, text=text, rows=rows, charts=charts)
 
 
 def _ms(value: float | None) -> str:
@@ -295,7 +295,7 @@ def _frontier(rows: Rows, within: Mapping[tuple[int, float], Row], saving: Row |
     return found
 
 
-def epochs(run: Run) -> Asking[Panel | None]:
+def epochs(run: PageRun) -> Asking[PagePanel | None]:
     """Ask for the epochs, and draw the energy of each."""
     rows = yield EPOCHS.format(run=quoted(run.run))
     measured = [
@@ -324,7 +324,7 @@ def epochs(run: Run) -> Asking[Panel | None]:
     drawn = epochs_chart(shown, text) if shown else None
     body = element("figure", drawn, data_spans=spans)
     charts = {"epochs": drawn} if drawn else {}
-    return Panel(
+    return PagePanel(
         name="epochs",
         title="Energy per epoch",
         body=body,
@@ -336,17 +336,17 @@ def epochs(run: Run) -> Asking[Panel | None]:
     )
 
 
-def parts(run: Run) -> Asking[Panel | None]:
+def parts(run: PageRun) -> Asking[PagePanel | None]:
     """Ask for the parts that the script named, with bars."""
     rows = yield _PARTS.format(run=quoted(run.run), limit=PARTS_SHOWN)
     if not rows:
         return None
     body = bars(rows, "name", "part", {"times": ("times", plain), "duration_s": ("time", seconds)})
     text = "Energy of the windows that the training script named. A window may lie within another."
-    return Panel(name="parts", title="Parts of the training", body=body, text=text, rows=rows)
+    return PagePanel(name="parts", title="Parts of the training", body=body, text=text, rows=rows)
 
 
-def waste(run: Run) -> Asking[Panel | None]:
+def waste(run: PageRun) -> Asking[PagePanel | None]:
     """Ask what of the energy of the run did not go into its steps, and what regains it."""
     parts = waste_parts((yield WASTE.format(run=quoted(run.run))))
     prices = yield COSTS.format(run=quoted(run.run))
@@ -354,7 +354,7 @@ def waste(run: Run) -> Asking[Panel | None]:
     return waste_panel("waste", "What can be regained", parts, prices, more)
 
 
-def phases(run: Run) -> Asking[Panel | None]:
+def phases(run: PageRun) -> Asking[PagePanel | None]:
     """Ask for the phases of steps, with bars."""
     rows = yield _PHASES.format(run=quoted(run.run), limit=PHASES_SHOWN)
     if not rows:
@@ -368,10 +368,10 @@ def phases(run: Run) -> Asking[Panel | None]:
     }
     text = "Energy of the phases of all steps, by least squares over many refreshes of the counter (95 %)."
     body = bars(rows, "phase", "phase", more)
-    return Panel(name="phases", title="Phases of the steps", body=body, text=text, rows=rows)
+    return PagePanel(name="phases", title="Phases of the steps", body=body, text=text, rows=rows)
 
 
-def commands(run: Run) -> Asking[Panel | None]:
+def commands(run: PageRun) -> Asking[PagePanel | None]:
     """Ask for the commands that the run gave to GPUs."""
     rows = yield _COMMANDS.format(run=quoted(run.run), limit=COMMANDS_SHOWN)
     if not rows:
@@ -382,7 +382,9 @@ def commands(run: Run) -> Asking[Panel | None]:
         "reason": ("reason", plain),
     }  # fmt: skip
     text = f"The {len(rows)} commands to GPUs, in the order of time."
-    return Panel(name="commands", title="Commands", body=Markup(""), text=text, rows=rows, columns=columns)
+    return PagePanel(
+        name="commands", title="Commands", body=Markup(""), text=text, rows=rows, columns=columns
+    )
 
 
 def _short(gpu: str) -> str:
@@ -393,7 +395,7 @@ def _release(limit_w: float | None) -> str:
     return "release" if limit_w is None else watts(limit_w)
 
 
-def gaps(run: Run) -> Asking[Panel | None]:  # noqa: ARG001  (gaps are of the whole archive)
+def gaps(run: PageRun) -> Asking[PagePanel | None]:  # noqa: ARG001  (gaps are of the whole archive)
     """Ask for what the archive is known to lack."""
     rows = yield _GAPS
     if not rows:
@@ -405,7 +407,7 @@ def gaps(run: Run) -> Asking[Panel | None]:  # noqa: ARG001  (gaps are of the wh
         "reason": ("why", plain),
     }
     text = "Data that the archive is known to lack, over its whole time."
-    return Panel(
+    return PagePanel(
         name="gaps", title="Missing data", body=table(rows, columns, "Missing data"), text=text, rows=rows
     )
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from zeus_stream.screens.html.document import document
 from zeus_stream.screens.html.elements import Markup, element, join
-from zeus_stream.screens.html.panels import Panel
+from zeus_stream.screens.html.panels import PagePanel
 from zeus_stream.screens.svg import simulation_charts as figures
 from zeus_stream.screens.svg.series_chart import COLOURS, SAME
 from zeus_stream.screens.svg.simulation_charts import Colours, Rows
@@ -271,7 +271,7 @@ def _alike(rows: Mapping[str, Rows], players: Colours) -> dict[str, str]:
     return {alike[0]: SAME.join(alike) for alike in same.values()}
 
 
-def _panel(figure: Figure, players: Colours, names: Mapping[str, str]) -> Panel:
+def _panel(figure: Figure, players: Colours, names: Mapping[str, str]) -> PagePanel:
     shown = {name: name for name in figure.key} if figure.key is not None else names
     colours = players if figure.key is None else figure.key
     swatches = [
@@ -288,7 +288,7 @@ def _panel(figure: Figure, players: Colours, names: Mapping[str, str]) -> Panel:
         if name in shown
     ]
     key = element("p", *swatches, class_="swatches") if swatches else None
-    return Panel(
+    return PagePanel(
         name=figure.title.lower().replace(" ", "-"),
         title=figure.title,
         body=element("div", key, element("div", *figure.charts(), class_="charts")),

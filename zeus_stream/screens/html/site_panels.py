@@ -6,7 +6,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Cell, Columns, Panel, bars, plain, quantity, table
+from zeus_stream.screens.html.panels import Cell, Columns, PagePanel, bars, plain, quantity, table
 from zeus_stream.screens.html.questions import Asking, Rows, find_savings, quoted
 from zeus_stream.screens.svg.site_charts import bar_chart
 from zeus_stream.views.costs import PRICE, money
@@ -38,7 +38,7 @@ def run_link(run: str, up: str = "") -> Markup:
 
 def recent_runs(
     which: str = "true", title: str = "Latest runs", up: str = "", none: str = ""
-) -> Asking[Panel | None]:
+) -> Asking[PagePanel | None]:
     """Ask for the latest runs with their savings.
 
     Args:
@@ -50,7 +50,7 @@ def recent_runs(
     rows = yield _RECENT.format(which=which, limit=RUNS_SHOWN)
     if not rows:
         body = element("p", none, class_="under")
-        return Panel(name="runs", title=title, body=body, text="") if none else None
+        return PagePanel(name="runs", title=title, body=body, text="") if none else None
     savings = yield from find_savings(row["run"] for row in rows)
     drawn = [
         {**row, "run": run_link(row["run"], up), "state": "ended" if row["ended"] else "open",
@@ -63,7 +63,7 @@ def recent_runs(
         "limit": ("limit", plain), "saved": ("energy saved", with_half), "added": ("time added", with_half),
         "state": ("state", plain),
     }  # fmt: skip
-    return Panel(name="runs", title=title, body=table(drawn, columns, title), text="", rows=rows)
+    return PagePanel(name="runs", title=title, body=table(drawn, columns, title), text="", rows=rows)
 
 
 def _saving_cells(saving: Saving | None) -> Mapping[str, object]:
@@ -126,7 +126,7 @@ LATEST = "SELECT run FROM sessions GROUP BY run ORDER BY max(began_wall_ns) DESC
 SHOWN = 60
 
 
-def jobs(runs: str = LATEST, job_up: str | None = "") -> Asking[Panel | None]:
+def jobs(runs: str = LATEST, job_up: str | None = "") -> Asking[PagePanel | None]:
     """Ask for the energy of each job, with bars. ``job_up`` leads to the pages of jobs; None: to none."""
     rows = yield JOBS.format(runs=runs, limit=SHOWN)
     if not rows:
@@ -140,7 +140,7 @@ def jobs(runs: str = LATEST, job_up: str | None = "") -> Asking[Panel | None]:
     body = bars(drawn, "job", "job", more)
     text = "Energy of the runs of each job. Runs that were not measured to their end are not in it."
     charts = {"jobs": _chart("Energy by job", rows, "job")}
-    return Panel(name="jobs", title="Energy by job", body=body, text=text, rows=rows, charts=charts)
+    return PagePanel(name="jobs", title="Energy by job", body=body, text=text, rows=rows, charts=charts)
 
 
 def _chart(title: str, rows: Rows, name: str) -> Markup:
@@ -155,7 +155,7 @@ def job_link(job: str, up: str = "") -> Markup:
     return element("a", job, href=f"{up}jobs/{quote(job, safe='')}")
 
 
-def recurring(job: str | None = None, up: str = "") -> Asking[Panel | None]:
+def recurring(job: str | None = None, up: str = "") -> Asking[PagePanel | None]:
     """Ask what batch sizes have saved in jobs that recur: in all, or in one."""
     which = "" if job is None else f"WHERE job = {quoted(job)}"
     rows = yield _RECURRING.format(which=which, limit=SHOWN)
@@ -170,10 +170,10 @@ def recurring(job: str | None = None, up: str = "") -> Asking[Panel | None]:
     }  # fmt: skip
     text = "Savings are against as many trainings with the default batch size. Failed tries are included."
     body = table(drawn, columns, "Jobs that recur")
-    return Panel(name="recurring", title="Jobs that recur", body=body, text=text, rows=rows)
+    return PagePanel(name="recurring", title="Jobs that recur", body=body, text=text, rows=rows)
 
 
-def sizes(job: str) -> Asking[Panel | None]:
+def sizes(job: str) -> Asking[PagePanel | None]:
     """Ask what is known of each batch size of a job, with bars."""
     rows = yield _SIZES.format(job=quoted(job))
     if not rows:
@@ -183,12 +183,12 @@ def sizes(job: str) -> Asking[Panel | None]:
         "failed": ("failed", plain), "epochs": ("epochs", figure), "duration_s": ("time", seconds),
     }  # fmt: skip
     body = bars(rows, "batch_size", "batch size", more)
-    return Panel(
+    return PagePanel(
         name="sizes", title="Batch sizes", body=body, text="Means of tries that converged.", rows=rows
     )
 
 
-def tries(job: str) -> Asking[Panel | None]:
+def tries(job: str) -> Asking[PagePanel | None]:
     """Ask for the latest tries of a job."""
     rows = yield _TRIES.format(job=quoted(job), limit=SHOWN)
     if not rows:
@@ -200,10 +200,10 @@ def tries(job: str) -> Asking[Panel | None]:
         "cost_j": ("cost", joules), "ended": ("ended", plain), "policy": ("policy", plain),
         "reason": ("why", plain),
     }  # fmt: skip
-    return Panel(name="tries", title="Tries", body=table(drawn, columns, "Tries"), text="", rows=rows)
+    return PagePanel(name="tries", title="Tries", body=table(drawn, columns, "Tries"), text="", rows=rows)
 
 
-def causes(runs: str = LATEST) -> Asking[Panel | None]:
+def causes(runs: str = LATEST) -> Asking[PagePanel | None]:
     """Ask what the runs spent outside of their steps: what can be regained."""
     rows = yield CAUSES.format(runs=runs, limit=SHOWN)
     prices = yield PRICE
@@ -216,7 +216,7 @@ def causes(runs: str = LATEST) -> Asking[Panel | None]:
 
 def waste_panel(
     name: str, title: str, parts: Sequence[WastePart], prices: Rows, more: str = "", *, half: bool = True
-) -> Panel | None:
+) -> PagePanel | None:
     """Return a panel of the parts that are not steps: each with its share, its price and what regains it."""
     rest = [part for part in parts if part.cause != USEFUL][:SHOWN]
     if not rest:
@@ -235,10 +235,10 @@ def waste_panel(
     useful = next((part for part in parts if part.cause == USEFUL and part.share.known), None)
     text = f"{useful.share} of the energy went into steps; this is the rest." if useful else ""
     body = bars(rows, "cause", "cause", columns)
-    return Panel(name=name, title=title, body=body, text=f"{text} {more}".strip(), rows=rows, half=half)
+    return PagePanel(name=name, title=title, body=body, text=f"{text} {more}".strip(), rows=rows, half=half)
 
 
-def causes_by_job(runs: str = LATEST) -> Asking[Panel | None]:
+def causes_by_job(runs: str = LATEST) -> Asking[PagePanel | None]:
     """Ask what each job spent outside its steps, with bars."""
     rows = yield BY_JOB.format(runs=runs, limit=SHOWN)
     if not rows:
@@ -246,10 +246,10 @@ def causes_by_job(runs: str = LATEST) -> Asking[Panel | None]:
     drawn = [{**row, "job": job_link(row["job"]) if row["job"] else "no job"} for row in rows]
     body = bars(drawn, "job", "job", {"cause": ("cause", plain)})
     title = "Outside of steps, by job"
-    return Panel(name="by-job", title=title, body=body, text="The largest first.", rows=rows, half=True)
+    return PagePanel(name="by-job", title=title, body=body, text="The largest first.", rows=rows, half=True)
 
 
-def idle() -> Asking[Panel | None]:
+def idle() -> Asking[PagePanel | None]:
     """Ask what GPUs used while no run had them."""
     rows = yield _IDLE.format(limit=SHOWN)
     if not rows:
@@ -264,10 +264,10 @@ def idle() -> Asking[Panel | None]:
     ]
     body = bars(drawn, "name", "GPU", {"duration_s": ("time", seconds), "percent": ("share of it", percent)})
     text = "GPUs while no run had them."
-    return Panel(name="idle", title="Idle GPUs", body=body, text=text, rows=rows, half=True)
+    return PagePanel(name="idle", title="Idle GPUs", body=body, text=text, rows=rows, half=True)
 
 
-def saved(runs: str) -> Asking[Panel | None]:
+def saved(runs: str) -> Asking[PagePanel | None]:
     """Ask what the chosen power limits saved, with bars."""
     rows = yield SAVED.format(runs=runs, limit=SHOWN)
     if not rows:
@@ -279,7 +279,7 @@ def saved(runs: str) -> Asking[Panel | None]:
     }  # fmt: skip
     body = bars(drawn, "run", "run", more)
     total = joules(sum(row["saved_j"] for row in rows))
-    return Panel(
+    return PagePanel(
         name="saved", title=f"Saved: {total}", body=body, text="At the chosen power limits.", rows=rows,
         charts={"saved": _chart("Saved at the chosen power limits", drawn, "run")},
     )  # fmt: skip

@@ -7,7 +7,7 @@ from zeus_stream.protocol.snapshots import Bucket, JobSteps, RunNow, Snapshot, T
 from zeus_stream.screens.metrics.metrics import (
     Family,
     Labels,
-    Sample,
+    MetricSample,
     family,
     gpu_families,
     service_families,
@@ -23,7 +23,7 @@ OTHER = "other"
 
 
 @dataclass(slots=True, kw_only=True)
-class Jobs:
+class JobMetrics:
     """Counters of jobs over many snapshots. A run that has left the snapshot keeps what it had."""
 
     energy_j: dict[str, float] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Jobs:
         """Return the families of jobs, of the open runs and of the services."""
         opened = [run for run in snapshot.runs if run.ended_wall_ns is None]
         waste = (
-            Sample((("training_job", job), ("cause", cause)), joules)
+            MetricSample((("training_job", job), ("cause", cause)), joules)
             for (job, cause), joules in sorted(self.waste_j.items())
         )
         return [
@@ -92,14 +92,14 @@ class Jobs:
             *step_families(snapshot.jobs),
             family("zeus_stream_folded_runs_total",
                    "Times that a run was counted as the job other, because too many jobs are known.",
-                   (Sample((), self.folded),), "zeus_stream.folded_runs"),
+                   (MetricSample((), self.folded),), "zeus_stream.folded_runs"),
         ]  # fmt: skip
 
 
 def step_families(jobs: Iterable[JobSteps]) -> list[Family]:
     """Return histograms of the steps of jobs, since the analyzer started. Bounds are powers of two."""
-    joules: list[Sample] = []
-    seconds: list[Sample] = []
+    joules: list[MetricSample] = []
+    seconds: list[MetricSample] = []
     for each in jobs:
         joules += _histogram(each.job, each.joules, each.sum_j)
         seconds += _histogram(each.job, each.seconds, each.sum_s)
@@ -113,19 +113,19 @@ def step_families(jobs: Iterable[JobSteps]) -> list[Family]:
     ]  # fmt: skip
 
 
-def _histogram(job: str, buckets: Iterable[Bucket], total: float) -> list[Sample]:
+def _histogram(job: str, buckets: Iterable[Bucket], total: float) -> list[MetricSample]:
     samples, count = [], 0
     for exponent, more in buckets:
         count += more
-        samples.append(Sample((("training_job", job), ("le", repr(2.0**exponent))), count, "_bucket"))
+        samples.append(MetricSample((("training_job", job), ("le", repr(2.0**exponent))), count, "_bucket"))
     if not count:
         return []
     labels = (("training_job", job),)
     return [
         *samples,
-        Sample((*labels, ("le", "+Inf")), count, "_bucket"),
-        Sample(labels, total, "_sum"),
-        Sample(labels, count, "_count"),
+        MetricSample((*labels, ("le", "+Inf")), count, "_bucket"),
+        MetricSample(labels, total, "_sum"),
+        MetricSample(labels, count, "_count"),
     ]
 
 
@@ -133,15 +133,17 @@ def _run_families(runs: list[RunNow]) -> list[Family]:
     def labels(run: RunNow) -> Labels:
         return (("training_job", run.job), ("run", run.run), ("host", ",".join(run.hosts)))
 
-    infos = (Sample((*labels(run), ("phase", run.search.phase if run.search else "")), 1) for run in runs)
+    infos = (
+        MetricSample((*labels(run), ("phase", run.search.phase if run.search else "")), 1) for run in runs
+    )
     savings = ((run, saving_of_search(run.search)) for run in runs)
     saved = (
-        Sample(labels(run), saving.energy.known / 100)
+        MetricSample(labels(run), saving.energy.known / 100)
         for run, saving in savings
         if saving is not None and saving.energy.known is not None
     )
-    joules = (Sample(labels(run), run.step_j) for run in runs if run.step_j is not None)
-    seconds = (Sample(labels(run), run.step_ms / 1000) for run in runs if run.step_ms is not None)
+    joules = (MetricSample(labels(run), run.step_j) for run in runs if run.step_j is not None)
+    seconds = (MetricSample(labels(run), run.step_ms / 1000) for run in runs if run.step_ms is not None)
     return [
         family("zeus_stream_run_info", "1 for each open run, with the phase of its search.", infos),
         family("zeus_stream_run_step_energy_joules",
@@ -174,8 +176,13 @@ _NOTHING = Snapshot(
 
 def catalogue() -> list[Family]:
     """Return every family that there may be, without the samples of GPUs, runs and hosts."""
-    return [*gpu_families(_NOTHING), *Jobs().families(_NOTHING), *service_families(_NOTHING), up_family({})]
+    return [
+        *gpu_families(_NOTHING),
+        *JobMetrics().families(_NOTHING),
+        *service_families(_NOTHING),
+        up_family({}),
+    ]
 
 
-def _by(label: str, values: Mapping[str, float]) -> tuple[Sample, ...]:
-    return tuple(Sample(((label, name),), value) for name, value in sorted(values.items()))
+def _by(label: str, values: Mapping[str, float]) -> tuple[MetricSample, ...]:
+    return tuple(MetricSample(((label, name),), value) for name, value in sorted(values.items()))

@@ -20,7 +20,7 @@ Names = Literal["none", "upper", "lower"]
 """dcgm-exporter's names: none; with the label ``Hostname``; with ``hostname``, as newer versions write it."""
 
 
-class Sample(Struct, frozen=True):
+class MetricSample(Struct, frozen=True):
     """One value of a family."""
 
     labels: Labels
@@ -40,7 +40,7 @@ class Family(Struct, frozen=True, kw_only=True):
     """Name of the OpenTelemetry convention, or our own. None: it is an attribute there."""
     unit: str = "1"
     """In UCUM, as OpenTelemetry has it."""
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[MetricSample, ...] = ()
 
 
 _GPU = (
@@ -69,7 +69,7 @@ _DCGM = (
 
 
 def family(
-    name: str, help_text: str, samples: Iterable[Sample], otel: str | None = None, unit: str = "1",
+    name: str, help_text: str, samples: Iterable[MetricSample], otel: str | None = None, unit: str = "1",
     kind: Kind | None = None,
 ) -> Family:  # fmt: skip
     """Return a family. ``kind`` None: a counter if the name ends in ``_total``, else a gauge."""
@@ -81,14 +81,14 @@ def gpu_families(snapshot: Snapshot, dcgm: Names = "none") -> list[Family]:
     """Return the families of GPUs and of parts of hosts. ``dcgm``: dcgm-exporter's names as well."""
     there = [gpu for gpu in snapshot.gpus if gpu.state == "there"]
     limits = (
-        Sample((*sample.labels, ("state", state)), sample.value)
+        MetricSample((*sample.labels, ("state", state)), sample.value)
         for state, name in _LIMITS
         for sample in _samples(there, name, 1e-3)
     )
-    infos = (Sample((*gpu_labels(gpu), *_info(gpu)), 1) for gpu in snapshot.gpus)
-    ups = (Sample(gpu_labels(gpu), float(gpu.state == "there")) for gpu in snapshot.gpus)
+    infos = (MetricSample((*gpu_labels(gpu), *_info(gpu)), 1) for gpu in snapshot.gpus)
+    ups = (MetricSample(gpu_labels(gpu), float(gpu.state == "there")) for gpu in snapshot.gpus)
     parts = (
-        Sample((("host", part.host), ("part", part.part)), part.energy_mj / 1000)
+        MetricSample((("host", part.host), ("part", part.part)), part.energy_mj / 1000)
         for part in snapshot.parts
         if part.energy_mj is not None
     )
@@ -122,9 +122,9 @@ def gpu_labels(gpu: GpuNow) -> Labels:
     return (("host", gpu.host), ("gpu", index), ("gpu_uuid", gpu.gpu))
 
 
-def _samples(gpus: Iterable[GpuNow], name: str, scale: float) -> tuple[Sample, ...]:
+def _samples(gpus: Iterable[GpuNow], name: str, scale: float) -> tuple[MetricSample, ...]:
     values = ((gpu, getattr(gpu, name)) for gpu in gpus)
-    return tuple(Sample(gpu_labels(gpu), value * scale) for gpu, value in values if value is not None)
+    return tuple(MetricSample(gpu_labels(gpu), value * scale) for gpu, value in values if value is not None)
 
 
 def _dcgm(gpus: Iterable[GpuNow], names: Names) -> list[Family]:
@@ -137,9 +137,9 @@ def _dcgm(gpus: Iterable[GpuNow], names: Names) -> list[Family]:
         place = (("gpu", index), ("UUID", gpu.gpu), ("pci_bus_id", ""), ("device", f"nvidia{index}"))
         return (*place, ("modelName", gpu.model or ""), (host, gpu.host))
 
-    def samples(name: str, scale: float) -> Iterable[Sample]:
+    def samples(name: str, scale: float) -> Iterable[MetricSample]:
         values = ((gpu, getattr(gpu, name)) for gpu in gpus)
-        return (Sample(labels(gpu), value * scale) for gpu, value in values if value is not None)
+        return (MetricSample(labels(gpu), value * scale) for gpu, value in values if value is not None)
 
     return [
         family(name, text, samples(field, scale), kind="counter" if kind == "counter" else "gauge")
@@ -155,12 +155,15 @@ def service_families(snapshot: Snapshot) -> list[Family]:
         for name, count in snapshot.counters
         if name.startswith("commands ")
     ]
-    lag = () if snapshot.lag_ms is None else (Sample((process,), snapshot.lag_ms / 1000),)
+    lag = () if snapshot.lag_ms is None else (MetricSample((process,), snapshot.lag_ms / 1000),)
     hosts = (
-        Sample((process, ("host", each.host)), float(each.state == "connected")) for each in snapshot.hosts
+        MetricSample((process, ("host", each.host)), float(each.state == "connected"))
+        for each in snapshot.hosts
     )
-    gaps = (Sample((process, ("host", gap.host), ("what", gap.what)), gap.count) for gap in snapshot.gaps)
-    outcomes = (Sample((process, ("outcome", outcome)), count) for outcome, count in commands)
+    gaps = (
+        MetricSample((process, ("host", gap.host), ("what", gap.what)), gap.count) for gap in snapshot.gaps
+    )
+    outcomes = (MetricSample((process, ("outcome", outcome)), count) for outcome, count in commands)
     return [
         family("zeus_stream_host_up", "1 while the collector of a host is connected.", hosts,
                "zeus_stream.host.up"),
@@ -176,6 +179,6 @@ def service_families(snapshot: Snapshot) -> list[Family]:
 
 def up_family(answers: Mapping[str, bool]) -> Family:
     """Return whether each process that was asked has answered."""
-    samples = (Sample((("process", name),), float(up)) for name, up in answers.items())
+    samples = (MetricSample((("process", name),), float(up)) for name, up in answers.items())
     text = "1 if the process answered when it was asked for this scrape."
     return family("zeus_stream_up", text, samples, "zeus_stream.up")

@@ -23,7 +23,7 @@ from opentelemetry.trace import set_span_in_context
 
 from zeus_stream.clock import anchor
 from zeus_stream.screens.metrics.job_metrics import catalogue
-from zeus_stream.screens.metrics.metrics import Family, Labels, Sample
+from zeus_stream.screens.metrics.metrics import Family, Labels, MetricSample
 from zeus_stream.screens.metrics.step_histograms import StepExporter, StepHistograms
 
 EVERY_MS = 15_000
@@ -59,7 +59,7 @@ RUN_ROWS = (
 """SQL for the spans of one run."""
 
 
-class Otlp:
+class OtelSender:
     """Sends metrics and spans to one receiver until it is closed."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Otlp:
         )
         self._tracer = self._tracers.get_tracer("zeus-stream")
         self._families = families
-        self._now: dict[str, list[tuple[Family, Sample]]] = {}
+        self._now: dict[str, list[tuple[Family, MetricSample]]] = {}
         self._counted: list[Family] = []
         self._models: dict[str, str] = {}
         """By UUID."""
@@ -149,7 +149,7 @@ class Otlp:
                     for sample in family.samples
                 )
 
-    def _counted_here(self, name: str, sample: Sample, *, began: bool) -> Sample:
+    def _counted_here(self, name: str, sample: MetricSample, *, began: bool) -> MetricSample:
         """Return what a counter has counted since the series began. One of a host may be older than it."""
         key = name, sample.labels
         if key not in self._firsts:
@@ -194,7 +194,7 @@ def _named(labels: Labels) -> dict[str, str]:
     return {_NAMES.get(name, f"zeus_stream.{name}"): value for name, value in labels}
 
 
-def attributes(family: Family, sample: Sample, models: Mapping[str, str] = NO_MODELS) -> dict[str, str]:
+def attributes(family: Family, sample: MetricSample, models: Mapping[str, str] = NO_MODELS) -> dict[str, str]:
     """Return the labels of a sample by the names of the conventions. ``models``: of GPUs, by UUID."""
     given = dict(sample.labels)
     named = _named(sample.labels)

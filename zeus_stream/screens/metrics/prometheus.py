@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from zeus_stream.screens.metrics.metrics import Family, Sample
+from zeus_stream.screens.metrics.metrics import Family, MetricSample
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LABEL = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -11,7 +11,7 @@ _HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 def text(families: Iterable[Family]) -> str:
     """Return the families in the text format. Families of one name become one; empty ones are left out."""
-    merged: dict[str, tuple[Family, list[Sample]]] = {}
+    merged: dict[str, tuple[Family, list[MetricSample]]] = {}
     for family in families:
         merged.setdefault(family.name, (family, []))[1].extend(family.samples)
     lines = []
@@ -22,7 +22,7 @@ def text(families: Iterable[Family]) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _labels(sample: Sample) -> str:
+def _labels(sample: MetricSample) -> str:
     if not sample.labels:
         return ""
     pairs = ",".join(f'{name}="{value.translate(_LABEL)}"' for name, value in sample.labels)

@@ -8,7 +8,7 @@ from typing import Literal
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places
 from zeus_stream.protocol.snapshots import RunNow, Snapshot
-from zeus_stream.screens.metrics.job_metrics import Jobs
+from zeus_stream.screens.metrics.job_metrics import JobMetrics
 from zeus_stream.screens.metrics.metrics import Family, Names, gpu_families, service_families, up_family
 from zeus_stream.transport.client import Connection, ask_now, quoted
 from zeus_stream.transport.endpoints import Distant
@@ -39,7 +39,7 @@ class Scrape:
         self._where = where
         self._dcgm = dcgm
         self._waste = waste
-        self._jobs = Jobs()
+        self._jobs = JobMetrics()
         self._later: dict[str, tuple[RunNow, int]] = {}
         self._lock = threading.Lock()
         self.ended: list[RunNow] = []

@@ -23,7 +23,7 @@ RETRY_S = 1.0
 """Between two tries to reach an analyzer, or the system that results are sent to."""
 
 
-class Received(Struct, frozen=True):
+class ReceivedResult(Struct, frozen=True):
     """Results of one page, as a reader gets them."""
 
     rows: Sequence[Struct]
@@ -37,7 +37,7 @@ class Received(Struct, frozen=True):
 
 def read_results(
     where: Places | Distant, kinds: Sequence[type[Struct]], *, newest: bool = True, wait_s: float = WAIT_S
-) -> Iterator[Received]:
+) -> Iterator[ReceivedResult]:
     """Yield the results of an analyzer, page after page, for ever. A page may be empty, after ``wait_s``.
 
     Args:
@@ -66,21 +66,21 @@ class _Reader:
         self._feed: str | None = None
         self._after: int | None = None
 
-    def __iter__(self) -> Iterator[Received]:
+    def __iter__(self) -> Iterator[ReceivedResult]:
         return self
 
-    def __next__(self) -> Received:
+    def __next__(self) -> ReceivedResult:
         asked = AskResults(self._feed, self._after, self._newest, round(self._wait_s * 1000))
         page, records = ask_results(self._where, asked, self._kinds)
         first_page = self._feed is None
         self._feed, self._after = page.feed, page.next
         rows = [record for record in records if not isinstance(record, Unknown)]
         missed = 0 if first_page else page.missed
-        return Received(rows, missed, page.replayed, len(records) - len(rows))
+        return ReceivedResult(rows, missed, page.replayed, len(records) - len(rows))
 
 
 def forward(
-    pages: Iterator[Received],
+    pages: Iterator[ReceivedResult],
     exporter: Exporter,
     wait: Callable[[float], bool],
     warn: Callable[[str], None],

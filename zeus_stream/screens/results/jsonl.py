@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from zeus_stream.errors import SettingsError
 
 
-class JsonLines:
+class JsonlExporter:
     """A file of JSON objects, one a line: ``kind`` is the class of the row."""
 
     def __init__(self, file: TextIO) -> None:
@@ -36,12 +36,12 @@ class JsonLines:
         self._file.write(json.dumps(values) + "\n")
 
 
-def open_jsonl(setting: str) -> JsonLines:
+def open_jsonl(setting: str) -> JsonlExporter:
     """Return the exporter into a file, or to stdout if ``setting`` is empty. Raises SettingsError."""
     if not setting:
-        return JsonLines(sys.stdout)
+        return JsonlExporter(sys.stdout)
     try:
-        return JsonLines(open(setting, "a", encoding="utf-8"))  # noqa: PTH123  (open as long as it)
+        return JsonlExporter(open(setting, "a", encoding="utf-8"))  # noqa: PTH123  (open as long as it)
     except OSError as wrong:
         raise SettingsError(
             f"exporter jsonl:{setting}: could not be opened: {wrong.strerror}. Name another file."

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Columns, Panel, facts, plain, table
+from zeus_stream.screens.html.panels import Columns, PagePanel, facts, plain, table
 from zeus_stream.screens.svg.bars import bar
 from zeus_stream.views.quantity import joules
 
@@ -51,7 +51,7 @@ class JobBelief(Struct, frozen=True, kw_only=True):
     setups: tuple[SetupBelief, ...]
 
 
-def belief_panel(belief: JobBelief) -> Panel:
+def belief_panel(belief: JobBelief) -> PagePanel:
     """Return the panel: the next try and its reason, and the believed cost of each size with bars."""
     parts: list[Markup] = []
     rows: list[Mapping[str, Any]] = []
@@ -72,7 +72,7 @@ def belief_panel(belief: JobBelief) -> Panel:
         f"Target: {belief.target}. The cost is that of a training to the target, failed tries included; bars"
         " are the estimates, with 95 % intervals."
     )
-    return Panel(name="belief", title="Belief", body=element("div", *parts), text=text, rows=rows)
+    return PagePanel(name="belief", title="Belief", body=element("div", *parts), text=text, rows=rows)
 
 
 _COLUMNS: Columns = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from zeus_stream.screens.html.document import Report, document, sources
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Panel, facts, plain
+from zeus_stream.screens.html.panels import PagePanel, facts, plain
 from zeus_stream.screens.html.questions import Asking, Row, Rows, answered
 from zeus_stream.screens.html.site_panels import (
     BY_JOB,
@@ -61,7 +61,7 @@ FROM costs WHERE run IN ({runs}) GROUP BY name, unit ORDER BY name, unit
 
 def site_report(answer: Answer, period: Period, version: str) -> Report:
     """Return the page and the drawings of a period."""
-    panels: list[tuple[Panel, Sequence[str]]] = []
+    panels: list[tuple[PagePanel, Sequence[str]]] = []
     for asking in (
         totals(period), over_time(period), jobs(period.runs, None), saved(period.runs), causes(period.runs),
         causes_by_job(period.runs),
@@ -80,7 +80,7 @@ def site_report(answer: Answer, period: Period, version: str) -> Report:
     return Report.of(document("Energy of the site", under, panels, made), charts)
 
 
-def totals(period: Period) -> Asking[Panel | None]:
+def totals(period: Period) -> Asking[PagePanel | None]:
     """Ask for the sums of a period."""
     (row,) = yield _TOTALS.format(runs=period.runs)
     if not row["runs"]:
@@ -97,10 +97,10 @@ def totals(period: Period) -> Asking[Panel | None]:
         missing = f"{each['unknown']} of {each['runs']} runs not known" if each["unknown"] else ""
         text = "-" if each["amount"] is None else f"{each['amount']:,.4g} {each['unit']}"
         pairs.append((each["name"], text, missing))
-    return Panel(name="totals", title="In all", body=facts(pairs), text="", rows=[row])
+    return PagePanel(name="totals", title="In all", body=facts(pairs), text="", rows=[row])
 
 
-def over_time(period: Period) -> Asking[Panel | None]:
+def over_time(period: Period) -> Asking[PagePanel | None]:
     """Ask for the energy of all GPUs by equal spans of time, with a chart."""
     span_s, rows = yield from find_over_time(period)
     if not rows:
@@ -112,7 +112,7 @@ def over_time(period: Period) -> Asking[Panel | None]:
     chart = time_chart(columns, alternative)
     text = f"All GPUs, with and without runs: {joules(total)}, in spans of {_span_name(span_s)}."
     body = element("figure", chart, class_="wide")
-    return Panel(
+    return PagePanel(
         name="time", title="Energy over time", body=body, text=text, rows=rows, charts={"time": chart}
     )
 

@@ -46,7 +46,7 @@ class Scale(Struct, frozen=True):
         return self.first + share * (self.last - self.first)
 
 
-class Frame(Struct, frozen=True, kw_only=True):
+class ChartFrame(Struct, frozen=True, kw_only=True):
     """An empty chart: its scales, and what is behind the data."""
 
     width: float
@@ -104,7 +104,7 @@ def _range(axis: Axis) -> tuple[float, float]:
     return low - room, high + room
 
 
-def frame(x: Axis, y: Axis, width: float, height: float) -> Frame:
+def frame(x: Axis, y: Axis, width: float, height: float) -> ChartFrame:
     """Return the frame of a chart with two axes."""
     (x_low, x_high), (y_low, y_high) = _range(x), _range(y)
     upward = _ticks(y, y_low, y_high, max(3, round(height / 55)))
@@ -130,13 +130,13 @@ def frame(x: Axis, y: Axis, width: float, height: float) -> Frame:
         element("text", x.label, class_="label", x=f"{right:.1f}", y=f"{height - 4:.1f}", text_anchor="end"),
         element("text", y.label, class_="label", x="0", y="13"),
     ]
-    return Frame(
+    return ChartFrame(
         width=width, height=height, across=across, up=up, grid=Markup("".join(parts)),
         left=left, right=right, top=top, bottom=bottom,
     )  # fmt: skip
 
 
-def drawing(made: Frame, alternative: str, *parts: Markup) -> Markup:
+def drawing(made: ChartFrame, alternative: str, *parts: Markup) -> Markup:
     """Return the SVG element of a chart. ``alternative`` says in words what it shows."""
     return element(
         "svg", made.grid, *parts, viewBox=f"0 0 {made.width:g} {made.height:g}", role="img",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.svg.axes import Axis, Frame, drawing, frame, number, round_values
+from zeus_stream.screens.svg.axes import Axis, ChartFrame, drawing, frame, number, round_values
 
 WIDE, TALL = 760, 230
 """Size of the chart over time, in units of the drawing."""
@@ -116,7 +116,7 @@ def power_chart(
     )  # fmt: skip
 
 
-def _stairs(made: Frame, levels: Sequence[tuple[float, float, float | None]], kind: str) -> Markup:
+def _stairs(made: ChartFrame, levels: Sequence[tuple[float, float, float | None]], kind: str) -> Markup:
     """Return a line of steps, broken where a value is missing."""
     way, before = [], None
     for begin, end, value in levels:
@@ -150,7 +150,7 @@ def frontier_chart(limits: Sequence[MeasuredLimit], alternative: str) -> Markup:
     return drawing(made, alternative, *parts)
 
 
-def _limit(made: Frame, each: MeasuredLimit, labels: list[tuple[float, float]]) -> list[Markup]:
+def _limit(made: ChartFrame, each: MeasuredLimit, labels: list[tuple[float, float]]) -> list[Markup]:
     x, y = made.across(each.step_ms), made.up(each.step_j)
     title = f"{each.name}: {each.step_j:.4g} J, {each.step_ms:.4g} ms a step"
     parts = [element("title", title)]

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.svg.axes import Axis, Bend, Frame, drawing, frame
+from zeus_stream.screens.svg.axes import Axis, Bend, ChartFrame, drawing, frame
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7500", "#7f7f7f")
 """Distinct for people who see few colours (Okabe, Ito, 2008, darkened where they are thin lines)."""
@@ -18,7 +18,7 @@ SAME = " = "
 """Between the names of series that are the same."""
 
 
-class Series(Struct, frozen=True):
+class ChartSeries(Struct, frozen=True):
     """Points of one name: a line through them, or a mark at each, or both."""
 
     name: str
@@ -52,7 +52,7 @@ def series_chart(
     title: str,
     x: SeriesAxis,
     y: SeriesAxis,
-    series: Sequence[Series],
+    series: Sequence[ChartSeries],
     height: int = HEIGHT,
     cells: Sequence[Cell] = (),
 ) -> Markup:
@@ -75,9 +75,9 @@ def _spanned(axis: SeriesAxis, values: Sequence[float]) -> Axis:
     return Axis(axis.label, min(seen), max(seen), axis.ticks, padding=0.04, bend=axis.bend)
 
 
-def merged(series: Sequence[Series]) -> list[Series]:
+def merged(series: Sequence[ChartSeries]) -> list[ChartSeries]:
     """Return the series, those of the same points as one that has the names of all."""
-    found: dict[tuple[object, ...], Series] = {}
+    found: dict[tuple[object, ...], ChartSeries] = {}
     for one in series:
         key = (tuple(one.points), one.line, one.mark) if one.points else (one.name,)
         known = found.get(key)
@@ -86,7 +86,7 @@ def merged(series: Sequence[Series]) -> list[Series]:
     return list(found.values())
 
 
-def _cell(cell: Cell, made: Frame) -> Markup:
+def _cell(cell: Cell, made: ChartFrame) -> Markup:
     left, right = made.across(cell.x - 0.5), made.across(cell.x + 0.5)
     top, bottom = made.up(cell.y + 0.5), made.up(cell.y - 0.5)
     return element(
@@ -95,7 +95,7 @@ def _cell(cell: Cell, made: Frame) -> Markup:
     )  # fmt: skip
 
 
-def _drawn(series: Series, made: Frame) -> Markup:
+def _drawn(series: ChartSeries, made: ChartFrame) -> Markup:
     colour = COLOURS[series.colour % len(COLOURS)]
     places = [f"{made.across(a):.1f} {made.up(b):.1f}" for a, b in series.points]
     parts = [element("title", series.name)]

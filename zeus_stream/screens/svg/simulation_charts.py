@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from zeus_stream.screens.html.elements import Markup
-from zeus_stream.screens.svg.series_chart import COLOURS, Cell, Series, SeriesAxis, series_chart
+from zeus_stream.screens.svg.series_chart import COLOURS, Cell, ChartSeries, SeriesAxis, series_chart
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -100,7 +100,9 @@ def potential(sweep: Rows) -> list[Markup]:
         return min(float(row["energy"]) for row in fit)
 
     series = [
-        Series(name, [(least(of, which), y) for y, (_, of) in enumerate(worlds)], at, line=False, mark="dots")
+        ChartSeries(
+            name, [(least(of, which), y) for y, (_, of) in enumerate(worlds)], at, line=False, mark="dots"
+        )
         for at, (name, which) in enumerate(SAVINGS.items())
     ]
     ticks = [(y, where) for y, (where, _) in enumerate(worlds)]
@@ -122,8 +124,8 @@ def pareto(sweep: Rows, colour: Colours) -> list[Markup]:
         clouds, fronts = [], []
         for gpu, of in _by(rows, "gpu"):
             points = [(row["time"], row["energy"]) for row in of if max(row["time"], row["energy"]) <= MOST]
-            clouds.append(Series(f"{gpu}, all", points, colour[gpu], line=False, mark="faint"))
-            fronts.append(Series(f"{gpu}, front", front(points), colour[gpu], mark="dots"))
+            clouds.append(ChartSeries(f"{gpu}, all", points, colour[gpu], line=False, mark="faint"))
+            fronts.append(ChartSeries(f"{gpu}, front", front(points), colour[gpu], mark="dots"))
         charts.append(series_chart(name, SeriesAxis("time"), SeriesAxis("energy"), [*clouds, *fronts]))
     return charts
 
@@ -133,7 +135,7 @@ def by_size(sweep: Rows, colour: Colours) -> list[Markup]:
     charts = []
     for name, rows in _by(sweep, "workload"):
         series = [
-            Series(
+            ChartSeries(
                 gpu, _energy([row for row in of if row["best_limit"]], "batch_size"), colour[gpu], mark="dots"
             )
             for gpu, of in _by(rows, "gpu")
@@ -150,7 +152,7 @@ def by_limit(sweep: Rows, colour: Colours) -> list[Markup]:
     charts = []
     for name, rows in _by(sweep, "workload"):
         series = [
-            Series(
+            ChartSeries(
                 gpu, _energy([row for row in of if row["default_size"]], "limit_w"), colour[gpu], mark="dots"
             )
             for gpu, of in _by(rows, "gpu")
@@ -176,7 +178,9 @@ def regrets(rows: Rows, colour: Colours) -> list[Markup]:
     charts = []
     for where, of in grouped(rows, place):
         series = [
-            Series(player, _thinned([(row["recurrence"] + 1, row["regret"]) for row in its]), colour[player])
+            ChartSeries(
+                player, _thinned([(row["recurrence"] + 1, row["regret"]) for row in its]), colour[player]
+            )
             for player, its in _by(of, "player")
         ]
         charts.append(
@@ -220,7 +224,7 @@ def paths(rows: Rows, sweep: Rows, colour: Colours) -> list[Markup]:
                 )
                 for row in its
             ]
-            series.append(Series(player, _runs(points), colour[player], mark="dots"))
+            series.append(ChartSeries(player, _runs(points), colour[player], mark="dots"))
         x = SeriesAxis("power limit, W", ticks=[(at, str(w)) for at, w in enumerate(limits)])
         y = SeriesAxis("batch size", ticks=[(at, str(size)) for at, size in enumerate(sizes)])
         charts.append(series_chart(where, x, y, series, cells=cells))
@@ -241,7 +245,7 @@ def against(rows: Rows, colour: Colours, quantity: str) -> Markup:
     worlds = [where for where, _ in grouped(rows, place)][::-1]
     beside = _beside(colour)
     series = [
-        Series(
+        ChartSeries(
             player,
             [(row[quantity], worlds.index(place(row)) + ROWS_APART * beside[player]) for row in of],
             colour[player],
@@ -262,7 +266,7 @@ def by_gpu(rows: Rows, colour: Colours) -> list[Markup]:
     charts = []
     for quantity in ("energy", "time"):
         series = [
-            Series(
+            ChartSeries(
                 player,
                 [
                     (geometric([row[quantity] for row in its]), gpus.index(gpu) + ROWS_APART * beside[player])
@@ -287,9 +291,9 @@ def etas(rows: Rows, sweep: Rows, colour: Colours) -> list[Markup]:
     for where, of in grouped(rows, lambda row: f"{row['gpu']} {workload(row)}"):
         known = recorded.get(f"{of[0]['gpu']} {of[0]['workload']}", ())
         best = front((row["time"], row["energy"]) for row in known)
-        series = [Series("Pareto front", best, FRONT)] if best and of[0]["drift"] == "none" else []
+        series = [ChartSeries("Pareto front", best, FRONT)] if best and of[0]["drift"] == "none" else []
         series += [
-            Series(player, _by_eta(its), colour[player], mark="dots")
+            ChartSeries(player, _by_eta(its), colour[player], mark="dots")
             for player, its in _by(of, "player")
             if player != "default"
         ]
@@ -304,7 +308,7 @@ def _by_eta(rows: Rows) -> list[tuple[float, float]]:
 def betas(rows: Rows, colour: Colours) -> list[Markup]:
     """Return a chart of the energy of all recurrences by beta: geometric means over the worlds."""
     series = [
-        Series(
+        ChartSeries(
             player,
             [
                 (float(beta), geometric([row["energy_of_all"] for row in its]))
@@ -324,7 +328,7 @@ def ablations(rows: Rows) -> list[Markup]:
     parts = [(player, of) for player, of in _by(rows, "player") if player.startswith("reference-")][::-1]
     worlds = {where: at for at, where in enumerate(sorted(whole))}
     series = [
-        Series(
+        ChartSeries(
             where,
             [
                 (row["energy_of_all"] / whole[where], y + 0.3 - 0.6 * at / max(1, len(worlds) - 1))
@@ -348,7 +352,9 @@ def drifts(rows: Rows, colour: Colours) -> list[Markup]:
     charts = []
     for where, of in grouped([row for row in rows if row["drift"] != "none"], place):
         series = [
-            Series(player, _thinned([(row["recurrence"] + 1, row["cost"]) for row in its]), colour[player])
+            ChartSeries(
+                player, _thinned([(row["recurrence"] + 1, row["cost"]) for row in its]), colour[player]
+            )
             for player, its in _by(of, "player")
         ]
         charts.append(
@@ -377,7 +383,7 @@ def cluster(rows: Rows, colour: Colours) -> list[Markup]:
             ]
             whole = sum(row[f"{quantity}_sum"] for row in of) / sum(row[f"default_{quantity}"] for row in of)
             points.append((whole, ROWS_APART * beside[player]))
-            series.append(Series(player, points, colour[player], line=False, mark="dots"))
+            series.append(ChartSeries(player, points, colour[player], line=False, mark="dots"))
         ticks = [(0, "all jobs"), *((at + 1, name) for at, name in enumerate(names))]
         axis = SeriesAxis(f"{quantity} relative to the default (synthetic)", "log")
         charts.append(series_chart(quantity, axis, SeriesAxis("", ticks=ticks), series, _tall(ticks, 24)))

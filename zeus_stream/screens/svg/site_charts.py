@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.svg.axes import LETTER, Axis, Frame, Scale, drawing, frame
+from zeus_stream.screens.svg.axes import LETTER, Axis, ChartFrame, Scale, drawing, frame
 from zeus_stream.screens.svg.run_charts import SECONDS, TALL, WIDE
 from zeus_stream.screens.svg.series_chart import COLOURS
 from zeus_stream.views.quantity import joules
@@ -52,7 +52,7 @@ def bar_chart(bars: Sequence[tuple[str, float | None]], alternative: str) -> Mar
             ),
             element("text", joules(energy_j), class_="tick", x=f"{right + 8:.1f}", y=base),
         ]  # fmt: skip
-    empty = Frame(
+    empty = ChartFrame(
         width=WIDE, height=height, across=across, up=Scale(0, 1, height, 0), grid=Markup(""), left=left,
         right=right, top=0, bottom=height,
     )  # fmt: skip
@@ -130,7 +130,7 @@ def power_layers(power: PowerView, alternative: str) -> Markup:
     return drawing(made, alternative, *parts, element("path", class_="limit", d=limit))
 
 
-def _band(made: Frame, bucket_s: float, below: Sequence[float], above: Sequence[float]) -> str:
+def _band(made: ChartFrame, bucket_s: float, below: Sequence[float], above: Sequence[float]) -> str:
     """Return the way around the area between two lines of steps."""
     upper = "".join(
         f"L{made.across(at * bucket_s):.1f} {made.up(value):.1f}H{made.across((at + 1) * bucket_s):.1f}"

@@ -1,7 +1,7 @@
 """Questions of the screen to the archive of the analyzer. Each is bounded in time and rows."""
 
 from zeus_stream.errors import ZeusStreamError
-from zeus_stream.live.source import Source
+from zeus_stream.live.source import LiveSource
 from zeus_stream.screens.terminal.history import KEPT_S
 from zeus_stream.screens.terminal.panels.run_page import MOST_CAUSES, MOST_GAPS, MOST_WINDOWS, Details, Row
 from zeus_stream.transport.client import quoted
@@ -29,9 +29,9 @@ FROM gaps GROUP BY host, what, reason ORDER BY max(t_ns) DESC LIMIT {most}
 
 
 class LiveArchive:
-    """The archive of the analyzer that a `Source` asks."""
+    """The archive of the analyzer that a `LiveSource` asks."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: LiveSource) -> None:
         self._source = source
 
     async def details(self, run: str) -> Details:

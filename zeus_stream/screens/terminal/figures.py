@@ -13,14 +13,14 @@ _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """Bits of a braille character: rows from the lowest up, left and right."""
 
 
-class Span(NamedTuple):
+class StyledText(NamedTuple):
     """Text in one tone."""
 
     text: str
     tone: Tone = "plain"
 
 
-Line = tuple[Span, ...]
+Line = tuple[StyledText, ...]
 
 
 def clean(text: str) -> str:
@@ -45,24 +45,24 @@ def width_of(line: Line) -> int:
 
 def fit_line(line: Line, width: int) -> Line:
     """Return a line of exactly ``width`` cells."""
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     left = width
     for span in line:
         size = cell_len(span.text)
         if size > left:
-            spans.append(Span(fit(span.text, left), span.tone))
+            spans.append(StyledText(fit(span.text, left), span.tone))
             left = 0
             break
         spans.append(span)
         left -= size
     if left > 0:
-        spans.append(Span(" " * left))
+        spans.append(StyledText(" " * left))
     return tuple(spans)
 
 
 def dimmed(line: Line) -> Line:
     """Return a line that is old."""
-    return tuple(Span(span.text, "dim") for span in line)
+    return tuple(StyledText(span.text, "dim") for span in line)
 
 
 def sparkline(values: Sequence[float | None], most: float) -> str:
@@ -79,13 +79,13 @@ def bar(value: float | None, limit: float | None, most: float | None, width: int
     It reads without colour as well.
     """
     if value is None or not most or most <= 0:
-        return (Span(" " * width, "track"),)
+        return (StyledText(" " * width, "track"),)
     full, half = divmod(round(max(0.0, min(1.0, value / most)) * width * 2), 2)
     filled = "━" * full + "╸" * half
     to_limit = width if limit is None else round(max(0.0, min(1.0, limit / most)) * width)
     track = "─" * max(0, to_limit - len(filled))
     free = "·" * (width - len(filled) - len(track))
-    return Span(filled, "bar"), Span(track, "track"), Span(free, "dim")
+    return StyledText(filled, "bar"), StyledText(track, "track"), StyledText(free, "dim")
 
 
 def braille(values: Sequence[float | None], most: float, height: int) -> list[str]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zeus_stream.protocol.snapshots import Snapshot
-from zeus_stream.screens.terminal.figures import Line, Span, clean, dimmed, fit_line
+from zeus_stream.screens.terminal.figures import Line, StyledText, clean, dimmed, fit_line
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.panels.columns import FRAME, Looks, Panel, counted, matches
 from zeus_stream.screens.terminal.panels.gpu_panel import gpu_panel
@@ -112,27 +112,31 @@ def _old(shown: View) -> View:
 
 
 def _foot() -> Line:
-    return tuple(span for key, what in KEYS for span in (Span(f" {key}", "accent"), Span(f" {what} ", "dim")))
+    return tuple(
+        span
+        for key, what in KEYS
+        for span in (StyledText(f" {key}", "accent"), StyledText(f" {what} ", "dim"))
+    )
 
 
 # ---- the head -----------------------------------------------------------------------------------------
 
 
 def _head(site: SiteView, width: int, looks: Looks) -> tuple[Line, ...]:
-    parts: list[Line] = [(Span(" zeus-stream ", "strong"),)]
+    parts: list[Line] = [(StyledText(" zeus-stream ", "strong"),)]
     if site.process == "collector":
-        parts.append((Span("collector only", "warn"),))
-    parts.append((Span(f"{counted(site.hosts, 'host')}, {counted(site.gpus_known, 'GPU')}"),))
-    parts.append((Span(str(site.power), "strong"),))
-    parts.append((Span(f"{_paid(site.energy)} {site.span}"),))
+        parts.append((StyledText("collector only", "warn"),))
+    parts.append((StyledText(f"{counted(site.hosts, 'host')}, {counted(site.gpus_known, 'GPU')}"),))
+    parts.append((StyledText(str(site.power), "strong"),))
+    parts.append((StyledText(f"{_paid(site.energy)} {site.span}"),))
     if site.saved.known is not None:
         share = "" if site.saved_share.known is None else f" ({site.saved_share})"
-        parts.append((Span(f"saved {compact(site.saved.known, 'J')}{share}", "good"),))
-    parts.append((Span(f"gaps {site.gap_count:,}", "warn" if site.gap_count else "dim"),))
+        parts.append((StyledText(f"saved {compact(site.saved.known, 'J')}{share}", "good"),))
+    parts.append((StyledText(f"gaps {site.gap_count:,}", "warn" if site.gap_count else "dim"),))
     if site.lag.known is not None:
-        parts.append((Span(f"lag {site.lag}", "warn" if site.late else "dim"),))
+        parts.append((StyledText(f"lag {site.lag}", "warn" if site.late else "dim"),))
     lines = _packed(parts, width)
-    lines += [(Span(f" {text}", tone),) for text, tone in _notices(site, looks)]
+    lines += [(StyledText(f" {text}", tone),) for text, tone in _notices(site, looks)]
     return tuple(fit_line(line, width) for line in lines)
 
 
@@ -153,14 +157,14 @@ def _notices(site: SiteView, looks: Looks) -> list[tuple[str, Literal["warn", "b
 
 def _packed(parts: Sequence[Line], width: int) -> list[Line]:
     """Return the parts side by side, in as many lines as they need."""
-    lines: list[list[Span]] = [[]]
+    lines: list[list[StyledText]] = [[]]
     size = 0
     for part in parts:
         wide = sum(len(span.text) for span in part) + 3
         if lines[-1] and size + wide > width:
-            lines.append([Span(" ")])
+            lines.append([StyledText(" ")])
             size = 1
-        lines[-1] += [*part, Span("   ")]
+        lines[-1] += [*part, StyledText("   ")]
         size += wide
     return [tuple(line) for line in lines]
 

@@ -8,7 +8,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from zeus_stream.screens.web.access.doorway import Doorway
-from zeus_stream.screens.web.access.security import Gatekeeper
+from zeus_stream.screens.web.access.security import WebSecurity
 from zeus_stream.screens.web.page_frame import notice
 from zeus_stream.screens.web.routes import data_routes, pages, sql_page
 from zeus_stream.screens.web.routes.site import Site
@@ -54,7 +54,7 @@ ROUTES = (
 """Every route. All of them only read: there is no other method than GET and HEAD."""
 
 
-def build(site: Site, gatekeeper: Gatekeeper, *, secure: bool = False) -> ASGIApp:
+def build(site: Site, gatekeeper: WebSecurity, *, secure: bool = False) -> ASGIApp:
     """Return the application. ``secure``: it is reached over TLS."""
 
     async def not_found(_request: Request, wrong: Exception) -> Response:

@@ -13,7 +13,7 @@ import uvicorn
 from msgspec import Struct
 
 from zeus_stream.errors import SettingsError
-from zeus_stream.screens.web.access.security import LOOPBACK, Gatekeeper
+from zeus_stream.screens.web.access.security import LOOPBACK, WebSecurity
 from zeus_stream.screens.web.access.web_connections import WebConnections
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.routes.site import Site
@@ -113,7 +113,7 @@ async def serve(site: Site, listening: Listening, started: Callable[[str], None]
     """
     connections = WebConnections()
     app = build(
-        site, Gatekeeper(listening.token, listening.allowed_hosts()), secure=listening.tls_cert is not None
+        site, WebSecurity(listening.token, listening.allowed_hosts()), secure=listening.tls_cert is not None
     )
     try:
         config = uvicorn.Config(

@@ -20,20 +20,20 @@ PAGE_ROWS = 20_000
 PAGE_S = 10.0
 
 
-class Answer(Struct, frozen=True):
+class QueryRows(Struct, frozen=True):
     """Rows of a query. ``truncated``: there were more than were asked for."""
 
     table: "pa.Table"
     truncated: bool
 
 
-Ask = Callable[[str, int, float], Answer]
+Ask = Callable[[str, int, float], QueryRows]
 """Answers SQL, at most so many rows, in so many seconds. It blocks, and may raise ZeusStreamError."""
 
 
 AskTable = Callable[[str], "pa.Table"]
 """Answers SQL of ours: all rows of it, in the time of a page."""
-AskPage = Callable[[str, int, float], Awaitable[Answer]]
+AskPage = Callable[[str, int, float], Awaitable[QueryRows]]
 """The same without blocking: a query that is cancelled ends in the analyzer as well."""
 
 
@@ -52,7 +52,9 @@ class Source:
         # The analyzer answers two queries at once. A slow page never keeps the SQL box waiting, nor others.
         self._lanes = {"page": anyio.CapacityLimiter(1), "box": anyio.CapacityLimiter(1)}
 
-    async def query(self, sql: str, lane: Lane, max_rows: int = PAGE_ROWS, seconds: float = PAGE_S) -> Answer:
+    async def query(
+        self, sql: str, lane: Lane, max_rows: int = PAGE_ROWS, seconds: float = PAGE_S
+    ) -> QueryRows:
         """Return the answer to one query. Raises ZeusStreamError."""
         async with self._lanes[lane]:
             if lane == "page" and self._ask_page is not None:

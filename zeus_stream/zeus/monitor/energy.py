@@ -58,7 +58,7 @@ class Measurement:
 class _Pending(Measurement):
     """A measurement whose energy is under way. It is waited for when it is first read."""
 
-    def __init__(self, time_s: float, energies: "Energies") -> None:
+    def __init__(self, time_s: float, energies: "WindowEnergies") -> None:
         self.time = time_s
         self._energies = energies
 
@@ -77,7 +77,7 @@ class _Pending(Measurement):
 
 
 @dataclass
-class Energies:
+class WindowEnergies:
     """The energies of a window, which the analyzer is asked for."""
 
     key: str
@@ -201,7 +201,7 @@ class ZeusMonitor:
             return Measurement(0.0, dict.fromkeys(self.gpu_indices, 0.0))
         state.window.end()
         elapsed_s = (monotonic_ns() - state.began.monotonic_ns) / 1e9
-        energies = Energies(key, state.window.energy_later(ANSWER_S), self.gpus)
+        energies = WindowEnergies(key, state.window.energy_later(ANSWER_S), self.gpus)
         if self.log_file is not None:
             found = energies.wait()
             joules = ",".join(str(found[index]) for index in self.gpu_indices)

@@ -6,7 +6,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Literal
 
-from zeus_stream.zeus.monitor.readings import Reading, Readings, closest
+from zeus_stream.zeus.monitor.readings import PowerReading, ReadingsSince, closest
 
 MARGIN_S = 2.0
 """Readings before and after an interval that are looked at for its edges."""
@@ -60,7 +60,7 @@ class PowerMonitor:
         for domain in power_domains or ():
             self._check(domain)
         self.update_period = update_period
-        self._readings = Readings(gpu_indices, max_samples_per_gpu)
+        self._readings = ReadingsSince(gpu_indices, max_samples_per_gpu)
         self.gpu_indices = list(self._readings.gpus.indices)
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ class PowerMonitor:
             )
 
 
-def energy_between(readings: Sequence[Reading], start_s: float, end_s: float) -> float:
+def energy_between(readings: Sequence[PowerReading], start_s: float, end_s: float) -> float:
     """Return the joules between two instants of wall time. NaN: they are outside the readings. Pure."""
     counter = [(reading.t, reading.energy_j) for reading in readings if reading.energy_j is not None]
     if counter:

@@ -18,7 +18,7 @@ ARRIVES_S = 2.0
 LOOK_S = 0.05
 
 
-class Reading(Struct, frozen=True):
+class PowerReading(Struct, frozen=True):
     """One reading of a GPU. ``t`` is wall time, s since 1970."""
 
     t: float
@@ -27,7 +27,7 @@ class Reading(Struct, frozen=True):
     temperature_c: int | None
 
 
-class Readings:
+class ReadingsSince:
     """The readings of GPUs since an instant."""
 
     def __init__(self, gpu_indices: Iterable[int] | None, max_samples_per_gpu: int | None) -> None:
@@ -36,7 +36,9 @@ class Readings:
         self._clock: Anchor = anchor()
         self._since_ns = self._clock.monotonic_ns
 
-    def of(self, index: int, start_s: float | None = None, end_s: float | None = None) -> Sequence[Reading]:
+    def of(
+        self, index: int, start_s: float | None = None, end_s: float | None = None
+    ) -> Sequence[PowerReading]:
         """Return the readings of a GPU in order, those between two instants of wall time.
 
         Raises:
@@ -66,9 +68,9 @@ class Readings:
         rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
-    def _reading(self, row: dict[str, Any]) -> Reading:
+    def _reading(self, row: dict[str, Any]) -> PowerReading:
         counted = row["energy_mj"] is not None and row["seen"] != "unchanged"
-        return Reading(
+        return PowerReading(
             self._wall_s(row["t_ns"] if counted else row["t_hi_ns"]),
             None if row["power_mw"] is None else row["power_mw"] / 1000,
             row["energy_mj"] / 1000 if counted else None,

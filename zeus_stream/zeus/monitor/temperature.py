@@ -1,6 +1,6 @@
 """`TemperatureMonitor`: the temperature of GPUs over time, from the readings of the collector."""
 
-from zeus_stream.zeus.monitor.readings import Readings, closest
+from zeus_stream.zeus.monitor.readings import ReadingsSince, closest
 
 
 class TemperatureMonitor:
@@ -28,7 +28,7 @@ class TemperatureMonitor:
         if gpu_indices is not None and not gpu_indices:
             raise ValueError("`gpu_indices` must be either `None` or non-empty")
         self.update_period = update_period
-        self._readings = Readings(gpu_indices, max_samples_per_gpu)
+        self._readings = ReadingsSince(gpu_indices, max_samples_per_gpu)
         self.gpu_indices = list(self._readings.gpus.indices)
 
     def __repr__(self) -> str:

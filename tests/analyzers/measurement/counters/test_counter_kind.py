@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from analyzers.fleet.fleet import Fleet
 from analyzers.measurement.counters.counter_kind import KnownCounter, known_counters
-from analyzers.measurement.energy import Energy, Meter, mixed
-from analyzers.measurement.energy_fit import Shape
+from analyzers.measurement.energy import KnownEnergy, Meter, mixed
+from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import UNDECIDED_NS
 from benchmarks.windows.loads import Load, Name, load
@@ -36,7 +36,7 @@ def first_seconds(steps: list[Measured], seconds: float) -> list[Measured]:
 def test_steps_that_wait_for_the_kind_of_a_counter_are_as_right_as_later_ones(window_ms: int | None) -> None:
     """Of the first 3 s, before its kind can be told. It was 6 to 9 %, with an interval of half a step."""
     played = load("clean", 70, 200)
-    shape = Shape()
+    shape = EnergyFit()
     shape.suspect(25 * MS)
     shown = counter(played, window_ns=window_ms and window_ms * MS)
     steps, meter = play(played, shown, shape, waits_ns=UNDECIDED_NS)
@@ -52,7 +52,7 @@ def test_steps_that_wait_for_the_kind_of_a_counter_are_as_right_as_later_ones(wi
 def test_until_it_is_told_both_hypotheses_carry_the_estimate(window_ms: int | None) -> None:
     """What is asked at once is near the truth under either, and its interval includes that it is open."""
     played = load("clean", 70, 100)
-    shape = Shape()
+    shape = EnergyFit()
     shape.suspect(25 * MS)
     shown = counter(played, window_ns=window_ms and window_ms * MS)
     steps, _ = play(played, shown, shape, until_ns=4 * S)
@@ -74,7 +74,7 @@ def test_long_steps_that_scatter_show_the_kind_and_have_narrow_intervals(
     wide = []
     for seed in (11, 12):
         played = load(name, 500, 40, seed)
-        shape = Shape()
+        shape = EnergyFit()
         shape.suspect(25 * MS)
         shown = counter(played, period_ms * MS, window_ms and window_ms * MS, seed=seed)
         steps, meter = play(played, shown, shape)
@@ -90,23 +90,23 @@ def test_long_steps_that_scatter_show_the_kind_and_have_narrow_intervals(
 
 
 def test_two_hypotheses_are_weighed_and_their_difference_widens_the_interval() -> None:
-    one = Energy(
+    one = KnownEnergy(
         energy_uj=1000, low_uj=None, high_uj=None, p2_5_uj=1000, p97_5_uj=1000,
         phase_coverage=None, estimator="shaped", quality="counter kind not known yet",
     )  # fmt: skip
-    other = Energy(
+    other = KnownEnergy(
         energy_uj=2000, low_uj=None, high_uj=None, p2_5_uj=2000, p97_5_uj=2000,
         phase_coverage=None, estimator="shaped", quality="ok",
     )  # fmt: skip
     found = mixed(one, other, 0.25)
-    assert isinstance(found, Energy)
+    assert isinstance(found, KnownEnergy)
     assert (found.energy_uj, found.quality) == (1250, "counter kind not known yet")
     assert (
         found.p97_5_uj - 1250 == 1250 - found.p2_5_uj == round(1.96 * (0.75 * 250**2 + 0.25 * 750**2) ** 0.5)
     )
 
 
-def shape_of(played: Load, shown: Counter, shape: Shape, seed: int) -> Shape:
+def shape_of(played: Load, shown: Counter, shape: EnergyFit, seed: int) -> EnergyFit:
     """Return a shape after a job on a busy host: reads and marks come late now and then."""
     rng = np.random.default_rng(seed)
 
@@ -138,7 +138,7 @@ def test_late_reads_of_a_busy_host_are_no_evidence(name: Name, step_ms: int, win
     for seed in range(3):
         played = load(name, step_ms, 20_000 // step_ms, seed)
         shown = counter(played, window_ns=window_ms and window_ms * MS, seed=seed)
-        kind = shape_of(played, shown, Shape(), seed).kind
+        kind = shape_of(played, shown, EnergyFit(), seed).kind
         assert kind in (None, "boxcar" if window_ms else "integrating"), seed
 
 
@@ -154,7 +154,7 @@ def test_a_wrong_verdict_is_revised_and_what_follows_is_right(
     wrong: str, wrong_ms: int | None, right: str, right_ms: int | None
 ) -> None:
     played = load("clean", 130, 320)
-    shape = Shape()
+    shape = EnergyFit()
     shape.remember(wrong, wrong_ms and wrong_ms * MS)  # type: ignore[arg-type]
     steps, meter = play(played, counter(played, window_ns=right_ms and right_ms * MS), shape)
     assert meter.shape.kind == right
@@ -166,7 +166,7 @@ def test_a_wrong_verdict_is_revised_and_what_follows_is_right(
 def test_a_right_verdict_stays() -> None:
     for window_ms in (None, 25):
         played = load("noisy", 70, 600)
-        shape = Shape()
+        shape = EnergyFit()
         shape.remember("boxcar" if window_ms else "integrating", window_ms and window_ms * MS)
         _, meter = play(played, counter(played, window_ns=window_ms and window_ms * MS), shape)
         assert meter.shape.window_ns == (window_ms and window_ms * MS)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.measurement.counters.refresh_times import RefreshTimes, Rhythm
+from analyzers.measurement.counters.refresh_times import RefreshPeriod, RefreshTimes
 from analyzers.measurement.knots import Floats, Ints, Knots
 from analyzers.measurement.timeline import Timeline
 from tests.analyzers.readings import MS, row
@@ -32,7 +32,7 @@ def bounds(t_ns: Ints, late_ns: Callable[[], int] = lambda: 0) -> tuple[Ints, In
 
 
 def placed(lo_ns: Ints, hi_ns: Ints) -> tuple[Floats, Floats]:
-    rhythm = Rhythm()
+    rhythm = RefreshPeriod()
     found = np.array([rhythm.place(*pair) for pair in zip(lo_ns.tolist(), hi_ns.tolist(), strict=True)])
     return found[:, 0], found[:, 1] ** 0.5
 

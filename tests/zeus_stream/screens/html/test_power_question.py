@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeus_stream.screens.html.power_question import bucket_ns, find_power
-from zeus_stream.screens.html.questions import Gpu, answered
+from zeus_stream.screens.html.questions import PageGpu, answered
 
 MS = 1_000_000
 BOOTED_NS = 1_700_000_000_000_000_000
@@ -26,8 +26,10 @@ Change = tuple[int, int | None, str]
 """ms of the host's clock, mJ of the counter, how it was seen."""
 
 
-def gpu(name: str = "a", period_ms: float = 100.0) -> Gpu:
-    return Gpu(gpu=name, host="h", index=0, model="X", driver="1", period_ms=period_ms, found_limit_w=None)
+def gpu(name: str = "a", period_ms: float = 100.0) -> PageGpu:
+    return PageGpu(
+        gpu=name, host="h", index=0, model="X", driver="1", period_ms=period_ms, found_limit_w=None
+    )
 
 
 def archive(changes: dict[str, list[Change]]) -> Callable[[str], pa.Table]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zeus_stream.screens.svg.axes import Bend
-from zeus_stream.screens.svg.series_chart import HEIGHT, WIDTH, Cell, Series, SeriesAxis, series_chart
+from zeus_stream.screens.svg.series_chart import HEIGHT, WIDTH, Cell, ChartSeries, SeriesAxis, series_chart
 
 VALUES = st.lists(st.tuples(st.floats(0.01, 1e6), st.floats(0.01, 1e6)), max_size=20)
 
@@ -25,7 +25,7 @@ def test_every_point_is_inside_and_in_its_order(points: list[tuple[float, float]
         "a < b",
         SeriesAxis("x", scale),
         SeriesAxis("y", scale),
-        [Series("one & only", points, 3, mark="dots")],
+        [ChartSeries("one & only", points, 3, mark="dots")],
     )
     ET.fromstring(svg)  # noqa: S314  (our own)
     places = dots(svg)
@@ -42,7 +42,7 @@ def test_ticks_are_round_or_those_that_were_given() -> None:
         "",
         SeriesAxis("x"),
         SeriesAxis("y", "log", [(8, "eight"), (64, "64")]),
-        [Series("", [(0, 8), (100, 64)], 0)],
+        [ChartSeries("", [(0, 8), (100, 64)], 0)],
     )
     texts = re.findall(r'class="tick(?: x)?"[^>]*>([^<]*)<', svg)
     assert texts == ["eight", "64", "0", "50", "100"]
@@ -50,7 +50,9 @@ def test_ticks_are_round_or_those_that_were_given() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(-5, 300), (0, 1e6), (0.2, 0.3), (7, 7)])
 def test_a_scale_for_both_signs_has_some_ticks_and_not_many(low: float, high: float) -> None:
-    svg = series_chart("", SeriesAxis("x"), SeriesAxis("y", "asinh"), [Series("", [(0, low), (1, high)], 0)])
+    svg = series_chart(
+        "", SeriesAxis("x"), SeriesAxis("y", "asinh"), [ChartSeries("", [(0, low), (1, high)], 0)]
+    )
     texts = re.findall(r'class="tick"[^>]*text-anchor="end">([^<]*)<', svg)
     assert 1 <= len(texts) <= 8
     assert all(low <= float(text.replace(",", "")) <= high for text in texts)
@@ -58,9 +60,9 @@ def test_a_scale_for_both_signs_has_some_ticks_and_not_many(low: float, high: fl
 
 def test_series_that_are_the_same_are_drawn_once_and_named_together() -> None:
     series = [
-        Series("one", [(1, 2), (3, 4)], 0),
-        Series("two", [(1, 2), (3, 4)], 1),
-        Series("other", [(1, 3)], 2),
+        ChartSeries("one", [(1, 2), (3, 4)], 0),
+        ChartSeries("two", [(1, 2), (3, 4)], 1),
+        ChartSeries("other", [(1, 3)], 2),
     ]
     svg = series_chart("title", SeriesAxis("x"), SeriesAxis("y"), series)
     assert svg.count('class="line"') == 2
@@ -74,7 +76,7 @@ def test_cells_of_a_heat_map_lie_side_by_side_under_the_points() -> None:
         "",
         SeriesAxis("x", ticks=[(0, "0"), (1, "1")]),
         SeriesAxis("y"),
-        [Series("", [(0, 0)], 0, mark="dots")],
+        [ChartSeries("", [(0, 0)], 0, mark="dots")],
         cells=cells,
     )
     ET.fromstring(svg)  # noqa: S314  (our own)

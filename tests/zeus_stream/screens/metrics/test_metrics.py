@@ -9,10 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from analyzers.live.live_runs import StepsByJob
 from tests.zeus_stream.screens.metrics.snapshots import GPU, RUN, SEARCH, of_analyzer, of_collector
 from zeus_stream.protocol.snapshots import MAX_JOB_ROWS
-from zeus_stream.screens.metrics.job_metrics import MAX_JOBS, OTHER, Jobs, step_families
+from zeus_stream.screens.metrics.job_metrics import MAX_JOBS, OTHER, JobMetrics, step_families
 from zeus_stream.screens.metrics.metrics import (
     Family,
-    Sample,
+    MetricSample,
     gpu_families,
     service_families,
     up_family,
@@ -100,7 +100,7 @@ def test_a_service_says_its_lag_gaps_commands_and_hosts() -> None:
 
 
 def test_a_job_keeps_the_energy_of_runs_that_have_left_the_snapshot() -> None:
-    jobs = Jobs()
+    jobs = JobMetrics()
     assert jobs.take([RUN]) == []
     ended = replace(RUN, energy_j=1500.0, ended_wall_ns=1)
     assert jobs.take([ended]) == [ended]
@@ -117,14 +117,14 @@ def test_a_job_keeps_the_energy_of_runs_that_have_left_the_snapshot() -> None:
 
 
 def test_a_saving_may_shrink() -> None:
-    jobs = Jobs()
+    jobs = JobMetrics()
     jobs.take([RUN])
     jobs.take([replace(RUN, search=replace(SEARCH, saved_j=400.0))])
     assert jobs.saved_j == {"asr": 400}
 
 
 def test_jobs_without_number_are_added_up_as_one() -> None:
-    jobs = Jobs()
+    jobs = JobMetrics()
     jobs.take([replace(RUN, run=f"run-{n}", job=f"job-{n}", energy_j=1.0) for n in range(MAX_JOBS + 7)])
     found = parsed(jobs.families(of_analyzer()))
     assert value(found, "zeus_stream_job_energy_joules_total", training_job=OTHER) == 7
@@ -134,7 +134,7 @@ def test_jobs_without_number_are_added_up_as_one() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.none() | st.floats(0, 1e9)), max_size=30))
 def test_counters_never_fall(readings: list[tuple[int, float | None]]) -> None:
-    jobs, before = Jobs(), 0.0
+    jobs, before = JobMetrics(), 0.0
     for number, energy_j in readings:
         jobs.take([replace(RUN, run=f"run-{number}", energy_j=energy_j)])
         assert jobs.energy_j["asr"] >= before
@@ -145,7 +145,9 @@ def test_counters_never_fall(readings: list[tuple[int, float | None]]) -> None:
 def test_any_name_and_any_number_survive_the_text(name: str, number: float) -> None:
     name = name.replace("\x85", "").replace("\u2028", "").replace("\u2029", "")
     name = "".join(character for character in name if character.isprintable() or character == "\n")
-    family = Family(name="a", kind="gauge", help="a\nb \\ c", samples=(Sample((("job", name),), number),))
+    family = Family(
+        name="a", kind="gauge", help="a\nb \\ c", samples=(MetricSample((("job", name),), number),)
+    )
     assert parsed([family]) == {("a", frozenset({("job", name)})): number}
 
 

@@ -17,7 +17,7 @@ from analyzers.live.live_runs import StepsByJob
 from tests.analyzers import archives
 from tests.empty_archive import archive_at
 from tests.zeus_stream.screens.metrics.snapshots import GPU, of_analyzer, of_collector
-from zeus_stream.screens.metrics.job_metrics import Jobs, step_families
+from zeus_stream.screens.metrics.job_metrics import JobMetrics, step_families
 from zeus_stream.screens.metrics.metrics import Family, gpu_families, service_families, up_family
 from zeus_stream.settings import Settings
 
@@ -25,7 +25,7 @@ pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from zeus_stream.screens.metrics.otel import MAX_SPANS, RUN_ROWS, Otlp
+from zeus_stream.screens.metrics.otel import MAX_SPANS, RUN_ROWS, OtelSender
 
 CUMULATIVE = 2
 START_NS = 1_767_225_600_000_000_000
@@ -95,7 +95,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def test_metrics_have_the_names_units_and_attributes_of_the_conventions(receiver: Receiver) -> None:
-    jobs = Jobs()
+    jobs = JobMetrics()
     earlier = [
         *gpu_families(replace(of_collector(), gpus=(replace(GPU, energy_mj=12_000_000),))),
         *service_families(of_collector()),
@@ -108,7 +108,7 @@ def test_metrics_have_the_names_units_and_attributes_of_the_conventions(receiver
         *jobs.families(of_analyzer()),
     ]
     now = [earlier]
-    with Otlp(receiver.url, lambda: now[0], every_ms=3_600_000) as otlp:
+    with OtelSender(receiver.url, lambda: now[0], every_ms=3_600_000) as otlp:
         otlp.flush()
         assert {value for _, value, _ in receiver.metrics()["hw.energy"]} == {0}, "it begins now"
         receiver.bodies.clear()
@@ -151,7 +151,7 @@ def test_steps_are_histograms_with_the_buckets_of_the_analyzer(receiver: Receive
     def families() -> list[Family]:
         return [up_family({"analyzer": True}), *step_families(now[0].rows())]
 
-    with Otlp(receiver.url, families, every_ms=3_600_000) as otlp:
+    with OtelSender(receiver.url, families, every_ms=3_600_000) as otlp:
         otlp._meters.force_flush()
         otlp._meters.force_flush()
         now[0] = few
@@ -190,7 +190,7 @@ def test_a_closed_run_is_a_trace_with_the_instants_and_joules_of_its_parts(recei
     }  # fmt: skip
     epoch = run | {"kind": "epoch", "name": "epoch", "number": 7, "end_ns": START_NS + 40, "energy_j": None}
     window = run | {"kind": "window", "name": "checkpoint", "begin_ns": START_NS + 41, "energy_j": 3.0}
-    with Otlp(receiver.url, list, every_ms=3_600_000) as otlp:
+    with OtelSender(receiver.url, list, every_ms=3_600_000) as otlp:
         assert otlp.send_run([run, epoch, window]) == 3
         assert otlp.send_run([run | {"end_ns": None}]) == 0
         assert otlp.send_run([]) == 0
@@ -222,7 +222,7 @@ def test_the_spans_of_a_run_in_the_archive_are_its_epochs_and_named_windows(
         query = RUN_ROWS.format(run=f"'{archives.RUN.run}'", limit=MAX_SPANS)
         rows = [row for batch in reader.batches(query, MAX_SPANS)[1] for row in batch.to_pylist()]
     archive.close()
-    with Otlp(receiver.url, list, every_ms=3_600_000) as otlp:
+    with OtelSender(receiver.url, list, every_ms=3_600_000) as otlp:
         assert otlp.send_run(rows) == 1 + 4 + 4
     (body,) = receiver.bodies["/v1/traces"]
     spans = ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans

@@ -19,7 +19,7 @@ from tests.zeus_stream.conftest import QUICK, Cli
 from tests.zeus_stream.screens.results import counting
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
 from zeus_stream.screens.results import registry
-from zeus_stream.screens.results.follow import Received, forward
+from zeus_stream.screens.results.follow import ReceivedResult, forward
 
 GUIDE = Path(__file__).parents[4] / "docs" / "how-to" / "add-an-exporter.md"
 METRIC = MetricRow(session="s", run="r", name="loss", t_ns=1, step=1, value=0.5)
@@ -106,13 +106,13 @@ class Flaky:
 class Pages:
     """Pages of an analyzer that is away now and then."""
 
-    def __init__(self, *pages: Received | Exception) -> None:
+    def __init__(self, *pages: ReceivedResult | Exception) -> None:
         self._pages = iter(pages)
 
-    def __iter__(self) -> Iterator[Received]:
+    def __iter__(self) -> Iterator[ReceivedResult]:
         return self
 
-    def __next__(self) -> Received:
+    def __next__(self) -> ReceivedResult:
         page = next(self._pages, None)
         if page is None:
             raise RefusedError("enough")
@@ -121,8 +121,8 @@ class Pages:
         return page
 
 
-def page(*rows: Struct, missed: int | None = 0) -> Received:
-    return Received(rows, missed, replayed=False)
+def page(*rows: Struct, missed: int | None = 0) -> ReceivedResult:
+    return ReceivedResult(rows, missed, replayed=False)
 
 
 def test_rows_are_given_again_until_the_other_system_takes_them() -> None:

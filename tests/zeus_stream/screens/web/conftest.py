@@ -10,7 +10,7 @@ from analyzers.results.rows import RunRow
 from tests.analyzers import archives
 from tests.empty_archive import archive_at
 from zeus_stream.cli.screens.archive_source import ArchiveSource
-from zeus_stream.screens.web.access.security import LOOPBACK, Gatekeeper
+from zeus_stream.screens.web.access.security import LOOPBACK, WebSecurity
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.routes.site import Site
 from zeus_stream.screens.web.source import Source
@@ -43,4 +43,4 @@ def _hostile(name: str) -> RunRow:
 @pytest.fixture
 def app(known: ArchiveSource) -> ASGIApp:
     site = Site(source=Source(known.ask), feed=None)
-    return build(site, Gatekeeper(TOKEN, frozenset(LOOPBACK)))
+    return build(site, WebSecurity(TOKEN, frozenset(LOOPBACK)))

@@ -36,7 +36,7 @@ from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.routes.site import Site
 from zeus_stream.screens.web.server import Listening, serve
-from zeus_stream.screens.web.source import Answer as Page
+from zeus_stream.screens.web.source import QueryRows as Page
 from zeus_stream.screens.web.source import Source
 
 ROOT = Path(__file__).parents[4]

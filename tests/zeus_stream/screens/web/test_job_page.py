@@ -19,7 +19,7 @@ from zeus_stream.cli.screens.recurring_jobs import job_belief, look_up
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.site.job_belief import Estimate, JobBelief, SetupBelief, belief_panel
-from zeus_stream.screens.web.access.security import LOOPBACK, Gatekeeper
+from zeus_stream.screens.web.access.security import LOOPBACK, WebSecurity
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.now_panels import draw_job
@@ -48,7 +48,7 @@ async def page(app: ASGIApp, address: str) -> Answered:
 
 def app_of(source: ArchiveSource, feed: NowFeed | None = None, **more: object) -> ASGIApp:
     made = Site(source=Source(source.ask), feed=feed, **{"believed": job_belief, **more})  # type: ignore[arg-type]
-    return build(made, Gatekeeper(TOKEN, frozenset(LOOPBACK)))
+    return build(made, WebSecurity(TOKEN, frozenset(LOOPBACK)))
 
 
 @pytest.mark.sweep

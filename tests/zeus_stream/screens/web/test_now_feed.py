@@ -12,12 +12,12 @@ from tests.zeus_stream.screens.web.asking import ask, running
 from tests.zeus_stream.screens.web.conftest import TOKEN
 from zeus_stream.errors import UnreachableError
 from zeus_stream.protocol.snapshots import GapNow, GpuNow, HostNow, RunNow, SearchNow, Snapshot, Totals
-from zeus_stream.screens.web.access.security import LOOPBACK, Gatekeeper
+from zeus_stream.screens.web.access.security import LOOPBACK, WebSecurity
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.now_feed import NowFeed, Update
 from zeus_stream.screens.web.now_panels import draw_now
 from zeus_stream.screens.web.routes.site import Site
-from zeus_stream.screens.web.source import Answer, Source
+from zeus_stream.screens.web.source import QueryRows, Source
 
 pytestmark = pytest.mark.anyio
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -158,12 +158,12 @@ async def test_closing_the_feed_ends_every_stream() -> None:
         feed.close()
 
 
-def no_sql(_sql: str, _rows: int, _seconds: float) -> Answer:
+def no_sql(_sql: str, _rows: int, _seconds: float) -> QueryRows:
     raise UnreachableError("analyzer: did not answer. Start one.")
 
 
 def live_app(feed: NowFeed) -> ASGIApp:
-    return build(Site(source=Source(no_sql), feed=feed), Gatekeeper(TOKEN, frozenset(LOOPBACK)))
+    return build(Site(source=Source(no_sql), feed=feed), WebSecurity(TOKEN, frozenset(LOOPBACK)))
 
 
 async def test_events_are_json_for_programs_and_html_for_the_page() -> None:

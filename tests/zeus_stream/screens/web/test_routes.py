@@ -21,7 +21,7 @@ from tests.zeus_stream.screens.web.asking import Answered, ask
 from tests.zeus_stream.screens.web.conftest import HOSTILE, LONG, TOKEN
 from zeus_stream.cli.screens.archive_source import ArchiveSource
 from zeus_stream.protocol.snapshots import Snapshot
-from zeus_stream.screens.web.access.security import LOOPBACK, Gatekeeper
+from zeus_stream.screens.web.access.security import LOOPBACK, WebSecurity
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.routes.site import Site
@@ -245,7 +245,7 @@ def live(known: ArchiveSource, snapshot: Snapshot) -> ASGIApp:
         return snapshot
 
     site = Site(source=Source(known.ask), feed=NowFeed(now))
-    return build(site, Gatekeeper(TOKEN, frozenset(LOOPBACK)))
+    return build(site, WebSecurity(TOKEN, frozenset(LOOPBACK)))
 
 
 async def test_a_gpu_has_its_lease_its_counter_and_its_commands(app: ASGIApp) -> None:

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 from tests.zeus_stream.screens.web.asking import ask
 from tests.zeus_stream.screens.web.conftest import TOKEN
 from zeus_stream.errors import SettingsError, StorageError
-from zeus_stream.screens.web.access.security import HEADERS, MOST_WRONG, Credentials, Gatekeeper, Verdict
+from zeus_stream.screens.web.access.security import HEADERS, MOST_WRONG, Credentials, Verdict, WebSecurity
 from zeus_stream.screens.web.access.token_file import read_token
 from zeus_stream.screens.web.server import Listening, address_of
 
@@ -47,12 +47,12 @@ def shown(
     ],
 )
 def test_a_request_is_judged_by_host_and_token(given: Credentials, verdict: Verdict) -> None:
-    gatekeeper = Gatekeeper(TOKEN, frozenset(("localhost", "127.0.0.1", "[::1]")))
+    gatekeeper = WebSecurity(TOKEN, frozenset(("localhost", "127.0.0.1", "[::1]")))
     assert gatekeeper.judge(given, 0.0) == verdict
 
 
 def test_wrong_tokens_are_counted_for_a_minute_and_never_lock_the_owner_out() -> None:
-    gatekeeper = Gatekeeper(TOKEN, frozenset(("localhost",)))
+    gatekeeper = WebSecurity(TOKEN, frozenset(("localhost",)))
     verdicts = [gatekeeper.judge(shown(bearer=f"guess {n}"), float(n)) for n in range(MOST_WRONG + 5)]
     assert verdicts == ["wrong token"] * MOST_WRONG + ["too many"] * 5
     assert gatekeeper.judge(shown(bearer=TOKEN), 15.0) == "granted"

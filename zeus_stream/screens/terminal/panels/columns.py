@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from zeus_stream.screens.terminal.figures import Line, Span, fit, fit_line
+from zeus_stream.screens.terminal.figures import Line, StyledText, fit, fit_line
 from zeus_stream.views.quantity import ABSENT
 
 FRAME = 4
@@ -63,20 +63,20 @@ def known(value: int | None) -> str:
 
 
 def heads(columns: Sequence[Column], width: int) -> Line:
-    return line_of([(Span(column.head, "dim"),) for column in columns], columns, width)
+    return line_of([(StyledText(column.head, "dim"),) for column in columns], columns, width)
 
 
 def line_of(cells: Sequence[Line], columns: Sequence[Column], width: int) -> Line:
     """Return cells side by side. The column of width 0, if any, takes what is left."""
     fixed = sum(column.width for column in columns) + len(columns) - 1
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     for cell, column in zip(cells, columns, strict=True):
         size = column.width or max(0, width - fixed)
         if column.right and len(cell) == 1:
-            spans.append(Span(fit(cell[0].text, size, right=True), cell[0].tone))
+            spans.append(StyledText(fit(cell[0].text, size, right=True), cell[0].tone))
         else:
             spans += fit_line(cell, size)
-        spans.append(Span(" "))
+        spans.append(StyledText(" "))
     return fit_line(tuple(spans[:-1]), width)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from zeus_stream.screens.terminal.figures import Line, Span, bar, clean, dimmed, fit_line, sparkline
+from zeus_stream.screens.terminal.figures import Line, StyledText, bar, clean, dimmed, fit_line, sparkline
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.panels.columns import Column, Looks, Panel, counted, heads, line_of, matches
 from zeus_stream.views.gpu_view import GpuView
@@ -38,23 +38,27 @@ def _gpu_columns(
     bar_width = 10 if width < 100 else 14 if width < 140 else 22
     spark = 0 if width < 96 else 20 if width < 140 else 30
     host_width = max((len(gpu.host) for gpu in gpus), default=4)
-    host = Column("host", max(4, min(14, host_width)), lambda row: (Span(clean(gpus[row].host)),))
+    host = Column("host", max(4, min(14, host_width)), lambda row: (StyledText(clean(gpus[row].host)),))
     model_width = max((len(gpu.model) for gpu in gpus), default=18)
     model = Column(
         "model",
         min(18 if width < 150 else 30, max(5, model_width)),
-        lambda row: (Span(clean(gpus[row].model), "dim"),),
+        lambda row: (StyledText(clean(gpus[row].model), "dim"),),
     )
-    index = Column("gpu", 3, lambda row: (Span(gpus[row].index),), right=True)
+    index = Column("gpu", 3, lambda row: (StyledText(gpus[row].index),), right=True)
     figure = _figure(gpus, looks)
     limit = Column("limit W", 9, lambda row: _limit(gpus[row]))
-    step_j = Column("J/step", 7, lambda row: (Span(compact(gpus[row].step_energy.known)),), right=True)
-    degrees = Column("°C", 3, lambda row: (Span(whole(gpus[row].temperature), _heat(gpus[row])),), right=True)
-    percent = Column("%", 3, lambda row: (Span(whole(gpus[row].utilization)),), right=True)
+    step_j = Column("J/step", 7, lambda row: (StyledText(compact(gpus[row].step_energy.known)),), right=True)
+    degrees = Column(
+        "°C", 3, lambda row: (StyledText(whole(gpus[row].temperature), _heat(gpus[row])),), right=True
+    )
+    percent = Column("%", 3, lambda row: (StyledText(whole(gpus[row].utilization)),), right=True)
     gauge = Column("", bar_width, lambda row: _gauge(gpus[row], bar_width))
-    minute = Column("60 s", spark, lambda row: (Span(_minute(gpus[row], history, spark), "bar"),))
+    minute = Column("60 s", spark, lambda row: (StyledText(_minute(gpus[row], history, spark), "bar"),))
     run = Column(
-        "run", 0, lambda row: (Span(clean(gpus[row].run or ABSENT), "plain" if gpus[row].run else "dim"),)
+        "run",
+        0,
+        lambda row: (StyledText(clean(gpus[row].run or ABSENT), "plain" if gpus[row].run else "dim"),),
     )
     if width < 76:
         return [
@@ -78,11 +82,11 @@ def _figure(gpus: Sequence[GpuView], looks: Looks) -> Column:
     if looks.unit == "price" and looks.price is not None:
         value, currency = looks.price
         head = f"{currency}"[:8]
-        return Column(head, 8, lambda row: (Span(_money(gpus[row], value), "strong"),), right=True)
+        return Column(head, 8, lambda row: (StyledText(_money(gpus[row], value), "strong"),), right=True)
     if looks.unit == "W":
-        return Column("W", 5, lambda row: (Span(whole(gpus[row].power), "strong"),), right=True)
+        return Column("W", 5, lambda row: (StyledText(whole(gpus[row].power), "strong"),), right=True)
     return Column(
-        "energy", 8, lambda row: (Span(compact(gpus[row].energy.known, "J"), "strong"),), right=True
+        "energy", 8, lambda row: (StyledText(compact(gpus[row].energy.known, "J"), "strong"),), right=True
     )
 
 
@@ -96,7 +100,9 @@ def _gpu_line(gpu: GpuView, row: int, columns: Sequence[Column], width: int) -> 
     place = [column for column in columns if column.head in ("host", "gpu", "model")]
     head = line_of([column.cell(row) for column in place], place, sum(c.width + 1 for c in place))
     tone: Literal["bad", "warn"] = "bad" if gpu.gone else "warn"
-    return fit_line((*dimmed(head), Span(f"    {ABSENT}  ", "dim"), Span(clean(gpu.trouble), tone)), width)
+    return fit_line(
+        (*dimmed(head), StyledText(f"    {ABSENT}  ", "dim"), StyledText(clean(gpu.trouble), tone)), width
+    )
 
 
 def _heat(gpu: GpuView) -> Literal["plain", "warn"]:
@@ -106,10 +112,10 @@ def _heat(gpu: GpuView) -> Literal["plain", "warn"]:
 def _limit(gpu: GpuView) -> Line:
     """Return the limit now, and the one found where that is another."""
     if gpu.limit.known is None:
-        return (Span(ABSENT, "dim"),)
+        return (StyledText(ABSENT, "dim"),)
     if gpu.lowered:
-        return Span(whole(gpu.limit), "good"), Span(f"<{whole(gpu.found)}", "dim")
-    return (Span(whole(gpu.limit)),)
+        return StyledText(whole(gpu.limit), "good"), StyledText(f"<{whole(gpu.found)}", "dim")
+    return (StyledText(whole(gpu.limit)),)
 
 
 def _gauge(gpu: GpuView, width: int) -> Line:

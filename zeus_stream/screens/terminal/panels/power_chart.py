@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from zeus_stream.screens.terminal.figures import Line, Span, braille, clean, fit, fit_line
+from zeus_stream.screens.terminal.figures import Line, StyledText, braille, clean, fit, fit_line
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.panels.columns import FRAME, Panel
 from zeus_stream.views.quantity import seconds
@@ -48,7 +48,7 @@ def power_chart(run: str, history: History, width: int, height: int) -> list[Lin
     lines: list[Line] = []
     for place, row in enumerate(braille(_filled(values), most, height)):
         scale = f"{most:,.0f} W" if place == 0 else "0 W" if place == height - 1 else ""
-        line = Span(fit(scale, SCALE - 1, right=True) + " ", "dim"), Span(row, "bar")
+        line = StyledText(fit(scale, SCALE - 1, right=True) + " ", "dim"), StyledText(row, "bar")
         lines.append(fit_line(line, width))
     return lines
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from zeus_stream.screens.terminal.figures import Line, Span, clean, fit, fit_line
+from zeus_stream.screens.terminal.figures import Line, StyledText, clean, fit, fit_line
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.panels.columns import known, wrapped
 from zeus_stream.screens.terminal.panels.power_chart import power_chart, power_title
@@ -44,33 +44,36 @@ def run_page(run: RunView, history: History, width: int, details: Details) -> li
     width = max(width, 40)
     lines: list[Line] = [
         (
-            Span(clean(run.job), "strong"),
-            Span(f"  run {clean(run.run)}", "dim"),
-            Span(f"  {run.phase.text}", "accent"),
+            StyledText(clean(run.job), "strong"),
+            StyledText(f"  run {clean(run.run)}", "dim"),
+            StyledText(f"  {run.phase.text}", "accent"),
         ),
         _facts(run),
         *forecast_lines(run.forecast),
         *(
-            (Span(f"          {clean(str(row['name']))}: {clean(' '.join(cost_words(row)))}"),)
+            (StyledText(f"          {clean(str(row['name']))}: {clean(' '.join(cost_words(row)))}"),)
             for row in details.costs
         ),
         (),
-        (Span("Power", "strong"), Span(f"   {power_title(run.run, history)}", "dim")),
+        (StyledText("Power", "strong"), StyledText(f"   {power_title(run.run, history)}", "dim")),
         *power_chart(run.run, history, width, CHART_HEIGHT),
         (),
-        (Span("Power limits", "strong"), Span("   energy and time of a step", "dim")),
+        (StyledText("Power limits", "strong"), StyledText("   energy and time of a step", "dim")),
         *search_lines(run, width),
     ]
     if (saving := saving_of_row(details.saving)) is not None:
-        lines += [(Span(part, "good"),) for part in wrapped(saving.effect, width)]
+        lines += [(StyledText(part, "good"),) for part in wrapped(saving.effect, width)]
     if details.windows:
-        lines += [(), (Span("Windows", "strong"), Span("   energy and time, all together", "dim"))]
+        lines += [
+            (),
+            (StyledText("Windows", "strong"), StyledText("   energy and time, all together", "dim")),
+        ]
         lines += [_named(row) for row in details.windows[:MOST_WINDOWS]]
     if details.waste:
-        lines += [(), (Span("Energy by use", "strong"),)]
+        lines += [(), (StyledText("Energy by use", "strong"),)]
         lines += [_cause(part) for part in waste_parts(details.waste)[:MOST_CAUSES]]
     if details.trouble:
-        lines += [(), *((Span(part, "warn"),) for part in wrapped(clean(details.trouble), width))]
+        lines += [(), *((StyledText(part, "warn"),) for part in wrapped(clean(details.trouble), width))]
     return [fit_line(line, width) for line in lines]
 
 
@@ -78,9 +81,9 @@ def _facts(run: RunView) -> Line:
     step_j, step_ms = compact(run.step_energy.known), compact(run.step_time.known)
     so_far = "" if run.ended else " so far"
     return (
-        Span(f"{clean(run.gpus_words)}   epoch {known(run.epoch)}   step {known(run.step)}   "),
-        Span(f"{step_j} J/step   {step_ms} ms   "),
-        Span(f"{compact(run.power.known, 'W')}   {compact(run.energy.known, 'J')}{so_far}"),
+        StyledText(f"{clean(run.gpus_words)}   epoch {known(run.epoch)}   step {known(run.step)}   "),
+        StyledText(f"{step_j} J/step   {step_ms} ms   "),
+        StyledText(f"{compact(run.power.known, 'W')}   {compact(run.energy.known, 'J')}{so_far}"),
     )
 
 
@@ -89,23 +92,29 @@ def forecast_lines(forecast: ForecastView | None) -> list[Line]:
     if forecast is None:
         return []
     words = f"{forecast.left_words}   {forecast.energy_words}"
-    return [(Span("Forecast  ", "strong"), Span(words), Span(f"   of {forecast.length_words}", "dim"))]
+    return [
+        (
+            StyledText("Forecast  ", "strong"),
+            StyledText(words),
+            StyledText(f"   of {forecast.length_words}", "dim"),
+        )
+    ]
 
 
 def _named(row: Row) -> Line:
     return (
-        Span(fit(clean(str(row["name"])), 24)),
-        Span(f"{row['count']:>7,} x "),
-        Span(f"{compact(row['energy_j'], 'J'):>10}", "strong"),
-        Span(f"{seconds(row['duration_s']):>10}"),
+        StyledText(fit(clean(str(row["name"])), 24)),
+        StyledText(f"{row['count']:>7,} x "),
+        StyledText(f"{compact(row['energy_j'], 'J'):>10}", "strong"),
+        StyledText(f"{seconds(row['duration_s']):>10}"),
     )
 
 
 def _cause(part: WastePart) -> Line:
     return (
-        Span(fit(clean(part.cause), 24)),
-        Span(f"{compact(part.energy.known, 'J'):>10}", "strong"),
-        Span(f"{part.share!s:>9}"),
+        StyledText(fit(clean(part.cause), 24)),
+        StyledText(f"{compact(part.energy.known, 'J'):>10}", "strong"),
+        StyledText(f"{part.share!s:>9}"),
     )
 
 
@@ -120,15 +129,17 @@ def gaps_page(site: SiteView, stored: Sequence[Row], width: int) -> list[Line]:
     width = max(width, 40)
     lines: list[Line] = []
     for trouble in site.troubles:
-        lines += [*((Span(part, "bad"),) for part in wrapped(clean(trouble), width)), ()]
+        lines += [*((StyledText(part, "bad"),) for part in wrapped(clean(trouble), width)), ()]
     gaps: Sequence[GapView] = gaps_of_rows(stored) or site.gaps
     for gap in gaps[:MOST_GAPS]:
-        lines.append((Span(clean(gap.host), "strong"), Span(f"  {gap.count:,} {clean(gap.what)}", "warn")))
-        lines += [(Span(f"   {part}"),) for part in wrapped(clean(gap.reason), width - 3)]
-        lines += [(Span(f"   {part}", "good"),) for part in wrapped(gap.cure, width - 3)]
+        lines.append(
+            (StyledText(clean(gap.host), "strong"), StyledText(f"  {gap.count:,} {clean(gap.what)}", "warn"))
+        )
+        lines += [(StyledText(f"   {part}"),) for part in wrapped(clean(gap.reason), width - 3)]
+        lines += [(StyledText(f"   {part}", "good"),) for part in wrapped(gap.cure, width - 3)]
         lines.append(())
     if not lines:
-        lines.append((Span("Nothing is missing.", "good"),))
+        lines.append((StyledText("Nothing is missing.", "good"),))
     return [fit_line(line, width) for line in lines]
 
 
@@ -158,4 +169,4 @@ Runs
 
 def help_page(width: int) -> list[Line]:
     """Return the lines of the page of help."""
-    return [fit_line((Span(line),), max(width, 40)) for line in HELP.strip("\n").splitlines()]
+    return [fit_line((StyledText(line),), max(width, 40)) for line in HELP.strip("\n").splitlines()]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from zeus_stream.screens.terminal.figures import Line, Span, bar, clean, fit, fit_line
+from zeus_stream.screens.terminal.figures import Line, StyledText, bar, clean, fit, fit_line
 from zeus_stream.screens.terminal.panels.columns import Column, Panel, counted, heads, known, line_of, wrapped
 from zeus_stream.views.quantity import ABSENT, compact, percent, seconds
 from zeus_stream.views.run_view import RunView
@@ -16,16 +16,22 @@ SEARCH_ENDED = "The run has ended: `zeus-stream report` shows the limits that we
 def run_panel(site: SiteView, runs: Sequence[RunView], width: int) -> Panel:
     job_width = max(3, min(16 if width < 100 else 22, max((len(run.job) for run in runs), default=3)))
     wanted = (
-        (0, Column("job", job_width, lambda row: (Span(clean(runs[row].job), _alive(runs[row])),))),
-        (100, Column("run", 12, lambda row: (Span(clean(runs[row].run), "dim"),))),
+        (0, Column("job", job_width, lambda row: (StyledText(clean(runs[row].job), _alive(runs[row])),))),
+        (100, Column("run", 12, lambda row: (StyledText(clean(runs[row].run), "dim"),))),
         (40, Column("search", 21 if width < 104 else 30, lambda row: (_phase(runs[row]),))),
-        (84, Column("epoch", 5, lambda row: (Span(known(runs[row].epoch)),), right=True)),
-        (54, Column("step", 8, lambda row: (Span(known(runs[row].step)),), right=True)),
-        (64, Column("J/step", 7, lambda row: (Span(compact(runs[row].step_energy.known)),), right=True)),
-        (70, Column("ms", 6, lambda row: (Span(compact(runs[row].step_time.known)),), right=True)),
-        (84, Column("energy", 8, lambda row: (Span(compact(runs[row].energy.known, "J")),), right=True)),
+        (84, Column("epoch", 5, lambda row: (StyledText(known(runs[row].epoch)),), right=True)),
+        (54, Column("step", 8, lambda row: (StyledText(known(runs[row].step)),), right=True)),
+        (
+            64,
+            Column("J/step", 7, lambda row: (StyledText(compact(runs[row].step_energy.known)),), right=True),
+        ),
+        (70, Column("ms", 6, lambda row: (StyledText(compact(runs[row].step_time.known)),), right=True)),
+        (
+            84,
+            Column("energy", 8, lambda row: (StyledText(compact(runs[row].energy.known, "J")),), right=True),
+        ),
         (0, Column("saved", 7, lambda row: (_saved(runs[row]),), right=True)),
-        (94, Column("ends in", 8, lambda row: (Span(_left(runs[row])),), right=True)),
+        (94, Column("ends in", 8, lambda row: (StyledText(_left(runs[row])),), right=True)),
     )
     columns = [column for least, column in wanted if width >= least]
     return Panel(
@@ -35,7 +41,9 @@ def run_panel(site: SiteView, runs: Sequence[RunView], width: int) -> Panel:
             line_of([column.cell(row) for column in columns], columns, width) for row in range(len(runs))
         )
         or (
-            fit_line((Span("No run is open. Start one: zeus-stream run -- python train.py", "dim"),), width),
+            fit_line(
+                (StyledText("No run is open. Start one: zeus-stream run -- python train.py", "dim"),), width
+            ),
         ),
         keys=tuple(run.run for run in runs),
     )
@@ -50,15 +58,15 @@ def _alive(run: RunView) -> Literal["plain", "dim"]:
     return "dim" if run.ended else "plain"
 
 
-def _phase(run: RunView) -> Span:
-    return Span(run.phase.text, run.phase.tone)
+def _phase(run: RunView) -> StyledText:
+    return StyledText(run.phase.text, run.phase.tone)
 
 
-def _saved(run: RunView) -> Span:
+def _saved(run: RunView) -> StyledText:
     if run.saving is None or run.saving.energy.known is None:
-        return Span(ABSENT, "dim")
+        return StyledText(ABSENT, "dim")
     saved = run.saving.energy
-    return Span(percent(saved.known), "good" if (saved.known or 0) > 0 else "plain")
+    return StyledText(percent(saved.known), "good" if (saved.known or 0) > 0 else "plain")
 
 
 def search_panel(run: RunView | None, width: int) -> Panel:
@@ -73,7 +81,7 @@ def search_lines(run: RunView, width: int) -> list[Line]:
     """Return the trials of a run, the highest limit first, and what became of the search."""
     if run.searched is None:
         words = SEARCH_ENDED if run.ended else UNSEARCHED
-        return [(Span(part, "dim"),) for part in wrapped(words, width)]
+        return [(StyledText(part, "dim"),) for part in wrapped(words, width)]
     most_j = max((trial.energy.known or 0.0 for trial in run.trials), default=0.0)
     wide = max(0, width - 37)
     lines: list[Line] = []
@@ -81,18 +89,18 @@ def search_lines(run: RunView, width: int) -> list[Line]:
         energy, time = compact(trial.energy.known), compact(trial.time.known)
         lines.append(
             (
-                Span(f"{trial.level:>8} ", "good" if trial.mark in ("chosen", "best") else "plain"),
-                Span(f"{energy:>7} J {time:>6} ms "),
+                StyledText(f"{trial.level:>8} ", "good" if trial.mark in ("chosen", "best") else "plain"),
+                StyledText(f"{energy:>7} J {time:>6} ms "),
                 *bar(trial.energy.known, most_j, most_j, min(wide, 24)),
-                Span(f" {trial.mark}", "good"),
+                StyledText(f" {trial.mark}", "good"),
             )
         )
     if run.searched:
-        lines.append((Span(run.searched, "accent"),))
+        lines.append((StyledText(run.searched, "accent"),))
     if run.saving is not None:
-        lines += [(Span(part, "good"),) for part in wrapped(run.headline, width)]
+        lines += [(StyledText(part, "good"),) for part in wrapped(run.headline, width)]
         if run.saving.saved.known and not run.saving.kept:
-            lines.append((Span(f"saved {run.saving.saved_words}", "good"),))
+            lines.append((StyledText(f"saved {run.saving.saved_words}", "good"),))
     if run.reason:
-        lines += [(Span(part, "dim"),) for part in wrapped(clean(run.reason), width)[:4]]
-    return lines or [(Span("waits for steps of all ranks", "dim"),)]
+        lines += [(StyledText(part, "dim"),) for part in wrapped(clean(run.reason), width)[:4]]
+    return lines or [(StyledText("waits for steps of all ranks", "dim"),)]

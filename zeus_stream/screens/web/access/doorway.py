@@ -9,7 +9,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from zeus_stream.screens.web.access.security import HEADERS, Credentials, Gatekeeper, Verdict
+from zeus_stream.screens.web.access.security import HEADERS, Credentials, Verdict, WebSecurity
 from zeus_stream.screens.web.access.web_connections import GRANTED
 from zeus_stream.screens.web.page_frame import notice
 
@@ -54,7 +54,7 @@ class Text:
 class Doorway:
     """Answers what the gatekeeper refuses, and passes the rest on."""
 
-    def __init__(self, app: ASGIApp, gatekeeper: Gatekeeper, *, secure: bool = False) -> None:
+    def __init__(self, app: ASGIApp, gatekeeper: WebSecurity, *, secure: bool = False) -> None:
         """``secure``: the cookie is for TLS only."""
         self._app = app
         self._gatekeeper = gatekeeper

@@ -41,7 +41,7 @@ class Credentials(Struct, frozen=True, kw_only=True):
     cookie: str | None
 
 
-class Gatekeeper:
+class WebSecurity:
     """Judges requests. ``token`` None: anybody who can open the socket may ask."""
 
     def __init__(self, token: str | None, hosts: frozenset[str]) -> None:

@@ -14,11 +14,11 @@ from zeus_stream.screens.html import site_panels
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.gpu_panels import gpu_panels
 from zeus_stream.screens.html.hour_panel import hour
-from zeus_stream.screens.html.panels import Panel, section
+from zeus_stream.screens.html.panels import PagePanel, section
 from zeus_stream.screens.html.questions import (
     Asking,
-    Gpu,
-    Run,
+    PageGpu,
+    PageRun,
     find_first,
     find_gpus,
     find_last,
@@ -105,7 +105,7 @@ async def run(request: Request) -> Response:
     return streamed(parts)
 
 
-def _about(found: Run) -> list[Markup | str]:
+def _about(found: PageRun) -> list[Markup | str]:
     size = f", batch size {found.batch_size}" if found.batch_size else ""
     models = ", ".join(dict.fromkeys(gpu.model for gpu in found.gpus)) or "no GPU"
     ends = found.ended_how or "runs"
@@ -120,7 +120,11 @@ def _about(found: Run) -> list[Markup | str]:
 
 
 def _power(
-    gpus: Sequence[Gpu], begin_wall_ns: int, end_wall_ns: int, title: str = "Power", run: str | None = None
+    gpus: Sequence[PageGpu],
+    begin_wall_ns: int,
+    end_wall_ns: int,
+    title: str = "Power",
+    run: str | None = None,
 ) -> Markup:
     """Return the chart of power over time, drawn by the browser. ``run``: its steps are shown as well."""
     choices = [element("option", gpu.title, value=gpu.gpu) for gpu in gpus]
@@ -149,7 +153,7 @@ def _power(
     return element("section", *body, *scripts, id="power", class_="panel")
 
 
-async def drawn(site: Site, asking: Asking[Panel | None]) -> Markup:
+async def drawn(site: Site, asking: Asking[PagePanel | None]) -> Markup:
     """Return a panel of a page; empty if there is nothing to show. A panel that fails says why."""
     try:
         panel = await site.source.answered(asking)

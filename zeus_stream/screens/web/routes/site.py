@@ -8,7 +8,7 @@ from starlette.responses import StreamingResponse
 
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.screens.html.elements import Markup
-from zeus_stream.screens.metrics.job_metrics import Jobs
+from zeus_stream.screens.metrics.job_metrics import JobMetrics
 from zeus_stream.screens.site.job_belief import JobBelief
 from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.page_frame import END, error
@@ -25,7 +25,7 @@ class Site(Struct, frozen=True, kw_only=True):
     """Returns what the policy believes of a recurring job; it blocks. None: the pages leave it out."""
     max_rows: int = 1_000_000
     """Of an answer that is downloaded."""
-    jobs: Jobs = field(default_factory=Jobs)
+    jobs: JobMetrics = field(default_factory=JobMetrics)
     """Counters of jobs, for ``/metrics``: since this process started."""
 
 
