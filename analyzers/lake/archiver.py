@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from analyzers.archive.store import Received
 from analyzers.lake.lake_archive import LakeArchive, frames_of
-from analyzers.leases.renewal import TTL_S, Renewal
+from analyzers.leases.renewal import ARCHIVING, Renewal
 from analyzers.leases.site_leases import ROWS, OutboxBatch, SiteLease, SiteLeases
 from zeus_stream.broker import batches
 from zeus_stream.broker.jetstream import JetstreamClient, StreamReader
@@ -204,7 +204,7 @@ class Archiver:
     ) -> None:
         """For `archive`."""
         self._work, self._lake, self._leases, self._warnings = work, lake, leases, warnings
-        self._renewal = Renewal(SiteLeases(work.dsn, work.site.site, work.holder))
+        self._renewal = Renewal(SiteLeases(work.dsn, work.site.site, work.holder), ARCHIVING)
         self._parts: dict[str, PartStream] = {}
         self._wanted = [ROWS, *map(frames_of, work.parts)]
         self._period_s = COMMIT_S
@@ -240,7 +240,7 @@ class Archiver:
                 self._drop_lost()
                 await self._take_free()
                 self._renewal.hold({lease.name: lease.epoch for lease in self._lake.held.values()})
-            await anyio.sleep(TTL_S / 4)
+            await anyio.sleep(ARCHIVING.every_s)
 
     def _drop_lost(self) -> None:
         held = self._lake.held

@@ -1,60 +1,103 @@
 """Extend the leases of a process while it works, however slow a commit or the opening of a lake is.
 
-A process that is suspended extends nothing. One step that takes longer than STEP_S is taken as hung: another
-process may take the leases over then. Where renewals come late, as on a crowded machine, leases last longer.
+A process that is suspended extends nothing. One step that takes longer than `RenewalRule.step_s` is taken as
+hung: another process may take the leases over then. Where renewals come late, as on a crowded machine, leases
+last longer.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+
+from msgspec import Struct
 
 from analyzers.dispatch.lease_length import LeaseLength
 from analyzers.leases.site_leases import SiteLeases
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
 
-TTL_S = 10.0
-"""Least length of a lease that is renewed by a thread."""
-STEP_S = 300.0
-"""A step longer than this is taken as hung. A commit takes a second, and minutes on a crowded machine."""
 END_S = 1.0
 """Time that the end waits for a renewal under way."""
-LATE_TIMES = 6
-"""A lease outlasts so many times the delay of the latest renewals."""
-MOST_S = 100.0
-"""Greatest length of a lease."""
+MARGIN_S = 0.75
+"""So long before the end of a lease its holder stops by itself."""
+
+Extend = Callable[[SiteLeases, Mapping[str, int], float], Collection[str]]
+"""Extends leases, given by name with their epochs, by so many seconds. Returns those that are still held."""
+
+
+def valid_until_ns(ttl_s: float) -> int:
+    """Return when (CLOCK_MONOTONIC) a holder stops by itself that asks now for a lease of this length."""
+    return monotonic_ns() + round((ttl_s - MARGIN_S) * 1e9)
+
+
+class RenewalRule(Struct, frozen=True, kw_only=True):
+    """The length of leases, and how often they are extended."""
+
+    ttl_s: float
+    """Least length."""
+    every_s: float
+    late_times: float
+    """A lease outlasts so many times the delay of the latest renewals."""
+    most_s: float
+    """Greatest length."""
+    remembered_s: float = 60.0
+    """Time for which a delay counts."""
+    step_s: float = 300.0
+    """A step longer than this is taken as hung. A commit takes a second, and minutes on a crowded machine."""
+
+
+ARCHIVING = RenewalRule(ttl_s=10.0, every_s=2.5, late_times=6, most_s=100.0)
+"""Of parts of a stream: what an archiver has read is read again by the next."""
+DECIDING = RenewalRule(ttl_s=2.2, every_s=0.25, late_times=3, most_s=9.0, remembered_s=20.0, step_s=60.0)
+"""Of shards: a take-over is to be over in 10 s also on a crowded machine."""
 
 
 class Renewal:
     """A thread that extends leases, over a connection of its own."""
 
-    def __init__(self, leases: SiteLeases, *, ttl_s: float = TTL_S, step_s: float = STEP_S) -> None:
+    def __init__(self, leases: SiteLeases, rule: RenewalRule, extend: Extend = SiteLeases.renew) -> None:
         """Begin at once.
 
         Args:
             leases: for this thread alone; closed at its end.
-            ttl_s: least length, renewed four times in it.
-            step_s: a step longer than this is taken as hung.
+            rule: of the length of leases.
+            extend: called by this thread.
         """
-        self._leases = leases
+        self._leases, self._rule, self._extend = leases, rule, extend
         self._held: Mapping[str, int] = {}
-        self._wait_s, self._step_ns = ttl_s / 4, round(step_s * 1e9)
-        self._length = LeaseLength(round(1e3 * ttl_s), factor=LATE_TIMES, most_ms=round(1e3 * MOST_S))
+        self._until_ns: dict[tuple[str, int], int] = {}
+        """By lease and epoch: when this process stops, before the database's clock ends the lease."""
+        self._length = LeaseLength(
+            round(1e3 * rule.ttl_s),
+            factor=rule.late_times,
+            most_ms=round(1e3 * rule.most_s),
+            remembered_s=rule.remembered_s,
+        )
         self._ended = threading.Event()
         self._stepped_ns = monotonic_ns()
+        self.ttl_s = rule.ttl_s
+        """The length of leases now."""
         self.lost: frozenset[tuple[str, int]] = frozenset()
         """Leases, by name and epoch, that other processes have taken."""
+        self.times = 0
+        """The number of renewals so far."""
+        self.trouble: str | None = None
+        """Why the last one failed."""
         self._thread = threading.Thread(target=self._run, name=f"renewal of {leases.holder}", daemon=True)
         self._thread.start()
 
-    @property
-    def ttl_s(self) -> float:
-        """Return the length of leases now."""
-        return self._length.ms(monotonic_ns()) / 1e3
+    def hold(self, held: Mapping[str, int], until_ns: int = 0) -> None:
+        """Extend these leases from now on, given by name with their epochs.
 
-    def hold(self, held: Mapping[str, int]) -> None:
-        """Extend these leases from now on, given by name with their epochs."""
+        ``until_ns``: those that are new are valid so long (CLOCK_MONOTONIC); 0: from the first renewal on.
+        """
+        known = self._until_ns
+        self._until_ns = {lease: known.get(lease, until_ns) for lease in held.items()}
         self._held = dict(held)
         self.step()
+
+    def valid(self, name: str, epoch: int) -> bool:
+        """Tell whether a lease is still held, as far as this process can know."""
+        return monotonic_ns() < self._until_ns.get((name, epoch), 0) and (name, epoch) not in self.lost
 
     def step(self) -> None:
         """Say that the work goes on."""
@@ -66,23 +109,26 @@ class Renewal:
         self._thread.join(END_S)
 
     def _run(self) -> None:
-        begun_ns = monotonic_ns()
+        every_s, begun_ns = self._rule.every_s, monotonic_ns()
         try:
-            while not self._ended.wait(self._wait_s):
-                if monotonic_ns() - self._stepped_ns <= self._step_ns:
+            while not self._ended.wait(every_s):
+                if monotonic_ns() - self._stepped_ns <= self._rule.step_s * 1e9:
                     self._renew()
                 ended_ns = monotonic_ns()
-                self._length.delayed(ended_ns, ended_ns - begun_ns - round(self._wait_s * 1e9))
-                begun_ns = ended_ns
+                self._length.delayed(ended_ns, ended_ns - begun_ns - round(every_s * 1e9))
+                self.ttl_s, begun_ns = self._length.ms(ended_ns) / 1e3, ended_ns
         finally:
             self._leases.close()
 
     def _renew(self) -> None:
-        held = self._held
-        if not held:
-            return
+        held, until_ns = self._held, valid_until_ns(self.ttl_s)
         try:
-            kept = self._leases.renew(held, self.ttl_s)
-        except StorageError:
-            return  # PostgreSQL is away: the work cannot commit either, and says so
+            kept = self._extend(self._leases, held, self.ttl_s)
+        except StorageError as wrong:  # PostgreSQL is away: the work cannot commit either
+            self.trouble = str(wrong)
+            return
+        self.trouble, self.times = None, self.times + 1
         self.lost = frozenset((name, epoch) for name, epoch in held.items() if name not in kept)
+        for lease in held.items():
+            if lease[0] in kept and lease in self._until_ns:
+                self._until_ns[lease] = until_ns

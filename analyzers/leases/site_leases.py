@@ -163,6 +163,8 @@ class SiteLeases:
             ttl_s: from now on.
             behind_ms: of shards, the age of the oldest frame that was not interpreted.
         """
+        if not held:
+            return set()
         late = behind_ms or {}
         with self._working() as connection:
             rows = connection.execute(

@@ -19,7 +19,8 @@ from msgspec import Struct
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.checkpoints.restart import restart
 from analyzers.dispatch.collector_link import Commander
-from analyzers.leases.site_leases import SiteLeases
+from analyzers.leases.renewal import Renewal
+from analyzers.leases.site_leases import SHARD, SiteLeases
 from analyzers.service import watched_files
 from analyzers.service.analyzer import Analyzer
 from analyzers.shards.brokered_collector import Begin, BrokeredCollector
@@ -123,15 +124,19 @@ class ShardLease(Struct):
 
     shard: int
     epoch: int
-    until_ns: int
-    """The end by this process's own clock, before that of the database."""
+    renewal: Renewal
     behind_ns: Callable[[], int] = lambda: 0
     """Returns how long the oldest frame waits that is not interpreted."""
 
     @property
+    def name(self) -> str:
+        """Return its name in the database."""
+        return f"{SHARD}{self.shard}"
+
+    @property
     def valid(self) -> bool:
         """The shard is still held, as far as this process can know."""
-        return monotonic_ns() < self.until_ns
+        return self.renewal.valid(self.name, self.epoch)
 
 
 def places_of(where: Places, shard: int) -> Places:

@@ -1,6 +1,6 @@
 """An analyzer that shares the jobs of a site with others: it holds shards, and takes over those of another.
 
-    every RENEW_S: renew what is held -> take what is free, up to a fair share -> decide on it
+    a thread renews what is held -> take what is free, up to a fair share -> decide on it
     a lease that could not be renewed in time, by this process's own clock -> its shard ends here
 
 An analyzer that was stopped and goes on finds its leases over before it does anything else for them: each
@@ -20,7 +20,7 @@ from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.dispatch.lease_length import LeaseLength
+from analyzers.leases.renewal import DECIDING, Renewal, valid_until_ns
 from analyzers.leases.site_leases import SHARD, SiteLeases, SiteShards
 from analyzers.power_budget.allocation import over
 from analyzers.service.analyzer import only_analyzer
@@ -40,15 +40,6 @@ from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.settings import Settings
 from zeus_stream.transport import limits, sockets
 
-TTL_MS = 2_200
-"""A holder that was silent for so long is replaced."""
-LATE_TIMES = 3
-"""Where renewals come late, a lease outlasts so many times their delay."""
-MOST_MS = 9_000
-"""Greatest length of a lease: a take-over is to be over in 10 s also on a crowded machine."""
-MARGIN_S = 0.75
-"""So long before that it stops by itself."""
-RENEW_S = 0.25
 FIRST_RENEWALS = 4
 """Nothing is taken before: analyzers that start together share from the beginning."""
 MOVE_NS = 60_000_000_000
@@ -122,8 +113,10 @@ class ShardedAnalyzer:
         self._site = site
         self._shards = site.options.shards
         self._leases = SiteLeases(site.dsn, site.options.site, site.holder)
-        self._length = LeaseLength(TTL_MS, factor=LATE_TIMES, most_ms=MOST_MS, remembered_s=20)
-        self._renewed_ns = 0
+        self._renewal = Renewal(SiteLeases(site.dsn, site.options.site, site.holder), DECIDING, self._extend)
+        self._site_now = SiteShards(frozenset(), (), 1)
+        """At the last renewal."""
+        self._behind_ms: dict[int, int] = {}
         self._held: dict[int, ShardLease] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._resting: dict[int, int] = {}
@@ -133,10 +126,8 @@ class ShardedAnalyzer:
         """A spare file is open."""
         self._one_at_a_time = anyio.CapacityLimiter(1)
         """For the database: it has one connection."""
-        self._files = self._renewals = 0
+        self._files = 0
         self._given_up_ns = monotonic_ns()
-        self.trouble: str | None = None
-        """Why the database cannot be asked."""
 
     async def run(self, started: Callable[[str], None]) -> None:
         """Hold shards until cancelled, then give them up."""
@@ -156,43 +147,42 @@ class ShardedAnalyzer:
                     tasks.start_soon(self._keep_spare)
                 try:
                     await self._ready.wait()
-                    while True:
-                        await self._renew(tasks)
-                        await anyio.sleep(RENEW_S)
+                    await self._keep_share(tasks)
                 finally:
                     with anyio.CancelScope(shield=True):
                         await run_sync(self._leave, limiter=self._one_at_a_time)
         finally:
+            with anyio.CancelScope(shield=True):
+                await run_sync(self._renewal.end)
             self._leases.close()
 
     # ---- leases
 
-    async def _renew(self, tasks: TaskGroup) -> None:
-        """Renew what is held, and take or give up what a fair share asks for."""
-        sent_ns = monotonic_ns()
-        if self._renewed_ns:
-            self._length.delayed(sent_ns, sent_ns - self._renewed_ns - round(RENEW_S * 1e9))
-        self._renewed_ns, ttl_s = sent_ns, self._length.ms(sent_ns) / 1e3
-        held = {shard: lease.epoch for shard, lease in self._held.items() if lease.valid}
-        behind_ms = {shard: self._held[shard].behind_ns() // 1_000_000 for shard in held}
-        try:
-            site = await run_sync(
-                self._leases.renew_shards, held, behind_ms, self._shards, ttl_s, limiter=self._one_at_a_time
-            )
-            for shard in held.keys() & self._held.keys():
-                if shard in site.kept:
-                    self._held[shard].until_ns = sent_ns + round((ttl_s - MARGIN_S) * 1e9)
-                else:
-                    _log.warning("shard %d: another analyzer has taken it over; it ends here.", shard)
-                    self._scopes[shard].cancel()
-            self._renewals += 1
-            if self._renewals > FIRST_RENEWALS:
-                await self._share(site, tasks)
-            self.trouble = None
-        except StorageError as wrong:
-            if self.trouble != str(wrong):
+    def _extend(self, leases: SiteLeases, held: Mapping[str, int], ttl_s: float) -> set[str]:
+        """Renew what is held, and see how the site stands. In the thread of the renewal."""
+        epochs = {int(name.removeprefix(SHARD)): epoch for name, epoch in held.items()}
+        self._site_now = leases.renew_shards(epochs, self._behind_ms, self._shards, ttl_s)
+        return {f"{SHARD}{shard}" for shard in self._site_now.kept}
+
+    def _hold(self, until_ns: int = 0) -> None:
+        """Have all renewed that is held now."""
+        self._renewal.hold({lease.name: lease.epoch for lease in self._held.values()}, until_ns)
+
+    async def _keep_share(self, tasks: TaskGroup) -> None:
+        """Take or give up what a fair share asks for, after each renewal, until cancelled."""
+        seen, trouble = FIRST_RENEWALS, None
+        while True:
+            await anyio.sleep(LOOK_S)
+            try:
+                if self._renewal.times > seen:
+                    seen = self._renewal.times
+                    await self._share(self._site_now, tasks)
+                wrong = self._renewal.trouble
+            except StorageError as failed:
+                wrong = str(failed)
+            if wrong not in (None, trouble):
                 _log.warning("%s", wrong)
-            self.trouble = str(wrong)
+            trouble = wrong
 
     async def _share(self, site: SiteShards, tasks: TaskGroup) -> None:
         fair = -(-self._shards // max(site.analyzers, 1))
@@ -204,12 +194,13 @@ class ShardedAnalyzer:
                 return
             if shard in self._held or self._resting.get(shard, 0) > now_ns:
                 continue
-            sent_ns = monotonic_ns()
-            ttl_s = self._length.ms(sent_ns) / 1e3
+            ttl_s = self._renewal.ttl_s
+            until_ns = valid_until_ns(ttl_s)
             epoch = await run_sync(self._leases.take_shard, shard, ttl_s, limiter=self._one_at_a_time)
             if epoch is not None:
-                lease = ShardLease(shard, epoch, sent_ns + round((ttl_s - MARGIN_S) * 1e9))
+                lease = ShardLease(shard, epoch, self._renewal)
                 self._held[shard], self._scopes[shard] = lease, anyio.CancelScope()
+                self._hold(until_ns)
                 tasks.start_soon(self._decide, lease, self._scopes[shard])
 
     def _give_up_one(self, now_ns: int) -> None:
@@ -226,12 +217,18 @@ class ShardedAnalyzer:
             self._scopes[shard].cancel()
 
     async def _watch(self) -> None:
-        """End each shard whose lease is over by this process's own clock."""
+        """End each shard that another analyzer has, or whose lease is over by this process's own clock."""
         while True:
             await anyio.sleep(LOOK_S)
+            self._renewal.step()
+            self._behind_ms = {n: lease.behind_ns() // 1_000_000 for n, lease in self._held.items()}
             for shard, lease in self._held.items():
                 if not lease.valid and not self._scopes[shard].cancel_called:
-                    _log.warning("shard %d: its lease could not be renewed in time; it ends here.", shard)
+                    lost = (lease.name, lease.epoch) in self._renewal.lost
+                    why = (
+                        "another analyzer has taken it over" if lost else "its lease was not renewed in time"
+                    )
+                    _log.warning("shard %d: %s; it ends here.", shard, why)
                     self._scopes[shard].cancel()
 
     async def _decide(self, lease: ShardLease, scope: anyio.CancelScope) -> None:
@@ -249,14 +246,13 @@ class ShardedAnalyzer:
             with anyio.CancelScope(shield=True):
                 self._resting[shard] = monotonic_ns() + round(RETRY_S * 1e9)
                 try:
-                    await run_sync(
-                        self._leases.release, f"{SHARD}{shard}", lease.epoch, limiter=self._one_at_a_time
-                    )
+                    await run_sync(self._leases.release, lease.name, lease.epoch, limiter=self._one_at_a_time)
                 except StorageError as wrong:
                     _log.warning("shard %d: %s", shard, wrong)
                 if file is not None:
                     await run_sync(file.close)
                 del self._held[shard], self._scopes[shard]
+                self._hold()
 
     def _leave(self) -> None:
         try:
@@ -326,7 +322,7 @@ class ShardedAnalyzer:
             ("analyzer", "own processor time", own_cost.words()),
             ("analyzer", "hosts at the broker", str(len(site.roll.hosts))),
             ("analyzer", "broker", site.exchange.trouble or "connected"),
-            ("analyzer", "database", self.trouble or "answers"),
+            ("analyzer", "database", self._renewal.trouble or "answers"),
             *(
                 ("shards", f"shard {shard}", f"is decided here under epoch {lease.epoch}")
                 for shard, lease in sorted(self._held.items())

@@ -19,7 +19,7 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.opening import Connection, Reader
 from analyzers.lake import catalog, keeper
 from analyzers.lake.lake_archive import LakeArchive, frames_of
-from analyzers.leases.renewal import Renewal
+from analyzers.leases.renewal import ARCHIVING, Renewal
 from analyzers.leases.site_leases import KEEPER, SiteLeases
 from tests.analyzers.archives import BOOTED_NS, HOST, LOG, SECOND, frame, frames, readings, rows
 from tests.empty_archive import archive_at
@@ -240,7 +240,7 @@ def test_a_part_is_held_while_its_process_works_however_long_a_commit_takes(lake
     first, second, third = (SiteLeases(lake, SITE, holder) for holder in "abc")
     [held] = first.take([PART], 60)
     expire(lake)
-    renewal = Renewal(SiteLeases(lake, SITE, "a"), ttl_s=0.2)
+    renewal = Renewal(SiteLeases(lake, SITE, "a"), replace(ARCHIVING, ttl_s=0.2, every_s=0.05))
     renewal.hold({PART: held.epoch})
     while first.states()[0].left_s < 0:  # until the thread has extended it
         time.sleep(0.01)
@@ -248,7 +248,7 @@ def test_a_part_is_held_while_its_process_works_however_long_a_commit_takes(lake
     expire(lake)
     [again] = second.take([PART], 60)
     expire(lake)
-    hung = Renewal(SiteLeases(lake, SITE, "b"), ttl_s=0.02, step_s=0)
+    hung = Renewal(SiteLeases(lake, SITE, "b"), replace(ARCHIVING, every_s=0.005, step_s=0))
     hung.hold({PART: again.epoch})
     assert third.take([PART], 60), "what hangs holds nothing"
     hung.end()

@@ -8,14 +8,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 
+from analyzers.leases.renewal import DECIDING, Renewal, valid_until_ns
 from analyzers.leases.site_leases import RememberedRow, SiteLeases, SiteShards
+from analyzers.shards.sharded_analyzer import LOOK_S, analyze_shards
 from tests.directories import short_directory
-from tests.scale.servers import Nats, nats, spawn
+from tests.scale.servers import Nats, Postgres, nats, spawn
 from tests.scale.test_lake import ask
+from tests.waiting import until
+from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
@@ -23,6 +29,7 @@ from zeus_stream.protocol.events import RunEnded, StepBoundary
 from zeus_stream.protocol.fields import shard_of
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import ControlApplied, Notes
+from zeus_stream.settings import Settings
 
 SITE, JOB, SHARDS = "site", "resnet", 2
 PATIENCE_S = 240.0
@@ -121,6 +128,50 @@ def test_another_number_of_shards_and_a_database_that_is_away_are_one_sentence(
     away = SiteLeases("host=/nowhere dbname=x", SITE, "other")
     with pytest.raises(StorageError, match=r"could not be asked: .*or correct --database"):
         away.open_shards(2)
+
+
+@pytest.mark.anyio
+async def test_a_slow_step_of_an_analyzer_loses_no_shard(first: SiteLeases, zeus_dir: Path) -> None:
+    site = SiteSettings(database=first.dsn, broker="nats://127.0.0.1:1", site=SITE, shards=SHARDS)
+    environ = {"ZEUS_STREAM_DIR": str(zeus_dir)}
+
+    def held() -> dict[str, int]:
+        return {each.name: each.epoch for each in first.states() if each.left_s > 0}
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(analyze_shards, Settings(), site, environ=environ, started=print))
+        with anyio.fail_after(PATIENCE_S):
+            while len(before := held()) < SHARDS:
+                await anyio.sleep(0.05)
+        time.sleep(2 * DECIDING.ttl_s)  # noqa: ASYNC251  (the step)
+        await anyio.sleep(3 * LOOK_S)
+        assert held() == before
+        tasks.cancel_scope.cancel()
+    assert held() == {}
+
+
+def test_a_lease_is_valid_no_longer_by_its_holders_clock_than_by_that_of_the_database(
+    server: Postgres, first: SiteLeases
+) -> None:
+    epoch = first.take_shard(0, DECIDING.ttl_s)
+    assert epoch
+    renewal = Renewal(SiteLeases(first.dsn, SITE, "first"), DECIDING)
+    renewal.hold({"shard-0": epoch}, valid_until_ns(DECIDING.ttl_s))
+    assert renewal.valid("shard-0", epoch)
+    assert not renewal.valid("shard-0", epoch + 1)
+    until(lambda: renewal.times)
+    server.kill()
+    try:
+        until(lambda: not renewal.valid("shard-0", epoch))
+    finally:
+        server.start()
+    until(lambda: renewal.valid("shard-0", epoch))  # nobody has taken it in the meantime
+    first.close()  # its connection ended with the server
+    first.release("shard-0", epoch)
+    first.take_shard(0, 60)
+    until(lambda: not renewal.valid("shard-0", epoch))
+    assert renewal.lost == {("shard-0", epoch)}
+    renewal.end()
 
 
 # ---- real processes -----------------------------------------------------------------------------------
