@@ -183,15 +183,18 @@ class StoreClient:
                 return value
 
     def _send_unanswered(self, request: Request, pipe: int | None = None) -> None:
-        """Send what has no reply. It is lost with a store that ends: so is the query that it is about."""
-        if self._channel is None:
-            return
-        try:
-            self._channel.send(request)
-            if pipe is not None:
-                send_handle(self._channel, pipe, None)
-        except OSError as wrong:
-            self._replace(wrong)
+        """Send what has no reply. It is lost with a store that ends later, as is the query of it."""
+        while self._channel is not None and self._process is not None:
+            try:
+                if self._process.poll() is not None:  # a child of it may still hold the channel
+                    raise BrokenPipeError
+                self._channel.send(request)
+                if pipe is not None:
+                    send_handle(self._channel, pipe, None)
+            except OSError as wrong:
+                self._replace(wrong)
+            else:
+                return
 
     def _replace(self, why: BaseException) -> None:
         """Start another store in place of one that has ended. Raises StorageError."""

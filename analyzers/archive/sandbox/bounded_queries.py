@@ -18,7 +18,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
-from analyzers.archive.sandbox.question import DATA, DONE, HEAD, Answering, Question, out_of_memory
+from analyzers.archive.sandbox.question import DATA, DONE, HEAD, Answering, Question
 from zeus_stream.errors import RefusedError
 from zeus_stream.settings import Settings
 
@@ -148,7 +148,7 @@ def _received(source: int, question: Question, under_way: _UnderWay) -> tuple[An
         if not received:
             if under_way.why is None and time.monotonic() - began >= question.seconds:
                 under_way.why = _too_long(question)
-            raise RefusedError(under_way.why or out_of_memory(question))
+            raise RefusedError(under_way.why or _ended(question))
         data += received
         while len(data) >= HEAD.size:
             kind, length = HEAD.unpack_from(data)
@@ -169,4 +169,11 @@ def _too_long(question: Question) -> str:
     return (
         f"query: could not be finished: it took over {question.seconds:g} s. Ask for less, or raise"
         " query_seconds of the analyzer and of the question."
+    )
+
+
+def _ended(question: Question) -> str:
+    return (
+        "query: could not be answered: its process ended without an answer. Ask again. If it ends again, it"
+        f" needs more than memory_mb = {question.memory_mb}: ask for less, or raise that of the analyzer."
     )

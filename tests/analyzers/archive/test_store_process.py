@@ -289,6 +289,16 @@ def test_a_store_that_keeps_ending_is_given_up_with_a_sentence(
         store.position(OWN)
 
 
+def test_a_query_after_its_store_was_killed_is_answered_by_the_next(
+    store: StoreClient, queries: Queries
+) -> None:
+    """It was lost with the store, and its refusal spoke of memory."""
+    os.kill(store.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, store.pid, os.WEXITED | os.WNOWAIT)
+    assert ask(queries, "SELECT 1 AS one") == [{"one": 1}]
+    assert store.replaced == 1
+
+
 def test_a_query_under_way_when_its_store_is_killed_is_refused(store: StoreClient, queries: Queries) -> None:
     endless = "SELECT count(*) AS n FROM range(10_000_000) a, range(10_000_000) b"
     with ThreadPoolExecutor(1) as pool:
