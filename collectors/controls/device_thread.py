@@ -364,8 +364,8 @@ class DeviceThread:
             self._mail.put(self, ChangeFailed(str(wrong)))
 
     def _see(self, control: Control, requested: int) -> None:
-        if control == "power_limit":
-            self.requested_mw = requested
+        if control == "power_limit" and requested != self.requested_mw:
+            self.requested_mw, self.enforced_mw = requested, None  # until the next read
 
     def _processes(self) -> tuple[int, ...] | None:
         try:
