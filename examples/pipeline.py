@@ -97,7 +97,10 @@ def main() -> None:
             before = links[stage - 1][1] if stage else None
             after = links[stage][0] if stage < asked.stages - 1 else None
             number = replica * asked.stages + stage
-            rank = context.Process(target=train, args=(number, asked, before, after, all_ranks, last))
+            # daemon: a Ctrl-C that only this process receives ends the stages too
+            rank = context.Process(
+                target=train, args=(number, asked, before, after, all_ranks, last), daemon=True
+            )
             rank.start()
             ranks.append(rank)
     for rank in ranks:
