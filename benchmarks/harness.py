@@ -3,6 +3,7 @@
 import os
 import platform
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -37,13 +38,20 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
 
 
-def table(title: str, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print figures as a Markdown table under their title and the machine."""
+def table(title: str, head: str | Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print figures as a Markdown table under their title and the machine. ``head``: "a | b", or cells."""
     print(f"\n## {title}\n\n{machine()}\n")
-    print("| " + " | ".join(head) + " |")
-    print("|" + "---|" * len(head))
+    cells = head.split(" | ") if isinstance(head, str) else head
+    print("| " + " | ".join(cells) + " |")
+    print("|" + "---|" * len(cells))
     for row in rows:
         print("| " + " | ".join(str(cell) for cell in row) + " |")
+
+
+def spread(values: Sequence[float], unit: str, digits: int = 1) -> str:
+    """Return the median of figures with the least and the greatest, as text."""
+    median, *ends = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
+    return f"{median} {unit} ({' to '.join(ends)})"
 
 
 @contextmanager
@@ -55,13 +63,29 @@ def directory() -> Iterator[Path]:
         yield made
 
 
+def environment(where: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a program of this checkout in a setup."""
+    return os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)} | more
+
+
+@contextmanager
+def script(where: Path, text: str, *arguments: str, **more: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a script in a setup, and end it with the block. ``more``: of its environment."""
+    running = subprocess.Popen([sys.executable, "-c", text, *arguments], env=environment(where, **more))
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
 @contextmanager
 def process(
     where: Path, *arguments: str, ready: str, environ: Mapping[str, str] | None = None
 ) -> Iterator[int]:
     """Run ``zeus-stream ARGUMENTS`` in a setup, from when its socket ``ready`` is there; give its pid."""
     command = [sys.executable, "-m", "zeus_stream", *arguments]
-    given = os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)} | dict(environ or {})
+    given = environment(where, **(environ or {}))
     running = subprocess.Popen(command, env=given, stderr=subprocess.DEVNULL)
     try:
         wait_for((where / ready).exists, 20)
@@ -96,6 +120,12 @@ def cpu_seconds(pid: int) -> float:
     """Return the processor time a process has used, s (user and system, all threads)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(*pids: int) -> float:
+    """Return the resident memory of processes, MB."""
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def peer_python() -> Path:

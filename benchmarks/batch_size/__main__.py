@@ -11,12 +11,10 @@ intervals are of 95 %.
 import argparse
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
-
-from msgspec.structs import replace
 
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import (
@@ -27,14 +25,13 @@ from analyzers.simulation.recorded_jobs import (
 )
 from analyzers.simulation.runner import Game, play_all
 from analyzers.simulation.simulated_jobs import (
-    DRIFTS,
     drifting,
     regret,
 )
 from analyzers.simulation.traces import PUBLISHED, read
 from benchmarks.batch_size.hard_worlds import Hard, hard_worlds
 from benchmarks.batch_size.tournament import LEAST_RATIO, geometric, over_of, played_out, tournament
-from benchmarks.batch_size.worlds import GPUS, development_worlds, holdout_worlds
+from benchmarks.batch_size.worlds import GPUS, holdout_worlds
 from benchmarks.harness import table
 
 EXHAUSTIVE = {
@@ -63,8 +60,6 @@ ADAPTIVE_FIRST = {5: 0.80, 10: 0.73, 20: 0.69, 50: 0.66}
 """Goals of the adaptive policy; those of its regret, over the reference's, are in `main` and below."""
 WORST = 1.5
 """Regret over the reference's in a hard world, at most."""
-BETA = {1.5: 0.6, 3.0: 1.6, 5.0: 4.3}
-"""Energy against that with 2, %: the reference's."""
 
 
 def exhaustive(worlds: Sequence[World]) -> None:
@@ -72,16 +67,13 @@ def exhaustive(worlds: Sequence[World]) -> None:
     rows = []
     for made in worlds:
         limits, default = made.limits_w, made.by_default
-        energy = {
-            (size, limit): made.sizes[size].mean_epochs * spent.energy_j
+        epochs = {
+            (size, limit): (made.sizes[size].mean_epochs, spent)
             for size in made.competing
             for limit, spent in zip(limits, made.sizes[size].epochs, strict=True)
         }
-        cost = {
-            (size, limit): made.sizes[size].mean_epochs * spent.cost_j
-            for size in made.competing
-            for limit, spent in zip(limits, made.sizes[size].epochs, strict=True)
-        }
+        energy = {pair: count * spent.energy_j for pair, (count, spent) in epochs.items()}
+        cost = {pair: count * spent.cost_j for pair, (count, spent) in epochs.items()}
         of_default = [joules for (size, _), joules in energy.items() if size == made.job.default]
         at_top = [joules for (_, limit), joules in energy.items() if limit == limits[0]]
         saved = [
@@ -98,17 +90,7 @@ def exhaustive(worlds: Sequence[World]) -> None:
             rows.append([*row, *shown, f"{best} {goal[5]}", held])
         else:
             rows.append([*row, *found, str(best), ""])
-    head = [
-        "world",
-        "sizes, limits",
-        "by default, J",
-        "s",
-        "batch size, %",
-        "limit, %",
-        "both, %",
-        "optimum",
-        "held",
-    ]
+    head = "world | sizes, limits | by default, J | s | batch size, % | limit, % | both, % | optimum | held"
     table("Every size at every limit, ours (published)", head, rows)
 
 
@@ -136,10 +118,7 @@ def reference(worlds: Sequence[World], seeds: int) -> None:
                 f"{fmean(mended.regret):.1f}",
             ]
         )
-    head = [
-        "world", "energy of the last five: zeus", "goal", "held", "reference",
-        "regret: zeus", "goal", "reference",
-    ]  # fmt: skip
+    head = "world | energy of the last five: zeus | goal | held | reference | regret: zeus | goal | reference"
     table(f"The reference's policy, {seeds} seeds ({zeus_s:.0f} s for zeus)", head, rows)
 
 
@@ -162,38 +141,6 @@ def players(worlds: Sequence[World], seeds: int) -> None:
     table(f"Everybody, {seeds} seeds", head, rows)
 
 
-def beta(worlds: Sequence[World], seeds: int) -> None:
-    """Print what another bound costs: energy of all recurrences relative to that with beta 2."""
-    rows = []
-    usual = tournament(worlds, ["zeus"], seeds)
-    for value, goal in BETA.items():
-        others = [replace(made, job=replace(made.job, beta=value)) for made in worlds]
-        came = tournament(others, ["zeus"], seeds)
-        more = [
-            fmean(came[made.name, "zeus"].energy) / fmean(usual[made.name, "zeus"].energy) for made in worlds
-        ]
-        shown = [f"{100 * (one - 1):+.1f}" for one in (*more, geometric(more))]
-        rows.append([value, *shown, f"{goal:+.1f}"])
-    head = ["beta", *(made.name for made in worlds), "geometric mean", "reference"]
-    table(f"Energy, %, against beta 2, zeus, {seeds} seeds", head, rows)
-
-
-def drift(worlds: Sequence[World], seeds: int) -> None:
-    """Print regrets where the world changes, window 10."""
-    rows = []
-    for change in DRIFTS:
-        came = tournament(worlds, ["zeus", "reference", "adaptive"], seeds, change)
-        for name in ("zeus", "reference", "adaptive"):
-            regrets = [f"{fmean(came[made.name, name].regret):.1f}" for made in worlds]
-            rows.append([change, name, *regrets, sum(came[made.name, name].missed for made in worlds)])
-        for name in ("zeus", "reference"):
-            over = over_of(came, worlds, name)
-            ratios = [f"{ratio:.2f}" for ratio in over.by_world]
-            rows.append([change, f"adaptive / {name}", *ratios, f"{over} (at most 0.40)"])
-    head = ["change", "regret", *(made.name for made in worlds), "missed"]
-    table(f"Drift, window 10, {seeds} seeds", head, rows)
-
-
 def adaptive(worlds: Sequence[World], seeds: int, title: str, goal: float, worst: float) -> None:
     """Print the adaptive policy's regret beside the reference's."""
     came = tournament(worlds, ["zeus", "reference"], seeds)
@@ -213,7 +160,7 @@ def adaptive(worlds: Sequence[World], seeds: int, title: str, goal: float, worst
     most = [max(of.by_world) for of in over.values()]
     rows.append(["worst", "", "", "", *(f"{ratio:.2f}" for ratio in most),
                  f"{'yes' if most[0] <= worst else 'NO'}: at most {worst:.1f}"])  # fmt: skip
-    head = ["regret", "zeus", "reference", "adaptive", "over zeus", "over reference", "held"]
+    head = "regret | zeus | reference | adaptive | over zeus | over reference | held"
     missed = sum(came[made.name, "adaptive"].missed for made in worlds)
     table(f"{title}, {len(worlds)} worlds, {seeds} seeds ({took_s:.0f} s, {missed} missed)", head, rows)
     rows = []
@@ -243,10 +190,8 @@ def hard(traces: Traces, seeds: int, draw: int, again: int) -> None:
         for name in names
         for seed in range(seeds)
     ]
-    regrets, costs = (
-        defaultdict[tuple[str, str], list[float]](list),
-        defaultdict[tuple[str, str], float](float),
-    )
+    regrets: dict[tuple[str, str], list[float]] = defaultdict(list)
+    costs: dict[tuple[str, str], float] = defaultdict(float)
     for game, played in play_all(games):
         by_time = drifting(game.world, game.drift)
         key = game.world.name, game.player
@@ -273,15 +218,7 @@ def hard(traces: Traces, seeds: int, draw: int, again: int) -> None:
         ratios = [ratio for ratio, _ in pairs if ratio is not None]
         row = [kind, len(pairs), len(pairs) - len(ratios), f"{geometric(ratios):.3f}", f"{max(ratios):.2f}"]
         rows.append([*row, sum(one > WORST for one in ratios), f"{max(over for _, over in pairs):.3f}"])
-    head = [
-        "kind",
-        "worlds",
-        "left out",
-        "regret over reference's",
-        "worst",
-        "above 1.5",
-        "dearest over default",
-    ]
+    head = "kind | worlds | left out | regret over reference's | worst | above 1.5 | dearest over default"
     table(f"Hard worlds, draw {draw}, {seeds} seeds; goals 0.30, {WORST}, 0, 1.02", head, rows)
     rows = []
     for one, ratio in above if again else ():
@@ -289,7 +226,7 @@ def hard(traces: Traces, seeds: int, draw: int, again: int) -> None:
         theirs, ours = (came_again[one.world.name, name].regret for name in ("reference", "adaptive"))
         shown = "none" if ratio is None else f"{ratio:.2f}"
         rows.append([one.world.name, shown, f"{fmean(theirs):.1f}", f"{fmean(ours):.1f}", str(over)])
-    head = ["world", "ratio", "reference, again", "adaptive, again", "ratio, again, and its interval"]
+    head = "world | ratio | reference, again | adaptive, again | ratio, again, and its interval"
     table(f"Worlds above {WORST}, or where the reference has no regret, {again} other seeds", head, rows)
 
 
@@ -310,28 +247,18 @@ def transfer(before: Sequence[World], worlds: Sequence[World], seeds: int) -> No
         for at, made in enumerate(worlds)
     ]  # fmt: skip
     rows.append(["geometric mean (at most 0.20)", "", "", "", *(str(of) for of in over.values())])
-    head = ["regret", "zeus", "reference", "adaptive, taught", "over zeus", "over reference"]
+    head = "regret | zeus | reference | adaptive, taught | over zeus | over reference"
     table(f"Started with what the other GPU has taught, {seeds} seeds", head, rows)
+
+
+PARTS = ("exhaustive", "reference", "players", "adaptive", "holdout", "recorded", "hard", "transfer")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--traces", type=Path, default=PUBLISHED, help="directory of summary_*.csv")
     parser.add_argument("--seeds", type=int, default=50)
-    parts = [
-        "exhaustive",
-        "reference",
-        "players",
-        "beta",
-        "drift",
-        "adaptive",
-        "development",
-        "holdout",
-        "transfer",
-        "recorded",
-        "hard",
-    ]
-    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument(
         "--draw", type=int, default=1, help="of the hard worlds: 1 was tuned on, the others were not"
     )
@@ -339,39 +266,35 @@ def main() -> None:
         "--again", type=int, default=10, help=f"seeds more of the hard worlds that are above {WORST}"
     )
     given = parser.parse_args()
-    traces = read(given.traces)
+    traces, seeds = read(given.traces), given.seeds
     worlds = [world(traces, gpu, workload) for gpu in GPUS for workload in traces.workloads.values()]
-    if "exhaustive" in given.only:
-        exhaustive(worlds)
-    if "reference" in given.only:
-        reference(worlds, given.seeds)
-    if "players" in given.only:
-        players(worlds, given.seeds)
-    if "beta" in given.only:
-        beta(worlds, given.seeds)
-    if "drift" in given.only:
-        windowed = [
-            world(traces, gpu, workload, window=10) for gpu in GPUS for workload in traces.workloads.values()
-        ]
-        drift(windowed, given.seeds)
-    if "adaptive" in given.only:
-        adaptive(worlds, given.seeds, "Adaptive", 0.30, 1.0)
-    if "development" in given.only:
-        adaptive(development_worlds(traces), given.seeds, "Adaptive, worlds to improve it on", 0.40, 1.5)
-    if "holdout" in given.only:
-        adaptive(holdout_worlds(traces), given.seeds, "Adaptive, worlds it was not designed on", 0.40, 1.5)
-    if "recorded" in given.only:
-        every = [
-            world(traces, gpu, fit)
-            for gpu in traces.powered
-            for workload in traces.workloads.values()
-            if (fit := recorded_workload(traces, gpu, workload))
-        ]
-        adaptive(every, given.seeds, "Adaptive, every recorded world", 0.25, 1.0)
-    if "hard" in given.only:
-        hard(traces, given.seeds, given.draw, given.again)
-    if "transfer" in given.only:
-        transfer(worlds[: len(EXHAUSTIVE)], worlds[len(EXHAUSTIVE) :], given.seeds)
+    parts: dict[str, Callable[[], None]] = {
+        "exhaustive": lambda: exhaustive(worlds),
+        "reference": lambda: reference(worlds, seeds),
+        "players": lambda: players(worlds, seeds),
+        "adaptive": lambda: adaptive(worlds, seeds, "Adaptive", 0.30, 1.0),
+        "holdout": lambda: adaptive(
+            holdout_worlds(traces), seeds, "Adaptive, worlds it was not designed on", 0.40, 1.5
+        ),
+        "recorded": lambda: adaptive(
+            every_recorded(traces), seeds, "Adaptive, every recorded world", 0.25, 1.0
+        ),
+        "hard": lambda: hard(traces, seeds, given.draw, given.again),
+        "transfer": lambda: transfer(worlds[: len(EXHAUSTIVE)], worlds[len(EXHAUSTIVE) :], seeds),
+    }
+    for name, part in parts.items():
+        if name in given.only:
+            part()
+
+
+def every_recorded(traces: Traces) -> list[World]:
+    """Return a world for each workload on each GPU model that was recorded with it."""
+    return [
+        world(traces, gpu, fit)
+        for gpu in traces.powered
+        for workload in traces.workloads.values()
+        if (fit := recorded_workload(traces, gpu, workload))
+    ]
 
 
 if __name__ == "__main__":

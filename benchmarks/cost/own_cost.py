@@ -28,7 +28,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from benchmarks.harness import ROOT, directory, peer_python, process, sql, table, wait_for
+from benchmarks.harness import directory, peer_python, process, script, sql, table, wait_for
 from tests.gpu import stand_in
 from zeus_stream.clock import monotonic_ns
 
@@ -171,18 +171,11 @@ def searches(setup: Setup) -> bool:
 @contextmanager
 def training(setup: Setup, step_ms: int) -> Iterator[None]:
     """Run a training of each job of a setup."""
-    environment = os.environ | {"ZEUS_STREAM_DIR": str(setup.where), "PYTHONPATH": str(ROOT)}
-    script = TRAINING.format(step_s=step_ms / 1000)
-    running = []
-    for number, gpus in enumerate(setup.jobs):
-        of_job = {"ZEUS_STREAM_GPUS": ",".join(map(str, gpus)), "ZEUS_STREAM_JOB": f"job-{number}"}
-        running.append(subprocess.Popen([sys.executable, "-c", script], env=environment | of_job))
-    try:
+    with ExitStack() as jobs:
+        for number, gpus in enumerate(setup.jobs):
+            of_job = {"ZEUS_STREAM_GPUS": ",".join(map(str, gpus)), "ZEUS_STREAM_JOB": f"job-{number}"}
+            jobs.enter_context(script(setup.where, TRAINING.format(step_s=step_ms / 1000), **of_job))
         yield
-    finally:
-        for each in running:
-            each.kill()
-            each.wait()
 
 
 def group_rows(
@@ -282,21 +275,11 @@ def main() -> None:
     for many in (each for each in gpus if each > BESIDE):
         for period_ms in periods_ms:
             rows += group_rows([many], given.job_gpus, [period_ms], given.seconds, searching)
-    head = [
-        "GPUs",
-        "jobs",
-        "counter",
-        "steps",
-        "collector",
-        "wake-ups",
-        "analyzer",
-        "wake-ups",
-        "an empty loop gets",
-    ]
+    head = "GPUs | jobs | counter | steps | collector | wake-ups | analyzer | wake-ups | an empty loop gets"
     table(f"Use of zeus-stream itself, share of a core (windows of {given.seconds:g} s)", head, rows)
     if not given.no_peers:
         what = "Others at their defaults, share of a core"
-        table(what, ["tool", "GPUs", "share", "wake-ups"], peer_rows(max(given.seconds, PEER_LEAST_S)))
+        table(what, "tool | GPUs | share | wake-ups", peer_rows(max(given.seconds, PEER_LEAST_S)))
 
 
 if __name__ == "__main__":

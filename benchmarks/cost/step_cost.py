@@ -170,7 +170,7 @@ def main() -> None:
                     f"{mine / least:.1f}" for mine, least in zip((p50, p99), found[FLOOR], strict=True)
                 ]
                 rows.append([name, gpus, f"{p50:.1f} us", f"{p99:.1f} us", *of_floor])
-    header = ["tool", "GPUs", "p50", "p99", "p50, times the floor", "p99, times the floor"]
+    header = "tool | GPUs | p50 | p99 | p50, times the floor | p99, times the floor"
     table("A step in the training thread", header, rows)
 
 

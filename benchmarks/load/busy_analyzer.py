@@ -12,24 +12,23 @@ a step is lost, a lease lapses, the lag is above 2 s, or the p99 of the status a
 
 import argparse
 import json
-import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import anyio
 import numpy as np
 
-from benchmarks.harness import ROOT, cpu_seconds, directory, process, sql, table, wait_for
+from benchmarks.harness import cpu_seconds, directory, process, script, sql, table
+from benchmarks.load.loaded_collector import loaded_collector
 from benchmarks.load.sessions import S, begin, steps_and_readings
-from collectors import service
-from collectors.devices.registry import open_bus
+from collectors.log.feed import LogFeed
 from collectors.log.store import SessionMemory
 from tests.waiting import until
 from zeus_stream.clock import monotonic_ns
@@ -38,7 +37,6 @@ from zeus_stream.paths import Places
 from zeus_stream.protocol.frames import Body, Events
 from zeus_stream.protocol.notes import ControlLeaseEnded, Note, Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.settings import Settings
 from zeus_stream.transport.client import status
 
 GOAL_LAG_S, GOAL_STATUS_MS = 2.0, 250.0
@@ -59,41 +57,28 @@ for _ in zeus_stream.steps(range(10**9)):
 MEASURED = "SELECT count(*) FROM windows WHERE kind = 'step' AND run LIKE 'load-%'"
 
 
-class Loaded(service.Collector):
-    """The real collector, that logs the events of many sessions beside its own work."""
+async def log_load(where: Path, sessions: int, rate: int, seconds: float, log: LogFeed) -> None:
+    """Log the events of many sessions, and count by cause the leases that end in the meantime."""
+    say, ended = log.say, Counter[str]()
 
-    sessions, rate, seconds = 0, 0, 0.0
-    report = Path()
+    def counting(*notes: Note) -> None:
+        ended.update(note.cause for note in notes if isinstance(note, ControlLeaseEnded))
+        (where / "ended.json").write_text(json.dumps(ended))
+        say(*notes)
 
-    async def _tell_time(self) -> None:
-        say, ended = self._journal.say, Counter[str]()
-
-        def counting(*notes: Note) -> None:
-            ended.update(note.cause for note in notes if isinstance(note, ControlLeaseEnded))
-            self.report.write_text(json.dumps(ended))
-            say(*notes)
-
-        self._journal.say = counting  # type: ignore[method-assign]  # of this object alone, to count
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(super()._tell_time)
-            tasks.start_soon(self._load)
-
-    async def _load(self) -> None:
-        """Begin when the analyzer has come."""
-        while not self._server.connected:  # noqa: ASYNC110  (the real service has no event for it)
-            await anyio.sleep(0.01)
-        begin_ns = monotonic_ns()
-        for due_ns, body in bodies(self.sessions, self.rate, self.seconds, begin_ns):
-            await anyio.sleep(max(0, due_ns - monotonic_ns()) / S)
-            match body:
-                case Notes(notes=notes):
-                    self._journal.say(*notes)
-                case Readings():
-                    self._journal.readings(body, 0)
-                case Events():
-                    after = body.sequence + len(body.events)
-                    self._journal.events("load", body, SessionMemory(body.session, after, "{}"))
-        logged_of(self.report.parent).write_text(f"{(monotonic_ns() - begin_ns) / S:.1f}")
+    log.say = counting  # type: ignore[method-assign]  # of this object alone, to count
+    begin_ns = monotonic_ns()
+    for due_ns, body in bodies(sessions, rate, seconds, begin_ns):
+        await anyio.sleep(max(0, due_ns - monotonic_ns()) / S)
+        match body:
+            case Notes(notes=notes):
+                log.say(*notes)
+            case Readings():
+                log.readings(body, 0)
+            case Events():
+                after = body.sequence + len(body.events)
+                log.events("load", body, SessionMemory(body.session, after, "{}"))
+    logged_of(where).write_text(f"{(monotonic_ns() - begin_ns) / S:.1f}")
 
 
 def logged_of(where: Path) -> Path:
@@ -106,35 +91,6 @@ def bodies(sessions: int, rate: int, seconds: float, begin_ns: int) -> Iterator[
     for body in islice(begin(sessions, begin_ns, "load-"), 1, None):  # this collector has started already
         yield begin_ns, body
     yield from steps_and_readings(sessions, rate, seconds, begin_ns, after_s=AFTER_S)
-
-
-def collect(where: Path, sessions: int, rate: int, seconds: float, cores: set[int]) -> None:
-    """Be the process of the collector."""
-    os.sched_setaffinity(0, cores)
-    Loaded.sessions, Loaded.rate, Loaded.seconds, Loaded.report = (
-        sessions,
-        rate,
-        seconds,
-        where / "ended.json",
-    )
-    service.Collector = Loaded  # type: ignore[misc]  # what `collect` opens and closes is to be the real thing
-    bus = open_bus("simulated:v100x1", where)
-    environ = {"ZEUS_STREAM_DIR": str(where)}
-    anyio.run(lambda: service.collect(Settings(), bus, environ=environ, started=lambda _: None))
-
-
-@contextmanager
-def collector(where: Path, *arguments: object) -> Iterator[int]:
-    """Run the loaded collector until the end of the block; give its pid."""
-    running = multiprocessing.get_context("spawn").Process(target=collect, args=(where, *arguments))
-    running.start()
-    try:
-        wait_for((where / "publish").exists, 30)
-        assert running.pid is not None
-        yield running.pid
-    finally:
-        running.terminate()
-        running.join(20)
 
 
 def children(pid: int) -> list[int]:
@@ -171,37 +127,33 @@ def measure(where: Path, sessions: int, rate: int, seconds: float, *, one_core: 
     cores = os.sched_getaffinity(0)
     others = {*cores} - {min(cores)} if one_core and len(cores) > 1 else cores
     os.sched_setaffinity(0, others)
-    there = os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
     with (
-        collector(where, sessions, rate, seconds, others),
+        loaded_collector(where, partial(log_load, where, sessions, rate, seconds)),
         process(where, "analyze", ready="query") as analyzer,
-        subprocess.Popen([sys.executable, "-c", HELD], env=there) as training,
+        script(where, HELD),
     ):
-        try:
-            pids = children(analyzer)
-            if one_core:
-                pin(pids, min(cores))
-            before = [cpu_seconds(pid) for pid in pids]
-            lags, took_ms, silent = look(where, seconds)
-            used = [cpu_seconds(pid) - then for pid, then in zip(pids, before, strict=True)]
-            wanted = sessions * (round(rate * seconds) - 1)
-            until(logged_of(where).exists, LOGGED_S)
-            logged_s = float(logged_of(where).read_text())
-            began = time.monotonic()
-            with suppress(TimeoutError):
-                until(lambda: int(str(sql(where, MEASURED)[0][0])) >= wanted, PATIENCE_S)
-            late_s, found = time.monotonic() - began, int(str(sql(where, MEASURED)[0][0]))
-            gaps = sql(where, "SELECT what, count, reason FROM gaps")
-            shed = sql(where, f"{MEASURED} AND quality LIKE '%the analyzer was behind%'")[0][0]
-        finally:
-            training.kill()
+        pids = children(analyzer)
+        if one_core:
+            pin(pids, min(cores))
+        before = [cpu_seconds(pid) for pid in pids]
+        lags, took_ms, silent = look(where, seconds)
+        used = [cpu_seconds(pid) - then for pid, then in zip(pids, before, strict=True)]
+        wanted = sessions * (round(rate * seconds) - 1)
+        until(logged_of(where).exists, LOGGED_S)
+        logged_s = float(logged_of(where).read_text())
+        began = time.monotonic()
+        with suppress(TimeoutError):
+            until(lambda: int(str(sql(where, MEASURED)[0][0])) >= wanted, PATIENCE_S)
+        late_s, found = time.monotonic() - began, int(str(sql(where, MEASURED)[0][0]))
+        gaps = sql(where, "SELECT what, count, reason FROM gaps")
+        shed = sql(where, f"{MEASURED} AND quality LIKE '%the analyzer was behind%'")[0][0]
     ended = json.loads((where / "ended.json").read_text()) if (where / "ended.json").exists() else {}
     lapses = ended.get("lapsed", 0)
     p99_ms = float(np.quantile(took_ms, 0.99)) if took_ms else float("inf")
     table(
         f"{sessions} sessions x {rate} steps/s for {seconds:g} s through one analyzer"
         f"{' on one core' if one_core else ''}, load {os.getloadavg()[0]:.1f}",
-        ["", "found", "goal"],
+        " | found | goal",
         [
             ["steps measured of those logged", f"{found:,} of {wanted:,}", "all"],
             ["rows in gaps", len(gaps), 0],

@@ -7,11 +7,10 @@ A simulated GPU, a limit for every watt, two steps each: every second step asks 
 python -m benchmarks.load.latency
 """
 
-import os
 import subprocess
 import sys
 
-from benchmarks.harness import ROOT, directory, services, sql, table
+from benchmarks.harness import directory, environment, services, sql, table
 
 SETTINGS = {
     "ZEUS_STREAM_SEARCH": "exhaustive",
@@ -43,12 +42,11 @@ select count(*), quantile_cont(ns / 1e6, [0.5, 0.99, 1]) from triggered
 
 def main() -> None:
     with directory() as where, services(where, "simulated:v100x1", environ=SETTINGS):
-        there = {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
-        subprocess.run([sys.executable, "-c", TRAINING], env=os.environ | there, check=True)
+        subprocess.run([sys.executable, "-c", TRAINING], env=environment(where), check=True)
         [(commands, (p50, p99, worst))] = sql(where, LATENCY)
     table(
         "Step begin to limit read back from the device",
-        ["commands", "p50", "p99", "worst", "goal (p99)"],
+        "commands | p50 | p99 | worst | goal (p99)",
         [[commands, f"{p50:.0f} ms", f"{p99:.0f} ms", f"{worst:.0f} ms", "60 ms"]],
     )
 

@@ -108,7 +108,7 @@ def minute(load: Load, offset: int, begin_s: int) -> tuple[list[tuple[Frame, Bod
 def bytes_a_row(archive: DuckdbFile, name: str) -> float:
     """Return the space of a table on disk, by its blocks, for each row."""
     blocks = f"FROM pragma_storage_info('{name}') SELECT count(DISTINCT block_id) WHERE persistent"
-    with archive.cursor() as cursor:
+    with archive.file.cursor() as cursor:
         [(used,)] = cursor.execute(blocks).fetchall()
         [(rows,)] = cursor.execute(f"FROM {name} SELECT count(*)").fetchall()
     return float(used * BLOCK / max(rows, 1))
@@ -134,7 +134,7 @@ def main() -> None:
             at_s = time.process_time()
             archive.prune(AGES, now_ns)
             pruned_s.append(time.process_time() - at_s)
-            archive.checkpoint()
+            archive.flush()
             sizes.append(path.stat().st_size)
         took_s = time.process_time() - began_s
         a_row = {
@@ -161,7 +161,7 @@ def main() -> None:
     of_year = {name: len(GPUS) * A_DAY[name] * days * a_row[name] / 1e9 for name, days in kept_days.items()}
     table(
         "A year on 8 GPUs at the defaults, each with a rank, 10 readings and 1 step a second",
-        ["table", "days kept", "rows", "bytes a row", "GB"],
+        "table | days kept | rows | bytes a row | GB",
         [
             *(
                 [

@@ -53,6 +53,15 @@ def gpu(session: int) -> str:
     return f"GPU-{session:08d}"
 
 
+def found_gpu(t_ns: int, number: int) -> DeviceFound:
+    """Return the note of a simulated V100."""
+    return DeviceFound(
+        t_ns=t_ns, gpu=gpu(number), index=number, name="Tesla V100", driver="simulated", counts_energy=True,
+        min_limit_mw=100_000, max_limit_mw=250_000, default_limit_mw=250_000, found_limit_mw=250_000,
+        mig=False,
+    )  # fmt: skip
+
+
 def begin(sessions: int, begin_ns: int = START_NS, prefix: str = "") -> Iterator[Body]:
     """Return what comes before the first step. ``prefix``: of the names of runs."""
     yield Notes(
@@ -69,23 +78,7 @@ def begin(sessions: int, begin_ns: int = START_NS, prefix: str = "") -> Iterator
         )
     )
     for session in range(sessions):
-        yield Notes(
-            (
-                DeviceFound(
-                    t_ns=begin_ns,
-                    gpu=gpu(session),
-                    index=session,
-                    name="Tesla V100",
-                    driver="simulated",
-                    counts_energy=True,
-                    min_limit_mw=100_000,
-                    max_limit_mw=250_000,
-                    default_limit_mw=250_000,
-                    found_limit_mw=250_000,
-                    mig=False,
-                ),
-            )
-        )
+        yield Notes((found_gpu(begin_ns, session),))
         started = RunStarted(
             t_ns=begin_ns,
             job="job",

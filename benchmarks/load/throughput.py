@@ -87,7 +87,7 @@ def main() -> None:
                 shares.append((used(analyzer).cpu_s - cpu_s) / took)
     table(
         f"Readings through log, feed, follower, archive and interpreter (median of {given.runs} runs)",
-        ["readings", "readings/s", "cores", "empty loop", "readings/s of one core", "least", "goal"],
+        "readings | readings/s | cores | empty loop | readings/s of one core | least | goal",
         [
             [
                 given.frames * ROWS,

@@ -32,14 +32,23 @@ from time import perf_counter
 import numpy as np
 from msgspec.structs import replace
 
-from analyzers.power_limit import selectors
 from analyzers.power_limit.profiler import MOST_WIDE, WATCH_STEPS
 from analyzers.power_limit.search import drift
 from analyzers.power_limit.selectors import Selector, Trial
 from benchmarks.harness import table
 from benchmarks.noise.driven import Driven
 from benchmarks.noise.noise_kinds import KINDS, TUNED, TUNING_SEED, Floats, Noise, draw
-from benchmarks.noise.published import SELECTORS, STEP_NS, Curve, curves, drawn_through, excess, profiling
+from benchmarks.noise.published import (
+    SELECTORS,
+    STEP_NS,
+    Curve,
+    curves,
+    drawn_through,
+    excess,
+    named,
+    profiling,
+    scaled,
+)
 
 WRONG = 0.03
 SEARCHED = 160
@@ -101,8 +110,7 @@ def worlds(
     for number in range(count):
         rng = np.random.default_rng([seed, list(KINDS).index(kind), number])
         curve = published[int(rng.integers(len(published)))]
-        selector = selectors.parse(str(rng.choice(SELECTORS)))
-        assert selector is not None
+        selector = named(str(rng.choice(SELECTORS)))
         yield NoisyTraining(curve, draw(kind, rng, steps)), selector
 
 
@@ -143,10 +151,10 @@ def of_search(published: list[Curve], kind: str, given: argparse.Namespace) -> t
 
 
 def search_table(published: list[Curve], given: argparse.Namespace) -> None:
-    head = [
-        "noise", "steps, median", "p90", "most", "wrong, %", "excess, mean %", "worst",
-        "bound holds, %", "bound, median %", "bound above 3 %, %", "cost, mean %", "most", "ms",
-    ]  # fmt: skip
+    head = (
+        "noise | steps, median | p90 | most | wrong, % | excess, mean % | worst | bound holds, % | "
+        "bound, median % | bound above 3 %, % | cost, mean % | most | ms"
+    )
     rows, every = [], []
     for kind in given.kinds:
         figures, each = of_search(published, kind, given)
@@ -198,17 +206,7 @@ def stated_table(published: list[Curve], given: argparse.Namespace) -> None:
                 f"{100 * max(sums):.1f}",
             ]
         )
-    head = [
-        "noise",
-        "kind",
-        "runs",
-        "holds, %",
-        "off, mean %",
-        "most",
-        "half, median %",
-        "sums off, mean %",
-        "most",
-    ]
+    head = "noise | kind | runs | holds, % | off, mean % | most | half, median % | sums off, mean % | most"
     table(f"what is stated; {given.worlds} worlds a kind, seed {given.seed}", head, rows)
 
 
@@ -269,19 +267,14 @@ def changes_table(published: list[Curve], given: argparse.Namespace) -> None:
         for number in range(given.runs):
             rng = np.random.default_rng([given.seed, 99, number])
             curve = published[int(rng.integers(len(published)))]
-            selector = selectors.parse(str(rng.choice(SELECTORS)))
-            assert selector is not None
+            selector = named(str(rng.choice(SELECTORS)))
             noise = Noise(*(1 + 0.02 * rng.normal(size=(2, 8000))))
             driven = Driven(NoisyTraining(curve, noise), selector)
             while not driven.watched:
                 driven.steps(1)
             driven.steps(int(rng.integers(1500)))
             rounds, since = len(driven.rounds), driven.training.steps
-            driven.training.curve = replace(
-                curve,
-                step_ns=tuple(time * ns for ns in curve.step_ns),
-                step_mj=tuple(energy * mj for mj in curve.step_mj),
-            )
+            driven.training.curve = scaled(curve, time, energy)
             while len(driven.rounds) == rounds and driven.training.steps < since + 1000:
                 driven.steps(1)
             noticed.append(driven.training.steps - since)
@@ -296,7 +289,7 @@ def changes_table(published: list[Curve], given: argparse.Namespace) -> None:
                 f"{100 * np.mean(np.array(noticed) <= 100):.0f}",
             ]
         )
-    head = ["change", "runs", "noticed after, steps, median", "p95", "most", "within 100 steps, %"]
+    head = "change | runs | noticed after, steps, median | p95 | most | within 100 steps, %"
     table(f"changes in white noise of 2 %, seed {given.seed}", head, rows)
 
 

@@ -108,10 +108,10 @@ def main() -> None:
             of_best = f"{100 * np.mean(np.array(ways['shared']) / np.array(ways['best'])):.1f}"
         spread = [f"{value:+.1f}" for value in np.percentile(gain, [50, 10, 90])]
         rows.append([count, f"{100 * share:.0f}", *means, *spread, f"{gain.min():+.1f}", of_best])
-    head = [
-        "GPUs", "budget, %", "equal: throughput, %", "shared", "unknown", "best",
-        "shared over equal, median %", "p10", "p90", "worst", "shared, % of best",
-    ]  # fmt: skip
+    head = (
+        "GPUs | budget, % | equal: throughput, % | shared | unknown | best | shared over equal, median % | "
+        "p10 | p90 | worst | shared, % of best"
+    )
     table(f"{len(published)} published curves, {given.draws} draws of each number", head, rows)
 
 

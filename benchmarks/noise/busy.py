@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 
 from msgspec import Struct
 
-from benchmarks.harness import ROOT, directory, services, sql, table, wait_for
+from benchmarks.harness import directory, script, services, spread, sql, table, wait_for
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
 
@@ -96,12 +96,6 @@ def trial(gpus: int, step_ms: float, busy: int, nice: int) -> Trial:
         services(where, f"simulated:v100x{gpus}", environ=environ),
         stress(busy),
     ):
-        there = os.environ | {
-            "ZEUS_STREAM_DIR": str(where),
-            "PYTHONPATH": str(ROOT),
-            "ZEUS_STREAM_GPUS": "all",
-        }
-        command = [sys.executable, "-c", TRAINING, str(step_ms / 1000)]
         found: list[tuple[object, ...]] = []
 
         def decided() -> bool:
@@ -109,13 +103,11 @@ def trial(gpus: int, step_ms: float, busy: int, nice: int) -> Trial:
             found[:] = sql(where, DECIDED)
             return bool(found)
 
-        with subprocess.Popen(command, env=there) as training:
+        with script(where, TRAINING, str(step_ms / 1000), ZEUS_STREAM_GPUS="all"):
             try:
                 wait_for(decided, PATIENCE_S)
             except TimeoutError:
                 return Trial(None, None, _late_s(where))
-            finally:
-                training.kill()
         limit_w, reason, *times = found[0]
         step_s, decided_s = (float(str(each)) for each in times)
         excess = excess_percent(round(float(str(limit_w)) * 1000), step_s, step_ms / 1000)
@@ -141,7 +133,7 @@ def row(name: str, trials: list[Trial]) -> list[object]:
     return [
         name,
         f"{len(times)} of {len(trials)}",
-        f"{statistics.median(times):.1f} ({min(times):.1f} to {max(times):.1f}) s",
+        spread(times, "s"),
         f"{statistics.median(excess):.2f}, {max(excess):.2f} %",
         f"{late_s:.1f} s",
     ]
@@ -162,7 +154,7 @@ def main() -> int:
     table(
         f"A search with {chosen.gpus} GPUs and steps of {chosen.step_ms:g} ms; load of the machine before"
         f" {load_before:.1f}, {chosen.load} busy processes beside the busy trials, niceness {chosen.nice}",
-        ["host", "decided", "after: median (range)", "dearer than the best: median, worst", "slowest limit"],
+        "host | decided | after: median (range) | dearer than the best: median, worst | slowest limit",
         [row("idle", idle), row("busy", busy)],
     )
     times = [each.decided_s for each in idle if each.decided_s is not None]

@@ -17,21 +17,17 @@ from random import Random
 import numpy as np
 from msgspec import Struct
 
-from analyzers.power_limit import selectors
 from analyzers.power_limit.limit_search import BETTER
 from analyzers.power_limit.search import advice
-from analyzers.power_limit.search.advice import Choose
 from analyzers.power_limit.search.levels import clock_levels, foretold
-from analyzers.power_limit.search.visit_blocks import Visit
-from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.power_limit.selectors import Selector
 from benchmarks.harness import table
-from benchmarks.noise.published import STEP_NS, Curve, Training
+from benchmarks.noise.published import STEP_NS, Curve, Training, named
+from benchmarks.noise.search import adaptive
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.simulated_gpu.workloads import Model, Workload, load
 
 LIMITS = 21
-SETTLING, BLOCK = 5, 4
-"""Steps, as in `search.py`."""
 SHARE = 1.001
 """Rounding of powers to mW."""
 
@@ -71,33 +67,6 @@ class Case(Struct, frozen=True):
         return Curve(self.name, nominal, *map(tuple, zip(*figures, strict=True))), clocks
 
 
-def searched(
-    training: Training,
-    selector: Selector,
-    *,
-    clocks: bool = False,
-    risk: float = advice.RISK,
-    remembered: Sequence[Trial] = (),
-) -> tuple[int, tuple[Trial, ...]]:
-    """Return the index of the level that the search chooses, and what it believes of levels."""
-    assert selector.goal is not None
-    limits, visits = training.curve.limits_mw, list[Visit]()
-    training.go_on(0, 1)
-    while True:
-        advised = advice.advise(
-            limits, 1, selector.goal, visits, remembered, clocks=clocks, tolerated_risk=risk
-        )
-        at = limits.index(advised.limit_mw)
-        if isinstance(advised, Choose):
-            return at, advised.costs.trials if advised.costs else ()
-        before = ()
-        if visits and visits[-1].limit_mw == advised.limit_mw:
-            before = visits.pop().blocks
-        else:
-            training.go_on(at, SETTLING)
-        visits.append(Visit((*before, training.go_on(at, BLOCK)), round(training.t_ns)))
-
-
 class Found(Struct, frozen=True):
     """The outcome of one search."""
 
@@ -114,25 +83,25 @@ def found(case: Case, selector: Selector, control: str, noise: float, seed: str)
     clock_mhz = UNLOCKED
     if control != "power_limit":
         training = Training(curve, noise, Random(f"clock {seed}"))
-        at, known = searched(training, selector, clocks=True)
-        clock_mhz, steps = clocks[at], training.steps
-        of_clock = {trial.limit_mw: trial for trial in known}[curve.limits_mw[at]]
+        done = adaptive(training, selector, clocks=True)
+        known, clock_mhz, steps = done.believed, clocks[curve.limits_mw.index(done.chosen_mw)], training.steps
+        of_clock = {trial.limit_mw: trial for trial in known}[done.chosen_mw]
         if control == "graphics_clock":
             return Found(steps, *case.at(top_mw, clock_mhz))
     limits_mw = case.limits_mw
     training = Training(case.by_limit(), noise, Random(seed), steps)
     expected = foretold(limits_mw, known, 1)
     risk = advice.RISK_BESIDE if of_clock else advice.RISK
-    at, known = searched(training, selector, risk=risk, remembered=expected)
+    done = adaptive(training, selector, expected, risk=risk)
     if of_clock is not None:
-        of_limit = {trial.limit_mw: trial for trial in known}[limits_mw[at]]
+        of_limit = {trial.limit_mw: trial for trial in done.believed}[done.chosen_mw]
         energy = selector.goal.factor is not None
         cost, before = (
             trial.step_mj if energy else selector.goal.of(trial, top_mw, 1) for trial in (of_limit, of_clock)
         )
         if cost > before * (1 - BETTER):
             return Found(training.steps, *case.at(top_mw, clock_mhz))
-    return Found(training.steps, *case.at(limits_mw[at]))
+    return Found(training.steps, *case.at(done.chosen_mw))
 
 
 def at_equal_time(case: Case, limit: Found) -> float:
@@ -144,8 +113,7 @@ def at_equal_time(case: Case, limit: Found) -> float:
 def rows(cases: Sequence[Case], texts: Sequence[str], noise: float, seeds: int) -> list[list[str]]:
     made = []
     for text in texts:
-        selector = selectors.parse(text)
-        assert selector is not None
+        selector = named(text)
         of: dict[str, list[Found]] = {}
         for control in ("power_limit", "graphics_clock", "both"):
             of[control] = [
@@ -191,10 +159,10 @@ def main() -> None:
         if key in given.gpus
         for name, workload in model.workloads.items()
     ]
-    head = [
-        "selector", "control", "steps to decide, median", "p90", "energy saved, mean %", "time added, mean %",
-        "less energy than the limit's choice, mean %",
-    ]  # fmt: skip
+    head = (
+        "selector | control | steps to decide, median | p90 | energy saved, mean % | time added, mean % | "
+        "less energy than the limit's choice, mean %"
+    )
     title = f"{len(cases)} simulated workloads, noise {100 * given.noise:g} %, {given.seeds} seed(s)"
     table(title, head, rows(cases, given.selectors, given.noise, given.seeds))
 

@@ -18,7 +18,6 @@ from analyzers.power_limit.visits import (
     MeasureTrial,
     Measuring,
     StepBegan,
-    StepsPaused,
     TrialMeasured,
 )
 from benchmarks.noise.published import Training
@@ -44,19 +43,12 @@ class Driven:
 
     training: Training
     selector: Selector
-    remembered: tuple[Trial, ...] = ()
-    epoch: int | None = None
-    """Steps until a pause of a second."""
-    share: float = 0.05
-    length: int | None = None
-    """Steps of the run, as its script says."""
     decided: list[tuple[int, Decide]] = field(default_factory=list)
     """By steps of the run until then."""
     rounds: list[int] = field(default_factory=lambda: [0])
     """Steps of the run when each round began."""
     at: int = 0
     """Index of the limit in force."""
-    _pauses_ns: int = 0
     _steps: list[Trial] = field(default_factory=list)
     _late: list[tuple[float, MeasureTrial]] = field(default_factory=list)
 
@@ -66,15 +58,13 @@ class Driven:
             limits_mw=self.training.curve.limits_mw,
             selector=self.selector,
             goal=self.selector.goal,
-            remembered=self.remembered,
-            profiling_share=self.share,
         )
         self._state = profiler.start(self._plan)
         self._attempt: int | None = None
 
     @property
     def t_ns(self) -> int:
-        return round(self.training.t_ns) + self._pauses_ns
+        return round(self.training.t_ns)
 
     def steps(self, count: int) -> None:
         """Train for so many steps."""
@@ -90,9 +80,6 @@ class Driven:
             attempt, self._attempt = self._attempt, None
             self._tell(LimitApplied(attempt, began))
         self._steps.append(self.training.go_on(self.at, 1))
-        if self.epoch is not None and len(self._steps) % self.epoch == 0:
-            self._tell(StepsPaused(len(self._steps), self.t_ns))
-            self._pauses_ns += 1_000_000_000
 
     def _measured(self, asked: MeasureTrial) -> None:
         steps = [step for span in asked.spans for step in self._steps[span.first : span.end]]
@@ -102,8 +89,6 @@ class Driven:
 
     def _tell(self, event: Event) -> None:
         before = self._state.round
-        if self.length is not None:
-            self._plan = replace(self._plan, steps_left=max(0, self.length - len(self._steps)))
         self._state, wanted = profiler.step(self._state, event, self._plan)
         if self._state.round > before:
             self.rounds.append(len(self._steps))
@@ -129,8 +114,3 @@ class Driven:
     def measured(self) -> tuple[Trial, ...]:
         """All that was measured in this round, one for each limit."""
         return self._state.trials
-
-    @property
-    def curve_known(self) -> tuple[Trial, ...]:
-        """The basis of the last decision."""
-        return self.decided[-1][1].trials

@@ -9,7 +9,9 @@ from random import Random
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from analyzers.power_limit import selectors
 from analyzers.power_limit.selectors import Selector, Trial
 
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1")
@@ -63,6 +65,15 @@ def drawn_through(curve: Curve, count: int) -> Curve:
     return Curve(curve.name, tuple(limits.tolist()), at(curve.step_ns), at(curve.step_mj))
 
 
+def scaled(curve: Curve, time: float, energy: float) -> Curve:
+    """Return a curve whose steps take so many times as long, and as much energy."""
+    return replace(
+        curve,
+        step_ns=tuple(time * ns for ns in curve.step_ns),
+        step_mj=tuple(energy * mj for mj in curve.step_mj),
+    )
+
+
 class Training(Struct):
     """Steps of a curve, as they come."""
 
@@ -95,14 +106,23 @@ class Training(Struct):
         return Trial(self.curve.limits_mw[at], round(energy_mj), round(duration_ns), count)
 
 
+def named(text: str) -> Selector:
+    """Return the selector of a text that names one."""
+    found = selectors.parse(text)
+    assert found is not None
+    return found
+
+
+def true_trials(curve: Curve) -> list[Trial]:
+    """Return what steps take at each limit, exactly."""
+    points = zip(curve.limits_mw, curve.step_mj, curve.step_ns, strict=True)
+    return [Trial(limit, round(mj * 1e6), round(ns * 1e6), 1) for limit, mj, ns in points]
+
+
 def excess(curve: Curve, selector: Selector, chosen: int) -> tuple[float, float]:
     """Return the excess of a limit, and the energy it forgoes, as shares."""
     assert selector.goal is not None
-    limits, goal = curve.limits_mw, selector.goal
-    trials = [
-        Trial(limit, round(mj * 1e6), round(ns * 1e6), 1)
-        for limit, mj, ns in zip(limits, curve.step_mj, curve.step_ns, strict=True)
-    ]
+    limits, goal, trials = curve.limits_mw, selector.goal, true_trials(curve)
     at, best = limits.index(chosen), limits.index(selector.choose(trials, 1))
     if goal.factor is None:
         objective = [goal.of(trial, limits[0], 1) for trial in trials]
@@ -118,11 +138,7 @@ def excess(curve: Curve, selector: Selector, chosen: int) -> tuple[float, float]
 def profiling(curve: Curve, selector: Selector, spent: list[int]) -> float:
     """Return what steps at these limits cost above as many at the best, as a share of a run."""
     assert selector.goal is not None
-    goal, limits = selector.goal, curve.limits_mw
-    trials = [
-        Trial(limit, round(mj * 1e6), round(ns * 1e6), 1)
-        for limit, mj, ns in zip(limits, curve.step_mj, curve.step_ns, strict=True)
-    ]
+    limits, goal, trials = curve.limits_mw, selector.goal, true_trials(curve)
     best = limits.index(selector.choose(trials, 1))
     value = curve.step_mj if goal.factor is not None else [goal.of(t, limits[0], 1) for t in trials]
     return sum(value[at] / value[best] - 1 for at in spent) / RUN_STEPS

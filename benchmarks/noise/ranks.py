@@ -28,11 +28,12 @@ from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.visits import limits_mw
 from analyzers.results.rows import DecisionRow, GpuLimitRow
 from benchmarks.harness import table
-from benchmarks.noise.published import Curve, curves
+from benchmarks.noise.published import Curve, curves, named
 from collectors.devices.simulated_spec import Spec, parse
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.protocol.events import StepBoundary
+from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.frames import Events
 from zeus_stream.simulated_gpu.workloads import Model, Workload
 
@@ -50,12 +51,6 @@ JOBS = (
 )
 
 
-def named(text: str) -> Selector:
-    found = selectors.parse(text)
-    assert found is not None
-    return found
-
-
 # ---- one limit for 8 ranks ---------------------------------------------------------------------------------
 
 
@@ -64,12 +59,15 @@ class Published(Struct, frozen=True):
 
     curve: Curve
 
-    def power_mw(self, limit_mw: int) -> int:
+    def power_mw(self, limit_mw: int, _locked_mhz: int = UNLOCKED) -> int:
         step_mw = [mj / ns for mj, ns in zip(self.curve.step_mj, self.curve.step_ns, strict=True)]
         return round(self._at(limit_mw, step_mw) * 1e9)
 
-    def slowdown(self, limit_mw: int) -> float:
+    def slowdown(self, limit_mw: int, _locked_mhz: int = UNLOCKED) -> float:
         return self._at(limit_mw, self.curve.step_ns) / self.curve.step_ns[0]
+
+    def clock_mhz(self, _limit_mw: int, _locked_mhz: int = UNLOCKED) -> int:
+        return 1500
 
     def _at(self, limit_mw: int, values: Sequence[float]) -> float:
         return float(np.exp(np.interp(limit_mw, self.curve.limits_mw[::-1], np.log(values[::-1]))))
@@ -79,17 +77,10 @@ class Published(Struct, frozen=True):
         top_mw, least_mw = self.curve.limits_mw[0], self.curve.limits_mw[-1]
         told = cast("Workload", self)  # it answers the same questions
         model = Model(
-            name="published",
-            min_limit_mw=least_mw,
-            max_limit_mw=top_mw,
-            default_limit_mw=top_mw,
-            idle_mw=30_000,
-            period_ms=100,
-            window_ms=100,
-            idle_clock_mhz=300,
-            max_clock_mhz=1500,
-            workloads={"it": told},
-        )
+            name="published", min_limit_mw=least_mw, max_limit_mw=top_mw, default_limit_mw=top_mw,
+            idle_mw=30_000, period_ms=100, window_ms=100, idle_clock_mhz=300, max_clock_mhz=1500,
+            workloads={"it": told}, source="traces", clock_share=1.0, clock_source="nothing locks it",
+        )  # fmt: skip
         return [
             (Spec(key="published", model=model, period_ms=100, window_ms=100, seed=rank),)
             for rank in range(count)
@@ -146,7 +137,7 @@ def of_all_ranks(traces: Path, ranks: int, etas: Sequence[float]) -> None:
             [selector.text, f"{ours} of {total}", f"{zeus} of {total}",
              f"{np.mean(excess):.1f}, at most {max(excess):.1f}"]
         )  # fmt: skip
-    head = ["selector", "another limit: ours", "another limit: Zeus's rule", "its excess cost, %"]
+    head = "selector | another limit: ours | another limit: Zeus's rule | its excess cost, %"
     table(f"The limit of {len(jobs)} published configurations on {ranks} ranks each", head, rows)
 
 
@@ -207,11 +198,11 @@ def of_single_gpus(noises: Sequence[float], texts: Sequence[str]) -> None:
         for text in texts
         for noise in noises
     ]
-    head = [
-        "V100s, imagenet, steps of 250 ms", "noise, %", "selector", "limit of the job, W",
-        "one limit for all (Zeus), J a step", "one a GPU, J a step", "energy, %", "time, %", "limits, W",
-        "steps to find them", "trying, %",
-    ]  # fmt: skip
+    head = (
+        "V100s, imagenet, steps of 250 ms | noise, % | selector | limit of the job, W | "
+        "one limit for all (Zeus), J a step | one a GPU, J a step | energy, % | time, % | limits, W | "
+        "steps to find them | trying, %"
+    )
     table("Limits of single GPUs where one of them is slower", head, rows)
 
 

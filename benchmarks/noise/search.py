@@ -1,4 +1,4 @@
-"""The search for the best limit on published curves, beside Zeus's sweep over the same noise; what follows.
+"""The search for the best limit on published curves, beside Zeus's sweep over the same noise.
 
 Every curve of Zeus's published V100 and A40 power traces is a workload: as measured (7 limits on V100, 9 on
 A40), and drawn through to 21 limits. Steps of 250 ms carry noise with autocorrelation 0.3, and the energy
@@ -15,35 +15,26 @@ more or less, or after one of another workload on the same GPU model (``wrong``)
 limit in force is within `USUAL` of the best one for the first time; ``off``: steps until the decision at
 limits that are not.
 
-The machine: driven step by step (`driven.py`). In mid-run another curve of the same GPU model takes the place
-of the first, where that changes energy or time per step at the limit in force by a tenth.
-
-python -m benchmarks.noise.search --traces DIR [--tables search memory machine] [--limits 7 21] [--seeds 1]
+python -m benchmarks.noise.search --traces DIR [--tables search memory] [--limits 7 21] [--seeds 1]
     [--noise 0.01 0.02 0.05] [--gpus v100 a40]
 """
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
-from math import sqrt
 from pathlib import Path
 from random import Random
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
-from analyzers.power_limit import selectors
-from analyzers.power_limit.profiler import WATCH_STEPS
-from analyzers.power_limit.search import advice, drift
+from analyzers.power_limit.search import advice
 from analyzers.power_limit.search.advice import Choose
 from analyzers.power_limit.search.belief import TRUSTED, Confidence
 from analyzers.power_limit.search.visit_blocks import Visit, by_limit
 from analyzers.power_limit.selectors import Selector, Trial
 from benchmarks.harness import table
-from benchmarks.noise.driven import Driven
 from benchmarks.noise.published import (
-    CORRELATION,
     RUN_STEPS,
     SELECTORS,
     Curve,
@@ -51,6 +42,7 @@ from benchmarks.noise.published import (
     curves,
     drawn_through,
     excess,
+    named,
     profiling,
 )
 
@@ -64,12 +56,6 @@ USUAL = 0.03
 """Excess of a limit that is as good as a search finds."""
 
 
-LENGTHS = 200, 400, 800, 2_000
-"""Steps of runs whose scripts say how long they are."""
-OF_LENGTHS = 12
-"""Curves of which runs of these lengths are."""
-
-
 class Done(Struct, frozen=True):
     """A search that has ended."""
 
@@ -78,6 +64,8 @@ class Done(Struct, frozen=True):
     trials: tuple[Trial, ...]
     confidence: Confidence | None = None
     remembered: float | None = None
+    believed: tuple[Trial, ...] = ()
+    """Of all limits."""
 
 
 Way = Callable[[Training, Selector], Done]
@@ -93,17 +81,28 @@ def sweep(training: Training, selector: Selector) -> Done:
     return Done(selector.choose(trials, 1), len(trials), tuple(trials))
 
 
-def adaptive(training: Training, selector: Selector, remembered: Sequence[Trial] = ()) -> Done:
+def adaptive(
+    training: Training,
+    selector: Selector,
+    remembered: Sequence[Trial] = (),
+    *,
+    clocks: bool = False,
+    risk: float = advice.RISK,
+) -> Done:
     """Return the search's choice."""
     assert selector.goal is not None
     limits = training.curve.limits_mw
     training.go_on(0, 1)
     visits: list[Visit] = []
     while True:
-        advised = advice.advise(limits, 1, selector.goal, visits, remembered)
+        advised = advice.advise(
+            limits, 1, selector.goal, visits, remembered, clocks=clocks, tolerated_risk=risk
+        )
         if isinstance(advised, Choose):
             trials = by_limit(block for visit in visits for block in visit.blocks)
-            return Done(advised.limit_mw, len(visits), trials, advised.confidence, advised.remembered)
+            believed = advised.costs.trials if advised.costs else ()
+            confidence = advised.confidence, advised.remembered
+            return Done(advised.limit_mw, len(visits), trials, *confidence, believed)
         at = limits.index(advised.limit_mw)
         before: tuple[Trial, ...] = ()
         if visits and visits[-1].limit_mw == advised.limit_mw:
@@ -114,19 +113,13 @@ def adaptive(training: Training, selector: Selector, remembered: Sequence[Trial]
         visits.append(Visit(blocks, round(training.t_ns)))
 
 
-def parsed(text: str) -> Selector:
-    selector = selectors.parse(text)
-    assert selector is not None
-    return selector
-
-
 def report(
     workloads: list[Curve], texts: Sequence[str], noises: Sequence[float], seeds: int, way: Way
 ) -> list[str]:
     """Return the figures of a table's row, over all of these."""
     steps, excesses, forgone, visits, shares, inside, expected, capped = [], [], [], [], [], [], [], []
     for text, noise, seed, (number, curve) in product(texts, noises, range(seeds), enumerate(workloads)):
-        selector = parsed(text)
+        selector = named(text)
         training = Training(curve, noise, Random(f"{seed} {number} {noise}"))
         done = way(training, selector)
         steps.append(training.steps)
@@ -178,7 +171,7 @@ def remembering(workloads: Sequence[Curve], given: argparse.Namespace, kind: str
     """Return the figures of searches that remember."""
     steps, excesses, visits, there, off, trusted, capped = [], [], [], [], [], [], []
     for text, seed, (number, curve) in product(given.selectors, range(given.seeds), enumerate(workloads)):
-        selector, rng = parsed(text), Random(f"{text} {seed} {number} {noise}")
+        selector, rng = named(text), Random(f"{text} {seed} {number} {noise}")
         remembered: tuple[Trial, ...] = ()
         if kind != "none":
             of = another(workloads, curve, rng) if kind.startswith("wrong") else curve
@@ -216,11 +209,11 @@ def remembering(workloads: Sequence[Curve], given: argparse.Namespace, kind: str
 
 
 def memory_tables(by_count: dict[int, list[Curve]], given: argparse.Namespace) -> None:
-    head = [
-        "noise, %", "remembered", "steps, median", "p90", "visits", "excess, mean %", "p95", "worst",
-        "where capped, mean", "worst",
-        "there, steps, median", "there within 60 steps, %", "off, steps, mean", "taken as remembered, %",
-    ]  # fmt: skip
+    head = (
+        "noise, % | remembered | steps, median | p90 | visits | excess, mean % | p95 | worst | "
+        "where capped, mean | worst | there, steps, median | there within 60 steps, % | off, steps, mean | "
+        "taken as remembered, %"
+    )
     kinds = ("none", "right", "right, at another level", "wrong", "wrong, at another level")
     for count, workloads in by_count.items():
         rows = [
@@ -231,168 +224,15 @@ def memory_tables(by_count: dict[int, list[Curve]], given: argparse.Namespace) -
         table(f"{len(workloads)} published curves at {count} limits, with what is remembered", head, rows)
 
 
-# ---- the machine -------------------------------------------------------------------------------------
-
-
-def settled(driven: Driven) -> None:
-    """Go on until the limit was chosen and is watched."""
-    while not driven.watched:
-        driven.steps(1)
-
-
-def heavier(curve: Curve) -> Curve:
-    """Return the same workload with steps that take a quarter more."""
-    return replace(
-        curve,
-        step_ns=tuple(1.25 * ns for ns in curve.step_ns),
-        step_mj=tuple(1.25 * mj for mj in curve.step_mj),
-    )
-
-
-def switched(
-    workloads: Sequence[Curve], given: argparse.Namespace, noise: float, *, other_workload: bool
-) -> list[str]:
-    """Return the figures of runs whose workload is another, or heavier, from some step on."""
-    noticed, again, excesses = [], [], []
-    for text, seed, (number, curve) in product(given.selectors, range(given.seeds), enumerate(workloads)):
-        rng = Random(f"switched {text} {seed} {number} {noise}")
-        driven = Driven(Training(curve, noise, rng), parsed(text))
-        settled(driven)
-        driven.steps(rng.randrange(200))
-        other, at = another(workloads, curve, rng) if other_workload else heavier(curve), driven.at
-        factors = other.step_mj[at] / curve.step_mj[at], other.step_ns[at] / curve.step_ns[at]
-        if len(driven.rounds) > 1 or all(1 / 1.1 < factor < 1.1 for factor in factors):
-            continue
-        driven.training.curve, since = other, driven.training.steps
-        while len(driven.rounds) == 1 and driven.training.steps < since + RUN_STEPS:
-            driven.steps(1)
-        noticed.append(driven.training.steps - since)
-        settled(driven)
-        again.append(driven.decided[-1][0] - since)
-        excesses.append(excess(other, driven.selector, driven.decided[-1][1].limit_mw)[0])
-    return [
-        f"{len(noticed)}",
-        f"{np.median(noticed):.0f}",
-        f"{np.percentile(noticed, 95):.0f}",
-        f"{max(noticed)}",
-        f"{100 * np.mean(np.array(noticed) <= 100):.0f}",
-        f"{np.median(again):.0f}",
-        f"{np.percentile(again, 90):.0f}",
-        f"{100 * np.mean(excesses):.2f}",
-        f"{100 * np.percentile(excesses, 95):.1f}",
-    ]
-
-
-def false_alarms(noise: float, runs: int, steps: int = 100_000) -> int:
-    """Return how many runs of so many steps raise an alarm though nothing changes but that they warm up."""
-    rng, alarms = np.random.default_rng(round(1000 * noise)), 0
-    for _ in range(runs):
-        errors = rng.normal(size=(steps, 2)) * sqrt(1 - CORRELATION**2)
-        for step in range(1, steps):
-            errors[step] += CORRELATION * errors[step - 1]
-        factors = np.maximum(1 + noise * errors, 0.01)
-        factors[:, 0] *= 1 - 0.01 * np.exp(-np.arange(steps) / 60)
-        windows = factors.reshape(-1, WATCH_STEPS, 2).sum(axis=1)
-        watch = drift.Watch()
-        for energy, time in windows.tolist():
-            watch = drift.seen(watch, Trial(1, round(50_000 * energy), round(250e6 * time), WATCH_STEPS))
-            if watch.alarm:
-                alarms += 1
-                break
-    return alarms
-
-
-def machine_tables(by_count: dict[int, list[Curve]], given: argparse.Namespace) -> None:
-    head = [
-        "noise, %", "from then on", "runs", "noticed after, steps, median", "p95", "worst", "within 100, %",
-        "decided again after, steps, median", "p90", "excess then, mean %", "p95",
-    ]  # fmt: skip
-    for count, workloads in by_count.items():
-        rows = [
-            [f"{100 * noise:g}", name, *switched(workloads, given, noise, other_workload=other)]
-            for noise in given.noise
-            for name, other in (("another workload", True), ("the same, a quarter heavier", False))
-        ]
-        table(f"{len(workloads)} published curves at {count} limits, switched in mid-run", head, rows)
-    alarms = [[f"{100 * n:g}", given.alarm_runs, false_alarms(n, given.alarm_runs)] for n in given.noise]
-    table("nothing changes for 100 000 steps", ["noise, %", "runs", "of them with a false alarm"], alarms)
-    for count, workloads in by_count.items():
-        table(
-            f"{len(workloads)} published curves at {count} limits, in epochs, with a pause after each",
-            ["steps of an epoch", "runs", "decided", "steps, median", "p90", "worst"],
-            [[epoch or "no epochs", *in_epochs(workloads, given, epoch)] for epoch in (None, 5, 10, 20, 50)],
-        )
-        head = ["selector", "profiling, %", "whole run, %"]
-        rows = [[text, *whole_runs(workloads, text)] for text in given.selectors]
-        table(f"cost of {RUN_STEPS} steps above the best limit's, {count} limits, noise 2 %", head, rows)
-
-
-def in_epochs(workloads: Sequence[Curve], given: argparse.Namespace, epoch: int | None) -> list[str]:
-    """Return the figures of runs in epochs of so many steps."""
-    steps = []
-    for text, (number, curve) in product(given.selectors, enumerate(workloads)):
-        driven = Driven(Training(curve, 0.02, Random(f"{text} {number}")), parsed(text), epoch=epoch)
-        while not driven.decided and driven.training.steps < RUN_STEPS:
-            driven.steps(1)
-        steps += [driven.decided[0][0]] if driven.decided else []
-    runs = len(workloads) * len(given.selectors)
-    figures = runs, len(steps), np.median(steps), np.percentile(steps, 90), max(steps)
-    return [f"{figure:.0f}" for figure in figures]
-
-
-def whole_runs(workloads: Sequence[Curve], text: str) -> list[str]:
-    """Return what profiling, and what all of a run, cost above as many steps at the best limit."""
-    until, whole = [], []
-    for number, curve in enumerate(workloads):
-        driven = Driven(Training(curve, 0.02, Random(f"{text} {number}")), parsed(text))
-        driven.steps(RUN_STEPS)
-        spent = driven.training.spent
-        until.append(profiling(curve, driven.selector, spent[: driven.decided[0][0]]))
-        whole.append(profiling(curve, driven.selector, spent))
-    return [f"{100 * np.mean(until):.2f}", f"{100 * np.mean(whole):.2f}"]
-
-
-def length_tables(by_count: dict[int, list[Curve]], given: argparse.Namespace) -> None:
-    head = [
-        "noise, %",
-        "steps of the run",
-        "known",
-        "decided, %",
-        "after steps, median",
-        "p90",
-        "above the best, %",
-    ]
-    for count, workloads in by_count.items():
-        rows = []
-        for noise, length, known in product(given.noise, LENGTHS, (False, True)):
-            after, above = [], []
-            for number, curve in enumerate(workloads[::-1][:OF_LENGTHS]):
-                for text in given.selectors:
-                    rng = Random(f"{given.seeds} {text} {number}")
-                    driven = Driven(
-                        Training(curve, noise, rng), parsed(text), length=length if known else None
-                    )
-                    driven.steps(length)
-                    after.append(driven.decided[0][0] if driven.decided else np.inf)
-                    above.append(profiling(curve, driven.selector, driven.training.spent))
-            figures = 100 * np.mean(np.isfinite(after)), *np.percentile(after, [50, 90], method="nearest")
-            rows.append(
-                [f"{100 * noise:g}", f"{length}", str(known)]
-                + [f"{figure:.0f}" for figure in figures]
-                + [f"{100 * np.mean(above):.2f}"]
-            )
-        table(f"{len(workloads)} published curves at {count} limits, runs of a length", head, rows)
-
-
 # ---- all of it ---------------------------------------------------------------------------------------
 
 
 def search_tables(by_count: dict[int, list[Curve]], given: argparse.Namespace) -> None:
-    head = [
-        "noise, %", "selector", "search", "steps, median", "p90", "visits", "excess, mean %", "p95", "worst",
-        "where capped, mean", "worst", "forgone, mean %", "profiling, %",
-        "expected excess, %", "inside its 95 % bound, %",
-    ]  # fmt: skip
+    head = (
+        "noise, % | selector | search | steps, median | p90 | visits | excess, mean % | p95 | worst | "
+        "where capped, mean | worst | forgone, mean % | profiling, % | expected excess, % | "
+        "inside its 95 % bound, %"
+    )
     ways: dict[str, Way] = {"ours": adaptive, "Zeus": sweep}
     for count, workloads in by_count.items():
         rows = [
@@ -408,12 +248,7 @@ def search_tables(by_count: dict[int, list[Curve]], given: argparse.Namespace) -
         table(f"{len(workloads)} published curves at {count} limits", head, rows)
 
 
-TABLES = {
-    "search": search_tables,
-    "memory": memory_tables,
-    "machine": machine_tables,
-    "length": length_tables,
-}
+TABLES = {"search": search_tables, "memory": memory_tables}
 
 
 def main() -> None:
@@ -425,7 +260,6 @@ def main() -> None:
     parser.add_argument("--noise", type=float, nargs="+", default=[0.01, 0.02, 0.05])
     parser.add_argument("--selectors", nargs="+", default=SELECTORS)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--alarm-runs", type=int, default=20, help="runs of 100 000 steps for false alarms")
     given = parser.parse_args()
     published = [curve for curve in curves(given.traces) if curve.name.split()[0] in given.gpus]
     by_count = {

@@ -11,26 +11,14 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from msgspec.structs import replace
 
-from analyzers.power_limit import selectors
 from benchmarks.harness import table
 from benchmarks.noise.driven import Driven
-from benchmarks.noise.published import SELECTORS, STEP_NS, Curve, Training, curves, excess
+from benchmarks.noise.published import SELECTORS, STEP_NS, Training, curves, excess, named, scaled
 
 STEPS_S = (0.05, 0.25, 1.0, 3.0, 20.0)
 NOISES = (0.01, 0.05)
 LIMITS = 7
-
-
-def scaled(curve: Curve, step_s: float) -> Curve:
-    """Return a curve whose step takes so long at the highest limit."""
-    times = step_s * 1e9 / STEP_NS
-    return replace(
-        curve,
-        step_ns=tuple(times * ns for ns in curve.step_ns),
-        step_mj=tuple(times * mj for mj in curve.step_mj),
-    )
 
 
 def main() -> None:
@@ -44,12 +32,11 @@ def main() -> None:
     published = [curve for curve in curves(given.traces) if len(curve.limits_mw) == LIMITS]
     rows = []
     for text, step_s, noise in product(given.selectors, given.steps_s, NOISES):
-        selector = selectors.parse(text)
-        assert selector is not None
+        selector, times = named(text), step_s * 1e9 / STEP_NS
         steps, seconds, off = [], [], []
         for number in range(given.worlds):
             rng = Random(f"{given.seed} {number}")
-            curve = scaled(rng.choice(published), step_s)
+            curve = scaled(rng.choice(published), times, times)
             driven = Driven(Training(curve, noise, rng), selector)
             while not driven.decided:
                 driven.steps(1)
@@ -58,16 +45,7 @@ def main() -> None:
             off.append(100 * excess(curve, selector, driven.decided[0][1].limit_mw)[0])
         figures = f"{np.median(steps):.0f}", f"{np.percentile(steps, 90):.0f}", f"{np.median(seconds):.0f}"
         rows.append([text, f"{step_s:g}", f"{noise:.0%}", *figures, f"{np.mean(off):.2f}", f"{max(off):.1f}"])
-    head = [
-        "selector",
-        "step, s",
-        "noise",
-        "steps, median",
-        "p90",
-        "seconds, median",
-        "off, mean %",
-        "most, %",
-    ]
+    head = "selector | step, s | noise | steps, median | p90 | seconds, median | off, mean % | most, %"
     table(f"{LIMITS} limits, {given.worlds} worlds, seed {given.seed}", head, rows)
 
 

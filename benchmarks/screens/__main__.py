@@ -29,13 +29,13 @@ from pathlib import Path
 import anyio
 from msgspec.structs import replace
 
-from benchmarks.harness import ROOT, cpu_seconds, directory, services, sql, table
+from benchmarks.harness import cpu_seconds, directory, environment, memory_mb, services, spread, sql, table
 from benchmarks.load.latency import LATENCY, SETTINGS, TRAINING
+from benchmarks.load.sessions import found_gpu
 from benchmarks.screens.tabs import tabs
 from tests.zeus_stream.screens.live_snapshots import SNAPSHOT, a_gpu
 from zeus_stream.live.answer import LiveAnswers, encoded
 from zeus_stream.live.latest import Latest
-from zeus_stream.protocol.notes import DeviceFound
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.transport import sockets
 from zeus_stream.transport.async_client import AsyncClient
@@ -102,11 +102,7 @@ class Screen:
     def __init__(self, where: Path) -> None:
         self.master, slave = pty.openpty()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 160, 0, 0))
-        environ = os.environ | {
-            "ZEUS_STREAM_DIR": str(where),
-            "PYTHONPATH": str(ROOT),
-            "TERM": "xterm-256color",
-        }
+        environ = environment(where, TERM="xterm-256color")
         self._seen = b""
         self.began = time.monotonic()
         command = [sys.executable, "-m", "zeus_stream", "top"]
@@ -132,11 +128,6 @@ class Screen:
                 count += len(os.read(self.master, 1 << 16))
         return count
 
-    def memory_mb(self) -> float:
-        """Return the resident memory."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
     def close(self) -> None:
         """End it by its key."""
         os.write(self.master, b"q")
@@ -151,7 +142,7 @@ def tops(seconds: float) -> None:
     """Measure the screen at 8 and at 64 GPUs."""
     rows = []
     for gpus in (8, 64):
-        firsts, keys, starts, cpus, memory_mb, drawn = [], [], [], [], 0.0, 0
+        firsts, keys, starts, cpus, most_mb, drawn = [], [], [], [], 0.0, 0
         with directory() as where, answering(where, gpus):
             for _ in range(3):
                 screen = Screen(where)
@@ -164,28 +155,21 @@ def tops(seconds: float) -> None:
                 drawn = screen.read(seconds / 3)
                 spent_s = cpu_seconds(screen.process.pid) - cpu_s
                 cpus.append(100 * spent_s / (time.monotonic() - began_s))
-                memory_mb = max(memory_mb, screen.memory_mb())
+                most_mb = max(most_mb, memory_mb(screen.process.pid))
                 screen.close()
         rows.append(
             [
                 gpus,
-                f"{statistics.median(firsts):.2f} s ({min(firsts):.2f} to {max(firsts):.2f})",
-                f"{statistics.median(keys):.2f} s ({min(keys):.2f} to {max(keys):.2f})",
-                f"{statistics.median(starts):.2f} s ({min(starts):.2f} to {max(starts):.2f})",
-                f"{statistics.median(cpus):.1f} % ({min(cpus):.1f} to {max(cpus):.1f})",
-                f"{memory_mb:.0f} MB",
+                *(spread(seconds_s, "s", 2) for seconds_s in (firsts, keys, starts)),
+                spread(cpus, "%"),
+                f"{most_mb:.0f} MB",
                 f"{drawn / (seconds / 3) / 1000:.1f} kB/s",
             ]
         )
-    head = [
-        "GPUs",
-        "first screen (goal 1 s)",
-        "takes keys",
-        "CPU until then",
-        "of a core (goal 1 and 2 %)",
-        "memory (goal 50 MB)",
-        "drawn",
-    ]
+    head = (
+        "GPUs | first screen (goal 1 s) | takes keys | CPU until then | of a core (goal 1 and 2 %) | "
+        "memory (goal 50 MB) | drawn"
+    )
     table("zeus-stream top, one look a second, every GPU changes: median of 3 (spread)", head, rows)
 
 
@@ -195,20 +179,7 @@ def answer() -> None:
     for gpus, goal in ((64, "1 ms"), (2000, "20 ms")):
         latest = Latest()
         for number in range(gpus):
-            found = DeviceFound(
-                t_ns=0,
-                gpu=f"GPU-{number}",
-                index=number,
-                name="V100",
-                driver="1",
-                counts_energy=True,
-                min_limit_mw=100_000,
-                max_limit_mw=250_000,
-                default_limit_mw=250_000,
-                found_limit_mw=250_000,
-                mig=False,
-            )
-            latest.take_note(f"node{number // 8}", found)
+            latest.take_note(f"node{number // 8}", found_gpu(0, number))
 
         def make(latest: Latest = latest) -> bytes:
             return encoded(latest.snapshot(SNAPSHOT, SNAPSHOT.runs, 1))
@@ -217,7 +188,7 @@ def answer() -> None:
         rows.append([gpus, f"{took[0]:.2f} ms ({took[7]:.2f})", goal, f"{len(make()) / 1000:.0f} kB"])
     table(
         "AskNow: an answer made of memory, processor time, least of 15 (median)",
-        ["GPUs", "time", "goal", "size"],
+        "GPUs | time | goal | size",
         rows,
     )
 
@@ -278,10 +249,7 @@ def watchers(seconds: float) -> None:
                 used = 100 * (cpu_seconds(analyzer) - cpu_s) / (time.monotonic() - began_s)
                 spent[count].append(used)
             took += answers
-    rows = [
-        [count, f"{statistics.median(used):.2f} % ({min(used):.2f} to {max(used):.2f})"]
-        for count, used in spent.items()
-    ]
+    rows = [[count, spread(used, "%", 2)] for count, used in spent.items()]
     p50, p99 = (1000 * statistics.quantiles(took, n=100)[place] for place in (49, 98))
     table(
         f"An analyzer of 8 GPUs, of a core, in turns (goal: +1 %); answers: {p50:.1f} ms, p99 {p99:.0f} ms",
@@ -325,9 +293,8 @@ def latency(rounds: int = 2) -> None:
                 screens(where, terminals),
                 tabs(where, browsers),
             ):
-                there = {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
                 began_s, cpu_s = time.monotonic(), cpu_seconds(analyzer)
-                subprocess.run([sys.executable, "-c", TRAINING], env=os.environ | there, check=True)
+                subprocess.run([sys.executable, "-c", TRAINING], env=environment(where), check=True)
                 share = 100 * (cpu_seconds(analyzer) - cpu_s) / (time.monotonic() - began_s)
                 [(_, (p50, p99, worst))] = sql(where, LATENCY)
             runs.append((p50, p99, worst, share))
@@ -335,17 +302,12 @@ def latency(rounds: int = 2) -> None:
         [browsers, terminals, *(spread([run[place] for run in runs], unit) for place, unit in COLUMNS)]
         for (browsers, terminals), runs in found.items()
     ]
-    head = ["tabs", "screens", "p50", "p99 (goal +5 %)", "worst", "analyzer, of a core (goal +1 %)"]
+    head = "tabs | screens | p50 | p99 (goal +5 %) | worst | analyzer, of a core (goal +1 %)"
     title = f"Step begin to limit on the device, medians of {rounds} runs in turns (spread)"
     table(f"{title}; load {os.getloadavg()[0]:.0f}", head, rows)
 
 
 COLUMNS = ((0, "ms"), (1, "ms"), (2, "ms"), (3, "%"))
-
-
-def spread(values: list[float], unit: str) -> str:
-    """Write a median with the least and the greatest value."""
-    return f"{statistics.median(values):.1f} {unit} ({min(values):.1f} to {max(values):.1f})"
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
 """Tabs that show the live page: readers of its stream."""
 
 import http.client
-import os
 import subprocess
 import sys
 import threading
@@ -9,15 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import environment
 
 
 @contextmanager
-def served(where: Path) -> Iterator[str]:
+def served(where: Path, *arguments: str) -> Iterator[str]:
     """Serve the page of a setup; give its address, with the token."""
-    environ = os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "zeus_stream", "web", "--listen", "127.0.0.1:0"]
-    server = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "zeus_stream", "web", "--listen", "127.0.0.1:0", *arguments]
+    server = subprocess.Popen(command, env=environment(where), stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     try:
         yield next(line for line in server.stderr if "token=" in line).split()[-1]

@@ -10,8 +10,6 @@ import argparse
 import gzip
 import http.client
 import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -19,7 +17,8 @@ from urllib.parse import quote, urlencode
 import duckdb
 from msgspec.structs import replace
 
-from benchmarks.harness import ROOT, directory, table
+from benchmarks.harness import directory, table
+from benchmarks.screens.tabs import served
 
 GPUS = 8
 PERIOD_NS = 100_000_000
@@ -100,27 +99,9 @@ def main() -> None:
     with directory() as where:
         path = where / "bench.duckdb"
         length_ns = make(path, options.readings)
-        command = [
-            sys.executable,
-            "-m",
-            "zeus_stream",
-            "web",
-            "--archive",
-            str(path),
-            "--listen",
-            "127.0.0.1:0",
-        ]
-        server = subprocess.Popen(
-            [*command, "--dir", str(where)], stderr=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        assert server.stderr is not None
-        try:
-            address = server.stderr.readline().split()[-1]
+        with served(where, "--archive", str(path)) as address:
             port, token = int(address.split(":")[2].split("/")[0]), address.rpartition("=")[2]
             measure(port, token, length_ns, options.readings)
-        finally:
-            server.terminate()
-            server.communicate(timeout=30)
 
 
 def measure(port: int, token: str, length_ns: int, readings: int) -> None:
@@ -153,7 +134,7 @@ def measure(port: int, token: str, length_ns: int, readings: int) -> None:
     sizes = [(file.name.split(".")[0], len(file.content), len(file.compressed)) for file in kinds]
     table(
         "Files of the pages",
-        ("file", "bytes", "gzip"),
+        "file | bytes | gzip",
         [*sizes, ("all", sum(s[1] for s in sizes), sum(s[2] for s in sizes))],
     )
 

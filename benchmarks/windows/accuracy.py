@@ -248,7 +248,7 @@ def print_instants(options: argparse.Namespace) -> None:
     table(
         f"Instants of counter change, 8 GPUs, 100 ms counters, {LATENCY_US} us a driver call"
         f" ({options.repeats} runs of {options.seconds} s, medians)",
-        ["error p50", "error p95", "collector, share of a core", "goal"],
+        "error p50 | error p95 | collector, share of a core | goal",
         [[f"{p50:.2f} ms", f"{p95:.2f} ms", f"{share:.1f} %", "p95 0.5 ms, 5 %"]],
     )
 

@@ -122,7 +122,7 @@ def main() -> None:
     rows.append(
         ["never waits, 5 ms loader", "synchronization", *quantiles_us(errors), "", f"{stall_s * 1e6:.0f} us"]
     )
-    table("Error of a step's end", ["script", "how", "median", "p95", "max", "goal", "stall a step"], rows)
+    table("Error of a step's end", "script | how | median | p95 | max | goal | stall a step", rows)
     print(f"\nOurs at a boundary, beside the driver's calls: {cost_us(20_000):.1f} us (goal 10 us)")
 
 

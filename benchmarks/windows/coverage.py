@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--wait", action="store_true", help="steps wait for the kind, 10 s at most")
     parser.add_argument("--known", action="store_true", help="an earlier run has found the kind")
     options = parser.parse_args()
-    head = ["load", "step", "kind of counter", "kind", "bias", "worst run", "error"]
+    head = "load | step | kind of counter | kind | bias | worst run | error"
     head += ["coverage", "worst run", "half width", "false bounds"]
     table(
         f"Steps by kind of counter, {options.runs} runs of {options.seconds:g} s, seeds from {options.seed}",

@@ -177,17 +177,7 @@ def print_coverage(data: Path) -> None:
                 for window_s in WINDOWS_S:
                     figures = coverage(recorded, known, window_s, heard=heard, removed=removed)
                     rows.append([name, label, "heard" if heard else "", f"{window_s:g} s", *figures])
-    head = [
-        "recording",
-        "sensor",
-        "edges",
-        "windows",
-        "mean error",
-        "in 95 %",
-        "half width",
-        "hard",
-        "quality",
-    ]
+    head = "recording | sensor | edges | windows | mean error | in 95 % | half width | hard | quality"
     table(
         "Power readings against the meter: what intervals hold (hard: windows with hard bounds)", head, rows
     )

@@ -35,7 +35,7 @@ from analyzers.simulation.simulated_jobs import (
     regret,
 )
 from analyzers.simulation.traces import read
-from benchmarks.batch_size.worlds import GPUS, development_worlds, holdout_worlds
+from benchmarks.batch_size.worlds import GPUS, holdout_worlds
 from zeus_stream.errors import StorageError
 
 EPOCHS = {8: (None, None), 16: (4, 5), 32: (4, 4), 64: (6, 8)}
@@ -350,17 +350,3 @@ def test_the_worlds_that_nobody_looked_at_are_those_that_were_frozen() -> None:
     assert len(worlds) >= 60
     assert len({here.name for here in worlds}) == len(worlds)
     assert not golden & {(here.gpu, here.job.target, here.job.default) for here in worlds}
-
-
-@pytest.mark.sweep
-def test_the_worlds_to_design_on_share_no_target_with_those_that_nobody_looked_at() -> None:
-    traces = read()
-    worlds = development_worlds(traces)
-    assert len({here.name for here in worlds}) == len(worlds)
-    spent = {(here.dataset, here.job.target) for here in holdout_worlds(traces)}
-    spent |= {(workload.dataset, workload.target) for workload in traces.workloads.values()}
-    assert not spent & {(here.dataset, here.job.target) for here in worlds}
-    for here in worlds:
-        default = here.sizes[here.job.default]
-        assert default.reaches(here.job.max_epochs)
-        assert here.optimum_j <= default.mean_epochs * default.best.cost_j
