@@ -37,6 +37,8 @@ FADING = (
 WHITE, LINEAR = 0.4, 0.2
 """Probability of white noise, and of a series that grows or shrinks, before any batch."""
 SLOPE = 0.3
+TURNS = 0.4
+"""Share of a change, seen or foretold, that may turn: no trend is known to last."""
 PIECES = 32
 """Pieces that the time to come is cut into."""
 _T = (
@@ -168,7 +170,9 @@ def _foretell(means: Floats, ahead: float) -> tuple[float, float]:
     weight /= weight.sum()
     mean, variance = (np.concatenate(each) for each in zip(*found, strict=True))
     middle = float(weight @ mean)
-    return usual + middle, float(weight @ (variance + (mean - middle) ** 2))
+    quarters = [float(part.mean()) for part in np.array_split(means, min(4, batches))]
+    turn = TURNS * max(abs(usual + middle - quarters[-1]), float(np.ptp(quarters)) / 2)
+    return usual + middle, float(weight @ (variance + (mean - middle) ** 2)) + turn**2
 
 
 def _priors() -> Floats:

@@ -1,7 +1,7 @@
 """Forecasts of runs, against worlds whose end is known."""
 
 from collections.abc import Callable
-from math import inf, sqrt
+from math import exp, inf, sqrt
 from random import Random
 from statistics import median
 
@@ -121,6 +121,16 @@ def in_stages(rng: Random) -> list[float]:
     return [step * 1.1 ** (at // 160) for at, step in enumerate(steps_of(rng))]
 
 
+def settling(rng: Random) -> list[float]:
+    fallen, soon = rng.uniform(0.1, 0.4), rng.uniform(100, 700)
+    return [step * (1 - fallen * (1 - exp(-at / soon))) for at, step in enumerate(steps_of(rng))]
+
+
+def growing_faster(rng: Random) -> list[float]:
+    more = rng.uniform(0.1, 0.5) / 800**2
+    return [step * (1 + more * at**2) for at, step in enumerate(steps_of(rng))]
+
+
 def wandering(rng: Random) -> list[float]:
     return [step * (1 + walk) for step, walk in zip(steps_of(rng), walked(rng, 800), strict=True)]
 
@@ -133,7 +143,7 @@ def walked(rng: Random, steps: int) -> list[float]:
     return walk
 
 
-@pytest.mark.parametrize("kind", [steps_of, growing, in_stages, wandering])
+@pytest.mark.parametrize("kind", [steps_of, growing, growing_faster, settling, in_stages, wandering])
 def test_the_interval_holds_in_nine_of_ten_runs_at_half_time(kind: Callable[[Random], list[float]]) -> None:
     held = 0
     for seed in range(40):
