@@ -122,9 +122,9 @@ def watching(
         RefusedError: the collector does not have these GPUs.
         UnreachableError: the collector or the analyzer does not answer any more.
     """
-    found, trouble = find_devices(where, signals, SAME_LOOKS)
-    if signals.told is None and not found:
-        raise RefusedError(f"measure: could not begin: the collector has no GPU. {trouble}".rstrip())
+    found = find_devices(where, signals, SAME_LOOKS)
+    if signals.told is None and not found.number:
+        raise RefusedError(f"measure: could not begin: the collector has no GPU. {found.trouble}".rstrip())
     run, now = f"measure-{secrets.token_hex(4)}", anchor()
     asked = listed_gpus(gpus) or (ALL,)
     started = RunStarted(

@@ -4,6 +4,7 @@ Services that run already are used and left running. Others are started here, an
 when this process is killed. The command begins once the collector answers; the analyzer starts beside it.
 """
 
+import os
 import secrets
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from msgspec import Struct
 from zeus_stream.cli.running.checks import check, say_ignored
 from zeus_stream.cli.running.child_services import ServicesOfCommand, services
 from zeus_stream.cli.running.energy_watch import energy_watch
-from zeus_stream.cli.running.run_summary import sessions_begun, wait_for_summary
+from zeus_stream.cli.running.run_summary import report_s, sessions_begun, wait_for_summary
 from zeus_stream.cli.running.signals import Left, Signals
 from zeus_stream.cli.running.waits import say, until
 from zeus_stream.cli.running.web_page import web_page
@@ -66,23 +67,22 @@ def run(
         try:
             own = held.enter_context(services(where, environment, signals, ["collector"]))
             say_ignored(given, own.absent)
-            _, trouble = find_devices(where, signals)
+            found = find_devices(where, signals)
         except ZeusStreamError as wrong:
             say(f"{wrong}\nThe command runs unmeasured.")
             return 128 + signals.told if signals.told else carry_out(command, environment, where, signals)
-        if trouble:
-            say(f"{trouble}\n{NO_GPU} The command runs without measurements.")
+        if found.trouble:
+            say(f"{found.trouble}\n{NO_GPU} The command runs without measurements.")
         if web and signals.told is None:
             held.enter_context(web_page(environment, signals, say))
         if signals.told is not None:
             return 128 + signals.told
-        begun = sessions_begun(where)
         with energy_watch(budget, Connection(where), name, say):
             code = carry_out(command, environment, where, signals)
         try:
             with signals.leavable():
                 if not signals.leaves:
-                    _report(command, name, code, begun, settings, where, own, signals)
+                    _report(command, name, code, found.begun, settings, where, own, signals)
         except Left:
             pass
         except ZeusStreamError as wrong:
@@ -115,8 +115,9 @@ def _report(
     if failed is not None:
         record_exit(where, name, command[0], failed, say)
         begun = begun if begun is None else begun + 1  # that was a session too
-    own.wait_for(["analyzer"])
-    summary = wait_for_summary(where, name, signals, begun)
+    longest_s = report_s(os.environ)
+    own.wait_for(["analyzer"], longest_s)
+    summary = wait_for_summary(where, name, signals, longest_s, begun)
     if summary is None:
         lacking = lacking_package(command)
         print_unpublished(sys.stderr, lacking, behind_s=behind_s(where), failed=failed)
@@ -131,8 +132,18 @@ def _report(
     )
 
 
-def find_devices(where: Places, signals: Signals, same_looks: int = 1) -> tuple[int, str]:
-    """Wait until the collector has found its devices. Return their number, and the trouble if it is 0.
+class FoundDevices(Struct, frozen=True):
+    """Answer of a collector about its devices."""
+
+    number: int = 0
+    trouble: str = ""
+    """Why there are none."""
+    begun: int | None = None
+    """Sessions that have published to it. None: it does not say."""
+
+
+def find_devices(where: Places, signals: Signals, same_looks: int = 1) -> FoundDevices:
+    """Wait until the collector has found its devices.
 
     Args:
         where: the setup of the collector.
@@ -142,20 +153,18 @@ def find_devices(where: Places, signals: Signals, same_looks: int = 1) -> tuple[
     Raises:
         UnreachableError: the collector does not answer.
     """
-    counts: list[int] = []
-    trouble = ""
+    answers = [FoundDevices()]
 
     def found() -> bool:
-        nonlocal trouble
         now = ask_now(where, process="collector")
-        counts.append(len(now.gpus) + len(now.parts))
-        trouble = next((host.trouble for host in now.hosts), "")
-        if not counts[-1]:
-            return bool(trouble)
-        return counts[-same_looks:] == [counts[-1]] * same_looks
+        number = len(now.gpus) + len(now.parts)
+        trouble = "" if number else next((host.trouble for host in now.hosts), "")
+        answers.append(FoundDevices(number, trouble, sessions_begun(now)))
+        same = [each.number for each in answers[-same_looks:]] == [number] * same_looks
+        return same if number else bool(trouble)
 
     until(found, DEVICES_S, signals, "the collector to find its devices")
-    return (counts[-1], "" if counts[-1] else trouble) if counts else (0, "")
+    return answers[-1]
 
 
 def how_to_ask(own: ServicesOfCommand, settings: Settings, where: Places) -> str:

@@ -1,8 +1,11 @@
 """Commands under ``zeus-stream run`` beside services that run already: they start nothing."""
 
 import json
+import os
 import re
+import signal
 import sys
+import time
 import venv
 from collections.abc import Iterator
 
@@ -12,6 +15,7 @@ from tests.directories import short_directory
 from tests.patience import complaints
 from tests.zeus_stream.cli.test_main import serving
 from tests.zeus_stream.conftest import SCRIPT, SIMULATED, Cli
+from zeus_stream.cli.running.child_services import STARTS_S
 from zeus_stream.paths import holder
 
 
@@ -56,6 +60,24 @@ def test_services_that_run_already_are_used_and_left_running(site: Cli) -> None:
     assert "8 steps" in completed.stderr
     assert "--device has no effect: the collector runs already." in completed.stderr
     assert [holder(lock) for lock in locks] == before
+
+
+def test_an_analyzer_that_hangs_delays_the_prompt_by_seconds_and_what_is_waited_for_is_named(
+    site: Cli,
+) -> None:
+    analyzer = holder(site.directory / "analyzer.lock")
+    assert analyzer is not None
+    os.kill(analyzer, signal.SIGSTOP)
+    try:
+        began_s = time.monotonic()
+        completed = site("run", "--", sys.executable, "-c", "pass", ZEUS_STREAM_FLUSH_S="0")
+        took_s = time.monotonic() - began_s
+    finally:
+        os.kill(analyzer, signal.SIGCONT)
+    assert completed.returncode == 0
+    assert "waiting for the analyzer to answer: 3 s at most ..." in completed.stderr
+    assert "run: could not report: the analyzer did not answer" in completed.stderr
+    assert took_s < STARTS_S
 
 
 def test_a_command_that_fails_is_stored_and_reported_as_failed(site: Cli) -> None:

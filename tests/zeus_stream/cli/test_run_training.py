@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict
 
+from collectors.devices.simulated import SimulatedBus
 from tests.patience import complaints
 from tests.waiting import until
 from tests.zeus_stream.cli.test_main import said
@@ -168,31 +169,56 @@ def test_a_command_that_is_interrupted_is_stopped_not_failed(zeus: Cli, ends: st
 
 
 def test_a_second_ctrl_c_leaves_a_command_that_does_not_end_with_the_limits_restored(zeus: Cli) -> None:
-    ready, limit = zeus.directory / "ready", zeus.directory / "simulated"
+    go = zeus.directory / "go"
     script = f"""
-import pathlib, signal, time, zeus_stream
+import os, signal, zeus_stream
 from zeus_stream.simulated_gpu.accelerator import attach
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 with attach("imagenet") as gpu:
-    for _ in zeus_stream.steps(range(300)):
+    for _ in zeus_stream.steps(iter(lambda: os.path.exists({str(go)!r}), True)):
         gpu.run(0.01)
-    pathlib.Path({str(ready)!r}).touch()
-    while not pathlib.Path({str(zeus.directory / "go")!r}).exists():
-        time.sleep(0.05)
 """
+    bus = SimulatedBus.parse(SIMULATED, directory=zeus.directory)
+    (gpu,) = bus.discover()
+    found_mw = gpu.read_control("power_limit")
     with zeus.start("run", "--device", SIMULATED, *QUICK, "--", sys.executable, "-c", script) as ours:
-        until(lambda: ready.exists() or ours.poll() is not None)
+        until(lambda: (gpu.read_control("power_limit") or 0) < (found_mw or 0) or ours.poll() is not None)
         ours.send_signal(signal.SIGINT)
         time.sleep(0.2)
         ours.send_signal(signal.SIGINT)
         until(lambda: ours.poll() is not None)
-        (zeus.directory / "go").touch()
+        assert gpu.read_control("power_limit") == found_mw
+        go.touch()
         _, err = ours.communicate(timeout=300)
+    bus.close()
     assert ours.returncode == 128 + signal.SIGINT
     assert "has not ended. It goes on unmeasured." in err
     assert "left without the report" in err
     assert holder(zeus.directory / "collector.lock") is None
-    assert not list((zeus.directory / "restore").glob("*.json")), limit
+    assert not list((zeus.directory / "restore").glob("*.json"))
+
+
+def test_a_collector_that_ends_is_named_while_the_training_goes_on(zeus: Cli) -> None:
+    go = zeus.directory / "go"
+    script = f"""
+import pathlib, time
+print("trains", flush=True)
+end_s = time.monotonic() + 60
+while not pathlib.Path({str(go)!r}).exists() and time.monotonic() < end_s:
+    time.sleep(0.01)
+"""
+    with zeus.start("run", "--device", SIMULATED, "--", sys.executable, "-c", script) as ours:
+        assert ours.stdout is not None
+        assert ours.stderr is not None
+        assert ours.stdout.readline() == "trains\n"
+        collector = holder(zeus.directory / "collector.lock")
+        assert collector is not None
+        os.kill(collector, signal.SIGKILL)
+        lines = iter(ours.stderr.readline, "")
+        assert any("the collector has ended: the command goes on." in line for line in lines)
+        assert ours.poll() is None
+        go.touch()
+        ours.communicate(timeout=300)
 
 
 def test_a_training_begins_before_the_analyzer_answers(zeus: Cli) -> None:

@@ -57,6 +57,7 @@ class ServicesOfCommand:
         self.absent = [name for name in VERBS if holder(where.run / f"{name}.lock") is None]
         """Those that did not run at the beginning."""
         self.started: list[ChildService] = []
+        self._answered = VERBS.keys() - set(self.absent)
         self._outputs = ExitStack()
         self._ended = threading.Event()
 
@@ -76,31 +77,37 @@ class ServicesOfCommand:
                 )
                 self.started.append(ChildService(name, process, output))
 
-    def wait_for(self, names: Sequence[str], timeout_s: float = STARTS_S) -> None:
+    def wait_for(self, names: Sequence[str], again_s: float = STARTS_S) -> None:
         """Wait until these services answer, or a signal arrives.
+
+        Args:
+            names: of the services.
+            again_s: longest wait for services that have answered before.
 
         Raises UnreachableError: one does not; the sentence holds the last output of those started here.
         """
         silent = list(names)
+        again = self._answered.issuperset(names)
 
         def all_answer() -> bool:
             if silent and _answers(self._where, silent[0]):
-                del silent[0]
+                self._answered.add(silent.pop(0))
             return not silent or any(service.failed(self._where) for service in self.started)
 
-        until(all_answer, timeout_s, self._signals, f"the {' and the '.join(names)} to start")
+        what = f"the {' and the '.join(names)} to {'answer' if again else 'start'}"
+        until(all_answer, again_s if again else STARTS_S, self._signals, what)
         if silent and self._signals.told is None:
-            raise self._unreachable(silent)
+            raise self._unreachable(silent, "report" if again else "start")
 
-    def _unreachable(self, silent: Sequence[str]) -> UnreachableError:
+    def _unreachable(self, silent: Sequence[str], verb: str) -> UnreachableError:
         outputs = [f"\n{output}" for service in self.started if (output := service.last_output())]
         return UnreachableError(
-            f"run: could not start: the {' and the '.join(silent)} did not answer in {self._where.run}."
+            f"run: could not {verb}: the {' and the '.join(silent)} did not answer in {self._where.run}."
             f" Try `zeus-stream doctor`.{''.join(outputs)}"
         )
 
     def watch(self, name: str) -> None:
-        """Print at once, also while the command runs, that a service which was started here has ended."""
+        """Note that a service which was started here answers, and print at once that it has ended."""
         service = next((each for each in self.started if each.name == name), None)
         if service is None:
             return
@@ -110,6 +117,8 @@ class ServicesOfCommand:
                 if service.failed(self._where):
                     say(f"the {name} has ended: the command goes on.\n{service.last_output()}")
                     return
+                if name not in self._answered and _answers(self._where, name):
+                    self._answered.add(name)
 
         threading.Thread(target=look, name=f"watch of the {name}", daemon=True).start()
 
@@ -159,8 +168,8 @@ def services(
     try:
         own.start(needed)
         own.wait_for(needed)
-        for name in VERBS.keys() - set(needed):
-            own.start([name])
+        own.start([name for name in VERBS if name not in needed])
+        for name in VERBS:
             own.watch(name)
         yield own
     finally:

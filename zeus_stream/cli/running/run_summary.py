@@ -7,6 +7,8 @@ prints that line: joules with their interval, and what the power limit saved.
 
 import os
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from zeus_stream.cli.running.signals import Signals
@@ -14,7 +16,7 @@ from zeus_stream.cli.running.waits import say, until
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, places
-from zeus_stream.protocol.snapshots import SESSIONS_BEGUN
+from zeus_stream.protocol.snapshots import SESSIONS_BEGUN, Snapshot
 from zeus_stream.training.sender import flush_s
 from zeus_stream.transport.client import Connection, ask_now, quoted
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from zeus_stream.screens.text.run_cost import Summary
 
 REPORT_S = 3.0
-"""Longest wait, after the command, for its run in the archive. ``ZEUS_STREAM_FLUSH_S`` may be longer."""
+"""Longest wait for the report, after the command. ``ZEUS_STREAM_FLUSH_S`` may be longer."""
 LAST_WORDS_S = 0.5
 """From the end of a command until the collector has taken in what it sent last."""
 _CLOSED = """
@@ -32,20 +34,27 @@ SELECT count(*) AS sessions, count(*) = (
 """
 
 
-def sessions_begun(where: Places) -> int | None:
-    """Return how many training processes have published to the collector. None: it does not answer."""
-    try:
-        return dict(ask_now(where, process="collector").counters).get(SESSIONS_BEGUN)
-    except UnreachableError:
-        return None
+def report_s(environ: Mapping[str, str]) -> float:
+    """Return the longest wait for the report of a run that has ended, s."""
+    return max(REPORT_S, flush_s(environ.get("ZEUS_STREAM_FLUSH_S", "")))
+
+
+def sessions_begun(now: Snapshot) -> int | None:
+    """Return how many training processes have published to a collector. None: it does not say."""
+    return dict(now.counters).get(SESSIONS_BEGUN)
 
 
 def wait_for_summary(
-    where: Places, name: str, signals: Signals, begun: int | None = None
+    where: Places, name: str, signals: Signals, longest_s: float, begun: int | None = None
 ) -> "Summary | None":
-    """Return the summary of a run once it is closed, or after `REPORT_S`. None: the archive has none.
+    """Return the summary of a run once it is closed, or after a wait. None: the archive has none.
 
-    ``begun``: sessions before the command. Where no other began, nothing was published: the wait is short.
+    Args:
+        where: the setup of the analyzer.
+        name: of the run.
+        signals: end the wait.
+        longest_s: the wait.
+        begun: sessions before the command. Where no other began, nothing was published: the wait is short.
     """
     from zeus_stream.screens.text.run_cost import summarize
 
@@ -58,10 +67,11 @@ def wait_for_summary(
         (row,) = connection.sql(_CLOSED.format(run=quoted(name))).to_pylist()
         sessions = row["sessions"]
         if not sessions and monotonic_ns() >= all_sent_ns:
-            return begun is not None and sessions_begun(where) == begun
+            with suppress(UnreachableError):
+                return begun is not None and sessions_begun(ask_now(where, process="collector")) == begun
+            return False
         return bool(sessions and row["closed"])
 
-    longest_s = max(REPORT_S, flush_s(os.environ.get("ZEUS_STREAM_FLUSH_S", "")))
     until(closed, longest_s, signals, "the last readings of the run")
     return summarize(connection.sql, name) if sessions else None
 
@@ -69,7 +79,7 @@ def wait_for_summary(
 def closing_line(where: Places, name: str, signals: Signals) -> str:
     """Return the energy of a run, its interval, and what its limit saved, as one sentence."""
     try:
-        summary = wait_for_summary(where, name, signals)
+        summary = wait_for_summary(where, name, signals, report_s(os.environ))
     except ZeusStreamError as wrong:
         return str(wrong)
     more = f"More: zeus-stream report {name}"
