@@ -489,7 +489,7 @@ def _follow_search(state: ProfilerState, plan: ProfilerPlan, now_mw: int | None 
             if unsure:
                 reason += (
                     f"; not sure yet: it may cost {100 * confidence.p95:.1f} % more than the best;"
-                    " the search goes on in the background"
+                    " the search goes on in the background while the run lasts"
                 )
             chosen = Chosen(limit_mw=limit_mw, as_remembered=as_remembered, unsure=unsure, costs=costs)
             return _choose(state, chosen, reason, plan, confidence)

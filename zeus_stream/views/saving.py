@@ -46,16 +46,17 @@ class Saving(Struct, frozen=True, kw_only=True):
     def headline(self) -> str:
         """Return the result in one sentence, without its full stop."""
         if self.kept:
-            more = (
-                ""
-                if self.next_percent is None
-                else f" (the next takes {percent(self.next_percent)} more energy)"
-            )
-            return f"kept {self.level}: no other limit is better{more}"
+            return f"kept {self.level}: {self._kept_words}"
         if self.energy.known is None:
             return f"{self.level} chosen: {self.reason}" if self.reason else f"{self.level} chosen"
         verb = "saves" if self.applied else "would save"
         return f"{self.level} {verb} {self.energy_words} for {self.time_words}"
+
+    @property
+    def _kept_words(self) -> str:
+        if self.next_percent is None:
+            return "no better limit is known"
+        return f"no other limit is better (the next takes {percent(self.next_percent)} more energy)"
 
     @property
     def energy_words(self) -> str:
@@ -78,7 +79,7 @@ class Saving(Struct, frozen=True, kw_only=True):
     def effect(self) -> str:
         """Return both changes with their intervals."""
         if self.kept:
-            return self.headline
+            return f"nothing: {self._kept_words}"
         energy = _with("no measurable energy" if self.energy.covers_zero else f"{self.energy}", self.energy)
         time = _with(self.time_words, self.time)
         return f"{energy} of a step's energy for {time}, compared with {self.found}"
