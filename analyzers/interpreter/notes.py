@@ -154,11 +154,11 @@ def _outcome(
 
 
 def _away(site: SiteState, host: str, boot_id: str, started_ns: int) -> tuple[GapRow, ...]:
-    """Return a gap if no collector has read the GPUs of a host for a while before it started."""
+    """Return a gap if no collector has read the GPUs of a host for a while, and a run there was open."""
     read = (gpu.timeline.received_ns for gpu in site.fleet.gpus.values() if gpu.host == host)
     last_ns = max(filter(None, read), default=None)
     for_s = 0.0 if last_ns is None else (started_ns - last_ns) / 1e9
-    if last_ns is None or site.boots.get(host) != boot_id or for_s < AWAY_S:
+    if last_ns is None or site.boots.get(host) != boot_id or for_s < AWAY_S or not site.on[host]:
         return ()
     reason = (
         f"no collector ran for {for_s:.0f} s: the power limits found were in force, trainings went on,"
