@@ -2,9 +2,10 @@
 
 A later version adds a statement list to `MIGRATIONS`, and changes row classes and `schema.sql` alike: a new
 archive is made whole, and one of an earlier version is migrated: a file when an analyzer opens it, a lake by
-`zeus-stream lake create`.
+`zeus-stream lake create`. A migration is about tables only: views and macros are then made again.
 """
 
+import re
 from importlib.resources import files
 from uuid import uuid4
 
@@ -31,13 +32,21 @@ def make(connection: Connection) -> None:
     connection.execute("INSERT INTO meta VALUES ($1, $2, $3, 0)", [APPLICATION, newest(), str(uuid4())])
     for kind in KINDS:
         connection.execute(create_table(kind))
-    connection.execute(files("analyzers.archive").joinpath("schema.sql").read_text(encoding="utf-8"))
+    connection.execute(_schema_sql())
+
+
+def _schema_sql() -> str:
+    return files("analyzers.archive").joinpath("schema.sql").read_text(encoding="utf-8")
 
 
 def migrate(connection: Connection, version: int) -> None:
     """Bring a schema of an earlier version to the newest, within the caller's transaction."""
     for migration in MIGRATIONS[version - 1 :]:
         connection.execute(migration)
+    for kind, statement in re.findall(
+        r"^CREATE (VIEW|MACRO)(.*?;)$", _schema_sql(), re.MULTILINE | re.DOTALL
+    ):
+        connection.execute(f"CREATE OR REPLACE {kind}{statement}")
     connection.execute("UPDATE meta SET schema_version = $1", [newest()])
 
 

@@ -90,10 +90,14 @@ def test_a_lake_of_an_earlier_version_is_migrated_whole_and_keeps_its_rows(
         catalog.create(lake, files_at, SETTINGS)
     columns = "SELECT count(*) FROM duckdb_columns() WHERE table_name = 'gaps' AND column_name = 'seen'"
     assert ask(lake, columns) == [(0,)], "all of a migration or nothing"
+    connection = catalog.attach(lake, SETTINGS)
+    connection.execute("CREATE OR REPLACE VIEW steps AS SELECT 'of the version before' AS run")
+    connection.close()
     monkeypatch.setattr(schema, "MIGRATIONS", ("ALTER TABLE gaps ADD COLUMN seen VARCHAR",))
     assert not catalog.create(lake, files_at, SETTINGS)
     assert ask(lake, "SELECT schema_version FROM meta") == [(2,)]
     assert ask(lake, columns) == [(1,)]
+    assert ask(lake, "SELECT run FROM steps") == [], "views are those of this version"
     assert ask(lake, "SELECT count(*), sum(energy_mj) FROM readings") == before != [(0, None)]
     first.put_stream([stored[20:30]], 3)  # an archiver that has the lake open goes on
     first.close()

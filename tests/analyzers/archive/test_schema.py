@@ -20,6 +20,7 @@ from zeus_stream.settings import Settings
 
 SQL_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "sql.md"
 SETTINGS = Settings(memory_mb=128)
+FIRST_TABLES = Path(__file__).parents[2] / "data" / "tables_0.1.0.sql"
 LATER = "CREATE TABLE later AS SELECT 42 AS answer"
 
 
@@ -121,6 +122,46 @@ def test_an_archive_of_an_earlier_version_is_migrated_by_its_next_analyzer(
     with duckdb.connect(path) as file:
         found = file.execute("SELECT schema_version, answer FROM meta, later").fetchall()
     assert found == [(version + 1, 42)]
+
+
+def definitions(connection: duckdb.DuckDBPyConnection) -> list[Any]:
+    """Return the views and macros of a database."""
+    return [
+        *connection.execute(
+            "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY ALL"
+        ).fetchall(),
+        *connection.execute(
+            "SELECT function_name, macro_definition FROM duckdb_functions() WHERE NOT internal ORDER BY ALL"
+        ).fetchall(),
+    ]
+
+
+def test_the_tables_of_0_1_0_become_those_of_this_version() -> None:
+    """A column added without a migration is missing in every archive of an earlier version."""
+    old = duckdb.connect()
+    old.execute(FIRST_TABLES.read_text(encoding="utf-8"))
+    old.execute("INSERT INTO meta VALUES ('zeus-stream', 1, 'id', 7)")
+    old.execute("INSERT INTO gaps BY NAME SELECT 'alpha' AS host, 7 AS count")
+    schema.migrate(old, 1)
+    now = made()
+    assert {name: set(each.items()) for name, each in columns_of(old).items()} == {
+        name: set(each.items()) for name, each in columns_of(now).items()
+    }, "analyzers/archive/schema.py: add what brings tables of 0.1.0 to these to MIGRATIONS"
+    assert definitions(old) == definitions(now)
+    assert old.execute("SELECT schema_version, starts FROM meta").fetchall() == [(schema.newest(), 7)]
+    assert old.execute("SELECT host, count FROM gaps").fetchall() == [("alpha", 7)]
+    old.execute("FROM waste")
+
+
+def test_a_migration_makes_views_and_macros_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stayed those of the version that made the archive: its screens had other figures."""
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, LATER))
+    now = made()
+    before = definitions(now)
+    now.execute("CREATE OR REPLACE VIEW steps AS SELECT 1 AS stale")
+    now.execute("CREATE OR REPLACE MACRO of_host(gpu) AS false")
+    schema.migrate(now, schema.newest() - 1)
+    assert definitions(now) == before
 
 
 def test_an_archive_that_cannot_be_migrated_stays_as_it_was(
