@@ -192,6 +192,7 @@ def report(
     zeus-stream report --since 2026-05-01 --until 2026-06-01 --json
     """
     without_numpy_threads()
+    from analyzers.state_files.signal_files import flat_price
     from zeus_stream.cli.screens.archive_source import answering
 
     files = html or svg or png
@@ -203,15 +204,18 @@ def report(
         raise click.UsageError("--since needs --html FILE, --svg PATH, --png PATH or --json.")
     if files and as_json:
         raise click.UsageError("--json writes to the terminal: give it without --html, --svg and --png.")
+    if since is not None and price is not None:
+        raise click.UsageError("--price is of one run. For several: zeus-stream signals import FILE.")
+    flat = None if price is None else flat_price(price)
     with answering(settings, places(os.environ)) as ask:
         if since is not None:
             _report_site(ask, since, until, html, svg, png)
         elif files:
             from zeus_stream.cli.screens.report_files import write_run
 
-            _echo_files(write_run(ask, run, html, svg, png))
+            _echo_files(write_run(ask, run, flat, html, svg, png))
         else:
-            _report_run(ask, settings, run, price, as_json=as_json, explain=explain)
+            _report_run(ask, settings, run, flat, as_json=as_json, explain=explain)
 
 
 def _echo_files(files: Iterable[Path]) -> None:
@@ -238,17 +242,21 @@ def _report_site(
 
 
 def _report_run(
-    ask: "Ask", settings: Settings, run: str | None, price: str | None, *, as_json: bool, explain: bool
+    ask: "Ask",
+    settings: Settings,
+    run: str | None,
+    price: tuple[float, str] | None,
+    *,
+    as_json: bool,
+    explain: bool,
 ) -> None:
     """Print the cost of a run, as text or as JSON."""
-    from analyzers.state_files.signal_files import flat_price
     from zeus_stream.cli.screens.report_files import no_run
     from zeus_stream.screens.html.questions import last_run
     from zeus_stream.screens.text.run_cost import print_summary, print_words, summarize, write_summary
 
-    flat = None if price is None else flat_price(price)
     name = run or last_run(ask)
-    summary = None if name is None else summarize(ask, name, flat)
+    summary = None if name is None else summarize(ask, name, price)
     if summary is None:
         raise no_run(name)
     if as_json:

@@ -15,6 +15,12 @@ def test_the_commands_of_the_guide_run(ran: Ran, tmp_path: Path) -> None:
     file.write_text('# name=price unit=EUR/kWh source="a tariff"\nat,value\n2020-01-01T00:00+00:00,0.3\n')
     flat = ran.zeus("report", "--price", "0.30EUR")
     assert "EUR at 0.3 EUR/kWh, GPUs only; source: --price" in flat.stdout, flat.stderr
+    page = tmp_path / "report.html"
+    ran.zeus("report", "--price", "0.30EUR", "--html", str(page))
+    assert "at 0.3 EUR/kWh, GPUs only; source: --price" in page.read_text()
+    assert (
+        "--price is of one run" in ran.zeus("report", "--since", "1d", "--json", "--price", "0.30EUR").stderr
+    )
     for arguments in (("--country", "DEU"), (str(file),)):
         done = ran.zeus("signals", "import", *arguments)
         assert done.returncode == 0, done.stderr

@@ -25,16 +25,21 @@ Answer = Callable[[str], "pa.Table"]
 
 
 def write_run(
-    answer: Answer, run: str | None, html: Path | None, svg: Path | None, png: Path | None
+    answer: Answer,
+    run: str | None,
+    price: tuple[float, str] | None,
+    html: Path | None,
+    svg: Path | None,
+    png: Path | None,
 ) -> list[Path]:
-    """Write the report of a run, or of the last one; return the files.
+    """Write the report of a run, or of the last one; return the files. ``price``: see `run_report`.
 
     Raises:
         RefusedError: the archive has no such run.
         StorageError, SettingsError: as `write_files`.
     """
     name = run or last_run(answer)
-    made = None if name is None else run_report(answer, name, VERSION, spelled(Settings()))
+    made = None if name is None else run_report(answer, name, VERSION, spelled(Settings()), price)
     if made is None:
         raise no_run(name)
     return write_files(made, html, svg, png)

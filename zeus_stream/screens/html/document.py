@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, plain, section, table
@@ -67,7 +68,13 @@ def standalone(chart: str) -> str:
     return f"{begin}><style>{chart_style()}</style>{back}{rest}\n"
 
 
-def run_report(answer: Answer, name: str, version: str, defaults: dict[str, str]) -> Report | None:
+def run_report(
+    answer: Answer,
+    name: str,
+    version: str,
+    defaults: dict[str, str],
+    price: tuple[float, str] | None = None,
+) -> Report | None:
     """Return the report of a run, or None if the archive does not have it.
 
     Args:
@@ -75,10 +82,12 @@ def run_report(answer: Answer, name: str, version: str, defaults: dict[str, str]
         name: of the run.
         version: of zeus-stream.
         defaults: values of settings that are not worth a line.
+        price: amount and currency of a kilowatt hour, in place of the signals.
     """
-    run = answered(find_run(name), answer)
-    if run is None:
+    found = answered(find_run(name), answer)
+    if found is None:
         return None
+    run = replace(found, price=price)
     panels: list[tuple[PagePanel, Sequence[str]]] = []
     asked: tuple[DrawPanel, ...] = (result, power, *RUN_PANELS)
     for ask in asked:

@@ -138,6 +138,8 @@ class PageRun(Struct, frozen=True, kw_only=True):
     last_wall_ns: int
     """Its end, or the latest that the archive has of its host."""
     ended_how: str
+    price: tuple[float, str] | None = None
+    """Amount and currency of a kilowatt hour, in place of the signals."""
 
 
 _RUN = """

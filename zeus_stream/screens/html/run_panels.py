@@ -10,7 +10,7 @@ from zeus_stream.screens.html.panels import Columns, PagePanel, bars, facts, pla
 from zeus_stream.screens.html.pipeline_panels import pipeline
 from zeus_stream.screens.html.power_question import Power, find_power
 from zeus_stream.screens.html.questions import SAVING, Asking, PageRun, Row, Rows, quoted
-from zeus_stream.screens.html.run_question import WASTE, find_run_rows
+from zeus_stream.screens.html.run_question import WASTE, find_costs, find_run_rows
 from zeus_stream.screens.html.site_panels import waste_panel
 from zeus_stream.screens.svg.run_charts import (
     EpochEnergy,
@@ -19,7 +19,7 @@ from zeus_stream.screens.svg.run_charts import (
     frontier_chart,
     power_chart,
 )
-from zeus_stream.views.costs import COSTS, OWN_USE, cost_words, own_use_parts
+from zeus_stream.views.costs import OWN_USE, cost_words, own_use_parts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import ForecastView
 from zeus_stream.views.quantity import (
@@ -94,7 +94,7 @@ def result(run: PageRun) -> Asking[PagePanel]:
     if rows is None:
         return PagePanel(name="result", title="Result", body=Markup(""), text="")
     view = run_of_rows(rows)
-    costs = yield COSTS.format(run=quoted(run.run))
+    costs = yield from find_costs(run.run, run.price, rows.whole["energy_j"])
     own_use = yield OWN_USE.format(run=quoted(run.run))
     items = [
         ("energy", str(view.energy), _energy_note(view)),
@@ -349,7 +349,7 @@ def parts(run: PageRun) -> Asking[PagePanel | None]:
 def waste(run: PageRun) -> Asking[PagePanel | None]:
     """Ask what of the energy of the run did not go into its steps, and what regains it."""
     parts = waste_parts((yield WASTE.format(run=quoted(run.run))))
-    prices = yield COSTS.format(run=quoted(run.run))
+    prices = yield from find_costs(run.run, run.price)
     more = FASTER if any(part.duration.absent == FASTER for part in parts) else ""
     return waste_panel("waste", "What can be regained", parts, prices, more)
 

@@ -1,6 +1,7 @@
 """The question for everything that a `RunView` of an archive shows. Pure."""
 
-from zeus_stream.screens.html.questions import COMMAND, SAVING, TOTALS, WHOLE, Asking, quoted
+from zeus_stream.screens.html.questions import COMMAND, SAVING, TOTALS, WHOLE, Asking, Rows, quoted
+from zeus_stream.views.costs import COSTS, at_price
 from zeus_stream.views.forecast import FORECAST
 from zeus_stream.views.pipeline_view import PIPELINE
 from zeus_stream.views.run_view import RunRows
@@ -46,3 +47,10 @@ def find_run_rows(run: str) -> Asking[RunRows | None]:
         forecast=forecasts[0] if forecasts else None,
         pipeline=pipelines[0] if pipelines else None,
     )  # fmt: skip
+
+
+def find_costs(run: str, price: tuple[float, str] | None, energy_j: float | None = None) -> Asking[Rows]:
+    """Ask for money and carbon of a run by the signals, or for its energy at a price: see `at_price`."""
+    if price is not None:
+        return [at_price(energy_j, price)]
+    return (yield COSTS.format(run=quoted(run)))

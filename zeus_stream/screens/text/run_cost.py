@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.screens.html.questions import answered, quoted
-from zeus_stream.screens.html.run_question import find_run_rows
+from zeus_stream.screens.html.run_question import find_costs, find_run_rows
 from zeus_stream.screens.text.tables import console_of, write, write_text
 from zeus_stream.screens.text.words import explained
 from zeus_stream.service_packages import install_command
-from zeus_stream.views.costs import COSTS, OWN_USE, at_price, cost_facts, own_use_facts
+from zeus_stream.views.costs import OWN_USE, cost_facts, own_use_facts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import forecast_facts
 from zeus_stream.views.quantity import Quantity, joules, percent, with_bounds
@@ -143,7 +143,7 @@ def summarize(
         trials=_levels(ask(_TRIALS)),
         gaps=ask(_GAPS),
         single=single,
-        costs=ask(COSTS).to_pylist() if price is None else [at_price(rows.whole["energy_j"], price)],
+        costs=answered(find_costs(run, price, rows.whole["energy_j"]), answer),
         true=true,
         unnamed=next(iter(ask(_UNNAMED).to_pylist()), None) if unnamed >= NAMED_SHARE else None,
         own_use=ask(OWN_USE).to_pylist(),
