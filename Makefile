@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each woul
 # Many tests wait, so there are two workers more than cores; none has a core for more threads of its own.
 export OPENBLAS_NUM_THREADS ?= 1
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
-FAST_WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)  # few of its tests wait, and each worker reads all of them
+FAST_WORKERS := $(shell getconf _NPROCESSORS_ONLN)  # few of its tests wait, and each worker reads all of them: 7 s of a core
 
 .PHONY: chaos docs figures help packages release install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak audit sbom lock clean
 
@@ -115,11 +115,11 @@ test-frameworks: ## test the callbacks with the newest frameworks, in an environ
 	.frameworks/bin/python -m pytest tests/frameworks tests/zeus_stream/integrations tests/zeus_stream/zeus
 
 ZEUS_EXAMPLES := zeus==0.16.0 transformers==4.40.2 trl==0.8.6 peft==0.10.0 accelerate==0.29.3 datasets==3.6.0 evaluate==0.4.2
-test-zeus-examples: ## test Zeus's examples for Hugging Face, in an environment with the versions of their time
+test-zeus-examples: ## test Zeus's own tests, and its examples for Hugging Face, in an environment with the versions of their time
 	test -d .zeus-examples || $(PYTHON) -m venv .zeus-examples
 	.zeus-examples/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	.zeus-examples/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH) $(ZEUS_EXAMPLES)
-	.zeus-examples/bin/python -m pytest tests/frameworks/test_zeus_huggingface_examples.py
+	.zeus-examples/bin/python -m pytest tests/frameworks/test_zeus_imports.py tests/frameworks/test_zeus_huggingface_examples.py
 
 test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unpacked into .prometheus without root
 	test -x .prometheus/usr/bin/prometheus || (mkdir -p .prometheus && cd .prometheus && \

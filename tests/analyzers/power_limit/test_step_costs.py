@@ -56,6 +56,7 @@ def neighbour(seed: int) -> Callable[[int], float]:
     return lambda step: 1.1 if bisect(ends, step) % 2 else 1.0
 
 
+@pytest.mark.sweep
 def test_the_intervals_hold_beside_a_load_that_comes_and_goes() -> None:
     held = []
     for seed in range(16):

@@ -42,7 +42,8 @@ REPLACED = {
     "_legacy.job": "Job",
     "_legacy.policy": "BatchSizeOptimizer JITPowerLimitOptimizer PowerLimitOptimizer"
     " PruningGTSBatchSizeOptimizer",
-    "_legacy.simulate": "Simulator",
+    "_legacy.policy.optimizer": "JITPowerLimitOptimizer PruningGTSBatchSizeOptimizer",
+    "_legacy.simulate": "HistoryEntry Simulator",
     "device": "get_cpus get_soc",
     "device.cpu": "get_cpus",
     "device.soc": "get_soc",
