@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+from msgspec.structs import replace
 
 from collectors.control import CONTROLS
+from tests.messages import RELEASE_CONTROL, RUN_ADMITTED, RUN_STARTED, SET_CONTROL
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    ReleaseControl,
     RenewLeases,
-    SetControl,
     Welcome,
 )
 from zeus_stream.protocol.events import (
@@ -45,7 +45,7 @@ from zeus_stream.protocol.events import (
     WindowEnded,
 )
 from zeus_stream.protocol.frames import Events
-from zeus_stream.protocol.notes import DeviceGone, Lost, Notes, RunAdmitted, SessionEnded
+from zeus_stream.protocol.notes import DeviceGone, Lost, Notes, SessionEnded
 from zeus_stream.protocol.queries import AskStatus, Cancel, ForgetJob, Forgotten, No, Query
 from zeus_stream.protocol.readings import READING_STRUCT, Readings
 from zeus_stream.protocol.snapshots import AskNow
@@ -80,17 +80,8 @@ SQL = (
 def _started(rng: random.Random) -> RunStarted:
     gpus = tuple(f"GPU-{n}" for n in range(rng.choice((0, 1, 256))))
     name = rng.choice(("r", "x" * 200, f"r{rng.random()}"))
-    return RunStarted(
-        t_ns=monotonic_ns(),
-        job="job",
-        run=name,
-        rank=0,
-        world_size=rng.choice((1, 2**53)),
-        gpus=gpus,
-        pid=1,
-        boot_id="b",
-        wall_ns=0,
-        wall_error_ns=0,
+    return replace(
+        RUN_STARTED, t_ns=monotonic_ns(), run=name, world_size=rng.choice((1, 2**53)), gpus=gpus, boot_id="b"
     )
 
 
@@ -153,20 +144,15 @@ def commanded(rng: random.Random) -> object:
         (
             Hello("watcher", "x"),
             Fetch(rng.choice(("l", "x")), 2**53, 1000),
-            SetControl(
+            replace(
+                SET_CONTROL,
                 command=rng.random().hex(),
-                owner="o",
-                incarnation="i",
                 fence=2**53,
-                run="r",
-                gpu="GPU-1",
                 control=rng.choice(CONTROLS),
                 value=rng.choice((0, 100_000)),
                 lease_ms=86_400_000,
             ),
-            ReleaseControl(
-                command="c", owner="o", incarnation="i", fence=0, gpu="GPU-1", control=rng.choice(CONTROLS)
-            ),
+            replace(RELEASE_CONTROL, control=rng.choice(CONTROLS)),
             RenewLeases("o", "i", ("GPU-1",) * 256, 0),
             AskStatus(),
             AskNow("h"),
@@ -203,9 +189,7 @@ def logged(rng: random.Random) -> object:
             lambda: Notes((DeviceGone(2**62, "GPU-1", ""), Lost(2**62, "x", 2**53, "r" * 2000))),
             lambda: Notes(
                 (
-                    RunAdmitted(
-                        t_ns=0, session="s", run="r", gpus=("GPU-1",) * 256, may_command=True, reason=""
-                    ),
+                    replace(RUN_ADMITTED, run="r", gpus=("GPU-1",) * 256),
                     SessionEnded(0, "s", ""),
                 )
             ),

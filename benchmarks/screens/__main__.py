@@ -67,6 +67,8 @@ def site(gpus: int) -> Snapshot:
 def answering(where: Path, gpus: int) -> Iterator[None]:
     """Answer AskNow at the query socket of a setup, as an analyzer does."""
     from zeus_stream.protocol import codec
+    from zeus_stream.protocol.events import No
+    from zeus_stream.protocol.queries import Query
     from zeus_stream.protocol.snapshots import AskNow
 
     answers, stop = LiveAnswers(lambda _: site(gpus)), threading.Event()
@@ -79,8 +81,11 @@ def answering(where: Path, gpus: int) -> Iterator[None]:
                 with anyio.move_on_after(0.2):
                     for message in await channel.receive():
                         correlation, payload = message.parts
-                        asked = codec.decode(payload, AskNow)
-                        channel.send(message.sender, correlation, answers.answer(asked, time.monotonic_ns()))
+                        asked = codec.decode(payload, AskNow, Query)
+                        reply = codec.encode(No("no archive: a benchmark"))
+                        if isinstance(asked, AskNow):
+                            reply = answers.answer(asked, time.monotonic_ns())
+                        channel.send(message.sender, correlation, reply)
         finally:
             channel.close()
             context.destroy(linger=0)

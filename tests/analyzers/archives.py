@@ -24,10 +24,11 @@ from analyzers.results.rows import (
     TrialRow,
     WindowRow,
 )
+from tests.messages import COLLECTOR_STARTED, DEVICE_FOUND, RUN_STARTED
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.events import RunStarted, StepBoundary
+from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame
-from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, DeviceFound, Notes
+from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.readings import Readings, Seen
 
 A = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
@@ -61,31 +62,14 @@ RUN = RunRow(
     may_command=True,
     command_reason="",
 )
-STARTED = RunStarted(
-    t_ns=RUN.began_ns,
-    job=RUN.job,
-    run=RUN.run,
-    rank=0,
-    world_size=1,
-    gpus=RUN.gpus,
-    pid=RUN.pid,
-    boot_id="boot-1",
-    wall_ns=RUN.began_wall_ns,
-    wall_error_ns=1000,
-)
-FOUND = DeviceFound(
-    t_ns=1,
-    gpu=A,
-    index=0,
-    name="Model X",
-    driver="1.0",
-    counts_energy=True,
-    min_limit_mw=100_000,
-    max_limit_mw=300_000,
-    default_limit_mw=300_000,
+STARTED = replace(
+    RUN_STARTED, t_ns=RUN.began_ns, job=RUN.job, run=RUN.run, gpus=RUN.gpus, pid=RUN.pid, boot_id="boot-1",
+    wall_ns=RUN.began_wall_ns, wall_error_ns=1000,
+)  # fmt: skip
+FOUND = replace(
+    DEVICE_FOUND, gpu=A, name="Model X", driver="1.0", max_limit_mw=300_000, default_limit_mw=300_000,
     found_limit_mw=300_000,
-    mig=False,
-)
+)  # fmt: skip
 
 
 def energy_mj(gpu: str, second: float) -> int:
@@ -128,15 +112,10 @@ def frame(offset: int, body: Body, *, log_id: str = LOG, t_ns: int | None = None
 
 def frames() -> Iterator[tuple[Frame, Body]]:
     """Yield the log: the collector's start, then every second its readings; events of the run among them."""
-    started = CollectorStarted(
-        t_ns=0,
-        incarnation="inc-1",
-        version="0.1.0",
-        boot_id="boot-1",
-        wall_ns=BOOTED_NS,
+    started = replace(
+        COLLECTOR_STARTED, incarnation="inc-1", version="0.1.0", boot_id="boot-1", wall_ns=BOOTED_NS,
         wall_error_ns=500,
-        observe=False,
-    )
+    )  # fmt: skip
     bodies: list[Body] = [Notes((started, FOUND, replace(FOUND, gpu=B, index=1)))]
     for second in range(1, SECONDS + 1):
         bodies.append(readings(second))
@@ -200,6 +179,8 @@ def trial(
     )
 
 
+TRIAL = trial(0, 300.0)
+WINDOW = window("step", 0, 10, 11, A)
 DECISION = DecisionRow(
     run=RUN.run,
     number=0,
@@ -236,6 +217,15 @@ GPU = GpuRow(
     gone=None,
 )
 
+COMMAND = CommandRow(
+    command="run-1/1", run=RUN.run, gpu=A, asked_ns=30 * SECOND, limit_w=200.0, outcome=None, outcome_ns=None,
+    outcome_limit_w=None, reason="",
+)  # fmt: skip
+GPU_LIMIT = GpuLimitRow(
+    run=RUN.run, round=1, gpu=B, t_ns=35 * SECOND, power_limit_w=150.0, job_limit_w=200.0, steps=300,
+    energy_percent=-5.0, time_percent=0.1, reason="the job does not wait for it",
+)  # fmt: skip
+
 
 def rows() -> list[Row]:
     """Return what is derived from the log."""
@@ -250,40 +240,9 @@ def rows() -> list[Row]:
         derived.append(window("run", 0, 10, 50, gpu))
     derived += [trial(0, 300.0), trial(1, 200.0), trial(2, 200.0, confirms=True), DECISION]
     derived += [
-        GpuLimitRow(
-            run=RUN.run,
-            round=1,
-            gpu=B,
-            t_ns=35 * SECOND,
-            power_limit_w=150.0,
-            job_limit_w=200.0,
-            steps=300,
-            energy_percent=-5.0,
-            time_percent=0.1,
-            reason="the job does not wait for it",
-        ),
-        CommandRow(
-            command="run-1/1",
-            run=RUN.run,
-            gpu=A,
-            asked_ns=30 * SECOND,
-            limit_w=200.0,
-            outcome=None,
-            outcome_ns=None,
-            outcome_limit_w=None,
-            reason="",
-        ),
-        CommandRow(
-            command="run-1/1",
-            run=RUN.run,
-            gpu=A,
-            asked_ns=30 * SECOND,
-            limit_w=200.0,
-            outcome="applied",
-            outcome_ns=31 * SECOND,
-            outcome_limit_w=200.0,
-            reason="",
-        ),
+        GPU_LIMIT,
+        COMMAND,
+        replace(COMMAND, outcome="applied", outcome_ns=31 * SECOND, outcome_limit_w=200.0),
         GapRow(HOST, "events", 40 * SECOND, 3, "the publisher's buffer was full"),
         MetricRow(session=RUN.session, run=RUN.run, name="accuracy", t_ns=20 * SECOND, step=9, value=0.8),
         MetricRow(session=RUN.session, run=RUN.run, name="accuracy", t_ns=40 * SECOND, step=29, value=0.9),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.checkpoints.machine_state import live_state_of, state_of
 from analyzers.fleet import questions
@@ -16,7 +17,8 @@ from analyzers.measurement import cuts, energy_fit, fixed_energies
 from analyzers.measurement.counters import counter_kind
 from analyzers.power_limit.run_settings import RunSettings
 from benchmarks.load.sessions import MS, START_NS, WALL_NS, S, begin, gpu, readings
-from zeus_stream.protocol.events import RunEnded, RunStarted, StepBoundary, WindowBegan, WindowEnded
+from tests.messages import RUN_STARTED
+from zeus_stream.protocol.events import RunEnded, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes, RunAdmitted
 
@@ -29,17 +31,13 @@ def generation(number: int, begin_ns: int) -> Iterator[tuple[int, Body]]:
     """Yield a session on each GPU that takes some steps, measures a window and ends."""
     for at in range(GPUS):
         name = f"session-{number}-{at}"
-        started = RunStarted(
+        started = replace(
+            RUN_STARTED,
             t_ns=begin_ns,
-            job="job",
             run=f"run-{number}-{at}",
-            rank=0,
-            world_size=1,
             gpus=(gpu(at),),
             pid=number * GPUS + at,
-            boot_id="boot",
             wall_ns=WALL_NS + begin_ns,
-            wall_error_ns=0,
         )
         yield begin_ns, Events(name, 0, 0, 1, (started, WindowBegan(begin_ns, 0, "w")))
         admitted = RunAdmitted(

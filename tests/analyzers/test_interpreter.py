@@ -28,6 +28,7 @@ from analyzers.results.rows import (
 )
 from analyzers.results.windows.step_columns import StepColumns
 from tests.analyzers.readings import steady
+from tests.messages import COLLECTOR_STARTED, LEASE_ENDED, RUN_ADMITTED, RUN_STARTED
 from tests.simulation.simulated_site import START_NS, Training
 from tests.simulation.world import BEGIN_NS, FLUSH_NS, World, asked, outputs_of, replayed
 from zeus_stream.protocol.events import (
@@ -44,9 +45,7 @@ from zeus_stream.protocol.events import (
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
-    CollectorStarted,
     ControlApplied,
-    ControlLeaseEnded,
     DeviceGone,
     Lost,
     Notes,
@@ -259,15 +258,7 @@ def test_a_stranger_s_limit_stays_and_ends_the_commands() -> None:
     def interfere() -> None:
         made.hosts[0].set_limit(first, 120_000)
         made.hosts[0].note(
-            ControlLeaseEnded(
-                t_ns=made.now_ns,
-                gpu=first,
-                control="power_limit",
-                owner="us",
-                cause="other_program",
-                reason="somebody set 120 W",
-                value=120_000,
-            )
+            replace(LEASE_ENDED, t_ns=made.now_ns, gpu=first, reason="somebody set 120 W", value=120_000)
         )
 
     made.at(START_NS + 1_500_000_000, interfere)
@@ -281,15 +272,7 @@ def test_a_stranger_s_limit_stays_and_ends_the_commands() -> None:
 def test_after_a_collector_started_anew_its_limit_is_asked_for_again() -> None:
     made = world(plan=replace(QUICK, timeout_ns=S))
     host = made.hosts[0]
-    again = CollectorStarted(
-        t_ns=START_NS + 1,
-        incarnation="other",
-        version="0",
-        boot_id="boot",
-        wall_ns=0,
-        wall_error_ns=0,
-        observe=False,
-    )
+    again = replace(COLLECTOR_STARTED, t_ns=START_NS + 1)
     made.at(BEGIN_NS + 300_000_000, lambda: host.note(again))
     made.run()
     asked = [(row.asked_ns, row.limit_w) for row in made.rows(CommandRow) if row.outcome is None]
@@ -308,17 +291,7 @@ def test_a_collector_that_was_away_from_a_run_is_a_gap_that_says_what_it_means(*
     host = made.hosts[0]
     made.ended = True
     started_ns = host.now() + 35 * S
-    host.note(
-        CollectorStarted(
-            t_ns=started_ns,
-            incarnation="other",
-            version="0",
-            boot_id="boot",
-            wall_ns=0,
-            wall_error_ns=0,
-            observe=False,
-        )
-    )
+    host.note(replace(COLLECTOR_STARTED, t_ns=started_ns))
     gaps = [row for row in made.rows(GapRow) if row.what == "collector"]
     assert len(gaps) == open_run
     for gap in gaps:
@@ -332,17 +305,7 @@ def test_a_host_that_was_restarted_has_lost_its_runs_and_its_clock() -> None:
     host = made.hosts[0]
     made.ended = True
     host._offset_ns = -made.now_ns + 1 * S
-    host.note(
-        CollectorStarted(
-            t_ns=host.now(),
-            incarnation="other",
-            version="0",
-            boot_id="another boot",
-            wall_ns=0,
-            wall_error_ns=0,
-            observe=False,
-        )
-    )
+    host.note(replace(COLLECTOR_STARTED, t_ns=host.now(), boot_id="another boot"))
     (run,) = [row for row in made.rows(WindowRow) if row.kind == "run"]
     assert (run.begin_ns, made.rows(RunRow)[-1].ended_how) == (BEGIN_NS, "the host was restarted")
     assert not made.interpreter.site.sessions
@@ -357,25 +320,8 @@ def test_a_second_run_on_a_gpu_does_not_command_and_both_are_marked_shared() -> 
 
     def intrude() -> None:
         now_ns = made.now_ns
-        publish(
-            RunStarted(
-                t_ns=now_ns,
-                job="job",
-                run="intruder",
-                rank=0,
-                world_size=1,
-                gpus=(gpu(made),),
-                pid=2,
-                boot_id="boot",
-                wall_ns=now_ns,
-                wall_error_ns=0,
-            )
-        )
-        host.note(
-            RunAdmitted(
-                t_ns=now_ns, session=second, run="intruder", gpus=(gpu(made),), may_command=True, reason=""
-            )
-        )
+        publish(replace(RUN_STARTED, t_ns=now_ns, run="intruder", gpus=(gpu(made),), pid=2, wall_ns=now_ns))
+        host.note(replace(RUN_ADMITTED, t_ns=now_ns, session=second, run="intruder", gpus=(gpu(made),)))
         publish(StepBoundary(0, None, now_ns + 1))
         publish(StepBoundary(1, now_ns + 2, now_ns + 2))
 
@@ -423,24 +369,18 @@ def test_who_only_watches_a_gpu_is_no_run_of_it_and_shares_it_with_nobody() -> N
 
     def look() -> None:
         now_ns = made.now_ns
-        started = RunStarted(
+        started = replace(
+            RUN_STARTED,
             t_ns=now_ns,
             job="measure",
             run="watching",
-            rank=0,
             world_size=0,
             gpus=(gpu(made),),
             pid=2,
-            boot_id="boot",
             wall_ns=now_ns,
-            wall_error_ns=0,
         )
         host.log(Events(watcher, 0, 0, 2, (started, WindowBegan(now_ns, 0, "w"))))
-        host.note(
-            RunAdmitted(
-                t_ns=now_ns, session=watcher, run="watching", gpus=(gpu(made),), may_command=True, reason=""
-            )
-        )
+        host.note(replace(RUN_ADMITTED, t_ns=now_ns, session=watcher, run="watching", gpus=(gpu(made),)))
 
     def look_away() -> None:
         host.log(Events(watcher, 2, 0, 2, (WindowEnded(made.now_ns, 0), RunEnded(made.now_ns))))
@@ -569,20 +509,7 @@ def test_a_run_taken_up_again_goes_on_counting_its_trials() -> None:
             0,
             0,
             2,
-            (
-                RunStarted(
-                    t_ns=now_ns,
-                    job="job",
-                    run="run",
-                    rank=0,
-                    world_size=1,
-                    gpus=(uuid,),
-                    pid=2,
-                    boot_id="boot",
-                    wall_ns=now_ns,
-                    wall_error_ns=0,
-                ),
-            ),
+            (replace(RUN_STARTED, t_ns=now_ns, gpus=(uuid,), pid=2, wall_ns=now_ns),),
         )
     )
     host.note(RunAdmitted(t_ns=now_ns, session="again", run="run", gpus=(uuid,), may_command=True, reason=""))
@@ -735,11 +662,7 @@ def opens(made: World, session: str, started: RunStarted) -> None:
     """Let another session of the host begin, and be admitted."""
     host = made.hosts[0]
     host.log(Events(session, 0, 0, started.pid, (started,)))
-    host.note(
-        RunAdmitted(
-            t_ns=host.now(), session=session, run=started.run, gpus=started.gpus, may_command=True, reason=""
-        )
-    )
+    host.note(replace(RUN_ADMITTED, t_ns=host.now(), session=session, run=started.run, gpus=started.gpus))
 
 
 def also_trains(made: World, session: str, started: RunStarted, steps: int = 100) -> None:
@@ -758,18 +681,7 @@ def also_trains(made: World, session: str, started: RunStarted, steps: int = 100
 
 def begins(made: World, pid: int) -> RunStarted:
     now_ns = made.hosts[0].now()
-    return RunStarted(
-        t_ns=now_ns,
-        job="job",
-        run="run",
-        rank=0,
-        world_size=1,
-        gpus=(gpu(made),),
-        pid=pid,
-        boot_id="boot",
-        wall_ns=now_ns,
-        wall_error_ns=0,
-    )
+    return replace(RUN_STARTED, t_ns=now_ns, gpus=(gpu(made),), pid=pid, wall_ns=now_ns)
 
 
 def test_a_second_training_of_the_same_name_is_measured_apart_and_sets_no_limit() -> None:

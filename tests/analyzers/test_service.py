@@ -31,6 +31,7 @@ from analyzers.service.collectors import Collector
 from analyzers.service.interpretation import PAUSE_S, Interpretation
 from analyzers.shards.sharded_analyzer import analyze_shards
 from tests.empty_archive import archive_at
+from tests.messages import WELCOME
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.broker.site_settings import SiteSettings
@@ -105,14 +106,7 @@ class RecordedCollector:
 
     def _welcome(self) -> Welcome:
         last = self.frames[-1]
-        return Welcome(
-            host=last.host,
-            incarnation="incarnation",
-            log_id=last.log_id,
-            first_offset=0,
-            next_offset=len(self.frames),
-            observe=False,
-        )
+        return replace(WELCOME, host=last.host, log_id=last.log_id, next_offset=len(self.frames))
 
     def commands(self) -> list[SetControl]:
         return [request for request in self.received if isinstance(request, SetControl)]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import anyio
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from collectors.device import Bus
 from collectors.devices.rapl import REFRESH_NS, RaplBus
@@ -23,6 +24,7 @@ from collectors.log.sqlite import SqliteLog
 from collectors.service import AtSite, collect
 from tests.collectors.devices.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
 from tests.gpu.powercap import Powercap
+from tests.messages import RUN_STARTED
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import PermissionMissingError, RefusedError, UnsupportedError
 from zeus_stream.paths import Places, places
@@ -201,18 +203,7 @@ class Client:
 
 
 def started(run: str = "r", gpus: tuple[str, ...] = (GPU,)) -> RunStarted:
-    return RunStarted(
-        t_ns=monotonic_ns(),
-        job="job",
-        run=run,
-        rank=0,
-        world_size=1,
-        gpus=gpus,
-        pid=os.getpid(),
-        boot_id=boot_id(),
-        wall_ns=0,
-        wall_error_ns=0,
-    )
+    return replace(RUN_STARTED, t_ns=monotonic_ns(), run=run, gpus=gpus, pid=os.getpid(), boot_id=boot_id())
 
 
 def notes_of(frame: Frame) -> tuple[object, ...]:

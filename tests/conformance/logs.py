@@ -7,14 +7,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import anyio
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from collectors.log.sqlite import SqliteLog
 from collectors.log.store import Extent, LogStore, SessionMemory
 from tests.empty_archive import archive_at
+from tests.messages import WELCOME
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
+from zeus_stream.protocol.commands import Fetch, Fetched, Hello
 from zeus_stream.protocol.frames import Break, Frame, Part
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.settings import Settings
@@ -100,13 +102,12 @@ def _answer(log: LogStore, request: Hello | Fetch) -> list[bytes]:
     """Return the reply of a collector."""
     extent = log.extent
     if isinstance(request, Hello):
-        welcome = Welcome(
+        welcome = replace(
+            WELCOME,
             host=HOST,
-            incarnation="incarnation",
             log_id=extent.log_id,
             first_offset=extent.first_offset,
             next_offset=extent.next_offset,
-            observe=False,
         )
         return [codec.encode(welcome)]
     frames = log.fetch(request.first_offset, request.count, FETCH_BYTES)
@@ -125,13 +126,12 @@ def fetched(log: LogStore, _directory: Path) -> Iterator[Read]:
         )
         extent = log.extent
         parts = sequencer.welcome(
-            Welcome(
+            replace(
+                WELCOME,
                 host=HOST,
-                incarnation="incarnation",
                 log_id=extent.log_id,
                 first_offset=extent.first_offset,
                 next_offset=extent.next_offset,
-                observe=False,
             )
         )
         while (wanted := sequencer.wanted()) is not None:

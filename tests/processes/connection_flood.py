@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import zmq
+from msgspec.structs import replace
 
+from tests.messages import RUN_STARTED
 from tests.processes.under_fire import environment
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.events import Ack, Batch, Event, RunStarted, StepBoundary
+from zeus_stream.protocol.events import Ack, Batch, Event, StepBoundary
 
 OTHER_USER = 65_534
 ATTACKERS = 8
@@ -82,13 +84,11 @@ class Bystander:
         now = anchor()
         if self._sequence:
             return StepBoundary(self._sequence, now.monotonic_ns, now.monotonic_ns)
-        return RunStarted(
+        return replace(
+            RUN_STARTED,
             t_ns=now.monotonic_ns,
             job="bystander",
             run="bystander",
-            rank=0,
-            world_size=1,
-            gpus=(),
             pid=os.getpid(),
             boot_id=boot_id(),
             wall_ns=now.wall_ns,

@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from tests.messages import RUN_STARTED
 from tests.simulation.processes import MS, Process, S, Stream
-from zeus_stream.protocol.events import Ack, Event, RunStarted
+from zeus_stream.protocol.events import Ack, Event
 from zeus_stream.training.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -18,15 +21,12 @@ class Trainer(Process):
         self.world = world
         self.pid = number
         self.run = run
-        self.started = RunStarted(
+        self.started = replace(
+            RUN_STARTED,
             t_ns=world.now_ns,
-            job="job",
             run=run,
-            rank=0,
-            world_size=1,
             gpus=tuple(world.host.gpus),
             pid=number,
-            boot_id="boot",
             wall_ns=world.wall_ns(),
             wall_error_ns=1,
         )

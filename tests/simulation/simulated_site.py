@@ -10,10 +10,12 @@ from random import Random
 from typing import Generic, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from collectors.devices.simulated import ScheduledLoads, SimulatedDevice
 from collectors.devices.simulated_spec import Spec
 from collectors.sampling import change_detector
+from tests.messages import COLLECTOR_STARTED
 from tests.simulation.virtual_time import VirtualTime
 from zeus_stream.protocol.events import (
     EpochBegan,
@@ -111,15 +113,7 @@ class Gpu:
 
 
 def collector_started(t_ns: int, wall_ns: int, incarnation: str = "incarnation") -> CollectorStarted:
-    return CollectorStarted(
-        t_ns=t_ns,
-        incarnation=incarnation,
-        version="0",
-        boot_id="boot",
-        wall_ns=wall_ns,
-        wall_error_ns=0,
-        observe=False,
-    )
+    return replace(COLLECTOR_STARTED, t_ns=t_ns, incarnation=incarnation, wall_ns=wall_ns)
 
 
 class Host:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from analyzers.interpreter.interpreter import Interpreter, Logged, ProgressAsked
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, GiveAnswer, Instruction, RestoreControl
@@ -15,8 +17,9 @@ from analyzers.results.rows import Row
 from analyzers.results.windows.step_columns import each_row
 from collectors.devices.simulated_spec import Spec, parse
 from collectors.sampling import change_detector, schedule
+from tests.messages import RUN_STARTED
 from tests.simulation.simulated_site import START_NS, Gpu, Host, Site, Training, collector_started
-from zeus_stream.protocol.events import Ask, AskTry, Event, RunStarted
+from zeus_stream.protocol.events import Ask, AskTry, Event
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
@@ -93,17 +96,15 @@ class WatchedHost(Host):
     def admit(self, training: Training, rank: int, world_size: int) -> None:
         """Let the training's process begin."""
         now_ns, gpus = self.now(), tuple(self.gpus)
-        started = RunStarted(
+        started = replace(
+            RUN_STARTED,
             t_ns=now_ns,
             job=training.job,
             run=training.run,
             rank=rank,
             world_size=world_size,
             gpus=gpus,
-            pid=1,
-            boot_id="boot",
             wall_ns=now_ns,
-            wall_error_ns=0,
             batch_size=training.batch_size,
         )
         self.publish(started)

@@ -50,6 +50,13 @@ class Quantity(Struct, frozen=True):
         return spelled(self.known, self.unit)
 
 
+def within_half(value: float, unit: Unit, half: float | None, scale: float = 1.0) -> Quantity:
+    """Return a figure with half of its interval, which is in other units by ``scale``."""
+    if half is None:
+        return Quantity(value, unit)
+    return Quantity(value, unit, value - scale * half, value + scale * half)
+
+
 def spelled(value: float | None, unit: Unit) -> str:
     """Return a value in the form of its unit."""
     match unit:

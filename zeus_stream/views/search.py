@@ -6,7 +6,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import RunNow, SearchNow, TrialNow
-from zeus_stream.views.quantity import Quantity
+from zeus_stream.views.quantity import Quantity, within_half
 from zeus_stream.views.saving import level_name
 
 Row = Mapping[str, Any]
@@ -36,9 +36,9 @@ class TrialView(Struct, frozen=True, kw_only=True):
     energy: Quantity
     time: Quantity
     mark: Mark
-    energy_change: Quantity
+    energy_change: Quantity = Quantity(None, "%")
     """Percent of the energy of a step at the limit found."""
-    time_change: Quantity
+    time_change: Quantity = Quantity(None, "%")
 
 
 def phase_of(run: RunNow) -> PhaseView:
@@ -111,13 +111,19 @@ def _trial(trial: TrialNow, search: SearchNow, found: TrialNow | None) -> TrialV
     )
 
 
+def mark_of(limit_w: float, saving: Row | None) -> Mark:
+    """Return the role of a limit in the row of ``saving_of``."""
+    if saving is None or limit_w not in (saving["power_limit_w"], saving["default_limit_w"]):
+        return ""
+    return "chosen" if limit_w == saving["power_limit_w"] else "found"
+
+
 def _change(value: float | None, found: float | None, within: float | None = None) -> Quantity:
     """Return by how much a value differs from that at the limit found. ``within``: half its interval."""
     if value is None or not found:
         return Quantity(None, "%", absent="the limit found was not measured")
     change = 100 * (value / found - 1)
-    half = None if within is None else 100 * within / found
-    return Quantity(change, "%", *((None, None) if half is None else (change - half, change + half)))
+    return within_half(change, "%", within, 100 / found)
 
 
 def trials_of_rows(
@@ -131,13 +137,10 @@ def trials_of_rows(
         saving: of ``saving_of``, for the limits found and chosen.
     """
     found_w = None if saving is None else saving["default_limit_w"]
-    chosen_w = None if saving is None else saving["power_limit_w"]
     found = next((row for row in rows if row["power_limit_w"] == found_w and not row["confirms"]), None)
     views = []
     for row in sorted(rows, key=lambda row: (-row["power_limit_w"], row["confirms"])):
         half = within.get((row["round"], row["power_limit_w"]), {}) if row is not found else {}
-        mark: Mark = "found" if row["power_limit_w"] == found_w else ""
-        mark = "chosen" if row["power_limit_w"] == chosen_w else mark
         views.append(
             TrialView(
                 level=level_name(row["power_limit_w"], row["clock_mhz"]),
@@ -145,7 +148,7 @@ def trials_of_rows(
                 clock_mhz=row["clock_mhz"],
                 energy=Quantity(row["step_j"], "J/step"),
                 time=Quantity(1000 * row["step_s"], "ms"),
-                mark="confirmed" if row["confirms"] else mark,
+                mark="confirmed" if row["confirms"] else mark_of(row["power_limit_w"], saving),
                 energy_change=_change(
                     row["step_j"], None if found is None else found["step_j"], half.get("energy_within_j")
                 ),

@@ -11,23 +11,13 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process import command_file
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.results.rows import AtLimit, CommandRow, RecallRow
-from tests.analyzers.archives import RUN
+from analyzers.results.rows import AtLimit, RecallRow
+from tests.analyzers.archives import COMMAND, RUN
 from tests.empty_archive import archive_at
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 
-ROW = CommandRow(
-    command="run-1/session-1/1",
-    run="run-1",
-    gpu="GPU-0",
-    asked_ns=1,
-    limit_w=200.0,
-    outcome=None,
-    outcome_ns=None,
-    outcome_limit_w=None,
-    reason="",
-)
+ROW = replace(COMMAND, command="run-1/session-1/1", gpu="GPU-0", asked_ns=1)
 OTHER = replace(ROW, command="run-1/session-1/2", asked_ns=2)
 RECALL = RecallRow(
     session=RUN.session, run=RUN.run, round=0, limits=(AtLimit(200.0, 10, 1.5, 300.0, "run-0", 1),)

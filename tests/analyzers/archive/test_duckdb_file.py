@@ -23,9 +23,10 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.frame_reader import PAGE_BYTES
 from analyzers.results.readings import READING
 from analyzers.results.result import OWN
-from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, GapRow, MetricRow
+from analyzers.results.rows import BudgetRow, BudgetShareRow, GapRow, MetricRow
 from tests.analyzers.archives import (
     BOOTED_NS,
+    COMMAND,
     DECISION,
     GPU,
     HOST,
@@ -45,6 +46,7 @@ from tests.analyzers.archives import (
     window,
 )
 from tests.empty_archive import archive_at
+from tests.messages import COLLECTOR_STARTED, RUN_STARTED
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.events import (
     EpochBegan,
@@ -52,7 +54,6 @@ from zeus_stream.protocol.events import (
     EventsDropped,
     Metric,
     RunEnded,
-    RunStarted,
     StepBoundary,
     WindowBegan,
     WindowCancelled,
@@ -60,7 +61,7 @@ from zeus_stream.protocol.events import (
 )
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Break, Events, Frame
-from zeus_stream.protocol.notes import Budget, BudgetsSet, CollectorStarted, Notes
+from zeus_stream.protocol.notes import Budget, BudgetsSet, Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 
@@ -135,14 +136,13 @@ def test_what_a_device_does_not_say_is_null(archive: DuckdbFile) -> None:
 
 def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: DuckdbFile) -> None:
     rebooted_ns = BOOTED_NS + 3600 * SECOND
-    start = CollectorStarted(
-        t_ns=0,
+    start = replace(
+        COLLECTOR_STARTED,
         incarnation="inc-2",
         version="0.1.0",
         boot_id="boot-2",
         wall_ns=rebooted_ns,
         wall_error_ns=500,
-        observe=False,
     )
     archive.put([list(frames())])
     end = archive.position(HOST)[1] or 0
@@ -155,18 +155,7 @@ def test_a_reading_has_its_utc_from_the_last_anchor_before_it(archive: DuckdbFil
 
 def test_events_are_rows_of_their_session(archive: DuckdbFile) -> None:
     every = (
-        RunStarted(
-            t_ns=1,
-            job="job",
-            run="run",
-            rank=2,
-            world_size=4,
-            gpus=(A,),
-            pid=7,
-            boot_id="boot",
-            wall_ns=5,
-            wall_error_ns=1,
-        ),
+        replace(RUN_STARTED, t_ns=1, rank=2, world_size=4, gpus=(A,), pid=7, wall_ns=5, wall_error_ns=1),
         EpochBegan(2, 0),
         StepBoundary(0, None, 3),
         StepBoundary(1, 4, None, "device", 7),
@@ -596,17 +585,7 @@ def test_an_archive_that_was_killed_is_read_without_an_analyzer(path: Path) -> N
 def test_gaps_and_metrics_repeat_only_when_replaying(archive: DuckdbFile) -> None:
     gap = GapRow(HOST, "events", 5, 2, "full")
     metric = MetricRow(session="s", run="r", name="loss", t_ns=5, step=None, value=0.5)
-    asked = CommandRow(
-        command="c",
-        run="r",
-        gpu=A,
-        asked_ns=5,
-        limit_w=None,
-        outcome=None,
-        outcome_ns=None,
-        outcome_limit_w=None,
-        reason="",
-    )
+    asked = replace(COMMAND, command="c", run="r", gpu=A, asked_ns=5, limit_w=None)
     for replaying in (False, True, True):
         archive.put([], [gap, metric, asked], {}, replaying=replaying)
     assert ask(

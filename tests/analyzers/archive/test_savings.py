@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.results.rows import DecisionRow, Row, RunRow, TrialRow, WindowRow
-from tests.analyzers.archives import DECISION, RUN, SECOND, window
+from analyzers.results.rows import DecisionRow, Row, RunRow, WindowRow
+from tests.analyzers.archives import DECISION, RUN, SECOND, TRIAL, window
 from tests.empty_archive import archive_at
 from zeus_stream.settings import Settings
 
@@ -87,10 +87,10 @@ def profiled(run: str, costs: Sequence[tuple[float, Sequence[float], Sequence[fl
         ]
         rows += steps
         rows.append(
-            TrialRow(
+            replace(
+                TRIAL,
                 run=run,
                 number=number,
-                round=1,
                 power_limit_w=limit_w,
                 steps=len(steps),
                 duration_s=sum(steps_s),
@@ -100,7 +100,6 @@ def profiled(run: str, costs: Sequence[tuple[float, Sequence[float], Sequence[fl
                 temperature_c=None,
                 began_ns=first * SECOND,
                 ended_ns=(first + len(steps)) * SECOND,
-                confirms=False,
             )
         )
         first += len(steps)

@@ -12,7 +12,7 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, Row, RunRow, TrialRow, WindowRow
-from tests.analyzers.archives import DECISION, RUN, SECOND, A, B, fill, trial
+from tests.analyzers.archives import DECISION, RUN, SECOND, WINDOW, A, B, fill, trial
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
@@ -190,11 +190,11 @@ def row(kind: str, index: int, begin_s: float, end_s: float, watts: float | None
     """Return a window on GPU A, or another, with this mean power."""
     seconds = end_s - begin_s
     joules = None if watts is None else watts * seconds
-    row = WindowRow(
+    row = replace(
+        WINDOW,
         session=RUN.session,
         run=RUN.run,
         job=RUN.job,
-        rank=0,
         host=RUN.host,
         kind=kind,
         name=kind,
@@ -208,11 +208,7 @@ def row(kind: str, index: int, begin_s: float, end_s: float, watts: float | None
         energy_high_j=joules,
         energy_p2_5_j=joules,
         energy_p97_5_j=joules,
-        phase_coverage=None,
         power_limit_w=200.0,
-        estimator="counter",
-        quality="ok",
-        shared=False,
     )
     return replace(row, **other)
 

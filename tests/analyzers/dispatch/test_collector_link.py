@@ -6,9 +6,11 @@ from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from analyzers.dispatch.collector_link import Commander, Link
 from analyzers.results.instructions import ApplyControl, RestoreControl
+from tests.messages import SET_CONTROL, WELCOME
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Hello, ReleaseControl, RenewLeases, SetControl, Welcome
@@ -24,9 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 def welcome(host: str) -> Welcome:
-    return Welcome(
-        host=host, incarnation="incarnation", log_id="log", first_offset=0, next_offset=10, observe=False
-    )
+    return replace(WELCOME, host=host, next_offset=10)
 
 
 @asynccontextmanager
@@ -102,16 +102,14 @@ async def test_clocks_are_commanded_until_answered_and_their_leases_renewed(zeus
     # Sent again until answered, and so perhaps more than once.
     limit, lock, unlock = dict.fromkeys(r for r in heard if isinstance(r, SetControl | ReleaseControl))
     assert isinstance(limit, SetControl)
-    assert lock == SetControl(
+    assert lock == replace(
+        SET_CONTROL,
         command="c2",
         owner="test",
         incarnation="incarnation",
         fence=limit.fence + 1,
-        run="r",
-        gpu="GPU-1",
         control=MEMORY,
         value=877,
-        lease_ms=1500,
     )
     assert unlock == ReleaseControl(
         command="c3",

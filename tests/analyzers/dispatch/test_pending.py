@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from analyzers.dispatch.pending import BACK, MAX_SENT, Pending
 from analyzers.results.instructions import ApplyControl, GiveAnswer, RestoreControl
+from tests.messages import COLLECTOR_STARTED
 from zeus_stream.protocol.events import Answer
 from zeus_stream.protocol.fields import BUDGET, UNLOCKED, Control
 from zeus_stream.protocol.notes import (
@@ -15,15 +16,7 @@ from zeus_stream.protocol.notes import (
     Note,
 )
 
-STARTED = CollectorStarted(
-    t_ns=3,
-    incarnation="i",
-    version="0.1",
-    boot_id="boot",
-    wall_ns=0,
-    wall_error_ns=0,
-    observe=False,
-)
+STARTED = replace(COLLECTOR_STARTED, t_ns=3, incarnation="i", version="0.1")
 
 
 def apply(

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.fleet.ownership import MAX_NAMES, SILENT_NS, Owners
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import OWN
 from analyzers.results.rows import GapRow, GpuRow
+from tests.messages import LEASE_ENDED
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import Output, World, replayed
 from zeus_stream.protocol.events import RunEnded, RunPlanned
@@ -44,15 +46,7 @@ def readings() -> Readings:
 
 
 def ended(gpu: str) -> ControlLeaseEnded:
-    return ControlLeaseEnded(
-        t_ns=1,
-        gpu=gpu,
-        control="power_limit",
-        owner="us",
-        cause="other_program",
-        reason="another program set 100 W",
-        value=100_000,
-    )
+    return replace(LEASE_ENDED, t_ns=1, gpu=gpu, reason="another program set 100 W", value=100_000)
 
 
 def intrusions() -> list[Body]:

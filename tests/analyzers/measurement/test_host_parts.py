@@ -15,35 +15,25 @@ from analyzers.results.rows import GpuRow, PhaseRow, RunRow, WindowRow
 from tests.analyzers.archives import FOUND, HOST, SECOND, STARTED, A, energy_mj, frame, readings
 from tests.analyzers.archives import B as AS_CPU
 from tests.empty_archive import archive_at
+from tests.messages import COLLECTOR_STARTED, DEVICE_FOUND
 from tests.simulation.world import Output, asked, outputs_of
 from zeus_stream.protocol.events import Ask, Event, RunEnded, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events
-from zeus_stream.protocol.notes import CollectorStarted, DeviceFound, Notes, RunAdmitted
+from zeus_stream.protocol.notes import DeviceFound, Notes, RunAdmitted
 from zeus_stream.protocol.phases import PhasesRan, pack_marks
 from zeus_stream.settings import Settings
 
 CPU = "CPU-alpha-package-0"
-BOOT = CollectorStarted(
-    t_ns=0,
-    incarnation="inc-1",
-    version="0.1.0",
-    boot_id="boot-1",
-    wall_ns=0,
-    wall_error_ns=500,
-    observe=False,
-)
-CPU_FOUND = DeviceFound(
-    t_ns=1,
+BOOT = replace(COLLECTOR_STARTED, incarnation="inc-1", version="0.1.0", boot_id="boot-1", wall_error_ns=500)
+CPU_FOUND = replace(
+    DEVICE_FOUND,
     gpu=CPU,
-    index=0,
     name="CPU package 0",
     driver="powercap",
-    counts_energy=True,
     min_limit_mw=None,
     max_limit_mw=None,
     default_limit_mw=None,
     found_limit_mw=None,
-    mig=False,
 )
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_file
 from analyzers.results.rows import RunRow, WindowRow
+from tests.analyzers.archives import RUN, WINDOW
 from tests.empty_archive import archive_at
 from zeus_stream.settings import Settings
 
@@ -37,24 +39,18 @@ def named(tmp_path: Path) -> Named:
 
 def _run(session: str, run: str, job: str, rank: int, host: str) -> RunRow:
     wall_ns = 1_767_225_600 * S
-    return RunRow(
+    return replace(
+        RUN,
         session=session,
         run=run,
         job=job,
         rank=rank,
         world_size=2,
         host=host,
-        pid=7,
-        uid=1000,
         gpus=(),
-        boundary="dispatch",
         began_ns=0,
-        ended_ns=None,
         began_wall_ns=wall_ns,
         wall_error_ns=0,
-        ended_how=None,
-        may_command=True,
-        command_reason="",
     )
 
 
@@ -73,7 +69,8 @@ def window(
     """A window of a rank, each rank on a host of its own; its bounds are 1 J on either side."""
     begin_ns, end_ns = round(begin_s * S), round(end_s * S)
     low_j, high_j = (None, None) if energy_j is None else (energy_j - 1, energy_j + 1)
-    return WindowRow(
+    return replace(
+        WINDOW,
         session=session or f"session-{rank}",
         run="run",
         job="job",
@@ -92,10 +89,7 @@ def window(
         energy_p2_5_j=low_j,
         energy_p97_5_j=high_j,
         phase_coverage=1.0,
-        power_limit_w=300.0,
-        estimator="counter",
         quality="ok" if energy_j is not None else "lost",
-        shared=False,
     )
 
 

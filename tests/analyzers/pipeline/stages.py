@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Fleet, Gpu
@@ -20,9 +21,9 @@ from analyzers.results.result import NOTHING, Result
 from analyzers.results.rows import Row
 from analyzers.results.windows.step_columns import each_row
 from benchmarks.pipeline.schedules import make_graph
-from zeus_stream.protocol.events import RunStarted
+from tests.messages import DEVICE_FOUND, RUN_STARTED
 from zeus_stream.protocol.fields import UNLOCKED
-from zeus_stream.protocol.notes import ControlApplied, ControlRefused, DeviceFound, RunAdmitted
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused, RunAdmitted
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan, encode_instruction, pack_rows
 from zeus_stream.protocol.readings import ABSENT, Seen
 
@@ -103,19 +104,19 @@ class Stages:
             self._take(self.run.handle(StageBegan(session, began), self._now()))
 
     def _session(self, rank: int) -> Session:
-        started = RunStarted(
-            t_ns=self.t_ns, job="job", run="run", rank=rank, world_size=self.stages * self.columns,
-            gpus=("index:all",), pid=rank + 1, boot_id="boot", wall_ns=0, wall_error_ns=0,
-        )  # fmt: skip
+        ranks = self.stages * self.columns
+        started = replace(
+            RUN_STARTED, t_ns=self.t_ns, rank=rank, world_size=ranks, gpus=("index:all",), pid=rank + 1
+        )
         gpu = f"GPU-{rank}"
         session = Session(f"s{rank}", HOST, 0, started, timeout_ns=10**9, steps_kept=10)
         session.admitted = RunAdmitted(
             t_ns=self.t_ns, session=f"s{rank}", run="run", gpus=(gpu,), may_command=self.may_command,
             reason="" if self.may_command else "it only watches",
         )  # fmt: skip
-        found = DeviceFound(
-            t_ns=self.t_ns, gpu=gpu, index=rank, name="A100", driver="simulated", counts_energy=True,
-            min_limit_mw=None, max_limit_mw=None, default_limit_mw=None, found_limit_mw=None, mig=False,
+        found = replace(
+            DEVICE_FOUND, t_ns=self.t_ns, gpu=gpu, index=rank, name="A100", driver="simulated",
+            min_limit_mw=None, max_limit_mw=None, default_limit_mw=None, found_limit_mw=None,
             graphics_clocks_mhz=CLOCKS_MHZ,
         )  # fmt: skip
         self.fleet.gpus[gpu] = Gpu(host=HOST, found=found)

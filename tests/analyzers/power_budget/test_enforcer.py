@@ -16,23 +16,21 @@ from analyzers.results.instructions import ApplyControl, RestoreControl
 from analyzers.results.result import OWN
 from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, DecisionRow
 from tests.analyzers.readings import readings, row
+from tests.messages import COLLECTOR_STARTED, DEVICE_FOUND, LEASE_ENDED, RUN_ADMITTED, RUN_STARTED
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import Output, World, outputs_of, replayed
-from zeus_stream.protocol.events import RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.events import RunEnded, StepBoundary
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import (
     Budget,
     BudgetsSet,
-    CollectorStarted,
     ControlApplied,
     ControlLeaseEnded,
     ControlRefused,
-    DeviceFound,
     LeaseCause,
     Note,
     Notes,
-    RunAdmitted,
 )
 from zeus_stream.protocol.readings import Readings, Seen
 
@@ -88,28 +86,18 @@ class Site:
             self.under_way[gpu] = []
             self.note(
                 host,
-                CollectorStarted(
-                    t_ns=self.now_ns,
-                    incarnation="i",
-                    version="0",
-                    boot_id="boot",
-                    wall_ns=self.now_ns,
-                    wall_error_ns=0,
-                    observe=False,
-                ),
+                replace(COLLECTOR_STARTED, t_ns=self.now_ns, incarnation="i", wall_ns=self.now_ns),
             )
-            found = DeviceFound(
+            found = replace(
+                DEVICE_FOUND,
                 t_ns=self.now_ns,
                 gpu=gpu,
-                index=0,
                 name="A40",
                 driver="0",
-                counts_energy=True,
                 min_limit_mw=LEAST,
                 max_limit_mw=FOUND,
                 default_limit_mw=FOUND,
                 found_limit_mw=FOUND,
-                mig=False,
             )
             self.note(host, found)
 
@@ -142,26 +130,22 @@ class Site:
         gpus = tuple(gpus)
         for rank, gpu in enumerate(gpus):
             session, host = f"{run}-{rank}", gpu.replace("g", "h")
-            started = RunStarted(
+            started = replace(
+                RUN_STARTED,
                 t_ns=self.now_ns,
                 job=run,
                 run=run,
                 rank=rank,
                 world_size=len(gpus),
                 gpus=(gpu,),
-                pid=1,
-                boot_id="boot",
                 wall_ns=self.now_ns,
-                wall_error_ns=0,
             )
             self.steps[session] = 0
             self.hosts[session] = host
             self.log(host, Events(session, 0, 0, 1, (started,)))
             self.note(
                 host,
-                RunAdmitted(
-                    t_ns=self.now_ns, session=session, run=run, gpus=(gpu,), may_command=True, reason=""
-                ),
+                replace(RUN_ADMITTED, t_ns=self.now_ns, session=session, run=run, gpus=(gpu,)),
             )
 
     def step(self, run: str) -> None:
@@ -354,27 +338,11 @@ def test_what_a_collector_says_of_the_gpus_of_another_is_not_believed(gpu: str) 
     site.note("h1", ControlApplied(site.now_ns, "c", gpu, "power_limit", LEAST))
     site.note(
         "h1",
-        ControlLeaseEnded(
-            t_ns=site.now_ns,
-            gpu=gpu,
-            control="power_limit",
-            owner="o",
-            cause="other_program",
-            reason="it is said",
-            value=LEAST,
-        ),
+        replace(LEASE_ENDED, t_ns=site.now_ns, gpu=gpu, owner="o", reason="it is said", value=LEAST),
     )
     site.note(
         "h1",
-        CollectorStarted(
-            t_ns=site.now_ns,
-            incarnation="i2",
-            version="0",
-            boot_id="boot",
-            wall_ns=site.now_ns,
-            wall_error_ns=0,
-            observe=False,
-        ),
+        replace(COLLECTOR_STARTED, t_ns=site.now_ns, incarnation="i2", wall_ns=site.now_ns),
     )
     site.settle()
     assert site.limits == {"g0": 200 * W, "g1": 200 * W}

@@ -1,13 +1,14 @@
 """Leases that lapse in the middle of a trial, as on a host whose cores are all taken."""
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, TrialRow
+from tests.messages import LEASE_ENDED
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
-from zeus_stream.protocol.notes import ControlLeaseEnded
 
 S = 1_000_000_000
 PLAN = RunSettings(
@@ -29,11 +30,10 @@ def lapse(world: World) -> None:
     world._advance()
     host.set_limit(gpu, host.gpus[gpu].found_mw)
     host.note(
-        ControlLeaseEnded(
+        replace(
+            LEASE_ENDED,
             t_ns=host.now(),
             gpu=gpu,
-            control="power_limit",
-            owner="us",
             cause="lapsed",
             reason="its owner was silent",
             value=host.gpus[gpu].found_mw,

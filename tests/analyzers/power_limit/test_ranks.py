@@ -8,9 +8,9 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, RestoreControl
 from analyzers.results.rows import DecisionRow, GpuLimitRow, TrialRow
+from tests.messages import COLLECTOR_STARTED
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import BEGIN_NS, World, replayed
-from zeus_stream.protocol.notes import CollectorStarted
 
 S = 1_000_000_000
 QUICK = RunSettings(
@@ -165,17 +165,7 @@ def test_a_lapse_meanwhile_puts_all_back_to_the_job_s_limit() -> None:
     job_w = made.rows(DecisionRow)[0].power_limit_w
     host = made.hosts[0]
     before = len(made.outputs)
-    host.note(
-        CollectorStarted(
-            t_ns=host.now(),
-            incarnation="other",
-            version="0",
-            boot_id="boot",
-            wall_ns=0,
-            wall_error_ns=0,
-            observe=False,
-        )
-    )
+    host.note(replace(COLLECTOR_STARTED, t_ns=host.now()))
     made.run(8.0)
     asked = [row for row in made.outputs[before:] if isinstance(row, ApplyControl)]
     assert [(row.gpu, row.value) for row in asked[:2]] == [

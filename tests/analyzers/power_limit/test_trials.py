@@ -13,10 +13,10 @@ from analyzers.measurement.energy import Meter, NoEnergy
 from analyzers.measurement.timeline import Timeline
 from analyzers.power_limit.trials import Taken, added_up, joined, taken, trial_row
 from analyzers.power_limit.visits import MeasureTrial, Purpose
-from analyzers.results.rows import TrialRow
+from tests.analyzers.archives import TRIAL
 from tests.analyzers.readings import MS, S, steady
-from zeus_stream.protocol.events import RunStarted, StepBoundary
-from zeus_stream.protocol.notes import RunAdmitted
+from tests.messages import RUN_ADMITTED, RUN_STARTED
+from zeus_stream.protocol.events import StepBoundary
 
 STEP_MS = 50
 """The counter changes after every second one."""
@@ -25,22 +25,9 @@ STEPS = 60
 
 def rank(number: int, *gpus: str, steps: int = STEPS) -> Session:
     """Return a rank that has made so many steps in a row."""
-    started = RunStarted(
-        t_ns=0,
-        job="job",
-        run="run",
-        rank=number,
-        world_size=2,
-        gpus=gpus,
-        pid=1,
-        boot_id="boot",
-        wall_ns=0,
-        wall_error_ns=0,
-    )
+    started = replace(RUN_STARTED, rank=number, world_size=2, gpus=gpus)
     session = Session(f"session-{number}", "host", 0, started, timeout_ns=5 * S, steps_kept=1_000)
-    session.admitted = RunAdmitted(
-        t_ns=0, session=session.session, run="run", gpus=gpus, may_command=True, reason=""
-    )
+    session.admitted = replace(RUN_ADMITTED, session=session.session, gpus=gpus)
     for index in range(steps):
         began_ns = index * STEP_MS * MS
         session.note((StepBoundary(index, began_ns if index else None, began_ns),))
@@ -144,10 +131,10 @@ def test_blocks_of_a_visit_are_one_row_that_holds_all_of_them(some: list[Taken],
 
 
 def test_of_each_limit_there_is_one_trial() -> None:
-    low = TrialRow(
+    low = replace(
+        TRIAL,
         run="run",
         number=1,
-        round=1,
         power_limit_w=100.0,
         steps=8,
         duration_s=2.0,
@@ -155,9 +142,7 @@ def test_of_each_limit_there_is_one_trial() -> None:
         average_power_w=75.0,
         cost=None,
         temperature_c=None,
-        began_ns=0,
         ended_ns=1,
-        confirms=False,
     )
     high = replace(low, number=2, power_limit_w=300.0, energy_j=400.0)
     trials = added_up([low, high, replace(low, number=3)])

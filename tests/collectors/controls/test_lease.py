@@ -37,6 +37,7 @@ from collectors.controls.lease_messages import (
 )
 from collectors.controls.value_changes import put_back
 from collectors.device import Description, Sample
+from tests.messages import DESCRIPTION
 from tests.simulation.leased_control import LeasedControl
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
 from zeus_stream.protocol.fields import UNLOCKED, Control
@@ -570,15 +571,8 @@ class Card:
             self.locked_mhz = value
 
     def describe(self) -> Description:
-        return Description(
-            gpu="GPU-1",
-            index=0,
-            name="Card",
-            driver="1",
-            counts_energy=True,
-            min_limit_mw=100 * W,
-            max_limit_mw=400 * W,
-            default_limit_mw=FOUND,
+        return replace(
+            DESCRIPTION, name="Card", min_limit_mw=100 * W, max_limit_mw=400 * W, default_limit_mw=FOUND
         )
 
     def sample(self) -> Sample:

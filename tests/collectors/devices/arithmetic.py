@@ -1,6 +1,9 @@
 """A device that is all arithmetic, with switches for what may go wrong; and a bus of them."""
 
+from msgspec.structs import replace
+
 from collectors.device import Description, Sample
+from tests.messages import DESCRIPTION
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError, LostError
 from zeus_stream.protocol.fields import UNLOCKED, Control
@@ -35,15 +38,12 @@ class ArithmeticDevice:
 
     def describe(self) -> Description:
         self._answer()
-        return Description(
+        return replace(
+            DESCRIPTION,
             gpu=self.gpu,
             index=self.index,
             name="Arithmetic",
             driver="1.0",
-            counts_energy=True,
-            min_limit_mw=100_000,
-            max_limit_mw=400_000,
-            default_limit_mw=400_000,
             graphics_clocks_mhz=self.clocks_mhz,
             memory_clocks_mhz=self.memory_clocks_mhz,
         )

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collectors.ingest.analyzers_known import AnalyzersKnown
+from tests.messages import RELEASE_CONTROL, SET_CONTROL
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.commands import Hello, ReleaseControl, RenewLeases, SetControl
 from zeus_stream.protocol.fields import shard_of
@@ -17,23 +19,11 @@ def hello(epoch: int | None, owner: str = OWNER, shard: int | None = 1, shards: 
 
 
 def command(epoch: int, owner: str = OWNER) -> SetControl:
-    return SetControl(
-        command="c",
-        owner=owner,
-        incarnation="i",
-        fence=epoch << 32 | 7,
-        run="r",
-        gpu="GPU-0",
-        control="power_limit",
-        value=200_000,
-        lease_ms=10_000,
-    )
+    return replace(SET_CONTROL, owner=owner, fence=epoch << 32 | 7, gpu="GPU-0", lease_ms=10_000)
 
 
 def release(epoch: int) -> ReleaseControl:
-    return ReleaseControl(
-        command="c", owner=OWNER, incarnation="i", fence=epoch << 32, gpu="GPU-0", control="power_limit"
-    )
+    return replace(RELEASE_CONTROL, owner=OWNER, fence=epoch << 32, gpu="GPU-0")
 
 
 def test_who_was_replaced_is_refused_with_the_cure() -> None:

@@ -19,33 +19,22 @@ from collectors.ingest.sessions import (
     receive,
     resolve,
 )
+from tests.messages import DESCRIPTION, RUN_STARTED
 from zeus_stream.errors import MalformedError
-from zeus_stream.protocol.events import Batch, EpochBegan, Event, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.events import Batch, EpochBegan, Event, RunEnded, StepBoundary
 from zeus_stream.protocol.fields import Unknown
 
 SECOND_NS = 1_000_000_000
-STARTED = RunStarted(
-    t_ns=0,
-    job="job",
-    run="run",
-    rank=0,
-    world_size=1,
-    gpus=("index:1",),
-    pid=7,
-    boot_id="boot",
-    wall_ns=0,
-    wall_error_ns=0,
-)
+STARTED = replace(RUN_STARTED, gpus=("index:1",), pid=7)
 
 
 def device(index: int, gpu: str, driver: str = "550") -> Description:
-    return Description(
+    return replace(
+        DESCRIPTION,
         gpu=gpu,
         index=index,
         name="A40",
         driver=driver,
-        counts_energy=True,
-        min_limit_mw=100_000,
         max_limit_mw=300_000,
         default_limit_mw=300_000,
     )

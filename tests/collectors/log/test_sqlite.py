@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from collectors.log.boot_mark import BootMark
 from collectors.log.sqlite import CHUNK, DUE_BYTES, INLINE_PAGES, MAX_SESSIONS, PAGE_BYTES, SqliteLog
 from collectors.log.store import SessionMemory
+from tests.messages import WELCOME
 from zeus_stream.errors import StorageError
-from zeus_stream.protocol.commands import Fetched, Welcome
+from zeus_stream.protocol.commands import Fetched
 from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.transport.follower import FollowerSequence
 
@@ -365,14 +367,7 @@ def everything(log: SqliteLog) -> list[Frame | Break]:
     extent, sequencer = log.extent, FollowerSequence(log.log_id, 0)
     given = list(
         sequencer.welcome(
-            Welcome(
-                host="host",
-                incarnation="i",
-                log_id=log.log_id,
-                first_offset=0,
-                next_offset=extent.next_offset,
-                observe=False,
-            )
+            replace(WELCOME, incarnation="i", log_id=log.log_id, next_offset=extent.next_offset)
         )
     )
     while (wanted := sequencer.wanted()) is not None:

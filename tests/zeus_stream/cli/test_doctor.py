@@ -11,6 +11,7 @@ from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.simulated import SimulatedBus
 from tests.gpu.powercap import Powercap
 from tests.gpu.stand_in import StandIn
+from tests.messages import DESCRIPTION
 from tests.zeus_stream.conftest import SIMULATED, Cli
 from zeus_stream.cli.doctor import examine
 from zeus_stream.errors import LostError
@@ -20,16 +21,7 @@ from zeus_stream.screens.text.tables import Check
 from zeus_stream.settings import Settings
 
 SETTINGS = Settings(device=SIMULATED)
-A100 = Description(
-    gpu="GPU-a",
-    index=0,
-    name="A100",
-    driver="570",
-    counts_energy=True,
-    min_limit_mw=100_000,
-    max_limit_mw=400_000,
-    default_limit_mw=400_000,
-)
+A100 = replace(DESCRIPTION, gpu="GPU-a", driver="570")
 
 
 @dataclass

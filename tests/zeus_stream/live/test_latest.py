@@ -4,7 +4,9 @@ import struct
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
+from tests.messages import DEVICE_FOUND
 from zeus_stream.live.answer import LiveAnswers, blank, encoded
 from zeus_stream.live.latest import MINUTE_NS, Latest
 from zeus_stream.protocol import codec
@@ -43,19 +45,7 @@ def shown(
 
 
 def found(gpu: str, index: int) -> DeviceFound:
-    return DeviceFound(
-        t_ns=0,
-        gpu=gpu,
-        index=index,
-        name="V100",
-        driver="1",
-        counts_energy=True,
-        min_limit_mw=100_000,
-        max_limit_mw=250_000,
-        default_limit_mw=250_000,
-        found_limit_mw=240_000,
-        mig=False,
-    )
+    return replace(DEVICE_FOUND, t_ns=0, gpu=gpu, index=index, found_limit_mw=240_000)
 
 
 def a_run(name: str = "r", **more: object) -> RunNow:

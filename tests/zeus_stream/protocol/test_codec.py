@@ -2,8 +2,9 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
+from tests.messages import SET_CONTROL
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import SetControl
@@ -64,17 +65,7 @@ def test_a_cut_message_is_malformed(batch: Batch, data: st.DataObject) -> None:
 
 @given(st.sampled_from(SetControl.__struct_fields__), junk)
 def test_a_field_of_any_value_is_taken_whole_or_refused_by_name(field: str, value: object) -> None:
-    good = SetControl(
-        command="c",
-        owner="o",
-        incarnation="i",
-        fence=1,
-        run="r",
-        gpu="GPU-1",
-        control="power_limit",
-        value=200_000,
-        lease_ms=1500,
-    )
+    good = replace(SET_CONTROL, fence=1)
     content = asdict(good) | {field: value}
     data = msgpack.packb([VERSION, "SetControl", content])
     try:

@@ -3,9 +3,11 @@ import string
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from tests.messages import RUN_STARTED
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.events import Batch, RunStarted
+from zeus_stream.protocol.events import Batch
 from zeus_stream.training.identity import ProcessIdentity, ScriptIdentity, identify
 
 ALONE = ProcessIdentity("/home/me/train_gpt.py", "boot-7", "f00d")
@@ -182,17 +184,13 @@ VALUES = st.text(alphabet=string.printable + "é\udcff", max_size=300)
 @given(st.dictionaries(NAMES, VALUES), VALUES)
 def test_whatever_the_environment_says_the_message_can_be_sent(environ: dict[str, str], script: str) -> None:
     me = who(environ, ProcessIdentity(script, "l", "t"))
-    started = RunStarted(
-        t_ns=0,
+    started = replace(
+        RUN_STARTED,
         job=me.job,
         run=me.run,
         rank=me.rank,
         world_size=me.world_size,
         gpus=me.gpus,
-        pid=1,
-        boot_id="boot",
-        wall_ns=0,
-        wall_error_ns=0,
         batch_size=me.batch_size,
     )
     assert codec.decode(codec.encode(Batch("s", 0, (started,))), Batch).events == (started,)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import zmq
+from msgspec.structs import replace
 
+from tests.messages import RUN_STARTED
 from tests.zeus_stream.stand_in_collector import Collector, answer, until
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.protocol.events import Metric, RunStarted
+from zeus_stream.protocol.events import Metric
 from zeus_stream.training.answers import Missing
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.publisher import Publisher
@@ -68,18 +70,7 @@ def test_events_come_together_as_long_as_the_collector_says_but_not_before_a_que
     assert len(collector.seen(Metric)) == 40
 
 
-STARTED = RunStarted(
-    t_ns=0,
-    job="job",
-    run="run",
-    rank=0,
-    world_size=1,
-    gpus=("GPU-0",),
-    pid=1,
-    boot_id="boot",
-    wall_ns=0,
-    wall_error_ns=0,
-)
+STARTED = replace(RUN_STARTED, gpus=("GPU-0",))
 
 
 class Waits:

@@ -12,13 +12,7 @@ from zeus_stream.screens.html.power_question import Power, find_power
 from zeus_stream.screens.html.questions import SAVING, Asking, PageRun, Row, Rows, quoted
 from zeus_stream.screens.html.run_question import WASTE, find_costs, find_run_rows
 from zeus_stream.screens.html.site_panels import waste_panel
-from zeus_stream.screens.svg.run_charts import (
-    EpochEnergy,
-    MeasuredLimit,
-    epochs_chart,
-    frontier_chart,
-    power_chart,
-)
+from zeus_stream.screens.svg.run_charts import EpochEnergy, epochs_chart, frontier_chart, power_chart
 from zeus_stream.views.costs import OWN_USE, cost_words, own_use_parts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import ForecastView
@@ -32,10 +26,11 @@ from zeus_stream.views.quantity import (
     utc,
     watts,
     with_half,
+    within_half,
 )
 from zeus_stream.views.run_view import RunView, run_of_rows
-from zeus_stream.views.saving import Saving
-from zeus_stream.views.search import trials_of_rows
+from zeus_stream.views.saving import Saving, level_name
+from zeus_stream.views.search import TrialView, mark_of, trials_of_rows
 from zeus_stream.views.waste import FASTER, waste_parts
 
 COMMANDS_SHOWN = 200
@@ -229,7 +224,7 @@ def limits(run: PageRun) -> Asking[PagePanel | None]:
     what = "clock" if clocks else "power limit"
     text = f"Each point is a {what}; further left is faster, lower needs less energy."
     text += f" Energy and time are against the {what} found, with 95 % intervals; the least cost decides."
-    if any(each.within_j for each in measured):
+    if any(each.energy.interval for each in measured):
         text += " Lines are 95 % intervals."
     by_place = {(row["round"], -row["power_limit_w"], row["confirms"], row["number"]): row for row in rows}
     ordered = [by_place[place] for place in sorted(by_place)]
@@ -268,7 +263,7 @@ def _ms(value: float | None) -> str:
     return figure(None if value is None else 1000 * value)
 
 
-def _frontier(rows: Rows, within: Mapping[tuple[int, float], Row], saving: Row | None) -> list[MeasuredLimit]:
+def _frontier(rows: Rows, within: Mapping[tuple[int, float], Row], saving: Row | None) -> list[TrialView]:
     """Return the limits of the last round, each once: the mean of its visits, weighted by steps."""
     last = max(row["round"] for row in rows)
     of_round = [row for row in rows if row["round"] == last and not row["confirms"]] or list(rows)
@@ -277,21 +272,19 @@ def _frontier(rows: Rows, within: Mapping[tuple[int, float], Row], saving: Row |
         visits = [row for row in of_round if row["power_limit_w"] == limit_w]
         steps = sum(row["steps"] for row in visits)
         known = within.get((last, limit_w), {})
-        step_within_s = known.get("step_within_s")
-        role = ""
-        if saving is not None and limit_w == saving["power_limit_w"]:
-            role = "chosen"
-        elif saving is not None and limit_w == saving["default_limit_w"]:
-            role = "found"
+        step_j, step_s = (
+            sum(row[name] * row["steps"] for row in visits) / steps for name in ("step_j", "step_s")
+        )
         found.append(
-            MeasuredLimit(
+            TrialView(
+                level=level_name(limit_w, visits[0]["clock_mhz"]),
                 limit_w=limit_w,
-                step_ms=1000 * sum(row["step_s"] * row["steps"] for row in visits) / steps,
-                step_j=sum(row["step_j"] * row["steps"] for row in visits) / steps,
-                within_ms=None if step_within_s is None else 1000 * step_within_s,
-                within_j=known.get("energy_within_j"), role=role, clock_mhz=visits[0]["clock_mhz"],
+                clock_mhz=visits[0]["clock_mhz"],
+                energy=within_half(step_j, "J/step", known.get("energy_within_j")),
+                time=within_half(1000 * step_s, "ms", known.get("step_within_s"), 1000),
+                mark=mark_of(limit_w, saving),
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.svg.axes import Axis, ChartFrame, drawing, frame, number, round_values
+from zeus_stream.views.quantity import Quantity
+from zeus_stream.views.search import TrialView
 
 WIDE, TALL = 760, 230
 """Size of the chart over time, in units of the drawing."""
@@ -28,25 +30,6 @@ class PowerPoint(Struct, frozen=True, kw_only=True):
     most_w: float | None
     """Of the power sensor in the bucket."""
     limit_w: float | None
-
-
-class MeasuredLimit(Struct, frozen=True, kw_only=True):
-    """A power limit or a clock, and what a step costs there."""
-
-    limit_w: float
-    step_ms: float
-    step_j: float
-    within_ms: float | None
-    within_j: float | None
-    """Half widths of the 95 % intervals."""
-    role: str
-    """``chosen``, ``found`` or nothing."""
-    clock_mhz: int | None = None
-    """None: it is a power limit."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.limit_w:g} W" if self.clock_mhz is None else f"{self.clock_mhz} MHz"
 
 
 class EpochEnergy(Struct, frozen=True, kw_only=True):
@@ -133,35 +116,44 @@ def _stairs(made: ChartFrame, levels: Sequence[tuple[float, float, float | None]
     return element("path", class_=kind, d="".join(way))
 
 
-def frontier_chart(limits: Sequence[MeasuredLimit], alternative: str) -> Markup:
+def frontier_chart(limits: Sequence[TrialView], alternative: str) -> Markup:
     """Return the energy of a step against its time, a point a limit, with 95 % intervals."""
-    across = [each.step_ms + side * (each.within_ms or 0) for each in limits for side in (-1, 1)]
-    up = [each.step_j + side * (each.within_j or 0) for each in limits for side in (-1, 1)]
     made = frame(
-        Axis("time of a step, ms", min(across), max(across), padding=0.12),
-        Axis("energy of a step, J", min(up), max(up), padding=0.12), WIDTH, HEIGHT,
+        _axis("time of a step, ms", [each.time for each in limits]),
+        _axis("energy of a step, J", [each.energy for each in limits]), WIDTH, HEIGHT,
     )  # fmt: skip
     ordered = sorted(limits, key=lambda each: each.limit_w)
-    way = "L".join(f"{made.across(each.step_ms):.1f} {made.up(each.step_j):.1f}" for each in ordered)
+    way = "L".join(
+        f"{made.across(each.time.known or 0):.1f} {made.up(each.energy.known or 0):.1f}" for each in ordered
+    )
     parts = [element("path", class_="way", d=f"M{way}")]
     labels: list[tuple[float, float]] = []
-    for each in sorted(limits, key=lambda each: (not each.role, each.limit_w)):
+    for each in sorted(limits, key=lambda each: (not _role(each), each.limit_w)):
         parts += _limit(made, each, labels)
     return drawing(made, alternative, *parts)
 
 
-def _limit(made: ChartFrame, each: MeasuredLimit, labels: list[tuple[float, float]]) -> list[Markup]:
-    x, y = made.across(each.step_ms), made.up(each.step_j)
-    title = f"{each.name}: {each.step_j:.4g} J, {each.step_ms:.4g} ms a step"
-    parts = [element("title", title)]
-    if each.within_ms:
-        half = made.across(each.step_ms + each.within_ms) - x
-        parts.append(element("path", class_="whisker", d=f"M{x - half:.1f} {y:.1f}h{2 * half:.1f}"))
-    if each.within_j:
-        half = y - made.up(each.step_j + each.within_j)
-        parts.append(element("path", class_="whisker", d=f"M{x:.1f} {y - half:.1f}v{2 * half:.1f}"))
-    parts.append(element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="6" if each.role else "4"))
-    text = f"{each.name} {each.role}".rstrip()
+def _axis(name: str, quantities: Sequence[Quantity]) -> Axis:
+    ends = [end for each in quantities for end in each.interval or (each.known or 0,)]
+    return Axis(name, min(ends), max(ends), padding=0.12)
+
+
+def _role(each: TrialView) -> str:
+    return each.mark if each.mark in ("chosen", "found") else ""
+
+
+def _limit(made: ChartFrame, each: TrialView, labels: list[tuple[float, float]]) -> list[Markup]:
+    step_ms, step_j, role = each.time.known or 0, each.energy.known or 0, _role(each)
+    x, y = made.across(step_ms), made.up(step_j)
+    parts = [element("title", f"{each.level}: {step_j:.4g} J, {step_ms:.4g} ms a step")]
+    if each.time.interval:
+        left, right_end = map(made.across, each.time.interval)
+        parts.append(element("path", class_="whisker", d=f"M{left:.1f} {y:.1f}h{right_end - left:.1f}"))
+    if each.energy.interval:
+        below, above = map(made.up, each.energy.interval)
+        parts.append(element("path", class_="whisker", d=f"M{x:.1f} {above:.1f}v{below - above:.1f}"))
+    parts.append(element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="6" if role else "4"))
+    text = f"{each.level} {role}".rstrip()
     right = x + 10 + 6.6 * len(text) < made.right
     at = x + 9 if right else x - 9
     for shift in (-8, 16, -22, 30):
@@ -175,7 +167,7 @@ def _limit(made: ChartFrame, each: MeasuredLimit, labels: list[tuple[float, floa
                 )
             )  # fmt: skip
             break
-    return [element("g", *parts, class_=f"point {each.role}".rstrip())]
+    return [element("g", *parts, class_=f"point {role}".rstrip())]
 
 
 def epochs_chart(epochs: Sequence[EpochEnergy], alternative: str) -> Markup:

@@ -10,7 +10,7 @@ from zeus_stream.screens.html.panels import Columns, facts, plain, quantity, tab
 from zeus_stream.screens.html.run_panels import saving_items
 from zeus_stream.screens.html.site_panels import as_is, run_link
 from zeus_stream.screens.svg.bars import bar, strip
-from zeus_stream.screens.svg.run_charts import MeasuredLimit, frontier_chart
+from zeus_stream.screens.svg.run_charts import frontier_chart
 from zeus_stream.views.gaps import GapView
 from zeus_stream.views.gpu_view import GpuStrip, GpuView, strips_of
 from zeus_stream.views.quantity import Quantity, whole, with_bounds
@@ -78,11 +78,7 @@ def draw_run(now: Snapshot, name: str) -> Markup:
 def _search(run: RunView) -> Markup | None:
     """Return the limits that were measured so far, as points and as a table."""
     measured = [
-        MeasuredLimit(
-            limit_w=trial.limit_w, clock_mhz=trial.clock_mhz, step_ms=trial.time.known,
-            step_j=trial.energy.known, within_ms=None, within_j=None,
-            role=trial.mark if trial.mark in ("chosen", "found") else "",
-        )
+        trial
         for trial in run.trials
         if trial.time.known is not None and trial.energy.known is not None and trial.mark != "confirmed"
     ]  # fmt: skip

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from tests.analyzers.archive.rollups.test_retention import AGES, ask, at
 from tests.analyzers.archives import BOOTED_NS, LOG, SECOND, frame
 from tests.empty_archive import archive_at
-from zeus_stream.protocol.events import RunStarted
+from tests.messages import RUN_STARTED
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan, encode_instruction, pack_rows
@@ -36,10 +37,9 @@ def log() -> list[tuple[Frame, Body]]:
     """Return a log of two stages of a pipeline, an iteration of both a frame."""
     bodies: list[Body] = [Notes((ClockAnchored(0, BOOTED_NS, 9),))]
     for stage in (0, 1):
-        started = RunStarted(
-            t_ns=1, job="j", run="r", rank=stage, world_size=2, gpus=("index:all",), pid=1, boot_id="b",
-            wall_ns=0, wall_error_ns=0,
-        )  # fmt: skip
+        started = replace(
+            RUN_STARTED, t_ns=1, job="j", run="r", rank=stage, world_size=2, gpus=("index:all",)
+        )
         began = PipelineBegan(t_ns=2, stage=stage, stages=2, micro_batches=2, schedule="1f1b")
         bodies.append(events(f"s{stage}", started, began, sequence=0))
     for iteration in range(ITERATIONS):

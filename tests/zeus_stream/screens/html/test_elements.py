@@ -9,15 +9,9 @@ from hypothesis import strategies as st
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import csv_text, facts, plain, table
 from zeus_stream.screens.svg.axes import round_values
-from zeus_stream.screens.svg.run_charts import (
-    HEIGHT,
-    WIDTH,
-    EpochEnergy,
-    MeasuredLimit,
-    epochs_chart,
-    frontier_chart,
-)
-from zeus_stream.views.quantity import figure, joules, seconds
+from zeus_stream.screens.svg.run_charts import HEIGHT, WIDTH, EpochEnergy, epochs_chart, frontier_chart
+from zeus_stream.views.quantity import figure, joules, seconds, within_half
+from zeus_stream.views.search import TrialView
 
 
 class Texts(HTMLParser):
@@ -68,7 +62,14 @@ def test_any_trials_give_a_frontier_inside_its_frame(
     points: list[tuple[float, float, float | None, float | None]],
 ) -> None:
     limits = [
-        MeasuredLimit(limit_w=float(n), step_ms=x, step_j=y, within_ms=dx, within_j=dy, role="")
+        TrialView(
+            level=f"{n} W",
+            limit_w=float(n),
+            clock_mhz=None,
+            mark="",
+            time=within_half(x, "ms", dx),
+            energy=within_half(y, "J/step", dy),
+        )
         for n, (x, y, dx, dy) in enumerate(points)
     ]
     parser = Texts()

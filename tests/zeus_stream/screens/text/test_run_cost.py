@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_own
 from analyzers.archive.snapshot import opened
-from analyzers.results.rows import DecisionRow, GapRow, GpuLimitRow, Row, RunRow, TrialRow, WindowRow
+from analyzers.results.rows import DecisionRow, GapRow, Row, RunRow, TrialRow
+from tests.analyzers.archives import GPU_LIMIT, WINDOW
 from tests.empty_archive import archive_at
 from zeus_stream.screens.html.questions import last_run
 from zeus_stream.screens.text.run_cost import Summary, print_summary, summarize
@@ -36,15 +37,14 @@ RUN = RunRow(
     may_command=True,
     command_reason="",
 )
-WHOLE = WindowRow(
+WHOLE = replace(
+    WINDOW,
     session="session",
     run="it's a run",
     job="digits",
-    rank=0,
     host="host",
     kind="run",
     name="",
-    index=0,
     gpu="GPU-a",
     begin_ns=0,
     end_ns=9 * S,
@@ -56,9 +56,6 @@ WHOLE = WindowRow(
     energy_p97_5_j=1809.0,
     phase_coverage=1.0,
     power_limit_w=None,
-    estimator="counter",
-    quality="ok",
-    shared=False,
 )
 STEPS = tuple(
     replace(
@@ -230,14 +227,13 @@ def test_a_saving_is_told_with_its_interval_and_of_whom_it_is_known(of: Summariz
 
 
 def test_gpus_below_the_limit_of_their_job_are_told_with_what_that_saves(of: Summarize) -> None:
-    first = GpuLimitRow(
+    first = replace(
+        GPU_LIMIT,
         run="it's a run",
-        round=1,
         gpu="GPU-a",
         t_ns=S,
         power_limit_w=175.0,
         job_limit_w=175.0,
-        steps=300,
         energy_percent=-5.1,
         time_percent=0.02,
         reason="the others wait for it",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from analyzers.results.rows import CommandRow
+from tests.analyzers.archives import COMMAND
 from tests.zeus_stream.screens.text.test_run_cost import (
     DECISION,
     RUN,
@@ -153,16 +153,14 @@ def test_it_says_by_how_much_the_analyzer_was_behind_and_nothing_where_it_was_no
 
 @pytest.mark.sweep
 def test_the_archive_shows_the_situations(of: Summarize) -> None:
-    late = CommandRow(
+    late = replace(
+        COMMAND,
         command="c",
         run="it's a run",
         gpu="GPU-a",
-        control="power_limit",
         limit_w=175.0,
-        clock_mhz=None,
         asked_ns=S,
         outcome="applied",
-        reason="",
         outcome_limit_w=175.0,
         outcome_ns=10 * S,
     )

@@ -12,23 +12,13 @@ from random import Random
 
 from msgspec import Struct
 
-from zeus_stream.protocol.events import Ack, RunStarted, StepBoundary
+from tests.messages import RUN_STARTED
+from zeus_stream.protocol.events import Ack, StepBoundary
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.sender import pause_s
 from zeus_stream.training.steps.step_boundaries import Boundaries
 
-STARTED = RunStarted(
-    t_ns=0,
-    job="job",
-    run="run",
-    rank=0,
-    world_size=1,
-    gpus=(),
-    pid=1,
-    boot_id="boot",
-    wall_ns=0,
-    wall_error_ns=0,
-)
+STARTED = RUN_STARTED
 STAMP_NS = 500
 """Resolution of an event's stamp."""
 
