@@ -30,7 +30,7 @@ from analyzers.results.windows.step_columns import StepColumns
 from tests.analyzers.readings import steady
 from tests.messages import COLLECTOR_STARTED, LEASE_ENDED, RUN_ADMITTED, RUN_STARTED
 from tests.simulation.simulated_site import START_NS, Training
-from tests.simulation.world import BEGIN_NS, FLUSH_NS, World, asked, outputs_of, replayed
+from tests.simulation.world import BEGIN_NS, FLUSH_NS, QUICK, World, asked, outputs_of, replayed
 from zeus_stream.protocol.events import (
     Ask,
     EventsDropped,
@@ -55,15 +55,6 @@ from zeus_stream.protocol.notes import (
 from zeus_stream.protocol.readings import Readings
 
 S = 1_000_000_000
-QUICK = RunSettings(
-    selector=selectors.parse("energy"),
-    stride_mw=75_000,
-    warmup_steps=2,
-    profile_steps=5,
-    settle_ns=0,
-    refreshes=2,
-    exhaustive=True,
-)
 ONE = "simulated:v100x1"
 TRAINING = Training("imagenet", 0.02, 500)
 

@@ -19,7 +19,7 @@ from analyzers.results.windows.step_columns import each_row
 from analyzers.service.replay import interpret
 from tests.analyzers.readings import steady
 from tests.simulation.simulated_site import Training
-from tests.simulation.world import Output, World, outputs_of, replayed
+from tests.simulation.world import QUICK, Output, World, outputs_of, replayed
 from zeus_stream.protocol.events import Event, StepBoundary
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -84,15 +84,7 @@ def _divide(trials: Sequence[Trial], gpus: int) -> int:
 
 def test_a_session_that_cannot_be_interpreted_is_set_aside_and_the_others_go_on() -> None:
     """A selector of the user's own fails in the middle of a run; its limits are given back."""
-    quick = RunSettings(
-        selector=Selector("mine", _divide),
-        stride_mw=75_000,
-        warmup_steps=2,
-        profile_steps=5,
-        settle_ns=0,
-        refreshes=2,
-        exhaustive=True,
-    )
+    quick = replace(QUICK, selector=Selector("mine", _divide))
     world = World("simulated:v100x1", Training("imagenet", 0.02, 500), quick)
     world.run()
     (gap,) = world.rows(GapRow)

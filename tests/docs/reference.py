@@ -19,6 +19,14 @@ from zeus_stream.settings import SECTIONS, SettingHelp, kinds, list_settings, sp
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 NOTE = "<!-- Written by `python -m tests.docs.reference`. Do not edit. -->\n"
 WIDTH = 100
+EVERYWHERE = re.compile(
+    r"^  --help +Show this message and exit\.\n"
+    r"|^  --dir PATH +Directory for sockets, log, archive and state\.  \[a directory of the user\]\n"
+    r"|^  --config PATH +Settings file\.  \[zeus-stream\.toml, if it exists\]\n"
+    r"|\n(Options|Common options):\n(?=\n|\Z)",
+    re.MULTILINE,
+)
+"""Options of nearly every command, and headings that are left without any."""
 
 
 def pages() -> dict[str, str]:
@@ -98,7 +106,9 @@ def _commands() -> str:
         "# Commands\n",
         NOTE,
         (
-            "`zeus-stream COMMAND --help` prints the same."
+            "`zeus-stream COMMAND --help` prints the same, with three options that are left out here:"
+            " `--help`; `--config PATH`, the settings file (zeus-stream.toml, if it exists); `--dir PATH`,"
+            " the directory for sockets, log, archive and state (a directory of the user)."
             " `zeus-stream completions SHELL` completes commands and options.\n"
         ),
     ]
@@ -114,7 +124,7 @@ def _command(command: click.Command, path: tuple[str, ...]) -> list[str]:
     context = click.Context(command, info_name=" ".join(path[1:]), parent=root, terminal_width=WIDTH)
     formatter = click.HelpFormatter(width=WIDTH)
     command.format_help(context, formatter)
-    text = formatter.getvalue().rstrip()
+    text = EVERYWHERE.sub("", formatter.getvalue()).rstrip()
     parts = [f"### {' '.join(path[1:])}\n", f"```text\n{text}\n```\n"]
     if isinstance(command, click.Group):
         for name, child in command.commands.items():

@@ -5,13 +5,12 @@ from functools import cache
 from random import Random
 
 from analyzers.interpreter.interpreter import Interpreter
-from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import GapRow
 from collectors.ingest.sessions import PublisherSession, check, receive
 from tests import hostile
 from tests.simulation.simulated_site import Training
-from tests.simulation.world import World, outputs_of
+from tests.simulation.world import QUICK, World, outputs_of
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
@@ -36,15 +35,7 @@ from zeus_stream.transport.listening.curve_server import CurveServer
 NOW_NS = 10**12
 SECRET = bytes(range(32))
 """Of a listener for other hosts."""
-SETTINGS = RunSettings(
-    selector=selectors.parse("energy"),
-    stride_mw=75_000,
-    warmup_steps=2,
-    profile_steps=5,
-    settle_ns=0,
-    refreshes=2,
-    exhaustive=True,
-)
+SETTINGS = QUICK
 KINDS: tuple[tuple[type, ...], ...] = (
     (Batch, Ask, AskTry),
     (Hello, Fetch, SetControl, ReleaseControl, RenewLeases, AskStatus, AskNow, Answer, Advice),

@@ -11,6 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from analyzers.interpreter.interpreter import Interpreter, Logged, ProgressAsked
+from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, GiveAnswer, Instruction, RestoreControl
 from analyzers.results.rows import Row
@@ -171,6 +172,13 @@ class WatchedHost(Host):
             self._rows.clear()
             self.log(Readings(tuple(self.gpus), rows))
         self._world.at(self._world.now_ns + FLUSH_NS, self._flush)
+
+
+QUICK = RunSettings(
+    selector=selectors.parse("energy"), stride_mw=75_000, warmup_steps=2, profile_steps=5, settle_ns=0,
+    refreshes=2, exhaustive=True,
+)  # fmt: skip
+"""Every limit is measured, a few steps each."""
 
 
 class World(Site[WatchedHost]):

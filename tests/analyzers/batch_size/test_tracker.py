@@ -17,9 +17,8 @@ from analyzers.results.memory import Memory
 from analyzers.results.result import NOTHING
 from analyzers.results.rows import JobRow, TryRow, WindowRow
 from tests.analyzers.batch_size.test_history import SETUP, Turns
-from tests.analyzers.test_interpreter import QUICK
 from tests.simulation.simulated_site import Training
-from tests.simulation.world import BEGIN_NS, Output, World, asked, outputs_of
+from tests.simulation.world import BEGIN_NS, QUICK, Output, World, asked, outputs_of
 from zeus_stream.protocol.events import (
     Advice,
     AskTry,

@@ -1,24 +1,14 @@
 """An analyzer that is behind: what it leaves out first, and what its decisions say."""
 
 import pytest
+from msgspec.structs import replace
 
-from analyzers.power_limit import selectors
-from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, TrialRow, WindowRow
 from tests.simulation.simulated_site import Training
-from tests.simulation.world import World
+from tests.simulation.world import QUICK, World
 
 S = 1_000_000_000
-PLAN = RunSettings(
-    selector=selectors.parse("energy"),
-    stride_mw=75_000,
-    warmup_steps=2,
-    profile_steps=20,
-    settle_ns=0,
-    refreshes=2,
-    timeout_ns=S,
-    exhaustive=True,
-)
+PLAN = replace(QUICK, profile_steps=20, timeout_ns=S)
 TRAINING = Training("imagenet", 0.02, 2_000)
 
 

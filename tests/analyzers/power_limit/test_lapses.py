@@ -3,24 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, TrialRow
 from tests.messages import LEASE_ENDED
 from tests.simulation.simulated_site import Training
-from tests.simulation.world import World
+from tests.simulation.world import QUICK, World
 
 S = 1_000_000_000
-PLAN = RunSettings(
-    selector=selectors.parse("energy"),
-    stride_mw=75_000,
-    warmup_steps=2,
-    profile_steps=60,
-    settle_ns=0,
-    refreshes=2,
-    timeout_ns=S // 2,
-    exhaustive=True,
-)
+PLAN = replace(QUICK, profile_steps=60, timeout_ns=S // 2)
 TRAINING = Training("imagenet", 0.02, 900)
 
 

@@ -4,30 +4,20 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.interpreter.interpreter import Interpreter
-from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.instructions import ApplyControl, RestoreControl
 from analyzers.results.rows import DecisionRow, GpuLimitRow, TrialRow
 from tests.messages import COLLECTOR_STARTED
 from tests.simulation.simulated_site import Training
-from tests.simulation.world import BEGIN_NS, World, replayed
+from tests.simulation.world import BEGIN_NS, QUICK, World, replayed
 
 S = 1_000_000_000
-QUICK = RunSettings(
-    selector=selectors.parse("energy"),
-    stride_mw=75_000,
-    warmup_steps=2,
-    profile_steps=5,
-    settle_ns=0,
-    refreshes=2,
-    timeout_ns=S,
-    exhaustive=True,
-)
+PLAN = replace(QUICK, timeout_ns=S)
 V100 = "simulated:v100,period_ms=100"
 TRAINING = Training("imagenet", 0.04, 150)
 
 
-def ranks(count: int, training: Training = TRAINING, plan: RunSettings = QUICK, late: int = 0) -> World:
+def ranks(count: int, training: Training = TRAINING, plan: RunSettings = PLAN, late: int = 0) -> World:
     """Return a job of so many ranks, a host and a clock each."""
     more = tuple((f"{V100},seed={number}", number * 1_234 * S) for number in range(1, count))
     return World(V100, training, plan, more=more, late=late)
@@ -73,7 +63,7 @@ def test_when_a_rank_dies_its_gpu_is_given_back_and_those_left_begin_another_rou
 
 
 def test_a_trial_under_way_when_a_rank_dies_is_not_counted() -> None:
-    made = ranks(2, plan=replace(QUICK, profile_steps=40))
+    made = ranks(2, plan=replace(PLAN, profile_steps=40))
     made.at(BEGIN_NS + S, lambda: made.kill_rank(1))
     made.run()
     assert all(row.ended_ns <= BEGIN_NS + S or row.began_ns >= BEGIN_NS + S for row in made.rows(TrialRow))
@@ -114,7 +104,7 @@ def test_a_run_taken_up_again_by_fewer_ranks_goes_on_counting_rounds() -> None:
 
 # ---- single GPUs ------------------------------------------------------------------------------------------
 
-PER_GPU = replace(QUICK, per_gpu=True, timeout_ns=5 * S)
+PER_GPU = replace(PLAN, per_gpu=True, timeout_ns=5 * S)
 UNEQUAL = "simulated:v100,period_ms=100,slower=1.25+v100,period_ms=100"
 
 

@@ -1,44 +1,30 @@
 """Reports as files: whole, small, the same twice, and without anything that runs or is fetched."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import DuckdbFile
 from tests.analyzers import archives
-from tests.empty_archive import archive_at
+from tests.zeus_stream.screens.asked_archive import Answer, asked_archive
 from tests.zeus_stream.screens.web.test_routes import Elements
 from zeus_stream.cli.screens.report_files import picture, write_files
 from zeus_stream.errors import StorageError
 from zeus_stream.screens.html.document import Report, run_report
 from zeus_stream.screens.site.period import Period
 from zeus_stream.screens.site.site_report import site_report
-from zeus_stream.settings import Settings
 
-Answer = Callable[[str], pa.Table]
 ALL = Period(0, 2 * archives.BOOTED_NS)
 
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
-    path = tmp_path_factory.mktemp("report") / "energy.duckdb"
-    archive = DuckdbFile.open(archive_at(path), Settings())
-    archives.fill(archive)
     hostile = replace(archives.RUN, session="s2", run="<script>x</script>", job="</style><script>")
-    archive.put([], [hostile], {}, replaying=False)
-    with archive.reading() as reader:
-
-        def ask(sql: str) -> pa.Table:
-            schema, batches = reader.batches(sql, 10_000)
-            return pa.Table.from_batches(list(batches), schema)
-
+    with asked_archive(tmp_path_factory.mktemp("report"), [hostile]) as ask:
         yield ask
-    archive.close()
 
 
 @pytest.fixture(scope="module")

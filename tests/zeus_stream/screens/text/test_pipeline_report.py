@@ -2,24 +2,19 @@
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow, PlanRow
 from tests.analyzers import archives
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
-from tests.empty_archive import archive_at
+from tests.zeus_stream.screens.asked_archive import Answer, asked_archive
 from zeus_stream.screens.html.document import run_report
 from zeus_stream.screens.svg.pipeline_charts import clock_colour
 from zeus_stream.screens.text.run_cost import summarize, write_summary
-from zeus_stream.settings import Settings
-
-Answer = Callable[[str], pa.Table]
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +28,9 @@ def world() -> Stages:
 
 @pytest.fixture(scope="module")
 def answer(world: Stages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
-    archive = DuckdbFile.open(archive_at(tmp_path_factory.mktemp("report") / "energy.duckdb"), Settings())
     started = replace(archives.RUN, session="s", run="run", job="job")
-    archive.put([], [started, *world.rows], {}, replaying=False)
-    with archive.reading() as reader:
-
-        def ask(sql: str) -> pa.Table:
-            schema, batches = reader.batches(sql, 10_000)
-            return pa.Table.from_batches(list(batches), schema)
-
+    with asked_archive(tmp_path_factory.mktemp("report"), [started, *world.rows], filled=False) as ask:
         yield ask
-    archive.close()
 
 
 def test_an_iteration_before_and_under_the_plan_is_kept(world: Stages) -> None:

@@ -2,43 +2,31 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import DuckdbFile
 from tests.analyzers import archives
-from tests.empty_archive import archive_at
+from tests.zeus_stream.screens.asked_archive import Answer, asked_archive
 from zeus_stream.errors import SettingsError
 from zeus_stream.screens.html.questions import answered, find_last
 from zeus_stream.screens.site.period import Period, find_period
 from zeus_stream.screens.site.site_report import site_report, site_summary
 from zeus_stream.screens.text.run_cost import summarize, write_json, write_summary
-from zeus_stream.settings import Settings
 
 SCHEMA = Path(__file__).parents[4] / "docs" / "reference" / "report.schema.json"
 DAY_NS = 86_400_000_000_000
-Answer = Callable[[str], pa.Table]
 
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answer]:
-    archive = DuckdbFile.open(archive_at(tmp_path_factory.mktemp("report") / "energy.duckdb"), Settings())
-    archives.fill(archive)
-    archive.put([], [replace(archives.RUN, session="open", run="open", job="other")], {}, replaying=False)
-    with archive.reading() as reader:
-
-        def ask(sql: str) -> pa.Table:
-            schema, batches = reader.batches(sql, 10_000)
-            return pa.Table.from_batches(list(batches), schema)
-
+    opened = replace(archives.RUN, session="open", run="open", job="other")
+    with asked_archive(tmp_path_factory.mktemp("report"), [opened]) as ask:
         yield ask
-    archive.close()
 
 
 @pytest.fixture(scope="module")
