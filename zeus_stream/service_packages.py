@@ -14,7 +14,8 @@ import json
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -79,6 +80,23 @@ def python_child(module: str, *arguments: str) -> list[str]:
     """Return the command of a child that runs a module of ours, whatever its working directory holds."""
     folders = [str(_PACKAGE.parent), *filter(_may_import, sys.path)]
     return [sys.executable, "-I", str(Path(__file__)), os.pathsep.join(folders), module, *arguments]
+
+
+@contextmanager
+def silent_stdout() -> Iterator[None]:
+    """Drop what a package prints to stdout from C, past `sys.stdout`; what other threads print, too."""
+    import ctypes  # noqa: PLC0415  (only the analyzer's solver needs it)
+
+    flush, usual = ctypes.CDLL(None).fflush, os.dup(1)
+    flush(None)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    try:
+        yield
+    finally:
+        flush(None)  # C has a buffer of its own
+        os.dup2(usual, 1)
+        os.close(usual)
 
 
 def _may_import(folder: str) -> bool:

@@ -9,8 +9,8 @@ after the other, ``x`` in [0, 1] says how far each segment is taken; durations a
 
 Its value bounds the energy from below. Each group then takes the slowest clock of its hull at which none of
 its instructions is longer than the program has it, so that the deadline holds by construction; slack that
-rounding leaves is used up greedily. With few clocks that is far from the bound: where ``x`` has few entries,
-branch and bound looks for whole ones, and moves the bound as well.
+rounding leaves is used up greedily. With few clocks that is far from the bound: branch and bound then looks
+for whole ``x``, and moves the bound as well, until they are CLOSE.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ StageKind = tuple[int, str, int]
 TINY = 1e-9
 CLOSE = 0.002
 """Share by which a plan may be above the bound without a search for a better one."""
-MOST_WHOLE, NODES = 128, 6_000
-"""Entries of x that are searched, and nodes of such a search times entries: seconds."""
+MOST_WHOLE, NODES = 1_100, 6_000
+"""Entries of x that are searched, and nodes of such a search times entries: up to two seconds."""
 MS = 1000.0
 """Times in the program are in ms: in seconds, tolerances of the solver would count."""
 
@@ -120,8 +120,10 @@ class FrontierProgram:
         self.slowest_s = self._makespan_s([hull[-1][0] for hull in self._hulls])
         """Past this duration nothing is to be saved."""
 
-    def solve(self, deadline_s: float) -> FrontierPoint:
+    def solve(self, deadline_s: float, *, quick: bool = False) -> FrontierPoint:
         """Return clocks of about the least energy for an iteration of at most ``deadline_s``.
+
+        ``quick``: what rounding gives is enough, without a search for a better one.
 
         Raises:
             RefusedError: no clocks meet the deadline.
@@ -140,13 +142,13 @@ class FrontierProgram:
         picked = [self._round(group, spans_s) for group in range(len(self._members))]
         picked = self._use_slack(picked, min(float(x[total]) / MS, deadline_s))
         point = self._point(picked, bound_j, prices_w)
-        single = len(self._members) == len(self._group)
-        if point.energy_j <= bound_j * (1 + CLOSE) or not (single and first[-1] <= MOST_WHOLE):
+        if quick or point.energy_j <= bound_j * (1 + CLOSE) or first[-1] > MOST_WHOLE:
             return point
         for begin, end in pairwise(first):
             for at in range(begin + 1, end):  # a segment only after the one before
                 at_most.add([(at, 1.0), (at - 1, -1.0)], 0.0)
-        found, least_j = minimize_whole(cost, at_most, equal, upper, first[-1], NODES // first[-1])
+        nodes, close = max(NODES // first[-1], 1), 0.9 * CLOSE * bound_j / max(abs(value_j), TINY)
+        found, least_j = minimize_whole(cost, at_most, equal, upper, first[-1], nodes, close)
         bound_j = max(bound_j, least_j + fixed_j)
         if found is not None:
             picked = [round(found[begin:end].sum()) for begin, end in pairwise(first)]

@@ -46,6 +46,7 @@ def make_plan(
     switching_s: float = 0.0,
     changes_per_s: float = math.inf,
     reserve: float = 1.0,
+    quick: bool = False,
 ) -> FrequencyPlan:
     """Return clocks of about the least energy for iterations of at most ``deadline_s``.
 
@@ -59,6 +60,7 @@ def make_plan(
         switching_s: that a change takes.
         changes_per_s: of one GPU at most, on average.
         reserve: standard deviations of an instruction's time.
+        quick: rounding is enough, which takes no seconds.
 
     Raises:
         RefusedError: not even the highest clocks hold the deadline.
@@ -71,6 +73,7 @@ def make_plan(
         switching_s=switching_s,
         changes_per_s=changes_per_s,
         reserve=reserve,
+        quick=quick,
     )[0]
 
 
@@ -82,6 +85,7 @@ def make_plans(
     switching_s: float = 0.0,
     changes_per_s: float = math.inf,
     reserve: float = 1.0,
+    quick: bool = False,
 ) -> tuple[FrequencyPlan, ...]:
     """Return a plan for each deadline, as `make_plan`.
 
@@ -99,10 +103,13 @@ def make_plans(
     plans: dict[float, FrequencyPlan] = {}
     tried: list[tuple[float, float, tuple[int, ...]]] = []
     for deadline_s in sorted(set(deadlines_s)):
-        point = program.solve(deadline_s)
-        choices = [point.choice]
+        points = [program.solve(deadline_s, quick=True)]
+        if not quick and (searched := program.solve(deadline_s)) != points[0]:
+            points.append(searched)  # besides: changes of clock may cost more than it saves
+        choices = [point.choice for point in points]
         if switching_s or changes_per_s < math.inf:
-            choices += _choices(graph, profile, point, reserves_s, deadline_s, switching_s, changes_per_s)
+            for point in points:
+                choices += _choices(graph, profile, point, reserves_s, deadline_s, switching_s, changes_per_s)
         for choice in choices:
             clocks = _clocks_mhz(graph, profile, choice)
             if most_changes(graph, clocks) <= changes_per_s * deadline_s:
@@ -113,7 +120,7 @@ def make_plans(
         # a higher clock that was measured as slower makes switches longer than the program knows
         most_s = deadline_s * (1 + TINY)
         time_s, energy_j, clocks = min(tried, key=lambda plan: (plan[0] > most_s, plan[1]))
-        plans[deadline_s] = FrequencyPlan(clocks, time_s, energy_j, point.bound_j)
+        plans[deadline_s] = FrequencyPlan(clocks, time_s, energy_j, points[-1].bound_j)
     return tuple(plans[deadline_s] for deadline_s in deadlines_s)
 
 
@@ -211,7 +218,7 @@ def _choices(
     for share in (*CHANGE_SHARES, *DEARER):
         groups = _runs(graph, profile, point.prices_w, edges_s, share * mean_j)
         program = FrontierProgram(graph, profile, groups, reserves_s)
-        choice = program.solve(deadline_s).choice
+        choice = program.solve(deadline_s, quick=True).choice
         yield choice
         clocks = _clocks_mhz(graph, profile, choice)
         if share >= CHANGE_SHARES[-1] and most_changes(graph, clocks) <= changes_per_s * deadline_s:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zeus_stream.errors import RefusedError, UnsupportedError
-from zeus_stream.service_packages import install_command
+from zeus_stream.service_packages import install_command, silent_stdout
 
 Vector = NDArray[np.float64]
 
@@ -65,21 +65,23 @@ def minimize(cost: Vector, at_most: Rows, equal: Rows, upper: Vector) -> tuple[V
 
 
 def minimize_whole(
-    cost: Vector, at_most: Rows, equal: Rows, upper: Vector, whole: int, nodes: int
+    cost: Vector, at_most: Rows, equal: Rows, upper: Vector, whole: int, nodes: int, close: float
 ) -> tuple[Vector | None, float]:
     """Return the best x found whose first ``whole`` entries are whole numbers, and a bound of the least cost.
 
     Arguments as of `minimize`. ``nodes``: of the search, at most; a limit of time would make answers differ.
+    ``close``: share of the cost, within which of the bound the search ends.
     """
     optimize = _scipy("optimize")
     free, fixed = at_most.matrix(len(cost)), equal.matrix(len(cost))
-    done = optimize.milp(
-        cost,
-        integrality=np.arange(len(cost)) < whole,
-        bounds=optimize.Bounds(0.0, upper),
-        constraints=[(free, -np.inf, at_most.right), (fixed, equal.right, equal.right)],
-        options={"node_limit": nodes, "mip_rel_gap": 5e-4},
-    )
+    with silent_stdout():  # HiGHS 1.12 prints when it repairs a solution, whatever its options are
+        done = optimize.milp(
+            cost,
+            integrality=np.arange(len(cost)) < whole,
+            bounds=optimize.Bounds(0.0, upper),
+            constraints=[(free, -np.inf, at_most.right), (fixed, equal.right, equal.right)],
+            options={"node_limit": nodes, "mip_rel_gap": close},
+        )
     bound = -np.inf if done.mip_dual_bound is None else float(done.mip_dual_bound)
     return None if done.x is None else np.asarray(done.x, np.float64), bound
 

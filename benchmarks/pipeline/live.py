@@ -12,10 +12,11 @@ import argparse
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT, directory, table
-from zeus_stream.live.archive_file import open_archive
+from zeus_stream.live.archive_file import ArchiveFile, open_archive
 
 FIGURES = """
 SELECT iterations, saved, saved_low, saved_high, longer, longer_low, longer_high, promised_j,
@@ -29,6 +30,27 @@ SELECT index, min(t_ns) / 1e9 AS t_s FROM events WHERE kind = 'iteration_ran' GR
 """
 
 
+def train(where: Path, profiled: int, gpus: int, *arguments: object, clocks: int = 9) -> ArchiveFile:
+    """Run the example on simulated GPUs to its end. Return its archive.
+
+    Args:
+        where: directory of the setup.
+        profiled: iterations at each clock.
+        gpus: of the example.
+        arguments: of the example.
+        clocks: that are profiled.
+    """
+    command = [
+        *(sys.executable, "-m", "zeus_stream", "run", "--device", f"simulated:a100x{gpus}"),
+        *("--control", "graphics_clock", "--pipeline-iterations", str(profiled)),
+        *("--pipeline-clocks", str(clocks), "--", sys.executable, str(ROOT / "examples" / "pipeline.py")),
+        *map(str, arguments),
+    ]
+    environ = {**os.environ, "ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return open_archive(where / "energy.duckdb")
+
+
 def main() -> int:
     """Run the example and print the table."""
     parser = argparse.ArgumentParser()
@@ -37,16 +59,10 @@ def main() -> int:
     parser.add_argument("--work-ms", type=float, default=20.0)
     given = parser.parse_args()
     with directory() as where:
-        command = [
-            *(sys.executable, "-m", "zeus_stream", "run", "--device", "simulated:a100x4"),
-            *("--control", "graphics_clock", "--pipeline-iterations", str(given.profiled), "--"),
-            *(sys.executable, str(ROOT / "examples" / "pipeline.py"), "--iterations", str(given.iterations)),
-            *("--work-ms", str(given.work_ms)),
-        ]
-        environ = {**os.environ, "ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)}
         begin_load = os.getloadavg()[0]
-        subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        archive = open_archive(where / "energy.duckdb")
+        archive = train(
+            where, given.profiled, 4, "--iterations", given.iterations, "--work-ms", given.work_ms
+        )
         found: list[dict[str, Any]] = archive.sql(FIGURES).to_pylist()
         why = archive.sql("SELECT reason FROM pipelines").to_pylist()[0]["reason"]
         begun = {row["index"]: row["t_s"] for row in archive.sql(BEGUN).to_pylist()}

@@ -1,14 +1,21 @@
 """A replica that becomes slower: how soon it is answered, and what that saves beside an oracle's answer.
 
-    python -m benchmarks.pipeline.stragglers [--replicas 4] [--noise 0.02] [--slower 1.05 1.1 1.2]
+    python -m benchmarks.pipeline.stragglers [--replicas 4] [--noise 0.02] [--slower 1.05 1.1 1.2] [--live]
 
 The machine of one pipeline in a world of arithmetic GPUs (`tests/analyzers/pipeline/stages.py`): 4 stages, 8
 micro-batches, one of the replicas slower from some iteration on. ``saved``: energy of all GPUs over 20
 iterations after the answer, against as many with the usual plan. The oracle knows the true profile, and its
 plan for the straggler's duration is in force at once.
+
+With ``--live`` two replicas of the guide's example run in real processes; one is slower from some iteration
+on, and recovers later. Noticed: iterations until the plan is made. Promised: from then to its first one.
+Answered: to the first one that begins when all collectors have the plan.
 """
 
 import argparse
+import os
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -16,7 +23,8 @@ from msgspec.structs import replace
 from analyzers.pipeline.frontier import ClockOption, PipelineProfile
 from analyzers.pipeline.plan import make_plan
 from analyzers.power_limit.run_settings import PipelineSettings
-from benchmarks.harness import table
+from benchmarks.harness import directory, table
+from benchmarks.pipeline.live import train
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, WAITING_W, Stages
 from zeus_stream.protocol.pipelines import decode_instruction
 
@@ -86,12 +94,66 @@ def row(replicas: int, noise: float, slower: float) -> list[str]:
     ]  # fmt: skip
 
 
+BEGIN, END, LAST = 60, 80, 100
+"""Iterations of the live example: the straggler's first and first usual one, and the last."""
+REPLICAS = 2
+PLANS = """
+SELECT number, plans.t_ns, first_iteration, max(outcome_ns) AS set_ns
+FROM plans JOIN commands ON commands.plan = plans.number AND commands.run = plans.run
+GROUP BY ALL ORDER BY number
+"""
+RAN = """
+SELECT rank // 4 AS replica, index AS iteration, events.t_ns, events.ended_ns
+FROM events JOIN sessions USING (session) WHERE kind = 'iteration_ran' AND rank % 4 = 0 ORDER BY index
+"""
+
+
+def live(slower: float) -> list[list[str]]:
+    """Return the rows of one live run: the straggler's begin and its end."""
+    load = os.getloadavg()[0]
+    with directory() as where:
+        given = ("--replicas", REPLICAS, "--iterations", LAST, "--straggler", slower, "--from", BEGIN)
+        archive = train(where, 3, 4 * REPLICAS, *given, "--until", END, "--work-ms", 40, clocks=5)
+        plans, ran = archive.sql(PLANS).to_pylist(), archive.sql(RAN).to_pylist()
+    ends = {
+        replica: {e["iteration"]: e for e in ran if e["replica"] == replica} for replica in range(REPLICAS)
+    }
+    name = f"{100 * (slower - 1):.0f}"
+    return [
+        [name, what, *answered(plans, ends, at), f"{load:.1f}"]
+        for what, at in (("begins", BEGIN), ("ends", END))
+    ]
+
+
+def answered(
+    plans: Sequence[dict[str, Any]], ran: dict[int, dict[int, dict[str, Any]]], change: int
+) -> list[str]:
+    """Return after how many iterations a change at an iteration was noticed, then promised, then answered."""
+    begin_ns = ran[0][change]["t_ns"]
+    plan = next((each for each in plans[1:] if each["t_ns"] > begin_ns), None)
+    if plan is None:
+        return ["no plan", "", ""]
+    noticed = max(n for n in ran[0] if max(of[n]["ended_ns"] for of in ran.values()) <= plan["t_ns"])
+    first = plan["first_iteration"]
+    begun = next(n for n, each in ran[0].items() if n >= first and each["t_ns"] > plan["set_ns"])
+    return [f"{noticed - change + 1}", f"{first - noticed}", f"{begun - noticed}"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--noise", type=float, default=0.02)
     parser.add_argument("--slower", type=float, nargs="+", default=[1.05, 1.1, 1.2])
+    parser.add_argument("--live", action="store_true", help="two replicas in real processes")
     given = parser.parse_args()
+    if given.live:
+        head = [
+            "one is slower, %", "that", "noticed after, iterations", "then promised after",
+            "then answered after", "load before",
+        ]  # fmt: skip
+        rows = [row for each in given.slower for row in live(each)]
+        table(f"A straggler of {REPLICAS} live replicas, 4 stages x 8 micro-batches", head, rows)
+        return
     head = [
         "replicas", "one is slower, %", "noticed after, iterations", "then answered after, iterations",
         "saved, %", "oracle, %", "share of the oracle's, %", "iterations longer, %",

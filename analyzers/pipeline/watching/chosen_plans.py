@@ -78,6 +78,7 @@ class ChosenPlans:
             deadlines_s,
             switching_s=self._settings.switching_s,
             changes_per_s=self._settings.changes_per_s,
+            quick=True,
         )
         self._points = point_rows(self._run, SLOWDOWNS, points, self.base_s, self.base_j, self.gpus)
         return self._points
@@ -133,7 +134,7 @@ class ChosenPlans:
         before, clocks_mhz = self.straggler, self.last.clocks_mhz
         self.straggler, self._answer = straggler, None
         if straggler is not None:
-            self._answer = self._plan_of(max(straggler.time_s, self.plan.time_s))
+            self._answer = self._plan_of(max(straggler.time_s, self.plan.time_s), quick=True)
         same = before is None or straggler is None or before.replica == straggler.replica
         if same and self.last.clocks_mhz == clocks_mhz:
             return None
@@ -154,7 +155,7 @@ class ChosenPlans:
         promised_s = dict.fromkeys(replicas, self.plan.time_s)
         return promised_s | dict.fromkeys(self.concerned(replicas), self.last.time_s)
 
-    def _plan_of(self, deadline_s: float) -> FrequencyPlan:
+    def _plan_of(self, deadline_s: float, *, quick: bool = False) -> FrequencyPlan:
         return make_plan(
             self.graph,
             self._within,
@@ -162,6 +163,7 @@ class ChosenPlans:
             switching_s=self._settings.switching_s,
             changes_per_s=self._settings.changes_per_s,
             reserve=2.0**self.slower,
+            quick=quick,
         )
 
     def _row(self, plan: FrequencyPlan, slowdown: float, t_ns: int, reason: str) -> PlanRow:

@@ -1,3 +1,4 @@
+import ctypes
 import itertools
 import random
 import sys
@@ -5,7 +6,9 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from analyzers.pipeline import frontier
 from analyzers.pipeline.frontier import ClockOption, FrontierProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import make_plan, make_plans, most_changes, play, unplanned_s
@@ -106,6 +109,43 @@ def test_with_two_clocks_a_plan_of_the_least_duration_is_within_two_per_mille_of
     assert point.bound_j <= point.energy_j <= point.bound_j * 1.002
 
 
+def few_clocks(seed: int, schedule: str, clocks: int) -> FrontierProgram:
+    """Return the program of single instructions that have few clocks."""
+    graph, known = draw(seed, schedule, long=False)
+    few = {name: of[:: len(of) // clocks][:clocks] for name, of in known.options.items()}
+    return FrontierProgram(graph, replace(known, options=few), range(len(graph.instructions)))
+
+
+@pytest.mark.parametrize(
+    ("seed", "schedule", "clocks", "slowdown"),
+    [
+        (600, "1f1b", 9, 1.0),
+        (600, "gpipe", 4, 1.0),
+        (602, "1f1b", 4, 1.0),
+        (602, "gpipe", 4, 1.0),
+        (602, "gpipe", 4, 1.05),
+    ],
+)
+def test_with_few_clocks_a_search_proves_two_per_mille_where_rounding_does_not(
+    seed: int, schedule: str, clocks: int, slowdown: float
+) -> None:
+    program = few_clocks(seed, schedule, clocks)
+    quick, point = (program.solve(program.fastest_s * slowdown, quick=each) for each in (True, False))
+    assert quick.energy_j > quick.bound_j * 1.002
+    assert point.energy_j < quick.energy_j
+    assert quick.bound_j < point.bound_j <= point.energy_j <= point.bound_j * 1.002
+
+
+def test_the_solver_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(frontier, "CLOSE", 0.0005)  # a long search repairs solutions, and says so
+    program = few_clocks(602, "gpipe", 4)
+    program.solve(program.fastest_s * 1.05)
+    ctypes.CDLL(None).fflush(None)
+    assert capfd.readouterr().out == ""
+
+
 @pytest.mark.parametrize("switching_s", [0.0, 0.005, 0.02])
 @pytest.mark.parametrize("changes_per_s", [0.0, 5.0, 20.0])
 def test_a_plan_holds_its_deadline_in_spite_of_switches(switching_s: float, changes_per_s: float) -> None:
@@ -128,30 +168,43 @@ def test_a_plan_holds_its_deadline_in_spite_of_switches(switching_s: float, chan
         assert most_s == fastest_s or plan.energy_j < 0.97 * unplanned_j
 
 
-@pytest.mark.parametrize(("seed", "switching_s"), [(5, 0.0), (11, 0.0), (12, 0.01), (22, 0.01)])
-def test_more_time_never_costs_more_energy_whatever_the_profile_scatters(
-    seed: int, switching_s: float
-) -> None:
+def scattered(seed: int) -> PipelineProfile:
+    """Return a profile whose times and energies scatter by 5 %."""
     draw = random.Random(seed)
-    scattered = {
+    options = {
         name: tuple(
             ClockOption(
                 each.clock_mhz, each.time_s * draw.gauss(1, 0.05), each.energy_j * draw.gauss(1, 0.05)
             )
-            for each in options[::6]
+            for each in of[::6]
         )
-        for name, options in UNBALANCED.options.items()
+        for name, of in UNBALANCED.options.items()
     }
-    graph, known = (
-        make_graph("1f1b", 4, 8),
-        PipelineProfile(scattered, UNBALANCED.waiting_w, dict.fromkeys(scattered, 0.001)),
-    )
+    return PipelineProfile(options, UNBALANCED.waiting_w, dict.fromkeys(options, 0.001))
+
+
+@pytest.mark.parametrize(("seed", "switching_s"), [(5, 0.0), (11, 0.0), (12, 0.01), (22, 0.01)])
+def test_more_time_never_costs_more_energy_whatever_the_profile_scatters(
+    seed: int, switching_s: float
+) -> None:
+    graph, known = make_graph("1f1b", 4, 8), scattered(seed)
     fastest_s = unplanned_s(graph, known)
     deadlines_s = [fastest_s * slowdown for slowdown in (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)]
-    plans = make_plans(graph, known, deadlines_s, switching_s=switching_s)
+    plans = make_plans(graph, known, deadlines_s, switching_s=switching_s, quick=True)
     energies_j = [plan.energy_j for plan in plans]
     assert energies_j == sorted(energies_j, reverse=True)
     assert all(plan.time_s <= most_s * (1 + 1e-9) for plan, most_s in zip(plans, deadlines_s, strict=True))
+
+
+def test_a_search_finds_what_rounding_leaves_of_a_scattered_profile() -> None:
+    graph, known = make_graph("1f1b", 4, 8), scattered(12)
+    most_s = unplanned_s(graph, known)
+    rounded, searched = (
+        make_plan(graph, known, most_s, switching_s=0.01, quick=each) for each in (True, False)
+    )
+    assert searched.time_s <= most_s * (1 + 1e-9)
+    assert rounded.energy_j > 1.1 * rounded.bound_j
+    assert searched.energy_j < 1.03 * searched.bound_j
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zero_bubble"])
