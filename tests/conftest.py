@@ -85,6 +85,8 @@ SWEEPS = (
     "simulation/",
     "test_leftovers.py",
     "test_tidy.py",
+    "zeus_stream/bench/test_energy_assertions.py",
+    "zeus_stream/cli/test_bench.py",
     "zeus_stream/cli/test_main.py",
     "zeus_stream/cli/test_measure.py",
     "zeus_stream/cli/test_recurring_jobs.py",

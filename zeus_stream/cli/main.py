@@ -16,6 +16,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Train and measure": {
         "run": "training_commands:run",
         "measure": "training_commands:measure",
+        "bench": "bench.bench_command:bench",
     },
     "Look at the results": {
         "top": "screens.top:top",

@@ -189,7 +189,7 @@ def measure_for(
     """
     where = places(environ)
     check(settings, (), where)
-    settings = _only_measuring(settings, where)
+    settings = only_measuring(settings, where)
     with (
         Signals() as signals,
         services(where, {**environ, **as_environment(settings)}, signals) as own,
@@ -234,7 +234,7 @@ def measure_command(
     with Signals() as signals, ExitStack() as held:
         watch = None
         try:
-            settings = _only_measuring(settings, where)
+            settings = only_measuring(settings, where)
             environment |= as_environment(settings)
             own = held.enter_context(services(where, environment, signals))
             say_ignored(given, own.absent)
@@ -290,7 +290,7 @@ def _trouble(opened: Callable[[], Bus]) -> str | None:
         bus.close()
 
 
-def _only_measuring(settings: Settings, where: Places) -> Settings:
+def only_measuring(settings: Settings, where: Places) -> Settings:
     """Return settings with which services that are started here change no device, and find one.
 
     Raises RefusedError: there is none.

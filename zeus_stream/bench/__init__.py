@@ -1,0 +1,1 @@
+"""Benchmarks of energy: functions measured in turns, and what their difference proves."""

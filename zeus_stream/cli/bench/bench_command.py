@@ -1,0 +1,195 @@
+"""The command ``bench``: the energy of one call of a function, and of others beside it."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec.json import encode
+
+from zeus_stream.cli.bench.bench_history import BenchSession, read_sessions
+from zeus_stream.cli.bench.bench_report import BenchReport, describe_function, describe_report, make_report
+from zeus_stream.cli.bench.ci_annotations import annotation
+from zeus_stream.cli.options import Command, given_settings, json_option, settings_options
+from zeus_stream.errors import SettingsError, UnreachableError
+from zeus_stream.settings import Settings
+
+if TYPE_CHECKING:
+    from zeus_stream.bench.energy_bench import BenchPlan
+
+ARCHIVED_S = 30.0
+"""Longest wait for the rows of this session."""
+
+
+class _Percent(click.ParamType[float]):
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(str(value).removesuffix("%"))
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < 10_000:
+            self.fail(f"{value!r} is no percentage: give one such as 5%.", param, ctx)
+        return number
+
+
+@click.command(cls=Command)
+@click.argument("functions", nargs=-1, required=True, metavar="MODULE:FUNCTION...")
+@click.option(
+    "--rounds", type=click.IntRange(6, 1_000), default=20, metavar="N",
+    help="Rounds; in each, every function is measured once.  [20]",
+)  # fmt: skip
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 600), default=1.0, metavar="X",
+    help="Length of a repeat, at least: a function is called as often as it takes.  [1]",
+)  # fmt: skip
+@click.option(
+    "--warmup-s", type=click.FloatRange(0, 3_600), default=60.0, metavar="X",
+    help="Longest warm-up: it ends once the temperature is stable under load.  [60]",
+)  # fmt: skip
+@click.option(
+    "--cool-down-s", type=click.FloatRange(0, 3_600), default=120.0, metavar="X",
+    help="Longest wait for a stable temperature before; 0: none.  [120]",
+)  # fmt: skip
+@click.option(
+    "--fail-above", type=_Percent(), metavar="N%",
+    help="Exit with 1 if a function needs more energy than the first, or than in its history, by more than"
+    " this, and it is proven.",
+)  # fmt: skip
+@click.option("--gpus", metavar="N,N", help="GPUs to measure, by index or UUID.  [those that CUDA shows]")
+@json_option
+@settings_options("device", "archive")
+def bench(
+    settings: Settings,
+    functions: tuple[str, ...],
+    *,
+    rounds: int,
+    seconds: float,
+    warmup_s: float,
+    cool_down_s: float,
+    fail_above: float | None,
+    gpus: str | None,
+    as_json: bool,
+) -> None:
+    """Measure the energy of one call of a function, and compare functions.
+
+    The functions are called in turns in this process, so that a GPU that warms up changes no comparison. All
+    repeats are in the archive: it is the history of the benchmark. The first function is the baseline.
+
+    \b
+    zeus-stream bench kernels:attention
+    zeus-stream bench kernels:attention kernels:attention_fused --fail-above 5%
+    zeus-stream bench kernels:attention --archive history.duckdb --fail-above 5% --json
+    """
+    from zeus_stream.bench.energy_bench import BenchPlan
+
+    plan = BenchPlan(rounds=rounds + rounds % 2, seconds=seconds, warmup_s=warmup_s, cool_down_s=cool_down_s)
+    report = _measure(settings, functions, plan, gpus.split(",") if gpus else None, fail_above)
+    sys.stdout.write(encode(report).decode() + "\n" if as_json else describe_report(report))
+    for sentence in report.regressions or [describe_function(each) for each in report.functions]:
+        line = annotation(os.environ, sentence, failed=bool(report.regressions))
+        if line is not None:
+            click.echo(line, err=as_json)
+    if report.regressions:
+        sys.exit(1)
+
+
+def _measure(
+    settings: Settings,
+    specs: Sequence[str],
+    plan: "BenchPlan",
+    gpus: Sequence[str] | None,
+    fail_above: float | None,
+) -> BenchReport:
+    """Measure functions with the services of this setup, or with others that are started for it."""
+    from zeus_stream.bench.energy_bench import EnergyBench, gpu_temperatures
+    from zeus_stream.cli.measure import only_measuring
+    from zeus_stream.cli.run_training import as_environment
+    from zeus_stream.cli.running.checks import check, say_ignored
+    from zeus_stream.cli.running.child_services import services
+    from zeus_stream.cli.running.signals import Signals
+    from zeus_stream.cli.running.waits import say, until
+    from zeus_stream.paths import places
+    from zeus_stream.training.publisher import Publisher
+    from zeus_stream.transport.client import Connection
+
+    where = places(os.environ)
+    check(settings, (), where)
+    settings = only_measuring(settings, where)
+    with Signals() as signals, services(where, {**os.environ, **as_environment(settings)}, signals) as own:
+        say_ignored(given_settings(), own.absent)
+        os.environ["ZEUS_STREAM_DIR"] = str(where.run)  # a script looks for the collector of root first
+        functions = load_functions(specs)
+        connection = Connection(where)
+        with Publisher(job=f"bench {specs[0]}", gpus=gpus) as publisher:
+            run = publisher.started.run
+            temperatures = gpu_temperatures(connection)
+            session = EnergyBench(publisher, plan, temperatures, lambda: signals.told is not None, say)
+            variants = session.run(functions)
+        history: dict[str, list[BenchSession]] = {}
+
+        def archived() -> bool:
+            for name in functions.keys() - history.keys():
+                known = read_sessions(connection.sql, name)
+                measured = sum(each is not None for each in variant_of[name].energies_j)
+                if any(each.run == run and each.repeats >= measured for each in known):
+                    history[name] = known
+            return len(history) == len(functions)
+
+        variant_of = {variant.name: variant for variant in variants}
+        if not until(archived, ARCHIVED_S, signals, "the rows of this session"):
+            raise UnreachableError(
+                f"bench: could not read the session {run} back within {ARCHIVED_S:g} s."
+                " `zeus-stream status` says how far the analyzer is."
+            )
+    return make_report(run, variants, history, fail_above)
+
+
+def load_functions(specs: Sequence[str]) -> dict[str, Callable[[], object]]:
+    """Import functions, from the working directory as well. Return them by name.
+
+    A function that is named twice is compared with itself: the second has the name ``MODULE:FUNCTION (2)``.
+
+    Raises SettingsError: there is no such function.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    found: dict[str, Callable[[], object]] = {}
+    for spec in specs:
+        function = _load_function(spec)
+        name, number = spec, 1
+        while name in found:
+            number += 1
+            name = f"{spec} ({number})"
+        found[name] = function
+    return found
+
+
+def _load_function(spec: str) -> Callable[[], object]:
+    module, colon, path = spec.partition(":")
+    if not (module and colon and path):
+        raise SettingsError(
+            f"bench: could not load {spec}: it has no MODULE:FUNCTION. Name one, such as kernels:attention."
+        )
+    try:
+        value: Any = import_module(module)
+        for part in path.split("."):
+            value = getattr(value, part)
+    except ModuleNotFoundError as wrong:
+        raise SettingsError(
+            f"bench: could not load {spec}: there is no module {wrong.name}. Run it in the directory that has"
+            " it, or install it."
+        ) from wrong
+    except AttributeError as wrong:
+        raise SettingsError(f"bench: could not load {spec}: {wrong}. Name a function of {module}.") from wrong
+    if not callable(value):
+        raise SettingsError(
+            f"bench: could not load {spec}: it cannot be called. Name a function of {module}."
+        )
+    function: Callable[[], object] = value
+    return function
