@@ -89,6 +89,7 @@ SWEEPS = (
     "zeus_stream/cli/test_bench.py",
     "zeus_stream/cli/test_main.py",
     "zeus_stream/cli/test_measure.py",
+    "zeus_stream/cli/test_mcp_command.py",
     "zeus_stream/cli/test_recurring_jobs.py",
     "zeus_stream/cli/test_run_beside_services.py",
     "zeus_stream/cli/test_run_training.py",

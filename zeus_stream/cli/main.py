@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "sql": "archive_commands:sql",
         "export": "archive_commands:export",
         "statement": "screens.statement_command:statement",
+        "mcp": "screens.mcp_command:mcp",
         "forward": "screens.exporter_commands:forward",
         "replay": "archive_commands:replay",
     },
