@@ -95,6 +95,7 @@ SWEEPS = (
     "zeus_stream/cli/test_run_training.py",
     "zeus_stream/cli/test_simulate.py",
     "zeus_stream/cli/test_sql_shell.py",
+    "zeus_stream/cli/test_wait_command.py",
     "zeus_stream/screens/html/test_document.py",
     "zeus_stream/screens/terminal/test_top_app.py",
     "zeus_stream/screens/text/test_pipeline_report.py",

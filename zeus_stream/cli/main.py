@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "run": "training_commands:run",
         "measure": "training_commands:measure",
         "bench": "bench.bench_command:bench",
+        "wait": "screens.wait_command:wait",
     },
     "Look at the results": {
         "top": "screens.top:top",
