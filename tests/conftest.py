@@ -86,6 +86,7 @@ SWEEPS = (
     "test_leftovers.py",
     "test_tidy.py",
     "zeus_stream/bench/test_energy_assertions.py",
+    "zeus_stream/cli/test_backup_command.py",
     "zeus_stream/cli/test_bench.py",
     "zeus_stream/cli/test_main.py",
     "zeus_stream/cli/test_measure.py",

@@ -143,6 +143,11 @@ class DuckdbFile:
         except duckdb.Error as wrong:
             raise not_written(f"{self.path}: could not be written", wrong) from wrong
 
+    def count_starts_from(self, least: int) -> None:
+        """Count starts from at least this: collectors obey none with fewer than they know of this archive."""
+        with storing(self.file.connection, f"{self.path}: could not be written") as connection:
+            connection.execute("UPDATE meta SET starts = greatest(starts, $1)", [least])
+
     # ---- a store ------------------------------------------------------------------------------------
 
     def put(

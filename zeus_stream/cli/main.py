@@ -56,6 +56,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "calibrate": "archive_commands:calibrate",
         "set-aside": "archive_commands:set_aside",
         "prune": "cluster.prune:prune",
+        "backup": "cluster.backup_command:backup",
         "verify": "verify_command:verify",
         "completions": "service_commands:completions",
     },

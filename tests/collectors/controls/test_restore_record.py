@@ -48,6 +48,16 @@ def test_a_record_is_read_back_as_written_and_is_json_as_documented(tmp_path: Pa
     file.close()
 
 
+def test_a_record_of_a_later_version_is_read_by_an_earlier_one(tmp_path: Path) -> None:
+    file = RestoreRecordFile(tmp_path, GPU)
+    file.write(RECORD)
+    for path in (tmp_path / f"{GPU}.json", tmp_path / f"{GPU}.json.copy"):
+        later = checked(path) | {"written_by": "9.0.0", "slope": [1, 2]}
+        path.write_text(json.dumps(later | {"crc32": zlib.crc32(json.dumps(later).encode())}))
+    assert file.read() == RECORD
+    file.close()
+
+
 def test_a_clocks_record_is_a_file_of_its_own_beside_the_limits(tmp_path: Path) -> None:
     clock = RestoreRecord(
         gpu=GPU,

@@ -1,0 +1,111 @@
+"""A running archive is backed up, lost, and restored: nothing is lost or stored twice."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import until
+from tests.zeus_stream.cli.test_main import serving
+from tests.zeus_stream.conftest import QUICK, SCRIPT, SIMULATED, Cli, Ran
+from zeus_stream.transport.client import connect
+
+FIGURES = """
+SELECT run, kind, count(*) AS rows, sum(energy_j) AS energy_j FROM windows
+WHERE run IN ('before', 'between') GROUP BY run, kind ORDER BY run, kind
+"""
+KINDS = ("epoch", "run", "step", "window")
+
+
+def ask(zeus: Cli, query: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = connect(zeus.environment).sql(query).to_pylist()
+    return rows
+
+
+def rows(figures: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
+    """Return the number of windows by run and kind."""
+    return {(row["run"], row["kind"]): row["rows"] for row in figures}
+
+
+def train(zeus: Cli, run: str) -> None:
+    script = zeus.directory / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    done = zeus("run", "--", sys.executable, str(script), "240", ZEUS_STREAM_RUN=run)
+    assert done.returncode == 0, done.stderr
+    until(lambda: bool(ask(zeus, f"FROM windows WHERE run = '{run}' AND kind = 'run'")))
+
+
+def test_after_a_restore_all_runs_are_there_once_and_the_collector_obeys(zeus: Cli) -> None:
+    analyze = ("analyze", *QUICK)
+    saved = zeus.directory / "backup"
+    with serving(zeus, "collect", "--device", SIMULATED):
+        with serving(zeus, *analyze) as analyzer:
+            train(zeus, "before")
+            done = zeus("backup", str(saved))
+            assert done.returncode == 0, done.stderr
+        analyzer.wait(60)
+        with serving(zeus, *analyze) as analyzer:  # the collector now knows a start that the backup lacks
+            train(zeus, "between")
+            figures = ask(zeus, FIGURES)
+            refused = zeus("backup", "--restore", str(saved))
+            assert refused.returncode == 1
+            assert "already is the analyzer" in refused.stderr
+        analyzer.wait(60)
+        archive = zeus.directory / "energy.duckdb"
+        archive.write_bytes(b"lost")
+        restored = zeus("backup", "--restore", str(saved))
+        assert restored.returncode == 0, restored.stderr
+        assert (zeus.directory / "energy.duckdb.before-restore").read_bytes() == b"lost"
+        assert zeus("verify", str(archive)).returncode == 0
+        with serving(zeus, *analyze):
+            until(lambda: rows(ask(zeus, FIGURES)) == rows(figures))
+            again = ask(zeus, FIGURES)
+            assert [row for row in again if row["run"] == "before"] == figures[:4]
+            for found, known in zip(again, figures, strict=True):  # an estimate of what was fetched again
+                assert found["energy_j"] == pytest.approx(known["energy_j"], rel=0.02)
+            train(zeus, "after")
+            commands = ask(zeus, "SELECT outcome, reason FROM commands WHERE run = 'after'")
+    assert set(rows(figures)) == {(run, kind) for run in ("before", "between") for kind in KINDS}
+    assert commands
+    assert {row["outcome"] for row in commands} == {"applied"}, commands
+
+
+def test_a_backup_is_private_whole_and_never_overwrites(ran: Ran, tmp_path: Path) -> None:
+    saved = tmp_path / "backup"
+    assert ran.zeus("backup", str(saved)).returncode == 0
+    assert {path.stat().st_mode & 0o077 for path in (saved, *saved.rglob("*"))} == {0}
+    assert {"energy.duckdb", "seal.key", "backup.json"} <= {path.name for path in saved.iterdir()}
+    assert not [path for path in saved.rglob("*") if "log" in path.name or "restore" in path.name]
+    again = ran.zeus("backup", str(saved))
+    assert again.returncode == 1
+    assert "it is there already" in again.stderr
+    assert not (tmp_path / "backup.partial").exists()
+
+
+@pytest.mark.parametrize("harm", ["damaged", "absent", "no manifest"])
+def test_a_damaged_backup_replaces_nothing(ran: Ran, tmp_path: Path, harm: str) -> None:
+    saved, archive = tmp_path / "backup", ran.zeus.directory / "energy.duckdb"
+    assert ran.zeus("backup", str(saved)).returncode == 0
+    before = archive.read_bytes()
+    if harm == "damaged":
+        with (saved / "energy.duckdb").open("r+b") as file:
+            file.seek(20_000)
+            file.write(b"harm")
+    else:
+        (saved / ("seal.key" if harm == "absent" else "backup.json")).unlink()
+    done = ran.zeus("backup", "--restore", str(saved))
+    assert done.returncode == 1
+    assert "could not be restored" in done.stderr
+    assert archive.read_bytes() == before
+
+
+def test_a_second_setup_reads_a_restored_archive_beside_the_first(
+    ran: Ran, zeus: Cli, tmp_path: Path
+) -> None:
+    saved = tmp_path / "backup"
+    assert ran.zeus("backup", str(saved)).returncode == 0
+    assert zeus("backup", "--restore", str(saved)).returncode == 0
+    query = ("sql", "FROM epochs ORDER BY ALL", "--format", "json")
+    assert json.loads(zeus(*query).stdout) == json.loads(ran.zeus(*query).stdout) != []
