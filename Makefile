@@ -13,7 +13,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 FAST_WORKERS := $(shell getconf _NPROCESSORS_ONLN)  # few of its tests wait, and each worker reads all of them: 7 s of a core
 
-.PHONY: chaos docs figures help packages release install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics check fuzz soak audit sbom lock clean
+.PHONY: chaos docs figures help packages release install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics test-slurm check fuzz soak audit sbom lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -125,6 +125,12 @@ test-metrics: install ## test dashboard and alerts with Debian's Prometheus, unp
 	test -x .prometheus/usr/bin/prometheus || (mkdir -p .prometheus && cd .prometheus && \
 		apt-get download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb)
 	$(BIN)/python -m pytest -rs tests/packaging/test_grafana.py tests/zeus_stream/screens/metrics
+
+test-slurm: install ## test the scripts for Slurm with Debian's Slurm and MariaDB, unpacked into .slurm; as root
+	test -x .slurm/usr/sbin/slurmd-wlm || (mkdir -p .slurm/packages && cd .slurm/packages && \
+		apt-get download $$(apt-get install --simulate --no-install-recommends slurmctld slurmd slurm-client slurmdbd munge \
+			mariadb-server | awk '/^Inst/ {print $$2}') && for each in *.deb; do dpkg -x $$each ..; done && rm *.deb)
+	$(BIN)/python -m pytest -rs tests/packaging/test_slurm.py
 
 FIGURES ?=
 TRACES ?=

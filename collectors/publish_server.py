@@ -4,6 +4,7 @@ One task a source, and two for each session: one settles which GPUs its run may 
 the end of its process.
 """
 
+import os
 from collections.abc import Callable
 
 import anyio
@@ -23,9 +24,12 @@ from collectors.ingest.sessions import (
     PublisherSession,
     Senders,
     admit,
+    allocation_of,
     check,
     from_json,
     gives_way,
+    left_behind,
+    may_continue,
     receive,
     resolve,
 )
@@ -186,8 +190,8 @@ class PublishServer:
     def _take_in(self, batch: Batch, size: int, sender: bytes, peer: Peer, tasks: TaskGroup) -> None:
         """Log what is new in a batch, then acknowledge what the log has."""
         known = self._sessions.get(batch.session)
-        before = known or self._begin(batch.session, sender, peer)
-        if (before.uid, before.pid) != peer:
+        before = known or self._begin(batch, sender, peer)
+        if not may_continue(before, peer, os.geteuid()):
             raise MalformedError(f"session {batch.session}: could not be logged: it is another process's.")
         session, new = receive(before, batch)
         if new:
@@ -202,7 +206,7 @@ class PublishServer:
                 )
             if known is None:
                 session = replace(session, first_offset=self._journal.next_offset)
-            events = Events(batch.session, before.next_sequence, *peer, new)
+            events = Events(batch.session, before.next_sequence, before.uid, before.pid, new)
             if not self._journal.events(session.job, events, _memory(session)):
                 return  # not acknowledged: it comes again
             self._sessions.pop(batch.session, None)  # the least recently active is the first
@@ -218,12 +222,19 @@ class PublishServer:
         gather_ms = self._pace.gather_ns(monotonic_ns()) // 1_000_000
         self._channel.send(sender, codec.encode(Ack(session.session, session.next_sequence, gather_ms)))
 
-    def _begin(self, name: str, sender: bytes, peer: Peer) -> PublisherSession:
+    def _begin(self, batch: Batch, sender: bytes, peer: Peer) -> PublisherSession:
+        if (allocated := allocation_of(batch, peer, os.geteuid())) is not None:
+            return replace(allocated, boot_id=self._boot_id)
         uid, pid = peer
         ticks = processes.start_ticks(pid) if pid else None
         known = not pid or processes.is_peer(pid, uid, self._connected_ticks[sender]) is not False
         return PublisherSession(
-            session=name, uid=uid, pid=pid, started_ticks=ticks, boot_id=self._boot_id, process_known=known
+            session=batch.session,
+            uid=uid,
+            pid=pid,
+            started_ticks=ticks,
+            boot_id=self._boot_id,
+            process_known=known,
         )
 
     def _placed(self, session: PublisherSession) -> PublisherSession:
@@ -340,12 +351,15 @@ class PublishServer:
             self._guards.run_gone(name, gpus)
         if not left and not known:
             self.run_ended()
+        if ended.allocation:
+            for each in left_behind(ended, self.sessions):
+                self._end_session(each, monotonic_ns(), f"the job of {ended.run} has ended")
 
     # ---- questions -------------------------------------------------------------------------------------
 
     def _ask(self, ask: Ask | AskTry, sender: bytes, peer: Peer) -> None:
         session = self._sessions.get(ask.session)
-        if session is None or (session.uid, session.pid) != peer:
+        if session is None or not may_continue(session, peer, os.geteuid()):
             raise MalformedError(
                 f"session {ask.session}: could not be asked about: it is no session of yours."
             )

@@ -93,10 +93,14 @@ class FrameReader:
         return dict(
             cursor.execute(
                 """
-                WITH began AS (FROM events JOIN sessions USING (session) WHERE events.kind = 'run_started'),
-                unfinished AS (
+                WITH began AS (
+                    SELECT log_id, "offset", session, run,
+                        world_size = 0 AND sessions.ended_ns IS NOT NULL AS watched
+                    FROM events JOIN sessions USING (session) WHERE events.kind = 'run_started'
+                ), unfinished AS (
                     FROM began WHERE list_contains($1, log_id)
                         AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
+                        AND NOT (watched AND session IN (SELECT session FROM windows))
                 ), wanted AS (
                     SELECT log_id, interpreted_offset AS "offset" FROM logs UNION ALL
                     SELECT log_id, "offset" FROM began WHERE run IN (SELECT run FROM unfinished)

@@ -13,7 +13,34 @@ from analyzers.archive.opening import Connection
 from zeus_stream.errors import StorageError
 
 APPLICATION = "zeus-stream"
-MIGRATIONS: tuple[str, ...] = ()
+MIGRATIONS: tuple[str, ...] = (
+    """
+CREATE TABLE allocations (
+    "session" VARCHAR,
+    "job_id" VARCHAR,
+    "array_task" VARCHAR,
+    "name" VARCHAR,
+    "uid" BIGINT,
+    "user_name" VARCHAR,
+    "partition" VARCHAR,
+    "restarts" BIGINT,
+    "node" VARCHAR,
+    "host" VARCHAR,
+    "gpus" VARCHAR[],
+    "began_wall_ns" BIGINT,
+    "ended_wall_ns" BIGINT,
+    "began_at" TIMESTAMP,
+    "ended_at" TIMESTAMP,
+    "duration_s" DOUBLE,
+    "energy_j" DOUBLE,
+    "energy_low_j" DOUBLE,
+    "energy_high_j" DOUBLE,
+    "energy_p2_5_j" DOUBLE,
+    "energy_p97_5_j" DOUBLE,
+    "quality" VARCHAR
+);
+""",
+)
 """SQL by version: the first text brings a schema of version 1 to version 2."""
 META = "CREATE TABLE meta (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"
 

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from analyzers.fleet.allocation_row import allocation_row
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.windows import Owner, Windows
-from analyzers.results.rows import RunRow
+from analyzers.results.rows import AllocationRow, RunRow, WindowRow
 from zeus_stream.protocol.events import Placed, RunStarted, StepBoundary
 from zeus_stream.protocol.notes import RunAdmitted
 
@@ -81,9 +82,9 @@ class Session:
         """Whether it is in a step, in the gap between two, or at rest."""
         self.named: dict[int, str] = {}
         """Its open windows, the innermost last."""
-        self.barred = barred
-        self.uid = uid
-        self._start = start
+        self.allocated: Sequence[WindowRow] = ()
+        """The window of an allocation, once it is measured."""
+        self.barred, self.uid, self._start = barred, uid, start
         self._began: dict[int, int] = {}
         self._whole: dict[int, int] = {}
         self._step_ns: dict[int, int] = {}
@@ -174,7 +175,22 @@ class Session:
         self._take_in()
         return [self._step_ns[index] for index in range(span.first, span.end) if index in self._step_ns]
 
-    def row(self) -> RunRow:
+    def rows(self) -> tuple[RunRow | AllocationRow, ...]:
+        """Return what the archive has of the session itself."""
+        if self.started.allocation is None:
+            return (self._row(),)
+        allocated = allocation_row(
+            self.started.allocation,
+            self.allocated,
+            session=self.session,
+            host=self.host,
+            gpus=self.gpus,
+            began_wall_ns=self.started.wall_ns,
+            ended_wall_ns=self.wall_ns(self.ended[0]) if self.ended else None,
+        )
+        return (self._row(), allocated)
+
+    def _row(self) -> RunRow:
         started, admitted = self.started, self.admitted
         return RunRow(
             session=self.session,

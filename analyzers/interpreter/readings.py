@@ -209,12 +209,16 @@ def measure(site: SiteState, session: Session, now_ns: int, *, hurried: bool = F
     remarks = {gpu: _remarks(site, gpu) for gpu in {row.gpu for row in measured}}
     measured = [_remarked(row, remarks[row.gpu]) if remarks[row.gpu] else row for row in measured]
     rows = [row for row in measured if not isinstance(row, StepColumns)]
+    about: tuple[Row, ...] = ()
     instructions = site.jobs.handle(job_events.WindowsMeasured(rows), site.now_ns).instructions
     for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
         of_window = [row for row in rows if row.kind == "window" and row.index == window]
         answer = answer_of(of_window)
+        if session.started.allocation is not None:
+            session.allocated = of_window
+            about = session.rows()
         instructions += tuple(site.questions.settle(session.session, window, answer))
-    return Result(tuple(measured), instructions)
+    return Result((*measured, *about), instructions)
 
 
 def _phases(site: SiteState, session: Session, now_ns: int, *, ended: bool) -> Result:

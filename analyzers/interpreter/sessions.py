@@ -142,7 +142,7 @@ def begin(site: SiteState, host: str, body: Events, started: RunStarted) -> Resu
     site.sessions[body.session] = site.on[host][body.session] = session
     run.sessions[body.session] = session
     site.jobs.handle(job_events.RankJoined(session, run), site.now_ns)
-    result = rows_only([session.row()])
+    result = rows_only(session.rows())
     if before:
         result |= end(site, before, before.received_ns, "it goes on in another session")
     return result
@@ -159,6 +159,8 @@ def _named_apart(
     is a part of the run: it has a name of its own, is no other run to its GPUs, and may command while
     the run does not. So the search follows the session whose steps began first.
     """
+    if started.allocation is not None:
+        return started, None
     if body.uid is not None and started.job not in site.shared_jobs:
         job = site.jobs.known.name_of(started.job, body.uid)
         started = replace(started, job=job, run=name_of(site.run_owners, started.run, body.uid))
@@ -211,11 +213,13 @@ def admit(site: SiteState, host: str, admitted: RunAdmitted) -> Result:
         site.fleet.follow(host, uuid).sessions[session.session] = session
     if session.ended is None:
         mark(site, session, admitted.t_ns)
-    return rows_only([session.row()])
+    return rows_only(session.rows())
 
 
 def mark(site: SiteState, session: Session, t_ns: int) -> None:
-    """Mark that a session's GPUs do something else from here on."""
+    """Mark that a session's GPUs do something else from here on. By an allocation nothing changes there."""
+    if session.started.allocation is not None:
+        return
     for gpu in session.gpus:
         site.fleet.gpus[gpu].shape.mark(session.session, t_ns, session.phase)
 
@@ -258,7 +262,7 @@ def end(site: SiteState, session: Session, t_ns: int, how: str) -> Result:
             use.ended_ns = t_ns
     for gpu in session.gpus:
         site.fleet.gpus[gpu].shape.mark(session.session, t_ns, None)
-    result = rows_only([session.row()]) | run.handle(RankEnded(session), site.now_ns)
+    result = rows_only(session.rows()) | run.handle(RankEnded(session), site.now_ns)
     result |= site.pipelines.handle(StageEnded(session), site.now_ns)
     site.jobs.handle(job_events.TryRankEnded(session, t_ns, how), site.now_ns)
     if run.over:
@@ -287,7 +291,7 @@ def _set_aside(site: SiteState, session: Session, t_ns: int) -> Result:
         result = end(site, session, t_ns, how)
     except Exception:  # noqa: BLE001  (what failed once may fail again; it is in ``gaps`` already)
         session.ended = session.ended or (t_ns, how)
-        result = rows_only([session.row()])
+        result = rows_only(session.rows())
         result |= run.handle(SetAside(), site.now_ns) if run is not None else NOTHING
         for gpu in session.gpus:
             for use in site.fleet.gpus[gpu].uses:

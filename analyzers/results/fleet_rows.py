@@ -65,6 +65,57 @@ class RunRow(Struct, frozen=True, kw_only=True):
     """start of the analyzer at which the run began: it keeps to those ``settings`` until it ends"""
 
 
+class AllocationRow(Struct, frozen=True, kw_only=True):
+    """The GPUs of one host that a batch system gave to a job, with their energy from begin to end.
+
+    A job on several hosts has a row for each. It need not know zeus-stream.
+    """
+
+    TABLE: ClassVar = Table(
+        "allocations",
+        ("session",),
+        computed=(Computed("began_at", "ended_wall_ns", "UTC"), Computed("ended_at", "began_at", "UTC")),
+    )
+
+    session: str
+    """its name in ``events``"""
+    job_id: str
+    """as the batch system numbers the job; each task of an array has one of its own"""
+    array_task: str | None
+    """job and task of an array, JOB_TASK; NULL: it is none"""
+    name: str | None
+    """that the user gave the job; NULL: not known, as for `partition`"""
+    uid: int
+    """the user's number"""
+    user_name: str
+    """the user's name"""
+    partition: str | None
+    restarts: int
+    """how often the job was requeued before"""
+    node: str
+    """the host, as the batch system names it"""
+    host: str
+    """the host, as its collector names it"""
+    gpus: tuple[str, ...]
+    """list of UUIDs; a GPU that several jobs share counts whole in each"""
+    began_wall_ns: int
+    """UTC, ns since 1970"""
+    ended_wall_ns: int | None
+    """UTC, ns since 1970; NULL while the job has them"""
+    duration_s: float | None
+    """seconds; NULL: not measured yet, as for the energy"""
+    energy_j: float | None
+    """joules of all its GPUs; NULL: not measured, for the reason in ``quality``"""
+    energy_low_j: float | None
+    """hard bounds by the counters; NULL where a counter has none"""
+    energy_high_j: float | None
+    energy_p2_5_j: float | None
+    """the 95 % interval; errors of GPUs are independent"""
+    energy_p97_5_j: float | None
+    quality: str
+    """``ok``, or what is to be known of the energy, as in `windows`; empty: the job goes on"""
+
+
 class ForecastRow(Struct, frozen=True, kw_only=True):
     """A forecast of a whole run, made at the end of an epoch or of a block of steps."""
 

@@ -6,7 +6,15 @@ Joules, watts and seconds: these are for people. A GPU is its UUID.
 from typing import get_args
 
 from analyzers.results.budget_rows import BudgetRow, BudgetShareRow
-from analyzers.results.fleet_rows import CheckpointRow, CommandRow, ForecastRow, GpuRow, OwnUseRow, RunRow
+from analyzers.results.fleet_rows import (
+    AllocationRow,
+    CheckpointRow,
+    CommandRow,
+    ForecastRow,
+    GpuRow,
+    OwnUseRow,
+    RunRow,
+)
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
 from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
 from analyzers.results.pipeline.pipeline_rows import (
@@ -21,6 +29,7 @@ from analyzers.results.windows.window_rows import GapRow, MetricRow, PhaseRow, W
 
 __all__ = [
     "PUBLISHED",
+    "AllocationRow",
     "AtLimit",
     "BudgetRow",
     "BudgetShareRow",
@@ -56,6 +65,7 @@ __all__ = [
 Row = (
     WindowRow
     | RunRow
+    | AllocationRow
     | ForecastRow
     | GpuRow
     | TrialRow

@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from collectors.device import Description
 from zeus_stream.errors import MalformedError
-from zeus_stream.protocol.events import Batch, Event, RunEnded, RunStarted, StepBoundary
+from zeus_stream.protocol.events import Batch, Event, JobAllocation, RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import BUDGET, Unknown, of_host
 
 MAX_SESSIONS = 1_000
@@ -59,6 +59,8 @@ class PublisherSession(Struct, frozen=True, kw_only=True):
     """Of the log: the one after its last event, or a little later. 0: not over, or not known."""
     process_known: bool = True
     """The process of its pid can have made its connection: same user, and no younger than the connection."""
+    allocation: bool = False
+    """It is an allocation of a batch system to its user. It has no process."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -96,6 +98,39 @@ def receive(session: PublisherSession, batch: Batch) -> tuple[PublisherSession, 
             case _:
                 pass
     return replace(session, next_sequence=session.next_sequence + len(events)), events
+
+
+def allocation_of(batch: Batch, peer: Peer, own_uid: int) -> PublisherSession | None:
+    """Return the session of an allocation that begins with this batch. None: it begins another session.
+
+    Raises MalformedError: neither root nor the collector's own user sends it.
+    """
+    match batch.events[:1]:
+        case (RunStarted(allocation=JobAllocation(uid=uid)),) if peer[0] in (0, own_uid):
+            return PublisherSession(session=batch.session, uid=uid, pid=0, allocation=True)
+        case (RunStarted(allocation=JobAllocation()),):
+            raise MalformedError(
+                f"session {batch.session}: could not be logged: user {peer[0]} may report no allocation."
+                " Let the prolog of the batch system do it, as root."
+            )
+        case _:
+            return None
+
+
+def may_continue(session: PublisherSession, peer: Peer, own_uid: int) -> bool:
+    """Tell whether a process may send events of a session: its own process, or root for an allocation."""
+    return peer[0] in (0, own_uid) if session.allocation else (session.uid, session.pid) == peer
+
+
+def left_behind(ended: PublisherSession, others: Iterable[PublisherSession]) -> list[PublisherSession]:
+    """Return the open sessions of a user on the GPUs of an allocation of theirs that has ended.
+
+    A GPU that another open allocation of the same user has does not count.
+    """
+    of_user = [each for each in others if each.uid == ended.uid and not each.over]
+    held = {gpu for each in of_user if each.allocation for gpu in each.gpus}
+    given_back = set(ended.gpus) - held
+    return [each for each in of_user if not each.allocation and given_back.intersection(each.gpus)]
 
 
 def check(
@@ -220,6 +255,8 @@ def admit(
     may_command = True
     if not gpus:
         may_command, reason = False, "It names no GPU of this host."
+    elif session.allocation:
+        may_command, reason = False, "A batch system gave them to a job. An allocation is only measured."
     elif session.uid in trusted_uids:
         reason = f"User {session.uid} is trusted."
     elif not strange:
@@ -234,7 +271,9 @@ def admit(
         )
     if unknown:
         reason = f"{reason} Not found on this host: {', '.join(unknown)}."
-    return Admission(gpus, may_command, reason[:2000], settled=may_command and not unknown)
+    return Admission(
+        gpus, may_command, reason[:2000], settled=(may_command or session.allocation) and not unknown
+    )
 
 
 class _Sent(Struct):

@@ -47,6 +47,7 @@ from zeus_stream.protocol.events import (
     Batch,
     EpochBegan,
     Event,
+    JobAllocation,
     Metric,
     RunEnded,
     RunStarted,
@@ -771,6 +772,36 @@ async def test_a_run_that_ends_in_order_ends_its_leases_while_its_process_lives(
         await client.say("s2", 1, RunEnded(1))
         await until(lambda: bus.devices[0].requested_mw == FOUND_MW)
         assert await client.notes(SessionEnded) == []
+
+
+async def test_the_end_of_an_allocation_ends_the_runs_of_its_user_on_its_gpus(zeus_dir: Path) -> None:
+    """A process may outlive its job: what it has set does not."""
+    bus = ArithmeticBus(2)
+    mine = JobAllocation(job_id="12", uid=os.getuid(), user_name="anna", node="n1")
+    other = replace(mine, uid=12345, job_id="13")
+    async with collector(bus, zeus_dir) as client:
+        for each in (mine, other):
+            gpu = f"index:{each.job_id == '13':d}"
+            begins = replace(started(f"slurm-{each.job_id}", (gpu,)), world_size=0, pid=0, allocation=each)
+            assert await client.say(f"a{each.job_id}", 0, begins) == Ack(f"a{each.job_id}", 1)
+        await client.start_run("s1")
+        assert isinstance(await client.set("c1", 250), ControlApplied)
+        await client.wait_for(RunAdmitted, 3)
+        await client.say("a13", 1, RunEnded(2))  # another user's, on another GPU
+        assert isinstance(await client.set("c2", 240), ControlApplied)
+        await client.say("a12", 1, RunEnded(2))
+        (ended,) = await client.wait_for(SessionEnded)
+        assert (ended.session, ended.reason) == ("s1", "the job of slurm-12 has ended")
+        await until(lambda: bus.devices[0].requested_mw == FOUND_MW)
+        frames = [
+            codec.decode(f.body, Events) for f in await client.frames() if f.topic.startswith("events/")
+        ]
+        words = {word.session: word for word in await client.notes(RunAdmitted)}
+    assert {(body.session, body.uid, body.pid) for body in frames} == {
+        ("a12", os.getuid(), 0), ("a13", 12345, 0), ("s1", os.getuid(), os.getpid())
+    }  # fmt: skip
+    assert (words["a13"].gpus, words["a13"].may_command) == (("GPU-0001",), False)
+    assert words["a12"].reason.startswith("A batch system")
 
 
 @contextmanager

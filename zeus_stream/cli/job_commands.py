@@ -41,16 +41,29 @@ def _write(table: "pa.Table", shown: Mapping[str, str], form: "Form") -> None:
     write(table, form, sys.stdout)
 
 
+_ALLOCATED = """
+SELECT coalesce(any_value(array_task), job_id) AS job, any_value(name) AS name,
+    any_value(user_name) AS user_name, count(DISTINCT node) AS nodes, sum(len(gpus))::BIGINT AS gpus,
+    min(began_at) AS began_at,
+    CASE WHEN count(ended_at) = count(*) THEN max(duration_s) END AS duration_s,
+    CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
+FROM allocations GROUP BY job_id ORDER BY began_at DESC, job_id DESC
+"""
 _NO_JOB = "No job recurs yet. A script asks for a batch size: see docs/how-to/recurring-jobs.md"
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
+@click.option("--slurm", is_flag=True, help="Show the jobs of Slurm and the energy of their GPUs.")
 @output_options
 @settings_options(*QUERY)
 @click.pass_context
-def jobs(context: click.Context, settings: Settings, *, form: "Form") -> None:
+def jobs(context: click.Context, settings: Settings, *, form: "Form", slurm: bool) -> None:
     """Show recurring jobs: the best batch size of each, and what it has saved."""
-    if context.invoked_subcommand is None:
+    if slurm:
+        from zeus_stream.screens.text.tables import write
+
+        write(ask_sql(settings, _ALLOCATED), form, sys.stdout)
+    elif context.invoked_subcommand is None:
         from zeus_stream.cli.screens.recurring_jobs import ALL, SHOWN
 
         found = ask_sql(settings, ALL)

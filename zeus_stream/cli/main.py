@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "lake": "cluster.lake:lake",
         "archive": "cluster.archiver:archive",
         "serve-sql": "cluster.serve_sql:serve_sql",
+        "slurm": "cluster.slurm:slurm",
     },
     "Administration": {
         "restore": "service_commands:restore",

@@ -26,6 +26,22 @@ from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 
+class JobAllocation(Struct, frozen=True, kw_only=True):
+    """The GPUs of one host that a batch system gave to a job. Only root may send it, for the job's user."""
+
+    job_id: Name
+    """As the batch system numbers it; a task of an array has one of its own."""
+    uid: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+    user_name: Name
+    node: Name
+    """The host's name in the batch system."""
+    name: Name | None = None
+    array_task: Name | None = None
+    """Job and task of an array, JOB_TASK."""
+    partition: Name | None = None
+    restarts: Count = 0
+
+
 class RunStarted(Struct, frozen=True, kw_only=True, tag=True):
     """First event of every session. One session is one publisher in one process: one rank of a run."""
 
@@ -49,6 +65,8 @@ class RunStarted(Struct, frozen=True, kw_only=True, tag=True):
     """Samples of one rank's batch."""
     parent_pid: Count | None = None
     """The process of the same run that started this one; None: a launcher did, or a person."""
+    allocation: JobAllocation | None = None
+    """The session is this allocation, and no process."""
 
 
 class EpochBegan(Struct, frozen=True, tag=True):

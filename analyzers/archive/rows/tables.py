@@ -54,6 +54,8 @@ COMPUTED = {
     " FROM incoming_budgets",
     "signals": "SELECT *, make_timestamp(begin_ns // 1000) AS begins_at,"
     " make_timestamp(end_ns // 1000) AS ends_at FROM incoming_signals",
+    "allocations": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"
+    " make_timestamp(ended_wall_ns // 1000) AS ended_at FROM incoming_allocations",
     "own_use": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"
     " make_timestamp(ended_wall_ns // 1000) AS ended_at FROM incoming_own_use",
     "windows": "SELECT incoming.*, utc(runs.began_wall_ns, runs.began_ns, incoming.begin_ns) AS began_at"

@@ -463,6 +463,19 @@ def test_a_run_is_replayed_until_it_is_measured_to_its_end_and_then_no_more(arch
     assert replayed() == []
 
 
+def test_a_session_that_only_measures_is_replayed_until_its_window_is_measured(archive: DuckdbFile) -> None:
+    stored, measure = list(frames()), replace(RUN, world_size=0)
+    archive.put([stored])
+    archive.put([], [replace(measure, ended_ns=50 * SECOND)], {LOG: len(stored)}, replaying=False)
+
+    def replayed() -> list[str]:
+        return [body.session for page in archive.replay() for _, body in page if isinstance(body, Events)]
+
+    assert RUN.session in replayed()
+    archive.put([], [window("window", 0, 10, 50, A)], {}, replaying=False)
+    assert replayed() == []
+
+
 def test_events_of_a_run_that_is_over_are_not_replayed_for_the_sake_of_another(archive: DuckdbFile) -> None:
     stored = list(frames())
     archive.put([stored])

@@ -13,15 +13,18 @@ from collectors.ingest.sessions import (
     PublisherSession,
     Senders,
     admit,
+    allocation_of,
     check,
     from_json,
     gives_way,
+    left_behind,
+    may_continue,
     receive,
     resolve,
 )
 from tests.messages import DESCRIPTION, RUN_STARTED
 from zeus_stream.errors import MalformedError
-from zeus_stream.protocol.events import Batch, EpochBegan, Event, RunEnded, StepBoundary
+from zeus_stream.protocol.events import Batch, EpochBegan, Event, JobAllocation, RunEnded, StepBoundary
 from zeus_stream.protocol.fields import Unknown
 
 SECOND_NS = 1_000_000_000
@@ -60,6 +63,38 @@ def test_whatever_is_sent_again_or_too_early_each_event_is_taken_once_and_in_ord
         taken += new
         assert session.next_sequence == len(taken)
     assert taken == events
+
+
+ALLOCATED = replace(
+    STARTED, pid=0, allocation=JobAllocation(job_id="12", uid=1000, user_name="anna", node="n1")
+)
+
+
+@pytest.mark.parametrize("sender", [0, 77])
+def test_an_allocation_is_its_users_and_root_or_the_collector_speaks_for_it(sender: int) -> None:
+    begun = allocation_of(Batch("a", 0, (ALLOCATED,)), (sender, 5), own_uid=77)
+    assert begun is not None
+    assert (begun.uid, begun.pid, begun.allocation) == (1000, 0, True)
+    assert may_continue(begun, (sender, 6), 77), "its epilog is another process"
+    assert not may_continue(begun, (1000, 6), 77)
+    assert allocation_of(Batch("s", 0, (STARTED,)), (sender, 5), own_uid=77) is None
+
+
+def test_a_user_reports_no_allocation() -> None:
+    with pytest.raises(MalformedError, match="user 1000 may report no allocation"):
+        allocation_of(Batch("a", 0, (ALLOCATED,)), (1000, 5), own_uid=77)
+
+
+def test_a_gpu_that_another_allocation_of_the_user_has_is_not_given_back() -> None:
+    ended = PublisherSession(session="a", uid=1, allocation=True, over=True, gpus=("GPU-1", "GPU-2"))
+    held = PublisherSession(session="b", uid=1, allocation=True, gpus=("GPU-2",))
+    runs = [
+        PublisherSession(session=f"r{gpu}{uid}", uid=uid, gpus=(f"GPU-{gpu}",))
+        for gpu in "12"
+        for uid in (1, 2)
+    ]
+    assert [each.session for each in left_behind(ended, [ended, held, *runs])] == ["r11"]
+    assert [each.session for each in left_behind(ended, [ended, *runs])] == ["r11", "r21"]
 
 
 @pytest.mark.parametrize("events", [(EpochBegan(0, 0),), (STARTED, STARTED)])
