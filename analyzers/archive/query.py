@@ -42,9 +42,11 @@ def read_own(reader: Reader, sql: str) -> pa.Table:
     return pa.Table.from_batches(batches, schema)
 
 
-def answer_some(queries: Queries, sql: str, max_rows: int, seconds: float) -> tuple[pa.Table, bool]:
+def answer_some(
+    queries: Queries, sql: str, max_rows: int, seconds: float, jobs: tuple[str, ...] = ()
+) -> tuple[pa.Table, bool]:
     """Return the first rows of an answer, and whether there were more. Raises RefusedError."""
-    done, parts = queries.answer(AskedQuery(sql, max_rows, round(seconds * 1000)))
+    done, parts = queries.answer(AskedQuery(sql, max_rows, round(seconds * 1000), jobs))
     return pa.ipc.open_stream(b"".join(parts)).read_all(), done.truncated
 
 

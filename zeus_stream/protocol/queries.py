@@ -38,6 +38,8 @@ class Query(Struct, frozen=True):
     sql: Annotated[str, Meta(min_length=1, max_length=100_000)]
     max_rows: Annotated[int, Meta(ge=1, le=10_000_000)]
     timeout_ms: Milliseconds
+    jobs: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=500)], ...], Meta(max_length=100)] = ()
+    """Patterns of the jobs that the answer may be about; none: everything."""
 
 
 class Cancel(Struct, frozen=True):

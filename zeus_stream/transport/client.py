@@ -127,15 +127,18 @@ class Connection:
             raise too_many(max_rows)
         return table
 
-    def ask(self, query: str, *, max_rows: int, timeout_s: float) -> "tuple[pa.Table, bool]":
+    def ask(
+        self, query: str, *, max_rows: int, timeout_s: float, jobs: tuple[str, ...] = ()
+    ) -> "tuple[pa.Table, bool]":
         """Return the first rows of an answer, and whether there were more. Errors are those of `sql`.
 
         Args:
             query: a statement that only reads.
             max_rows: rows to return at most.
             timeout_s: seconds that the query may take.
+            jobs: patterns such as ``team-a-*``: the answer is of these jobs alone. None: of all.
         """
-        request = Query(query, max_rows, round(timeout_s * 1000))
+        request = Query(query, max_rows, round(timeout_s * 1000), jobs)
         done, parts = _ask(self._where.query, request, QueryDone, timeout_s + 5, "analyzer")
         return table_of(parts), done.truncated
 

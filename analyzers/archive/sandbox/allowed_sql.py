@@ -5,10 +5,14 @@
 The check is an allow-list of what may stand in the tree: kinds of query nodes and of table references, and
 functions that read nothing but their arguments or the catalogue. Whatever a later DuckDB adds is refused
 until it is listed here.
+
+For some jobs alone, each table and view with a column ``job`` is replaced by its rows of these jobs, and no
+other can be named.
 """
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -41,6 +45,13 @@ _TABLE_FUNCTIONS = _words(
     " whole waste_of waste_of_runs saving_of savings_of saved_steps_of scatter_of"
 )
 """Table functions that read nothing but their arguments or the catalogue, and the archive's own macros."""
+_PURE_FUNCTIONS = _words("range generate_series unnest repeat repeat_row json_each json_tree")
+"""Of these, those that read their arguments alone."""
+_OF_JOBS = """
+SELECT lower(table_name) FROM duckdb_columns()
+WHERE column_name = 'job' AND database_name = current_database() AND schema_name = current_schema()
+"""
+_KNOWN = "SELECT lower(table_name) FROM duckdb_tables() UNION SELECT lower(view_name) FROM duckdb_views()"
 _QUALIFIERS = """
 SELECT lower(unnest(['', 'system', current_database(), 'information_schema', 'pg_catalog']))
 UNION SELECT lower(schema_name) FROM duckdb_schemas() WHERE database_name = current_database()
@@ -79,12 +90,13 @@ def _explain() -> re.Pattern[str]:
     )
 
 
-def checked(connection: Any, sql: str) -> str:
+def checked(connection: Any, sql: str, jobs: Sequence[str] = ()) -> str:
     """Return the text to run in place of ``sql``. It may take much time and memory: limit both.
 
     Args:
         connection: of DuckDB; it parses, and runs nothing of the text.
         sql: from outside.
+        jobs: patterns such as ``team-a-*``: the answer is of these jobs alone. None: of all that there is.
 
     Raises:
         RefusedError: it is not one statement that only reads.
@@ -92,8 +104,10 @@ def checked(connection: Any, sql: str) -> str:
     """
     kind = _kind(connection, sql)
     if kind == "SELECT":
-        _check_tree(connection, sql)
-        return sql
+        parts = _check_tree(connection, sql)
+        return _narrowed(connection, sql, parts, jobs) if jobs else sql
+    if jobs:
+        raise _refusal(f"{kind} is not allowed to a key of some jobs", "Ask one SELECT.")
     if kind != "EXPLAIN" or (explain := _explain().fullmatch(sql)) is None:
         raise _refusal(f"{kind} is not allowed, the archive is only read here")
     body, options = explain["body"], explain["options"] or ""
@@ -121,7 +135,8 @@ def _kind(connection: Any, sql: str) -> str:
             raise _refusal("it has several statements")
 
 
-def _check_tree(connection: Any, sql: str) -> None:
+def _check_tree(connection: Any, sql: str) -> list[dict[str, Any]]:
+    """Refuse what is not allowed. Return what reads: tables, views and table functions."""
     [(text,)] = connection.execute(
         "SELECT json_serialize_sql($1, skip_null := true, skip_empty := true)::VARCHAR", [sql]
     ).fetchall()
@@ -133,18 +148,53 @@ def _check_tree(connection: Any, sql: str) -> None:
         raise _refusal(str(tree["error_message"]))
     parts: list[Any] = [tree["statements"]]
     qualifiers: frozenset[str] | None = None
+    reading: list[dict[str, Any]] = []
     while parts:
         match parts.pop():
             case list(members):
                 parts += members
             case dict(part):
                 _check_part(part)
+                if part.get("type") in ("BASE_TABLE", "SHOW_REF", "TABLE_FUNCTION") and "class" not in part:
+                    reading.append(part)
                 if part.get("type") in ("BASE_TABLE", "SHOW_REF"):
                     qualifiers = qualifiers or _qualifiers(connection)
                     _check_name(part, qualifiers)
                 parts += part.values()
             case _:
                 pass  # a name, a figure or a text
+    return reading
+
+
+def _narrowed(connection: Any, sql: str, reading: Sequence[dict[str, Any]], jobs: Sequence[str]) -> str:
+    """Return a statement that finds the rows of these jobs alone. Raises RefusedError: it reads others."""
+    of_jobs, known = (
+        {name for (name,) in connection.execute(query).fetchall()} for query in (_OF_JOBS, _KNOWN)
+    )
+    named = set[str]()
+    for part in reading:
+        match part["type"]:
+            case "BASE_TABLE" if not any(
+                part.get(key) for key in ("catalog_name", "schema_name", "at_clause")
+            ):
+                name = str(part["table_name"]).lower()
+                if name in known and name not in of_jobs:
+                    raise _refusal(f"{name} is not of single jobs", _jobs_cure(of_jobs))
+                named |= {name} & of_jobs
+            case "TABLE_FUNCTION" if part["function"]["function_name"].lower() in _PURE_FUNCTIONS:
+                pass
+            case _:
+                raise _refusal("it reads more than tables of jobs", _jobs_cure(of_jobs))
+    if not named:
+        return sql
+    [(whole,)] = connection.execute("SELECT json_deserialize_sql(json_serialize_sql($1))", [sql]).fetchall()
+    these = " OR ".join("job GLOB '{}'".format(job.replace("'", "''")) for job in jobs)
+    rows = [f"{name} AS (SELECT * FROM {name} WHERE {these})" for name in sorted(named)]  # noqa: S608  (ours)
+    return f"WITH {', '.join(rows)} FROM ({whole})"
+
+
+def _jobs_cure(of_jobs: Iterable[str]) -> str:
+    return f"Ask one SELECT on {', '.join(sorted(of_jobs))}, without a schema before the name."
 
 
 def _check_part(part: dict[str, Any]) -> None:

@@ -44,6 +44,7 @@ class AskedQuery(NamedTuple):
     sql: str
     max_rows: int
     timeout_ms: int
+    jobs: tuple[str, ...] = ()
 
 
 class AnswerEnd(NamedTuple):
@@ -82,6 +83,7 @@ class Queries:
             min(query.timeout_ms / 1000, self._settings.query_seconds),
             self._settings.memory_mb,
             MAX_ANSWER_BYTES,
+            query.jobs,
         )
         under_way = _UnderWay(key)
         self._under_way.add(under_way)

@@ -92,7 +92,7 @@ def put_into(out: int) -> Put:
 
 def _answer(connection: Any, question: Question, put: Put) -> bytes:
     """Write the parts of an Arrow IPC stream; return the content of the last part, `DONE`."""
-    sql = checked(connection, question.sql)
+    sql = checked(connection, question.sql, question.jobs)
     connection.execute("BEGIN TRANSACTION READ ONLY")
     reader = connection.sql(sql).to_arrow_reader(BATCH_ROWS)
     rows, truncated, parts = 0, False, _Parts(put)

@@ -19,6 +19,8 @@ class Question(Struct, frozen=True):
     seconds: float
     memory_mb: int
     answer_bytes: int
+    jobs: tuple[str, ...] = ()
+    """Patterns of the jobs that it may be about; none: everything."""
 
 
 class Answering(Protocol):

@@ -9,6 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from analyzers.archive import schema
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.sandbox import allowed_sql
 from analyzers.archive.sandbox.bounded_queries import Queries
@@ -137,6 +138,96 @@ def test_every_volatile_function_of_this_duckdb_is_classified() -> None:
     }
     assert volatile <= allowed_sql.REFUSED_FUNCTIONS | allowed_sql.VOLATILE_FUNCTIONS
     assert not allowed_sql.REFUSED_FUNCTIONS & allowed_sql.VOLATILE_FUNCTIONS
+
+
+@pytest.fixture(scope="module")
+def two_jobs() -> duckdb.DuckDBPyConnection:
+    """A connection to an archive with a step of each of two jobs."""
+    connection = duckdb.connect(":memory:", config={"threads": 1})
+    schema.make(connection)
+    for job in ("a-1", "b-1"):
+        connection.execute(
+            "INSERT INTO windows BY NAME SELECT $1 AS job, 'run ' || $1 AS run, 'step' AS kind, 1 AS index",
+            [job],
+        )
+    return connection
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "FROM windows",
+        "TABLE windows",
+        "SELECT * FROM windows ORDER BY run DESC LIMIT 9; -- every run",
+        'SELECT run FROM "WINDOWS"',
+        "WITH windows AS (SELECT * FROM windows) FROM windows",
+        "WITH runs AS (FROM windows) SELECT run FROM runs",
+        "WITH RECURSIVE w AS (SELECT run FROM windows UNION SELECT run FROM w) FROM w",
+        "SELECT (SELECT string_agg(run) FROM windows)",
+        "SELECT w.run FROM windows w JOIN windows v ON true",
+        "SELECT run FROM windows UNION ALL FROM steps SELECT run",
+        "FROM range(1) SELECT (SELECT list(windows) FROM windows)",
+        "PIVOT windows ON kind IN ('step') USING count(*)",
+        "FROM windows WHERE EXISTS (FROM epochs) OR run IN (SELECT run FROM steps)",
+        "SELECT run FROM windows) UNION ALL (SELECT run FROM windows",
+    ],
+)
+def test_a_key_of_some_jobs_finds_their_rows_alone(two_jobs: duckdb.DuckDBPyConnection, sql: str) -> None:
+    try:
+        found = str(two_jobs.execute(allowed_sql.checked(two_jobs, sql, ("a-*", "it's"))).fetchall())
+    except duckdb.ParserException:
+        return  # no text is put into another before it is SQL by itself
+    assert "run a-1" in found or "'a-1'" in found
+    assert "run b-1" not in found
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "FROM readings",
+        "WITH readings AS (FROM readings) FROM readings",
+        "SELECT run FROM main.windows",
+        "SELECT run FROM memory.main.windows",
+        "SELECT run FROM windows AT (VERSION => 1)",
+        "FROM whole('step')",
+        "FROM waste_of_runs(['run b-1'])",
+        "FROM windows WHERE run IN (SELECT what FROM gaps)",
+        "FROM duckdb_tables()",
+        "FROM duckdb_views",
+        "FROM pg_class",
+        "FROM pragma_table_info('windows')",
+        "FROM information_schema.tables",
+        "DESCRIBE windows",
+        "SHOW TABLES",
+        "FROM (SUMMARIZE windows)",
+        "EXPLAIN ANALYZE FROM windows",
+        "FROM query_table('windows')",
+    ],
+)
+def test_a_key_of_some_jobs_is_refused_what_is_not_of_single_jobs(
+    two_jobs: duckdb.DuckDBPyConnection, sql: str
+) -> None:
+    allowed_sql.checked(two_jobs, "FROM windows", ("a-*",))
+    with pytest.raises(RefusedError, match="Ask one SELECT"):
+        allowed_sql.checked(two_jobs, sql, ("a-*",))
+
+
+def test_no_table_or_view_is_open_to_a_key_of_some_jobs_but_for_their_rows(
+    two_jobs: duckdb.DuckDBPyConnection,
+) -> None:
+    names = two_jobs.execute(
+        "SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()"
+    ).fetchall()
+    answered = set()
+    for (name,) in names:
+        try:
+            sql = allowed_sql.checked(two_jobs, f'FROM "{name}"', ("a-*",))
+        except RefusedError:
+            continue
+        answered.add(name)
+        assert "b-1" not in str(two_jobs.execute(sql).fetchall())
+    assert {"runs", "windows", "steps", "savings", "costs", "waste"} <= answered
+    assert answered.isdisjoint({"readings", "gpus", "frames", "events", "checkpoints", "chain"})
 
 
 CANARY = "canary"

@@ -77,6 +77,9 @@ async def test_a_file_is_answered_and_a_query_that_takes_too_much_harms_no_other
         with pytest.raises(RefusedError, match=r"it took over 1 s"):
             await run_sync(partial(client.sql, ENDLESS, timeout_s=1))
         assert await rows(client, "SELECT count(*) AS n FROM runs") == [{"n": 1}]
+        asked = partial(client.ask, "SELECT run FROM runs", max_rows=9, timeout_s=20)
+        assert (await run_sync(partial(asked, jobs=("train",))))[0].num_rows == 1
+        assert (await run_sync(partial(asked, jobs=("other*",))))[0].num_rows == 0
         shown = await run_sync(partial(status, where, "analyzer", 20.0))
         assert ("sql server", "data", str(archive)) in shown.rows
         with pytest.raises(RefusedError, match="answers SQL only"):

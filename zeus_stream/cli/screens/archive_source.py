@@ -38,13 +38,13 @@ class ArchiveSource:
         self._opened_ns = 0
         self._timer: Timer | None = None
 
-    def ask(self, sql: str, max_rows: int, seconds: float) -> QueryRows:
+    def ask(self, sql: str, max_rows: int, seconds: float, jobs: tuple[str, ...] = ()) -> QueryRows:
         """Return the first rows of an answer. Raises StorageError, RefusedError."""
         with self._lock:
             queries = self._open()
             self._users += 1
         try:
-            return QueryRows(*answer_some(queries, sql, max_rows, seconds))
+            return QueryRows(*answer_some(queries, sql, max_rows, seconds, jobs))
         finally:
             with self._lock:
                 self._users -= 1

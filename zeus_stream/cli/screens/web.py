@@ -45,6 +45,10 @@ ADDRESS_FILE = "web.address"
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its key, PEM.")
 @click.option("--behind-proxy", is_flag=True, help="A proxy with TLS is in front: allow any address.")
 @click.option("--no-token", is_flag=True, help="Ask for no token. Only with unix:PATH.")
+@click.option(
+    "--keys", "keys_file", metavar="FILE", type=click.Path(path_type=Path),
+    help="Tokens that may ask SQL over HTTP, each about some jobs.",
+)  # fmt: skip
 @click.option("--url", "show_url", is_flag=True, help="Print the address of the page that runs, and end.")
 @click.option("--parent-pid", type=int, hidden=True)
 @settings_options("archive", "analyzer", "query_rows", "query_seconds", "memory_mb")
@@ -56,6 +60,7 @@ def web(
     show_url: bool,
     no_token: bool,
     parent_pid: int | None,
+    keys_file: Path | None,
     **more: Any,
 ) -> None:
     """Show GPUs, runs, jobs and SQL in a browser, live.
@@ -70,6 +75,7 @@ def web(
     """
     from zeus_stream.cli.service_commands import _end_with, _print_line, _serve
     from zeus_stream.errors import UnreachableError
+    from zeus_stream.screens.web.access.job_keys import read_job_keys
     from zeus_stream.screens.web.access.token_file import read_token
     from zeus_stream.screens.web.server import Listening
 
@@ -83,7 +89,8 @@ def web(
     _end_with(parent_pid)
     token = None if no_token else read_token(where.state / TOKEN_FILE)
     address = address if port is None else f"127.0.0.1:{port}"
-    listening = Listening(token=token, address=address, **more)
+    keys = () if keys_file is None else read_job_keys(keys_file)
+    listening = Listening(token=token, address=address, keys=keys, **more)
 
     with ExitStack() as held:
 
@@ -135,10 +142,10 @@ async def show(
     there = analyzer(os.environ, settings.analyzer)
     connection = Connection(there)
 
-    def ask(sql: str, max_rows: int, seconds: float) -> QueryRows:
+    def ask(sql: str, max_rows: int, seconds: float, jobs: tuple[str, ...] = ()) -> QueryRows:
         if is_file_shown(settings, where):
-            return file.ask(sql, max_rows, seconds)
-        return QueryRows(*connection.ask(sql, max_rows=max_rows, timeout_s=seconds))
+            return file.ask(sql, max_rows, seconds, jobs)
+        return QueryRows(*connection.ask(sql, max_rows=max_rows, timeout_s=seconds, jobs=jobs))
 
     async with AsyncClient(there.query, "analyzer") as client:
 

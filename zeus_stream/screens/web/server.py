@@ -13,7 +13,7 @@ import uvicorn
 from msgspec import Struct
 
 from zeus_stream.errors import SettingsError
-from zeus_stream.screens.web.access.security import LOOPBACK, WebSecurity
+from zeus_stream.screens.web.access.security import LOOPBACK, JobKey, WebSecurity
 from zeus_stream.screens.web.access.web_connections import WebConnections
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.routes.site import Site
@@ -37,6 +37,8 @@ class Listening(Struct, frozen=True, kw_only=True):
     """Where a proxy has the site, such as ``/zeus``."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    keys: tuple[JobKey, ...] = ()
+    """Of programs that may ask SQL about some jobs."""
     behind_proxy: bool = False
     """A proxy with TLS is in front."""
 
@@ -113,7 +115,9 @@ async def serve(site: Site, listening: Listening, started: Callable[[str], None]
     """
     connections = WebConnections()
     app = build(
-        site, WebSecurity(listening.token, listening.allowed_hosts()), secure=listening.tls_cert is not None
+        site,
+        WebSecurity(listening.token, listening.allowed_hosts(), listening.keys),
+        secure=listening.tls_cert is not None,
     )
     try:
         config = uvicorn.Config(

@@ -1,7 +1,7 @@
 """Asks the archive for pages, a bounded number of queries at a time."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
@@ -27,8 +27,11 @@ class QueryRows(Struct, frozen=True):
     truncated: bool
 
 
-Ask = Callable[[str, int, float], QueryRows]
-"""Answers SQL, at most so many rows, in so many seconds. It blocks, and may raise ZeusStreamError."""
+class AskRows(Protocol):
+    """A function that answers SQL. It blocks, and may raise ZeusStreamError."""
+
+    def __call__(self, sql: str, max_rows: int, seconds: float, jobs: tuple[str, ...] = ()) -> QueryRows:
+        """Return at most so many rows, in so many seconds; of some jobs alone, if any are named."""
 
 
 AskTable = Callable[[str], "pa.Table"]
@@ -40,7 +43,7 @@ AskPage = Callable[[str, int, float], Awaitable[QueryRows]]
 class Source:
     """The archive as pages see it: a running analyzer, or a file."""
 
-    def __init__(self, ask: Ask, ask_page: AskPage | None = None) -> None:
+    def __init__(self, ask: AskRows, ask_page: AskPage | None = None) -> None:
         """Begin with no query.
 
         Args:
@@ -53,13 +56,18 @@ class Source:
         self._lanes = {"page": anyio.CapacityLimiter(1), "box": anyio.CapacityLimiter(1)}
 
     async def query(
-        self, sql: str, lane: Lane, max_rows: int = PAGE_ROWS, seconds: float = PAGE_S
+        self,
+        sql: str,
+        lane: Lane,
+        max_rows: int = PAGE_ROWS,
+        seconds: float = PAGE_S,
+        jobs: tuple[str, ...] = (),
     ) -> QueryRows:
-        """Return the answer to one query. Raises ZeusStreamError."""
+        """Return the answer to one query, of some jobs alone if any are named. Raises ZeusStreamError."""
         async with self._lanes[lane]:
             if lane == "page" and self._ask_page is not None:
                 return await self._ask_page(sql, max_rows, seconds)
-            return await run_sync(self._ask, sql, max_rows, seconds)
+            return await run_sync(self._ask, sql, max_rows, seconds, jobs)
 
     async def computed(self, compute: Callable[[AskTable], T]) -> T:
         """Return what a function makes of answers, in a thread: one such function at a time."""

@@ -158,7 +158,7 @@ async def test_closing_the_feed_ends_every_stream() -> None:
         feed.close()
 
 
-def no_sql(_sql: str, _rows: int, _seconds: float) -> QueryRows:
+def no_sql(sql: str, max_rows: int, seconds: float, jobs: tuple[str, ...] = ()) -> QueryRows:  # noqa: ARG001
     raise UnreachableError("analyzer: did not answer. Start one.")
 
 

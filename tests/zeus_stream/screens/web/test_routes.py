@@ -20,6 +20,7 @@ from tests.zeus_stream.screens.live_snapshots import SNAPSHOT
 from tests.zeus_stream.screens.web.asking import Answered, ask
 from tests.zeus_stream.screens.web.conftest import HOSTILE, LONG, TOKEN
 from zeus_stream.cli.screens.archive_source import ArchiveSource
+from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.web.access.security import LOOPBACK, WebSecurity
 from zeus_stream.screens.web.app import build
@@ -230,6 +231,17 @@ async def test_an_analyzer_that_is_far_behind_is_not_ready(
 ) -> None:
     answered = await ask(live(known, replace(SNAPSHOT, lag_ms=lag_ms)), "/-/ready")
     assert (answered.status, answered.text) == (status, text)
+
+
+async def test_a_server_of_sql_alone_is_ready(known: ArchiveSource) -> None:
+    """It was never ready behind a load balancer: it has no live state."""
+
+    async def only_sql() -> Snapshot:
+        raise RefusedError("serve-sql: could not answer: it answers SQL only.")
+
+    site = Site(source=Source(known.ask), feed=NowFeed(only_sql))
+    app = build(site, WebSecurity(TOKEN, frozenset(LOOPBACK)))
+    assert (await ask(app, "/-/ready")).text == "ok\n"
 
 
 async def test_prometheus_reads_jobs_runs_and_the_analyzer(known: ArchiveSource) -> None:

@@ -3,17 +3,24 @@
 import stat
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from starlette.types import ASGIApp
 
-from tests.zeus_stream.screens.web.asking import ask
+from tests.zeus_stream.screens.web.asking import Answered, ask
 from tests.zeus_stream.screens.web.conftest import TOKEN
+from zeus_stream.cli.screens.archive_source import ArchiveSource
 from zeus_stream.errors import SettingsError, StorageError
+from zeus_stream.screens.web.access.job_keys import read_job_keys
 from zeus_stream.screens.web.access.security import HEADERS, MOST_WRONG, Credentials, Verdict, WebSecurity
 from zeus_stream.screens.web.access.token_file import read_token
+from zeus_stream.screens.web.app import build
+from zeus_stream.screens.web.routes.site import Site
 from zeus_stream.screens.web.server import Listening, address_of
+from zeus_stream.screens.web.source import Source
 
 pytestmark = pytest.mark.anyio
+TEAM = "a-token-of-one-team-for-tests"
 
 
 def shown(
@@ -58,6 +65,60 @@ def test_wrong_tokens_are_counted_for_a_minute_and_never_lock_the_owner_out() ->
     assert gatekeeper.judge(shown(bearer=TOKEN), 15.0) == "granted"
     assert gatekeeper.judge(shown(bearer="guess"), 59.0) == "too many"
     assert gatekeeper.judge(shown(bearer="guess"), 61.0) == "wrong token"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """Return a file with a key of the runs of one job."""
+    file = tmp_path / "web.keys"
+    file.write_text(f'[team]\ntoken = "{TEAM}"\njobs = ["tra*"]\n')
+    file.chmod(0o600)
+    return file
+
+
+async def test_a_key_of_some_jobs_asks_sql_about_them_and_nothing_else(
+    known: ArchiveSource, keys: Path
+) -> None:
+    gatekeeper = WebSecurity(TOKEN, frozenset(("localhost",)), read_job_keys(keys))
+    app = build(Site(source=Source(known.ask), feed=None), gatekeeper)
+
+    async def asked(address: str, token: str = TEAM) -> Answered:
+        return await ask(app, address, authorization=f"Bearer {token}")
+
+    runs = "/api/sql?sql=SELECT%20run%20FROM%20runs"
+    assert [row["run"] for row in (await asked(runs)).json()["rows"]] == ["run-1"]
+    assert len((await asked(runs, TOKEN)).json()["rows"]) == 3
+    table = pa.ipc.open_stream((await asked(f"{runs}&format=arrow")).body).read_all()
+    assert table["run"].to_pylist() == ["run-1"]
+    refused = await asked("/api/sql?sql=FROM%20readings")
+    assert refused.status == 400
+    assert "readings is not of single jobs. Ask one SELECT on" in refused.json()["error"]
+    for address in ("/", "/runs/run-1", "/sql?sql=SELECT%201", "/api/power", "/api/now", "/metrics"):
+        assert (await asked(address)).status == 403
+    assert (await asked(runs, TEAM + "x")).status == 401
+    assert (await ask(app, runs, authorization=f"Bearer {TEAM}", host="evil.example")).status == 403
+    assert (await ask(app, f"{runs}&token={TEAM}")).status == 401, "addresses are logged by proxies"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[team]\ntoken = "short"\njobs = ["a"]', "length >= 24"),
+        (f'[team]\ntoken = "{"x" * 24}"', "missing required field `jobs`"),
+        (f'[team]\ntoken = "{"x" * 24}"\njobs = []', "length >= 1"),
+        (f'[team]\ntoken = "{"x" * 24}"\njobs = ["a"]\nrole = "all"', "unknown field `role`"),
+        ("[team", "Expected ']'"),
+    ],
+)
+def test_keys_that_cannot_be_read_are_a_sentence(keys: Path, text: str, says: str) -> None:
+    keys.write_text(text)
+    with pytest.raises(StorageError, match=rf"could not be used as keys: .*{says}.*Write a table for each"):
+        read_job_keys(keys)
+    keys.chmod(0o644)
+    with pytest.raises(StorageError, match="other users can read"):
+        read_job_keys(keys)
+    with pytest.raises(StorageError, match=r"No such file.*Give a file that only this user"):
+        read_job_keys(keys.with_name("none"))
 
 
 async def test_ten_wrong_tokens_are_followed_by_429(app: ASGIApp) -> None:

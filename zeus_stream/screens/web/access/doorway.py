@@ -15,6 +15,10 @@ from zeus_stream.screens.web.page_frame import notice
 
 OPEN_PATHS = ("/-/healthy", "/-/ready")
 """Say only whether the server works; probes have neither token nor host name."""
+SQL_PATH = "/api/sql"
+"""All that a key of some jobs may ask."""
+JOBS = "zeus_stream.jobs"
+"""In the scope of a request with such a key: the patterns of its jobs."""
 REFUSALS: dict[Verdict, tuple[int, str]] = {
     "no token": (401, "This page needs its token. Open the address that `zeus-stream web --url` prints."),
     "wrong token": (401, "This token is wrong. Open the address that `zeus-stream web --url` prints."),
@@ -22,6 +26,7 @@ REFUSALS: dict[Verdict, tuple[int, str]] = {
     "wrong host": (
         403, "This server has no such name. Start it with `zeus-stream web --host-name NAME` to allow it.",
     ),
+    "only SQL": (403, f"This key may ask {SQL_PATH} alone."),
     "two lengths": (400, "This request gives two lengths of its body."),
 }  # fmt: skip
 
@@ -86,7 +91,14 @@ class Doorway:
         if scope["path"].removeprefix(scope.get("root_path", "")) in OPEN_PATHS:
             await self._app(scope, receive, send_with_headers)
             return
-        verdict = self._gatekeeper.judge(self._shown(scope), monotonic())
+        shown = self._shown(scope)
+        if (key := self._gatekeeper.key_of(shown)) is not None:
+            scope[GRANTED], scope[JOBS] = True, key.jobs
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            answer = self._app if path == SQL_PATH else _refusal("only SQL")
+            await answer(scope, receive, send_with_headers)
+            return
+        verdict = self._gatekeeper.judge(shown, monotonic())
         scope[GRANTED] = verdict in ("granted", "log in")
         if verdict == "granted":
             await self._app(scope, receive, send_with_headers)

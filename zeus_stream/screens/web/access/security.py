@@ -6,7 +6,7 @@ each request needs the token, and names a host that is ours (against DNS rebindi
 
 import hmac
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Literal
 
@@ -27,7 +27,9 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 """Of every answer. There is no CORS header: no other origin may read an answer."""
-Verdict = Literal["granted", "log in", "no token", "wrong token", "too many", "wrong host", "two lengths"]
+Verdict = Literal[
+    "granted", "log in", "no token", "wrong token", "too many", "wrong host", "two lengths", "only SQL"
+]
 """``log in``: the token was in the address; a cookie and the same address without it follow."""
 
 
@@ -41,11 +43,21 @@ class Credentials(Struct, frozen=True, kw_only=True):
     cookie: str | None
 
 
+class JobKey(Struct, frozen=True):
+    """A token that may ask SQL about some jobs, and nothing else."""
+
+    name: str
+    token: str
+    jobs: tuple[str, ...]
+    """Patterns such as ``team-a-*``."""
+
+
 class WebSecurity:
     """Judges requests. ``token`` None: anybody who can open the socket may ask."""
 
-    def __init__(self, token: str | None, hosts: frozenset[str]) -> None:
+    def __init__(self, token: str | None, hosts: frozenset[str], keys: Sequence[JobKey] = ()) -> None:
         self._token = token
+        self._keys = tuple(keys)
         self._hosts = hosts
         self._wrong_s: deque[float] = deque(maxlen=MOST_WRONG)
         self.cookie = "zeus-stream-" + sha256((token or "").encode()).hexdigest()[:8]
@@ -73,6 +85,14 @@ class WebSecurity:
             return "too many"
         self._wrong_s.append(now_s)
         return "wrong token"
+
+    def key_of(self, shown: Credentials) -> JobKey | None:
+        """Return the key that a program shows as its bearer token. None: it is none of them."""
+        if shown.bearer is None or not self.is_our_host(shown.host):
+            return None
+        given = shown.bearer.encode()
+        right = [key for key in self._keys if hmac.compare_digest(given, key.token.encode())]
+        return right[0] if right else None
 
     def is_our_host(self, host: str) -> bool:
         """Tell whether a Host header names this server, whatever its port. An empty set allows every name."""

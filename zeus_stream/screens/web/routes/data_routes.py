@@ -23,6 +23,8 @@ from zeus_stream.screens.html.run_panels import RUN_PANELS, power_text, result
 from zeus_stream.screens.metrics.metrics import service_families, up_family
 from zeus_stream.screens.metrics.prometheus import CONTENT_TYPE, text
 from zeus_stream.screens.text.tables import arrow, csv, plain, plain_rows, unique
+from zeus_stream.screens.web.access.doorway import JOBS
+from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.now_panels import draw_job, draw_now, draw_run
 from zeus_stream.screens.web.routes.site import site_of
 from zeus_stream.screens.web.source import PAGE_S
@@ -63,7 +65,7 @@ async def sql(request: Request) -> Response:
         )
     rows = JSON_ROWS if form == "json" else site.max_rows
     try:
-        answer = await site.source.query(query, "box", rows, PAGE_S)
+        answer = await site.source.query(query, "box", rows, PAGE_S, request.scope.get(JOBS, ()))
     except ZeusStreamError as wrong:
         return refused(wrong)
     if form == "json":
@@ -243,12 +245,20 @@ async def ready(request: Request) -> Response:
     site = site_of(request)
     try:
         await site.source.query("SELECT 1", "page", 1, 2.0)
-        lag_ms = None if site.feed is None else (await site.feed.ask_once()).lag_ms
+        lag_ms = None if site.feed is None else await _lag_ms(site.feed)
     except (UnreachableError, RefusedError) as wrong:
         return PlainTextResponse(f"{wrong}\n", 503)
     if lag_ms is not None and lag_ms > LAG_MS:
         return PlainTextResponse(f"the analyzer is {lag_ms / 1000:.0f} s behind\n", 503)
     return PlainTextResponse("ok\n")
+
+
+async def _lag_ms(feed: NowFeed) -> float | None:
+    """Return how far the analyzer is behind. None: a server of SQL answers, which has no live state."""
+    try:
+        return (await feed.ask_once()).lag_ms
+    except RefusedError:
+        return None
 
 
 async def metrics(request: Request) -> Response:
