@@ -29,6 +29,7 @@ from analyzers.archive.opening import (
 )
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.rollups import instruction_rollup
+from analyzers.archive.rollups.ended_runs import keep_ended
 from analyzers.archive.rollups.placing import add_hours
 from analyzers.archive.rollups.retention import needed, prune
 from analyzers.archive.row_writer import RowWriter
@@ -147,6 +148,13 @@ class DuckdbFile:
         """Count starts from at least this: collectors obey none with fewer than they know of this archive."""
         with storing(self.file.connection, f"{self.path}: could not be written") as connection:
             connection.execute("UPDATE meta SET starts = greatest(starts, $1)", [least])
+
+    def keep_ended(self) -> None:
+        """Store what is of the runs that ended since the last call. Raises StorageError."""
+        if self.writer.ended:
+            with _transaction(self.file, {}) as connection:
+                keep_ended(connection, self.writer.ended)
+            self.writer.ended.clear()
 
     # ---- a store ------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from analyzers.archive.frame_reader import FrameReader, Log
 from analyzers.archive.opening import Connection, first_line
 from analyzers.archive.rollups import instruction_rollup
-from analyzers.archive.rollups.ended_runs import keep_ended
+from analyzers.archive.rollups.ended_runs import forget_changed, keep_ended
 from analyzers.archive.rollups.placing import Placing, restore
 from analyzers.archive.rows import columns
 from analyzers.archive.rows.event_rows import EventRows, event_rows
@@ -93,6 +93,8 @@ class RowWriter:
         }
         self.malformed = 0
         """Readings that were no rows; their bytes are in ``frames``."""
+        self.ended: set[str] | None = None
+        """Runs that ended, to be kept after the commit. None: they are kept in it."""
         self.placing: Placing | None = None
         """None: to be read from what is stored."""
 
@@ -137,8 +139,12 @@ class RowWriter:
                     connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
             self._target.add_rolled_up(connection, tables)
             self._put_derived(connection, derived, replaying=replaying)
-            keep_ended(connection, derived)
+            changed = forget_changed(connection, derived)
+            if self.ended is None:
+                keep_ended(connection, changed)
             self._target.advance(connection, logs, interpreted or {})
+        if self.ended is not None:
+            self.ended.update(changed)
         self._logs |= logs
         self._turn = turn
         self.placing = placing

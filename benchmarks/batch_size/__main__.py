@@ -17,17 +17,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from analyzers.simulation.baselines import PLAYERS
-from analyzers.simulation.recorded_jobs import (
-    Traces,
-    World,
-    recorded_workload,
-    world,
-)
+from analyzers.simulation.recorded_jobs import Traces, World, recorded_workload, world
 from analyzers.simulation.runner import Game, play_all
-from analyzers.simulation.simulated_jobs import (
-    drifting,
-    regret,
-)
+from analyzers.simulation.simulated_jobs import drifting, regret
 from analyzers.simulation.traces import PUBLISHED, read
 from benchmarks.batch_size.hard_worlds import Hard, hard_worlds
 from benchmarks.batch_size.tournament import LEAST_RATIO, geometric, over_of, played_out, tournament
@@ -48,10 +40,7 @@ LAST_FIVE = {
     "a40": (0.330, 0.866, 0.845, 0.337, 0.398, 0.794),
 }
 """Energy of the last five recurrences relative to the default, as published or recorded of the reference."""
-REGRET = {
-    "v100": (9.7, 4.5, 1.8, 8.8, 15.3, 1.7),
-    "a40": (10.0, 5.2, 3.2, 8.3, 14.0, 4.4),
-}
+REGRET = {"v100": (9.7, 4.5, 1.8, 8.8, 15.3, 1.7), "a40": (10.0, 5.2, 3.2, 8.3, 14.0, 4.4)}
 """Of the reference, by workload as in `EXHAUSTIVE`."""
 FIRST = {5: (1.01, 0.74), 10: (0.96, 0.69), 20: (0.83, 0.67), 50: (0.72, 0.65)}
 """Cost of the first recurrences against always the default: the reference's, and the floor's."""

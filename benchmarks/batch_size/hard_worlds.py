@@ -37,9 +37,7 @@ from analyzers.simulation.recorded_jobs import (
     recorded_workload,
     world,
 )
-from analyzers.simulation.simulated_jobs import (
-    Drift,
-)
+from analyzers.simulation.simulated_jobs import Drift
 
 RUNS = 20
 """Of each batch size; a try draws one of them."""

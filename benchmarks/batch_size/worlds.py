@@ -9,13 +9,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from analyzers.simulation.recorded_jobs import (
-    RecordedWorkload,
-    Traces,
-    World,
-    levels,
-    world,
-)
+from analyzers.simulation.recorded_jobs import RecordedWorkload, Traces, World, levels, world
 
 GPUS = ("v100", "a40")
 SEED = 2026

@@ -128,10 +128,7 @@ QUOTES = (
     Quote(
         "latency",
         "A new limit is on the device {p50} after the step that decides it, in 99 of 100 cases within {p99}.",
-        {
-            "p50": Place("Step begin to limit", {}, "p50"),
-            "p99": Place("Step begin to limit", {}, "p99"),
-        },
+        {"p50": Place("Step begin to limit", {}, "p50"), "p99": Place("Step begin to limit", {}, "p99")},
     ),
 )
 HEAD = """# Figures

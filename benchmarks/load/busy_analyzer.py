@@ -158,11 +158,7 @@ def measure(where: Path, sessions: int, rate: int, seconds: float, *, one_core: 
             ["steps measured of those logged", f"{found:,} of {wanted:,}", "all"],
             ["rows in gaps", len(gaps), 0],
             ["behind by, median and worst", f"{np.median(lags):.1f}, {max(lags):.1f} s", f"{GOAL_LAG_S:g} s"],
-            [
-                "status, median and p99",
-                f"{np.median(took_ms):.0f}, {p99_ms:.0f} ms",
-                f"{GOAL_STATUS_MS} ms",
-            ],
+            ["status, median and p99", f"{np.median(took_ms):.0f}, {p99_ms:.0f} ms", f"{GOAL_STATUS_MS} ms"],
             ["status without an answer", silent, 0],
             ["leases that lapsed (ended otherwise)", f"{lapses} ({sum(ended.values()) - lapses})", 0],
             ["steps whose fit was left out", shed, "-"],

@@ -91,11 +91,7 @@ def stress(count: int) -> Iterator[None]:
 def trial(gpus: int, step_ms: float, busy: int, nice: int) -> Trial:
     """Run one search, beside so many busy processes."""
     environ = {"ZEUS_STREAM_NICE": str(nice)}
-    with (
-        directory() as where,
-        services(where, f"simulated:v100x{gpus}", environ=environ),
-        stress(busy),
-    ):
+    with directory() as where, services(where, f"simulated:v100x{gpus}", environ=environ), stress(busy):
         found: list[tuple[object, ...]] = []
 
         def decided() -> bool:

@@ -54,10 +54,7 @@ class Driven:
 
     def __post_init__(self) -> None:
         self._plan = replace(
-            PLAN,
-            limits_mw=self.training.curve.limits_mw,
-            selector=self.selector,
-            goal=self.selector.goal,
+            PLAN, limits_mw=self.training.curve.limits_mw, selector=self.selector, goal=self.selector.goal
         )
         self._state = profiler.start(self._plan)
         self._attempt: int | None = None

@@ -240,10 +240,7 @@ def watchers(seconds: float) -> None:
     """Measure the analyzer with and without watchers, in turns."""
     spent: dict[int, list[float]] = {0: [], WATCHERS: []}
     took: list[float] = []
-    with (
-        directory() as where,
-        services(where, "simulated:v100x8") as (_, analyzer),
-    ):
+    with directory() as where, services(where, "simulated:v100x8") as (_, analyzer):
         time.sleep(3)
         for number in range(6):
             count = WATCHERS if number % 2 else 0

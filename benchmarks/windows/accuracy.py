@@ -193,8 +193,7 @@ def archived(where: Path, wanted: Wanted, truth: Followed) -> Found:
     steps = f"FROM windows WHERE kind = 'step' AND job = '{label(wanted)}'"
     wait_for(lambda: sql(where, f"SELECT count(*) {steps}") == [(wanted.steps,)], 30)
     rows = sql(
-        where,
-        f"SELECT begin_ns, end_ns, energy_j, energy_p2_5_j, energy_p97_5_j {steps} ORDER BY index",
+        where, f"SELECT begin_ns, end_ns, energy_j, energy_p2_5_j, energy_p97_5_j {steps} ORDER BY index"
     )
     energy_j, low_j, high_j = np.array([row[2:] for row in rows], np.float64).T
     begin_ns, end_ns = (np.array([row[column] for row in rows], np.int64) for column in (0, 1))

@@ -21,6 +21,7 @@ from msgspec import Struct
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.windows import UNDECIDED_NS
 from benchmarks.harness import table
+from benchmarks.windows.__main__ import Errors, errors_of
 from benchmarks.windows.loads import EDGES, NAMES, SEED, Name, load
 from tests.simulation.played import counter, play
 
@@ -32,10 +33,7 @@ class Run(Struct, frozen=True):
     """One run of a cell; figures in %."""
 
     kind: str
-    bias: float
-    error: float
-    inside: float
-    half_width: float
+    shaped: Errors
     bounded: int
     false: int
 
@@ -54,9 +52,6 @@ def run(name: Name, step_ms: int, kind: str, seed: int, options: argparse.Namesp
     steps, meter = play(made, shown, shape, waits_ns=UNDECIDED_NS if options.wait else 0)
     skipped = round(options.skip * len(steps))
     steps = steps[skipped:]
-    truth_uj, ours_uj, low_uj, high_uj = np.array(
-        [(1e6 * one.truth_j, one.answer.energy_uj, one.answer.p2_5_uj, one.answer.p97_5_uj) for one in steps]
-    ).T
     hard = [
         (one.truth_j * 1e6, one.answer.low_uj, one.answer.high_uj)
         for one in steps
@@ -65,10 +60,7 @@ def run(name: Name, step_ms: int, kind: str, seed: int, options: argparse.Namesp
     found = meter.shape.kind
     return Run(
         "open" if found is None else ("right" if found == right else "wrong"),
-        float(ours_uj.sum() / truth_uj.sum() - 1) * 100,
-        float(np.abs(ours_uj / truth_uj - 1).mean()) * 100,
-        float(((low_uj - 1e3 <= truth_uj) & (truth_uj <= high_uj + 1e3)).mean()) * 100,
-        float(((high_uj - low_uj) / truth_uj).mean()) * 50,
+        errors_of(steps),
         len(hard),
         sum(not low - 1 <= truth <= high + 1 for truth, low, high in hard),
     )
@@ -77,17 +69,17 @@ def run(name: Name, step_ms: int, kind: str, seed: int, options: argparse.Namesp
 def row(name: Name, step_ms: int, kind: str, options: argparse.Namespace) -> list[object]:
     """Return the figures of one cell, as text."""
     runs = [run(name, step_ms, kind, options.seed + number, options) for number in range(options.runs)]
-    bias = np.array([one.bias for one in runs])
+    bias = np.array([one.shaped.bias for one in runs])
     kinds = [one.kind for one in runs]
     return [
         *(name, f"{step_ms} ms", kind),
         ", ".join(f"{kinds.count(each)} {each}" for each in ("right", "open", "wrong") if each in kinds),
         f"{bias.mean():+.2f} %",
         f"{bias[np.abs(bias).argmax()]:+.2f} %",
-        f"{np.mean([one.error for one in runs]):.2f} %",
-        f"{np.mean([one.inside for one in runs]):.1f} %",
-        f"{min(one.inside for one in runs):.1f} %",
-        f"{np.mean([one.half_width for one in runs]):.2f} %",
+        f"{np.mean([one.shaped.mean for one in runs]):.2f} %",
+        f"{np.mean([one.shaped.inside for one in runs]):.1f} %",
+        f"{min(one.shaped.inside for one in runs):.1f} %",
+        f"{np.mean([one.shaped.half_width for one in runs]):.2f} %",
         f"{sum(one.false for one in runs)} of {sum(one.bounded for one in runs)}",
     ]
 
@@ -105,7 +97,7 @@ def main() -> None:
     parser.add_argument("--known", action="store_true", help="an earlier run has found the kind")
     options = parser.parse_args()
     head = "load | step | kind of counter | kind | bias | worst run | error"
-    head += ["coverage", "worst run", "half width", "false bounds"]
+    head += " | coverage | worst run | half width | false bounds"
     table(
         f"Steps by kind of counter, {options.runs} runs of {options.seconds:g} s, seeds from {options.seed}",
         head,

@@ -252,23 +252,15 @@ def test_a_killed_training_process_takes_its_limit_with_it(host: Host, zeus_dir:
         returns(host)
 
 
-def test_a_guard_that_died_is_replaced_by_another_that_restores(host: Host, zeus_dir: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_guard_that_died_or_is_stopped_is_replaced_by_another_that_restores(
+    host: Host, zeus_dir: Path, end: signal.Signals
+) -> None:
     with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
         running.hold()
         first = running.guard
         assert first is not None
-        os.kill(first, signal.SIGKILL)
-        until(lambda: running.guard not in (None, first))
-        running.kill()
-        returns(host)
-
-
-def test_a_guard_that_is_stopped_is_replaced_by_another_that_restores(host: Host, zeus_dir: Path) -> None:
-    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
-        running.hold()
-        first = running.guard
-        assert first is not None
-        os.kill(first, signal.SIGSTOP)
+        os.kill(first, end)
         until(lambda: running.guard not in (None, first))
         assert start_ticks(first) is None
         running.kill()

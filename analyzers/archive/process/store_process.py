@@ -50,6 +50,7 @@ class StoreProcess:
 
     def __init__(self, archive: DuckdbFile) -> None:
         self._archive = archive
+        archive.writer.ended = set()  # a run of a million steps takes a second
         self._path = archive.path
         self._waiting: deque[tuple[StartQuery, int]] = deque()
         self._running: dict[int, tuple[int, int]] = {}
@@ -79,8 +80,12 @@ class StoreProcess:
             return False, wrong
 
     def tidy(self) -> None:
-        """Checkpoint if it is due, after a reply: nobody waits. A failure is answered at the next request."""
+        """Keep runs that ended, and checkpoint if it is due, after a reply: nobody waits.
+
+        A failure is answered at the next request.
+        """
         try:
+            self._archive.keep_ended()
             self._checkpoint()
         except ZeusStreamError as wrong:
             self._failed = wrong

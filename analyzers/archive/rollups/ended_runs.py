@@ -3,7 +3,7 @@
 The views ``savings`` and ``waste`` read these rows, and compute only what is of runs that are open.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 
@@ -45,24 +45,35 @@ UPDATE {table} SET sessions = NULL WHERE run IN (SELECT run FROM old_runs)
 """
 
 
-def keep_ended(connection: Connection, tables: Mapping[str, pa.Table]) -> None:
-    """Store what is of runs that end with these rows, within the caller's transaction.
+def forget_changed(connection: Connection, tables: Mapping[str, pa.Table]) -> list[str]:
+    """Remove what is stored of runs that these rows change, within the caller's transaction.
 
     Args:
         connection: the rows are stored in it already.
         tables: the rows of the transaction, by table.
+
+    Returns:
+        the runs to keep. Until then the views compute them.
     """
     ended, changed = _touched(tables)
     if changed:  # only of a run that is stored: a command may wait for this commit
         stored = "SELECT run FROM ended_waste WHERE run IN (SELECT unnest($1))"
         ended |= {run for (run,) in connection.execute(stored, [sorted(changed)]).fetchall()}
     if not ended:
-        return
+        return []
     ended |= {run for (run,) in connection.execute(_GONE_ON_FROM, [sorted(ended)]).fetchall()}
     runs = sorted(ended)
-    connection.execute(_ENDED, [runs])
-    for table, macro in _KEPT.items():
+    for table in _KEPT:
         connection.execute(_FORGET.format(table=table), [runs])
+    return runs
+
+
+def keep_ended(connection: Connection, runs: Collection[str]) -> None:
+    """Store what is of those of these runs that have ended, within the caller's transaction."""
+    if not runs:
+        return
+    connection.execute(_ENDED, [sorted(runs)])
+    for table, macro in _KEPT.items():
         connection.execute(_KEEP.format(table=table, macro=macro))
     connection.execute("DROP TABLE just_ended")
 

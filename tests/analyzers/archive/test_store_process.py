@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process import store_client
 from analyzers.archive.process.child_process import start_store
+from analyzers.archive.process.store_channel import Call
 from analyzers.archive.process.store_client import StoreClient
+from analyzers.archive.process.store_process import StoreProcess
+from analyzers.archive.rows.tables import values_of
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.results.result import OWN
 from tests.analyzers.archives import LOG, RUN, A, fill, frame, frames, readings, window
@@ -197,6 +201,24 @@ def test_a_store_that_was_started_before_its_analyzer_was_imported_opens_the_arc
     assert store.starts == 1
     store.close()
     assert started.process.returncode == 0
+
+
+def test_what_a_run_wasted_is_stored_after_the_commit_of_its_end(tmp_path: Path) -> None:
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    store = StoreProcess(archive)
+
+    def answers() -> list[int]:
+        views = "SELECT count(*) FROM ended_waste", "SELECT count(*) FROM waste WHERE run = 'run-1'"
+        with archive.file.cursor() as cursor:
+            return [count for view in views for (count,) in cursor.execute(view).fetchall()]
+
+    for energy_j in (600.0, 500.0):  # a row that comes again changes what is stored
+        rows = values_of([RUN, replace(window("run", 0, 10, 50, A), energy_j=energy_j)])
+        assert store.call(Call("put", ([], rows, {}, False))) == (True, None)
+        assert answers() == [0, 1], "until then it is computed"
+        store.tidy()
+        assert answers() == [1, 1]
+    store.close()
 
 
 def test_a_store_that_was_started_for_nothing_ends_with_its_channel() -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.belief.try_summary import State
 from analyzers.batch_size.policy import Job, Try, TryVerdict
+from tests.messages import TRY
 
 SIZES = tuple(8 * 2**at for at in range(9))
 JOB = Job(batch_sizes=SIZES, default=16, max_epochs=80)
@@ -80,16 +81,7 @@ def test_where_nothing_is_to_be_found_a_size_is_judged_once_and_for_a_few_epochs
 
 def test_a_try_behind_at_the_same_cost_is_given_up_and_the_reason_says_so() -> None:
     state, _ = played(HILL, 1)
-    a_try = Try(
-        number=90,
-        recurrence=5,
-        batch_size=256,
-        setup="gpu",
-        epochs=2,
-        cost_j=20.0,
-        epoch_cost_j=10.0,
-        metrics=(0.01, 0.02),
-    )
+    a_try = replace(TRY, number=90, recurrence=5, batch_size=256, epochs=2, cost_j=20.0, metrics=(0.01, 0.02))
     verdict = POLICY.verdict(state, a_try)
     assert verdict == TryVerdict(
         go_on=False, reason="the metric of 256 is behind that of 16 at the same cost."
@@ -100,27 +92,9 @@ def test_a_try_behind_at_the_same_cost_is_given_up_and_the_reason_says_so() -> N
 def test_a_job_that_costs_more_than_always_the_default_goes_back_to_it() -> None:
     state = POLICY.start(JOB)
     tries = [
-        Try(
-            number=0,
-            recurrence=0,
-            batch_size=16,
-            setup="gpu",
-            epochs=20,
-            cost_j=200.0,
-            epoch_cost_j=10.0,
-            ended="converged",
-        ),
+        replace(TRY, epochs=20, cost_j=200.0, ended="converged"),
         *(
-            Try(
-                number=n,
-                recurrence=1,
-                batch_size=32,
-                setup="gpu",
-                epochs=40,
-                cost_j=400.0,
-                epoch_cost_j=10.0,
-                ended="stopped",
-            )
+            replace(TRY, number=n, recurrence=1, batch_size=32, epochs=40, cost_j=400.0, ended="stopped")
             for n in range(1, 6)
         ),
     ]
