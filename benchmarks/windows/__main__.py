@@ -117,7 +117,7 @@ class Oracle(PowerModel):
 
 
 class Errors(Struct, frozen=True):
-    """What is stated of the steps of one run, against the truth; figures in %."""
+    """Errors of the steps of one run against the truth; figures in %."""
 
     bias: float
     mean: float

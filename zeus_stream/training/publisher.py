@@ -403,22 +403,7 @@ class Publisher:
         timeout_s: float = RECURRING_S,
         agree: Callable[[Any], Any] | None = None,
     ) -> Recurring:
-        """Return one training of the job that recurs under this name: see `zeus_stream.recurring`.
-
-        Args:
-            name: the job; its trainings learn from each other.
-            batch_sizes: those that may be tried.
-            default: the one of them that is used where nothing is known.
-            target: of the metric; a training that reaches it has converged.
-            metric: its name.
-            lower_is_better: True for a loss.
-            max_epochs: epochs of one try at most.
-            eta: weight of energy in the cost, 0 to 1.
-            beta: a try may cost at most this many times the least that a converged one has cost.
-            window: number of the latest tries of a size that count; 0: all.
-            timeout_s: seconds to wait at most for the analyzer's batch size.
-            agree: a function that returns, in every rank, what the first one gave it.
-        """
+        """Return one training of the job that recurs under this name: see `zeus_stream.recurring`."""
         wish = Wish(
             job=name, batch_sizes=tuple(batch_sizes), default=default, target=target, metric=metric,
             lower_is_better=lower_is_better, max_epochs=max_epochs, eta=eta, beta=beta, window=window,

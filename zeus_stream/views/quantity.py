@@ -203,10 +203,3 @@ def _supported(value: float, width: float) -> str:
 def utc(wall_ns: int) -> str:
     """Return an instant to the second, in UTC."""
     return f"{datetime.fromtimestamp(wall_ns // 1_000_000_000, UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def age_words(as_of_ns: int | None, now_ns: int) -> str:
-    """Return the age of a figure; empty: it does not change any more, or it is of now."""
-    if as_of_ns is None or now_ns - as_of_ns < 3_000_000_000:
-        return ""
-    return f"{seconds((now_ns - as_of_ns) / 1e9, 2)} old"

@@ -91,7 +91,8 @@ def _refused(sentence: str) -> Exception:
     """Return the error that an agent sees; any other is hidden from it."""
     from mcp.server.mcpserver.exceptions import ToolError
 
-    return ToolError(sentence)
+    error: Exception = ToolError(sentence)
+    return error
 
 
 @click.command(cls=Command)

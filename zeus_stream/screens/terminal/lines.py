@@ -1,7 +1,7 @@
 """A widget of lines. Only rows whose text changed are drawn again: that is what keeps the screen cheap."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -149,8 +149,3 @@ class Lines(ScrollView, can_focus=False):
 def _strip(line: Line, width: int, base: Style) -> Strip:
     segments = [Segment(span.text, base + STYLES[span.tone]) for span in line]
     return Strip(segments).adjust_cell_length(width, base)
-
-
-def as_segments(line: Line) -> list[Any]:
-    """Return a line as rich prints it."""
-    return [Segment(span.text, STYLES[span.tone]) for span in line]
