@@ -10,8 +10,10 @@ from msgspec import Struct
 
 from zeus_stream.broker.batches import PARTS
 
-READINGS_PER_CORE_S = 130_000
-"""Of an archiver, from the bytes of a batch to the end of the commit: `python -m benchmarks.site.lake`."""
+READINGS_PER_CORE_S = 250_000
+"""Of an archiver: half of the 500,000 that `python -m benchmarks.site.lake` takes from the bytes of batches to
+the end of the commit. The other half is for the client of the broker.
+"""
 INTERPRETED_PER_CORE_S = 150_000
 """Readings of an analyzer: `python -m benchmarks.load`, half of what two cores interpret."""
 MESSAGES_PER_CORE_S = 9_500
@@ -26,8 +28,8 @@ LAKE_BYTES = 14.2
 """Of a reading in merged files: `python -m benchmarks.site.lake --hosts 4 --seconds 1200`."""
 SECOND_BYTES, MINUTE_BYTES = 15.0, 15.9
 """Of a row of `seconds` and of `minutes`: a prototype on 10 million readings."""
-ARCHIVER_CONNECTIONS, ANALYZER_CONNECTIONS = 6, 8
-"""To PostgreSQL, at most: an analyzer has one, and one for each of its shards, 7 here."""
+ARCHIVER_CONNECTIONS, ANALYZER_CONNECTIONS = 6, 9
+"""To PostgreSQL, at most: an analyzer has two, and one for each of its shards, 7 here."""
 PLANNED_LOAD = 0.5
 PURGE_H = 1 / 6
 """Archived frames stay in the broker for 10 minutes."""

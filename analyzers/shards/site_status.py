@@ -17,6 +17,8 @@ def site_status(site: SiteSettings) -> list[Line]:
     Raises:
         StorageError, UnreachableError, SettingsError: a server does not answer, or cannot be asked.
     """
+    if site.broker is not None:
+        site.connection("status")
     leases = SiteLeases(site.dsn("status"), site.site, "status")
     try:
         states, waiting = leases.states(), leases.outbox_batches()

@@ -71,4 +71,4 @@ def test_a_process_with_a_certificate_is_let_in_and_one_without_gets_a_sentence(
         with pytest.raises(UnreachableError, match=r"could not be reached.*Start it, or correct --broker"):
             anyio.run(connect, other)
     with pytest.raises(SettingsError, match=r"could not use its certificates.*Correct broker_ca"):
-        anyio.run(connect, SiteSettings(broker=guarded.url, broker_ca=certificates / "none.pem"))
+        anyio.run(connect, SiteSettings(broker=guarded.url, broker_ca=key))

@@ -132,12 +132,13 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
                 without_passwords(server),
             )
         options: dict[str, Any] = {"servers": self.broker.split(",")}
-        if self.broker_credentials is not None:
-            if not Path(self.broker_credentials).exists():
+        for name in ("broker_credentials", "broker_ca", "broker_certificate", "broker_key"):
+            file = getattr(self, name)
+            if file is not None and not Path(file).exists():
                 raise SettingsError(
-                    f"broker: could not use the credential {self.broker_credentials}: there is no such file."
-                    " Correct broker_credentials."
+                    f"broker: could not use {name} = {file}: there is no such file. Correct {name}."
                 )
+        if self.broker_credentials is not None:
             options["user_credentials"] = self.broker_credentials
         if self.broker_ca is None and self.broker_certificate is None:
             return options

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.zeus_stream.conftest import Cli
 from zeus_stream.broker.site_settings import SiteSettings
 
 
@@ -31,3 +32,26 @@ def test_messages_that_cross_the_network_in_clear_are_said(
 
 def test_certificates_of_the_broker_mean_tls() -> None:
     assert SiteSettings(broker="nats://b1:4222", broker_ca=Path("ca.pem")).in_clear() == []
+
+
+SERVICES = (
+    ("collect", "--device", "simulated:a40x1"),
+    ("archive", "--database", "dbname=none"),
+    ("analyze", "--shards", "2", "--database", "dbname=none"),
+    ("analyze", "--follow", "broker"),
+    ("status", "--whole-site", "--database", "dbname=none"),
+)
+"""Commands that speak to a broker."""
+FILES = ("BROKER_CREDENTIALS", "BROKER_CA", "BROKER_CERTIFICATE", "BROKER_KEY")
+
+
+@pytest.mark.parametrize("command", SERVICES, ids=lambda command: " ".join(command[:2]))
+def test_every_process_takes_the_credential_and_the_certificates_of_the_broker(
+    command: tuple[str, ...], zeus_dir: Path
+) -> None:
+    broker = {"ZEUS_STREAM_BROKER": "tls://user:geheim@127.0.0.1:1"}
+    for name in FILES:
+        done = Cli(zeus_dir).refused(*command, **broker, **{f"ZEUS_STREAM_{name}": "/nowhere/file"})
+        assert done.returncode == 1
+        assert f"could not use {name.lower()} = /nowhere/file: there is no such file." in done.stderr
+        assert "geheim" not in done.stdout + done.stderr
