@@ -90,6 +90,7 @@ Roster = Callable[["Analyzer"], Coroutine[Any, Any, None]]
 def only_analyzer(settings: Settings, environ: Mapping[str, str]) -> Iterator[Places]:
     """Make this process the analyzer of its directories. Raises SettingsError, RefusedError."""
     sys.setswitchinterval(SWITCH_S)
+    own_cost.share_one_heap()
     own_cost.collect_seldom()
     where = places(environ)
     check(settings)

@@ -26,6 +26,8 @@ GOAL = 0.2
 GPUS = 4
 RATE = 10
 LOOK_S = 2.0
+OPTIONS = ("--select", "none", "--memory-mb", "64")
+"""Of the analyzer: what DuckDB may keep of its file is full soon."""
 BLOCKS = 10
 """Of the samples: their slopes give the interval."""
 
@@ -83,7 +85,7 @@ def main() -> int:
     samples: list[tuple[float, ...]] = []
     with (
         directory() as where,
-        services(where, f"simulated:v100x{GPUS}", "--select", "none") as (host, reader),
+        services(where, f"simulated:v100x{GPUS}", *OPTIONS) as (host, reader),
     ):
         spawn = multiprocessing.get_context("spawn")
         loads = [

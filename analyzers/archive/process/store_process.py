@@ -30,7 +30,7 @@ from analyzers.archive.opening import HeldError
 from analyzers.archive.process.store_channel import Call, EndQuery, OpenStore, Request, StartQuery, unpacked
 from analyzers.archive.sandbox import query_process
 from zeus_stream.errors import ZeusStreamError
-from zeus_stream.own_cost import collect_seldom
+from zeus_stream.own_cost import collect_seldom, share_one_heap
 
 _log = logging.getLogger(__name__)
 
@@ -216,6 +216,7 @@ def main() -> None:
     When the analyzer goes without a word, the file is left as it is: the next to open it reads its WAL.
     """
     channel = Connection(int(sys.argv[1]))
+    share_one_heap()
     collect_seldom()
     os.umask(0o077)  # archive, WAL and what queries keep on disk are for this user alone
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the keyboard is the analyzer's
