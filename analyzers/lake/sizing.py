@@ -11,8 +11,8 @@ from msgspec import Struct
 from zeus_stream.broker.batches import PARTS
 
 READINGS_PER_CORE_S = 250_000
-"""Of an archiver: half of the 500,000 that `python -m benchmarks.site.lake` takes from the bytes of a batch to
-the end of the commit. The other half is for the client of the broker.
+"""Of an archiver: half of the figure of `python -m benchmarks.site.lake`, which leaves out the client of the
+broker.
 """
 INTERPRETED_PER_CORE_S = 150_000
 """Readings of an analyzer: `python -m benchmarks.load`, half of what two cores interpret."""

@@ -1,22 +1,24 @@
 """Extend the leases of a process while it works, however slow a commit or the opening of a lake is.
 
 A process that is suspended extends nothing. One step that takes longer than `RenewalRule.step_s` is taken as
-hung: another process may take the leases over then. Where renewals come late, as on a crowded machine, leases
-last longer.
+hung: another process may take the leases over then. Where renewals come late again and again, as on a crowded
+machine, leases last longer. One that is late alone, as after a cut of the network, changes nothing.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
 
-from analyzers.dispatch.lease_length import LeaseLength
 from analyzers.leases.site_leases import SiteLeases
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
 
 END_S = 1.0
 """Time that the end waits for a renewal under way."""
+REMEMBERED = 40
+"""Renewals whose delays say how long a lease is."""
 MARGIN_S = 0.75
 """So long before the end of a lease its holder stops by itself."""
 
@@ -36,19 +38,23 @@ class RenewalRule(Struct, frozen=True, kw_only=True):
     """Least length."""
     every_s: float
     late_times: float
-    """A lease outlasts so many times the delay of the latest renewals."""
+    """A lease outlasts so many times the second longest delay of the latest renewals."""
     most_s: float
     """Greatest length."""
-    remembered_s: float = 60.0
-    """Time for which a delay counts."""
     step_s: float = 300.0
     """A step longer than this is taken as hung. A commit takes a second, and minutes on a crowded machine."""
 
 
 ARCHIVING = RenewalRule(ttl_s=10.0, every_s=2.5, late_times=6, most_s=100.0)
 """Of parts of a stream: what an archiver has read is read again by the next."""
-DECIDING = RenewalRule(ttl_s=2.2, every_s=0.25, late_times=3, most_s=9.0, remembered_s=20.0, step_s=60.0)
+DECIDING = RenewalRule(ttl_s=2.2, every_s=0.25, late_times=3, most_s=7.0, step_s=60.0)
 """Of shards: a take-over is to be over in 10 s also on a crowded machine."""
+
+
+def length_s(rule: RenewalRule, delays_s: Collection[float]) -> float:
+    """Return the length of leases after renewals that came so much too late."""
+    second = sorted(delays_s)[-2] if len(delays_s) > 1 else 0.0
+    return max(rule.ttl_s, min(rule.late_times * second, rule.most_s))
 
 
 class Renewal:
@@ -66,12 +72,8 @@ class Renewal:
         self._held: Mapping[str, int] = {}
         self._until_ns: dict[tuple[str, int], int] = {}
         """By lease and epoch: when this process stops, before the database's clock ends the lease."""
-        self._length = LeaseLength(
-            round(1e3 * rule.ttl_s),
-            factor=rule.late_times,
-            most_ms=round(1e3 * rule.most_s),
-            remembered_s=rule.remembered_s,
-        )
+        self._delays_s: deque[float] = deque(maxlen=REMEMBERED)
+        """Of renewals that were answered: a lease cannot outlast a database that is away."""
         self._ended = threading.Event()
         self._stepped_ns = monotonic_ns()
         self.ttl_s = rule.ttl_s
@@ -115,8 +117,9 @@ class Renewal:
                 if monotonic_ns() - self._stepped_ns <= self._rule.step_s * 1e9:
                     self._renew()
                 ended_ns = monotonic_ns()
-                self._length.delayed(ended_ns, ended_ns - begun_ns - round(every_s * 1e9))
-                self.ttl_s, begun_ns = self._length.ms(ended_ns) / 1e3, ended_ns
+                if self.trouble is None:
+                    self._delays_s.append((ended_ns - begun_ns) / 1e9 - every_s)
+                self.ttl_s, begun_ns = length_s(self._rule, self._delays_s), ended_ns
         finally:
             self._leases.close()
 

@@ -158,6 +158,8 @@ class SiteLeases:
     ) -> set[str]:
         """Extend leases, given by name with their epochs. Return the names of those that are still held.
 
+        One that was given up is not: a renewal may be on its way at that time.
+
         Args:
             held: leases of this process.
             ttl_s: from now on.
@@ -173,7 +175,7 @@ class SiteLeases:
                     SELECT name, mine.behind_ms FROM zs.leases
                     JOIN unnest(%(names)s::text[], %(epochs)s::bigint[], %(behind)s::bigint[])
                         AS mine(name, epoch, behind_ms) USING (name, epoch)
-                    WHERE site = %(site)s ORDER BY name FOR UPDATE OF leases
+                    WHERE site = %(site)s AND holder = %(holder)s ORDER BY name FOR UPDATE OF leases
                 )
                 UPDATE zs.leases
                 SET until = now() + %(ttl)s * interval '1 s', ttl_s = %(ttl)s, behind_ms = kept.behind_ms

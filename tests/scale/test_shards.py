@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from analyzers.leases.renewal import DECIDING, Renewal, valid_until_ns
+from analyzers.leases.renewal import DECIDING, Renewal, length_s, valid_until_ns
 from analyzers.leases.site_leases import RememberedRow, SiteLeases, SiteShards
 from analyzers.shards.sharded_analyzer import LOOK_S, analyze_shards
 from tests.directories import short_directory
@@ -85,6 +85,7 @@ def test_a_shard_has_one_holder_and_a_higher_epoch_after_each(first: SiteLeases,
     assert (site.kept, site.free, site.analyzers) == (frozenset({0}), (), 1)
     assert renewed(second, {1: 1}).analyzers == 2
     first.release("shard-0", 1)
+    assert renewed(first, {0: 1}).kept == frozenset(), "a renewal on its way does not take it back"
     assert renewed(second, {1: 1}).free == (0,)
     assert second.take_shard(0, 60) == 2
     assert renewed(first, {0: 1}).kept == frozenset()
@@ -148,6 +149,24 @@ async def test_a_slow_step_of_an_analyzer_loses_no_shard(first: SiteLeases, zeus
         assert held() == before
         tasks.cancel_scope.cancel()
     assert held() == {}
+
+
+@pytest.mark.parametrize(
+    ("delays_s", "length"),
+    [
+        ([], 2.2),
+        ([0.01] * 40, 2.2),
+        pytest.param(
+            [0.01] * 38 + [8.0], 2.2, id="a cut of 8 s made each lease 9 s long, and take-overs too"
+        ),
+        pytest.param([0.01, 1.5, 0.2, 1.2], 3 * 1.2, id="late again and again"),
+        pytest.param([30.0] * 40, 7.0, id="a take-over is over in 10 s all the same"),
+    ],
+)
+def test_leases_are_longer_where_renewals_come_late_again_and_again(
+    delays_s: list[float], length: float
+) -> None:
+    assert length_s(DECIDING, delays_s) == pytest.approx(length)
 
 
 def test_a_lease_is_valid_no_longer_by_its_holders_clock_than_by_that_of_the_database(

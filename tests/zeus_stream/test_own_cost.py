@@ -100,3 +100,36 @@ def test_a_service_never_has_more_than_the_host() -> None:
     energy = own_energy(replace(USE, cpu_ns=31_000_000_000), 2400.0)
     assert energy is not None
     assert energy.low_j <= energy.high_j == 2400.0
+
+
+HEAPS = """
+import ctypes, sys, threading
+from zeus_stream.own_cost import share_one_heap
+if sys.argv[1] == "shared":
+    share_one_heap()
+libc, together = ctypes.CDLL(None), threading.Barrier(8)
+
+def work():
+    together.wait()
+    together.wait() if [bytes(600) for _ in range(10_000)] else None
+
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+
+
+def heaps(mode: str) -> int:
+    done = subprocess.run([sys.executable, "-c", HEAPS, mode], capture_output=True, text=True, check=True)
+    return done.stdout.count("<heap nr=")
+
+
+def test_the_threads_of_a_service_share_one_heap() -> None:
+    """What a thread had freed stayed in its heap: an analyzer grew with the sessions that came and went."""
+    assert heaps("shared") == 1 < heaps("each its own")
