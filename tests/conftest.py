@@ -88,6 +88,7 @@ SWEEPS = (
     "zeus_stream/bench/test_energy_assertions.py",
     "zeus_stream/cli/test_backup_command.py",
     "zeus_stream/cli/test_bench.py",
+    "zeus_stream/cli/test_idle_cost.py",
     "zeus_stream/cli/test_main.py",
     "zeus_stream/cli/test_measure.py",
     "zeus_stream/cli/test_mcp_command.py",

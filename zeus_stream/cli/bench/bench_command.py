@@ -14,12 +14,14 @@ from zeus_stream.cli.bench.bench_history import BenchSession, read_sessions
 from zeus_stream.cli.bench.bench_report import BenchReport, describe_function, describe_report, make_report
 from zeus_stream.cli.bench.ci_annotations import annotation
 from zeus_stream.cli.options import Command, given_settings, json_option, settings_options
-from zeus_stream.errors import SettingsError, UnreachableError
+from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
     from zeus_stream.bench.energy_bench import BenchPlan
 
+REPEAT_S, IDLE_S = 1.0, 60.0
+"""Length of a repeat, of a function and of idle power."""
 ARCHIVED_S = 30.0
 """Longest wait for the rows of this session."""
 
@@ -38,14 +40,14 @@ class _Percent(click.ParamType[float]):
 
 
 @click.command(cls=Command)
-@click.argument("functions", nargs=-1, required=True, metavar="MODULE:FUNCTION...")
+@click.argument("functions", nargs=-1, metavar="[MODULE:FUNCTION...]")
 @click.option(
     "--rounds", type=click.IntRange(6, 1_000), default=20, metavar="N",
     help="Rounds; in each, every function is measured once.  [20]",
 )  # fmt: skip
 @click.option(
-    "--seconds", type=click.FloatRange(0.1, 600), default=1.0, metavar="X",
-    help="Length of a repeat, at least: a function is called as often as it takes.  [1]",
+    "--seconds", type=click.FloatRange(0.1, 600), metavar="X",
+    help="Length of a repeat, at least: a function is called as often as it takes.  [1; with --idle 60]",
 )  # fmt: skip
 @click.option(
     "--warmup-s", type=click.FloatRange(0, 3_600), default=60.0, metavar="X",
@@ -61,18 +63,20 @@ class _Percent(click.ParamType[float]):
     " this, and it is proven.",
 )  # fmt: skip
 @click.option("--gpus", metavar="N,N", help="GPUs to measure, by index or UUID.  [those that CUDA shows]")
+@click.option("--idle", is_flag=True, help="Measure what a collector itself costs on this idle host.")
 @json_option
-@settings_options("device", "archive")
+@settings_options("device", "cpu", "archive")
 def bench(
     settings: Settings,
     functions: tuple[str, ...],
     *,
     rounds: int,
-    seconds: float,
+    seconds: float | None,
     warmup_s: float,
     cool_down_s: float,
     fail_above: float | None,
     gpus: str | None,
+    idle: bool,
     as_json: bool,
 ) -> None:
     """Measure the energy of one call of a function, and compare functions.
@@ -80,14 +84,23 @@ def bench(
     The functions are called in turns in this process, so that a GPU that warms up changes no comparison. All
     repeats are in the archive: it is the history of the benchmark. The first function is the baseline.
 
+    With --idle no function is called: idle power with and without a collector is measured in turns.
+
     \b
     zeus-stream bench kernels:attention
     zeus-stream bench kernels:attention kernels:attention_fused --fail-above 5%
     zeus-stream bench kernels:attention --archive history.duckdb --fail-above 5% --json
+    zeus-stream bench --idle --rounds 10
     """
+    if idle == bool(functions):
+        raise click.UsageError("Give MODULE:FUNCTION, or --idle without one.")
+    rounds += rounds % 2
+    if idle:
+        _measure_idle(settings, rounds, seconds or IDLE_S, as_json=as_json)
+        return
     from zeus_stream.bench.energy_bench import BenchPlan
 
-    plan = BenchPlan(rounds=rounds + rounds % 2, seconds=seconds, warmup_s=warmup_s, cool_down_s=cool_down_s)
+    plan = BenchPlan(rounds=rounds, seconds=seconds or REPEAT_S, warmup_s=warmup_s, cool_down_s=cool_down_s)
     report = _measure(settings, functions, plan, gpus.split(",") if gpus else None, fail_above)
     sys.stdout.write(encode(report).decode() + "\n" if as_json else describe_report(report))
     for sentence in report.regressions or [describe_function(each) for each in report.functions]:
@@ -96,6 +109,23 @@ def bench(
             click.echo(line, err=as_json)
     if report.regressions:
         sys.exit(1)
+
+
+def _measure_idle(settings: Settings, rounds: int, seconds: float, *, as_json: bool) -> None:
+    """Measure and print what a collector costs."""
+    from zeus_stream.cli.bench.idle_cost import describe_cost, measure_idle_cost
+    from zeus_stream.cli.running.signals import Signals
+    from zeus_stream.cli.running.waits import say
+    from zeus_stream.paths import holder, places
+
+    if (pid := holder(places(os.environ).run / "collector.lock")) is not None:
+        raise RefusedError(
+            f"bench --idle: could not measure: collector {pid} runs, so no interval is without one. Stop it."
+        )
+    say(f"measuring {rounds} rounds of 2 x {seconds:g} s: leave the host idle")
+    with Signals() as signals:
+        cost = measure_idle_cost(settings, rounds, seconds, lambda: signals.told is not None)
+    sys.stdout.write(encode(cost).decode() + "\n" if as_json else describe_cost(cost))
 
 
 def _measure(
