@@ -24,7 +24,7 @@ from collectors.log.sqlite import SqliteLog
 from collectors.service import AtSite, collect
 from tests.collectors.devices.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
 from tests.gpu.powercap import Powercap
-from tests.messages import RUN_STARTED
+from tests.messages import RELEASE_CONTROL, RUN_STARTED, SET_CONTROL
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import PermissionMissingError, RefusedError, UnsupportedError
 from zeus_stream.paths import Places, places
@@ -33,9 +33,7 @@ from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
-    ReleaseControl,
     RenewLeases,
-    SetControl,
     Welcome,
 )
 from zeus_stream.protocol.events import (
@@ -146,29 +144,18 @@ class Client:
     ) -> Any:
         await self.greet()
         self._fence += 1
-        request = SetControl(
-            command=command,
-            owner="anna",
-            incarnation=self.incarnation,
-            fence=self._fence,
-            run=run,
-            gpu=gpu,
-            control="power_limit",
-            value=limit_w * 1000,
-            lease_ms=lease_ms,
-        )
+        request = replace(
+            SET_CONTROL, command=command, owner="anna", incarnation=self.incarnation, fence=self._fence,
+            run=run, gpu=gpu, value=limit_w * 1000, lease_ms=lease_ms,
+        )  # fmt: skip
         return (await self.request(request))[0]
 
     async def release(self, command: str, gpu: str = GPU, control: Control = "power_limit") -> Any:
         self._fence += 1
-        request = ReleaseControl(
-            command=command,
-            owner="anna",
-            incarnation=self.incarnation,
-            fence=self._fence,
-            gpu=gpu,
-            control=control,
-        )
+        request = replace(
+            RELEASE_CONTROL, command=command, owner="anna", incarnation=self.incarnation,
+            fence=self._fence, gpu=gpu, control=control,
+        )  # fmt: skip
         return (await self.request(request))[0]
 
     async def lock(
@@ -183,17 +170,10 @@ class Client:
     ) -> Any:
         await self.greet()
         self._fence += 1
-        request = SetControl(
-            command=command,
-            owner=owner,
-            incarnation=self.incarnation,
-            fence=self._fence,
-            run=run,
-            gpu=gpu,
-            control=control,
-            value=clock_mhz,
-            lease_ms=60_000,
-        )
+        request = replace(
+            SET_CONTROL, command=command, owner=owner, incarnation=self.incarnation, fence=self._fence,
+            run=run, gpu=gpu, control=control, value=clock_mhz, lease_ms=60_000,
+        )  # fmt: skip
         return (await self.request(request))[0]
 
     async def unlock(self, command: str, gpu: str = GPU, control: Control = "graphics_clock") -> Any:

@@ -15,6 +15,7 @@ from analyzers.results.rows import Ended
 
 JOB = Job(batch_sizes=(8, 16, 32, 64, 128, 256), default=128, max_epochs=20)
 GPU = "V100 x 1"
+ONE = Try(number=0, recurrence=0, batch_size=128, setup=GPU, epochs=3)
 MENDED, FAITHFUL = Reference(), Reference(faithful=True)
 POLICIES = [pytest.param(MENDED, id="mended"), pytest.param(FAITHFUL, id="faithful")]
 
@@ -25,16 +26,7 @@ def tries(*ended: tuple[int, float, Ended], recurrence: int | None = None) -> Si
     for number, (size, cost_j, how) in enumerate(ended):
         at = number if recurrence is None else recurrence
         state = state.heard(
-            Try(
-                number=number,
-                recurrence=at,
-                batch_size=size,
-                setup=GPU,
-                epochs=3,
-                cost_j=cost_j,
-                epoch_cost_j=cost_j / 3,
-                ended=how,
-            )
+            replace(ONE, number=number, recurrence=at, batch_size=size, cost_j=cost_j, ended=how)
         )
     return state
 
@@ -52,13 +44,9 @@ def test_pruning_goes_down_and_up_twice(policy: Reference) -> None:
         size = choice.batch_size
         chosen.append(size)
         how: Ended = "stopped" if size in fails else "converged"
-        a_try = Try(
-            number=number,
-            recurrence=number,
-            batch_size=size,
-            setup=GPU,
-            ended=how,
-            cost_j=costs.get(size, 16.0),
+        cost_j = costs.get(size, 16.0)
+        a_try = replace(
+            ONE, number=number, recurrence=number, batch_size=size, epochs=0, cost_j=cost_j, ended=how
         )
         state = policy.ended(policy.began(state, replace(a_try, ended="running")), a_try)
     assert chosen == [128, 64, 32, 16, 8, 256, 32, 16, 64, 128, 256]
@@ -187,16 +175,7 @@ def reports(draw_from: st.DrawFn) -> list[Try]:
         for how in draw_from(st.lists(hows, min_size=1, max_size=3)):
             cost_j = draw_from(st.sampled_from([0.0, 1.0, 5.0, 10.0, 1e6]))
             heard.append(
-                Try(
-                    number=number,
-                    recurrence=at,
-                    batch_size=size,
-                    setup=GPU,
-                    epochs=3,
-                    cost_j=cost_j,
-                    epoch_cost_j=None,
-                    ended=how,
-                )
+                replace(ONE, number=number, recurrence=at, batch_size=size, cost_j=cost_j, ended=how)
             )
     return draw_from(st.permutations(heard))
 

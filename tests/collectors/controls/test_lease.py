@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -37,7 +38,7 @@ from collectors.controls.lease_messages import (
 )
 from collectors.controls.value_changes import put_back
 from collectors.device import Description, Sample
-from tests.messages import DESCRIPTION
+from tests.messages import DESCRIPTION, RELEASE_CONTROL, SET_CONTROL
 from tests.simulation.leased_control import LeasedControl
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
 from zeus_stream.protocol.fields import UNLOCKED, Control
@@ -51,54 +52,28 @@ CLOCKS_MHZ = tuple(range(1380, 134, -15))
 CLOCK_RULES = LeaseRules(gpu="GPU-1", incarnation="inc", control="graphics_clock", clocks_mhz=CLOCKS_MHZ)
 
 
-def setting(
-    control: Control, command: str, value: int, *, fence: int, owner: str, run: str, lease_ms: int
-) -> SetControl:
-    return SetControl(
-        command=command,
-        owner=owner,
-        incarnation="inc",
-        fence=fence,
-        run=run,
-        gpu="GPU-1",
-        control=control,
-        value=value,
-        lease_ms=lease_ms,
-    )
+def setting(control: Control, command: str, value: int, **more: Any) -> SetControl:
+    """Return a command of anna's. ``more``: what else differs."""
+    named: dict[str, Any] = {"fence": 1, "owner": "anna", "run": "r1", "incarnation": "inc"} | more
+    return replace(SET_CONTROL, control=control, command=command, value=value, **named)
 
 
 def releasing(control: Control, command: str, *, fence: int, owner: str) -> ReleaseControl:
-    return ReleaseControl(
-        command=command, owner=owner, incarnation="inc", fence=fence, gpu="GPU-1", control=control
+    return replace(
+        RELEASE_CONTROL, command=command, owner=owner, incarnation="inc", fence=fence, control=control
     )
 
 
-def ask(
-    command: str,
-    limit_w: int = 250,
-    *,
-    fence: int = 1,
-    owner: str = "anna",
-    run: str = "r1",
-    lease_ms: int = 1500,
-) -> SetControl:
-    return setting("power_limit", command, limit_w * W, fence=fence, owner=owner, run=run, lease_ms=lease_ms)
+def ask(command: str, limit_w: int = 250, **more: Any) -> SetControl:
+    return setting("power_limit", command, limit_w * W, **more)
 
 
 def release(command: str, *, fence: int, owner: str = "anna") -> ReleaseControl:
     return releasing("power_limit", command, fence=fence, owner=owner)
 
 
-def lock(
-    command: str,
-    clock_mhz: int = 1380,
-    *,
-    fence: int = 1,
-    owner: str = "anna",
-    run: str = "r1",
-    lease_ms: int = 1500,
-) -> SetControl:
-    return setting("graphics_clock", command, clock_mhz, fence=fence, owner=owner, run=run, lease_ms=lease_ms)
+def lock(command: str, clock_mhz: int = 1380, **more: Any) -> SetControl:
+    return setting("graphics_clock", command, clock_mhz, **more)
 
 
 def unlock(command: str, *, fence: int, owner: str = "anna") -> ReleaseControl:
