@@ -15,7 +15,7 @@ from random import Random
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.sandbox.bounded_queries import Queries
 from tests.analyzers.archive.sql_attempts import AROUND, STATEMENTS
-from tests.analyzers.archives import fill
+from tests.analyzers.archives import HOST, fill
 from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.queries import Query
@@ -64,6 +64,7 @@ def fuzz(directory: Path, seconds: float, seed: int) -> tuple[int, int]:
     store = StoreClient.open(archive_at(archive), settings)
     try:
         fill(store)
+        store.position(HOST)  # answered once the run that ended is summed up, which nobody waits for
         queries, rng = Queries(store, settings), Random(seed)
         before = touched(directory)
         deadline, asked, answered = time.monotonic() + seconds, 0, 0

@@ -12,6 +12,7 @@ import pytest
 from tests.processes.setup import FOUND_MW, simulated
 from tests.processes.test_run_killed import start_run
 from tests.waiting import until
+from tests.zeus_stream.cli.test_wait_command import soon
 from tests.zeus_stream.conftest import Cli
 from zeus_stream.cli.main import COMMANDS
 
@@ -27,7 +28,15 @@ DURING_RUN: tuple[tuple[str, ...], ...] = (
     ("profiles",),
     ("calibrate",),
     ("export", "tables"),
+    ("backup", "copy"),
+    ("wait", "--price", "--within", "1s", "--lasts", "1s", "--file", "price.csv", "--", "true"),
+    ("mcp",),
+    ("slurm", "begin"),
+    ("bench", "os:getpid", "--rounds", "6", "--seconds", "0.1", "--warmup-s", "0", "--cool-down-s", "0"),
 )
+PROLOG = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
+"""What Slurm tells the command that is of a prolog."""
+
 AFTER_RUN: tuple[tuple[str, ...], ...] = (
     ("report",),
     ("statement", "killed"),
@@ -49,7 +58,7 @@ FOR_ALL = {
     "web": stat.S_IFSOCK | 0o660,
 }
 """Every user may publish. A web page without its token shows nothing, and a proxy may be in its group."""
-CHOSEN = ("tables", "results.jsonl", "recording", "simulated")
+CHOSEN = ("tables", "price.csv", "results.jsonl", "recording", "simulated")
 """Files that a user asked for under a name of his own; GPUs that are simulated are there for every user."""
 MAY = 'while IFS= read -r path; do if [ -r "$path" ] || [ -w "$path" ]; then echo "$path"; fi; done'
 """A script of another user that names the files it may open: who can open a file can hold a lock of it."""
@@ -104,7 +113,10 @@ def umask(value: int) -> Iterator[None]:
 def run(zeus: Cli, *commands: tuple[str, ...]) -> None:
     """Run commands beside each other in processes that let others do everything with what they make."""
     with umask(0):
-        running = {arguments: zeus.start(*arguments) for arguments in commands}
+        running = {
+            arguments: zeus.start(*arguments, **(PROLOG if arguments[0] == "slurm" else {}))
+            for arguments in commands
+        }
     for arguments, process in running.items():
         _, err = process.communicate(timeout=300)
         may_warn = arguments == ("doctor",)
@@ -129,6 +141,7 @@ def test_nothing_that_a_setup_makes_is_open_to_others(zeus_dir: Path) -> None:
             until(lambda: host.read_mw() < FOUND_MW)
             with umask(0):
                 staying = [zeus.start(*arguments) for arguments in STAYING]
+            soon(zeus, 60)
             run(zeus, *DURING_RUN)
             until(lambda: (zeus_dir / "web").exists() and (zeus_dir / "results.jsonl").exists())
             in_run = open_to_others(zeus_dir)

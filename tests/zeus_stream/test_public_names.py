@@ -90,10 +90,12 @@ def members(kind: type) -> list[tuple[str, Any]]:
 
 
 def undescribed(function: Any) -> set[str]:
-    """Return the arguments of a function that its docstring does not name."""
+    """Return the arguments of a function that neither its docstring names nor the one that it refers to."""
     if isinstance(function, property):
         return set()
     text = inspect.getdoc(function) or ""
+    if described := re.search(r": see `zeus_stream\.(\w+)`\.$", text):
+        text = inspect.getdoc(OURS[described[1]]) or ""
     return {
         name for name in inspect.signature(function).parameters if name != "self" and f"{name}:" not in text
     }

@@ -38,8 +38,6 @@ def ask(zeus: Cli, *arguments: str, **environment: str) -> "subprocess.Completed
         "-m",
         "pytest",
         "-p",
-        "zeus_stream.bench.energy_assertions",
-        "-p",
         "no:cacheprovider",
     ]
     return subprocess.run(
