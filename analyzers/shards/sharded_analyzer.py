@@ -131,13 +131,14 @@ class ShardedAnalyzer:
 
     async def run(self, started: Callable[[str], None]) -> None:
         """Hold shards until cancelled, then give them up."""
-        await run_sync(self._leases.open_shards, self._shards)
         site = self._site
-        started(
-            f"shares {self._shards} shards of {site.options.site}, reaches hosts at {site.exchange.servers}"
-        )
         try:
-            async with self._spare, self._spares, anyio.create_task_group() as tasks:
+            await run_sync(self._leases.open_shards, self._shards)
+            started(
+                f"shares {self._shards} shards of {site.options.site}, reaches hosts at"
+                f" {site.exchange.servers}"
+            )
+            async with anyio.create_task_group() as tasks:
                 tasks.start_soon(site.exchange.run)
                 tasks.start_soon(site.roll.run)
                 tasks.start_soon(self._serve_status)
@@ -155,6 +156,8 @@ class ShardedAnalyzer:
             with anyio.CancelScope(shield=True):
                 await run_sync(self._renewal.end)
             self._leases.close()
+            self._spare.close()
+            self._spares.close()
 
     # ---- leases
 

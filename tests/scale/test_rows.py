@@ -1,6 +1,7 @@
 """Derived rows of shards in the lake: each once, whichever analyzer or archiver is replaced."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -23,11 +24,10 @@ DAY_NS = 86_400 * SECOND
 
 @pytest.fixture
 def leases(lake: str) -> Iterator[SiteLeases]:
-    opened = SiteLeases(lake, SITE, "analyzer")
-    opened.open_shards(4)
-    assert opened.take_shard(SHARD, 60) == 1
-    yield opened
-    opened.close()
+    with closing(SiteLeases(lake, SITE, "analyzer")) as opened:
+        opened.open_shards(4)
+        assert opened.take_shard(SHARD, 60) == 1
+        yield opened
 
 
 def take(dsn: str, holder: str) -> HeldPart:

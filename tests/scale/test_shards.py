@@ -1,10 +1,12 @@
 """Analyzers that share a site, with the real PostgreSQL and NATS: one decides, another takes over."""
 
+import gc
 import json
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -57,10 +59,9 @@ STEPS = "SELECT max(index) - min(index) + 1 = count(*) FROM windows WHERE kind =
 
 
 def leases(dsn: str, holder: str) -> Iterator[SiteLeases]:
-    opened = SiteLeases(dsn, SITE, holder)
-    opened.open_shards(SHARDS)
-    yield opened
-    opened.close()
+    with closing(SiteLeases(dsn, SITE, holder)) as opened:
+        opened.open_shards(SHARDS)
+        yield opened
 
 
 @pytest.fixture
@@ -129,6 +130,17 @@ def test_another_number_of_shards_and_a_database_that_is_away_are_one_sentence(
     away = SiteLeases("host=/nowhere dbname=x", SITE, "other")
     with pytest.raises(StorageError, match=r"could not be asked: .*or correct --database"):
         away.open_shards(2)
+
+
+@pytest.mark.anyio
+async def test_an_analyzer_that_may_not_start_leaves_no_thread_and_no_connection(
+    first: SiteLeases, zeus_dir: Path
+) -> None:
+    site = SiteSettings(database=first.dsn, broker="nats://127.0.0.1:1", site=SITE, shards=SHARDS + 1)
+    with pytest.raises(RefusedError, match="has 2 shards, not 3"):
+        await analyze_shards(Settings(), site, environ={"ZEUS_STREAM_DIR": str(zeus_dir)}, started=print)
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("renewal")] == []
+    gc.collect()  # a connection that is left open is an error
 
 
 @pytest.mark.anyio
