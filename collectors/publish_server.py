@@ -5,7 +5,7 @@ the end of its process.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import anyio
 from anyio.abc import TaskGroup
@@ -33,6 +33,7 @@ from collectors.ingest.sessions import (
     receive,
     resolve,
 )
+from collectors.ingest.short_windows import ShortWindows
 from collectors.ingest.user_budget import UserBudgets
 from collectors.log.feed import LogFeed
 from collectors.log.store import SessionMemory
@@ -108,6 +109,7 @@ class PublishServer:
         """Sessions whose processes had gone before this collector began."""
         self._silent: set[str] = set()
         """Sessions of an earlier collector of which nothing has come since."""
+        self._short = ShortWindows()
 
     @property
     def sessions(self) -> tuple[PublisherSession, ...]:
@@ -132,8 +134,16 @@ class PublishServer:
 
     def gpus_in_use(self) -> set[str]:
         """Return the GPUs that open sessions use, or may: of a session not admitted yet, all it names."""
+        return self._gpus_of(self._sessions.values())
+
+    def gpus_of_short_windows(self, now_ns: int) -> set[str]:
+        """Return those of them whose sessions have short windows."""
+        self._short.count({name: each.next_sequence for name, each in self._sessions.items()}, now_ns)
+        return self._gpus_of(each for name, each in self._sessions.items() if name in self._short)
+
+    def _gpus_of(self, sessions: Iterable[PublisherSession]) -> set[str]:
         gpus: set[str] = set()
-        for session in self._sessions.values():
+        for session in sessions:
             if not session.over:
                 gpus.update(session.gpus or resolve(session.asked_gpus, self._guards.descriptions)[0])
         return gpus

@@ -286,7 +286,8 @@ class CollectorService:
         if self._positions.plans:
             self._pace.hurry(monotonic_ns() + COMMAND_NS)
         if any(not session.over for session in self._publish.sessions):
-            self._guards.use(self._publish.gpus_in_use())
+            closely = self._publish.gpus_of_short_windows(monotonic_ns())
+            self._guards.use(self._publish.gpus_in_use(), closely)
 
     async def _tell_time(self) -> None:
         while True:

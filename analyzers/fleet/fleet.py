@@ -81,12 +81,13 @@ class Gpu(Struct, kw_only=True):
 
     @property
     def counter_kind(self) -> CounterKind | None:
-        """The source of its energy, once it is known."""
+        """The source of its energy, once that is proven."""
         if self.timeline.estimator == "power":
             before = self.known.kind if self.known else None
             return "power" if self.timeline.period_ns else before  # no reading has come yet
-        known = self.shaped or self.known
-        return known.kind if known else None
+        if self.shaped is None:
+            return self.known.kind if self.known else None
+        return self.shaped.proven_kind
 
 
 class Allocation(Struct, frozen=True):
@@ -192,8 +193,7 @@ class Fleet(Struct):
 
     def learn(self, uuid: str, gpu: Gpu) -> None:
         """Remember the kind of a GPU's counter for later runs."""
-        shown = gpu.shaped is not None and (gpu.shaped.window_ns or gpu.shaped.counter.bounded)
-        kind = gpu.shaped.kind if gpu.shaped and shown else None
+        kind = gpu.shaped.proven_kind if gpu.shaped else None
         if gpu.found is not None and kind is not None and kind != "power":
             gpu.known = self.counters[uuid] = KnownCounter(gpu.found.driver, kind, gpu.window_ns)
 

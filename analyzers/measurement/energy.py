@@ -65,7 +65,7 @@ class Meter(Struct, frozen=True):
 
     def mixes(self) -> bool:
         """Return whether an energy is the mean of two hypotheses, each of which may be right."""
-        return self.shape.rival is not None and not self.hurried
+        return self.shape.rival is not None and not self.hurried and not self.shape.alike
 
     def identify(self, now_ns: int) -> bool:
         """Learn the counter's kind from what has come. Return whether it is open what steps used."""

@@ -98,6 +98,11 @@ class EnergyFit:
         return self.counter.kind
 
     @property
+    def proven_kind(self) -> CounterKind | None:
+        """The kind that later runs may begin with: what only looks as if it integrated is not remembered."""
+        return self.kind if self.window_ns or self.counter.bounded else None
+
+    @property
     def window_ns(self) -> int | None:
         """See `analyzers.measurement.counters.counter_kind.CounterKnowledge`."""
         return self.counter.window_ns
@@ -106,7 +111,12 @@ class EnergyFit:
     def sure(self) -> bool:
         """The interval can be stated: the counter's kind is known, or assumed, or does not matter."""
         known = self.kind is not None or self.rival is not None
-        return known or self.counter.bounded or self.counter.alike(self._kinds.born)
+        return known or self.counter.bounded or self.alike
+
+    @property
+    def alike(self) -> bool:
+        """Every kind of counter would have shown the same: steps used what each of them says."""
+        return self.counter.alike(self._kinds.born)
 
     def suspect(self, window_ns: int | None) -> None:
         """Say how much of the time the counter may see, until it shows whether it does; None: all."""
@@ -124,7 +134,7 @@ class EnergyFit:
     def undecided(self) -> bool:
         """Its kind decides what steps used, and may be known or proven soon."""
         likely = self.rival is not None or (self.kind == "integrating" and not self.counter.bounded)
-        return likely and not self.counter.alike(self._kinds.born)
+        return likely and not self.alike
 
     # ---- what happens ----------------------------------------------------------------------------------
 
@@ -347,7 +357,7 @@ class EnergyFit:
             np.diff(mid_ns[begin : close + 1]) / 1e9,
             np.diff(knots.energy_uj[begin : close + 1]) / 1e6,
         )
-        if self.counter.alike(self._kinds.born) and (knots.doubt_ns[begin : close + 1] > 0).all():
+        if self.alike and (knots.doubt_ns[begin : close + 1] > 0).all():
             mean_w = grown_j.sum() / took_s.sum()
             doubt_j = mean_w * knots.doubt_ns[begin : close + 1] / 1e9
             if ((grown_j - mean_w * took_s) ** 2).sum() < 4 * (doubt_j**2).sum():

@@ -181,9 +181,10 @@ class EnergyPoints:
         count = len(fixed.point) // 2
         begin, end = fixed.point[:count], fixed.point[count:]
         near = (end > begin) & (end - begin <= NEIGHBOURS)
+        # Where a covariance was not kept, points that are not tied differ by what came between them.
         shared = np.zeros(count) if tied else fixed.var[:count].copy()
-        if near.any():
-            shared[near] = self.cov[end[near], end[near] - begin[near] - 1]
+        kept = self.cov[end[near], end[near] - begin[near] - 1]
+        shared[near] = np.where(kept != 0.0, kept, shared[near])
         variance: Floats = np.maximum(fixed.var[:count] + fixed.var[count:] - 2 * shared, 0.0)
         return variance
 

@@ -132,7 +132,7 @@ def counted_by_rivals(
     whitened = np.linalg.solve(factor, np.broadcast_to(both, (len(OWN), *both.shape)))
     log_det = 2 * np.log(np.diagonal(factor, axis1=-2, axis2=-1)).sum(axis=-1)
     steady = np.array([grown_j @ took, took @ took, grown_j @ grown_j, doubt_j2.sum()])
-    return Compared(whitened[..., :-1], whitened[..., -1], log_det, steady)
+    return Compared(whitened[..., :-1], whitened[..., -1], log_det, steady, kinds.expected_of_rivals())
 
 
 def integrating(

@@ -13,7 +13,6 @@ showed. The mean square of these errors, over their expected variance, scales th
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from analyzers.measurement.knots import Floats, Ints
 
@@ -132,7 +131,7 @@ class PowerModel:
         n, mean_w = len(self.known), self.mean_w
         role = self.role[:n]
         change = role == Role.CHANGE
-        centre, width = self._expected(change, mean_w)
+        centre, width = self.expected()
         precision = 1 / width**2
         normal = self._normal[:n, :n].copy()
         normal.reshape(-1)[:: n + 1] += precision
@@ -144,17 +143,19 @@ class PowerModel:
         noise_w2s = _variance(self._flicker, np.full(2, 0.002 * mean_w), GRID_FLICKER)
         return mean, unsure, spread, np.where(change, 0.0, noise_w2s[(role == Role.REST).view(np.int8)])
 
-    def _expected(self, change: npt.NDArray[np.bool_], mean_w: float) -> tuple[Floats, Floats]:
+    def expected(self) -> tuple[Floats, Floats]:
         """Return mean and standard deviation of each kind before any of it was seen.
 
         A gap is taken to draw about what the GPU draws while its job is at rest, or else while any is, until
         it is known better.
         """
-        role = self.role[: len(change)]
-        rise_w, unsure_w = self._rises(len(change))
+        n, mean_w = len(self.known), self.mean_w
+        role = self.role[:n]
+        change = role == Role.CHANGE
+        rise_w, unsure_w = self._rises(n)
         moved_w = np.hypot(np.hypot(rise_w, np.minimum(unsure_w, mean_w)), FLAT * mean_w)
         mean = np.where(change, -LAG_S * rise_w, mean_w)
-        width = np.where(change, self._late_s[: len(change)] * moved_w, 0.6 * mean_w)
+        width = np.where(change, self._late_s[:n] * moved_w, 0.6 * mean_w)
         rests = np.flatnonzero(role == Role.REST)
         rests = rests[rests < len(self._mean)]
         for gap in np.flatnonzero(role == Role.GAP).tolist():
@@ -164,6 +165,18 @@ class PowerModel:
                 mean[gap] = min(float(self._mean[rest] @ weight / weight.sum()), mean_w)
                 width[gap] = GAP_SPREAD * mean_w
         return mean, width
+
+    def expected_of_rivals(self) -> Floats:
+        """Return mean and precision of each kind before any of it was seen, whatever the counter sees of it.
+
+        How far power moves at a change is known under one hypothesis alone, so its energy is left open.
+        """
+        mean, deviation = self.expected()
+        n = len(mean)
+        change = self.role[:n] == Role.CHANGE
+        mean[change] = 0.0
+        deviation[change] = self._late_s[:n][change] * self.mean_w
+        return np.stack((mean, 1 / deviation**2))
 
     def _rises(self, n: int) -> tuple[Floats, Floats]:
         """Return by how much each change of kind raises power, W, as was known at last, and its deviation."""

@@ -125,8 +125,14 @@ class DeviceThread:
         """Have the thread do something, at once if it waits."""
         self._jobs.put(job)
 
-    def relax(self, *, relaxed: bool) -> None:
-        """Read about once a second from now on, or as closely as ever, and then at once."""
+    def relax(self, *, relaxed: bool, closely: bool = True) -> None:
+        """Read about once a second from now on, or again each refresh, and then at once.
+
+        Args:
+            relaxed: no session uses it.
+            closely: windows of its sessions are short.
+        """
+        self._sampled.closely = closely
         if self._sampled.relax(relaxed=relaxed):
             self._poller.read_now(self)
 

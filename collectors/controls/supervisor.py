@@ -1,7 +1,7 @@
 """The devices of the host as the event loop knows them: finds them, guards them, takes in what they say."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -176,13 +176,19 @@ class Supervisor:
             if gpu in gpus:
                 self._tell_all(guard, lease_messages.RunGone(run))
 
-    def use(self, gpus: Iterable[str]) -> None:
-        """Read these devices closely from now on, and the parts of the host."""
+    def use(self, gpus: Iterable[str], closely: Container[str] | None = None) -> None:
+        """Read these devices from now on, and the parts of the host.
+
+        Args:
+            gpus: that sessions use.
+            closely: those of them whose windows are short; None: all.
+        """
         now_ns, wanted = monotonic_ns(), set(gpus)
         for guard in self._guards.values():
             if guard.watch.gpu in wanted or of_host(guard.watch.gpu):
                 guard.used_ns = now_ns
-                guard.watch.relax(relaxed=False)
+                near = closely is None or guard.watch.gpu in closely
+                guard.watch.relax(relaxed=False, closely=near)
 
     def relax(self) -> None:
         """Read the devices that no session has used for UNUSED_NS, and that nothing is set of, seldom."""

@@ -35,6 +35,8 @@ class SampledDevice:
         self._readings: deque[Reading] = deque()
         self._dropped = 0
         self._relaxed = False
+        self.closely = True
+        """Windows of its sessions are short."""
         self.paused = False
         """The pause before the next read is a long one."""
 
@@ -84,7 +86,9 @@ class SampledDevice:
             change = reading.t_lo_ns, reading.t_hi_ns
         took_ns = after_ns - before_ns
         self._took.append((after_ns, took_ns))
-        self._schedule = schedule.was_read(self._schedule, self._seen.period_ns, change, took_ns)
+        self._schedule = schedule.was_read(
+            self._schedule, self._seen.period_ns, change, took_ns, closely=self.closely
+        )
         relaxed_ns = None
         if self._relaxed:
             self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns)

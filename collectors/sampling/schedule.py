@@ -17,7 +17,7 @@ predicted, and is bounded by two reads:
 
 All reads together take at most a BUDGET-th of the time: with slow calls most refreshes have no first read, so
 their bounds are a period wide (`analyzers.measurement.counters.refresh_times` places them); with slower ones
-whole refreshes are left out.
+whole refreshes are left out. While all windows are long, most refreshes have no first read either.
 
 Reads at even distances (the search, a distance set by a person) would lock to the phase of the refreshes.
 So each distance is stretched or shortened by a step of the sequence n^2 x golden ratio mod 1: evenly spread
@@ -43,8 +43,8 @@ BUDGET = 100
 """Reads take at most this part of the time, once the period is known."""
 SMOOTHED = 16
 """Reads of which the duration is the mean."""
-CLOSELY = 2.0
-"""Reads of a refresh, if they are quick."""
+CLOSELY, LOOSELY = 2.0, 1.1
+"""Reads of a refresh, if they are quick, while windows are short, and while they are long."""
 SOMETIMES = 0.05
 """Share of the refreshes that have a first read however slow reads are: else what is expected would drift."""
 SEARCHED = 5
@@ -89,7 +89,12 @@ class Schedule(NamedTuple):
 
 
 def was_read(
-    schedule: Schedule, period_ns: int | None, change: tuple[int, int] | None, took_ns: int = 0
+    schedule: Schedule,
+    period_ns: int | None,
+    change: tuple[int, int] | None,
+    took_ns: int = 0,
+    *,
+    closely: bool = True,
 ) -> Schedule:
     """Return the schedule after a read.
 
@@ -97,6 +102,7 @@ def was_read(
         period_ns: as far as it is known by now.
         change: the two instants between which a refresh came that this read saw; None: it saw none.
         took_ns: the duration of the read.
+        closely: windows are short.
     """
     smoothed_ns = schedule.took_ns + (took_ns - schedule.took_ns) // SMOOTHED if schedule.reads else took_ns
     read = schedule._replace(
@@ -110,7 +116,8 @@ def was_read(
         return read
     came_ns, width_ns = _came(schedule, period_ns, change)
     allowed = period_ns / (BUDGET * smoothed_ns) if smoothed_ns else CLOSELY
-    credit = min(schedule.credit + max(min(CLOSELY, allowed) - 1, SOMETIMES), 2.0)
+    wanted = CLOSELY if closely else LOOSELY
+    credit = min(schedule.credit + max(min(wanted, allowed) - 1, SOMETIMES), 2.0)
     skipped = 1 if allowed >= 1 else -int(-1 // allowed)
     return read._replace(
         expected_ns=came_ns + skipped * period_ns,

@@ -12,8 +12,9 @@ from analyzers.measurement.knots import Floats
 from analyzers.measurement.power_model import MAX_KINDS
 from analyzers.results.rows import GpuRow
 
-WINDOWS_NS = tuple(ms * 1_000_000 for ms in (10, 15, 20, 23, 25, 30, 40, 50, 60))
-"""Boxcars that are distinguished (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24)."""
+WINDOWS_NS = tuple(ms * 1_000_000 for ms in (10, 11, 12, 13, 15, 17, 20, 23, 25, 28, 32, 36, 40, 45, 50, 60))
+"""Boxcars that are distinguished (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24). A width
+that is a tenth off puts steps of 20 ms off by 2 %."""
 WINDOWS_S = np.array(WINDOWS_NS) / 1e9
 COVERED = 0.8
 """Phase coverage below which a sensor sees the same parts of steps again and again."""
@@ -70,6 +71,8 @@ class Compared(Struct, frozen=True):
     """Logarithm of the determinant of that covariance; shape (o, m)."""
     steady: Floats
     """Sums of J s, s^2, J^2, and of the J^2 that are not known: power that never moves tells nothing."""
+    expected: Floats
+    """Mean of each kind before any was seen, and the inverse of its variance; shape (2, n)."""
 
 
 class Verdict(Struct, frozen=True):
@@ -148,6 +151,7 @@ class CounterKnowledge:
         self._square, self._log_det = np.zeros(rivals), np.zeros(rivals)
         """Squares of what was counted, and of that nothing explains: kinds forgotten since are taken off."""
         self._steady = np.zeros(4)
+        self._expected = np.zeros((2, MAX_KINDS))
 
     @classmethod
     def of_power(cls, window_ns: int, lag_ns: int) -> "CounterKnowledge":
@@ -192,6 +196,7 @@ class CounterKnowledge:
         self._square += (seen.grown**2).sum(axis=-1)
         self._log_det += seen.log_det
         self._steady += seen.steady
+        self._expected[:, :n] = seen.expected
         if self._suspect and self.kind is None:
             joint_j, square_s2, square_j2, doubt_j2 = self._steady.tolist()
             enough = self._compared - self._fresh_at >= ENOUGH
@@ -221,31 +226,49 @@ class CounterKnowledge:
     def _fits(self) -> npt.NDArray[np.bool_]:
         return np.array([True, *(0.7 * self._period_s > WINDOWS_S)])
 
-    def _likely(self) -> Floats:
+    def _likely(self, *, by_expected: bool) -> Floats:
         """Return the logarithm of each rival's likelihood, shape of `OWN` and rivals; a boxcar as wide as the
-        period has none."""
+        period has none.
+
+        Args:
+            by_expected: a rival that explains the counter by means of kinds that are not expected, such as a
+                gap that draws as much as a step, is less likely.
+        """
         ridge = 1e-9 * np.eye(MAX_KINDS) * (1 + self._normal[0, 0].trace())
-        means = np.linalg.solve(self._normal + ridge, self._moment[..., None])[..., 0]
-        left = self._square - (self._moment * means).sum(axis=-1)
+        left = self._left(self._normal + ridge, self._moment, self._square)
         # What no rival explains makes all refreshes less certain; none is more certain than its instants.
         scale = np.maximum(left / self._compared, OWN[:, 3:])
-        likely: Floats = -(self._compared * np.log(scale) + left / scale + self._log_det) / 2
+        if by_expected:
+            mean, precision = self._expected
+            normal = self._normal / scale[..., None, None] + np.diag(np.where(precision > 0, precision, 1.0))
+            moment = self._moment / scale[..., None] + precision * mean
+            unlike = self._left(normal, moment, self._square / scale + precision @ mean**2)
+        else:
+            unlike = left / scale
+        likely: Floats = -(self._compared * np.log(scale) + unlike + self._log_det) / 2
         return np.where(self._fits, likely, -np.inf)
+
+    @staticmethod
+    def _left(normal: Floats, moment: Floats, square: Floats) -> Floats:
+        """Return the sum of squares that a regression leaves unexplained."""
+        means = np.linalg.solve(normal, moment[..., None])[..., 0]
+        left: Floats = square - (moment * means).sum(axis=-1)
+        return left
 
     @property
     def boxcar_share(self) -> float:
         """The probability that it is a boxcar, while its kind is not stated."""
         if self._compared < TOGETHER:
             return 0.5
-        likely = self._likely().max(axis=0)
+        likely = self._likely(by_expected=True).max(axis=0)
         return float(1 / (1 + np.exp(np.clip(likely[0] - likely[1:].max(), -OPEN, OPEN))))
 
     def tell(self) -> Verdict | None:
         """Tell the counter's kind, or revise it, if that is possible by now."""
-        if self._compared < self._next_look:
+        if self._compared < self._next_look or self._alike:
             return None
         self._next_look = self._compared + max(TOGETHER, self._compared // 8)
-        each = self._likely()
+        each = self._likely(by_expected=True)
         likely = each.max(axis=0)
         best = int(np.argmax(likely))
         apart = float(likely[best] - (likely[1:].max() if best == 0 else likely[0]))
@@ -263,7 +286,8 @@ class CounterKnowledge:
                 self._seen_s[:] = 0.0
             self.kind, self.window_ns = "boxcar" if best else "integrating", window_ns
         if self._telling:
-            self.proven = best == 0 and apart > PROVEN
+            shown = self._likely(by_expected=False).max(axis=0)
+            self.proven = best == 0 and bool(shown[0] - shown[1:].max() > PROVEN)
         self.proven &= self.kind == "integrating"
         if self.kind is not None and self._compared >= CHECKED:
             self._telling = False

@@ -36,6 +36,18 @@ def test_a_refresh_takes_about_two_reads(late: float) -> None:
     assert count < 2.2 * COUNT
 
 
+@pytest.mark.parametrize("late", [0, 0.05])
+def test_while_windows_are_long_a_refresh_takes_about_one_read_and_none_is_missed(late: float) -> None:
+    device, readings = SampledDevice(0, 0, 500 * MS), list[Reading]()
+    device.closely = False
+    count = 0
+    for _ in reads(device, Random(7), late):
+        readings += device.take_readings(9)
+        count += 1
+    assert count < 1.2 * COUNT
+    assert sum(reading.seen == Seen.CHANGED for reading in readings) > 0.97 * COUNT
+
+
 def test_reads_of_a_device_without_counter_are_as_few() -> None:
     device, rng, now_ns, count = SampledDevice(0, 0, 500 * MS), Random(7), 0, 0
     while now_ns < COUNT * PERIOD_NS:
