@@ -25,7 +25,7 @@ import numpy as np
 
 from analyzers.measurement.counters.counter_kind import (
     TOGETHER,
-    WINDOWS_NS,
+    WIDEST_NS,
     CounterKind,
     CounterKnowledge,
     Verdict,
@@ -362,9 +362,8 @@ class EnergyFit:
             doubt_j = mean_w * knots.doubt_ns[begin : close + 1] / 1e9
             if ((grown_j - mean_w * took_s) ** 2).sum() < 4 * (doubt_j**2).sum():
                 return  # power still does not move
-        parts = self._cuts.parts(int(mid_ns[begin] - WINDOWS_NS[-1]), int(mid_ns[close]), self._kinds.mean_w)
-        period_s = self.counter.period_s(took_s)
-        seen = counted_by_rivals(knots, begin, close, parts, self._kinds, period_s)
+        parts = self._cuts.parts(int(mid_ns[begin] - WIDEST_NS), int(mid_ns[close]), self._kinds.mean_w)
+        seen = counted_by_rivals(knots, begin, close, parts, self._kinds, self.counter)
         self.counter.compare(seen, self._kinds.born)
         if (verdict := self.counter.tell()) is not None:
             self._take(verdict)

@@ -6,7 +6,7 @@ The equations (1) to (5) are those of docs/explanation/measurement.md, "The mode
 import numpy as np
 from msgspec import Struct
 
-from analyzers.measurement.counters.counter_kind import OWN, WINDOWS_NS, WINDOWS_S, Compared, CounterKnowledge
+from analyzers.measurement.counters.counter_kind import OWN, WIDEST_NS, Compared, CounterKnowledge
 from analyzers.measurement.cuts import Parts
 from analyzers.measurement.knots import Floats, Ints, Knots
 from analyzers.measurement.power_model import PowerModel, Role
@@ -87,7 +87,12 @@ class Observation(Struct, kw_only=True):
 
 
 def counted_by_rivals(
-    knots: Knots, begin: int, close: int, parts: Parts, kinds: PowerModel, period_s: float
+    knots: Knots,
+    begin: int,
+    close: int,
+    parts: Parts,
+    kinds: PowerModel,
+    counter: CounterKnowledge,
 ) -> Compared:
     """Return what each kind of counter would have counted in some refreshes, and what this one did.
 
@@ -95,28 +100,31 @@ def counted_by_rivals(
         knots: of the counter; refreshes are those from ``begin`` to ``close``.
         parts: since the widest window of a boxcar before ``begin``.
         kinds: what is known of them.
-        period_s: refreshes of another length were missed, or seen late, and are left out.
+        counter: its period: refreshes of another length were missed, or seen late, and are left out. And the
+            windows of the boxcars that it is compared with.
     """
+    windows_s, widest_s = np.array(counter.windows_ns) / 1e9, WIDEST_NS / 1e9
     stretch = slice(begin, close + 1)
     t = (knots.mid_ns[stretch] - knots.mid_ns[begin]) / 1e9
     took = t[1:] - t[:-1]
-    t += WINDOWS_NS[-1] / 1e9
+    period_s = counter.period_s(took)
+    t += widest_s
     doubts_s2 = (knots.doubt_ns[stretch] / 1e9) ** 2
     # A boxcar multiplies by its period, or by the time that a refresh took: that is not known.
     doubt_s2 = doubts_s2[1:] + doubts_s2[:-1] + (took - period_s) ** 2
     regular = doubt_s2 < (0.05 * period_s) ** 2
     # No event says what a GPU does at rest: what a refresh should have counted there is not known.
     rest = kinds.role[parts.kind] == Role.REST
-    at_rest_s = (parts.until(t[1:]) - parts.until(t[1:] - took - WINDOWS_S[-1]))[:, rest]
+    at_rest_s = (parts.until(t[1:]) - parts.until(t[1:] - took - widest_s))[:, rest]
     regular &= ~(at_rest_s > 0.0).any(axis=1)
     took, grown_j = took[regular], (np.diff(knots.energy_uj[stretch]) / 1e6)[regular]
     until, since = parts.until(t[1:][regular]), parts.until(t[:-1][regular])
-    earlier = parts.until((t[1:][regular] - WINDOWS_S[:, None]).ravel())
-    rows = np.empty((1 + len(WINDOWS_S), *until.shape))
+    earlier = parts.until((t[1:][regular] - windows_s[:, None]).ravel())
+    rows = np.empty((1 + len(windows_s), *until.shape))
     rows[0] = until - since
-    rows[1:] = until - earlier.reshape(len(WINDOWS_S), *until.shape)
+    rows[1:] = until - earlier.reshape(len(windows_s), *until.shape)
     scale = np.ones((len(rows), len(took), 1))
-    scale[1:, :, 0] = took / WINDOWS_S[:, None]
+    scale[1:, :, 0] = took / windows_s[:, None]
     rows *= scale
     shares = rows @ np.eye(len(kinds))[parts.kind]
     count, doubt_j2 = len(took), doubt_s2[regular] * (grown_j / took) ** 2 + QUANTUM_J**2

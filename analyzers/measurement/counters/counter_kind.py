@@ -12,10 +12,16 @@ from analyzers.measurement.knots import Floats
 from analyzers.measurement.power_model import MAX_KINDS
 from analyzers.results.rows import GpuRow
 
-WINDOWS_NS = tuple(ms * 1_000_000 for ms in (10, 11, 12, 13, 15, 17, 20, 23, 25, 28, 32, 36, 40, 45, 50, 60))
-"""Boxcars that are distinguished (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24). A width
-that is a tenth off puts steps of 20 ms off by 2 %."""
-WINDOWS_S = np.array(WINDOWS_NS) / 1e9
+MS = 1_000_000
+WINDOWS_NS = tuple(ms * MS for ms in (10, 15, 20, 23, 25, 30, 40, 50, 60))
+"""Boxcars that are distinguished (V100 10 ms, H100 PCIe about 23, A100 25: Yang, Adamek, Armour, SC24)."""
+BETWEEN_NS = tuple(ms * MS for ms in (11, 12, 13, 17, 27, 33, 36, 45))
+"""Others are stated only if they are clearly likelier."""
+NEAR = (0.92, 0.94, 0.96, 0.98, 1.02, 1.04, 1.06, 1.08)
+"""Once a width is stated, it is also compared with these times itself. One that is a tenth off puts steps of
+20 ms off by 2 %."""
+WIDEST_NS = round(max(NEAR) * WINDOWS_NS[-1])
+"""So far before a refresh, what a boxcar saw of it begins."""
 COVERED = 0.8
 """Phase coverage below which a sensor sees the same parts of steps again and again."""
 PHASES = 20
@@ -34,6 +40,8 @@ SURE = 10.0
 """Logarithm of the likelihood ratio that is enough to tell it."""
 SURER = 2.0
 """Times that, to revise it."""
+CLOSER = 5.0
+"""The same, to take a width for one that is near."""
 CHECK_NS = 8_000_000_000
 """Once it was stated, it is compared this often."""
 PROVEN = 30.0
@@ -92,7 +100,7 @@ class KnownCounter(Struct, frozen=True):
     """Version, under which it is of this kind."""
     kind: "CounterKind"
     window_ns: int | None
-    """Of a boxcar: one of `WINDOWS_NS`."""
+    """Of a boxcar."""
 
 
 def known_counters(gpus: Iterable[GpuRow]) -> dict[str, KnownCounter]:
@@ -103,7 +111,7 @@ def known_counters(gpus: Iterable[GpuRow]) -> dict[str, KnownCounter]:
             found[row.gpu] = KnownCounter(row.driver, "integrating", None)
         elif row.counter_kind == "boxcar" and row.sensor_window_ms is not None:
             window_ns = round(row.sensor_window_ms * 1e6)
-            if window_ns in WINDOWS_NS:
+            if WINDOWS_NS[0] <= window_ns <= WINDOWS_NS[-1]:
                 found[row.gpu] = KnownCounter(row.driver, "boxcar", window_ns)
     return found
 
@@ -141,12 +149,19 @@ class CounterKnowledge:
         self._looks: deque[tuple[int, int, float, Floats]] = deque(maxlen=MOST_LOOKS)
         """Of each `look`: until when, refreshes, mean length of the segments, what it saw of each phase."""
         self._fresh_at, self._alike = 0, False
+        self.windows_ns = WINDOWS_NS + BETWEEN_NS
+        """Of the boxcars that are compared."""
         self._begin()
 
     def _begin(self) -> None:
-        """Begin to compare: sums over refreshes, one for each rival: what integrates, then WINDOWS_NS."""
+        """Begin to compare: sums over refreshes, one for each rival: what integrates, then `windows_ns`."""
+        if self.window_ns is not None:
+            nearest = min(WINDOWS_NS, key=lambda far_ns: abs(far_ns - (self.window_ns or 0)))
+            far_ns = tuple(each for each in WINDOWS_NS if each != nearest)
+            near_ns = tuple(round(part * self.window_ns) for part in NEAR)
+            self.windows_ns = (self.window_ns, *near_ns, *far_ns)
         self._compared, self._next_look = 0, ENOUGH
-        rivals = len(OWN), 1 + len(WINDOWS_NS)
+        rivals = len(OWN), 1 + len(self.windows_ns)
         self._normal, self._moment = np.zeros((*rivals, MAX_KINDS, MAX_KINDS)), np.zeros((*rivals, MAX_KINDS))
         self._square, self._log_det = np.zeros(rivals), np.zeros(rivals)
         """Squares of what was counted, and of that nothing explains: kinds forgotten since are taken off."""
@@ -165,6 +180,7 @@ class CounterKnowledge:
         """Return a counter of a kind that is known. ``checked``: it may be revised."""
         made = cls()
         made.kind, made.window_ns, made._telling, made._checked = kind, window_ns, False, checked
+        made._begin()
         made.proven = kind == "integrating"
         return made
 
@@ -224,7 +240,7 @@ class CounterKnowledge:
 
     @property
     def _fits(self) -> npt.NDArray[np.bool_]:
-        return np.array([True, *(0.7 * self._period_s > WINDOWS_S)])
+        return np.array([True, *(0.7 * self._period_s > np.array(self.windows_ns) / 1e9)])
 
     def _likely(self, *, by_expected: bool) -> Floats:
         """Return the logarithm of each rival's likelihood, shape of `OWN` and rivals; a boxcar as wide as the
@@ -271,28 +287,37 @@ class CounterKnowledge:
         each = self._likely(by_expected=True)
         likely = each.max(axis=0)
         best = int(np.argmax(likely))
+        if self.window_ns is None and best > len(WINDOWS_NS):
+            listed = int(np.argmax(likely[: 1 + len(WINDOWS_NS)]))
+            best = best if likely[best] - likely[listed] > CLOSER else listed
         apart = float(likely[best] - (likely[1:].max() if best == 0 else likely[0]))
-        was = 0 if self.window_ns is None else 1 + WINDOWS_NS.index(self.window_ns)
+        was = 0 if self.window_ns is None else 1 + self.windows_ns.index(self.window_ns)
         if self.kind is None or bool(best) != bool(was):
             sure = SURE if self._telling else SURER * SURE
             told = apart > (sure if best else 2 * sure) and self._compared >= (2 * ENOUGH if best else ENOUGH)
         else:  # of another width
-            told = best != was and likely[best] - likely[was] > SURE
+            told = best != was and likely[best] - likely[was] > (CLOSER if best <= 1 + len(NEAR) else SURE)
         verdict = None
         if told:
-            window_ns, own = WINDOWS_NS[best - 1] if best else None, int(np.argmax(each[:, best]))
+            window_ns, own = self.windows_ns[best - 1] if best else None, int(np.argmax(each[:, best]))
             verdict = Verdict(window_ns != self.window_ns, self._normal[own, best], self._moment[own, best])
             if verdict.another:
                 self._seen_s[:] = 0.0
             self.kind, self.window_ns = "boxcar" if best else "integrating", window_ns
+            if best and verdict.another:
+                self._begin()
         if self._telling:
-            shown = self._likely(by_expected=False).max(axis=0)
-            self.proven = best == 0 and bool(shown[0] - shown[1:].max() > PROVEN)
+            self.proven = best == 0 and self._shown() > PROVEN
         self.proven &= self.kind == "integrating"
         if self.kind is not None and self._compared >= CHECKED:
             self._telling = False
             self._begin()
         return verdict
+
+    def _shown(self) -> float:
+        """Return how much likelier it is, whatever was expected, that it integrates than any boxcar; log."""
+        likely = self._likely(by_expected=False).max(axis=0)
+        return float(likely[0] - likely[1:].max())
 
     def look(
         self,
