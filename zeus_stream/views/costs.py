@@ -8,13 +8,15 @@ from zeus_stream.views.quantity import figure
 JOULES_PER_KWH = 3.6e6
 COSTS = "FROM costs WHERE run = {run} ORDER BY name"
 """Money and carbon of a run, by the signals that are imported."""
-PRICE = """
-SELECT value AS factor, split_part(unit, '/', 1) AS unit, NULL AS pue FROM signals
-WHERE name = 'price' AND value IS NOT NULL AND begins_at <= now() AT TIME ZONE 'UTC'
+SIGNALS_NOW = """
+SELECT name, value AS factor, split_part(unit, '/', 1) AS unit, unit AS factor_unit, place, year, source,
+    (SELECT nullif(value::DOUBLE, 0) FROM settings
+        WHERE name = 'pue' AND start = (SELECT max(start) FROM settings)) AS pue
+FROM signals WHERE value IS NOT NULL AND begins_at <= now() AT TIME ZONE 'UTC'
     AND coalesce(ends_at, 'infinity') > now() AT TIME ZONE 'UTC'
-ORDER BY imported_ns DESC, begins_at DESC LIMIT 1
+QUALIFY row_number() OVER (PARTITION BY name ORDER BY imported_ns DESC, begins_at DESC) = 1 ORDER BY name
 """
-"""The price of a kilowatt hour now, by the signals that are imported."""
+"""What a kilowatt hour costs now, in money and carbon, by the signals that are imported."""
 OWN_USE = """
 SELECT service, host, cpu_s, core_percent, energy_low_j, energy_high_j, share_low_percent, share_high_percent,
     reason
@@ -41,6 +43,14 @@ def at_price(energy_j: float | None, price: tuple[float, str]) -> dict[str, Any]
     }
 
 
+def costs_now(energy_j: float | None, signals: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what an energy costs at the values of now: rows of `SIGNALS_NOW` with an ``amount``."""
+    if energy_j is None:
+        return []
+    kwh = energy_j / JOULES_PER_KWH
+    return [{**row, "amount": kwh * row["factor"] * (row["pue"] or 1.0)} for row in signals]
+
+
 def cost_facts(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Return amount, factor, year and source of each signal: names and texts."""
     return [
@@ -50,8 +60,8 @@ def cost_facts(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def money(energy_j: float | None, prices: Iterable[Mapping[str, Any]]) -> str:
-    """Return what an energy costs; empty: no price is known. ``prices``: of `PRICE`, or rows of ``costs``."""
-    price = next((row for row in prices if row.get("name", "price") == "price" and row["factor"]), None)
+    """Return what an energy costs; empty: no price is known. ``prices``: of `SIGNALS_NOW` or ``costs``."""
+    price = next((row for row in prices if row["name"] == "price" and row["factor"]), None)
     if price is None or energy_j is None:
         return ""
     amount = energy_j / JOULES_PER_KWH * price["factor"] * (price["pue"] or 1.0)

@@ -3,6 +3,7 @@
 A figure that is not known is ``-``, never 0. A figure that is not 0 is never shown as 0.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import floor, isfinite, log10
 from typing import Literal
@@ -14,6 +15,7 @@ ABSENT = "-"
 """Stands for a figure that is not known."""
 MOST_PLACES = 6
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+_TIMES = ((119.5, 1.0, "s"), (7200.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"))
 
 
@@ -50,9 +52,9 @@ class Quantity(Struct, frozen=True):
         return spelled(self.known, self.unit)
 
 
-def within_half(value: float, unit: Unit, half: float | None, scale: float = 1.0) -> Quantity:
+def within_half(value: float | None, unit: Unit, half: float | None, scale: float = 1.0) -> Quantity:
     """Return a figure with half of its interval, which is in other units by ``scale``."""
-    if half is None:
+    if half is None or value is None:
         return Quantity(value, unit)
     return Quantity(value, unit, value - scale * half, value + scale * half)
 
@@ -148,14 +150,15 @@ def seconds(value: float | None, digits: int = 3) -> str:
     """Return a duration in its natural unit. One below 0 cannot be, and is not known."""
     if value is None or not isfinite(value) or value < 0:
         return ABSENT
+    scale, unit = _time_scale(value)
+    return figure(value / scale, unit, digits) if scale <= 1 else f"{value / scale:.1f} {unit}"
+
+
+def _time_scale(value: float) -> tuple[float, str]:
     if value < 0.1:
         scale, prefix = _small(value)
-        return figure(value / scale, f"{prefix}s", digits)
-    if value < 119.5:
-        return figure(value, "s", digits)
-    if value < 7200:
-        return f"{value / 60:.1f} min"
-    return f"{value / 3600:.1f} h" if value < 48 * 3600 else f"{value / 86400:.1f} d"
+        return scale, f"{prefix}s"
+    return next(((scale, unit) for most, scale, unit in _TIMES if value < most), (86400.0, "d"))
 
 
 def percent(value: float | None, form: str = ".1f") -> str:
@@ -167,6 +170,31 @@ def percent(value: float | None, form: str = ".1f") -> str:
     if abs(value) < 0.05:
         return "under 0.1 %" if value > 0 else "above -0.1 %"
     return f"{value:{form}} %"
+
+
+def in_one_unit(values: Sequence[float | None], unit: Unit) -> list[str]:
+    """Return energies or durations of one column: one unit, and the decimals that the largest supports."""
+    known = [value for value in values if value is not None and isfinite(value)]
+    most = max(map(abs, known), default=0.0)
+    scale, name = _energy_scale(most) if unit == "J" else _time_scale(most)
+    digits = 4 if unit == "J" else 3
+    places = min(max(digits - 1 - floor(log10(most / scale)), 0), MOST_PLACES) if most else 0
+
+    def spell(value: float | None) -> str:
+        if value is None or not isfinite(value) or (unit == "s" and value < 0):
+            return ABSENT
+        shown = f"{value / scale:,.{places}f} {name}"
+        return (
+            shown if not value or float(f"{value / scale:.{places}f}") else f"under {10.0**-places:g} {name}"
+        )
+
+    return [spell(value) for value in values]
+
+
+def paid(energy: Quantity) -> str:
+    """Return an energy of a site as people pay for it: from a watt-hour on in Wh."""
+    wh = None if energy.known is None else energy.known / 3600
+    return compact(wh, "Wh") if wh is not None and wh >= 1 else compact(energy.known, "J")
 
 
 def whole(quantity: Quantity) -> str:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import RunNow
 from zeus_stream.views.forecast import ForecastView, forecast_of_live, forecast_of_row
+from zeus_stream.views.gpu_view import GpuView
 from zeus_stream.views.pipeline_view import PipelineView
 from zeus_stream.views.quantity import Quantity, with_bounds
 from zeus_stream.views.saving import Saving, saving_of_row, saving_of_search
@@ -42,6 +43,8 @@ class RunView(Struct, frozen=True, kw_only=True):
     duration: Quantity
     saving: Saving | None
     forecast: ForecastView | None
+    trouble: str = ""
+    """Why nothing new is known of an open run: its figures are old. Empty: they are not."""
     undecided: str = ""
     """Why there is no decision. Empty: there is one, or nothing was searched for."""
     trials: tuple[TrialView, ...] = ()
@@ -63,8 +66,15 @@ class RunView(Struct, frozen=True, kw_only=True):
     def progress(self) -> str:
         """Return the phase of the search, how far it is and the best limit so far."""
         best = next((trial.level for trial in self.trials if trial.mark == "best"), "")
-        parts = (self.phase.text, self.phase.more, f"best so far {best}" if best else "")
+        parts = (self.phase.text, self.phase.more, f"best so far {best}" if best else "", self.trouble)
         return ", ".join(filter(None, parts))
+
+    @property
+    def state(self) -> str:
+        """Return the same for a cell of a table: without the reason for a limit."""
+        if self.trouble:
+            return f"{self.phase.text}, {self.trouble}"
+        return self.progress if self.phase.tone == "accent" else self.phase.text
 
     @property
     def reason(self) -> str:
@@ -99,8 +109,8 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
-def run_of_live(run: RunNow, wall_ns: int) -> RunView:
-    """Return a run of a live snapshot. ``wall_ns``: of the snapshot."""
+def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunView:
+    """Return a run of a live snapshot. ``wall_ns``: of the snapshot; ``gpus``: those of the run in it."""
     ended = run.ended_wall_ns is not None
     as_of_ns = None if ended else wall_ns
     until_ns = run.ended_wall_ns or wall_ns
@@ -127,6 +137,7 @@ def run_of_live(run: RunNow, wall_ns: int) -> RunView:
             "s",
             as_of_ns=as_of_ns,
         ),
+        trouble="" if ended or not gpus or not all(gpu.trouble for gpu in gpus) else gpus[0].trouble,
         saving=saving_of_search(run.search),
         forecast=forecast_of_live(run.forecast),
         undecided=run.search.reason if run.search is not None and run.search.phase == "observing" else "",
@@ -158,7 +169,7 @@ def run_of_rows(rows: RunRows) -> RunView:
     """Return a run of an archive."""
     totals = rows.totals
     ended = totals["closed"] == totals["sessions"]
-    saving = saving_of_row(rows.saving, rows.trials)
+    saving, energy = saving_of_row(rows.saving, rows.trials), _energy(rows, ended=ended)
     return RunView(
         run=rows.run,
         job=totals["job"],
@@ -171,12 +182,12 @@ def run_of_rows(rows: RunRows) -> RunView:
         step_energy=Quantity(None, "J/step", absent="only live"),
         step_time=Quantity(None, "ms", absent="only live"),
         power=Quantity(None, "W", absent=ENDED if ended else "only live"),
-        energy=_energy(rows, ended=ended),
+        energy=energy,
         duration=_duration(rows, ended=ended),
         saving=saving,
         forecast=None if ended else forecast_of_row(rows.forecast),
         undecided=_undecided(rows),
-        waste=waste_parts(rows.waste),
+        waste=waste_parts(rows.waste, None if ended else energy.known),
         pipeline=None if rows.pipeline is None else PipelineView.of_row(rows.pipeline),
     )
 

@@ -1,11 +1,11 @@
 """The search for the power limit of a run: its phase in words, and the limits that were measured. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from zeus_stream.protocol.snapshots import RunNow, SearchNow, TrialNow
+from zeus_stream.protocol.snapshots import RunNow, SearchNow
 from zeus_stream.views.quantity import Quantity, within_half
 from zeus_stream.views.saving import level_name
 
@@ -28,7 +28,7 @@ class PhaseView(Struct, frozen=True):
 
 
 class TrialView(Struct, frozen=True, kw_only=True):
-    """One limit that was measured."""
+    """One limit that was measured in one round."""
 
     level: str
     limit_w: float
@@ -36,6 +36,12 @@ class TrialView(Struct, frozen=True, kw_only=True):
     energy: Quantity
     time: Quantity
     mark: Mark
+    round: int = 0
+    old: bool = False
+    """Of an earlier round: before the workload changed, or before the search went on in the background."""
+    steps: int = 0
+    cost: Quantity = Quantity(None, "J/step")
+    """By which the selector decides."""
     energy_change: Quantity = Quantity(None, "%")
     """Percent of the energy of a step at the limit found."""
     time_change: Quantity = Quantity(None, "%")
@@ -82,79 +88,83 @@ def measuring_words(search: SearchNow) -> str:
 
 
 def trials_of(search: SearchNow) -> tuple[TrialView, ...]:
-    """Return the limits that were measured, the highest first."""
-    found = next((t for t in search.trials if t.limit_mw == search.found_mw and not t.confirms), None)
-    ordered = sorted(search.trials, key=lambda t: (-t.limit_mw, t.confirms))
-    return tuple(_trial(trial, search, found) for trial in ordered)
-
-
-def _trial(trial: TrialNow, search: SearchNow, found: TrialNow | None) -> TrialView:
+    """Return the limits that a live snapshot has, the highest first."""
+    rows = [
+        {"round": 0, "power_limit_w": each.limit_mw / 1000, "clock_mhz": each.clock_mhz, "steps": each.steps,
+         "step_j": each.step_j, "step_s": None if each.step_ms is None else each.step_ms / 1000,
+         "cost_j": None, "confirms": each.confirms}
+        for each in search.trials
+    ]  # fmt: skip
     measuring = search.phase == "measuring"
-    mark: Mark = ""
-    if trial.confirms:
-        mark = "confirmed"
-    elif not measuring and trial.limit_mw == search.limit_mw:
-        mark = "chosen"
-    elif measuring and trial.limit_mw == search.best_mw:
-        mark = "best"
-    elif trial.limit_mw == search.found_mw:
-        mark = "found"
-    return TrialView(
-        level=level_name(trial.limit_mw / 1000, trial.clock_mhz),
-        limit_w=trial.limit_mw / 1000,
-        clock_mhz=trial.clock_mhz,
-        energy=Quantity(trial.step_j, "J/step"),
-        time=Quantity(trial.step_ms, "ms"),
-        mark=mark,
-        energy_change=_change(trial.step_j, found.step_j if found else None),
-        time_change=_change(trial.step_ms, found.step_ms if found else None),
+    decided_mw = search.best_mw if measuring else search.limit_mw
+    return trials_of_rows(
+        rows, {}, _watts(search.found_mw), _watts(decided_mw), "best" if measuring else "chosen"
     )
 
 
-def mark_of(limit_w: float, saving: Row | None) -> Mark:
-    """Return the role of a limit in the row of ``saving_of``."""
-    if saving is None or limit_w not in (saving["power_limit_w"], saving["default_limit_w"]):
-        return ""
-    return "chosen" if limit_w == saving["power_limit_w"] else "found"
+def _watts(limit_mw: int | None) -> float | None:
+    return None if limit_mw is None else limit_mw / 1000
+
+
+def trials_of_rows(
+    rows: Iterable[Row],
+    within: Mapping[tuple[int, float], Row],
+    found_w: float | None,
+    decided_w: float | None,
+    decided: Mark = "chosen",
+) -> tuple[TrialView, ...]:
+    """Return the limits of all rounds, each once: the mean of its visits, weighted by steps.
+
+    Args:
+        rows: of visits: ``round``, ``power_limit_w``, ``clock_mhz``, ``steps``, ``step_j``, ``step_s``,
+            ``cost_j``, ``confirms``.
+        within: half widths of the intervals by round and limit: ``energy_within_j``, ``step_within_s``.
+        found_w: the limit found, which others are compared with.
+        decided_w: the limit chosen, or the best so far.
+        decided: the word for it.
+    """
+    visits: dict[tuple[int, float, bool], list[Row]] = {}
+    for row in rows:
+        visits.setdefault((row["round"], row["power_limit_w"], row["confirms"]), []).append(row)
+    last = max((number for number, *_ in visits), default=0)
+    views = []
+    for place in sorted(visits, key=lambda place: (place[0], -place[1], place[2])):
+        number, limit_w, confirms = place
+        own, half = visits[place], within.get((number, limit_w), {})
+        found = () if found_w is None else visits.get((number, found_w, False), ())
+        half_j, half_s = half.get("energy_within_j"), half.get("step_within_s")
+        sure = () if own is found else (half_j, half_s)
+        mark: Mark = "found" if limit_w == found_w else ""
+        step_j, step_s = _mean(own, "step_j"), _mean(own, "step_s")
+        views.append(
+            TrialView(
+                round=number,
+                old=number < last,
+                level=level_name(limit_w, own[0]["clock_mhz"]),
+                limit_w=limit_w,
+                clock_mhz=own[0]["clock_mhz"],
+                steps=sum(row["steps"] for row in own),
+                energy=within_half(step_j, "J/step", half_j),
+                time=within_half(None if step_s is None else 1000 * step_s, "ms", half_s, 1000),
+                cost=Quantity(_mean(own, "cost_j"), "J/step"),
+                mark="confirmed" if confirms else decided if limit_w == decided_w else mark,
+                energy_change=_change(step_j, _mean(found, "step_j"), *sure[:1]),
+                time_change=_change(step_s, _mean(found, "step_s"), *sure[1:]),
+            )
+        )
+    return tuple(views)
+
+
+def _mean(visits: Sequence[Row], name: str) -> float | None:
+    """Return the mean of a figure, weighted by steps. None: it is not known of one of them."""
+    steps = sum(row["steps"] for row in visits)
+    if not steps or any(row[name] is None for row in visits):
+        return None
+    return float(sum(row[name] * row["steps"] for row in visits) / steps)
 
 
 def _change(value: float | None, found: float | None, within: float | None = None) -> Quantity:
     """Return by how much a value differs from that at the limit found. ``within``: half its interval."""
     if value is None or not found:
         return Quantity(None, "%", absent="the limit found was not measured")
-    change = 100 * (value / found - 1)
-    return within_half(change, "%", within, 100 / found)
-
-
-def trials_of_rows(
-    rows: Sequence[Row], within: Mapping[tuple[int, float], Row], saving: Row | None
-) -> tuple[TrialView, ...]:
-    """Return the limits of one round that was measured, the highest first.
-
-    Args:
-        rows: of the round: ``round``, ``power_limit_w``, ``clock_mhz``, ``step_j``, ``step_s``, ``confirms``.
-        within: half widths of the intervals by round and limit: ``energy_within_j``, ``step_within_s``.
-        saving: of ``saving_of``, for the limits found and chosen.
-    """
-    found_w = None if saving is None else saving["default_limit_w"]
-    found = next((row for row in rows if row["power_limit_w"] == found_w and not row["confirms"]), None)
-    views = []
-    for row in sorted(rows, key=lambda row: (-row["power_limit_w"], row["confirms"])):
-        half = within.get((row["round"], row["power_limit_w"]), {}) if row is not found else {}
-        views.append(
-            TrialView(
-                level=level_name(row["power_limit_w"], row["clock_mhz"]),
-                limit_w=row["power_limit_w"],
-                clock_mhz=row["clock_mhz"],
-                energy=Quantity(row["step_j"], "J/step"),
-                time=Quantity(1000 * row["step_s"], "ms"),
-                mark="confirmed" if row["confirms"] else mark_of(row["power_limit_w"], saving),
-                energy_change=_change(
-                    row["step_j"], None if found is None else found["step_j"], half.get("energy_within_j")
-                ),
-                time_change=_change(
-                    row["step_s"], None if found is None else found["step_s"], half.get("step_within_s")
-                ),
-            )
-        )
-    return tuple(views)
+    return within_half(100 * (value / found - 1), "%", within, 100 / found)

@@ -50,6 +50,8 @@ def site_of_live(now: Snapshot) -> SiteView:
     """Return the site that a live snapshot is of."""
     totals, as_of_ns = now.totals, now.wall_ns
     silent = totals.gpus - totals.gpus_there
+    gpus = tuple(gpu_of_live(gpu, as_of_ns) for gpu in now.gpus)
+    known = {gpu.gpu: gpu for gpu in gpus}
     return SiteView(
         process=now.process,
         as_of_ns=as_of_ns,
@@ -73,8 +75,10 @@ def site_of_live(now: Snapshot) -> SiteView:
         late=now.lag_ms is not None and now.lag_ms >= LATE_MS,
         gap_count=totals.gaps,
         gaps=gaps_of_live(now.gaps),
-        gpus=tuple(gpu_of_live(gpu, as_of_ns) for gpu in now.gpus),
-        runs=tuple(run_of_live(run, as_of_ns) for run in now.runs),
+        gpus=gpus,
+        runs=tuple(
+            run_of_live(run, as_of_ns, [known[gpu] for gpu in run.gpus if gpu in known]) for run in now.runs
+        ),
         troubles=tuple(filter(None, map(host_trouble, now.hosts))),
         left_out=_left_out(now),
     )  # fmt: skip

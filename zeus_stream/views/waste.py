@@ -45,13 +45,14 @@ class WastePart(Struct, frozen=True, kw_only=True):
         return often if not self.energy.known else f"{often} saves {joules(self.energy.known / 2)}"
 
 
-def waste_parts(rows: Iterable[Mapping[str, Any]]) -> tuple[WastePart, ...]:
+def waste_parts(rows: Iterable[Mapping[str, Any]], so_far_j: float | None = None) -> tuple[WastePart, ...]:
     """Return the parts in their order. What only rounding left over is no part.
 
     Args:
         rows: ``cause``, ``energy_j``, ``duration_s`` and ``share`` of one run.
+        so_far_j: energy of a run that is open: its rows have no share.
     """
-    return tuple(_part(row) for row in rows if not _is_rounding(row))
+    return tuple(_part(row, so_far_j) for row in rows if not _is_rounding(row))
 
 
 def waste_of_runs(rows: Iterable[Mapping[str, Any]]) -> tuple[WastePart, ...]:
@@ -64,8 +65,10 @@ def waste_of_runs(rows: Iterable[Mapping[str, Any]]) -> tuple[WastePart, ...]:
     )
 
 
-def _part(row: Mapping[str, Any]) -> WastePart:
+def _part(row: Mapping[str, Any], so_far_j: float | None) -> WastePart:
     duration_s, share = row["duration_s"], row["share"]
+    if share is None and so_far_j and row["energy_j"] is not None:
+        share = row["energy_j"] / so_far_j
     below = duration_s is not None and duration_s < 0
     return WastePart(
         cause=row["cause"],

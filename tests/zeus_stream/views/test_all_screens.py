@@ -31,7 +31,8 @@ from zeus_stream.screens.web.routes.site import Site
 from zeus_stream.screens.web.source import QueryRows as Page
 from zeus_stream.screens.web.source import Source
 from zeus_stream.views.quantity import Quantity, compact, joules, with_half
-from zeus_stream.views.run_view import RunView, run_of_live, run_of_rows
+from zeus_stream.views.run_view import RunView, run_of_rows
+from zeus_stream.views.site_view import site_of_live
 
 IMPOSSIBLE = {
     "not a number": re.compile(r"(?<![\w-])(?:inf|nan|None)(?![\w-])"),
@@ -50,8 +51,8 @@ def terminal(scene: Scene) -> str:
     out = io.StringIO()
     print_once(scene.now, out)
     lines = [out.getvalue()]
-    for run in scene.now.runs:
-        page = run_page(run_of_live(run, scene.now.wall_ns), History(), 160, Details())
+    for run in site_of_live(scene.now).runs:
+        page = run_page(run, History(), 160, Details())
         lines += ["".join(span.text for span in line) for line in page]
     return "\n".join(lines)
 
@@ -85,7 +86,7 @@ async def _pages(scene: Scene, answer: Answer) -> Mapping[str, str]:
 
     site = Site(source=Source(lambda sql, *_: Page(answer(sql), truncated=False)), feed=NowFeed(look))
     app = build(site, WebSecurity("token", frozenset(LOOPBACK)))
-    paths = ["/", "/runs/run", "/jobs", "/jobs/job", "/waste", "/api/hour", "/metrics"]
+    paths = ["/", "/runs/run", "/jobs", "/jobs/job", "/waste", "/api/hour", "/api/runs/run", "/metrics"]
     paths += [f"/gpus/{gpu.gpu}" for gpu in scene.now.gpus[:1]]
     found = {}
     for path in paths:
@@ -143,6 +144,7 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
             assert not found, f"{what} on {screen}: {found[:3]}"
     assert rows is not None
     view = run_of_rows(rows)
+    assert all(part.share.known is not None for part in view.waste if part.energy.known and view.energy.known)
     stored_energy = "-" if view.energy.known is None else joules(view.energy.known)
     for screen in ("text", "html", "/runs/run"):
         live_now = screen == "/runs/run" and not view.ended
@@ -159,7 +161,7 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
             assert any(form in shown[screen] for form in forms), screen
     if not scene.now.runs:
         return
-    (live,) = [run_of_live(run, scene.now.wall_ns) for run in scene.now.runs]
+    (live,) = site_of_live(scene.now).runs
     check_same(live, view)
     if live.energy.known is not None:
         assert compact(live.energy.known, "J") in shown["terminal"]
@@ -171,3 +173,8 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
         assert "no reading for 2" in shown["terminal"]
         assert "its collector does not answer" in shown["terminal"]
         assert "its collector does not answer" in shown["web"]
+        assert live.trouble
+        assert live.state in shown["web"], "the run says that its figures are old"
+        assert "The figures are old: no reading for 2" in shown["terminal"]
+        assert "zeus_stream_run_info" in shown["metrics"]
+        assert "zeus_stream_run_step_energy_joules" not in shown["metrics"], "nothing old is given again"

@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from zeus_stream.views.quantity import Quantity, with_half
+from zeus_stream.screens.svg.frontier_chart import frontier_chart, trial_points
+from zeus_stream.views.quantity import Quantity, in_one_unit, with_half
 from zeus_stream.views.saving import Saving
 from zeus_stream.views.search import trials_of_rows
 from zeus_stream.views.site_view import power_of_rows
+from zeus_stream.views.waste import waste_parts
 
 S = 10**9
 SAVING = Saving(
@@ -37,17 +39,42 @@ def test_a_limit_that_is_not_known_leaves_a_hole_in_the_line_of_limits() -> None
 
 
 def test_limits_are_compared_with_the_one_found_and_have_words() -> None:
-    def trial(limit_w: float, step_j: float, *, confirms: bool = False) -> dict[str, Any]:
+    def trial(limit_w: float, step_j: float, *, number: int = 2, confirms: bool = False) -> dict[str, Any]:
         return {
-            "round": 1, "power_limit_w": limit_w, "clock_mhz": None, "step_j": step_j, "step_s": 0.1,
-            "confirms": confirms,
+            "round": number, "power_limit_w": limit_w, "clock_mhz": None, "steps": 40, "step_j": step_j,
+            "step_s": 0.1, "cost_j": None, "confirms": confirms,
         }  # fmt: skip
 
-    rows = [trial(250.0, 10.0), trial(200.0, 9.0), trial(150.0, 9.5), trial(200.0, 9.1, confirms=True)]
-    within = {(1, 200.0): {"energy_within_j": 0.05, "step_within_s": 0.0004}}
-    views = trials_of_rows(rows, within, {"default_limit_w": 250.0, "power_limit_w": 200.0})
-    assert [(view.level, view.mark) for view in views] == [
-        ("250 W", "found"), ("200 W", "chosen"), ("200 W", "confirmed"), ("150 W", "")
+    rows = [
+        trial(200.0, 4.0, number=1),
+        trial(250.0, 10.0),
+        trial(200.0, 9.0),
+        trial(150.0, 9.5),
+        trial(200.0, 9.1, confirms=True),
+    ]
+    within = {(2, 200.0): {"energy_within_j": 0.05, "step_within_s": 0.0004}}
+    views = trials_of_rows(rows, within, 250.0, 200.0)
+    assert [(view.level, view.mark, view.old) for view in views] == [
+        ("200 W", "chosen", True), ("250 W", "found", False), ("200 W", "chosen", False),
+        ("200 W", "confirmed", False), ("150 W", "", False),
     ]  # fmt: skip
-    assert with_half(views[1].energy_change) == "-10.0 ± 0.5 %"
-    assert with_half(views[0].energy_change) == "0 %"
+    assert with_half(views[2].energy_change) == "-10.0 ± 0.5 %"
+    assert with_half(views[1].energy_change) == "0 %"
+    points = trial_points(views)
+    assert [(each.role, each.old) for each in points if each.name == "200 W"] == [
+        ("", True), ("chosen", False), ("confirmed", False)
+    ]  # fmt: skip
+    drawn = frontier_chart(points, ("ms", "J"), "words")
+    assert drawn.count('class="point old"') == drawn.count('class="point confirmed"') == 1
+    assert drawn.count("200 W") == 3 + 2, "five titles and labels: that of an old point has no label"
+
+
+def test_figures_of_one_column_have_one_unit() -> None:
+    assert in_one_unit([762_300.0, 98_703.0, None, 12.0], "J") == ["762.3 kJ", "98.7 kJ", "-", "under 0.1 kJ"]
+    assert in_one_unit([300.0, 42.0, -1.0, 0.0], "s") == ["5.00 min", "0.70 min", "-", "0.00 min"]
+
+
+def test_the_parts_of_an_open_run_have_their_share_of_the_energy_so_far() -> None:
+    row = {"cause": "validation", "energy_j": 50.0, "duration_s": 1.0, "share": None}
+    assert [str(part.share) for part in waste_parts([row], 200.0)] == ["25.0 %"]
+    assert [part.share.absent for part in waste_parts([row])] == ["the run is not closed yet"]

@@ -14,7 +14,7 @@ class Markup(str):
 
 
 Child = str | Markup | None | Iterable["Child"]
-VOID = frozenset({"br", "hr", "input", "link", "meta"})
+VOID = frozenset({"br", "hr", "img", "input", "link", "meta"})
 """Elements without an end tag."""
 
 

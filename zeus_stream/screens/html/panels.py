@@ -1,6 +1,6 @@
 """Parts of a page: a drawing, its text alternative and its data as a table. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +10,17 @@ from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.questions import Row, Rows
 from zeus_stream.screens.svg.bars import bar
 from zeus_stream.screens.text.words import WORDS
-from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
+from zeus_stream.views.quantity import (
+    ABSENT,
+    Quantity,
+    figure,
+    in_one_unit,
+    joules,
+    percent,
+    seconds,
+    watts,
+    with_half,
+)
 
 SHOWN = 60
 """Rows of a table on a page; all are in the data of the report and behind the link to SQL."""
@@ -68,13 +78,33 @@ _OF_QUANTITIES = (figure, joules, percent, quantity, seconds, watts, with_half)
 """What they format is aligned to the right, and so is a column of theirs that has no value yet."""
 
 
-def table(rows: Iterable[Row], columns: Columns, caption: str = "") -> Markup:
-    """Return a table. Cells of numbers are aligned to the right."""
+def _cells(values: Sequence[Any], form: Cell) -> Sequence[str | Markup]:
+    """Return the cells of a column. Energies and durations of one column have one unit."""
+    if form is joules or form is seconds:
+        return in_one_unit(values, "J" if form is joules else "s")
+    if form is quantity and {value.unit for value in values} in ({"J"}, {"s"}):
+        return in_one_unit([value.known for value in values], values[0].unit)
+    return [form(value) for value in values]
+
+
+def table(rows: Iterable[Row], columns: Columns, caption: str = "", minor: Collection[str] = ()) -> Markup:
+    """Return a table. Cells of numbers are aligned to the right.
+
+    Args:
+        rows: in their order. The figures of one with a true ``old`` are old.
+        columns: in their order.
+        caption: for those who do not see it.
+        minor: names of columns that a phone leaves out.
+    """
     listed = list(rows)
     classes = {
-        name: "n" if form in _OF_QUANTITIES else _class_of([row[name] for row in listed])
+        name: " ".join(filter(None, [
+            "n" if form in _OF_QUANTITIES else _class_of([row[name] for row in listed]),
+            "minor" if name in minor else "",
+        ])) or None
         for name, (_, form) in columns.items()
-    }
+    }  # fmt: skip
+    cells = {name: _cells([row[name] for row in listed], form) for name, (_, form) in columns.items()}
     head = [
         element("th", title, scope="col", class_=classes[name], title=_meaning(title))
         for name, (title, _) in columns.items()
@@ -83,11 +113,12 @@ def table(rows: Iterable[Row], columns: Columns, caption: str = "") -> Markup:
         element(
             "tr",
             [
-                element("td", form(row[name]), class_=classes[name], title=_meaning(row[name]))
-                for name, (_, form) in columns.items()
+                element("td", cells[name][at], class_=classes[name], title=_meaning(row[name]))
+                for name in columns
             ],
+            class_="old" if row.get("old") else None,
         )
-        for row in listed
+        for at, row in enumerate(listed)
     ]
     heading = element("caption", caption, class_="hidden") if caption else None
     inner = element("table", heading, element("thead", element("tr", head)), element("tbody", body))

@@ -3,10 +3,12 @@
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, table
 from zeus_stream.screens.html.questions import Asking, PageRun, Row, Rows, quoted
-from zeus_stream.screens.svg.pipeline_charts import Bar, Point, bubble_chart, points_chart
+from zeus_stream.screens.svg.frontier_chart import ChartedChoice, frontier_chart
+from zeus_stream.screens.svg.pipeline_charts import Bar, bubble_chart
 from zeus_stream.views.pipeline_view import PIPELINE, POINTS, PipelineView
-from zeus_stream.views.quantity import figure, percent
+from zeus_stream.views.quantity import Quantity, figure, percent
 
+AXES = ("time of an iteration, s", "energy of an iteration, J")
 _SPANS = """
 SELECT plan, iteration, stage, kind, micro_batch, clock_mhz, begin_s, duration_s FROM instruction_spans
 WHERE run = {run} AND (plan = 0 OR plan = (SELECT max(plan) FROM instruction_spans WHERE run = {run}))
@@ -29,8 +31,8 @@ def pipeline(run: PageRun) -> Asking[PagePanel | None]:
         charts[f"pipeline-{name}"] = _iteration(spans, number)
         parts += [element("h3", words), element("figure", charts[f"pipeline-{name}"], class_="wide")]
     if points:
-        charts["pipeline-frontier"] = points_chart(
-            _points(points, row), "Energy of an iteration by its time."
+        charts["pipeline-frontier"] = frontier_chart(
+            _points(points, row), AXES, "Energy of an iteration by its time."
         )
         columns: Columns = {
             "slowdown": ("slowdown", figure), "time_s": ("s", figure), "energy_j": ("J", figure),
@@ -72,15 +74,14 @@ def _iteration(spans: Rows, number: int) -> Markup:
     return bubble_chart(bars, end_s, (min(clocks), max(clocks)), words)
 
 
-def _points(points: Rows, row: Row) -> list[Point]:
-    found = [
-        Point(time_s=each["time_s"], energy_j=each["energy_j"], name=f"x {each['slowdown']:g}")
-        for each in points
-    ]
+def _points(points: Rows, row: Row) -> list[ChartedChoice]:
+    found = [_point(f"x {each['slowdown']:g}", each["time_s"], each["energy_j"]) for each in points]
     first = points[0]
-    found.append(
-        Point(time_s=first["unplanned_s"], energy_j=first["unplanned_j"], name="highest clocks", role="found")
-    )
+    found.append(_point("highest clocks", first["unplanned_s"], first["unplanned_j"], "found"))
     if row["number"] is not None:
-        found.append(Point(time_s=row["promised_s"], energy_j=row["promised_j"], name="plan", role="chosen"))
+        found.append(_point("plan", row["promised_s"], row["promised_j"], "chosen"))
     return found
+
+
+def _point(name: str, time_s: float, energy_j: float, role: str = "") -> ChartedChoice:
+    return ChartedChoice(name=name, time=Quantity(time_s, "s"), energy=Quantity(energy_j, "J"), role=role)

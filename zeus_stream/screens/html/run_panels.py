@@ -3,16 +3,17 @@
 A new panel is one function and one entry of `RUN_PANELS`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, bars, facts, plain, table
 from zeus_stream.screens.html.pipeline_panels import pipeline
 from zeus_stream.screens.html.power_question import Power, find_power
-from zeus_stream.screens.html.questions import SAVING, Asking, PageRun, Row, Rows, quoted
-from zeus_stream.screens.html.run_question import WASTE, find_costs, find_run_rows
+from zeus_stream.screens.html.questions import SAVING, Asking, PageRun, Rows, quoted
+from zeus_stream.screens.html.run_question import SO_FAR, WASTE, find_costs, find_run_rows
 from zeus_stream.screens.html.site_panels import waste_panel
-from zeus_stream.screens.svg.run_charts import EpochEnergy, epochs_chart, frontier_chart, power_chart
+from zeus_stream.screens.svg.frontier_chart import frontier_chart, trial_points
+from zeus_stream.screens.svg.run_charts import EpochEnergy, epochs_chart, power_chart
 from zeus_stream.views.costs import OWN_USE, cost_words, own_use_parts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import ForecastView
@@ -26,11 +27,10 @@ from zeus_stream.views.quantity import (
     utc,
     watts,
     with_half,
-    within_half,
 )
 from zeus_stream.views.run_view import RunView, run_of_rows
-from zeus_stream.views.saving import Saving, level_name
-from zeus_stream.views.search import TrialView, mark_of, trials_of_rows
+from zeus_stream.views.saving import Saving
+from zeus_stream.views.search import TrialView, trials_of_rows
 from zeus_stream.views.waste import FASTER, waste_parts
 
 COMMANDS_SHOWN = 200
@@ -219,73 +219,44 @@ def limits(run: PageRun) -> Asking[PagePanel | None]:
     scatter = yield _SCATTER.format(run=quoted(run.run))
     savings = yield SAVING.format(run=quoted(run.run))
     within = {(row["round"], row["power_limit_w"]): row for row in scatter}
-    measured = _frontier(rows, within, savings[0] if savings else None)
-    clocks = measured[0].clock_mhz is not None
-    what = "clock" if clocks else "power limit"
-    text = f"Each point is a {what}; further left is faster, lower needs less energy."
-    text += f" Energy and time are against the {what} found, with 95 % intervals; the least cost decides."
-    if any(each.energy.interval for each in measured):
-        text += " Lines are 95 % intervals."
-    by_place = {(row["round"], -row["power_limit_w"], row["confirms"], row["number"]): row for row in rows}
-    ordered = [by_place[place] for place in sorted(by_place)]
-    rounds = sorted({row["round"] for row in rows})
-    trials = [
-        trial
-        for number in rounds
-        for trial in trials_of_rows(
-            [row for row in ordered if row["round"] == number], within, savings[0] if savings else None
+    found_w, chosen_w = (savings[0][f"{name}_limit_w"] if savings else None for name in ("default", "power"))
+    trials = trials_of_rows(rows, within, found_w, chosen_w)
+    body, chart = draw_trials(trials)
+    what = "clock" if trials[0].clock_mhz is not None else "power limit"
+    text = f"Energy and time are against the {what} found, with 95 % intervals; the least cost decides."
+    if any(each.old for each in trials):
+        text += (
+            " Grey points are of earlier rounds: before the workload changed, or before the search went on."
         )
-    ]
-    drawn = [
-        {**row, "level": trial.level, "energy": trial.energy_change, "time": trial.time_change,
-         "mark": trial.mark}
-        for row, trial in zip(ordered, trials, strict=True)
+    return PagePanel(
+        name="limits", title=f"{what.capitalize()}s measured", body=body, text=text, rows=rows,
+        charts={"frontier": chart} if chart else {},
+    )  # fmt: skip
+
+
+def draw_trials(trials: Sequence[TrialView]) -> tuple[Markup, Markup | None]:
+    """Return the limits that were measured, table and frontier, and the frontier alone if there is one."""
+    points = trial_points(trials)
+    what = "clock" if trials[0].clock_mhz is not None else "limit"
+    chart = None
+    if len({each.name for each in points}) > 1:
+        words = f"Each point is a {what}; further left is faster, lower needs less energy."
+        chart = frontier_chart(points, ("time of a step, ms", "energy of a step, J"), words)
+    rows = [
+        {"round": each.round, "level": each.level, "mark": each.mark, "energy": each.energy_change,
+         "time": each.time_change, "cost": each.cost.known, "step_j": each.energy.known,
+         "step_ms": each.time.known, "steps": each.steps}
+        for each in trials
     ]  # fmt: skip
     columns: Columns = {
-        **({"round": ("round", plain)} if len(rounds) > 1 else {}),
-        "level": ("clock" if clocks else "limit", plain), "mark": ("", plain),
+        **({"round": ("round", plain)} if any(each.old for each in trials) else {}),
+        "level": (what, plain), "mark": ("", plain),
         "energy": ("energy", with_half), "time": ("time", with_half),
-        **({"cost_j": ("cost, J", figure)} if any(row["cost_j"] for row in rows) else {}),
-        "step_j": ("J a step", figure), "step_s": ("ms a step", _ms),
-        "steps": ("steps", plain),
+        **({"cost": ("cost, J", figure)} if any(each.cost.known for each in trials) else {}),
+        "step_j": ("J a step", figure), "step_ms": ("ms a step", figure), "steps": ("steps", plain),
     }  # fmt: skip
-    chart = frontier_chart(measured, text) if len(measured) > 1 else None
-    charts = {"frontier": chart} if chart else {}
-    body = element(
-        "div", element("figure", chart) if chart else None,
-        table(drawn, columns, "Limits measured, by round"), class_="two",
-    )  # fmt: skip
-    title = f"{'Clocks' if clocks else 'Power limits'} measured"
-    return PagePanel(name="limits", title=title, body=body, text=text, rows=rows, charts=charts)
-
-
-def _ms(value: float | None) -> str:
-    return figure(None if value is None else 1000 * value)
-
-
-def _frontier(rows: Rows, within: Mapping[tuple[int, float], Row], saving: Row | None) -> list[TrialView]:
-    """Return the limits of the last round, each once: the mean of its visits, weighted by steps."""
-    last = max(row["round"] for row in rows)
-    of_round = [row for row in rows if row["round"] == last and not row["confirms"]] or list(rows)
-    found = []
-    for limit_w in sorted({row["power_limit_w"] for row in of_round}):
-        visits = [row for row in of_round if row["power_limit_w"] == limit_w]
-        steps = sum(row["steps"] for row in visits)
-        known = within.get((last, limit_w), {})
-        step_j, step_s = (
-            sum(row[name] * row["steps"] for row in visits) / steps for name in ("step_j", "step_s")
-        )
-        found.append(
-            TrialView(
-                level=level_name(limit_w, visits[0]["clock_mhz"]),
-                limit_w=limit_w,
-                clock_mhz=visits[0]["clock_mhz"],
-                energy=within_half(step_j, "J/step", known.get("energy_within_j")),
-                time=within_half(1000 * step_s, "ms", known.get("step_within_s"), 1000),
-                mark=mark_of(limit_w, saving),
-            )
-        )
-    return found
+    drawn = table(rows, columns, "Limits measured, by round")
+    return (element("div", element("figure", chart), drawn, class_="two") if chart else drawn), chart
 
 
 def epochs(run: PageRun) -> Asking[PagePanel | None]:
@@ -341,7 +312,9 @@ def parts(run: PageRun) -> Asking[PagePanel | None]:
 
 def waste(run: PageRun) -> Asking[PagePanel | None]:
     """Ask what of the energy of the run did not go into its steps, and what regains it."""
-    parts = waste_parts((yield WASTE.format(run=quoted(run.run))))
+    rows = yield WASTE.format(run=quoted(run.run))
+    so_far = (yield SO_FAR.format(run=quoted(run.run))) if run.ended_wall_ns is None else ()
+    parts = waste_parts(rows, so_far[0]["energy_j"] if so_far else None)
     prices = yield from find_costs(run.run, run.price)
     more = FASTER if any(part.duration.absent == FASTER for part in parts) else ""
     return waste_panel("waste", "What can be regained", parts, prices, more)

@@ -14,7 +14,7 @@ SELECT power_limit_w, sum(energy_j) / sum(steps) AS step_j FROM trials
 WHERE run = {run} AND NOT confirms GROUP BY round, power_limit_w
 QUALIFY round = max(round) OVER ()
 """
-_SO_FAR = """
+SO_FAR = """
 SELECT CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
     (epoch_us(max(power.began_at)) + 1_000_000) * 1000 AS as_of_ns,
     epoch(max(power.began_at)) + 1 - epoch(any_value(since.began_at)) AS duration_s
@@ -36,7 +36,7 @@ def find_run_rows(run: str) -> Asking[RunRows | None]:
     (whole,) = yield WHOLE.format(run=name)
     savings = yield SAVING.format(run=name)
     trials = (yield _STEPS.format(run=name)) if savings else ()
-    so_far = (yield _SO_FAR.format(run=name)) if totals["open_sessions"] else ()
+    so_far = (yield SO_FAR.format(run=name)) if totals["open_sessions"] else ()
     forecasts = (yield FORECAST.format(run=name)) if totals["open_sessions"] else ()
     pipelines = yield PIPELINE.format(run=name)
     waste = yield WASTE.format(run=name)

@@ -9,10 +9,10 @@ from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Cell, Columns, PagePanel, bars, plain, quantity, table
 from zeus_stream.screens.html.questions import Asking, Rows, find_savings, quoted
 from zeus_stream.screens.svg.site_charts import bar_chart
-from zeus_stream.views.costs import PRICE, money
+from zeus_stream.views.costs import SIGNALS_NOW, money
 from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
 from zeus_stream.views.saving import Saving
-from zeus_stream.views.waste import USEFUL, WastePart, waste_of_runs
+from zeus_stream.views.waste import LEAST_SHARE, USEFUL, WastePart, waste_of_runs
 
 _RECENT = """
 WITH latest AS (
@@ -206,7 +206,7 @@ def tries(job: str) -> Asking[PagePanel | None]:
 def causes(runs: str = LATEST) -> Asking[PagePanel | None]:
     """Ask what the runs spent outside of their steps: what can be regained."""
     rows = yield CAUSES.format(runs=runs, limit=SHOWN)
-    prices = yield PRICE
+    prices = yield SIGNALS_NOW
     panel = waste_panel("causes", "What can be regained", waste_of_runs(rows), prices, half=False)
     if panel is None:
         return None
@@ -218,7 +218,9 @@ def waste_panel(
     name: str, title: str, parts: Sequence[WastePart], prices: Rows, more: str = "", *, half: bool = True
 ) -> PagePanel | None:
     """Return a panel of the parts that are not steps: each with its share, its price and what regains it."""
-    rest = [part for part in parts if part.cause != USEFUL][:SHOWN]
+    rest = [part for part in parts if part.cause != USEFUL]
+    rest = [part for part in rest if part.share.known is None or part.share.known >= 100 * LEAST_SHARE]
+    rest = rest[:SHOWN]
     if not rest:
         return None
     rows = [

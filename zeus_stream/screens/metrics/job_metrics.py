@@ -1,9 +1,10 @@
 """Metric families of jobs and runs, with counters that last longer than a snapshot. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from zeus_stream.protocol.snapshots import Bucket, JobSteps, RunNow, Snapshot, Totals
+from zeus_stream.live.answer import blank
+from zeus_stream.protocol.snapshots import Bucket, JobSteps, RunNow, Snapshot
 from zeus_stream.screens.metrics.metrics import (
     Family,
     Labels,
@@ -13,7 +14,10 @@ from zeus_stream.screens.metrics.metrics import (
     service_families,
     up_family,
 )
+from zeus_stream.views.quantity import Quantity
+from zeus_stream.views.run_view import RunView
 from zeus_stream.views.saving import saving_of_search
+from zeus_stream.views.site_view import site_of_live
 
 MAX_SERIES = 5_000
 """Of runs, and of ended runs that are remembered."""
@@ -73,7 +77,6 @@ class JobMetrics:
 
     def families(self, snapshot: Snapshot) -> list[Family]:
         """Return the families of jobs, of the open runs and of the services."""
-        opened = [run for run in snapshot.runs if run.ended_wall_ns is None]
         waste = (
             MetricSample((("training_job", job), ("cause", cause)), joules)
             for (job, cause), joules in sorted(self.waste_j.items())
@@ -88,7 +91,7 @@ class JobMetrics:
             family("zeus_stream_waste_joules_total",
                    "Energy of closed runs outside of steps, by cause: the view waste.",
                    waste, "zeus_stream.waste.energy", "J"),
-            *_run_families(opened[:MAX_SERIES]),
+            *_run_families(snapshot),
             *step_families(snapshot.jobs),
             family("zeus_stream_folded_runs_total",
                    "Times that a run was counted as the job other, because too many jobs are known.",
@@ -129,21 +132,23 @@ def _histogram(job: str, buckets: Iterable[Bucket], total: float) -> list[Metric
     ]
 
 
-def _run_families(runs: list[RunNow]) -> list[Family]:
-    def labels(run: RunNow) -> Labels:
+def _run_families(snapshot: Snapshot) -> list[Family]:
+    """Return the families of open runs. Steps of a run whose GPUs give no readings are old, and left out."""
+    views = [run for run in site_of_live(snapshot).runs if not run.ended][:MAX_SERIES]
+    phases = {run.run: run.search.phase if run.search else "" for run in snapshot.runs}
+
+    def labels(run: RunView) -> Labels:
         return (("training_job", run.job), ("run", run.run), ("host", ",".join(run.hosts)))
 
-    infos = (
-        MetricSample((*labels(run), ("phase", run.search.phase if run.search else "")), 1) for run in runs
-    )
-    savings = ((run, saving_of_search(run.search)) for run in runs)
-    saved = (
-        MetricSample(labels(run), saving.energy.known / 100)
-        for run, saving in savings
-        if saving is not None and saving.energy.known is not None
-    )
-    joules = (MetricSample(labels(run), run.step_j) for run in runs if run.step_j is not None)
-    seconds = (MetricSample(labels(run), run.step_ms / 1000) for run in runs if run.step_ms is not None)
+    def samples(figure: Callable[[RunView], Quantity | None], scale: float) -> Iterator[MetricSample]:
+        for run in views:
+            if (value := figure(run)) is not None and value.known is not None:
+                yield MetricSample(labels(run), value.known * scale)
+
+    infos = (MetricSample((*labels(run), ("phase", phases[run.run])), 1) for run in views)
+    joules = samples(lambda run: None if run.trouble else run.step_energy, 1)
+    seconds = samples(lambda run: None if run.trouble else run.step_time, 1e-3)
+    saved = samples(lambda run: None if run.saving is None else run.saving.energy, 1e-2)
     return [
         family("zeus_stream_run_info", "1 for each open run, with the phase of its search.", infos),
         family("zeus_stream_run_step_energy_joules",
@@ -154,24 +159,7 @@ def _run_families(runs: list[RunNow]) -> list[Family]:
     ]  # fmt: skip
 
 
-_NOTHING = Snapshot(
-    process="analyzer",
-    version="",
-    wall_ns=0,
-    archive_id=None,
-    lag_ms=None,
-    totals=Totals(
-        hosts=0, hosts_connected=0, gpus=0, gpus_there=0, runs=0, power_mw=None, hour_mj=None, hour_s=0,
-        saved_j=None, saved_percent=None, gaps=0,
-    ),
-    hosts=(),
-    gaps=(),
-    gpus=(),
-    parts=(),
-    runs=(),
-    gpus_left_out=0,
-    runs_left_out=0,
-)  # fmt: skip
+_NOTHING = blank("analyzer", "", 0, ())
 
 
 def catalogue() -> list[Family]:

@@ -1,4 +1,4 @@
-"""Charts of a pipeline: instructions of an iteration as bars per stage, and the frontier. Pure."""
+"""The chart of a pipeline: instructions of an iteration as bars, a lane a stage. Pure."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,6 @@ WIDE = 760
 LANE, GAP = 26, 8
 """Height of a stage, and the distance to the next, in units of the drawing."""
 MARGINS = 48
-NEAR = 64, 13
-"""Labels that are nearer to each other would overlap: across, up."""
-WIDTH, HEIGHT = 400, 270
 LETTER = 5.6
 """Mean width of a letter in a bar."""
 HUES = (212, 22)
@@ -29,16 +26,6 @@ class Bar(Struct, frozen=True, kw_only=True):
     kind: str
     micro_batch: int
     clock_mhz: int
-
-
-class Point(Struct, frozen=True, kw_only=True):
-    """A point of the frontier."""
-
-    time_s: float
-    energy_j: float
-    name: str
-    role: str = ""
-    """``chosen``, ``found`` or nothing."""
 
 
 def clock_colour(clock_mhz: int, low_mhz: int, high_mhz: int) -> str:
@@ -108,35 +95,4 @@ def bubble_chart(bars: Sequence[Bar], end_s: float, clocks_mhz: tuple[int, int],
         parts.append(element("rect", fill=colour, **swatch))
         words = f"{clock_mhz} MHz"
         parts.append(element("text", words, class_="tick", x=f"{x + 19:.1f}", y=f"{height - 4}"))
-    return drawing(made, alternative, *parts)
-
-
-def points_chart(points: Sequence[Point], alternative: str) -> Markup:
-    """Return the frontier: energy of an iteration against its duration."""
-    times, energies = [each.time_s for each in points], [each.energy_j for each in points]
-    made = frame(
-        Axis("time of an iteration, s", min(times), max(times), padding=0.14),
-        Axis("energy of an iteration, J", min(energies), max(energies), padding=0.14), WIDTH, HEIGHT,
-    )  # fmt: skip
-    ordered = sorted((each for each in points if each.role != "found"), key=lambda each: each.time_s)
-    way = "L".join(f"{made.across(each.time_s):.1f} {made.up(each.energy_j):.1f}" for each in ordered)
-    parts = [element("path", class_="way", d=f"M{way}")]
-    labels: list[tuple[float, float]] = []
-    for each in sorted(points, key=lambda each: (not each.role, each.time_s)):
-        x, y = made.across(each.time_s), made.up(each.energy_j)
-        title = f"{each.name}: {each.energy_j:.4g} J, {each.time_s:.4g} s an iteration"
-        drawn = [
-            element("title", title),
-            element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="6" if each.role else "4"),
-        ]
-        right = x + 10 + 6.6 * len(each.name) < made.right
-        for shift in (-8, 16, -22):
-            if all(abs(x - a) > NEAR[0] or abs(y + shift - b) > NEAR[1] for a, b in labels):
-                labels.append((x, y + shift))
-                at = x + 9 if right else x - 9
-                anchor = "start" if right else "end"
-                place = {"x": f"{at:.1f}", "y": f"{y + shift:.1f}", "text_anchor": anchor}
-                drawn.append(element("text", each.name, class_="name", **place))
-                break
-        parts.append(element("g", *drawn, class_=f"point {each.role}".rstrip()))
     return drawing(made, alternative, *parts)

@@ -1,4 +1,4 @@
-"""Charts of one run: power over time, the frontier of limits, energy per epoch. Pure."""
+"""Charts of one run: power over time, energy per epoch. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,10 @@ from msgspec import Struct
 
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.svg.axes import Axis, ChartFrame, drawing, frame, number, round_values
-from zeus_stream.views.quantity import Quantity
-from zeus_stream.views.search import TrialView
+from zeus_stream.screens.svg.frontier_chart import HEIGHT, WIDTH
 
 WIDE, TALL = 760, 230
 """Size of the chart over time, in units of the drawing."""
-WIDTH, HEIGHT = 400, 270
-"""Size of the other charts."""
-NEAR = 15
-"""Distance in which two labels would overlap."""
 SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800)
 """Round distances between two ticks of time."""
 
@@ -114,60 +109,6 @@ def _stairs(made: ChartFrame, levels: Sequence[tuple[float, float, float | None]
     if before is not None:
         way.append(f"H{made.across(last):.1f}")
     return element("path", class_=kind, d="".join(way))
-
-
-def frontier_chart(limits: Sequence[TrialView], alternative: str) -> Markup:
-    """Return the energy of a step against its time, a point a limit, with 95 % intervals."""
-    made = frame(
-        _axis("time of a step, ms", [each.time for each in limits]),
-        _axis("energy of a step, J", [each.energy for each in limits]), WIDTH, HEIGHT,
-    )  # fmt: skip
-    ordered = sorted(limits, key=lambda each: each.limit_w)
-    way = "L".join(
-        f"{made.across(each.time.known or 0):.1f} {made.up(each.energy.known or 0):.1f}" for each in ordered
-    )
-    parts = [element("path", class_="way", d=f"M{way}")]
-    labels: list[tuple[float, float]] = []
-    for each in sorted(limits, key=lambda each: (not _role(each), each.limit_w)):
-        parts += _limit(made, each, labels)
-    return drawing(made, alternative, *parts)
-
-
-def _axis(name: str, quantities: Sequence[Quantity]) -> Axis:
-    ends = [end for each in quantities for end in each.interval or (each.known or 0,)]
-    return Axis(name, min(ends), max(ends), padding=0.12)
-
-
-def _role(each: TrialView) -> str:
-    return each.mark if each.mark in ("chosen", "found") else ""
-
-
-def _limit(made: ChartFrame, each: TrialView, labels: list[tuple[float, float]]) -> list[Markup]:
-    step_ms, step_j, role = each.time.known or 0, each.energy.known or 0, _role(each)
-    x, y = made.across(step_ms), made.up(step_j)
-    parts = [element("title", f"{each.level}: {step_j:.4g} J, {step_ms:.4g} ms a step")]
-    if each.time.interval:
-        left, right_end = map(made.across, each.time.interval)
-        parts.append(element("path", class_="whisker", d=f"M{left:.1f} {y:.1f}h{right_end - left:.1f}"))
-    if each.energy.interval:
-        below, above = map(made.up, each.energy.interval)
-        parts.append(element("path", class_="whisker", d=f"M{x:.1f} {above:.1f}v{below - above:.1f}"))
-    parts.append(element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="6" if role else "4"))
-    text = f"{each.level} {role}".rstrip()
-    right = x + 10 + 6.6 * len(text) < made.right
-    at = x + 9 if right else x - 9
-    for shift in (-8, 16, -22, 30):
-        free = all(abs(at - a) > 70 or abs(y + shift - b) > NEAR for a, b in labels)
-        if free and made.top + 8 < y + shift < made.bottom - 2:
-            labels.append((at, y + shift))
-            parts.append(
-                element(
-                    "text", text, class_="name", x=f"{at:.1f}", y=f"{y + shift:.1f}",
-                    text_anchor="start" if right else "end",
-                )
-            )  # fmt: skip
-            break
-    return [element("g", *parts, class_=f"point {role}".rstrip())]
 
 
 def epochs_chart(epochs: Sequence[EpochEnergy], alternative: str) -> Markup:

@@ -5,7 +5,7 @@ from zeus_stream.live.source import LiveSource
 from zeus_stream.screens.terminal.history import KEPT_S
 from zeus_stream.screens.terminal.panels.run_page import MOST_CAUSES, MOST_GAPS, MOST_WINDOWS, Details, Row
 from zeus_stream.transport.client import quoted
-from zeus_stream.views.costs import PRICE
+from zeus_stream.views.costs import SIGNALS_NOW
 from zeus_stream.views.forecast import COSTS
 
 ANSWER_S = 5.0
@@ -62,10 +62,10 @@ class LiveArchive:
     async def price(self) -> tuple[float, str] | None:
         """Return what a kilowatt hour costs now, and its currency. None: no signal says it."""
         try:
-            rows = await self._ask(PRICE)
+            rows = await self._ask(SIGNALS_NOW)
         except ZeusStreamError:
             return None  # the screen shows no money
-        return (rows[0]["factor"], str(rows[0]["unit"])) if rows else None
+        return next(((row["factor"], str(row["unit"])) for row in rows if row["name"] == "price"), None)
 
     async def _ask(self, query: str) -> list[Row]:
         if (analyzer := self._source.analyzer) is None:

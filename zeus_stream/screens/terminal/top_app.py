@@ -20,7 +20,6 @@ from zeus_stream.screens.terminal.lines import Lines
 from zeus_stream.screens.terminal.panels.columns import SORTS, Looks, Panel
 from zeus_stream.screens.terminal.panels.run_page import Details, Row, gaps_page, help_page, run_page
 from zeus_stream.screens.terminal.view import view
-from zeus_stream.views.run_view import run_of_live
 from zeus_stream.views.site_view import site_of_live
 
 DETAILS_S = 10.0
@@ -252,10 +251,8 @@ class TopApp(App[None]):
         name, self._details = event.key, Details()
 
         def lines(width: int) -> list[Line]:
-            run = next((run for run in self._shown.runs if run.run == name), None)
-            if run is None:
-                return []
-            return run_page(run_of_live(run, self._shown.wall_ns), self._history, width, self._details)
+            run = next((run for run in site_of_live(self._shown).runs if run.run == name), None)
+            return [] if run is None else run_page(run, self._history, width, self._details)
 
         page = Page(name, lines)
         self.push_screen(page)

@@ -7,16 +7,19 @@ from urllib.parse import quote
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, facts, plain, quantity, table
-from zeus_stream.screens.html.run_panels import saving_items
+from zeus_stream.screens.html.questions import Rows
+from zeus_stream.screens.html.run_panels import draw_trials, saving_items
 from zeus_stream.screens.html.site_panels import as_is, run_link
 from zeus_stream.screens.svg.bars import bar, strip
-from zeus_stream.screens.svg.run_charts import frontier_chart
+from zeus_stream.views.costs import cost_words, costs_now
 from zeus_stream.views.gaps import GapView
 from zeus_stream.views.gpu_view import GpuStrip, GpuView, strips_of
-from zeus_stream.views.quantity import Quantity, whole, with_bounds
+from zeus_stream.views.quantity import Quantity, bounds, paid, whole
 from zeus_stream.views.run_view import RunView, sentence
 from zeus_stream.views.site_view import SiteView, site_of_live
 
+MINOR = ("job", "epoch", "step", "step_j", "step_ms", "in_all")
+"""Columns of runs that a phone leaves out."""
 TILES = 8
 """More GPUs than so many are strips, a line a run."""
 
@@ -51,8 +54,11 @@ def draw_job(now: Snapshot, job: str) -> Markup:
     return element("section", element("h2", "Runs now"), body, class_="panel")
 
 
-def draw_run(now: Snapshot, name: str) -> Markup:
-    """Return the live part of the page of a run: its search and its figures. Empty: it is not shown live."""
+def draw_run(now: Snapshot, name: str, signals: Rows = ()) -> Markup:
+    """Return the live part of the page of a run: its search and its figures. Empty: it is not shown live.
+
+    ``signals``: what a kilowatt hour costs now: rows of `SIGNALS_NOW`.
+    """
     run = next((run for run in site_of_live(now).runs if run.run == name), None)
     if run is None:
         return Markup("")
@@ -63,11 +69,15 @@ def draw_run(now: Snapshot, name: str) -> Markup:
         ("time of a step", str(run.step_time), "" if run.epoch is None else f"epoch {run.epoch:,}"),
     ]
     if run.forecast is not None:
-        items.append(("energy in all", with_bounds(run.forecast.energy), run.forecast.left_words))
+        in_all = run.forecast.energy
+        sure = f"95 %: {words}" if (words := bounds(in_all)) else ""
+        items.append(("energy in all", str(in_all), ", ".join(filter(None, [sure, run.forecast.left_words]))))
+    items += [(f"{row['name']} so far", *cost_words(row)) for row in costs_now(run.energy.known, signals)]
     if run.saving is not None:
         items = [*saving_items(run.saving), *items]
-    search = _search(run) if run.searched else None  # below, the limits of a search that is over are whole
-    headline = run.headline if run.saving else sentence(run.progress)
+    # Below, the limits of a search that is over are whole.
+    search = draw_trials(run.trials)[0] if run.searched and run.trials else None
+    headline = run.headline if run.saving and not run.trouble else sentence(run.progress)
     parts = [element("p", headline, class_="headline"), facts(items), search]
     return element(
         "section", element("h2", "Now"), parts, class_="panel", data_wall_ns=str(now.wall_ns),
@@ -75,41 +85,15 @@ def draw_run(now: Snapshot, name: str) -> Markup:
     )  # fmt: skip
 
 
-def _search(run: RunView) -> Markup | None:
-    """Return the limits that were measured so far, as points and as a table."""
-    measured = [
-        trial
-        for trial in run.trials
-        if trial.time.known is not None and trial.energy.known is not None and trial.mark != "confirmed"
-    ]  # fmt: skip
-    if not measured:
-        return None
-    rows = [
-        {
-            "level": trial.level,
-            "energy": trial.energy,
-            "time": trial.time,
-            "change": trial.energy_change,
-            "mark": trial.mark,
-        }
-        for trial in run.trials
-    ]
-    columns: Columns = {
-        "level": ("limit", plain), "energy": ("energy", quantity), "time": ("time", quantity),
-        "change": ("energy, to found", quantity), "mark": ("", plain),
-    }  # fmt: skip
-    text = f"{len(measured)} limits measured so far; lower needs less energy, further left is faster."
-    chart = element("figure", frontier_chart(measured, text)) if len(measured) > 1 else None
-    return element("div", chart, table(rows, columns, "Limits measured so far"), class_="two")
-
-
 def _totals(site: SiteView) -> Markup:
-    silent = f"{site.gpus_silent} GPUs without reading" if site.gpus_silent else "all GPUs"
+    silent = (
+        f"{site.gpus_silent:,} of {site.gpus_known:,} without reading" if site.gpus_silent else "all GPUs"
+    )
     lag = "" if site.lag.known is None else f"{site.lag} behind"
     saved = str(site.saved_share) if site.saved_share.known is not None else site.saved_share.absent
     return facts([
         ("power now", str(site.power), silent),
-        ("energy", str(site.energy), site.span),
+        ("energy", paid(site.energy), site.span),
         ("saved", str(site.saved), saved),
         ("GPUs", f"{site.gpus_known:,}", f"{site.hosts_connected} of {site.hosts} hosts connected"),
         ("open runs", f"{site.open_runs:,}", lag),
@@ -158,33 +142,20 @@ def _tile(gpu: GpuView) -> Markup:
 
 def _runs(runs: Sequence[RunView], up: str = "") -> Markup:
     rows: list[Mapping[str, Any]] = [
-        {"run": run_link(run.run, up), "job": run.job, "phase": _phase(run), "epoch": run.epoch,
+        {"run": run_link(run.run, up), "job": run.job, "phase": run.state, "epoch": run.epoch,
          "step": run.step, "step_j": run.step_energy, "step_ms": run.step_time, "power": run.power,
-         "energy": run.energy, "forecast": _forecast(run), "saved": _saved(run),
-         "state": "ended" if run.ended else ""}
+         "energy": run.energy, "in_all": run.forecast.energy if run.forecast else Quantity(None, "J"),
+         "left": run.forecast.left if run.forecast else Quantity(None, "s"),
+         "saved": run.saving.energy if run.saving else Quantity(None, "%"), "old": run.trouble}
         for run in runs
     ]  # fmt: skip
     columns: Columns = {
         "run": ("run", as_is), "job": ("job", plain), "phase": ("power limit", plain),
         "epoch": ("epoch", plain), "step": ("step", plain), "step_j": ("energy a step", quantity),
         "step_ms": ("time a step", quantity), "power": ("power", quantity), "energy": ("energy", quantity),
-        "forecast": ("forecast", plain), "saved": ("saved", quantity), "state": ("", plain),
+        "in_all": ("in all", quantity), "left": ("ends in", quantity), "saved": ("saved", quantity),
     }  # fmt: skip
-    return table(rows, columns, "Runs now")
-
-
-def _phase(run: RunView) -> str:
-    return run.progress
-
-
-def _saved(run: RunView) -> Quantity:
-    return Quantity(None, "%") if run.saving is None else run.saving.energy
-
-
-def _forecast(run: RunView) -> str | None:
-    if run.forecast is None:
-        return None
-    return f"{with_bounds(run.forecast.energy)} in all, {run.forecast.left_words}"
+    return table(rows, columns, "Runs now", MINOR)
 
 
 def _gaps(gaps: Sequence[GapView]) -> Markup:

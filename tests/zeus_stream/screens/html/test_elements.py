@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import csv_text, facts, plain, table
 from zeus_stream.screens.svg.axes import round_values
-from zeus_stream.screens.svg.run_charts import HEIGHT, WIDTH, EpochEnergy, epochs_chart, frontier_chart
+from zeus_stream.screens.svg.frontier_chart import HEIGHT, WIDTH, ChartedChoice, frontier_chart
+from zeus_stream.screens.svg.run_charts import EpochEnergy, epochs_chart
 from zeus_stream.views.quantity import figure, joules, seconds, within_half
-from zeus_stream.views.search import TrialView
 
 
 class Texts(HTMLParser):
@@ -62,18 +62,11 @@ def test_any_trials_give_a_frontier_inside_its_frame(
     points: list[tuple[float, float, float | None, float | None]],
 ) -> None:
     limits = [
-        TrialView(
-            level=f"{n} W",
-            limit_w=float(n),
-            clock_mhz=None,
-            mark="",
-            time=within_half(x, "ms", dx),
-            energy=within_half(y, "J/step", dy),
-        )
+        ChartedChoice(name=f"{n} W", time=within_half(x, "ms", dx), energy=within_half(y, "J/step", dy))
         for n, (x, y, dx, dy) in enumerate(points)
     ]
     parser = Texts()
-    parser.feed(frontier_chart(limits, "words"))
+    parser.feed(frontier_chart(limits, ("ms", "J"), "words"))
     dots = [dict(attributes) for tag, attributes in parser.tags if tag == "circle"]
     assert len(dots) == len(points)
     assert all(0 <= float(dot["cx"] or -1) <= WIDTH and 0 <= float(dot["cy"] or -1) <= HEIGHT for dot in dots)

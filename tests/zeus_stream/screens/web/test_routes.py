@@ -36,7 +36,7 @@ UPLOT = {
     "uPlot.min.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
 }
 """SHA-256 of the files of uPlot 1.6.32, as the npm registry has them."""
-VOID = {"meta", "link", "br", "input", "hr"}
+VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 async def page(app: ASGIApp, address: str) -> Answered:
@@ -124,6 +124,16 @@ async def test_a_bucket_is_never_narrower_than_two_periods_of_the_counter(app: A
     power = (await page(app, "/api/power?" + urlencode(asked))).json()
     assert power["bucket_s"] == pytest.approx(0.2)
     assert power["mean_w"] == pytest.approx([200.0] * 6)
+
+
+async def test_a_browser_without_scripts_gets_the_chart_of_power_as_a_picture(app: ASGIApp) -> None:
+    shown = Elements((await page(app, "/runs/run-1")).text).seen
+    (source,) = [attributes["src"] for tag, attributes in shown if tag == "img"]
+    assert "noscript" in [tag for tag, _ in shown]
+    answer = await page(app, str(source).removeprefix(".."))
+    assert answer.header("content-type") == "image/svg+xml"
+    assert answer.text.startswith("<svg")
+    assert 'class="mean" d="M' in answer.text
 
 
 @pytest.mark.parametrize(

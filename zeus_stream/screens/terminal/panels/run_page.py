@@ -49,6 +49,7 @@ def run_page(run: RunView, history: History, width: int, details: Details) -> li
             StyledText(f"  {run.phase.text}", "accent"),
         ),
         _facts(run),
+        *([(StyledText(f"The figures are old: {run.trouble}", "warn"),)] if run.trouble else []),
         *forecast_lines(run.forecast),
         *(
             (StyledText(f"          {clean(str(row['name']))}: {clean(' '.join(cost_words(row)))}"),)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from zeus_stream.screens.terminal.figures import Line, StyledText, bar, clean, fit, fit_line
+from zeus_stream.screens.terminal.figures import Line, StyledText, bar, clean, dimmed, fit, fit_line
 from zeus_stream.screens.terminal.panels.columns import Column, Panel, counted, heads, known, line_of, wrapped
 from zeus_stream.views.quantity import ABSENT, compact, percent, seconds
 from zeus_stream.views.run_view import RunView
@@ -38,7 +38,8 @@ def run_panel(site: SiteView, runs: Sequence[RunView], width: int) -> Panel:
         title=counted(site.open_runs, "open run"),
         head=heads(columns, width),
         lines=tuple(
-            line_of([column.cell(row) for column in columns], columns, width) for row in range(len(runs))
+            _line([column.cell(row) for column in columns], columns, width, runs[row])
+            for row in range(len(runs))
         )
         or (
             fit_line(
@@ -58,8 +59,14 @@ def _alive(run: RunView) -> Literal["plain", "dim"]:
     return "dim" if run.ended else "plain"
 
 
+def _line(cells: Sequence[Line], columns: Sequence[Column], width: int, run: RunView) -> Line:
+    """Return the line of a run. Figures that are old are dim."""
+    line = line_of(cells, columns, width)
+    return dimmed(line) if run.trouble else line
+
+
 def _phase(run: RunView) -> StyledText:
-    return StyledText(run.phase.text, run.phase.tone)
+    return StyledText(run.trouble or run.phase.text, run.phase.tone)
 
 
 def _saved(run: RunView) -> StyledText:
@@ -83,7 +90,7 @@ def search_lines(run: RunView, width: int) -> list[Line]:
         words = SEARCH_ENDED if run.ended else UNSEARCHED
         return [(StyledText(part, "dim"),) for part in wrapped(words, width)]
     most_j = max((trial.energy.known or 0.0 for trial in run.trials), default=0.0)
-    wide = max(0, width - 37)
+    wide = max(0, width - 40)
     lines: list[Line] = []
     for trial in run.trials:
         energy, time = compact(trial.energy.known), compact(trial.time.known)

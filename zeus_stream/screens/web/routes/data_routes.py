@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.screens.html.document import standalone
 from zeus_stream.screens.html.elements import Markup
 from zeus_stream.screens.html.hour_panel import hour
 from zeus_stream.screens.html.panels import section
@@ -22,11 +23,12 @@ from zeus_stream.screens.html.questions import find_gpus, find_run, quoted, quot
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_text, result
 from zeus_stream.screens.metrics.metrics import service_families, up_family
 from zeus_stream.screens.metrics.prometheus import CONTENT_TYPE, text
+from zeus_stream.screens.svg.run_charts import power_chart
 from zeus_stream.screens.text.tables import arrow, csv, plain, plain_rows, unique
 from zeus_stream.screens.web.access.doorway import JOBS
 from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.now_panels import draw_job, draw_now, draw_run
-from zeus_stream.screens.web.routes.site import site_of
+from zeus_stream.screens.web.routes.site import signals_now, site_of
 from zeus_stream.screens.web.source import PAGE_S
 
 JSON_ROWS = 10_000
@@ -97,7 +99,10 @@ WRITERS: dict[str, Callable[[pa.Table], bytes]] = {"csv": csv, "arrow": arrow, "
 
 
 async def power(request: Request) -> Response:
-    """Answer ``/api/power?gpu=&from=&to=&px=``; several are added up. Times are ns since 1970."""
+    """Answer ``/api/power?gpu=&from=&to=&px=``; several are added up. Times are ns since 1970.
+
+    ``svg``: as a picture, for a browser without scripts.
+    """
     site, given = site_of(request), request.query_params
     try:
         begin, end = int(given["from"]), int(given["to"])
@@ -113,6 +118,9 @@ async def power(request: Request) -> Response:
         found = await site.source.answered(find_power(gpus, begin, end, px))
     except ZeusStreamError as wrong:
         return refused(wrong)
+    if "svg" in given:
+        chart = standalone(power_chart(found.points, (), power_text(found)))
+        return Response(chart, media_type="image/svg+xml")
     return JSONResponse(_columns(found))
 
 
@@ -202,16 +210,18 @@ async def events(request: Request) -> Response:
 
     ``html`` is the live part of the overview, with ``job=`` or ``run=`` that of the page of a job or a run.
     """
-    feed, as_html = site_of(request).feed, "html" in request.query_params
+    site, as_html = site_of(request), "html" in request.query_params
+    feed = site.feed
     job, run = request.query_params.get("job"), request.query_params.get("run")
 
     def draw(now: Snapshot) -> Markup:
         if run is not None:
-            return draw_run(now, run)
+            return draw_run(now, run, signals)
         return draw_now(now) if job is None else draw_job(now, job)
 
     if feed is None:
         return refused(_NOTHING_LIVE)
+    signals = await signals_now(site) if as_html and run is not None else ()
 
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"

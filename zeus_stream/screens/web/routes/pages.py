@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import anyio
 from starlette.requests import Request
@@ -31,7 +31,7 @@ from zeus_stream.screens.site.job_belief import JobBelief, belief_panel
 from zeus_stream.screens.web import page_frame
 from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.now_panels import draw_now, draw_run
-from zeus_stream.screens.web.routes.site import Site, site_of, streamed
+from zeus_stream.screens.web.routes.site import Site, signals_now, site_of, streamed
 from zeus_stream.screens.web.source import AskTable
 from zeus_stream.screens.web.static_files import address
 
@@ -94,7 +94,9 @@ async def run(request: Request) -> Response:
         scripts = ("overview.js",) if live else ()
         yield page_frame.head(found.job, "", "../", styles=CHART_STYLES, scripts=scripts)
         yield page_frame.heading(found.job, _about(found))
-        first = await _first(site.feed, partial(draw_run, name=name)) if site.feed and live else None
+        signals = await signals_now(site) if live else ()
+        draw = partial(draw_run, name=name, signals=signals)
+        first = await _first(site.feed, draw) if site.feed and live else None
         shown = first or section(await site.source.answered(result(found)))
         yield _now(f"../api/events?html&run={quote(name, safe='')}", shown) if live else shown
         if found.gpus:
@@ -137,10 +139,14 @@ def _power(
             ("→", "right", "Move right"), ("all", "all", "Show all"))],
         element("output", id="reading"), class_="tools",
     )  # fmt: skip
+    asked = [("gpu", gpu.gpu) for gpu in gpus]
+    asked += [("from", str(begin_wall_ns)), ("to", str(end_wall_ns)), ("svg", "")]
+    picture = element("img", src=f"../api/power?{urlencode(asked)}", alt="Power over time")
     plot = element(
-        "div", class_="plot", id="plot", tabindex="0", role="img", aria_label="Power over time",
-        aria_describedby="power-text", data_gpus=" ".join(gpu.gpu for gpu in gpus),
-        data_from=str(begin_wall_ns), data_to=str(end_wall_ns), data_run=run,
+        "div", element("noscript", picture), class_="plot", id="plot", tabindex="0", role="img",
+        aria_label="Power over time", aria_describedby="power-text",
+        data_gpus=" ".join(gpu.gpu for gpu in gpus), data_from=str(begin_wall_ns),
+        data_to=str(end_wall_ns), data_run=run,
     )  # fmt: skip
     text = element("p", "The chart is being drawn.", class_="caption", id="power-text", aria_live="polite")
     table = element("details", element("summary", "Table"), element("div", id="power-table"))

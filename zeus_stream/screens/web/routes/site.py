@@ -8,11 +8,13 @@ from starlette.responses import StreamingResponse
 
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.screens.html.elements import Markup
+from zeus_stream.screens.html.questions import Rows
 from zeus_stream.screens.metrics.job_metrics import JobMetrics
 from zeus_stream.screens.site.job_belief import JobBelief
 from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.page_frame import END, error
 from zeus_stream.screens.web.source import AskTable, Source
+from zeus_stream.views.costs import SIGNALS_NOW
 
 
 class Site(Struct, frozen=True, kw_only=True):
@@ -33,6 +35,15 @@ def site_of(request: Request) -> Site:
     """Return the site that a request is for."""
     site: Site = request.app.state.site
     return site
+
+
+async def signals_now(site: Site) -> Rows:
+    """Return rows of `SIGNALS_NOW`: what a kilowatt hour costs; none if the archive does not answer."""
+    try:
+        rows: Rows = (await site.source.query(SIGNALS_NOW, "page")).table.to_pylist()
+    except ZeusStreamError:
+        return ()  # the live part goes on without money and carbon
+    return rows
 
 
 def streamed(parts: Callable[[], AsyncIterator[Markup]], status: int = 200) -> StreamingResponse:

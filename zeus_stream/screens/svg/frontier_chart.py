@@ -1,0 +1,94 @@
+"""A frontier: energy against time, a point a choice, with 95 % intervals. Pure."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from zeus_stream.screens.html.elements import Markup, element
+from zeus_stream.screens.svg.axes import Axis, ChartFrame, drawing, frame
+from zeus_stream.views.quantity import Quantity
+from zeus_stream.views.search import TrialView
+
+WIDTH, HEIGHT = 400, 270
+NEAR = 70, 15
+"""Labels that are nearer to each other would overlap: across, up."""
+SHIFTS = (-8, 16, -22, 30)
+"""Places of a label below its point, the best first."""
+
+
+class ChartedChoice(Struct, frozen=True, kw_only=True):
+    """A choice, as measured or promised."""
+
+    name: str
+    time: Quantity
+    energy: Quantity
+    role: str = ""
+    """``chosen``, ``found``, ``confirmed`` or nothing."""
+    old: bool = False
+    """It is grey, and not on the line."""
+
+    @property
+    def title(self) -> str:
+        """Return the point in words."""
+        return f"{self.name}: {self.energy}, {self.time}"
+
+
+def trial_points(trials: Sequence[TrialView]) -> list[ChartedChoice]:
+    """Return the limits whose energy and time are known."""
+    return [
+        ChartedChoice(
+            name=each.level, time=each.time, energy=each.energy, old=each.old,
+            role=each.mark if each.mark in ("chosen", "found", "confirmed") and not each.old else "",
+        )
+        for each in trials
+        if each.time.known is not None and each.energy.known is not None
+    ]  # fmt: skip
+
+
+def frontier_chart(points: Sequence[ChartedChoice], axes: tuple[str, str], alternative: str) -> Markup:
+    """Return the drawing of at least one point. ``axes``: names with units, across and up."""
+    made = frame(
+        _axis(axes[0], [each.time for each in points]), _axis(axes[1], [each.energy for each in points]),
+        WIDTH, HEIGHT,
+    )  # fmt: skip
+    on_line = [each for each in points if not each.old and each.role != "confirmed"]
+    ordered = sorted(on_line, key=lambda each: each.time.known or 0)
+    way = "L".join(
+        f"{made.across(each.time.known or 0):.1f} {made.up(each.energy.known or 0):.1f}" for each in ordered
+    )
+    labels: list[tuple[float, float]] = []
+    drawn = [
+        _point(made, each, labels) for each in sorted(points, key=lambda each: (each.old, not each.role))
+    ]
+    return drawing(made, alternative, element("path", class_="way", d=f"M{way}" if way else ""), *drawn)
+
+
+def _axis(name: str, quantities: Sequence[Quantity]) -> Axis:
+    ends = [end for each in quantities for end in each.interval or (each.known or 0,)]
+    return Axis(name, min(ends), max(ends), padding=0.12)
+
+
+def _point(made: ChartFrame, each: ChartedChoice, labels: list[tuple[float, float]]) -> Markup:
+    """Return a point with its whiskers, and its label where there is room. ``labels`` are those before it."""
+    x, y = made.across(each.time.known or 0), made.up(each.energy.known or 0)
+    parts = [element("title", each.title)]
+    if each.time.interval:
+        left, right = map(made.across, each.time.interval)
+        parts.append(element("path", class_="whisker", d=f"M{left:.1f} {y:.1f}h{right - left:.1f}"))
+    if each.energy.interval:
+        below, above = map(made.up, each.energy.interval)
+        parts.append(element("path", class_="whisker", d=f"M{x:.1f} {above:.1f}v{below - above:.1f}"))
+    parts.append(element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="6" if each.role else "4"))
+    text = f"{each.name} {each.role}".rstrip()
+    on_right = x + 10 + 6.6 * len(text) < made.right
+    at = x + 9 if on_right else x - 9
+    for shift in SHIFTS if not each.old else ():
+        free = all(abs(at - a) > NEAR[0] or abs(y + shift - b) > NEAR[1] for a, b in labels)
+        if free and made.top + 8 < y + shift < made.bottom - 2:
+            labels.append((at, y + shift))
+            place = {"x": f"{at:.1f}", "y": f"{y + shift:.1f}"}
+            anchor = "start" if on_right else "end"
+            parts.append(element("text", text, class_="name", text_anchor=anchor, **place))
+            break
+    kinds = " ".join(filter(None, ["point", each.role, "old" if each.old else ""]))
+    return element("g", *parts, class_=kinds)
