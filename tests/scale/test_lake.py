@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psycopg
 import pytest
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from analyzers.lake import catalog, keeper
 from analyzers.lake.lake_archive import LakeArchive, frames_of
 from analyzers.leases.renewal import ARCHIVING, Renewal
 from analyzers.leases.site_leases import KEEPER, SiteLeases
+from tests.analyzers.archive.test_schema import FIRST_TABLES, columns_of
 from tests.analyzers.archives import BOOTED_NS, HOST, LOG, SECOND, frame, frames, readings, rows
 from tests.empty_archive import archive_at
 from tests.scale.held_part import PART, SETTINGS, SITE, TTL_S, HeldPart, take, take_if_free
@@ -81,10 +83,12 @@ def test_a_lake_of_an_earlier_version_is_migrated_whole_and_keeps_its_rows(
     files_at = catalog.data_path(connection)
     connection.close()
     before = ask(lake, "SELECT count(*), sum(energy_mj) FROM readings")
-    monkeypatch.setattr(
-        schema, "MIGRATIONS", ("ALTER TABLE gaps ADD COLUMN seen VARCHAR; SELECT error('no')",)
-    )
-    with pytest.raises(StorageError, match=r"of version 1, not 2\. Run `zeus-stream lake create`, which"):
+    version, migrations = schema.newest(), schema.MIGRATIONS
+    seen = "ALTER TABLE gaps ADD COLUMN seen VARCHAR"
+    monkeypatch.setattr(schema, "MIGRATIONS", (*migrations, f"{seen}; SELECT error('no')"))
+    with pytest.raises(
+        StorageError, match=rf"version {version}, not {version + 1}\. Run `zeus-stream lake create`, which"
+    ):
         ask_as_service(lake)
     with pytest.raises(StorageError, match=r"lake: could not be migrated"):
         catalog.create(lake, files_at, SETTINGS)
@@ -93,9 +97,9 @@ def test_a_lake_of_an_earlier_version_is_migrated_whole_and_keeps_its_rows(
     connection = catalog.attach(lake, SETTINGS)
     connection.execute("CREATE OR REPLACE VIEW steps AS SELECT 'of the version before' AS run")
     connection.close()
-    monkeypatch.setattr(schema, "MIGRATIONS", ("ALTER TABLE gaps ADD COLUMN seen VARCHAR",))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*migrations, seen))
     assert not catalog.create(lake, files_at, SETTINGS)
-    assert ask(lake, "SELECT schema_version FROM meta") == [(2,)]
+    assert ask(lake, "SELECT schema_version FROM meta") == [(version + 1,)]
     assert ask(lake, columns) == [(1,)]
     assert ask(lake, "SELECT run FROM steps") == [], "views are those of this version"
     assert ask(lake, "SELECT count(*), sum(energy_mj) FROM readings") == before != [(0, None)]
@@ -105,6 +109,27 @@ def test_a_lake_of_an_earlier_version_is_migrated_whole_and_keeps_its_rows(
     second = take(lake, "b")
     second.put_stream([stored[30:40]], 4)
     second.close()
+
+
+def test_a_lake_of_0_1_0_gets_the_tables_of_this_version_and_keeps_its_rows(dsn: str, data: Path) -> None:
+    connection = catalog.attach(dsn, SETTINGS, data=str(data))
+    connection.execute(FIRST_TABLES.read_text(encoding="utf-8"))
+    for statement in catalog.LAYOUT.split(";"):
+        connection.execute(statement)
+    connection.execute("INSERT INTO meta VALUES ('zeus-stream', 1, 'id', 0)")
+    connection.execute("INSERT INTO gaps BY NAME SELECT 'alpha' AS host, 7 AS count")
+    connection.close()
+    assert not catalog.create(dsn, str(data), SETTINGS)
+    taken = take(dsn, "a")
+    taken.put_stream([list(frames())], 2)
+    taken.close()
+    now = duckdb.connect()
+    schema.make(now)
+    connection = catalog.attach(dsn, SETTINGS, read_only=True)
+    assert columns_of(connection, catalog.LAKE) == columns_of(now)
+    assert connection.execute("SELECT host, count FROM gaps").fetchall() == [("alpha", 7)]
+    assert connection.execute("SELECT count(*) FROM readings").fetchall() == [(2400,)]
+    connection.close()
 
 
 def test_a_catalog_without_our_tables_is_one_sentence(dsn: str, data: Path) -> None:

@@ -35,12 +35,14 @@ class Example(Struct, frozen=True, kw_only=True):
     limits: tuple[AtLimit, ...]
 
 
-def columns_of(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
+def columns_of(connection: duckdb.DuckDBPyConnection, database: str = "memory") -> dict[str, dict[str, str]]:
     """Return the columns of the tables of a database, with their types."""
     found: dict[str, dict[str, str]] = {}
     rows = connection.execute(
         "SELECT table_name, column_name, data_type FROM duckdb_columns()"
-        " WHERE NOT internal AND table_name IN (SELECT table_name FROM duckdb_tables()) ORDER BY column_index"
+        " JOIN duckdb_tables() USING (database_name, table_name) WHERE database_name = $1"
+        " ORDER BY column_index",
+        [database],
     ).fetchall()
     for table, column, type_ in rows:
         found.setdefault(table, {})[column] = type_
