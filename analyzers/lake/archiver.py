@@ -334,6 +334,7 @@ class Archiver:
         async with self._one_at_a_time:
             if not part.lost and part.lease.name in self._lake.held:
                 await run_sync(self._lake.move, part.lease.name, 1)
+                await run_sync(self._lake.look_up)
                 part.intake = BatchIntake(self._lake.next_offsets(), again=again)
                 part.until = part.stored = 1
                 part.commits.clear()

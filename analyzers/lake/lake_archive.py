@@ -6,6 +6,9 @@
 One commit has all that a process holds. PostgreSQL stores all of it or nothing (`fencing.sql`). Another
 process that takes a part over makes a later commit of it fail. After an error `recover` finds out whether
 the commit was stored, connects again, and leaves the archive ready for the next try.
+
+A host that changes its part sends its log again to another process. That knows from PostgreSQL how far it is
+archived, and reads the open bins from the lake with the first commit of it.
 """
 
 import json
@@ -30,8 +33,8 @@ from analyzers.leases.outbox import unpack
 from analyzers.leases.site_leases import OutboxBatch, SiteLease, SiteLeases
 from analyzers.results.rows import Row
 from analyzers.results.table import Table
-from zeus_stream.broker.batches import part_of
 from zeus_stream.errors import MalformedError, RefusedError, StorageError
+from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.settings import Settings
 
 BOUNDED = {"windows": "begin_ns", "metrics": "t_ns"}
@@ -60,6 +63,8 @@ class LakeArchive:
         self.writer.placing = Placing()
         self._attempt = Placing(), Placing()
         """The open bins after the commit under way, and before it."""
+        self._placed: set[str] = set()
+        """Logs whose open bins are known."""
         self.held: dict[str, SiteLease] = {}
         self._until: dict[str, int] = {}
         """Of the commit under way: where the streams of parts go on."""
@@ -93,17 +98,16 @@ class LakeArchive:
 
     def hold(self, taken: Sequence[SiteLease]) -> None:
         """Write for these leases too from now on. Raises StorageError."""
-        names = {lease.name for lease in taken}
-        logs = {
-            each.log_id: Log(each.host, each.next_offset, each.logged_ns)
-            for each in self._leases.log_positions()
-            if each.host is None or frames_of(part_of(each.host)) in names
-        }
-        found = restore(FrameReader(self.cursor, logs, LAKE))
-        self._logs |= logs
-        assert self.writer.placing is not None
-        self.writer.placing.include(found)
+        self.look_up()
         self.held |= {lease.name: lease for lease in taken}
+
+    def look_up(self) -> None:
+        """Take in how far each log of the site is archived, by whatever process. Raises StorageError."""
+        for each in self._leases.log_positions():
+            log = Log(each.host, each.next_offset, each.logged_ns)
+            if self._logs.get(each.log_id) != log:
+                self._logs[each.log_id] = log
+                self._placed.discard(each.log_id)
 
     def drop(self, names: Iterable[str]) -> None:
         """Write for these leases no more: other processes have them."""
@@ -141,6 +145,11 @@ class LakeArchive:
         """
         self._until, self._batches = dict(until), [batch.number for batch in batches]
         assert self.writer.placing is not None
+        self._attempt = self.writer.placing, self.writer.placing
+        if any(isinstance(part, Break) for part in received):
+            self.look_up()
+            received = [part for each in received for part in self._still_missing(each)]
+        self._place([frame for part in received if not isinstance(part, Break) for frame, _ in part])
         before = deepcopy(self.writer.placing)
         self._attempt = self.writer.placing, before
         try:
@@ -148,6 +157,26 @@ class LakeArchive:
         except BaseException:
             self.writer.placing = before
             raise
+
+    def _still_missing(self, part: Received) -> Iterator[Received]:
+        """Yield what was received; of a break, what no other process has archived since."""
+        if not isinstance(part, Break) or (log := self._logs.get(part.log_id)) is None:
+            yield part
+        elif (count := part.first_offset + part.count - max(part.first_offset, log.next_offset)) > 0:
+            yield Break(part.log_id, part.first_offset + part.count - count, count, part.reason)
+
+    def _place(self, frames: Sequence[Frame]) -> None:
+        """Read the open bins of these frames' hosts from the lake, unless they are known."""
+        hosts = {frame.host for frame in frames}
+        fresh = {
+            log_id: log
+            for log_id, log in self._logs.items()
+            if log.host in hosts and log_id not in self._placed
+        }
+        if fresh:
+            assert self.writer.placing is not None
+            self.writer.placing.include(restore(FrameReader(self.cursor, fresh, LAKE)))
+        self._placed |= fresh.keys() | {frame.log_id for frame in frames}
 
     def recover(self) -> bool:
         """Be ready again after a commit that failed. Leases that were lost are dropped.
@@ -166,9 +195,10 @@ class LakeArchive:
         positions = self._leases.positions_of({name: lease.epoch for name, lease in self.held.items()})
         self.drop([name for name in self.held if name not in positions])
         stored = any(positions.get(name) == end for name, end in self._until.items())
-        for each in self._leases.log_positions():
-            if each.log_id in self._logs:
-                self._logs[each.log_id] = Log(each.host, each.next_offset, each.logged_ns)
+        placed = self._placed.copy()
+        self.look_up()
+        if stored:
+            self._placed = placed
         self.held = {name: SiteLease(name, lease.epoch, positions[name]) for name, lease in self.held.items()}
         self.writer.placing = after if stored else before
         self._attempt = after, before

@@ -92,7 +92,7 @@ async def reply(exchange: Exchange, hosts: Sequence[Announced]) -> None:
 
 async def publish(exchange: Exchange, hosts: Sequence[Announced]) -> None:
     """Publish what relays would, until cancelled."""
-    subjects = [batches.subject_of(SITE, host.host) for host in hosts]
+    subjects = [batches.subject_of(SITE, host.host, batches.part_of(host.host)) for host in hosts]
     while True:
         began_s = time.monotonic()
         for subject in random.sample(subjects, len(subjects)):

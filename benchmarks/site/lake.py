@@ -71,7 +71,12 @@ def messages(loads: list[Load], begin_s: int, offset: int) -> tuple[list[tuple[s
         mine = [of_host(host, each, body) for each, body in log]
         for at in range(0, len(mine), 2):
             pair = mine[at : at + 2]
-            sent.append((batches.subject_of("site", host), batches.encode(pair[0].offset, pair)))
+            sent.append(
+                (
+                    batches.subject_of("site", host, batches.part_of(host)),
+                    batches.encode(pair[0].offset, pair),
+                )
+            )
     return sent, offset + len(log)
 
 

@@ -5,8 +5,8 @@
 The log stays the truth. The relay keeps nothing on disk: when it starts, or the broker was away, it asks the
 broker for the last batch it has of this host, and goes on after that. Without one it goes on where it was, if
 the stream is at least as long as it was then: archivers have taken all of it. Else it begins again. So a
-broker that lost its end, or everything, gets it again. While the broker refuses or is away, the log holds
-what comes in, by its own bounds.
+broker that lost its end, or everything, gets it again, and so does the stream of another part. While the
+broker refuses or is away, the log holds what comes in, by its own bounds.
 """
 
 import logging
@@ -34,6 +34,7 @@ class Relay:
         self._log = log
         self._host = host
         self._site = site
+        self._part = batches.part_of(host, site.broker_parts)
         self._stream_bytes = 0
         self._next = 0
         self._sequence = 0
@@ -72,7 +73,7 @@ class Relay:
             await anyio.sleep(RETRY_S)
 
     async def _relay(self, broker: JetstreamClient) -> None:
-        part, site = batches.part_of(self._host), self._site
+        part, site = self._part, self._site
         self._stream_bytes = await broker.make_stream(
             part,
             max_bytes=site.broker_mb << 20,
@@ -99,7 +100,7 @@ class Relay:
             return 0
         site = self._site.site
         try:
-            batch = batches.decode(last, batches.subject_of(site, self._host), site)
+            batch = batches.decode(last, batches.subject_of(site, self._host, self._part), site)
         except MalformedError:
             return 0
         return batch.next_offset if batch.log_id == self._log.log_id else 0

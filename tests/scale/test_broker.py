@@ -1,5 +1,6 @@
 """The relay and the archiver with a real broker: killed at any time, nothing is lost or stored twice."""
 
+import os
 import signal
 import sqlite3
 import subprocess
@@ -56,13 +57,13 @@ def append(log: SqliteLog, count: int) -> None:
         log.append([("readings/alpha", codec.encode(frames))], time.monotonic_ns())
 
 
-def address(url: str) -> SiteSettings:
-    return SiteSettings(broker=url, site=SITE)
+def address(url: str, parts: int = batches.PARTS) -> SiteSettings:
+    return SiteSettings(broker=url, site=SITE, broker_parts=parts)
 
 
-async def relayed(log: SqliteLog, url: str) -> None:
+async def relayed(log: SqliteLog, url: str, parts: int = batches.PARTS) -> None:
     """Relay until the broker has the whole log."""
-    relay = Relay(log, "alpha", address(url))
+    relay = Relay(log, "alpha", address(url, parts))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(relay.run)
         with anyio.fail_after(PATIENCE_S):
@@ -187,17 +188,18 @@ class Site:
         self._processes = processes
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, parts: int = batches.PARTS) -> None:
         """Start a process, again after a kill."""
         module = [sys.executable, "-m", "zeus_stream"]
         common = ["--broker", self._broker.url, "--site", SITE]
+        environ = os.environ | {"ZEUS_STREAM_BROKER_PARTS": str(parts)}
         if name == "collector":
             command = [*module, "collect", "--dir", str(self._where), "--device", "simulated:a40x2",
                        "--cpu", "off", "--host", "alpha", *common]  # fmt: skip
         else:
             command = [*module, "archive", "--database", self._dsn, *common]
         with (self._where / f"{name}.txt").open("ab") as log:
-            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
+            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
         self._processes.callback(self.running[name].kill)
 
     def kill(self, name: str) -> None:
@@ -269,6 +271,35 @@ def test_a_small_stream_that_fills_is_purged_up_to_what_is_archived_and_everythi
     connection = catalog.attach(lake, Settings(), read_only=True)
     found = connection.execute('SELECT count(DISTINCT "offset"), sum(octet_length(body)) FROM frames')
     assert found.fetchall() == [(frames, frames * frame_bytes)]
+    assert connection.execute("SELECT count(*) FROM gaps").fetchall() == [(0,)]
+    connection.close()
+    log.close()
+
+
+@pytest.mark.sweep
+def test_a_site_gets_more_parts_while_it_runs(lake: str, broker: Nats, tmp_path: Path) -> None:
+    few, many = 2, 8
+    assert batches.part_of("alpha", few) != batches.part_of("alpha", many)
+    log = SqliteLog(tmp_path / "log", "alpha", "boot")
+    with ExitStack() as processes:
+        site = Site(processes.enter_context(short_directory()), lake, broker, processes)
+        append(log, 100)
+        anyio.run(relayed, log, broker.url, few)
+        site.start("archiver-1", few)
+        wait_for(lambda: site.stored() == 100, "the first part")
+        site.start("archiver-2", many)  # it gets the new parts; the first archiver has the others still
+        for count, parts in ((100, few), (100, many), (100, few), (100, many)):
+            append(log, count)
+            anyio.run(relayed, log, broker.url, parts)
+        wait_for(lambda: site.stored() == 500, "all of the log")
+        site.kill("archiver-1")
+        append(log, 100)
+        anyio.run(relayed, log, broker.url, many)
+        wait_for(lambda: site.stored() == 600, "what came after the end of the first archiver")
+        site.stop("archiver-2")
+    connection = catalog.attach(lake, Settings(), read_only=True)
+    found = connection.execute('SELECT count(*), count(DISTINCT "offset") FROM readings').fetchall()
+    assert found == [(600, 600)]
     assert connection.execute("SELECT count(*) FROM gaps").fetchall() == [(0,)]
     connection.close()
     log.close()

@@ -364,6 +364,23 @@ def test_archivers_of_different_parts_do_not_hinder_each_other(lake: str) -> Non
         archive.close()
 
 
+def test_a_host_that_changes_its_part_is_archived_once_by_two_processes(lake: str) -> None:
+    """Its log comes again by the stream of the new part, from the oldest frame that it still has."""
+    stored = list(frames())
+    before, after = take(lake, "a", frames_of(0)), take(lake, "b", frames_of(16))
+    before.put_stream([stored[:70]], 2)
+    after.put_stream([Break(LOG, 0, 40, "they had left the log"), stored[40:90]], 2)
+    for each, rest in ((before, stored[70:120]), (after, stored[90:])):  # each knows an earlier end
+        with pytest.raises(StorageError, match=FENCED):
+            each.put_stream([rest], 3)
+        assert not each.lake.recover()
+        each.put_stream([rest], 3)
+        each.close()
+    assert ask(lake, "SELECT count(*), count(DISTINCT (gpu, t_hi_ns)) FROM readings") == [(2400, 2400)]
+    assert ask(lake, "SELECT count(*) FROM gaps") == [(0,)]
+    assert ask(lake, COVERED) == [(240, True)], "no second twice"
+
+
 def test_nothing_is_lost_or_stored_twice_when_the_database_is_killed(server: Postgres, lake: str) -> None:
     stored, taken = list(frames()), take(lake, "a")
     taken.put_stream([stored[:50]], 2)

@@ -222,7 +222,7 @@ class PlayedArchiver:
         if not world.broker.up or world.broker.starts != self._starts:
             self._turn(100 * MS)
             return
-        subject = batches.subject_of(SITE, world.host.name)
+        subject = batches.subject_of(SITE, world.host.name, 0)
         try:
             for sequence, message in world.broker.messages:
                 if sequence >= self._until:

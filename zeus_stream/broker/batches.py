@@ -2,8 +2,8 @@
 
     relay of a host --batches of its log, in order--> stream of a part --> archiver
 
-A site has PARTS streams; a host is always in the same one. A batch says where the one before it ended: so a
-reader tells frames that had left the log from batches that the broker lost.
+A site has a stream for each of its parts, and each host publishes to one of them. A batch says where the one
+before it ended: so a reader tells frames that had left the log from batches that the broker lost.
 """
 
 import zlib
@@ -18,7 +18,7 @@ from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Frame
 
 PARTS = 16
-"""Of a site, for ever: a host that changed its part would be archived by two."""
+"""Of a site, unless it has more (`broker_parts`)."""
 MAX_BYTES = 256_000
 """Of frames in a batch, unless a single frame is longer."""
 MAX_FRAMES = 1_000
@@ -41,9 +41,9 @@ class FrameBatch(Struct, frozen=True, kw_only=True):
         return self.frames[-1].offset + 1
 
 
-def part_of(host: str) -> int:
-    """Return the part of a site that a host is in."""
-    return zlib.crc32(host.encode()) % PARTS
+def part_of(host: str, parts: int = PARTS) -> int:
+    """Return the part that a host is in, of so many."""
+    return zlib.crc32(host.encode()) % parts
 
 
 def stream_of(site: str, part: int) -> str:
@@ -51,9 +51,9 @@ def stream_of(site: str, part: int) -> str:
     return f"ZS-{token(site)}-{part}"
 
 
-def subject_of(site: str, host: str) -> str:
-    """Return the subject of a host's batches."""
-    return f"zs.{token(site)}.frames.{part_of(host)}.{token(host)}"
+def subject_of(site: str, host: str, part: int | str) -> str:
+    """Return the subject of a host's batches in a part; of ``*``: in whichever part they are."""
+    return f"zs.{token(site)}.frames.{part}.{token(host)}"
 
 
 def subjects_of(site: str, part: int) -> str:
@@ -105,6 +105,7 @@ def decode(message: bytes, subject: str, site: str) -> FrameBatch:
         raise MalformedError("batch: could not be read: a frame is of another log or host.")
     if any(frame.offset != frames[0].offset + place for place, frame in enumerate(frames)):
         raise MalformedError("batch: could not be read: its offsets have a hole.")
-    if subject != subject_of(site, host):
+    begin, end = subject_of(site, host, "*").split("*")
+    if not (subject.startswith(begin) and subject.endswith(end)):
         raise MalformedError(f"batch: could not be taken: {subject} is not the subject of host {host}.")
     return FrameBatch(log_id=log_id, host=host, after=after, frames=frames)

@@ -3,23 +3,48 @@
 Those who use them need not know: a message has the same parts as on a ZeroMQ socket.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from msgspec import Struct
 
 from zeus_stream.broker import batches, requests
-from zeus_stream.broker.exchange import Exchange
+from zeus_stream.broker.exchange import Delivered, Exchange, Inbox
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.transport.channel import Received
 
+Read = Callable[[Delivered], list[list[bytes]]]
+"""Returns the parts of each message of ours in one of the broker. Raises MalformedError."""
 
-class Conversation:
-    """Requests to one subject, and the replies."""
 
-    def __init__(self, exchange: Exchange, subject: str) -> None:
-        """For `SubjectAddress.open`."""
+class BrokerChannel:
+    """The messages of one inbox, and those to one subject."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        inbox: Inbox,
+        read: Read,
+        *,
+        subject: str | None = None,
+        role: str | None = None,
+    ) -> None:
+        """For `BrokerAddress.open`.
+
+        Args:
+            exchange: the connection.
+            inbox: of what is received.
+            read: of its messages.
+            subject: of what is sent; None: nothing can be.
+            role: of all senders.
+        """
         self._exchange = exchange
+        self._inbox = inbox
+        self._read = read
         self._subject = subject
-        self._inbox = exchange.new_inbox()
+        self._role = role
+        self.malformed = 0
 
     @property
     def trouble(self) -> str | None:
@@ -27,91 +52,38 @@ class Conversation:
         return self._exchange.trouble
 
     def send(self, *parts: bytes) -> bool:
-        """Send a request. False: the broker is away."""
+        """Send a request. False: the broker is away, or this is a feed."""
+        if self._subject is None:
+            return False
         return self._exchange.send(self._subject, requests.pack(parts), self._inbox.subject)
 
     async def receive(self) -> list[Received]:
-        """Wait for replies and return those that are there."""
-        found: list[Received] = []
-        while not found:
-            for message in await self._inbox.take():
-                found += _received(message.reply, message.data, None)
-        return found
-
-    def close(self) -> None:
-        """Receive no more replies."""
-        self._exchange.forget(self._inbox)
-
-
-class BatchFeed:
-    """The frames of one host, as its relay sends them. What is lost is fetched."""
-
-    def __init__(self, exchange: Exchange, site: str, host: str) -> None:
-        """For `FeedAddress.open`."""
-        self._exchange = exchange
-        self._site = site
-        self._inbox = exchange.listen(batches.subject_of(site, host))
-        self.malformed = 0
-
-    @property
-    def trouble(self) -> str | None:
-        """Why nothing can be received, in a sentence."""
-        return self._exchange.trouble
-
-    def send(self, *parts: bytes) -> bool:  # noqa: ARG002  (a feed takes nothing)
-        """Return False: nothing is sent to a feed."""
-        return False
-
-    async def receive(self) -> list[Received]:
-        """Wait for frames; each message has three parts a frame."""
+        """Wait for messages and return those that are there. Who sent nonsense gets no reply."""
         found: list[Received] = []
         while not found:
             for message in await self._inbox.take():
                 try:
-                    batch = batches.decode(message.data, message.subject, self._site)
+                    read = self._read(message)
                 except MalformedError:
                     self.malformed += 1
                     continue
-                parts = [part for frame in batch.frames for part in codec.encode_frame(frame)]
-                found.append(Received(sender=b"", parts=parts, uid=None, pid=None))
+                sender = message.reply.encode()
+                found += [
+                    Received(sender=sender, parts=parts, uid=None, pid=None, key=self._role) for parts in read
+                ]
         return found
 
     def close(self) -> None:
-        """Receive no more frames."""
+        """Receive no more."""
         self._exchange.forget(self._inbox)
 
 
-class SubjectAddress(Struct, frozen=True):
-    """The subject of requests to a collector."""
+class BrokerAddress(Struct, frozen=True):
+    """A way to a collector."""
 
-    exchange: Exchange
-    subject: str
-
-    @property
-    def address(self) -> str:
-        """Return its name for people."""
-        return f"{self.subject} at {self.exchange.servers}"
-
-    def open(self) -> Conversation:
-        """Open a conversation."""
-        return Conversation(self.exchange, self.subject)
-
-
-class FeedAddress(Struct, frozen=True):
-    """The batches of a host."""
-
-    exchange: Exchange
-    site: str
-    host: str
-
-    @property
-    def address(self) -> str:
-        """Return its name for people."""
-        return f"the batches of {self.host} at {self.exchange.servers}"
-
-    def open(self) -> BatchFeed:
-        """Open the feed."""
-        return BatchFeed(self.exchange, self.site, self.host)
+    address: str
+    """Its name for people."""
+    open: Callable[[], BrokerChannel]
 
 
 class BrokeredHost(Struct, frozen=True):
@@ -123,14 +95,24 @@ class BrokeredHost(Struct, frozen=True):
     role: requests.BrokerRole = "command"
 
     @property
-    def feed(self) -> FeedAddress:
-        """Return where its log is followed."""
-        return FeedAddress(self.exchange, self.site, self.host)
+    def feed(self) -> BrokerAddress:
+        """Return where its log is followed. What is lost there is fetched."""
+
+        def listen() -> BrokerChannel:
+            inbox = self.exchange.listen(batches.subject_of(self.site, self.host, "*"))
+            return BrokerChannel(self.exchange, inbox, partial(_frames, self.site))
+
+        return BrokerAddress(f"the batches of {self.host} at {self.exchange.servers}", listen)
 
     @property
-    def control(self) -> SubjectAddress:
+    def control(self) -> BrokerAddress:
         """Return where it is commanded."""
-        return SubjectAddress(self.exchange, requests.request_subject(self.site, self.host, self.role))
+        subject = requests.request_subject(self.site, self.host, self.role)
+
+        def converse() -> BrokerChannel:
+            return BrokerChannel(self.exchange, self.exchange.new_inbox(), _reply, subject=subject)
+
+        return BrokerAddress(f"{subject} at {self.exchange.servers}", converse)
 
 
 class BrokerDoor:
@@ -140,18 +122,17 @@ class BrokerDoor:
         """Listen at the host's subject for those who have a role."""
         self._exchange = exchange
         self._role = role
-        self._inbox = exchange.listen(requests.request_subject(site, host, role))
-        self.malformed = 0
+        inbox = exchange.listen(requests.request_subject(site, host, role))
+        self._channel = BrokerChannel(exchange, inbox, _request, role=role)
+
+    @property
+    def malformed(self) -> int:
+        """The number of messages that were no requests."""
+        return self._channel.malformed
 
     async def receive(self) -> list[Received]:
         """Wait for requests and return those that are there."""
-        found: list[Received] = []
-        while not found:
-            for message in await self._inbox.take():
-                received = _received(message.reply, message.data, self._role) if message.reply else []
-                self.malformed += not received
-                found += received
-        return found
+        return await self._channel.receive()
 
     def send(self, sender: bytes, *parts: bytes) -> bool:
         """Reply to a sender. False: the broker is away."""
@@ -167,10 +148,16 @@ class BrokerDoor:
         )
 
 
-def _received(sender: str, data: bytes, role: str | None) -> list[Received]:
-    """Return a message; nothing, if it is none. Who sent nonsense gets no reply."""
-    try:
-        parts = requests.unpack(data)
-    except MalformedError:
-        return []
-    return [Received(sender=sender.encode(), parts=parts, uid=None, pid=None, key=role)]
+def _reply(message: Delivered) -> list[list[bytes]]:
+    return [requests.unpack(message.data)]
+
+
+def _request(message: Delivered) -> list[list[bytes]]:
+    if not message.reply:
+        raise MalformedError("request: could not be answered: it names no inbox.")
+    return [requests.unpack(message.data)]
+
+
+def _frames(site: str, message: Delivered) -> list[list[bytes]]:
+    batch = batches.decode(message.data, message.subject, site)
+    return [[part for frame in batch.frames for part in codec.encode_frame(frame)]]

@@ -23,7 +23,7 @@ from nats.js.api import (
     StreamInfo,
 )
 
-from zeus_stream.broker.batches import PARTS, stream_of, subject_of, subjects_of
+from zeus_stream.broker.batches import stream_of, subject_of, subjects_of
 from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.errors import UnreachableError
 
@@ -147,7 +147,7 @@ class JetstreamClient:
         """Hand over a batch. Return its sequence number, when the broker has it. Raises UnreachableError."""
         try:
             acknowledged = await self._streams.publish(
-                subject_of(self._site, host),
+                subject_of(self._site, host, part),
                 data,
                 timeout=ACK_S,
                 stream=stream_of(self._site, part),
@@ -168,7 +168,7 @@ class JetstreamClient:
         """Return the last batch that the broker has of a host; None: it has none. Raises UnreachableError."""
         try:
             found = await self._streams.get_last_msg(
-                stream_of(self._site, part), subject_of(self._site, host)
+                stream_of(self._site, part), subject_of(self._site, host, part)
             )
         except nats.js.errors.NotFoundError:
             return None
@@ -238,7 +238,7 @@ async def ends_of_parts(site: SiteSettings) -> dict[str, int]:
     """Return the last sequence number of each part's stream, by the part's name. Raises UnreachableError."""
     broker = await JetstreamClient.connect(site)
     try:
-        ends = {f"frames-{part}": await broker.last_sequence(part) for part in range(PARTS)}
+        ends = {f"frames-{part}": await broker.last_sequence(part) for part in range(site.broker_parts)}
     finally:
         await broker.close()
     return {name: end for name, end in ends.items() if end is not None}

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from zeus_stream.broker.batches import PARTS
 from zeus_stream.errors import SettingsError, without_passwords
 from zeus_stream.settings import SettingHelp
 
@@ -54,6 +55,15 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
             10_000_000,
         ),
     ] = 8192
+    broker_parts: Annotated[
+        int,
+        SettingHelp(
+            "Parts of the site at the broker. Give archivers more first, then one collector after another.",
+            "hosts",
+            1,
+            1024,
+        ),
+    ] = PARTS
     broker_hours: Annotated[
         float,
         SettingHelp(

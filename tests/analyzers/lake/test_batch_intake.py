@@ -9,7 +9,7 @@ from analyzers.lake.archiver import LEFT, LOST, BatchesMissingError, BatchIntake
 from zeus_stream.broker import batches
 from zeus_stream.protocol.frames import Break, Frame
 
-SUBJECT = batches.subject_of("site", "alpha")
+SUBJECT = batches.subject_of("site", "alpha", 0)
 
 
 def batch(after: int, first: int, count: int, log: str = "log") -> bytes:
@@ -67,7 +67,7 @@ def test_what_the_broker_lost_is_read_again_once_and_is_then_a_break() -> None:
 def test_messages_that_are_no_batches_are_counted_and_left_out() -> None:
     intake = BatchIntake({"log": 0})
     intake.take(b"anything", SUBJECT, "site")
-    intake.take(batch(0, 0, 1), batches.subject_of("site", "beta"), "site")
+    intake.take(batch(0, 0, 1), batches.subject_of("site", "beta", 0), "site")
     intake.take(batch(0, 0, 1), SUBJECT, "another site")
     assert intake.malformed == 3
     assert not intake.parts

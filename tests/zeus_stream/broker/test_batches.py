@@ -25,7 +25,9 @@ def frames(first: int, count: int, host: str = "alpha") -> list[Frame]:
 @given(st.integers(0, 2**40), st.integers(1, 20), st.text(min_size=1, max_size=50))
 def test_what_goes_in_comes_out(first: int, count: int, host: str) -> None:
     given_frames = frames(first, count, host)
-    batch = batches.decode(batches.encode(first // 2, given_frames), batches.subject_of("site", host), "site")
+    batch = batches.decode(
+        batches.encode(first // 2, given_frames), batches.subject_of("site", host, 3), "site"
+    )
     assert batch.frames == tuple(given_frames)
     assert (batch.log_id, batch.host, batch.after, batch.next_offset) == (
         "log",
@@ -40,16 +42,16 @@ def test_what_goes_in_comes_out(first: int, count: int, host: str) -> None:
 @example("*")
 @example("> x")
 def test_a_host_is_one_token_of_a_subject_and_no_wildcard(host: str) -> None:
-    subject = batches.subject_of("si.te", host)
+    subject = batches.subject_of("si.te", host, 3)
     assert len(subject.split(".")) == 5
     assert not set(subject) & set("*> \t\r\n")
-    assert subject.startswith(batches.subjects_of("si.te", batches.part_of(host)).removesuffix("*"))
+    assert subject.startswith(batches.subjects_of("si.te", 3).removesuffix("*"))
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_batch_or_malformed(message: bytes) -> None:
     with pytest.raises(MalformedError):
-        batches.decode(message, batches.subject_of("site", "alpha"), "site")
+        batches.decode(message, batches.subject_of("site", "alpha", 3), "site")
 
 
 def made(*parts: Any) -> bytes:
@@ -80,10 +82,12 @@ def body(*listed: Frame) -> bytes:
 )  # fmt: skip
 def test_what_is_no_batch_of_that_host_is_malformed(message: bytes, why: str) -> None:
     with pytest.raises(MalformedError, match=why):
-        batches.decode(message, batches.subject_of("site", "alpha"), "site")
+        batches.decode(message, batches.subject_of("site", "alpha", 3), "site")
 
 
 def test_hosts_spread_over_all_parts_and_stay_where_they_are() -> None:
     parts = [batches.part_of(f"node{number:04}") for number in range(1000)]
     assert set(parts) == set(range(batches.PARTS))
     assert parts[:4] == [batches.part_of(f"node{number:04}") for number in range(4)]
+    twice = [batches.part_of(f"node{number:04}", 2 * batches.PARTS) for number in range(1000)]
+    assert [part % batches.PARTS for part in twice] == parts, "each part is split in two"

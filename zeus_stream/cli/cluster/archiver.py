@@ -42,7 +42,7 @@ def archive(settings: Settings, site: "SiteSettings", parts: str | None, *, work
     Each part is archived by one process at a time. Another process with the same parts waits, and takes them
     over when the first has been silent for 10 s.
     """
-    dsn, numbers = site.dsn("archive"), _parts(parts)
+    dsn, numbers = site.dsn("archive"), _parts(parts, site.broker_parts)
     site.connection("archive")
     if worker is None:
         sys.exit(_keep_worker(sys.argv[1:]))
@@ -86,18 +86,18 @@ def _end_with(parent: int) -> None:
         sys.exit(1)
 
 
-def _parts(text: str | None) -> tuple[int, ...]:
-    """Return the parts in a text such as ``0-3,7``. Raises SettingsError."""
-    from zeus_stream.broker.batches import PARTS
-
+def _parts(text: str | None, parts: int) -> tuple[int, ...]:
+    """Return the parts in a text such as ``0-3,7``, of so many. Raises SettingsError."""
     if text is None:
-        return tuple(range(PARTS))
+        return tuple(range(parts))
     found: set[int] = set()
     for each in text.split(","):
         first, _, last = each.strip().partition("-")
         if not first.isdigit() or not (last or first).isdigit():
             raise SettingsError(f"--parts {text}: expected numbers such as 0-3,7.")
         found |= set(range(int(first), int(last or first) + 1))
-    if not found or max(found) >= PARTS:
-        raise SettingsError(f"--parts {text}: expected numbers from 0 to {PARTS - 1}.")
+    if not found or max(found) >= parts:
+        raise SettingsError(
+            f"--parts {text}: expected numbers from 0 to {parts - 1}. broker_parts has their number."
+        )
     return tuple(sorted(found))
