@@ -8,11 +8,11 @@ from math import inf, isfinite
 from msgspec.structs import replace
 
 from analyzers.batch_size.history import Learned
+from analyzers.batch_size.job_events import JobRun
 from analyzers.batch_size.policy import Choice, TryVerdict
 from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.session import Session
-from analyzers.power_limit.run import Run
-from analyzers.results.rows import Ended, JobRow, TryRow, WindowRow
+from analyzers.results.rows import Ended, TryRow, WindowRow
 from zeus_stream.protocol.events import TryWanted
 
 
@@ -66,7 +66,7 @@ class FollowedTry:
 class FollowedRun:
     """A run of a job."""
 
-    run: Run
+    run: JobRun
     tries: dict[int, FollowedTry] = field(default_factory=dict)
     """By attempt."""
     epochs: dict[int, FollowedEpoch] = field(default_factory=dict)
@@ -206,17 +206,12 @@ def is_sound(event: TryWanted) -> bool:
     return ascending and event.default in event.batch_sizes
 
 
-def meaning(row: JobRow) -> tuple[object, ...]:
-    """Return what makes tries comparable."""
-    return row.metric, row.target, row.lower_is_better, row.max_epochs, row.eta
-
-
 def wall_ns(session: Session, t_ns: int) -> int:
     """Return an instant of a session's clock as UTC."""
     return max(0, session.started.wall_ns + t_ns - session.started.t_ns)
 
 
-def setup_of(run: Run, fleet: Fleet) -> str:
+def setup_of(run: JobRun, fleet: Fleet) -> str:
     """Return model and number of a run's GPUs; ranks that are not there yet are taken to have as many."""
     ranks = [session for session in run.sessions.values() if session.admitted]
     gpus = dict.fromkeys(gpu for session in ranks for gpu in session.gpus)

@@ -1,28 +1,40 @@
 """The events of jobs that recur: what ranks, windows and scripts say. Pure."""
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
 from analyzers.fleet.session import Session
-from analyzers.power_limit.run import Run
 from analyzers.results.rows import WindowRow
 from zeus_stream.protocol.events import AskTry, TryBegan, TryEnded, TryWanted
+
+
+class JobRun(Protocol):
+    """The run of a job: all that batch sizes depend on of it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sessions(self) -> Mapping[str, Session]: ...
+
+    @property
+    def over(self) -> bool: ...
 
 
 class RankJoined(Struct, frozen=True):
     """A rank has begun, perhaps of a training that is followed."""
 
     session: Session
-    run: Run
+    run: JobRun
 
 
 class SizeWanted(Struct, frozen=True):
     """A rank wants a batch size."""
 
     session: Session
-    run: Run
+    run: JobRun
     event: TryWanted
 
 

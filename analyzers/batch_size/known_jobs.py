@@ -6,7 +6,6 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.batch_size.followed_try import meaning
 from analyzers.batch_size.history import Learned, by_job
 from analyzers.fleet.ownership import Owners, name_of
 from analyzers.results.memory import Memory
@@ -141,7 +140,7 @@ class KnownJobs:
             return row
         if row == learned.row:
             return None
-        renewed = meaning(row) != meaning(learned.row)
+        renewed = _meaning(row) != _meaning(learned.row)
         return _renew(learned, replace(row, version=row.version + renewed))
 
     def tries(self, job: str) -> int | None:
@@ -153,6 +152,11 @@ class KnownJobs:
         if (learned := self._jobs.get(job)) is None:
             return None
         return _renew(learned, replace(learned.row, version=learned.row.version + 1))
+
+
+def _meaning(row: JobRow) -> tuple[object, ...]:
+    """Return what makes tries comparable."""
+    return row.metric, row.target, row.lower_is_better, row.max_epochs, row.eta
 
 
 def _renew(learned: Learned, row: JobRow) -> JobRow:

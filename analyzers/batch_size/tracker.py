@@ -29,11 +29,11 @@ from analyzers.batch_size.followed_try import (
     wall_ns,
 )
 from analyzers.batch_size.history import choose, verdict
+from analyzers.batch_size.job_events import JobRun
 from analyzers.batch_size.known_jobs import KnownJobs
 from analyzers.batch_size.policy import Choice, Policy
 from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.fleet.session import Session
-from analyzers.power_limit.run import Run
 from analyzers.results.instructions import GiveAdvice
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import Row, TryRow, WindowRow
@@ -73,17 +73,17 @@ class JobTracker:
         self._fleet = fleet
         self._timeout_ns = timeout_ns
         self.known = known
-        self._trainings: dict[Run, FollowedRun] = {}
+        self._trainings: dict[JobRun, FollowedRun] = {}
         """By run, not by name: one of the same name may come after it."""
         self._of: dict[str, FollowedRun] = {}
         """By session."""
-        self._on: defaultdict[str, dict[Run, FollowedRun]] = defaultdict(dict)
+        self._on: defaultdict[str, dict[JobRun, FollowedRun]] = defaultdict(dict)
         """By host."""
         self._next_choice_ns: dict[str, int] = {}
         """By host, frame time."""
         self._asks: dict[str, tuple[str, AskTry, int | None]] = {}
         """By question: host, question, frame time; None: no frame of the host came yet."""
-        self._touched: dict[Run, FollowedRun] = {}
+        self._touched: dict[JobRun, FollowedRun] = {}
         """Those to which something happened since they were looked at."""
         self._looked_ns: dict[str, int] = {}
         """By host, when all its trainings were looked at."""
@@ -127,7 +127,7 @@ class JobTracker:
 
     # ---- what ranks say
 
-    def _wanted(self, session: Session, run: Run, event: TryWanted) -> Result:
+    def _wanted(self, session: Session, run: JobRun, event: TryWanted) -> Result:
         if not is_sound(event):
             return NOTHING
         event = replace(event, job=self.known.name_of(event.job, session.uid))

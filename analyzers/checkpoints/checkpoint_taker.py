@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from analyzers.checkpoints import machine_state, object_graph, state_classes
 from analyzers.checkpoints.signature import sign
-from analyzers.interpreter.interpreter import Interpreter
+from analyzers.interpreter.state import SiteState
 from analyzers.live.live_site import LiveSite
 from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.result import Result
@@ -102,7 +102,7 @@ class CheckpointTaker:
 
     def take(
         self,
-        interpreter: Interpreter,
+        site: SiteState,
         frames: Iterable[tuple[Frame, Body]],
         rows: Sequence[Derived],
         spent_ns: int,
@@ -112,7 +112,7 @@ class CheckpointTaker:
         """Return the row of a checkpoint after these frames if it is time for one, else nothing.
 
         Args:
-            interpreter: has interpreted the frames.
+            site: the state after the frames.
             frames: that were interpreted since the last call.
             rows: that they gave. They are to be stored with the checkpoint.
             spent_ns: time that this took.
@@ -130,14 +130,13 @@ class CheckpointTaker:
         self._put_off = 0
         began_cpu_ns = thread_time_ns()
         try:
-            state = zlib.compress(machine_state.state_of(interpreter), FAST)
+            state = zlib.compress(machine_state.state_of(site), FAST)
         except object_graph.UnknownObjectError as wrong:
             self._failed = True
             _log.warning(_NOT_TAKEN, wrong)
             return ()
         self.times.taken(monotonic_ns(), thread_time_ns() - began_cpu_ns)
         self._number += 1
-        sessions = interpreter.open_sessions()
         return (
             CheckpointRow(
                 name=NAME,
@@ -145,8 +144,8 @@ class CheckpointTaker:
                 start=self._start,
                 wall_ns=anchor().wall_ns,
                 code=state_classes.version(),
-                runs=tuple(dict.fromkeys(sessions.values())),
-                sessions=tuple(sessions),
+                runs=tuple(dict.fromkeys(each.started.run for each in site.sessions.values())),
+                sessions=tuple(site.sessions),
                 log_ids=tuple(self._next),
                 offsets=tuple(self._next.values()),
                 state=state,

@@ -1,4 +1,4 @@
-"""The state of an interpreter as bytes, and an interpreter that goes on from there. Pure.
+"""The state of a site as bytes, and a state that goes on from there. Pure.
 
 An interpreter that starts is made from settings; `restore` then gives its machines the state of an earlier
 one. A machine that there is once has a class attribute ``NOT_STATE``: the names of its attributes that stay
@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from analyzers.checkpoints import object_graph
-from analyzers.interpreter.interpreter import Interpreter
+from analyzers.interpreter.sessions import catch_up_all
+from analyzers.interpreter.state import SiteState
 from analyzers.live.live_site import LiveSite
 from analyzers.power_limit.selectors import Selector
 from zeus_stream.errors import MalformedError
@@ -18,24 +19,24 @@ Select = Callable[[str], Selector | None]
 """Returns the selector that is written so."""
 
 
-def state_of(interpreter: Interpreter) -> bytes:
+def state_of(site: SiteState) -> bytes:
     """Return the state of an interpreter. Raises `object_graph.UnknownObjectError`."""
-    interpreter.settle()  # steps that wait are an object each
-    jobs = interpreter.site.jobs
-    return _encoded(interpreter, jobs.known.open_jobs(jobs.used_jobs()))
+    site.left |= catch_up_all(site)  # steps that wait are an object each
+    jobs = site.jobs
+    return _encoded(site, jobs.known.open_jobs(jobs.used_jobs()))
 
 
-def restore(interpreter: Interpreter, state: bytes, select: Select) -> None:
-    """Let an interpreter that has just been made go on from a state. Raises MalformedError.
+def restore(site: SiteState, state: bytes, select: Select) -> None:
+    """Let the state of an interpreter that has just been made be an earlier one. Raises MalformedError.
 
     Args:
-        interpreter: after an error it is not to be used.
+        site: after an error it is not to be used.
         state: of `state_of`.
         select: finds the selectors of runs that are open.
     """
-    open_jobs = _decoded(interpreter, state, {Selector.__name__: select})
-    interpreter.site.jobs.known.go_on(open_jobs)
-    interpreter.site.pending.restart()
+    open_jobs = _decoded(site, state, {Selector.__name__: select})
+    site.jobs.known.go_on(open_jobs)
+    site.pending.restart()
 
 
 def live_state_of(live: LiveSite) -> bytes:

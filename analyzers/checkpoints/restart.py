@@ -86,7 +86,7 @@ def _go_on(archive: Store, settings: Settings, row: CheckpointRow, key: bytes | 
     def select(text: str) -> Selector | None:
         return selector if text == settings.select else selectors.parse_archived(text)
 
-    machine_state.restore(interpreter, state, select)
+    machine_state.restore(interpreter.site, state, select)
     machine_state.restore_live(live, of_live, monotonic_ns())
     return Restart(interpreter, live, CheckpointTaker(archive.starts, since, whole=True), since, key)
 

@@ -10,7 +10,7 @@ from analyzers.dispatch.pending import Pending
 from analyzers.fleet.ownership import Claims
 from analyzers.fleet.session import Session
 from analyzers.measurement import sensors
-from analyzers.measurement.counters.counter_kind import CounterKind, KnownCounter
+from analyzers.measurement.counters.counter_kind import WINDOWS_NS, CounterKind, KnownCounter
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.sensors import Gain
@@ -209,6 +209,19 @@ class Fleet(Struct):
         for name, known in self.gpus.items():
             if known.host == host:
                 self.gpus[name] = Gpu(host=host, found=known.found, known=known.known)
+
+
+def known_counters(gpus: Iterable[GpuRow]) -> dict[str, KnownCounter]:
+    """Return the kinds of counters that are known, by GPU."""
+    found: dict[str, KnownCounter] = {}
+    for row in gpus:
+        if row.counter_kind == "integrating":
+            found[row.gpu] = KnownCounter(row.driver, "integrating", None)
+        elif row.counter_kind == "boxcar" and row.sensor_window_ms is not None:
+            window_ns = round(row.sensor_window_ms * 1e6)
+            if WINDOWS_NS[0] <= window_ns <= WINDOWS_NS[-1]:
+                found[row.gpu] = KnownCounter(row.driver, "boxcar", window_ns)
+    return found
 
 
 def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:

@@ -6,8 +6,6 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from analyzers.fleet.allocation_row import allocation_row
-from analyzers.measurement.phases.phase_tracker import PhaseTracker
-from analyzers.measurement.windows import Owner, Windows
 from analyzers.results.rows import AllocationRow, RunRow, WindowRow
 from zeus_stream.protocol.events import Placed, RunStarted, StepBoundary
 from zeus_stream.protocol.notes import RunAdmitted
@@ -40,7 +38,6 @@ class Session:
         uid: int | None,
         started: RunStarted,
         *,
-        timeout_ns: int,
         steps_kept: int,
         start: int | None = None,
         barred: str | None = None,
@@ -52,7 +49,6 @@ class Session:
             host: whose clock its instants are on.
             uid: of its process, if that is known.
             started: its first words.
-            timeout_ns: frame time that readings of its windows are waited for.
             steps_kept: so many of its last boundaries are remembered.
             start: of the analyzer under whose settings its run goes; None: the one under way.
             barred: why it may not command, whatever its collector says.
@@ -73,9 +69,6 @@ class Session:
         """Frame time of its latest events."""
         self.waiting: list[WaitingSteps] = []
         """Its latest steps, which are not taken in; oldest first."""
-        owner = Owner(session, started.run, started.job, started.rank, host)
-        self.windows = Windows(owner, timeout_ns)
-        self.phases = PhaseTracker(owner)
         self.placed: Placed = "dispatch"
         """How its latest step boundary was."""
         self.loop = "rest"

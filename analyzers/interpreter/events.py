@@ -1,14 +1,4 @@
-"""Events of training processes: to sessions, windows, runs and jobs. Pure.
-
-Nearly all events are boundaries of steps, and most runs search for nothing. On a host with many sessions
-their frames wait until somebody asks for more than that they came:
-
-    boundaries of a run that rests -> wait, with their frame times
-    other boundaries               -> are taken in now, with those that wait
-
-Those that wait are taken in together: before the session's windows are measured, before other events of its
-run or GPUs, notes and questions.
-"""
+"""Events of training processes: to sessions, windows, runs and jobs. Pure."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -17,12 +7,22 @@ from typing import cast
 
 from analyzers.batch_size import job_events
 from analyzers.fleet.questions import missing
-from analyzers.fleet.session import Session, WaitingSteps
-from analyzers.interpreter.sessions import attempt, begin, end, host_of, is_new, mark, mark_steps, users
+from analyzers.fleet.session import Session
+from analyzers.interpreter.sessions import (
+    attempt,
+    begin,
+    catch_up_all,
+    catch_up_with,
+    end,
+    host_of,
+    is_new,
+    mark,
+    take_steps,
+)
 from analyzers.interpreter.state import SiteState
 from analyzers.measurement.windows import MAX_OPEN, Kind
 from analyzers.pipeline.pipeline_events import StageBegan, StageRan
-from analyzers.power_limit.run import EpochPassed, LengthPlanned, PipelineJoined, SearchAsked, StepsPassed
+from analyzers.power_limit.run import EpochPassed, LengthPlanned, PipelineJoined, SearchAsked
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from zeus_stream.protocol import events as wire
@@ -30,11 +30,6 @@ from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Events, Frame
 from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
-
-FEW = 4
-"""Sessions of a host that are looked at after each of its frames."""
-MAX_WAITING = 100
-"""Frames of a session that wait, at most."""
 
 
 def handle(site: SiteState, frame: Frame, body: Events) -> Result:
@@ -70,7 +65,7 @@ def _take(site: SiteState, session: Session, events: Iterable[wire.Event], given
     for kind, group in groupby(events, type):
         if kind is wire.StepBoundary:
             steps = cast("list[wire.StepBoundary]", list(group))
-            _take_steps(site, session, steps, [now_ns] * len(steps), given)
+            take_steps(site, session, steps, [now_ns] * len(steps), given)
             continue
         for event in group:
             if (result := _event(site, session, event)) is not NOTHING:
@@ -104,7 +99,7 @@ def _event(site: SiteState, session: Session, event: wire.Event) -> Result:
         case IterationRan():
             return site.pipelines.handle(StageRan(session, event), now)
         case PhasesRan():
-            session.phases.take(event)
+            site.phases[session.session].take(event)
             return NOTHING
         case wire.RunEnded(t_ns, failure):
             return end(site, session, t_ns, failure or "ended")
@@ -114,12 +109,12 @@ def _event(site: SiteState, session: Session, event: wire.Event) -> Result:
 
 def _epoch(site: SiteState, session: Session, event: wire.EpochBegan | wire.EpochEnded) -> Result:
     now, began = site.now_ns, isinstance(event, wire.EpochBegan)
-    session.phases.epoch(event.t_ns, event.index if began else None)
+    site.phases[session.session].epoch(event.t_ns, event.index if began else None)
     if not began:
-        session.windows.end("epoch", event.index, event.t_ns, now[session.host])
+        site.windows[session.session].end("epoch", event.index, event.t_ns, now[session.host])
     site.jobs.handle(job_events.TryEpochPassed(session, event.index, began), now)
     if began:
-        return _begin_window(session, "epoch", event.index, "epoch", event.t_ns)
+        return _begin_window(site, session, "epoch", event.index, "epoch", event.t_ns)
     return site.runs[session.started.run].handle(EpochPassed(session), now)
 
 
@@ -129,15 +124,15 @@ def _window(
     t_ns, window, result = event.t_ns, event.window, NOTHING
     match event:
         case wire.WindowBegan(name=name):
-            result = _begin_window(session, "window", window, name, t_ns)
+            result = _begin_window(site, session, "window", window, name, t_ns)
             if not result.rows:
                 session.named[window] = name
                 mark(site, session, t_ns)
             return result
         case wire.WindowEnded():
-            session.windows.end("window", window, t_ns, site.now_ns[session.host])
+            site.windows[session.session].end("window", window, t_ns, site.now_ns[session.host])
         case wire.WindowCancelled():
-            session.windows.cancel("window", window)
+            site.windows[session.session].cancel("window", window)
             cancelled = missing("the window was cancelled")
             result = Result((), tuple(site.questions.settle(session.session, window, cancelled)))
     if session.named.pop(window, None) is not None:
@@ -145,9 +140,9 @@ def _window(
     return result
 
 
-def _begin_window(session: Session, kind: Kind, index: int, name: str, t_ns: int) -> Result:
+def _begin_window(site: SiteState, session: Session, kind: Kind, index: int, name: str, t_ns: int) -> Result:
     """Begin to measure a window, unless too many are open."""
-    if session.windows.begin(kind, index, name, t_ns):
+    if site.windows[session.session].begin(kind, index, name, t_ns):
         return NOTHING
     reason = f"session {session.session}: {MAX_OPEN} windows are open, so {name} is not measured. End some."
     return rows_only([GapRow(session.host, "windows", t_ns, 1, reason)])
@@ -177,79 +172,3 @@ def _try(
             )
             result = jobs.handle(job_events.MetricSent(session, event.name, event.value), now)
             return result | rows_only([metric])
-
-
-# ---- steps
-
-
-def _take_steps(
-    site: SiteState,
-    session: Session,
-    boundaries: Sequence[wire.StepBoundary],
-    received_ns: Sequence[int],
-    given: list[Result],
-) -> None:
-    """Take in steps of a session; add what they give to ``given``. ``received_ns``: frame time of each."""
-    if session.ended is not None:
-        return
-    session.windows.pass_steps(boundaries, received_ns)
-    mark_steps(site, session, boundaries)
-    at = [each.placed for each in boundaries if (each.ended_ns, each.began_ns) != (None, None)]
-    session.placed = at[-1] if at else session.placed  # a step that is cancelled says nothing
-    session.step = None if boundaries[-1].began_ns is None else boundaries[-1].index
-    result = site.runs[session.started.run].handle(StepsPassed(session, boundaries), site.now_ns)
-    if result is not NOTHING:
-        given.append(result)
-
-
-def let_wait(site: SiteState, frame: Frame, body: Events) -> bool:
-    """Let a frame of steps wait if nothing depends on it. Return False if it has to be taken in now."""
-    session = site.sessions.get(body.session)
-    if session is None or session.host != frame.host or session.ended is not None:
-        return False
-    if len(site.on[frame.host]) <= FEW or len(session.waiting) >= MAX_WAITING:
-        return False
-    if set(map(type, body.events)) != {wire.StepBoundary}:
-        return False
-    if not site.runs[session.started.run].rests(session):
-        return False
-    session.received_ns = frame.t_ns
-    steps = cast("Sequence[wire.StepBoundary]", body.events)
-    session.waiting.append(WaitingSteps(frame.log_id, frame.offset, frame.t_ns, steps))
-    site.waiting[body.session] = session
-    return True
-
-
-def _catch_up(site: SiteState, session: Session) -> Result:
-    """Take in what waits of a session."""
-    if not session.waiting:
-        return NOTHING
-    waiting, session.waiting, given = session.waiting, [], list[Result]()
-    del site.waiting[session.session]
-    log_id, offset, t_ns, _ = waiting[0]
-    first = Frame(log_id=log_id, offset=offset, host=session.host, t_ns=t_ns, topic="", body=b"")
-
-    def work() -> Result:
-        steps = [step for each in waiting for step in each.steps]
-        received_ns = [each.t_ns for each in waiting for _ in each.steps]
-        _take_steps(site, session, steps, received_ns, given)
-        return NOTHING
-
-    failed = attempt(site, first, "events", work, session=session)
-    return in_order([*given, failed])
-
-
-def catch_up_with(site: SiteState, name: str) -> Result:
-    """Take in what waits of a session, of its run and of those that use its GPUs."""
-    session = site.sessions.get(name)
-    if session is None or not site.waiting:
-        return NOTHING
-    run = site.runs.get(session.started.run)
-    ranks = () if run is None else tuple(run.sessions.values())
-    others = [user for gpu in session.gpus for user in users(site, gpu)]
-    return in_order([_catch_up(site, each) for each in (session, *ranks, *others)])
-
-
-def catch_up_all(site: SiteState) -> Result:
-    """Take in all that waits."""
-    return in_order([_catch_up(site, session) for session in list(site.waiting.values())])

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from analyzers.fleet.session import Session
 from analyzers.forecast.run_forecast import RunForecast, Spent
 from analyzers.interpreter.state import FollowedForecast, SiteState
-from analyzers.measurement.calibration import calibrated
-from analyzers.measurement.energy import KnownEnergy, NoEnergy, measure
+from analyzers.measurement.energy import KnownEnergy, NoEnergy, calibrated, measure
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import ForecastRow, WindowRow
 from analyzers.results.windows.step_columns import Derived, StepColumns, each_row

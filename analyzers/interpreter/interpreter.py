@@ -9,14 +9,14 @@ Time is that of the frames, by host. The same frames give the same results, comm
 
 from collections.abc import Container, Mapping
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from analyzers.batch_size import job_events
 from analyzers.batch_size.policy import Policy
 from analyzers.dispatch.pending import Pending
-from analyzers.interpreter import events, forecasts, notes, readings
+from analyzers.interpreter import events, forecasts, notes, readings, sessions
 from analyzers.interpreter.sessions import attempt
 from analyzers.interpreter.state import new_site, validate
 from analyzers.measurement.sensors import Gain
@@ -82,9 +82,6 @@ Input: TypeAlias = Logged | ProgressAsked | JobForgotten | Calibrated | Profiles
 class Interpreter:
     """The order in which an event passes the machines of a site."""
 
-    NOT_STATE: ClassVar = frozenset[str]()
-    """See `analyzers.checkpoints.machine_state`."""
-
     def __init__(
         self,
         settings: RunSettings,
@@ -113,8 +110,6 @@ class Interpreter:
             began_under or {},
             pending or Pending(at_once=True),
         )
-        self._left = NOTHING
-        """Comes with the result of the next event."""
 
     def handle(self, event: Input, now_ns: int) -> Result:
         """Take in an event. Return rows to be stored and instructions to be carried out.
@@ -123,7 +118,7 @@ class Interpreter:
             event: what happened; frames come in the order of each log.
             now_ns: frame time of its host.
         """
-        left, self._left = self._left, NOTHING
+        left, self.site.left = self.site.left, NOTHING
         rows, instructions = left | self._take(event, now_ns)
         if instructions or isinstance(event, LinkSeen):
             return Result(rows, self.site.pending.release(instructions))
@@ -137,7 +132,7 @@ class Interpreter:
                 self.site.pending.link(host, connected=connected, behind=behind)
                 return NOTHING
             case _:
-                return events.catch_up_all(self.site) | self._take_rare(event, now_ns)
+                return sessions.catch_up_all(self.site) | self._take_rare(event, now_ns)
 
     def _take_rare(
         self, event: ProgressAsked | JobForgotten | Calibrated | ProfilesForgotten, now_ns: int
@@ -173,13 +168,13 @@ class Interpreter:
         match body:
             case Readings():
                 result = attempt(site, frame, "readings", partial(readings.handle, site, frame, body))
-            case Events() if events.let_wait(site, frame, body):
+            case Events() if sessions.let_wait(site, frame, body):
                 if not enforces and not readings.is_due(site, frame.host, frame.t_ns):
                     return NOTHING
             case Events():
                 result = events.handle(site, frame, body)
             case Notes():
-                result = events.catch_up_all(site) | notes.handle(site, frame, body)
+                result = sessions.catch_up_all(site) | notes.handle(site, frame, body)
         if not (isinstance(body, Events) and any(isinstance(i, ApplyControl) for i in result.instructions)):
             # else with the next frame: a command does not wait for the fit of a second's steps
             result |= readings.measure_due(site, frame, body, hurried=hurried)
@@ -207,17 +202,13 @@ class Interpreter:
             case _:
                 return instruction
 
-    def settle(self) -> None:
-        """Take in the steps that wait, before the state is written. The next event's result has theirs."""
-        self._left |= events.catch_up_all(self.site)
-
     def measure_all(self) -> Result:
         """Measure what can be measured by now, at the end of a replay.
 
         A question may have had it measured before the restart. Such rows are stored, so they are to come in
         the replay: later ones are not compared with what is stored.
         """
-        left, self._left = self._left, NOTHING
+        left, self.site.left = self.site.left, NOTHING
         return left | readings.measure_all(self.site)
 
     def validate(self) -> None:
@@ -239,10 +230,6 @@ class Interpreter:
     def frame_ns(self, host: str) -> int:
         """Return the time of the latest frame of a host; 0: there was none."""
         return self.site.now_ns.get(host, 0)
-
-    def open_sessions(self) -> dict[str, str]:
-        """Return the sessions that are followed, and the run of each."""
-        return {name: session.started.run for name, session in self.site.sessions.items()}
 
     def hosts_without(self, runs: Container[str]) -> frozenset[str]:
         """Return the hosts with sessions, none of which is of these runs."""

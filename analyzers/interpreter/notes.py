@@ -5,8 +5,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from analyzers.fleet.fleet import FULL
-from analyzers.interpreter.readings import measure
-from analyzers.interpreter.sessions import admit, attempt, drop, end
+from analyzers.interpreter.sessions import admit, attempt, drop, end, measure
 from analyzers.interpreter.state import SiteState
 from analyzers.pipeline.pipeline_events import ClockLost, ClockSettled
 from analyzers.power_budget.enforcer import CollectorRestarted, CommandSettled

@@ -1,28 +1,23 @@
 """Readings of GPUs, and what can be measured by them: windows, trials, tries and answers. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
-from msgspec.structs import replace
 
 from analyzers.batch_size import job_events
 from analyzers.fleet.fleet import FULL, gpu_row, hangs
-from analyzers.fleet.questions import answer_of
 from analyzers.fleet.session import Session
-from analyzers.interpreter.events import FEW, catch_up_with
-from analyzers.interpreter.sessions import attempt, devices, drop, needed_ns, users, uses
+from analyzers.interpreter.sessions import FEW, attempt, catch_up_with, drop, measure, needed_ns, users
 from analyzers.interpreter.state import SiteState
-from analyzers.measurement.energy import Meter
+from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.timeline import IDLE_NS, RECENT_NS
 from analyzers.power_limit.run import ReadingsCame, Run
 from analyzers.results.readings import READING, well_formed
 from analyzers.results.result import NOTHING, Result, rows_only
-from analyzers.results.rows import GapRow, Row, WindowRow
-from analyzers.results.windows.step_columns import StepColumns
-from zeus_stream.protocol.fields import are_of_one_run
+from analyzers.results.rows import GapRow, Row
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.readings import Readings
 
@@ -32,8 +27,6 @@ LEARN_NS = 1_000_000_000
 """Between two looks at what is known of a counter: a look works out all readings that lie unread."""
 LOOK_NS, LOOK_MORE_NS, LOOK_SELDOM_NS = 20_000_000, 200_000, 1_000_000_000
 """Between two looks at the windows of a session: alone on its host, more for each other, and at most."""
-PLACED_NS = 1_100_000_000
-"""A boundary that is placed where the GPU got there is handed over so much later, at the most."""
 
 
 def handle(site: SiteState, frame: Frame, body: Readings) -> Result:
@@ -169,11 +162,12 @@ def _session(site: SiteState, frame: Frame, session: Session, *, hurried: bool) 
     if session.session not in site.sessions:
         return caught_up  # it was set aside
     session.measured_ns = frame.t_ns
+    windows, phases = site.windows[session.session], site.phases[session.session]
     work = partial(measure, site, session, frame.t_ns, hurried=hurried)
     result = caught_up | attempt(site, frame, "windows", work, session=session)
-    over = session.ended is not None and session.windows.empty
-    if session.phases.marked:
-        look = partial(_phases, site, session, frame.t_ns, ended=over)
+    over = session.ended is not None and windows.empty
+    if phases.marked:
+        look = partial(_phases, site, session, phases, frame.t_ns, ended=over)
         result |= attempt(site, frame, "phases", look)
     if over and session.session in site.sessions:
         drop(site, session)
@@ -184,82 +178,14 @@ def measure_all(site: SiteState) -> Result:
     """Measure what can be measured of all sessions by now, whenever they were looked at."""
     result = NOTHING
     for session in list(site.sessions.values()):
-        session.windows.hasten()
+        site.windows[session.session].hasten()
         t_ns = site.now_ns[session.host]
         frame = Frame(log_id="", offset=0, host=session.host, t_ns=t_ns, topic="", body=b"")
         result |= _session(site, frame, session, hurried=False)
     return result
 
 
-def measure(site: SiteState, session: Session, now_ns: int, *, hurried: bool = False) -> Result:
-    """Measure the windows of a session that have ended, as far as that can be done.
-
-    Args:
-        session: of the windows.
-        now_ns: frame time of its host; 2**62: nothing is waited for.
-        hurried: leave out the fit of the energy of single steps.
-    """
-    if session.placed != "dispatch":
-        now_ns -= PLACED_NS
-    if not session.windows.ready(now_ns):
-        return NOTHING
-    measured = session.windows.measured(
-        _meters(site, session, hurried=hurried), now_ns, partial(_shared, site, session)
-    )
-    remarks = {gpu: _remarks(site, gpu) for gpu in {row.gpu for row in measured}}
-    measured = [_remarked(row, remarks[row.gpu]) if remarks[row.gpu] else row for row in measured]
-    rows = [row for row in measured if not isinstance(row, StepColumns)]
-    about: tuple[Row, ...] = ()
-    instructions = site.jobs.handle(job_events.WindowsMeasured(rows), site.now_ns).instructions
-    for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
-        of_window = [row for row in rows if row.kind == "window" and row.index == window]
-        answer = answer_of(of_window)
-        if session.started.allocation is not None:
-            session.allocated = of_window
-            about = session.rows()
-        instructions += tuple(site.questions.settle(session.session, window, answer))
-    return Result((*measured, *about), instructions)
-
-
-def _phases(site: SiteState, session: Session, now_ns: int, *, ended: bool) -> Result:
+def _phases(site: SiteState, session: Session, phases: PhaseTracker, now_ns: int, *, ended: bool) -> Result:
     """Return rows of the phases of a session, as far as readings have come."""
     meters = {gpu: site.fleet.gpus[gpu].meter for gpu in session.gpus}
-    return rows_only(session.phases.measure(meters, now_ns, ended=ended))
-
-
-def _meters(site: SiteState, session: Session, *, hurried: bool) -> Mapping[str, Meter] | None:
-    """Return the meters of a session's devices; None while its GPUs are not known."""
-    if session.admitted is None:
-        return None
-    return {gpu: replace(site.fleet.gpus[gpu].meter, hurried=hurried) for gpu in devices(site, session)}
-
-
-def _shared(site: SiteState, session: Session, gpu: str, begin_ns: int, end_ns: int) -> bool:
-    """Return whether another run used a device of a session between two instants."""
-    return any(
-        not are_of_one_run(use.run, session.started.run)
-        and use.began_ns < end_ns
-        and (use.ended_ns is None or use.ended_ns > begin_ns)
-        for use in uses(site, session.host, gpu)
-    )
-
-
-def _remarks(site: SiteState, gpu: str | None) -> list[str]:
-    """Return whose energy rows of a GPU have, where that is not the GPU's for this run alone."""
-    found = None if gpu is None else site.fleet.gpus[gpu].found
-    if found is None:
-        return []
-    whole = ["whole GPU, MIG"] if found.mig else []
-    return [*whole, "whole module, with its CPU"] if found.scope == "module" else whole
-
-
-def _remarked(row: WindowRow | StepColumns, remarks: list[str]) -> WindowRow | StepColumns:
-    """Return rows whose quality has these remarks as well."""
-    if isinstance(row, StepColumns):
-        return replace(row, quality=tuple(_with_remarks(quality, remarks) for quality in row.quality))
-    return replace(row, quality=_with_remarks(row.quality, remarks))
-
-
-def _with_remarks(quality: str, remarks: list[str]) -> str:
-    known = [] if quality == "ok" else [quality]
-    return "; ".join([*known, *remarks])
+    return rows_only(phases.measure(meters, now_ns, ended=ended))

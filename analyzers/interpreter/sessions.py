@@ -1,26 +1,46 @@
-"""The sessions that are followed and the runs that they make: begun, admitted, ended, set aside. Pure."""
+"""The sessions that are followed and the runs that they make, from their begin to their end. Pure.
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+Nearly all events are boundaries of steps, and most runs search for nothing. On a host with many sessions
+their frames wait until somebody asks for more than that they came:
+
+    boundaries of a run that rests -> wait, with their frame times
+    other boundaries               -> are taken in now, with those that wait
+
+Those that wait are taken in together: before the session's windows are measured, before other events of its
+run or GPUs, notes and questions.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
 from analyzers.batch_size import job_events
 from analyzers.fleet.fleet import Use
 from analyzers.fleet.ownership import name_of
-from analyzers.fleet.session import Session
+from analyzers.fleet.questions import answer_of
+from analyzers.fleet.session import Session, WaitingSteps
 from analyzers.interpreter.state import SiteState
+from analyzers.measurement.energy import Meter
+from analyzers.measurement.phases.phase_tracker import PhaseTracker
+from analyzers.measurement.windows import Owner, Windows
 from analyzers.pipeline.pipeline_events import StageEnded
 from analyzers.power_limit.limit_search import NOTHING_USED
-from analyzers.power_limit.run import RankEnded, Run, SetAside
-from analyzers.results.result import NOTHING, Result, rows_only
-from analyzers.results.rows import GapRow
+from analyzers.power_limit.run import RankEnded, Run, SetAside, StepsPassed
+from analyzers.results.result import NOTHING, Result, in_order, rows_only
+from analyzers.results.rows import GapRow, Row, WindowRow
+from analyzers.results.windows.step_columns import StepColumns
 from zeus_stream.protocol.events import RunStarted, StepBoundary
 from zeus_stream.protocol.fields import are_of_one_run, of_host, part_name
 from zeus_stream.protocol.frames import Events, Frame
 from zeus_stream.protocol.notes import RunAdmitted
 
+FEW = 4
+"""Sessions of a host that are looked at after each of its frames."""
+MAX_WAITING = 100
+"""Frames of a session that wait, at most."""
 MAX_SESSIONS = 10_000
 """At once; the events of one more are not interpreted."""
 MAX_REMEMBERED = 1_000
@@ -29,6 +49,8 @@ MAX_USES = 100
 """Runs of a GPU remembered, to know who shared it."""
 MAX_UNCERTAINTY_NS = 1_000_000_000
 """A boundary that is less certain says nothing about power, so it is no mark."""
+PLACED_NS = 1_100_000_000
+"""A boundary that is placed where the GPU got there is handed over so much later, at the most."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -102,7 +124,10 @@ def needed_ns(site: SiteState, uuid: str) -> list[int]:
     needed: list[int] = []
     for session in users(site, uuid):
         run = site.runs.get(session.started.run)
-        needed += [*session.windows.needed_ns(), *(run.search.needed_ns(session) if run else ())]
+        needed += [
+            *site.windows[session.session].needed_ns(),
+            *(run.search.needed_ns(session) if run else ()),
+        ]
     return needed
 
 
@@ -129,13 +154,15 @@ def begin(site: SiteState, host: str, body: Events, started: RunStarted) -> Resu
         host,
         body.uid,
         started,
-        timeout_ns=run.settings.timeout_ns,
         steps_kept=run.settings.steps_kept,
         start=run.settings.start,
         barred=barred,
     )
+    owner = Owner(body.session, started.run, started.job, started.rank, host)
+    windows = site.windows[body.session] = Windows(owner, run.settings.timeout_ns)
+    site.phases[body.session] = PhaseTracker(owner)
     if started.world_size:  # a program that only watches GPUs is no run of theirs
-        session.windows.begin("run", 0, started.run, started.t_ns)
+        windows.begin("run", 0, started.run, started.t_ns)
         host_uses = site.host_uses[host]
         host_uses.append(Use(started.run, started.t_ns))
         del host_uses[:-MAX_USES]
@@ -244,6 +271,154 @@ def mark_steps(site: SiteState, session: Session, boundaries: Sequence[StepBound
         site.fleet.gpus[gpu].shape.mark_all(marks)
 
 
+# ---- steps
+
+
+def take_steps(
+    site: SiteState,
+    session: Session,
+    boundaries: Sequence[StepBoundary],
+    received_ns: Sequence[int],
+    given: list[Result],
+) -> None:
+    """Take in steps of a session; add what they give to ``given``. ``received_ns``: frame time of each."""
+    if session.ended is not None:
+        return
+    site.windows[session.session].pass_steps(boundaries, received_ns)
+    mark_steps(site, session, boundaries)
+    at = [each.placed for each in boundaries if (each.ended_ns, each.began_ns) != (None, None)]
+    session.placed = at[-1] if at else session.placed  # a step that is cancelled says nothing
+    session.step = None if boundaries[-1].began_ns is None else boundaries[-1].index
+    result = site.runs[session.started.run].handle(StepsPassed(session, boundaries), site.now_ns)
+    if result is not NOTHING:
+        given.append(result)
+
+
+def let_wait(site: SiteState, frame: Frame, body: Events) -> bool:
+    """Let a frame of steps wait if nothing depends on it. Return False if it has to be taken in now."""
+    session = site.sessions.get(body.session)
+    if session is None or session.host != frame.host or session.ended is not None:
+        return False
+    if len(site.on[frame.host]) <= FEW or len(session.waiting) >= MAX_WAITING:
+        return False
+    if set(map(type, body.events)) != {StepBoundary}:
+        return False
+    if not site.runs[session.started.run].rests(session):
+        return False
+    session.received_ns = frame.t_ns
+    steps = cast("Sequence[StepBoundary]", body.events)
+    session.waiting.append(WaitingSteps(frame.log_id, frame.offset, frame.t_ns, steps))
+    site.waiting[body.session] = session
+    return True
+
+
+def _catch_up(site: SiteState, session: Session) -> Result:
+    """Take in what waits of a session."""
+    if not session.waiting:
+        return NOTHING
+    waiting, session.waiting, given = session.waiting, [], list[Result]()
+    del site.waiting[session.session]
+    log_id, offset, t_ns, _ = waiting[0]
+    first = Frame(log_id=log_id, offset=offset, host=session.host, t_ns=t_ns, topic="", body=b"")
+
+    def work() -> Result:
+        steps = [step for each in waiting for step in each.steps]
+        received_ns = [each.t_ns for each in waiting for _ in each.steps]
+        take_steps(site, session, steps, received_ns, given)
+        return NOTHING
+
+    failed = attempt(site, first, "events", work, session=session)
+    return in_order([*given, failed])
+
+
+def catch_up_with(site: SiteState, name: str) -> Result:
+    """Take in what waits of a session, of its run and of those that use its GPUs."""
+    session = site.sessions.get(name)
+    if session is None or not site.waiting:
+        return NOTHING
+    run = site.runs.get(session.started.run)
+    ranks = () if run is None else tuple(run.sessions.values())
+    others = [user for gpu in session.gpus for user in users(site, gpu)]
+    return in_order([_catch_up(site, each) for each in (session, *ranks, *others)])
+
+
+def catch_up_all(site: SiteState) -> Result:
+    """Take in all that waits."""
+    return in_order([_catch_up(site, session) for session in list(site.waiting.values())])
+
+
+# ---- what is measured
+
+
+def measure(site: SiteState, session: Session, now_ns: int, *, hurried: bool = False) -> Result:
+    """Measure the windows of a session that have ended, as far as that can be done.
+
+    Args:
+        session: of the windows.
+        now_ns: frame time of its host; 2**62: nothing is waited for.
+        hurried: leave out the fit of the energy of single steps.
+    """
+    if session.placed != "dispatch":
+        now_ns -= PLACED_NS
+    windows = site.windows[session.session]
+    if not windows.ready(now_ns):
+        return NOTHING
+    measured = windows.measured(
+        _meters(site, session, hurried=hurried), now_ns, partial(_shared, site, session)
+    )
+    remarks = {gpu: _remarks(site, gpu) for gpu in {row.gpu for row in measured}}
+    measured = [_remarked(row, remarks[row.gpu]) if remarks[row.gpu] else row for row in measured]
+    rows = [row for row in measured if not isinstance(row, StepColumns)]
+    about: tuple[Row, ...] = ()
+    instructions = site.jobs.handle(job_events.WindowsMeasured(rows), site.now_ns).instructions
+    for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
+        of_window = [row for row in rows if row.kind == "window" and row.index == window]
+        answer = answer_of(of_window)
+        if session.started.allocation is not None:
+            session.allocated = of_window
+            about = session.rows()
+        instructions += tuple(site.questions.settle(session.session, window, answer))
+    return Result((*measured, *about), instructions)
+
+
+def _meters(site: SiteState, session: Session, *, hurried: bool) -> Mapping[str, Meter] | None:
+    """Return the meters of a session's devices; None while its GPUs are not known."""
+    if session.admitted is None:
+        return None
+    return {gpu: replace(site.fleet.gpus[gpu].meter, hurried=hurried) for gpu in devices(site, session)}
+
+
+def _shared(site: SiteState, session: Session, gpu: str, begin_ns: int, end_ns: int) -> bool:
+    """Return whether another run used a device of a session between two instants."""
+    return any(
+        not are_of_one_run(use.run, session.started.run)
+        and use.began_ns < end_ns
+        and (use.ended_ns is None or use.ended_ns > begin_ns)
+        for use in uses(site, session.host, gpu)
+    )
+
+
+def _remarks(site: SiteState, gpu: str | None) -> list[str]:
+    """Return whose energy rows of a GPU have, where that is not the GPU's for this run alone."""
+    found = None if gpu is None else site.fleet.gpus[gpu].found
+    if found is None:
+        return []
+    whole = ["whole GPU, MIG"] if found.mig else []
+    return [*whole, "whole module, with its CPU"] if found.scope == "module" else whole
+
+
+def _remarked(row: WindowRow | StepColumns, remarks: list[str]) -> WindowRow | StepColumns:
+    """Return rows whose quality has these remarks as well."""
+    if isinstance(row, StepColumns):
+        return replace(row, quality=tuple(_with_remarks(quality, remarks) for quality in row.quality))
+    return replace(row, quality=_with_remarks(row.quality, remarks))
+
+
+def _with_remarks(quality: str, remarks: list[str]) -> str:
+    known = [] if quality == "ok" else [quality]
+    return "; ".join([*known, *remarks])
+
+
 # ---- ends
 
 
@@ -252,7 +427,7 @@ def end(site: SiteState, session: Session, t_ns: int, how: str) -> Result:
     if session.ended is not None:
         return NOTHING
     session.ended = (t_ns, how)
-    session.windows.end_all(t_ns, site.now_ns[session.host])
+    site.windows[session.session].end_all(t_ns, site.now_ns[session.host])
     run = site.runs[session.started.run]
     used = [site.fleet.gpus[gpu].uses for gpu in session.gpus]
     if not any(rank.ended is None and rank.host == session.host for rank in run.sessions.values()):
@@ -274,7 +449,8 @@ def end(site: SiteState, session: Session, t_ns: int, how: str) -> Result:
 
 def drop(site: SiteState, session: Session) -> None:
     """Forget a session of which nothing more is to come."""
-    del site.sessions[session.session]
+    for kept in (site.sessions, site.windows, site.phases):
+        del kept[session.session]
     site.on[session.host].pop(session.session, None)
     site.waiting.pop(session.session, None)
     if run := site.runs.get(session.started.run):
@@ -297,7 +473,7 @@ def _set_aside(site: SiteState, session: Session, t_ns: int) -> Result:
             for use in site.fleet.gpus[gpu].uses:
                 if use.run == session.started.run and use.ended_ns is None:
                     use.ended_ns = t_ns
-    result |= rows_only(session.windows.abandon(t_ns, how))
+    result |= rows_only(site.windows[session.session].abandon(t_ns, how))
     drop(site, session)
     if run is not None and not run.sessions:
         site.runs.pop(run.name, None)

@@ -10,12 +10,13 @@ from analyzers.batch_size.policy import Policy
 from analyzers.batch_size.registry import Default
 from analyzers.batch_size.tracker import JobTracker
 from analyzers.dispatch.pending import Pending
-from analyzers.fleet.fleet import Fleet, Use
+from analyzers.fleet.fleet import Fleet, Use, known_counters
 from analyzers.fleet.ownership import Owners
 from analyzers.fleet.questions import Questions
 from analyzers.fleet.session import Session
 from analyzers.forecast.run_forecast import RunForecast, Spent
-from analyzers.measurement.counters.counter_kind import known_counters
+from analyzers.measurement.phases.phase_tracker import PhaseTracker
+from analyzers.measurement.windows import Windows
 from analyzers.pipeline.known_pipelines import KnownPipelines
 from analyzers.pipeline.pipelines import Pipelines
 from analyzers.power_budget.enforcer import Enforcer
@@ -25,6 +26,7 @@ from analyzers.power_limit.run import Run
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.memory import Memory
+from analyzers.results.result import NOTHING, Result
 from analyzers.results.rows import WindowRow
 
 
@@ -69,6 +71,10 @@ class SiteState:
     """Those that have begun and are not measured to their end, by name."""
     on: defaultdict[str, dict[str, Session]] = field(default_factory=lambda: defaultdict(dict))
     """The same by host."""
+    windows: dict[str, Windows] = field(default_factory=dict)
+    """The windows of each of them."""
+    phases: dict[str, PhaseTracker] = field(default_factory=dict)
+    """The phases of each of them."""
     runs: dict[str, Run]
     """Those that are open, by name."""
     ended_runs: dict[str, Used] = field(default_factory=dict)
@@ -85,6 +91,9 @@ class SiteState:
     """By host: runs on it, all of which use its CPUs."""
     waiting: dict[str, Session] = field(default_factory=dict)
     """Sessions with frames of steps that wait, by name."""
+
+    left: Result = NOTHING
+    """Comes with the result of the next event."""
 
     # what belongs to one module
     looked_ns: dict[str, int] = field(default_factory=dict)
@@ -145,6 +154,7 @@ def validate(site: SiteState) -> None:
     for host, sessions in site.on.items():
         for name in sessions:
             assert name in site.sessions, f"{name} is on {host} and nowhere else"
+    assert site.windows.keys() == site.phases.keys() == site.sessions.keys(), "a session has no windows"
     assert site.waiting.keys() <= site.sessions.keys(), "steps of a session that is forgotten wait"
     for name, run in site.runs.items():
         assert run.name == name, name

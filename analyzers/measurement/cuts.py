@@ -1,6 +1,6 @@
 """Instants at which the kind of what a GPU does changes, by the marks of events. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -9,13 +9,14 @@ import numpy.typing as npt
 
 from analyzers.measurement.knots import Floats, Ints
 from analyzers.measurement.power_model import PowerModel, State
-from analyzers.measurement.timeline import Timeline
 
 EDGE_NS = 2_000_000
 """A change of kind is over."""
 BRIEF_NS = 200_000
 """Briefer states are left out: a step that begins as soon as the last has ended follows it without a gap."""
 MAX_CUTS = 4_096
+LimitsAt = Callable[[Sequence[int], Sequence[int]], Sequence[int | None]]
+"""As `Timeline.limits_mw`."""
 
 
 @dataclass(slots=True)
@@ -78,14 +79,14 @@ class Cuts:
         while len(self._marks) > MAX_CUTS:
             del self._marks[: MAX_CUTS // 2]  # nothing was measured for long
 
-    def consume(self, timeline: Timeline, until_ns: int, kinds: PowerModel) -> None:
+    def consume(self, limits_mw: LimitsAt, until_ns: int, kinds: PowerModel) -> None:
         """Turn marks into cuts. ``kinds``: numbers them."""
         due = sorted((mark for mark in self._marks if mark[0] <= until_ns), key=itemgetter(0))
         if not due:
             return
         self._marks = [mark for mark in self._marks if mark[0] > until_ns]
         stamps = [t_ns for t_ns, *_ in due]
-        limits = timeline.limits_mw(stamps, stamps)
+        limits = limits_mw(stamps, stamps)
         newest_ns = int(self.t_ns[-1])
         fresh: list[tuple[int, int, int, int]] = []
         state, brief, limit = self._now(), False, str(self._limit_mw)

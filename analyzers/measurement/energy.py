@@ -413,3 +413,35 @@ def _reason(timeline: Timeline, begin_ns: int, end_ns: int, *, early: bool, late
     if timeline.received_ns >= end_ns:
         return "the counter did not change after its end"
     return "no reading from after its end"
+
+
+def calibrated(
+    timeline: Timeline,
+    found: Sequence[KnownEnergy | NoEnergy],
+    begin_ns: Sequence[int],
+    end_ns: Sequence[int],
+) -> list[KnownEnergy | NoEnergy]:
+    """Return energies with the GPU's gain taken out, which ``quality`` then names, and with what gives
+    reason for doubt: a counter that does not agree with the power beside it.
+    """
+    gain, doubt = timeline.gain, timeline.doubt
+    if gain is None and doubt is None:
+        return list(found)
+    words = [word for word in (gain and gain.words, doubt) if word]
+
+    def one(energy: KnownEnergy | NoEnergy, duration_ns: int) -> KnownEnergy | NoEnergy:
+        if isinstance(energy, NoEnergy):
+            return energy
+        quality = "; ".join(words if energy.quality == "ok" else [energy.quality, *words])
+        if gain is None:
+            return replace(energy, quality=quality)
+        offset_uj = gain.offset_w * duration_ns / 1000
+        names = [name for name in energy.__struct_fields__ if name.endswith("_uj")]
+        true_uj = {
+            name: max(round((shown_uj - offset_uj) / gain.gain), 0)
+            for name in names
+            if (shown_uj := getattr(energy, name)) is not None
+        }
+        return replace(energy, quality=quality, **true_uj)
+
+    return [one(energy, end - begin) for energy, begin, end in zip(found, begin_ns, end_ns, strict=True)]

@@ -7,8 +7,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from zeus_stream.protocol.readings import ABSENT
-
 GAP_NS = 1_500_000_000
 """Longer between two knots (three default heartbeats), and the time between them counts as unseen."""
 HANG_NS = 1_500_000_000
@@ -171,7 +169,7 @@ def fill_jumps(knots: Ints, before: Ints | None, most_mw: int) -> list[Jump]:
         power_mw = np.append(previous[Row.POWER, at], power_mw)
         since_ns, took_ns = int(previous[Row.LO, at]), int(knots[Row.HI, at] - previous[Row.HI, at])
         most, filled_uj, deviation_uj = int(most_uj[at]), None, 0
-        if (power_mw == ABSENT).any():
+        if (power_mw < 0).any():  # there is no reading of power
             knots[Row.FIRST, at] = RESET
         else:
             mean_mw = (power_mw[0] + power_mw[-1]) / 2

@@ -15,8 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from msgspec import Struct, field
 
-from analyzers.measurement.calibration import calibrated
-from analyzers.measurement.energy import NO_JOULES, KnownEnergy, Meter, NoEnergy
+from analyzers.measurement.energy import NO_JOULES, KnownEnergy, Meter, NoEnergy, calibrated
 from analyzers.measurement.energy_fit import EVENTS_ARRIVE_NS
 from analyzers.results.rows import WindowRow
 from analyzers.results.windows.step_columns import StepColumns

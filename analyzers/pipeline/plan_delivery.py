@@ -8,11 +8,11 @@ from msgspec.structs import asdict
 from analyzers.pipeline.clock_visits import ClockVisits
 from analyzers.pipeline.frontier import PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
-from analyzers.pipeline.plan import FrequencyPlan, overlaps_s
+from analyzers.pipeline.plan import overlaps_s
 from analyzers.pipeline.profile import StageProfile
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.results.instructions import ApplyPlan
-from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow
+from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow
 from zeus_stream.protocol.pipelines import encode_instruction
 
 
@@ -113,26 +113,3 @@ def pipeline_row(
         reason=reason,
         profile_run=profile_run,
     )
-
-
-def point_rows(
-    run: str,
-    slowdowns: Sequence[float],
-    points: Sequence[FrequencyPlan],
-    unplanned_s: float,
-    unplanned_j: float,
-    gpus: int,
-) -> list[PlanPointRow]:
-    """Return the frontier as rows. ``gpus``: that run a stage together; energies are of one of them."""
-    return [
-        PlanPointRow(
-            run=run,
-            slowdown=slowdown,
-            time_s=point.time_s,
-            energy_j=gpus * point.energy_j,
-            bound_j=gpus * point.bound_j,
-            unplanned_s=unplanned_s,
-            unplanned_j=gpus * unplanned_j,
-        )
-        for slowdown, point in zip(slowdowns, points, strict=True)
-    ]

@@ -221,7 +221,7 @@ class LimitSearch:
         """
         limits = [level.limit_mw for level in found]
         recollection = profiles.begin(
-            self._ranks.fleet,
+            self._ranks.devices(),
             self._known,
             self._ranks.run,
             self.rounds + 1,

@@ -19,12 +19,12 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.memory import Memory
 from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
 from zeus_stream.protocol.fields import Control
+from zeus_stream.protocol.notes import DeviceFound
 
 MAX_ALIKE = 16
 """Profiles kept of one workload; the oldest go."""
@@ -261,7 +261,7 @@ class Recollection:
 
 
 def begin(
-    fleet: Fleet,
+    found: Sequence[DeviceFound],
     known: KnownProfiles,
     run: str,
     number: int,
@@ -273,8 +273,9 @@ def begin(
     """Return what is known of a run's workload as its ranks begin a round.
 
     When its events are read again, the answer is that of the first time, whatever is known by now.
+    ``found``: the GPUs of all ranks, each once.
     """
-    who = _identify(fleet, ranks, lead, limits_mw, control)
+    who = _identify(found, ranks, lead, limits_mw, control)
     recalled = known.recalled.get((lead.session, number)) or _recall(
         known, who, RecallRow(session=lead.session, run=run, round=number)
     )
@@ -299,11 +300,13 @@ def _recall(known: KnownProfiles, who: Identity | None, nothing: RecallRow) -> R
 
 
 def _identify(
-    fleet: Fleet, ranks: Sequence[Session], lead: Session, limits_mw: Sequence[int], control: Control
+    found: Sequence[DeviceFound],
+    ranks: Sequence[Session],
+    lead: Session,
+    limits_mw: Sequence[int],
+    control: Control,
 ) -> Identity | None:
     """Return what a run's trials can be compared by; None for GPUs of several models."""
-    gpus = dict.fromkeys(gpu for session in ranks for gpu in session.gpus)
-    found = [device for gpu in gpus if (device := fleet.gpus[gpu].found) is not None]
     models = {device.name for device in found}
     if len(models) != 1:
         return None

@@ -11,6 +11,7 @@ from analyzers.power_limit.search import levels
 from analyzers.power_limit.search.levels import Level
 from analyzers.power_limit.visits import StepBegan
 from zeus_stream.protocol.fields import are_of_one_run
+from zeus_stream.protocol.notes import DeviceFound
 
 RESTORING_NS = 200_000_000
 """From when a collector restores a limit until it notes that the lease has ended, at the most."""
@@ -82,6 +83,11 @@ class Ranks:
     def gpus(self) -> list[str]:
         """Return the GPUs of all ranks that the machine is about, each once."""
         return list(dict.fromkeys(gpu for session in self.about for gpu in session.gpus))
+
+    def devices(self) -> list[DeviceFound]:
+        """Return what their collectors found of these GPUs."""
+        found = (self.fleet.gpus[gpu].found for gpu in self.gpus())
+        return [device for device in found if device is not None]
 
     def limits_mw(self, settings: RunSettings) -> tuple[int, ...]:
         """Return the limits that every GPU may have, none above what was found."""

@@ -139,7 +139,7 @@ class Interpretation:
             if self._taker is not None:
                 spent_ns = monotonic_ns() - began_ns
                 taken = self._taker.take(
-                    interpreter,
+                    interpreter.site,
                     frames[: len(results)],
                     result.rows,
                     spent_ns,

@@ -83,7 +83,7 @@ def test_sessions_that_come_and_go_leave_nothing(monkeypatch: pytest.MonkeyPatch
             put(t_ns, body)
         if number in (24, 49):
             gc.collect()
-            kept.append((len(state_of(interpreter)), len(live_state_of(live)), len(gc.get_objects())))
+            kept.append((len(state_of(interpreter.site)), len(live_state_of(live)), len(gc.get_objects())))
     (state, shown, objects), (later_state, later_shown, later_objects) = kept
     assert later_state < 1.1 * state
     assert later_shown < 1.1 * shown

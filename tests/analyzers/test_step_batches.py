@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.fleet.session import Session
-from analyzers.interpreter import events
+from analyzers.interpreter import events, sessions
 from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.interpreter.state import SiteState
 from analyzers.measurement import windows
@@ -111,14 +111,18 @@ def test_steps_that_come_together_give_the_rows_of_one_after_the_other(
     seed: int, settings: RunSettings, *, hurried: bool
 ) -> None:
     together, in_columns = derived(seed, settings, hurried=hurried)
-    take_steps = events._take_steps
+    take_steps = sessions.take_steps
 
     def one_by_one(site: SiteState, session: Session, steps: Sequence[StepBoundary], *args: Any) -> None:
         received_ns, given = args
         for step, t_ns in zip(steps, received_ns, strict=True):
             take_steps(site, session, (step,), (t_ns,), given)
 
-    with patch.object(events, "_take_steps", one_by_one), patch.object(windows, "MANY", 2**40):
+    with (
+        patch.object(events, "take_steps", one_by_one),
+        patch.object(sessions, "take_steps", one_by_one),
+        patch.object(windows, "MANY", 2**40),
+    ):
         single, none = derived(seed, settings, hurried=hurried)
     assert together == single
     steps = sum(isinstance(row, WindowRow) and row.kind == "step" for row in together)
@@ -139,15 +143,15 @@ def test_steps_that_come_together_give_the_rows_of_one_after_the_other(
 def test_steps_that_wait_until_they_are_measured_give_the_same_rows(
     seed: int, settings: RunSettings, *, hurried: bool
 ) -> None:
-    waited, let_wait = list[bool](), events.let_wait
+    waited, let_wait = list[bool](), sessions.let_wait
 
     def watched(site: SiteState, frame: Frame, body: Events) -> bool:
         waited.append(let_wait(site, frame, body))
         return waited[-1]
 
-    with patch.object(events, "let_wait", watched):
+    with patch.object(sessions, "let_wait", watched):
         late, _ = derived(seed, settings, hurried=hurried, sessions=6)
-    with patch.object(events, "let_wait", lambda *_: False):
+    with patch.object(sessions, "let_wait", lambda *_: False):
         at_once, _ = derived(seed, settings, hurried=hurried, sessions=6)
     assert late == at_once
     assert sum(waited) > len(waited) // 10

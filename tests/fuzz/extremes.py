@@ -237,7 +237,7 @@ def _read_all(archive: DuckdbFile) -> None:
 
 
 def _asked(rng: Random, interpreter: Interpreter, host: str) -> Result:
-    like = list(interpreter.open_sessions())
+    like = list(interpreter.site.sessions)
     ask = any_of(rng, Ask, like) if rng.random() < 0.5 else any_of(rng, AskTry, like)
     return interpreter.handle(ProgressAsked(host, ask), interpreter.frame_ns(host))
 
@@ -263,6 +263,6 @@ def _stored(
     archive.put([frames], rows, {last.log_id: last.offset + 1})
     if rng.random() < 0.1:
         machine_state.live_state_of(live)
-        state, interpreter = machine_state.state_of(interpreter), Interpreter(SETTINGS)
-        machine_state.restore(interpreter, state, lambda _: SETTINGS.selector)
+        state, interpreter = machine_state.state_of(interpreter.site), Interpreter(SETTINGS)
+        machine_state.restore(interpreter.site, state, lambda _: SETTINGS.selector)
     return interpreter

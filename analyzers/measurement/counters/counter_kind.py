@@ -1,7 +1,6 @@
 """The kind of a GPU's counter, identified by what explains its growth; the phases of steps it sees. Pure."""
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -10,7 +9,6 @@ from msgspec import Struct
 
 from analyzers.measurement.knots import Floats
 from analyzers.measurement.power_model import MAX_KINDS
-from analyzers.results.rows import GpuRow
 
 MS = 1_000_000
 WINDOWS_NS = tuple(ms * MS for ms in (10, 15, 20, 23, 25, 30, 40, 50, 60))
@@ -101,19 +99,6 @@ class KnownCounter(Struct, frozen=True):
     kind: "CounterKind"
     window_ns: int | None
     """Of a boxcar."""
-
-
-def known_counters(gpus: Iterable[GpuRow]) -> dict[str, KnownCounter]:
-    """Return the kinds of counters that are known, by GPU."""
-    found: dict[str, KnownCounter] = {}
-    for row in gpus:
-        if row.counter_kind == "integrating":
-            found[row.gpu] = KnownCounter(row.driver, "integrating", None)
-        elif row.counter_kind == "boxcar" and row.sensor_window_ms is not None:
-            window_ns = round(row.sensor_window_ms * 1e6)
-            if WINDOWS_NS[0] <= window_ns <= WINDOWS_NS[-1]:
-                found[row.gpu] = KnownCounter(row.driver, "boxcar", window_ns)
-    return found
 
 
 CounterKind = Literal["integrating", "boxcar", "power"]

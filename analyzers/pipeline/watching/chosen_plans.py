@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from analyzers.pipeline.frontier import PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import FrequencyPlan, make_plan, make_plans, play, unplanned_s
-from analyzers.pipeline.plan_delivery import point_rows
 from analyzers.pipeline.watching.measured import LATE
 from analyzers.pipeline.watching.power_share import are_below, within_limits
 from analyzers.pipeline.watching.replicas import Straggler
@@ -80,7 +79,7 @@ class ChosenPlans:
             changes_per_s=self._settings.changes_per_s,
             quick=True,
         )
-        self._points = point_rows(self._run, SLOWDOWNS, points, self.base_s, self.base_j, self.gpus)
+        self._points = _point_rows(self._run, SLOWDOWNS, points, self.base_s, self.base_j, self.gpus)
         return self._points
 
     @property
@@ -182,3 +181,26 @@ class ChosenPlans:
             state="offered",
             reason=reason,
         )
+
+
+def _point_rows(
+    run: str,
+    slowdowns: Sequence[float],
+    points: Sequence[FrequencyPlan],
+    unplanned_s: float,
+    unplanned_j: float,
+    gpus: int,
+) -> list[PlanPointRow]:
+    """Return the frontier as rows. ``gpus``: that run a stage together; energies are of one of them."""
+    return [
+        PlanPointRow(
+            run=run,
+            slowdown=slowdown,
+            time_s=point.time_s,
+            energy_j=gpus * point.energy_j,
+            bound_j=gpus * point.bound_j,
+            unplanned_s=unplanned_s,
+            unplanned_j=gpus * unplanned_j,
+        )
+        for slowdown, point in zip(slowdowns, points, strict=True)
+    ]

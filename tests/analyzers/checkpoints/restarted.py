@@ -24,9 +24,9 @@ class Restarted:
         """Take in an event; see `Interpreter.handle`."""
         result = self._interpreter.handle(event, now_ns)
         if self._rng.random() < self._share:
-            state = state_of(self._interpreter)
+            state = state_of(self._interpreter.site)
             self._interpreter = self._make()
-            restore(self._interpreter, state, parse)
+            restore(self._interpreter.site, state, parse)
             self.restarts += 1
         return result
 

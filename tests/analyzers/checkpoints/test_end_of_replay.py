@@ -4,8 +4,8 @@ from functools import cache
 
 import pytest
 
-from analyzers.interpreter.events import FEW
 from analyzers.interpreter.interpreter import Interpreter, Logged, ProgressAsked
+from analyzers.interpreter.sessions import FEW
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import Result
 from analyzers.results.rows import WindowRow

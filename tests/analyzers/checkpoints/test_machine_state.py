@@ -150,12 +150,12 @@ def test_a_command_without_outcome_is_sent_again_by_its_name_once_its_host_is_ca
     released = first.handle(LinkSeen(host, connected=True, behind=0), 0).instructions
     assert released == (sent,)
     other = Interpreter(plan, pending=Pending())
-    restore(other, state_of(first), selectors.parse)
+    restore(other.site, state_of(first.site), selectors.parse)
     assert other.handle(LinkSeen(host, connected=True, behind=5), 0).instructions == ()
     assert other.handle(LinkSeen(host, connected=True, behind=0), 0).instructions == (sent,)
     assert other.leases() == {host: frozenset({sent.gpu})}
     third = Interpreter(plan, pending=Pending())
-    restore(third, state_of(first), selectors.parse)
+    restore(third.site, state_of(first.site), selectors.parse)
     replayed(third, world.frames[at + 1 :])
     outcome = any(sent.command in repr(body) for _, body in world.frames[at + 1 :])
     assert third.waiting().get(host, 0) == (0 if outcome else 1)
@@ -167,7 +167,7 @@ def test_what_settings_say_is_of_this_start_and_an_open_run_keeps_its_own() -> N
     world.run(1.2)
     assert not world.rows(DecisionRow)
     other = Interpreter(now)
-    restore(other, state_of(world.interpreter), selectors.parse)
+    restore(other.site, state_of(world.interpreter.site), selectors.parse)
     world.interpreter = other
     world.run()
     assert [row.selector for row in world.rows(DecisionRow)] == ["energy"]
@@ -177,7 +177,7 @@ def test_what_settings_say_is_of_this_start_and_an_open_run_keeps_its_own() -> N
     assert [row.selector for row in second.rows(DecisionRow)] == ["time"]
 
 
-@pytest.mark.parametrize(("whole", "count"), [(Interpreter(OF_JOBS), 11), (LiveSite(), 2)])
+@pytest.mark.parametrize(("whole", "count"), [(Interpreter(OF_JOBS).site, 10), (LiveSite(), 2)])
 def test_attributes_that_are_no_state_exist(whole: Any, count: int) -> None:
     parts = parts_of(whole)
     assert len(parts) == count
@@ -187,7 +187,7 @@ def test_attributes_that_are_no_state_exist(whole: Any, count: int) -> None:
 
 def test_a_state_of_other_parts_is_refused() -> None:
     with pytest.raises(MalformedError, match="other parts"):
-        restore(Interpreter(OF_JOBS), encode([{}, {}]), selectors.parse)
+        restore(Interpreter(OF_JOBS).site, encode([{}, {}]), selectors.parse)
 
 
 def test_screens_show_the_open_run_of_before() -> None:

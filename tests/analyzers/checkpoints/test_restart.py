@@ -61,7 +61,7 @@ class Busy(CheckpointTaker):
             return []
         self.times = checkpoint_taker.CheckpointTimes(0)
         self.times.wanted = True
-        taken = self.take(interpreter, (), rows, 0)
+        taken = self.take(interpreter.site, (), rows, 0)
         result = complete(Result(taken), LiveSite(), KEY)
         return [row for row in result.rows if isinstance(row, CheckpointRow)]
 
@@ -74,7 +74,7 @@ def store(path: Path, world: World, count: int, settings: Settings = SETTINGS) -
     rows: list[Row] = []
     for number, (frame, body) in enumerate(world.frames[:count], 1):
         rows += [row for row in outputs_of(interpreter, frame, body) if isinstance(row, Row)]
-        taker.take(interpreter, [(frame, body)], (), 0)
+        taker.take(interpreter.site, [(frame, body)], (), 0)
         rows += taker.take_after(interpreter, number, rows)
     interpreted = {frame.log_id: frame.offset + 1 for frame, _ in world.frames[:count]}
     archive.put([], rows, interpreted, replaying=True)
@@ -221,7 +221,7 @@ def test_an_analyzer_that_is_killed_again_and_again_reaches_the_end_of_what_is_s
             part = list(islice(parts, SLICE))
             replayed_last = not part
             rows = [row for row in replayed(begin.interpreter, part) if isinstance(row, Row)]
-            taken = begin.taker.take(begin.interpreter, part, rows, SLICE_NS)
+            taken = begin.taker.take(begin.interpreter.site, part, rows, SLICE_NS)
             result = complete(Result((*rows, *taken)), begin.live, KEY)
             interpreted = {frame.log_id: frame.offset + 1 for frame, _ in part}
             archive.put([], result.rows, interpreted, replaying=True)
@@ -238,8 +238,8 @@ def test_an_analyzer_that_is_killed_again_and_again_reaches_the_end_of_what_is_s
 
 def test_one_is_taken_when_the_kind_of_a_counter_is_known(world: World) -> None:
     taker = CheckpointTaker(1, {}, whole=True)
-    assert taker.take(world.interpreter, (), world.rows(RunRow)[:1], 0) == ()
-    (row,) = taker.take(world.interpreter, (), world.rows(GpuRow)[-1:], 0)
+    assert taker.take(world.interpreter.site, (), world.rows(RunRow)[:1], 0) == ()
+    (row,) = taker.take(world.interpreter.site, (), world.rows(GpuRow)[-1:], 0)
     assert row.runs == ("run",)
 
 
@@ -247,18 +247,18 @@ def test_none_is_taken_in_the_middle_of_a_replay_of_open_runs_nor_after_one_coul
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     taker = CheckpointTaker(1, {}, whole=False)
-    assert taker.take(world.interpreter, world.frames, (), 0) == ()
+    assert taker.take(world.interpreter.site, world.frames, (), 0) == ()
     taker.whole = True
-    (row,) = taker.take(world.interpreter, (), (), 0)
+    (row,) = taker.take(world.interpreter.site, (), (), 0)
     assert row.runs == ("run",)
     assert dict(zip(row.log_ids, row.offsets, strict=True)) == {
         frame.log_id: frame.offset + 1 for frame, _ in world.frames
     }
-    monkeypatch.setattr(world.interpreter, "odd", lambda: 1, raising=False)
+    monkeypatch.setitem(world.interpreter.site.boots, "odd", lambda: 1)
     for _ in range(2):
         taker.times = checkpoint_taker.CheckpointTimes(0)
         taker.times.wanted = True
-        assert taker.take(world.interpreter, (), (), 0) == ()
+        assert taker.take(world.interpreter.site, (), (), 0) == ()
     (sentence,) = caplog.messages
     assert "A restart replays the streams of all open runs" in sentence
 
@@ -272,18 +272,18 @@ def test_one_that_waited_for_the_processor_puts_off_the_next_no_more_than_anothe
     taker = CheckpointTaker(1, {}, whole=True)
     for _ in range(10):
         taker.times.wanted = True
-        assert taker.take(world.interpreter, (), (), 0) != ()
+        assert taker.take(world.interpreter.site, (), (), 0) != ()
 
 
 def test_one_waits_while_a_command_waits_but_not_for_ever(world: World) -> None:
     taker = CheckpointTaker(1, {}, whole=True)
     taker.times.wanted = True
     for _ in range(checkpoint_taker.MOST_PUT_OFF):
-        assert taker.take(world.interpreter, (), (), 0, hurried=True) == ()
-    assert taker.take(world.interpreter, (), (), 0, hurried=True) != ()
+        assert taker.take(world.interpreter.site, (), (), 0, hurried=True) == ()
+    assert taker.take(world.interpreter.site, (), (), 0, hurried=True) != ()
     taker.times = checkpoint_taker.CheckpointTimes(0)
     taker.times.wanted = True
-    assert taker.take(world.interpreter, (), (), 0) != ()
+    assert taker.take(world.interpreter.site, (), (), 0) != ()
 
 
 def test_a_checkpoint_that_came_with_a_file_from_elsewhere_makes_no_object(

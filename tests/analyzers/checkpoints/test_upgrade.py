@@ -35,7 +35,7 @@ with open(sys.argv[1], "rb") as file:
     settings, state, frames = pickle.load(file)
 interpreter = Interpreter(RunSettings.of(settings, selectors.parse(settings.select), 1))
 try:
-    restore(interpreter, state, selectors.parse)
+    restore(interpreter.site, state, selectors.parse)
 except MalformedError as wrong:
     sys.exit(f"refused: {wrong}")
 outputs = []
@@ -88,8 +88,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     interpreter, same = Interpreter(plan), Interpreter(plan)
     for frame, body in world.frames[:half]:
         outputs_of(interpreter, frame, body)
-    state = state_of(interpreter)
-    restore(same, state, selectors.parse)
+    state = state_of(interpreter.site)
+    restore(same.site, state, selectors.parse)
     outputs = [output for frame, body in world.frames[half:] for output in outputs_of(same, frame, body)]
     path = tmp_path_factory.mktemp("handed") / "over.pickle"
     path.write_bytes(pickle.dumps((SETTINGS, state, world.frames[half:])))

@@ -113,7 +113,7 @@ def test_a_session_that_is_over_is_begun_again_by_no_other_host() -> None:
     long_after = after(end_ns, 1000, recorded()[-1][0].host, readings())
     interpreter = Interpreter(MEASURE_ONLY)
     replayed(interpreter, [*recorded(), long_after])
-    assert session() not in interpreter.open_sessions()
+    assert session() not in interpreter.site.sessions
     (gap,) = replayed(interpreter, [after(end_ns, 1001, OTHER, beginning)])
     assert isinstance(gap, GapRow)
     assert f"session {session()}: what {OTHER} says of it was not interpreted" in gap.reason

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_file
-from analyzers.measurement.calibration import Record, calibrated, compared, fit, read_meter
-from analyzers.measurement.energy import KnownEnergy, NoEnergy, energy, measure
+from analyzers.measurement.calibration import Record, compared, fit, read_meter
+from analyzers.measurement.energy import KnownEnergy, NoEnergy, calibrated, energy, measure
 from analyzers.measurement.sensors import EXACT, PRIOR, Gain, prior, sensor
 from analyzers.measurement.timeline import Timeline
 from analyzers.state_files.calibrations import calibrate, load, store

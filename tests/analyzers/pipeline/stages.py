@@ -109,7 +109,7 @@ class Stages:
             RUN_STARTED, t_ns=self.t_ns, rank=rank, world_size=ranks, gpus=("index:all",), pid=rank + 1
         )
         gpu = f"GPU-{rank}"
-        session = Session(f"s{rank}", HOST, 0, started, timeout_ns=10**9, steps_kept=10)
+        session = Session(f"s{rank}", HOST, 0, started, steps_kept=10)
         session.admitted = RunAdmitted(
             t_ns=self.t_ns, session=f"s{rank}", run="run", gpus=(gpu,), may_command=self.may_command,
             reason="" if self.may_command else "it only watches",

@@ -26,7 +26,7 @@ STEPS = 60
 def rank(number: int, *gpus: str, steps: int = STEPS) -> Session:
     """Return a rank that has made so many steps in a row."""
     started = replace(RUN_STARTED, rank=number, world_size=2, gpus=gpus)
-    session = Session(f"session-{number}", "host", 0, started, timeout_ns=5 * S, steps_kept=1_000)
+    session = Session(f"session-{number}", "host", 0, started, steps_kept=1_000)
     session.admitted = replace(RUN_ADMITTED, session=session.session, gpus=gpus)
     for index in range(steps):
         began_ns = index * STEP_MS * MS
