@@ -1,10 +1,12 @@
-"""Directories for setups under test, and for benchmarks."""
+"""Directories and settings for setups under test, and for benchmarks."""
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+QUICK_FILE = ("--config", str(Path(__file__).with_name("data") / "quick.toml"))
+"""The flag of a search of few steps."""
 LONGEST = 60
 """Characters of where temporary files are kept: the path of a socket in there has at most 107."""
 

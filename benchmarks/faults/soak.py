@@ -28,6 +28,7 @@ from benchmarks.faults.soak_worlds import KINDS, Found, Rows, kills_by_process, 
 from benchmarks.harness import directory, table
 from benchmarks.load.session_load import loaded, session_load
 from collectors.devices.simulated import SimulatedBus
+from tests.directories import QUICK_FILE
 from tests.processes.pipeline import Account, Setup, pipeline, until
 from zeus_stream.settings import Settings
 
@@ -41,7 +42,7 @@ die while they start."""
 LOG_MB = Settings().log_mb
 EAGER = (
     *("--search", "exhaustive", "--profile-steps", "5", "--warmup-steps", "2"),
-    *("--stride-w", "40", "--settle-ms", "50"),
+    *("--stride-w", "40", *QUICK_FILE),
 )
 
 

@@ -28,6 +28,7 @@ from benchmarks import harness
 from benchmarks.faults import attackers
 from benchmarks.faults.soak import Limits
 from benchmarks.load.latency import LATENCY
+from tests.directories import QUICK_FILE
 from tests.empty_archive import archive_at
 from tests.processes.connection_flood import ATTACKERS, OTHER_USER, flood, quantile
 from tests.processes.pipeline import PATIENCE_S, Account, Setup, environment, pipeline, until
@@ -38,7 +39,7 @@ from zeus_stream.transport.endpoints import PORTS
 ZEUS_STREAM = Path(sys.executable).with_name("zeus-stream")
 SEARCH = (
     *("--search", "exhaustive", "--stride-w", "2", "--profile-steps", "2", "--warmup-steps", "1"),
-    *("--settle-ms", "0", "--refreshes", "0"),
+    *QUICK_FILE,
 )
 TRAINING = """
 import json, sys, time

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from copy import copy
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -14,19 +15,14 @@ from analyzers.results.table import Table
 from tests.docs.man_page import PAGE, man_page
 from tests.docs.python_page import python_page
 from zeus_stream.cli.main import load_commands, main
+from zeus_stream.cli.options import SettingOption
 from zeus_stream.settings import SECTIONS, SettingHelp, kinds, list_settings, spelled
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 NOTE = "<!-- Written by `python -m tests.docs.reference`. Do not edit. -->\n"
 WIDTH = 100
-EVERYWHERE = re.compile(
-    r"^  --help +Show this message and exit\.\n"
-    r"|^  --dir PATH +Directory for sockets, log, archive and state\.  \[a directory of the user\]\n"
-    r"|^  --config PATH +Settings file\.  \[zeus-stream\.toml, if it exists\]\n"
-    r"|\n(Options|Common options):\n(?=\n|\Z)",
-    re.MULTILINE,
-)
-"""Options of nearly every command, and headings that are left without any."""
+HELP = re.compile(r"^  (-h, )?--help +Show this message and exit\.\n|\nOptions:\n(?=\n|\Z)", re.MULTILINE)
+"""The option of every command, and the heading that is left without any."""
 
 
 def pages() -> dict[str, str]:
@@ -106,10 +102,9 @@ def _commands() -> str:
         "# Commands\n",
         NOTE,
         (
-            "`zeus-stream COMMAND --help` prints the same, with three options that are left out here:"
-            " `--help`; `--config PATH`, the settings file (zeus-stream.toml, if it exists); `--dir PATH`,"
-            " the directory for sockets, log, archive and state (a directory of the user)."
-            " `zeus-stream completions SHELL` completes commands and options.\n"
+            "`zeus-stream COMMAND --help` prints the same, and the meaning of each [setting](settings.md)."
+            " Every command has `--help`, `--dir` and `--config FILE`. `zeus-stream completions SHELL`"
+            " completes commands and options.\n"
         ),
     ]
     for heading, commands in load_commands().items():
@@ -121,11 +116,20 @@ def _commands() -> str:
 
 def _command(command: click.Command, path: tuple[str, ...]) -> list[str]:
     root = click.Context(main, info_name=path[0])
-    context = click.Context(command, info_name=" ".join(path[1:]), parent=root, terminal_width=WIDTH)
+    own = copy(command)
+    own.params = [each for each in command.params if not isinstance(each, SettingOption)]
+    context = click.Context(own, info_name=" ".join(path[1:]), parent=root, terminal_width=WIDTH)
     formatter = click.HelpFormatter(width=WIDTH)
-    command.format_help(context, formatter)
-    text = EVERYWHERE.sub("", formatter.getvalue()).rstrip()
+    own.format_help(context, formatter)
+    text = HELP.sub("", formatter.getvalue()).rstrip()
     parts = [f"### {' '.join(path[1:])}\n", f"```text\n{text}\n```\n"]
+    listed = [
+        f"`{each.opts[0]}`"
+        for each in command.params
+        if isinstance(each, SettingOption) and not each.hidden and each.name not in {"dir", "config"}
+    ]
+    if listed:
+        parts.append(f"Settings: {', '.join(listed)}.\n")
     if isinstance(command, click.Group):
         for name, child in command.commands.items():
             parts += _command(child, (*path, name))
@@ -137,9 +141,9 @@ def _settings() -> str:
         "# Settings\n",
         NOTE,
         (
-            "Every setting is a flag, an environment variable and a key of `zeus-stream.toml` in the\n"
-            "working directory (or `--config FILE`): `--profile-steps 60`, `ZEUS_STREAM_PROFILE_STEPS=60`,\n"
-            "`profile_steps = 60`. Flags win over variables, variables over the file.\n"
+            "Every setting is an environment variable, a key of `zeus-stream.toml` in the working directory\n"
+            "(or `--config FILE`), and a flag of the commands that list it: `ZEUS_STREAM_PROFILE_STEPS=60`,\n"
+            "`profile_steps = 60`, `--profile-steps 60`. Flags win over variables, variables over the file.\n"
         ),
     ]
     defaults = {name: value for kind in kinds() for name, value in spelled(kind()).items()}

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.directories import QUICK_FILE
 from tests.frameworks.told import absent
 from tests.zeus_stream.conftest import Cli
 
 REASON = absent("zeus", "torchvision") or "installed"
 needs_zeus = pytest.mark.skipif(bool(absent("zeus", "torchvision")), reason=REASON)
-RUN = ("run", "--device", "simulated:p100x2", "--refreshes", "3", "--")
+RUN = ("run", "--device", "simulated:p100x2", *QUICK_FILE, "--")
 ON_SIMULATED = ("-m", "tests.frameworks.on_simulated", "--zeus")
 SMALL = ("--arch", "shufflenet_v2_x0_5", "--workers", "0", "--print_freq", "50", "--lr", "0.001")
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

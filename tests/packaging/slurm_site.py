@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from tests.directories import short_directory
+from tests.directories import QUICK_FILE, short_directory
 from tests.processes.pipeline import environment
 from tests.waiting import until
 
@@ -206,7 +206,7 @@ def _lay_out(site: SlurmSite, page: str) -> None:
 def _start_zeus(site: SlurmSite, stack: ExitStack) -> None:
     """Start a collector on each node, and an analyzer of both."""
     follow = ",".join(str(site.directory / node) for node in NODES)
-    quick = ("--settle-ms", "0", "--refreshes", "2", "--warmup-steps", "1", "--profile-steps", "20")
+    quick = (*QUICK_FILE, "--warmup-steps", "1", "--profile-steps", "20")
     commands = {
         node: ("collect", "--host", node, "--device", f"simulated:v100x2,seed={index}")
         for index, node in enumerate(NODES, 1)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.directories import QUICK_FILE
 from tests.processes.pipeline import PATIENCE_S, Setup, environment
 from tests.waiting import until
 from zeus_stream.errors import UnreachableError
@@ -25,7 +26,7 @@ from zeus_stream.transport.client import ask_now
 
 QUICK = (
     "--search", "exhaustive", "--stride-w", "75", "--warmup-steps", "1", "--profile-steps", "5",
-    "--settle-ms", "0", "--refreshes", "2", "--select", "energy",
+    *QUICK_FILE, "--select", "energy",
 )  # fmt: skip
 
 

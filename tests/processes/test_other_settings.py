@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.directories import QUICK_FILE
 from tests.processes.pipeline import Setup
 from tests.waiting import until
 
 QUICK = (
     "--search", "exhaustive", "--stride-w", "75", "--warmup-steps", "1", "--profile-steps", "5",
-    "--settle-ms", "0", "--refreshes", "2",
+    *QUICK_FILE,
 )  # fmt: skip
 DECIDED = "SELECT run, number, selector FROM decisions WHERE power_limit_w IS NOT NULL ORDER BY run, number"
 BEGAN = "SELECT run, start FROM runs ORDER BY run"

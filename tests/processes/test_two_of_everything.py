@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.directories import QUICK_FILE
 from tests.processes.pipeline import environment, pipeline
 from tests.waiting import until
 
 EAGER = (
     *("--search", "exhaustive", "--profile-steps", "3", "--warmup-steps", "1"),
-    *("--stride-w", "75", "--settle-ms", "50"),
+    *("--stride-w", "75", *QUICK_FILE),
 )
 TRAINING = """
 import sys, time

@@ -345,7 +345,7 @@ def _counting_frames() -> Iterator[Callable[[Iterable[Any]], Iterable[Any]]]:
 @click.option("--reference", type=click.Path(path_type=Path), help="Record of the meter, CSV.")
 @click.option("--gpu", help="UUID. Needed only if several GPUs were measured at that time.")
 @click.option("--remove", is_flag=True, help="Remove the calibration of --gpu.")
-@settings_options("archive", "query_rows", "query_seconds")
+@settings_options("archive", "query_seconds")
 def calibrate(settings: Settings, reference: Path | None, gpu: str | None, *, remove: bool) -> None:
     """Fit the gain of a GPU's sensor against a meter. Without --reference: list the calibrations.
 

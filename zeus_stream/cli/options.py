@@ -17,24 +17,18 @@ if TYPE_CHECKING:
 
 AT_BROKER = ("broker", "site", "broker_credentials")
 COLLECTOR = (
-    "device", "cpu", "observe", "poll_ms", "heartbeat_ms", "log_mb", "log_hours", "trust_uid", "group",
-    "host", "listen", *AT_BROKER, "nice",
+    "device", "cpu", "observe", "poll_ms", "log_mb", "log_hours", "trust_uid", "group", "host", "listen",
+    *AT_BROKER, "nice",
 )  # fmt: skip
 RETENTION = ("keep_readings_days", "keep_seconds_days", "keep_steps_days", "keep_minutes_days")
 ANALYZER = (
     "archive", "select", "policy", "search", "profile_only", "per_gpu", "control", "slowdown",
-    "pipeline_iterations", "pipeline_clocks", "pipeline_lowest", "switching_ms", "clock_changes_per_s",
-    "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes", "profiling_share",
-    "lease_ms", "window_timeout_ms", "query_rows", "query_seconds", "memory_mb", "pue", "group", "follow",
-    "listen", "nice", *AT_BROKER, "shards", "database", *RETENTION,
+    "pipeline_iterations", "pipeline_clocks", "pipeline_lowest", "clock_changes_per_s", "stride_w",
+    "wait_steps", "warmup_steps", "profile_steps", "lease_ms", "query_seconds", "memory_mb", "pue", "group",
+    "follow", "listen", "nice", *AT_BROKER, "shards", "database", *RETENTION,
 )  # fmt: skip
-QUERY = ("archive", "query_rows", "query_seconds", "analyzer")
+QUERY = ("archive", "query_seconds", "analyzer")
 FORMATS = ("table", "csv", "json", "arrow")
-RARE = frozenset({
-    "switching_ms", "refreshes", "window_timeout_ms", "settle_ms", "profiling_share", "heartbeat_ms",
-    "broker_replicas", "query_rows",
-})  # fmt: skip
-"""Settings that nobody changes: their flags are not listed."""
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -106,7 +100,7 @@ def settings_options(*names: str, sections: Collection[str] = tuple(SECTIONS)) -
             if default not in (None, False, ()):
                 text += f"  [{default}]"
             section = known[name].section
-            switch["hidden"] = section not in sections or name in RARE
+            switch["hidden"] = section not in sections
             click.option(
                 flag,
                 name,

@@ -45,11 +45,10 @@ class ArchiveFile:
         """
         import pyarrow as pa  # noqa: PLC0415  (heavy, and only needed here)
 
-        limits = ("--query-rows", str(max_rows), "--query-seconds", str(timeout_s))
+        limits = {"ZEUS_STREAM_QUERY_ROWS": str(max_rows), "ZEUS_STREAM_QUERY_SECONDS": str(timeout_s)}
         answer = subprocess.run(  # noqa: S603  (this interpreter, this package)
-            python_child(
-                *("zeus_stream", "sql", "-", "--format", "arrow", "--archive", str(self.path)), *limits
-            ),
+            python_child("zeus_stream", "sql", "-", "--format", "arrow", "--archive", str(self.path)),
+            env={**os.environ, **limits},
             input=query.encode(),
             capture_output=True,
             check=False,

@@ -255,11 +255,7 @@ class Publisher:
     # ---- the loop of a training
 
     def steps(self, iterable: Iterable[T]) -> Loop[T]:
-        """Return ``iterable``, each turn of whose loop is a step: see `zeus_stream.steps`.
-
-        Args:
-            iterable: e.g. torch's ``DataLoader``.
-        """
+        """Return ``iterable``, each turn of whose loop is a step: see `zeus_stream.steps`."""
         self.know(batch_of(iterable))
         return Loop(iterable, self._loop)
 
@@ -297,11 +293,7 @@ class Publisher:
             self._outbox.know(batch_size)
 
     def epochs(self, count: int | Iterable[T]) -> Loop[T]:
-        """Return ``range(count)``, or an iterable, each turn of whose loop is an epoch.
-
-        Args:
-            count: how many epochs, or what to loop over.
-        """
+        """Return ``range(count)``, or an iterable, each turn an epoch: see `zeus_stream.epochs`."""
         iterable = cast("Iterable[T]", range(count)) if isinstance(count, int) else count
         return Loop(iterable, self._epochs)
 
@@ -367,14 +359,7 @@ class Publisher:
         self._boundaries.look()
 
     def ends_with(self, output: Any) -> None:
-        """Let the step under way end when this is ready: an array of JAX, or a tree with one in it.
-
-        It is asked at the boundaries of later steps, and let go when it is ready. Give what is not donated,
-        such as the loss.
-
-        Args:
-            output: what the step computes last.
-        """
+        """Let the step under way end when this is ready: see `zeus_stream.ends_with`."""
         if not self._by_dispatch and not self._silent:
             self._steps.ends_with(output)
 
@@ -435,11 +420,7 @@ class Publisher:
     # ---- windows and metrics
 
     def window(self, name: str) -> Window:
-        """Return a window: a context that knows its energy afterwards, or a decorator.
-
-        Args:
-            name: up to 200 characters.
-        """
+        """Return a window, which knows its energy afterwards: see `zeus_stream.window`."""
         return Window(named(name), lambda: self.window_hooks)
 
     def begin_window(self, name: str) -> Window:
@@ -467,14 +448,7 @@ class Publisher:
         self._windows.cancel(named(name))
 
     def metric(self, name: str, value: float, *, step: int | None = None, epoch: int | None = None) -> None:
-        """Record a number, such as a loss, with its step and epoch: see `zeus_stream.metric`.
-
-        Args:
-            name: e.g. ``loss``.
-            value: what ``float()`` understands.
-            step: number of a step, from 0. Default: the step that began last.
-            epoch: number of an epoch, from 0. Default: the epoch that began last.
-        """
+        """Record a number, such as a loss, with its step and epoch: see `zeus_stream.metric`."""
         now_ns = monotonic_ns()
         try:
             number = float(value)

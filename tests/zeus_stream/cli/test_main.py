@@ -159,8 +159,7 @@ def test_the_help_of_run_is_one_screen_and_all_options_work(zeus: Cli) -> None:
     text = zeus.refused("help", "run").stdout
     assert text == zeus.refused("run", "--help").stdout
     assert text.count("\n") <= 50
-    assert "--settle-ms" not in zeus.refused("analyze", "--help").stdout
-    wrong = ("--device", "simulated:v100,colour=1", "--settle-ms", "0")
+    wrong = ("--device", "simulated:v100,colour=1", "--profile-steps", "40")
     assert "colour" in said(zeus.refused("run", *wrong, "--", "true"))
 
 

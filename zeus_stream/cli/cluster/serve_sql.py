@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option(
     "--workers", type=click.IntRange(1, 64), default=2, metavar="N", help="Queries answered at once.  [2]"
 )
-@settings_options("archive", "database", "query_rows", "query_seconds", "memory_mb", "group", "listen")
+@settings_options("archive", "database", "query_seconds", "memory_mb", "group", "listen")
 def serve_sql(settings: Settings, site: "SiteSettings", *, workers: int) -> None:
     """Answer SQL of many users on a lake, or on an archive file. Start as many as are needed.
 

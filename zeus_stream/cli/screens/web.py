@@ -51,7 +51,7 @@ ADDRESS_FILE = "web.address"
 )  # fmt: skip
 @click.option("--url", "show_url", is_flag=True, help="Print the address of the page that runs, and end.")
 @click.option("--parent-pid", type=int, hidden=True)
-@settings_options("archive", "analyzer", "query_rows", "query_seconds", "memory_mb")
+@settings_options("archive", "analyzer", "query_seconds", "memory_mb")
 def web(
     settings: Settings,
     *,

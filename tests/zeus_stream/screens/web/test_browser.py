@@ -28,7 +28,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tests.directories import short_directory
+from tests.directories import QUICK_FILE, short_directory
 from tests.zeus_stream.conftest import Cli
 from tests.zeus_stream.screens.web.conftest import TOKEN
 from tests.zeus_stream.views.scenes import SCENES, Answer, Scene, stored
@@ -59,18 +59,7 @@ with attach("imagenet") as gpu:
         while epoch == 6 and not stop.exists():
             time.sleep(0.05)
 """
-SEARCH = (
-    "--search",
-    "exhaustive",
-    "--stride-w",
-    "50",
-    "--settle-ms",
-    "0",
-    "--refreshes",
-    "4",
-    "--profile-steps",
-    "16",
-)
+SEARCH = ("--search", "exhaustive", "--stride-w", "50", *QUICK_FILE, "--profile-steps", "16")
 
 
 PROGRAMS = {
