@@ -68,11 +68,10 @@ def test_refreshes_are_placed_closely_with_few_reads(period_ms: int, jitter_ms: 
     times, changes = follow(refreshes, period_ns)
     widths = sorted(hi - lo for lo, hi in changes[20:])
     assert len(changes) == pytest.approx(len(refreshes), abs=3)
-    assert (
-        widths[len(widths) // 2]
-        <= 1.5 * max(period_ns // LOOKS_A_PERIOD, LEAST_NS) + 2 * jitter_ms * MS + 1.5 * drift * period_ns
-    )
-    assert len(times) / len(refreshes) < 2.3 + 150 * drift
+    look_ns = max(period_ns // LOOKS_A_PERIOD, LEAST_NS)
+    assert widths[len(widths) // 2] <= look_ns + 1.3 * jitter_ms * MS + 1.6 * drift * period_ns
+    assert jitter_ms or widths[len(widths) * 95 // 100] <= 2.5 * MS
+    assert len(times) / len(refreshes) < 2.2 + 100 * drift
 
 
 @pytest.mark.parametrize("late", [0, 0.01, 0.05])
@@ -105,7 +104,9 @@ def test_a_counter_that_stops_for_a_while_is_found_again() -> None:
     refreshes = [n * period_ns for n in (*range(1, 50), *range(80, 200))]
     refreshes = [t + 37 * MS * (t > 60 * period_ns) for t in refreshes]
     _, changes = follow(refreshes, period_ns)
-    assert all(hi - lo <= 2 * MS for lo, hi in changes[-100:])
+    widths = sorted(hi - lo for lo, hi in changes[-100:])
+    assert widths[50] <= 0.75 * MS
+    assert widths[-1] <= 1.7 * MS
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 400)), max_size=60), st.sampled_from([2, 20, 100]))
