@@ -37,12 +37,17 @@ CORRELATED_NS = 1_000_000_000
 ALIASED = 0.15
 """Of the range of readings: the deviation of a mean power while steps beat with a sensor that sees a part. It
 does not average out, however long a window is."""
+HIDDEN = 0.15
+"""The same, as a part of its power, for a window much shorter than a refresh: a reading is a mean of steps
+and gaps. Of a window as long as a refresh it is half as much, and so on."""
 SCATTER_NS = 10_000_000_000
 """Power readings within this much of a window tell how far they scatter."""
 
 
 FILLED = "the counter jumped: filled from power"
 SEES_A_PART = "the sensor sees a part of the time"
+WIDE, WIDE_WORDS = 0.25, "readings of power say little of a window so short"
+"""Half of an interval from power readings that is more than this part of the energy is said to be wide."""
 Z = 1.96
 """Standard deviations on either side that hold 95 %."""
 
@@ -229,15 +234,21 @@ def _qualities(timeline: Timeline, shape: EnergyFit | None, edges: _Edges, figur
     coarse = (edges.left[:count] == edges.left[count:]) & ~shaped
     left_out = LeftOut() if shape is None else shape.left_out
     unfitted = np.where(shaped, FITTED, left_out.which(edges.t_ns[:count], edges.t_ns[count:]))
+    wide = np.zeros(count, np.bool_)
+    if timeline.estimator == "power":
+        wide = figures.likely_high_uj - figures.likely_low_uj > 2 * WIDE * figures.used_uj
     sensor_words = [tuple(_sensor_words(timeline, shape, aliased=beats)) for beats in (False, True)]
 
     @cache
     def words_of(alike: int) -> str:
-        which, (is_coarse, beats) = alike // 4 + FITTED, divmod(alike % 4, 2)
-        words = (*(("within one refresh",) if is_coarse else ()), *sensor_words[beats])
+        which, flags = alike // 8 + FITTED, alike % 8
+        named = ("within one refresh",) if flags & 2 else ()
+        words = (*named, *sensor_words[flags & 1])
+        words = (WIDE_WORDS,) if flags & 4 and not words else words
         return "; ".join(words if which == FITTED else (*words, left_out.reasons[which])) or "ok"
 
-    return list(map(words_of, (4 * (unfitted - FITTED) + 2 * coarse + figures.beats).tolist()))
+    alike = 8 * (unfitted - FITTED) + 4 * wide + 2 * coarse + figures.beats
+    return list(map(words_of, alike.tolist()))
 
 
 def _widest(edges: _Edges) -> Ints:
@@ -281,7 +292,9 @@ def _straight(timeline: Timeline, knots: Knots, edges: _Edges) -> _Figures:
         low_uj = np.maximum(least_uj[count:] - most_uj[:count], 0)
         high_uj = most_uj[count:] - least_uj[:count]
     else:
-        give_or_take_uj = _rounded(Z * _scatter_uj(knots, edges))
+        period_ns = timeline.period_ns or 0
+        hidden = HIDDEN * period_ns / np.maximum(_between(edges.t_ns) + period_ns, 1)
+        give_or_take_uj = _rounded(Z * np.hypot(_scatter_uj(knots, edges), hidden * used_uj))
         low_uj, high_uj = np.maximum(used_uj - give_or_take_uj, 0), used_uj + give_or_take_uj
     return _Figures(
         used_uj=used_uj,

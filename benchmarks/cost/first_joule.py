@@ -63,7 +63,7 @@ print("energy", watts * found["training/duration (s)"], "J")
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool, what its user types, and the script with its lines."""
+    """A tool, what its user types after ``python -m venv env``, and the script with its lines."""
 
     name: str
     commands: tuple[str, ...]
@@ -72,48 +72,26 @@ class Tool:
     """Lines of the script that are the tool's."""
 
 
+def installed(package: str) -> tuple[str, ...]:
+    """Return what a user types for a tool that is installed and imported."""
+    return f"env/bin/pip install --quiet {package}", "env/bin/python train.py"
+
+
+ENVIRONMENT = f"{sys.executable} -m venv env"
 TOOLS = (
     Tool(
         "zeus-stream",
         (
             f"git clone --quiet {ROOT} zeus-stream",
-            f"{sys.executable} -m venv env",
             "env/bin/pip install --quiet './zeus-stream[services]'",
             "env/bin/zeus-stream run -- env/bin/python train.py",
         ),
         OURS,
         2,
     ),
-    Tool(
-        "zeus 0.16",
-        (
-            f"{sys.executable} -m venv env",
-            "env/bin/pip install --quiet zeus==0.16.0",
-            "env/bin/python train.py",
-        ),
-        ZEUS,
-        4,
-    ),
-    Tool(
-        "codecarbon",
-        (
-            f"{sys.executable} -m venv env",
-            "env/bin/pip install --quiet codecarbon",
-            "env/bin/python train.py",
-        ),
-        CODECARBON,
-        5,
-    ),
-    Tool(
-        "nvitop",
-        (
-            f"{sys.executable} -m venv env",
-            "env/bin/pip install --quiet nvitop",
-            "env/bin/python train.py",
-        ),
-        NVITOP,
-        6,
-    ),
+    Tool("zeus 0.16", installed("zeus==0.16.0"), ZEUS, 4),
+    Tool("codecarbon", installed("codecarbon"), CODECARBON, 5),
+    Tool("nvitop", installed("nvitop"), NVITOP, 6),
 )
 
 
@@ -149,9 +127,9 @@ def measure(tool: Tool, folder: Path) -> None:
     environment = {**clean, **gpus.environment(library), "ZEUS_STREAM_DIR": str(folder / "zs")}
     environment["PATH"] = f"{smi.parent}:{environment['PATH']}"
     begin = time.perf_counter()
-    installed, output = begin, ""
-    for command in tool.commands:
-        installed = time.perf_counter()
+    ready, output = begin, ""
+    for command in (ENVIRONMENT, *tool.commands):
+        ready = time.perf_counter()
         done = subprocess.run(  # noqa: S602  (what a person types)
             command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False
         )
@@ -162,9 +140,9 @@ def measure(tool: Tool, folder: Path) -> None:
     found = re.search(r"^energy\s+([\d.,]+)(?:\s*J)?", output, re.MULTILINE)
     joules = f"{float(found[1].replace(',', '')):.1f}" if found else "none"
     megabytes = sum(file.lstat().st_size for file in (folder / "env").rglob("*") if file.is_file()) / 1e6
-    install_s, all_s = f"{installed - begin:.1f}", f"{end - begin:.1f}"
+    install_s, all_s = f"{ready - begin:.1f}", f"{end - begin:.1f}"
     print(
-        f"{tool.name:<14} {len(tool.commands):>8} {tool.lines:>6} {install_s:>10} {all_s:>14} {joules:>8}"
+        f"{tool.name:<14} {1 + len(tool.commands):>8} {tool.lines:>6} {install_s:>10} {all_s:>14} {joules:>8}"
         f" {megabytes:>6.0f}"
     )
 

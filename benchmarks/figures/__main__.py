@@ -83,7 +83,7 @@ BENCHMARKS = (
         small=("--iterations", "90", "--profiled", "2"),
     ),
     Benchmark("benchmarks.load.retention", repeats=1, small=("--hours", "1")),
-    Benchmark("benchmarks.windows.accuracy", arguments=("--only", "steps", "--repeats", "1")),
+    Benchmark("benchmarks.windows.accuracy", arguments=("--repeats", "1")),
     Benchmark("benchmarks.noise.controls", repeats=1, small=("--selectors", "energy", "--gpus", "a40")),
     Benchmark(
         "benchmarks.batch_size",

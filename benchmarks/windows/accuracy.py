@@ -1,17 +1,13 @@
 """Energy of training steps against the exact truth: ours and five other tools, each on a GPU of its own.
 
 python -m benchmarks.windows.accuracy [--loads constant clean noisy] [--steps-ms 20 50 100 500] [--repeats 3]
-    [--only steps instants meter] [--period-ms 100] [--window-ms 25] [--data DIR]
+    [--period-ms 100] [--window-ms 25]
 
-steps: a shared library that stands in for NVML shows each tool a GPU of its own. Each tool runs unmodified in
+A shared library that stands in for NVML shows each tool a GPU of its own. Each tool runs unmodified in
 a training (training.py) that is called at the steps' edges. The power of the GPU follows that training
 (following.py) with the powers of loads.py, so it rises after a step began, however late the machine runs the
 training. What a tool is compared with is the integral between the instants at which it was called. Ours
 passes through collector and analyzer; its energies are read by SQL.
-
-instants: when 8 counters changed, as the collector publishes it, against when they did.
-
-meter: a recorded RTX 3090 without counter against an external meter (meter.py).
 """
 
 import argparse
@@ -29,29 +25,20 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from benchmarks.harness import ROOT, cpu_seconds, directory, peer_python, process, sql, table, wait_for
-from benchmarks.windows import meter
+from benchmarks.harness import ROOT, directory, peer_python, process, sql, table, wait_for
 from benchmarks.windows.__main__ import ACCURACY
-from benchmarks.windows.following import JITTER_NS, Followed, FollowingGpu, Wanted, follow, following
-from benchmarks.windows.loads import NAMES, REST_NS, SEED, Ints, lengths
+from benchmarks.windows.following import Followed, FollowingGpu, Wanted, follow, following
+from benchmarks.windows.loads import NAMES, REST_NS, SEED, lengths
 from benchmarks.windows.marks import Marks
 from benchmarks.windows.training import TOOLS
 from tests.gpu import stand_in
 from tests.gpu.stand_in import StandIn
-from zeus_stream.clock import monotonic_ns
 
-PERIOD_NS = 100_000_000
-"""Of the counters whose instants are measured."""
-CONSTANT_MW = 250_000
 PAUSE_NS = 500_000_000
 """Between two loads."""
 LATENCY_US = 50
 """Of a driver call."""
 OURS = "zeus-stream"
-PARTS = ("steps", "instants", "meter")
-
-
-# ---- steps ------------------------------------------------------------------------------------------------
 
 
 class Found(Struct, frozen=True):
@@ -237,71 +224,8 @@ def _median(values: Iterable[float]) -> float:
     return statistics.median(values or [math.nan]) if (values := list(values)) else math.nan
 
 
-# ---- instants ---------------------------------------------------------------------------------------------
-
-
-def print_instants(options: argparse.Namespace) -> None:
-    """When 8 counters changed, and what it costs to know."""
-    rows = [instants(options.seconds, seed) for seed in range(SEED, SEED + options.repeats)]
-    p50, p95, share = (statistics.median(column) for column in zip(*rows, strict=True))
-    table(
-        f"Instants of counter change, 8 GPUs, 100 ms counters, {LATENCY_US} us a driver call"
-        f" ({options.repeats} runs of {options.seconds} s, medians)",
-        "error p50 | error p95 | collector, share of a core | goal",
-        [[f"{p50:.2f} ms", f"{p95:.2f} ms", f"{share:.1f} %", "p95 0.5 ms, 5 %"]],
-    )
-
-
-def instants(seconds: int, seed: int) -> tuple[float, float, float]:
-    """Return p50 and p95 of the error of published instants, ms, and the collector's share of a core, %."""
-    with directory() as where:
-        library = stand_in.build(where)
-        host = stand_in.StandIn(where / "gpus", 8)
-        truths: list[Ints] = []
-        for slot, gpu in enumerate(host.gpus):
-            shown = shows(11_000_000 * slot, seconds + 60, seed)
-            gpu.latency_us = LATENCY_US
-            host.record(slot, shown)
-            truths.append(np.array([line[0] for line in shown], np.int64))
-        since_ns = monotonic_ns()
-        for gpu in host.gpus:
-            gpu.played_ns = since_ns
-        with (
-            process(where, "collect", "--observe", ready="publish", environ=host.environment(library)) as pid,
-            process(where, "analyze", "--select", "none", ready="query"),
-        ):
-            time.sleep(5)  # the search for the counter's period is over
-            from_ns, before_s = monotonic_ns(), cpu_seconds(pid)
-            time.sleep(seconds)
-            until_ns, share = monotonic_ns(), (cpu_seconds(pid) - before_s) / seconds * 100
-            time.sleep(2)
-            rows = sql(
-                where,
-                "SELECT gpus.index, (t_lo_ns + t_hi_ns) // 2 FROM readings JOIN gpus USING (gpu)"  # noqa: S608  (numbers)
-                f" WHERE seen = 'changed' AND t_hi_ns BETWEEN {from_ns} AND {until_ns}",
-            )
-    off_ms = [abs(nearest(truths[int(str(slot))], int(str(t)) - since_ns)) / 1e6 for slot, t in rows]
-    cut = statistics.quantiles(off_ms, n=100)
-    return cut[49], cut[94], share
-
-
-def shows(phase_ns: int, seconds: float, seed: int) -> list[tuple[int, int, int]]:
-    """Return what a GPU at `CONSTANT_MW` shows at each refresh: instant, counter in mJ, power in mW."""
-    count = round(seconds * 1e9) // PERIOD_NS
-    jitter = np.random.default_rng([seed, phase_ns]).uniform(-JITTER_NS, JITTER_NS, count)
-    at = np.arange(1, count + 1) * PERIOD_NS + phase_ns + np.rint(jitter).astype(np.int64)
-    return [(t, CONSTANT_MW * t // 10**9, CONSTANT_MW) for t in (0, *at.tolist())]
-
-
-def nearest(instants_ns: Ints, t_ns: int) -> int:
-    """Return how far an instant is from the nearest of several, ns."""
-    after = int(np.clip(np.searchsorted(instants_ns, t_ns), 1, len(instants_ns) - 1))
-    return min(t_ns - int(instants_ns[after - 1]), int(instants_ns[after]) - t_ns, key=abs)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--loads", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--steps-ms", type=int, nargs="+", default=[20, 50, 100, 500])
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
@@ -311,16 +235,9 @@ def main() -> None:
     parser.add_argument(
         "--start", type=float, default=120, help="seconds that tools have at most to get ready"
     )
-    parser.add_argument("--seconds", type=int, default=20, help="length of a run of instants")
-    parser.add_argument("--data", type=Path, default=meter.RECORDED, help="recordings of GPU and meter")
     options = parser.parse_args()
     options.tools = [OURS, *(tool for tool in options.tools if tool != OURS)]
-    if "steps" in options.only:
-        print_steps(options)
-    if "instants" in options.only:
-        print_instants(options)
-    if "meter" in options.only:
-        meter.print_meter(options.data)
+    print_steps(options)
 
 
 if __name__ == "__main__":

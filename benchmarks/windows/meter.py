@@ -1,5 +1,7 @@
 """An RTX 3090 without counter, recorded beside an external meter: energy of windows and gain of the sensor.
 
+python -m benchmarks.windows.meter [--data DIR]
+
 The driver's readings (every 6 to 7 ms) pass through sampler, timeline and energy as a collector's would.
 The meter (5 kHz) is the truth. RMS error of windows that begin everywhere in the recording, as it is, and
 with the one factor removed that `zeus-stream calibrate` would find.
@@ -7,7 +9,9 @@ with the one factor removed that `zeus-stream calibrate` would find.
 Source of the recording: GPU_Power_Benchmark (Yang, Adamek, Armour), MIT.
 """
 
+import argparse
 import bisect
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,30 +78,6 @@ def published(recorded: Recording) -> Iterator[tuple[int, npt.NDArray[np.void]]]
             yield t_ns, np.frombuffer(pack(reading, 0), READING)
 
 
-def ours(recorded: Recording, sensor: Sensor) -> Method:
-    """Return what timeline and energy make of the readings of this sensor."""
-    timeline = Timeline()
-    timeline.sensor = sensor
-    timeline.add(np.concatenate([row for _, row in published(recorded)]))
-
-    def energies_j(begin_ns: Ints, end_ns: Ints) -> Floats:
-        found = measure(timeline, begin_ns.tolist(), end_ns.tolist())
-        return np.array([one.energy_uj / 1e6 if isinstance(one, KnownEnergy) else np.nan for one in found])
-
-    return energies_j
-
-
-def shaped(recorded: Recording, sensor: Sensor) -> Method:
-    """Return the same with the edges of the load as events of a training: each window is measured as soon as
-    it may be, from the events received by then.
-    """
-
-    def energies_j(begin_ns: Ints, end_ns: Ints) -> Floats:
-        return np.array([one.energy_uj for one in answers(recorded, sensor, begin_ns, end_ns)]) / 1e6
-
-    return energies_j
-
-
 def answers(recorded: Recording, sensor: Sensor, begin_ns: Ints, end_ns: Ints) -> list[KnownEnergy]:
     """Return the energies of windows, each as soon as it may be measured, with the load's edges as events."""
     one = Meter(Timeline())
@@ -128,6 +108,15 @@ def sampled(recorded: Recording, period_ns: int, window_ns: int) -> Recording:
     return replace(recorded, sensor_ns=read_ns, sensor_mw=held_mw)
 
 
+def windows(recorded: Recording, window_s: float, first_ns: int = 0) -> tuple[Ints, Ints]:
+    """Return begins and ends of windows of one length, all over a recording but in its first ``first_ns``."""
+    window_ns = round(window_s * 1e9)
+    first = max(recorded.meter_ns[0], recorded.sensor_ns[0]) + first_ns
+    last = min(recorded.meter_ns[-1], recorded.sensor_ns[-1]) - HEARTBEAT_NS - window_ns
+    begin_ns = np.arange(first, last, window_ns // PARTS)
+    return begin_ns, begin_ns + window_ns
+
+
 def coverage(
     recorded: Recording, sensor: Sensor, window_s: float, *, heard: bool, removed: bool
 ) -> list[str]:
@@ -135,12 +124,9 @@ def coverage(
 
     ``heard``: the load's edges are. ``removed``: with the gain removed that windows of this length show.
     """
-    window_ns = round(window_s * 1e9)
-    first = max(recorded.meter_ns[0], recorded.sensor_ns[0]) + 1_000_000_000
-    last = min(recorded.meter_ns[-1], recorded.sensor_ns[-1]) - HEARTBEAT_NS - window_ns
-    begin_ns = np.arange(first, last, window_ns // PARTS)
-    truth_j = recorded.truth_j(begin_ns, begin_ns + window_ns)
-    found = (answers if heard else unheard)(recorded, sensor, begin_ns, begin_ns + window_ns)
+    begin_ns, end_ns = windows(recorded, window_s, 1_000_000_000)
+    truth_j = recorded.truth_j(begin_ns, end_ns)
+    found = (answers if heard else unheard)(recorded, sensor, begin_ns, end_ns)
     truth_j, found = truth_j[: len(found)], found[: len(truth_j)]
     gain = sum(one.energy_uj for one in found) / truth_j.sum() / 1e6 if removed else 1.0
     truth_uj = truth_j * gain * 1e6
@@ -183,6 +169,15 @@ def print_coverage(data: Path) -> None:
     )
 
 
+def energies(
+    found: Callable[[Recording, Sensor, Ints, Ints], list[KnownEnergy]], recorded: Recording, sensor: Sensor
+) -> Method:
+    """Return the energies of `answers` or `unheard`, J."""
+    return lambda begin_ns, end_ns: (
+        np.array([one.energy_uj for one in found(recorded, sensor, begin_ns, end_ns)]) / 1e6
+    )
+
+
 def trapezoids(recorded: Recording) -> Method:
     """Return what Zeus's PowerMonitor does: changed readings within the window, joined by straight lines."""
     changed = np.flatnonzero(np.diff(recorded.sensor_mw, prepend=-1))
@@ -199,12 +194,8 @@ def trapezoids(recorded: Recording) -> Method:
 
 def errors(recorded: Recording, method: Method, window_s: float) -> tuple[float, float]:
     """Return the RMS error of windows in %, as they are and with the gain removed."""
-    window_ns = round(window_s * 1e9)
-    first = max(recorded.meter_ns[0], recorded.sensor_ns[0])
-    last = min(recorded.meter_ns[-1], recorded.sensor_ns[-1]) - HEARTBEAT_NS - window_ns
-    begin_ns = np.arange(first, last, window_ns // PARTS)
-    truth_j = recorded.truth_j(begin_ns, begin_ns + window_ns)
-    found_j = method(begin_ns, begin_ns + window_ns)
+    begin_ns, end_ns = windows(recorded, window_s)
+    truth_j, found_j = recorded.truth_j(begin_ns, end_ns), method(begin_ns, end_ns)
     gain = float(found_j @ truth_j / (truth_j @ truth_j))
 
     def rms(off: Floats) -> float:
@@ -213,18 +204,20 @@ def errors(recorded: Recording, method: Method, window_s: float) -> tuple[float,
     return rms(found_j / truth_j - 1), rms(found_j / gain / truth_j - 1)
 
 
-def print_meter(data: Path) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, default=RECORDED, help="recordings of GPU and meter")
+    data = parser.parse_args().data
     if not data.exists():
-        print(f"\n{data}: there are no recordings of a meter. Name their folder with --data.")
-        return
+        sys.exit(f"{data}: there are no recordings of a meter. Name their folder with --data.")
     rows = []
     for name in ("rtx3090_square", "rtx3090_step"):
         recorded = recording(data / name)
         methods = {
             "Zeus's PowerMonitor (its method)": trapezoids(recorded),
-            "ours, held from when it was read": ours(recorded, Sensor()),
-            "ours, the sensor's lag known": ours(recorded, sensor(GPU)),
-            "ours, and the load's edges heard": shaped(recorded, sensor(GPU)),
+            "ours, held from when it was read": energies(unheard, recorded, Sensor()),
+            "ours, the sensor's lag known": energies(unheard, recorded, sensor(GPU)),
+            "ours, and the load's edges heard": energies(answers, recorded, sensor(GPU)),
         }
         for label, method in methods.items():
             pairs = [errors(recorded, method, window_s) for window_s in WINDOWS_S]
@@ -236,3 +229,7 @@ def print_meter(data: Path) -> None:
         rows,
     )
     print_coverage(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -281,7 +281,9 @@ class CounterKnowledge:
             sure = SURE if self._telling else SURER * SURE
             told = apart > (sure if best else 2 * sure) and self._compared >= (2 * ENOUGH if best else ENOUGH)
         else:  # of another width
-            told = best != was and likely[best] - likely[was] > (CLOSER if best <= 1 + len(NEAR) else SURE)
+            # The more refreshes there are, the more what is assumed of edges speaks for a wrong width.
+            sure = SURE + self._compared / 32 if self.window_ns in WINDOWS_NS else CLOSER
+            told = best != was and likely[best] - likely[was] > sure
         verdict = None
         if told:
             window_ns, own = self.windows_ns[best - 1] if best else None, int(np.argmax(each[:, best]))

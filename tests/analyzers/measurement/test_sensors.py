@@ -147,3 +147,25 @@ def test_steps_in_time_with_the_refreshes_of_a_sensor_are_named(half_ms: int, al
     if not aliased:
         errors = [abs(answer.energy_uj / 1e6 / truth_j - 1) for truth_j, answer in found]
         assert sum(errors) / len(errors) < 0.05
+
+
+@pytest.mark.parametrize("window_ms", [50, 100])
+def test_a_reading_of_power_hides_how_steps_and_gaps_within_it_differ(window_ms: int) -> None:
+    """Readings that hardly differ had an interval of 1 % for steps that draw 12 % more than their mean."""
+    line = Timeline()
+    shown = [(t, 250_000 + 1_000 * (t % 3)) for t in range(1, 300)]
+    line.add(readings(*(row(Seen.POWER, t * PERIOD_NS, t * PERIOD_NS, power_mw=mw) for t, mw in shown)))
+    found = energy(line, 20 * S, 20 * S + window_ms * MS)
+    assert isinstance(found, KnownEnergy)
+    assert found.p97_5_uj > 280_000 * window_ms > 220_000 * window_ms > found.p2_5_uj
+
+
+def test_a_wide_interval_of_power_readings_is_not_called_ok() -> None:
+    line = Timeline()
+    line.sensor = sensor("NVIDIA GeForce RTX 3090")
+    shown = [(t, 100_000 + 200_000 * (t // 7 % 2)) for t in range(1, 300)]
+    line.add(readings(*(row(Seen.POWER, t * PERIOD_NS, t * PERIOD_NS, power_mw=mw) for t, mw in shown)))
+    short, long = energy(line, 20 * S, 20 * S + 150 * MS), energy(line, 5 * S, 25 * S)
+    assert isinstance(short, KnownEnergy)
+    assert isinstance(long, KnownEnergy)
+    assert (short.quality, long.quality) == ("readings of power say little of a window so short", "ok")
