@@ -47,7 +47,7 @@ SCATTER_NS = 10_000_000_000
 FILLED = "the counter jumped: filled from power"
 SEES_A_PART = "the sensor sees a part of the time"
 WIDE, WIDE_WORDS = 0.25, "readings of power say little of a window so short"
-"""Half of an interval from power readings that is more than this part of the energy is said to be wide."""
+"""Intervals of power readings whose half is more than this part of the energy are named as wide."""
 Z = 1.96
 """Standard deviations on either side that hold 95 %."""
 
