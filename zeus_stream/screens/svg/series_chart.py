@@ -14,6 +14,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8
 """Distinct for people who see few colours (Okabe, Ito, 2008, darkened where they are thin lines)."""
 WIDTH, HEIGHT = 360, 240
 RADIUS = 2.6
+Mark = Literal["", "dots", "faint", "cross"]
 SAME = " = "
 """Between the names of series that are the same."""
 
@@ -26,7 +27,7 @@ class ChartSeries(Struct, frozen=True):
     colour: int
     """A number; `COLOURS` come again."""
     line: bool = True
-    mark: Literal["", "dots", "faint", "cross"] = ""
+    mark: Mark = ""
 
 
 class Cell(Struct, frozen=True):

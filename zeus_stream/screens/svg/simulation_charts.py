@@ -7,11 +7,13 @@ from statistics import fmean
 from typing import Any
 
 from zeus_stream.screens.html.elements import Markup
-from zeus_stream.screens.svg.series_chart import COLOURS, Cell, ChartSeries, SeriesAxis, series_chart
+from zeus_stream.screens.svg.series_chart import COLOURS, Cell, ChartSeries, Mark, SeriesAxis, series_chart
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 Colours = Mapping[str, int]
+Points = Sequence[tuple[float, float]]
+TIME, ENERGY = SeriesAxis("time"), SeriesAxis("energy")
 ROWS_APART = 0.18
 """Between players who would be drawn in one place."""
 POINTS = 48
@@ -71,7 +73,30 @@ def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 def _beside(names: Colours) -> dict[str, float]:
     """Return an offset around 0 for each player, so that none hides another."""
-    return {player: (len(names) - 1) / 2 - at for player, at in names.items()}
+    return {player: ROWS_APART * ((len(names) - 1) / 2 - at) for player, at in names.items()}
+
+
+def _series(
+    rows: Rows,
+    by: str,
+    colour: Colours,
+    points: Callable[[str, Rows], Points],
+    *,
+    line: bool = True,
+    mark: Mark = "dots",
+) -> list[ChartSeries]:
+    """Return a series for each value of a column. ``points`` makes them of its name and its rows."""
+    return [
+        ChartSeries(name, points(name, of), colour[name], line=line, mark=mark) for name, of in _by(rows, by)
+    ]
+
+
+def _in_rows(
+    title: str, axis: SeriesAxis, names: Sequence[str], series: Sequence[ChartSeries], each: int = 16
+) -> Markup:
+    """Return a chart with a row a name, from below."""
+    ticks = list(enumerate(names))
+    return series_chart(title, axis, SeriesAxis("", ticks=ticks), series, 90 + each * len(names))
 
 
 def front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -105,28 +130,26 @@ def potential(sweep: Rows) -> list[Markup]:
         )
         for at, (name, which) in enumerate(SAVINGS.items())
     ]
-    ticks = [(y, where) for y, (where, _) in enumerate(worlds)]
-    return [
-        series_chart(
-            "",
-            SeriesAxis("energy relative to the default"),
-            SeriesAxis("", ticks=ticks),
-            series,
-            _tall(worlds),
-        )
-    ]
+    return [_in_rows("", SeriesAxis("energy relative to the default"), [name for name, _ in worlds], series)]
 
 
 def pareto(sweep: Rows, colour: Colours) -> list[Markup]:
     """Return a chart for each workload: time and energy of all configurations, with Pareto fronts."""
+
+    def drawn(of: Rows) -> list[tuple[float, float]]:
+        return [(row["time"], row["energy"]) for row in of if max(row["time"], row["energy"]) <= MOST]
+
     charts = []
     for name, rows in _by(sweep, "workload"):
-        clouds, fronts = [], []
-        for gpu, of in _by(rows, "gpu"):
-            points = [(row["time"], row["energy"]) for row in of if max(row["time"], row["energy"]) <= MOST]
-            clouds.append(ChartSeries(f"{gpu}, all", points, colour[gpu], line=False, mark="faint"))
-            fronts.append(ChartSeries(f"{gpu}, front", front(points), colour[gpu], mark="dots"))
-        charts.append(series_chart(name, SeriesAxis("time"), SeriesAxis("energy"), [*clouds, *fronts]))
+        clouds = [
+            ChartSeries(f"{gpu}, all", drawn(of), colour[gpu], line=False, mark="faint")
+            for gpu, of in _by(rows, "gpu")
+        ]
+        fronts = [
+            ChartSeries(f"{gpu}, front", front(drawn(of)), colour[gpu], mark="dots")
+            for gpu, of in _by(rows, "gpu")
+        ]
+        charts.append(series_chart(name, TIME, ENERGY, [*clouds, *fronts]))
     return charts
 
 
@@ -134,35 +157,28 @@ def by_size(sweep: Rows, colour: Colours) -> list[Markup]:
     """Return a chart for each workload: energy by batch size, at the limit of least cost."""
     charts = []
     for name, rows in _by(sweep, "workload"):
-        series = [
-            ChartSeries(
-                gpu, _energy([row for row in of if row["best_limit"]], "batch_size"), colour[gpu], mark="dots"
-            )
-            for gpu, of in _by(rows, "gpu")
-        ]
+        series = _energies(rows, colour, "best_limit", "batch_size")
         ticks = [(size, str(size)) for size in _spread(sorted({row["batch_size"] for row in rows}), 8)]
-        charts.append(
-            series_chart(name, SeriesAxis("batch size", "log", ticks), SeriesAxis("energy", "log"), series)
-        )
+        x = SeriesAxis("batch size", "log", ticks)
+        charts.append(series_chart(name, x, SeriesAxis("energy", "log"), series))
     return charts
 
 
 def by_limit(sweep: Rows, colour: Colours) -> list[Markup]:
     """Return a chart for each workload: energy by power limit, at the default batch size."""
-    charts = []
-    for name, rows in _by(sweep, "workload"):
-        series = [
-            ChartSeries(
-                gpu, _energy([row for row in of if row["default_size"]], "limit_w"), colour[gpu], mark="dots"
-            )
-            for gpu, of in _by(rows, "gpu")
-        ]
-        charts.append(series_chart(name, SeriesAxis("power limit, W"), SeriesAxis("energy"), series))
-    return charts
+    axis = SeriesAxis("power limit, W")
+    return [
+        series_chart(name, axis, ENERGY, _energies(rows, colour, "default_size", "limit_w"))
+        for name, rows in _by(sweep, "workload")
+    ]
 
 
-def _energy(rows: Rows, by: str) -> list[tuple[float, float]]:
-    return sorted((float(row[by]), float(row["energy"])) for row in rows)
+def _energies(rows: Rows, colour: Colours, which: str, by: str) -> list[ChartSeries]:
+    """Return the energy by a column, a series a GPU, of the rows for which ``which`` is true."""
+    return _series(
+        rows, "gpu", colour,
+        lambda _, of: sorted((float(row[by]), float(row["energy"])) for row in of if row[which]),
+    )  # fmt: skip
 
 
 def _spread(values: Sequence[int], most: int) -> list[int]:
@@ -175,18 +191,23 @@ def _spread(values: Sequence[int], most: int) -> list[int]:
 
 def regrets(rows: Rows, colour: Colours) -> list[Markup]:
     """Return a chart of cumulative regret for each world."""
-    charts = []
-    for where, of in grouped(rows, place):
-        series = [
-            ChartSeries(
-                player, _thinned([(row["recurrence"] + 1, row["regret"]) for row in its]), colour[player]
-            )
-            for player, its in _by(of, "player")
-        ]
-        charts.append(
-            series_chart(where, SeriesAxis("recurrence"), SeriesAxis("cumulative regret", "asinh"), series)
-        )
-    return charts
+    return _by_recurrence(rows, colour, "regret", SeriesAxis("cumulative regret", "asinh"))
+
+
+def drifts(rows: Rows, colour: Colours) -> list[Markup]:
+    """Return a chart of cost by recurrence for each world that changes."""
+    changing = [row for row in rows if row["drift"] != "none"]
+    return _by_recurrence(changing, colour, "cost", SeriesAxis("cost relative to the default", "log"))
+
+
+def _by_recurrence(rows: Rows, colour: Colours, column: str, axis: SeriesAxis) -> list[Markup]:
+    def points(_: str, its: Rows) -> Points:
+        return _thinned([(row["recurrence"] + 1, row[column]) for row in its])
+
+    return [
+        series_chart(where, SeriesAxis("recurrence"), axis, _series(of, "player", colour, points, mark=""))
+        for where, of in grouped(rows, place)
+    ]
 
 
 def paths(rows: Rows, sweep: Rows, colour: Colours) -> list[Markup]:
@@ -244,82 +265,56 @@ def against(rows: Rows, colour: Colours, quantity: str) -> Markup:
     """Return a chart of energy or time of the last recurrences against the default, by world."""
     worlds = [where for where, _ in grouped(rows, place)][::-1]
     beside = _beside(colour)
-    series = [
-        ChartSeries(
-            player,
-            [(row[quantity], worlds.index(place(row)) + ROWS_APART * beside[player]) for row in of],
-            colour[player],
-            line=False,
-            mark="dots",
-        )
-        for player, of in _by(rows, "player")
-    ]
-    ticks = [(at, where) for at, where in enumerate(worlds)]
-    axis = SeriesAxis(f"{quantity} relative to the default")
-    return series_chart(quantity, axis, SeriesAxis("", ticks=ticks), series, _tall(worlds))
+    series = _series(
+        rows, "player", colour,
+        lambda player, of: [(row[quantity], worlds.index(place(row)) + beside[player]) for row in of],
+        line=False,
+    )  # fmt: skip
+    return _in_rows(quantity, SeriesAxis(f"{quantity} relative to the default"), worlds, series)
 
 
 def by_gpu(rows: Rows, colour: Colours) -> list[Markup]:
     """Return charts of energy and time by GPU model: geometric means over the workloads."""
     gpus = sorted({row["gpu"] for row in rows})[::-1]
     beside = _beside(colour)
-    charts = []
-    for quantity in ("energy", "time"):
-        series = [
-            ChartSeries(
-                player,
-                [
-                    (geometric([row[quantity] for row in its]), gpus.index(gpu) + ROWS_APART * beside[player])
-                    for gpu, its in _by(of, "gpu")
-                ],
-                colour[player],
-                line=False,
-                mark="dots",
-            )
-            for player, of in _by(rows, "player")
-        ]
-        ticks = [(at, gpu) for at, gpu in enumerate(gpus)]
-        axis = SeriesAxis(f"{quantity} relative to the default")
-        charts.append(series_chart(quantity, axis, SeriesAxis("", ticks=ticks), series, _tall(gpus, 24)))
-    return charts
+
+    def chart(quantity: str) -> Markup:
+        def points(player: str, of: Rows) -> Points:
+            means = [(geometric([row[quantity] for row in its]), gpu) for gpu, its in _by(of, "gpu")]
+            return [(mean, gpus.index(gpu) + beside[player]) for mean, gpu in means]
+
+        series = _series(rows, "player", colour, points, line=False)
+        return _in_rows(quantity, SeriesAxis(f"{quantity} relative to the default"), gpus, series, 24)
+
+    return [chart("energy"), chart("time")]
 
 
 def etas(rows: Rows, sweep: Rows, colour: Colours) -> list[Markup]:
     """Return a chart of time against energy for each workload: a point for each eta, and the Pareto front."""
+
+    def points(_: str, its: Rows) -> Points:
+        return [(row["time"], row["energy"]) for row in sorted(its, key=lambda row: float(row["eta"]))]
+
     charts = []
     recorded = dict(grouped(sweep, lambda row: f"{row['gpu']} {row['workload']}"))
     for where, of in grouped(rows, lambda row: f"{row['gpu']} {workload(row)}"):
         known = recorded.get(f"{of[0]['gpu']} {of[0]['workload']}", ())
         best = front((row["time"], row["energy"]) for row in known)
         series = [ChartSeries("Pareto front", best, FRONT)] if best and of[0]["drift"] == "none" else []
-        series += [
-            ChartSeries(player, _by_eta(its), colour[player], mark="dots")
-            for player, its in _by(of, "player")
-            if player != "default"
-        ]
-        charts.append(series_chart(where, SeriesAxis("time"), SeriesAxis("energy"), series))
+        series += _series([row for row in of if row["player"] != "default"], "player", colour, points)
+        charts.append(series_chart(where, TIME, ENERGY, series))
     return charts
-
-
-def _by_eta(rows: Rows) -> list[tuple[float, float]]:
-    return [(row["time"], row["energy"]) for row in sorted(rows, key=lambda row: float(row["eta"]))]
 
 
 def betas(rows: Rows, colour: Colours) -> list[Markup]:
     """Return a chart of the energy of all recurrences by beta: geometric means over the worlds."""
-    series = [
-        ChartSeries(
-            player,
-            [
-                (float(beta), geometric([row["energy_of_all"] for row in its]))
-                for beta, its in sorted(_by(of, "beta"), key=lambda named: float(named[0]))
-            ],
-            colour[player],
-            mark="dots",
-        )
-        for player, of in _by(rows, "player")
-    ]
-    return [series_chart("", SeriesAxis("beta"), SeriesAxis("energy relative to the default"), series)]
+
+    def points(_: str, of: Rows) -> Points:
+        groups = sorted((float(beta), its) for beta, its in _by(of, "beta"))
+        return [(beta, geometric([row["energy_of_all"] for row in its])) for beta, its in groups]
+
+    y = SeriesAxis("energy relative to the default")
+    return [series_chart("", SeriesAxis("beta"), y, _series(rows, "player", colour, points))]
 
 
 def ablations(rows: Rows) -> list[Markup]:
@@ -342,53 +337,27 @@ def ablations(rows: Rows) -> list[Markup]:
         )
         for where, at in worlds.items()
     ]
-    ticks = [(y, player.removeprefix("reference-")) for y, (player, _) in enumerate(parts)]
+    names = [player.removeprefix("reference-") for player, _ in parts]
     axis = SeriesAxis("energy over that of the whole policy", "log")
-    return [series_chart("", axis, SeriesAxis("", ticks=ticks), series, _tall(parts, 60))]
-
-
-def drifts(rows: Rows, colour: Colours) -> list[Markup]:
-    """Return a chart of cost by recurrence for each world that changes."""
-    charts = []
-    for where, of in grouped([row for row in rows if row["drift"] != "none"], place):
-        series = [
-            ChartSeries(
-                player, _thinned([(row["recurrence"] + 1, row["cost"]) for row in its]), colour[player]
-            )
-            for player, its in _by(of, "player")
-        ]
-        charts.append(
-            series_chart(
-                where, SeriesAxis("recurrence"), SeriesAxis("cost relative to the default", "log"), series
-            )
-        )
-    return charts
+    return [_in_rows("", axis, names, series, 60)]
 
 
 def cluster(rows: Rows, colour: Colours) -> list[Markup]:
     """Return charts of the energy and time of all jobs of a cluster, by workload."""
     names = sorted({row["workload"] for row in rows})[::-1]
     beside = _beside(colour)
-    charts = []
-    for quantity in ("energy", "time"):
-        series = []
-        for player, of in _by(rows, "player"):
-            points = [
-                (
-                    sum(row[f"{quantity}_sum"] for row in its)
-                    / sum(row[f"default_{quantity}"] for row in its),
-                    names.index(name) + 1 + ROWS_APART * beside[player],
-                )
-                for name, its in _by(of, "workload")
-            ]
-            whole = sum(row[f"{quantity}_sum"] for row in of) / sum(row[f"default_{quantity}"] for row in of)
-            points.append((whole, ROWS_APART * beside[player]))
-            series.append(ChartSeries(player, points, colour[player], line=False, mark="dots"))
-        ticks = [(0, "all jobs"), *((at + 1, name) for at, name in enumerate(names))]
+
+    def chart(quantity: str) -> Markup:
+        def share(its: Rows) -> float:
+            used = sum(row[f"{quantity}_sum"] for row in its)
+            return float(used / sum(row[f"default_{quantity}"] for row in its))
+
+        def points(player: str, of: Rows) -> Points:
+            each = [(share(its), names.index(name) + 1 + beside[player]) for name, its in _by(of, "workload")]
+            return [*each, (share(of), beside[player])]
+
         axis = SeriesAxis(f"{quantity} relative to the default (synthetic)", "log")
-        charts.append(series_chart(quantity, axis, SeriesAxis("", ticks=ticks), series, _tall(ticks, 24)))
-    return charts
+        series = _series(rows, "player", colour, points, line=False)
+        return _in_rows(quantity, axis, ["all jobs", *names], series, 24)
 
-
-def _tall(rows: Sequence[object], each: int = 16) -> int:
-    return 90 + each * len(rows)
+    return [chart("energy"), chart("time")]
