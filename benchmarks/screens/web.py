@@ -1,6 +1,6 @@
 """Cost of the web page: bytes, time to the first and the last byte of a run page, power over time.
 
-    python -m benchmarks.screens.web             1 M readings of 8 GPUs (3.5 h), 100 k steps of one run
+    python -m benchmarks.screens.web             1 M readings of 8 GPUs (3.5 h), 1 M steps of one run
     python -m benchmarks.screens.web --readings 10000000
 
 The archive is made by SQL. The server reads it as a file, in a process of its own; the client is this one.
@@ -22,7 +22,7 @@ from benchmarks.screens.tabs import served
 
 GPUS = 8
 PERIOD_NS = 100_000_000
-STEPS = 100_000
+STEPS = 1_000_000
 TIMES = 7
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Generator
 
 from zeus_stream.screens.html.elements import Markup
-from zeus_stream.screens.html.panels import Columns, PagePanel, facts, plain, table
+from zeus_stream.screens.html.panels import PagePanel, TablePanel, facts, plain
 from zeus_stream.screens.html.questions import Asking, PageGpu, Row, quoted
-from zeus_stream.screens.html.site_panels import SHOWN, as_is, recent_runs, run_link
+from zeus_stream.screens.html.site_panels import as_is, link_run, recent_runs, run_link
 from zeus_stream.views.quantity import figure, watts
 
 _FACTS = """
@@ -38,8 +38,8 @@ def gpu_panels(gpu: PageGpu) -> Generator[Asking[PagePanel | None], None, None]:
     yield _gpu_facts(gpu)
     on_it = f"list_contains(gpus, {quoted(gpu.gpu)})"
     yield recent_runs(on_it, "Runs on it", "../", "No run was on this GPU.")
-    yield _gpu_commands(gpu)
-    yield _gpu_gaps(gpu)
+    yield _COMMANDS_PANEL.ask("../", gpu=quoted(gpu.gpu))
+    yield _GAPS_PANEL.ask(gpu=quoted(gpu.gpu))
 
 
 def _gpu_facts(gpu: PageGpu) -> Asking[PagePanel | None]:
@@ -60,33 +60,22 @@ def _gpu_facts(gpu: PageGpu) -> Asking[PagePanel | None]:
     return PagePanel(name="facts", title="This GPU", body=facts(items), text="", rows=[row])
 
 
-def _gpu_commands(gpu: PageGpu) -> Asking[PagePanel | None]:
-    """Ask for the latest commands to a GPU: who held a lease on it, and what became of it."""
-    rows = yield _GPU_COMMANDS.format(gpu=quoted(gpu.gpu), limit=SHOWN)
-    if not rows:
-        return None
-    drawn = [{**row, "run": run_link(row["run"], "../"), "asked": _asked(row)} for row in rows]
-    columns: Columns = {
-        "asked_at": ("asked, UTC", plain), "run": ("run", as_is), "asked": ("asked for", plain),
-        "outcome": ("outcome", lambda value: value or "under way"), "outcome_limit_w": ("limit then", watts),
-        "reason": ("reason", plain),
-    }  # fmt: skip
-    text = "The latest first. A release gives back what was found."
-    body = table(drawn, columns, "Commands")
-    return PagePanel(name="commands", title="Commands", body=body, text=text, rows=rows)
-
-
-def _asked(row: Row) -> str:
+def _asked(row: Row, _: str) -> str:
     if row["clock_mhz"] is not None:
         return f"{row['clock_mhz']} MHz"
     return "release" if row["limit_w"] is None else watts(row["limit_w"])
 
 
-def _gpu_gaps(gpu: PageGpu) -> Asking[PagePanel | None]:
-    """Ask for missing data that names this GPU."""
-    rows = yield _GPU_GAPS.format(gpu=quoted(gpu.gpu), limit=SHOWN)
-    if not rows:
-        return None
-    columns: Columns = {"what": ("what", plain), "missing": ("missing", plain), "reason": ("why", plain)}
-    body = table(rows, columns, "Missing data")
-    return PagePanel(name="gaps", title="Missing data", body=body, text="", rows=rows)
+_COMMANDS_PANEL = TablePanel(
+    name="commands", title="Commands", sql=_GPU_COMMANDS, made={"run": link_run, "asked": _asked},
+    text="The latest first. A release gives back what was found.",
+    columns={
+        "asked_at": ("asked, UTC", plain), "run": ("run", as_is), "asked": ("asked for", plain),
+        "outcome": ("outcome", lambda value: value or "under way"), "outcome_limit_w": ("limit then", watts),
+        "reason": ("reason", plain),
+    },
+)  # fmt: skip
+_GAPS_PANEL = TablePanel(
+    name="gaps", title="Missing data", sql=_GPU_GAPS,
+    columns={"what": ("what", plain), "missing": ("missing", plain), "reason": ("why", plain)},
+)  # fmt: skip

@@ -6,7 +6,7 @@ A new panel is one function and one entry of `RUN_PANELS`.
 from collections.abc import Callable, Iterator, Sequence
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Columns, PagePanel, bars, facts, plain, table
+from zeus_stream.screens.html.panels import Columns, PagePanel, TablePanel, facts, plain, table
 from zeus_stream.screens.html.pipeline_panels import pipeline
 from zeus_stream.screens.html.power_question import Power, find_power
 from zeus_stream.screens.html.questions import SAVING, Asking, PageRun, Rows, quoted
@@ -35,7 +35,6 @@ from zeus_stream.views.waste import FASTER, waste_parts
 
 COMMANDS_SHOWN = 200
 EPOCHS_SHOWN = 60
-PARTS_SHOWN = 60
 REPORT_POINTS = 800
 """Buckets of power in a report."""
 SPANS = 1000
@@ -67,7 +66,6 @@ WHERE commands.run = {run} ORDER BY commands.asked_ns, gpu LIMIT {limit}
 _GAPS = (
     "SELECT host, what, reason, sum(count)::BIGINT AS missing FROM gaps GROUP BY ALL ORDER BY missing DESC"
 )
-PHASES_SHOWN = 40
 _PHASES = """
 WITH of_run AS (
     SELECT phase, sum(times)::BIGINT AS times, sum(duration_s) AS duration_s,
@@ -300,14 +298,32 @@ def epochs(run: PageRun) -> Asking[PagePanel | None]:
     )
 
 
-def parts(run: PageRun) -> Asking[PagePanel | None]:
-    """Ask for the parts that the script named, with bars."""
-    rows = yield _PARTS.format(run=quoted(run.run), limit=PARTS_SHOWN)
-    if not rows:
-        return None
-    body = bars(rows, "name", "part", {"times": ("times", plain), "duration_s": ("time", seconds)})
-    text = "Energy of the windows that the training script named. A window may lie within another."
-    return PagePanel(name="parts", title="Parts of the training", body=body, text=text, rows=rows)
+_PARTS_PANEL = TablePanel(
+    name="parts", title="Parts of the training", sql=_PARTS, bars=("name", "part"),
+    text="Energy of the windows that the training script named. A window may lie within another.",
+    columns={"times": ("times", plain), "duration_s": ("time", seconds)},
+)  # fmt: skip
+_PHASES_PANEL = TablePanel(
+    name="phases", title="Phases of the steps", sql=_PHASES, bars=("phase", "phase"),
+    text="Energy of the phases of all steps, by least squares over many refreshes of the counter (95 %).",
+    columns={
+        "error_j": ("give or take", joules), "percent": ("share", percent), "duration_s": ("time", seconds),
+        "times": ("times", plain), "why": ("", plain),
+    },
+)  # fmt: skip
+_GAPS_PANEL = TablePanel(
+    name="gaps", title="Missing data", sql=_GAPS,
+    text="Data that the archive is known to lack, over its whole time.",
+    columns={
+        "host": ("host", plain), "what": ("what", plain), "missing": ("missing", plain),
+        "reason": ("why", plain),
+    },
+)  # fmt: skip
+
+
+def _asks(panel: TablePanel) -> DrawPanel:
+    """Return the question of a panel about one run."""
+    return lambda run: panel.ask(run=quoted(run.run))
 
 
 def waste(run: PageRun) -> Asking[PagePanel | None]:
@@ -318,23 +334,6 @@ def waste(run: PageRun) -> Asking[PagePanel | None]:
     prices = yield from find_costs(run.run, run.price)
     more = FASTER if any(part.duration.absent == FASTER for part in parts) else ""
     return waste_panel("waste", "What can be regained", parts, prices, more)
-
-
-def phases(run: PageRun) -> Asking[PagePanel | None]:
-    """Ask for the phases of steps, with bars."""
-    rows = yield _PHASES.format(run=quoted(run.run), limit=PHASES_SHOWN)
-    if not rows:
-        return None
-    more: Columns = {
-        "error_j": ("give or take", joules),
-        "percent": ("share", percent),
-        "duration_s": ("time", seconds),
-        "times": ("times", plain),
-        "why": ("", plain),
-    }
-    text = "Energy of the phases of all steps, by least squares over many refreshes of the counter (95 %)."
-    body = bars(rows, "phase", "phase", more)
-    return PagePanel(name="phases", title="Phases of the steps", body=body, text=text, rows=rows)
 
 
 def commands(run: PageRun) -> Asking[PagePanel | None]:
@@ -361,22 +360,7 @@ def _release(limit_w: float | None) -> str:
     return "release" if limit_w is None else watts(limit_w)
 
 
-def gaps(run: PageRun) -> Asking[PagePanel | None]:  # noqa: ARG001  (gaps are of the whole archive)
-    """Ask for what the archive is known to lack."""
-    rows = yield _GAPS
-    if not rows:
-        return None
-    columns: Columns = {
-        "host": ("host", plain),
-        "what": ("what", plain),
-        "missing": ("missing", plain),
-        "reason": ("why", plain),
-    }
-    text = "Data that the archive is known to lack, over its whole time."
-    return PagePanel(
-        name="gaps", title="Missing data", body=table(rows, columns, "Missing data"), text=text, rows=rows
-    )
-
-
-RUN_PANELS: tuple[DrawPanel, ...] = (limits, pipeline, epochs, waste, phases, parts, commands, gaps)
+RUN_PANELS: tuple[DrawPanel, ...] = (
+    limits, pipeline, epochs, waste, _asks(_PHASES_PANEL), _asks(_PARTS_PANEL), commands, _asks(_GAPS_PANEL),
+)  # fmt: skip
 """Panels of a run below its power, in this order."""

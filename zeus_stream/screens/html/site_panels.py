@@ -6,9 +6,19 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Cell, Columns, PagePanel, bars, plain, quantity, table
-from zeus_stream.screens.html.questions import Asking, Rows, find_savings, quoted
-from zeus_stream.screens.svg.site_charts import bar_chart
+from zeus_stream.screens.html.panels import (
+    SHOWN,
+    Cell,
+    Columns,
+    PagePanel,
+    TablePanel,
+    bars,
+    energy_chart,
+    plain,
+    quantity,
+    table,
+)
+from zeus_stream.screens.html.questions import Asking, Row, Rows, find_savings
 from zeus_stream.views.costs import SIGNALS_NOW, money
 from zeus_stream.views.quantity import ABSENT, Quantity, figure, joules, percent, seconds, watts, with_half
 from zeus_stream.views.saving import Saving
@@ -113,7 +123,8 @@ WHERE run IN ({runs}) AND cause <> 'steps' GROUP BY job, cause HAVING sum(energy
 ORDER BY energy_j DESC NULLS LAST, job, cause LIMIT {limit}
 """
 _IDLE = """
-SELECT gpu, coalesce(format('{{}} GPU {{}}', idle.host, index), gpu) AS name, energy_j, duration_s, share
+SELECT gpu, coalesce(format('{{}} GPU {{}}', idle.host, index), gpu) AS name, energy_j, duration_s,
+    100 * share AS percent
 FROM idle_gpus AS idle LEFT JOIN gpus USING (gpu) ORDER BY energy_j DESC, gpu LIMIT {limit}
 """
 SAVED = """
@@ -123,31 +134,6 @@ WHERE applied AND saved_j IS NOT NULL AND run IN ({runs}) ORDER BY saved_j DESC,
 """
 LATEST = "SELECT run FROM sessions GROUP BY run ORDER BY max(began_wall_ns) DESC LIMIT 200"
 """The runs that the pages add up."""
-SHOWN = 60
-
-
-def jobs(runs: str = LATEST, job_up: str | None = "") -> Asking[PagePanel | None]:
-    """Ask for the energy of each job, with bars. ``job_up`` leads to the pages of jobs; None: to none."""
-    rows = yield JOBS.format(runs=runs, limit=SHOWN)
-    if not rows:
-        return None
-    more: Columns = {
-        "runs": ("runs", plain),
-        "unmeasured": ("not measured", plain),
-        "gpu_h": ("GPU hours", figure),
-    }
-    drawn = rows if job_up is None else [{**row, "job": job_link(row["job"], job_up)} for row in rows]
-    body = bars(drawn, "job", "job", more)
-    text = "Energy of the runs of each job. Runs that were not measured to their end are not in it."
-    charts = {"jobs": _chart("Energy by job", rows, "job")}
-    return PagePanel(name="jobs", title="Energy by job", body=body, text=text, rows=rows, charts=charts)
-
-
-def _chart(title: str, rows: Rows, name: str) -> Markup:
-    """Return rows as a drawing of their energies, for a file of its own."""
-    bars = [(plain(row[name]), row["energy_j"]) for row in rows]
-    first = ", ".join(f"{each} {joules(energy_j)}" for each, energy_j in bars[:3])
-    return bar_chart(bars, f"{title}: {first}.")
 
 
 def job_link(job: str, up: str = "") -> Markup:
@@ -155,52 +141,73 @@ def job_link(job: str, up: str = "") -> Markup:
     return element("a", job, href=f"{up}jobs/{quote(job, safe='')}")
 
 
-def recurring(job: str | None = None, up: str = "") -> Asking[PagePanel | None]:
-    """Ask what batch sizes have saved in jobs that recur: in all, or in one."""
-    which = "" if job is None else f"WHERE job = {quoted(job)}"
-    rows = yield _RECURRING.format(which=which, limit=SHOWN)
-    if not rows:
-        return None
-    drawn = [{**row, "job": job_link(row["job"], up)} for row in rows]
-    columns: Columns = {
+def _link_job(row: Row, up: str) -> Markup:
+    return job_link(row["job"], up) if row["job"] else Markup("no job")
+
+
+def link_run(row: Row, up: str) -> Markup:
+    """Return the cell of a run that links to its page."""
+    return run_link(row["run"], up)
+
+
+JOBS_PANEL = TablePanel(
+    name="jobs", title="Energy by job", sql=JOBS, bars=("job", "job"), chart="Energy by job",
+    text="Energy of the runs of each job. Runs that were not measured to their end are not in it.",
+    columns={"runs": ("runs", plain), "unmeasured": ("not measured", plain), "gpu_h": ("GPU hours", figure)},
+    made={"job": _link_job},
+)  # fmt: skip
+RECURRING = TablePanel(
+    name="recurring", title="Jobs that recur", sql=_RECURRING, made={"job": _link_job},
+    text="Savings are against as many trainings with the default batch size. Failed tries are included.",
+    columns={
         "job": ("job", as_is), "setup": ("GPUs", plain), "recurrences": ("recurrences", plain),
         "tries": ("tries", plain), "default_batch_size": ("default size", plain),
         "best_batch_size": ("best size", plain), "energy_j": ("energy", joules), "saved_j": ("saved", joules),
         "saved_percent": ("saved", percent), "time_added_percent": ("time added", percent),
-    }  # fmt: skip
-    text = "Savings are against as many trainings with the default batch size. Failed tries are included."
-    body = table(drawn, columns, "Jobs that recur")
-    return PagePanel(name="recurring", title="Jobs that recur", body=body, text=text, rows=rows)
-
-
-def sizes(job: str) -> Asking[PagePanel | None]:
-    """Ask what is known of each batch size of a job, with bars."""
-    rows = yield _SIZES.format(job=quoted(job))
-    if not rows:
-        return None
-    more: Columns = {
+    },
+)  # fmt: skip
+SIZES = TablePanel(
+    name="sizes", title="Batch sizes", sql=_SIZES, bars=("batch_size", "batch size"),
+    text="Means of tries that converged.",
+    columns={
         "setup": ("GPUs", plain), "tries": ("tries", plain), "converged": ("converged", plain),
         "failed": ("failed", plain), "epochs": ("epochs", figure), "duration_s": ("time", seconds),
-    }  # fmt: skip
-    body = bars(rows, "batch_size", "batch size", more)
-    return PagePanel(
-        name="sizes", title="Batch sizes", body=body, text="Means of tries that converged.", rows=rows
-    )
-
-
-def tries(job: str) -> Asking[PagePanel | None]:
-    """Ask for the latest tries of a job."""
-    rows = yield _TRIES.format(job=quoted(job), limit=SHOWN)
-    if not rows:
-        return None
-    drawn = [{**row, "run": run_link(row["run"], "../")} for row in rows]
-    columns: Columns = {
+    },
+)  # fmt: skip
+TRIES = TablePanel(
+    name="tries", title="Tries", sql=_TRIES, made={"run": link_run},
+    columns={
         "number": ("number", plain), "recurrence": ("recurrence", plain), "run": ("run", as_is),
         "batch_size": ("batch size", plain), "epochs": ("epochs", plain), "energy_j": ("energy", joules),
         "cost_j": ("cost", joules), "ended": ("ended", plain), "policy": ("policy", plain),
         "reason": ("why", plain),
-    }  # fmt: skip
-    return PagePanel(name="tries", title="Tries", body=table(drawn, columns, "Tries"), text="", rows=rows)
+    },
+)  # fmt: skip
+JOBS_WASTE = TablePanel(
+    name="by-job", title="Outside of steps, by job", sql=BY_JOB, bars=("job", "job"), half=True,
+    text="The largest first.", columns={"cause": ("cause", plain)}, made={"job": _link_job},
+)  # fmt: skip
+IDLE = TablePanel(
+    name="idle", title="Idle GPUs", sql=_IDLE, bars=("name", "GPU"), half=True,
+    text="GPUs while no run had them. Where an open run has one, its energy is known after that run.",
+    columns={"duration_s": ("time", seconds), "percent": ("share of it", percent)},
+    made={"name": lambda row, up: element("a", row["name"], href=f"{up}gpus/{quote(row['gpu'], safe='')}")},
+)  # fmt: skip
+_SAVED_PANEL = TablePanel(
+    name="saved", title="Saved", bars=("run", "run"),
+    sql=f"SELECT *, saved_j AS energy_j FROM ({SAVED})", text="At the chosen power limits.",  # noqa: S608  (ours)
+    chart="Saved at the chosen power limits",
+    columns={
+        "job": ("job", plain), "default_limit_w": ("found", watts), "power_limit_w": ("chosen", watts),
+        "energy_saved_percent": ("saved", percent), "time_added_percent": ("time added", percent),
+    },
+)  # fmt: skip
+
+
+def saved(runs: str) -> Asking[PagePanel | None]:
+    """Ask what the chosen power limits saved, with bars and their sum."""
+    panel = yield from _SAVED_PANEL.ask(runs=runs)
+    return panel and replace(panel, title=f"Saved: {joules(sum(row['energy_j'] for row in panel.rows))}")
 
 
 def causes(runs: str = LATEST) -> Asking[PagePanel | None]:
@@ -211,7 +218,7 @@ def causes(runs: str = LATEST) -> Asking[PagePanel | None]:
     if panel is None:
         return None
     rest = [row for row in rows if row["cause"] != USEFUL]
-    return replace(panel, rows=rows, charts={"causes": _chart(panel.title, rest, "cause")})
+    return replace(panel, rows=rows, charts={"causes": energy_chart(panel.title, rest, "cause")})
 
 
 def waste_panel(
@@ -238,50 +245,3 @@ def waste_panel(
     text = f"{useful.share} of the energy went into steps; this is the rest." if useful else ""
     body = bars(rows, "cause", "cause", columns)
     return PagePanel(name=name, title=title, body=body, text=f"{text} {more}".strip(), rows=rows, half=half)
-
-
-def causes_by_job(runs: str = LATEST) -> Asking[PagePanel | None]:
-    """Ask what each job spent outside its steps, with bars."""
-    rows = yield BY_JOB.format(runs=runs, limit=SHOWN)
-    if not rows:
-        return None
-    drawn = [{**row, "job": job_link(row["job"]) if row["job"] else "no job"} for row in rows]
-    body = bars(drawn, "job", "job", {"cause": ("cause", plain)})
-    title = "Outside of steps, by job"
-    return PagePanel(name="by-job", title=title, body=body, text="The largest first.", rows=rows, half=True)
-
-
-def idle() -> Asking[PagePanel | None]:
-    """Ask what GPUs used while no run had them."""
-    rows = yield _IDLE.format(limit=SHOWN)
-    if not rows:
-        return None
-    drawn = [
-        {
-            **row,
-            "name": element("a", row["name"], href=f"gpus/{quote(row['gpu'], safe='')}"),
-            "percent": None if row["share"] is None else 100 * row["share"],
-        }
-        for row in rows
-    ]
-    body = bars(drawn, "name", "GPU", {"duration_s": ("time", seconds), "percent": ("share of it", percent)})
-    text = "GPUs while no run had them."
-    return PagePanel(name="idle", title="Idle GPUs", body=body, text=text, rows=rows, half=True)
-
-
-def saved(runs: str) -> Asking[PagePanel | None]:
-    """Ask what the chosen power limits saved, with bars."""
-    rows = yield SAVED.format(runs=runs, limit=SHOWN)
-    if not rows:
-        return None
-    drawn = [{**row, "energy_j": row["saved_j"]} for row in rows]
-    more: Columns = {
-        "job": ("job", plain), "default_limit_w": ("found", watts), "power_limit_w": ("chosen", watts),
-        "energy_saved_percent": ("saved", percent), "time_added_percent": ("time added", percent),
-    }  # fmt: skip
-    body = bars(drawn, "run", "run", more)
-    total = joules(sum(row["saved_j"] for row in rows))
-    return PagePanel(
-        name="saved", title=f"Saved: {total}", body=body, text="At the chosen power limits.", rows=rows,
-        charts={"saved": _chart("Saved at the chosen power limits", drawn, "run")},
-    )  # fmt: skip

@@ -12,10 +12,10 @@ from zeus_stream.screens.html.site_panels import (
     BY_JOB,
     CAUSES,
     JOBS,
+    JOBS_PANEL,
+    JOBS_WASTE,
     SAVED,
     causes,
-    causes_by_job,
-    jobs,
     saved,
 )
 from zeus_stream.screens.site.period import Period
@@ -63,8 +63,8 @@ def site_report(answer: Answer, period: Period, version: str) -> Report:
     """Return the page and the drawings of a period."""
     panels: list[tuple[PagePanel, Sequence[str]]] = []
     for asking in (
-        totals(period), over_time(period), jobs(period.runs, None), saved(period.runs), causes(period.runs),
-        causes_by_job(period.runs),
+        totals(period), over_time(period), JOBS_PANEL.ask(None, runs=period.runs), saved(period.runs),
+        causes(period.runs), JOBS_WASTE.ask(runs=period.runs),
     ):  # fmt: skip
         queries: list[str] = []
         panel = answered(asking, answer, queries)

@@ -26,7 +26,7 @@ from zeus_stream.screens.html.questions import (
     quoted,
 )
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_key, result
-from zeus_stream.screens.html.site_panels import EARLIER, NO_RUN, recent_runs
+from zeus_stream.screens.html.site_panels import EARLIER, LATEST, NO_RUN, recent_runs
 from zeus_stream.screens.site.job_belief import JobBelief, belief_panel
 from zeus_stream.screens.web import page_frame
 from zeus_stream.screens.web.now_feed import NowFeed
@@ -198,8 +198,8 @@ async def jobs(request: Request) -> Response:
     async def parts() -> AsyncIterator[Markup]:
         yield page_frame.head("Jobs", "jobs")
         yield page_frame.heading("Jobs", "The latest 200 runs, by job.")
-        yield await drawn(site, site_panels.jobs())
-        yield await drawn(site, site_panels.recurring())
+        yield await drawn(site, site_panels.JOBS_PANEL.ask(runs=LATEST))
+        yield await drawn(site, site_panels.RECURRING.ask(which=""))
 
     return streamed(parts)
 
@@ -216,12 +216,12 @@ async def job(request: Request) -> Response:
             yield _now(f"../api/events?html&job={quote(name, safe='')}")
         yield await _belief(site, name)
         for panel in (
-            site_panels.recurring(name, "../"),
-            site_panels.sizes(name),
+            site_panels.RECURRING.ask("../", which=f"WHERE job = {quoted(name)}"),
+            site_panels.SIZES.ask(job=quoted(name)),
             recent_runs(f"job = {quoted(name)}", up="../"),
         ):
             yield await drawn(site, panel)
-        yield await drawn(site, site_panels.tries(name))
+        yield await drawn(site, site_panels.TRIES.ask("../", job=quoted(name)))
 
     return streamed(parts)
 
@@ -250,7 +250,11 @@ async def waste(request: Request) -> Response:
     async def parts() -> AsyncIterator[Markup]:
         yield page_frame.head("Waste", "waste")
         yield page_frame.heading("Waste", "The latest 200 runs: what energy was spent for besides steps.")
-        for panel in (site_panels.causes(), site_panels.causes_by_job(), site_panels.idle()):
+        for panel in (
+            site_panels.causes(),
+            site_panels.JOBS_WASTE.ask(runs=LATEST),
+            site_panels.IDLE.ask(),
+        ):
             yield await drawn(site, panel)
 
     return streamed(parts)
