@@ -67,6 +67,8 @@ class FollowedRun:
     """A run of a job."""
 
     run: JobRun
+    joined: dict[str, str] = field(default_factory=dict)
+    """By session that is or was a part of it, its host."""
     tries: dict[int, FollowedTry] = field(default_factory=dict)
     """By attempt."""
     epochs: dict[int, FollowedEpoch] = field(default_factory=dict)

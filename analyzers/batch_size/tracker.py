@@ -121,10 +121,6 @@ class JobTracker:
                 return self._look(host)
         return NOTHING
 
-    def tries(self, job: str) -> int | None:
-        """Return the number of tries that count for a job; None: it is not known."""
-        return self.known.tries(job)
-
     # ---- what ranks say
 
     def _wanted(self, session: Session, run: JobRun, event: TryWanted) -> Result:
@@ -382,6 +378,7 @@ class JobTracker:
         return {of.wanted.job for training in self._trainings.values() for of in training.tries.values()}
 
     def _join(self, training: FollowedRun, session: Session) -> None:
+        training.joined[session.session] = session.host
         self._of[session.session] = training
         self._on[session.host][training.run] = training
         self._touch(training)
@@ -389,13 +386,20 @@ class JobTracker:
     def _drop(self, training: FollowedRun) -> None:
         """Forget a training of which nothing more is to come."""
         del self._trainings[training.run]
-        for session in training.run.sessions.values():
-            self._of.pop(session.session, None)
-            self._on[session.host].pop(training.run, None)
+        for session, host in training.joined.items():
+            self._of.pop(session, None)
+            self._on[host].pop(training.run, None)
 
     def _followed(self, session: Session, attempt: int) -> FollowedTry | None:
         training = self._of.get(session.session)
         return None if training is None else training.tries.get(attempt)
+
+    def validate(self) -> None:
+        """Check what holds between events. Raises AssertionError."""
+        for session, training in self._of.items():
+            assert self._trainings.get(training.run) is training, f"{session}: its training is forgotten"
+        for host, trainings in self._on.items():
+            assert trainings.keys() <= self._trainings.keys(), f"{host}: a training there is forgotten"
 
     def _now_ns(self, followed: FollowedTry) -> int:
         return self._now[followed.session.host]

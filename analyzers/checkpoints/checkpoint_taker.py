@@ -10,7 +10,7 @@ from analyzers.checkpoints import machine_state, object_graph, state_classes
 from analyzers.checkpoints.signature import sign
 from analyzers.interpreter.state import SiteState
 from analyzers.live.live_site import LiveSite
-from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
+from analyzers.results.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.result import Result
 from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow
 from analyzers.results.windows.step_columns import Derived

@@ -260,8 +260,7 @@ class Pending:
         """Return, by host, the GPUs whose leases are to be renewed."""
         for known in self._hosts.values():
             if known.leases is None:
-                held = (of for of in known.in_force if of not in known.returned)
-                known.leases = frozenset(gpu for gpu, _ in (*held, *known.sent.values()))
+                known.leases = _leased(known)
         return {name: known.leases for name, known in self._hosts.items() if known.leases}
 
     # ---- what is sent, and when
@@ -327,6 +326,22 @@ class Pending:
             case RestoreControl():
                 known.returned[of_gpu] = None
                 known.sent = {sent: other for sent, other in known.sent.items() if other != of_gpu}
+
+    def validate(self) -> None:
+        """Check what holds between events. Raises AssertionError."""
+        for gpu, run in self._commanders.items():
+            assert gpu in self._holdings[run].commanded, f"{gpu}: {run} does not command it"
+        for gpu, under_way in self._under_way.items():
+            assert all(asked.of_gpu == (gpu, "power_limit") for asked in under_way.values()), gpu
+        for name, known in self._hosts.items():
+            assert not known.deferred or name in self._deferring, f"{name}: its commands wait for nothing"
+            assert known.leases in (None, _leased(known)), f"{name}: other leases are renewed"
+
+
+def _leased(known: _Host) -> frozenset[str]:
+    """Return the GPUs of a host whose leases are to be renewed."""
+    held = (of for of in known.in_force if of not in known.returned)
+    return frozenset(gpu for gpu, _ in (*held, *known.sent.values()))
 
 
 def count_changes(clocks_mhz: Sequence[int]) -> int:

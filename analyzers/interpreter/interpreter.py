@@ -217,16 +217,6 @@ class Interpreter:
 
     # ---- what is known
 
-    @property
-    def gains(self) -> Mapping[str, Gain]:
-        """Calibrations, by GPU."""
-        return self.site.fleet.gains
-
-    @property
-    def forgotten_wall_ns(self) -> Mapping[str, int]:
-        """By job, until when profiles are forgotten (UTC, ns)."""
-        return self.site.profiles.forgotten_wall_ns
-
     def frame_ns(self, host: str) -> int:
         """Return the time of the latest frame of a host; 0: there was none."""
         return self.site.now_ns.get(host, 0)
@@ -238,18 +228,6 @@ class Interpreter:
             for host, sessions in self.site.on.items()
             if sessions and not any(session.started.run in runs for session in sessions.values())
         )
-
-    def leases(self) -> Mapping[str, frozenset[str]]:
-        """Return, by host, the GPUs whose leases are to be renewed."""
-        return self.site.pending.leases()
-
-    def waiting(self) -> Mapping[str, int]:
-        """Return, by host, the number of commands that wait until its stream is no longer old."""
-        return self.site.pending.waiting()
-
-    def tries(self, job: str) -> int | None:
-        """Return the number of tries that count for a job; None: it is not known."""
-        return self.site.jobs.tries(job)
 
     def cross_checks(self) -> dict[str, float]:
         """Return, by GPU, the energy its counter shows over that of its power readings, recently."""

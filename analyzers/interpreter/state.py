@@ -144,6 +144,9 @@ def new_site(
 
 def validate(site: SiteState) -> None:
     """Check what holds between events; an AssertionError names what does not."""
+    site.pending.validate()
+    site.enforcer.validate()
+    site.jobs.validate()
     for name, session in site.sessions.items():
         assert session.session == name, name
         assert site.on[session.host].get(name) is session, f"{name} is not on {session.host}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from analyzers.pipeline.profile import MeasuredInstruction, StageProfile
-from analyzers.results.pipeline.pipeline_rows import InstructionRow
+from analyzers.results.pipeline_rows import InstructionRow
 
 MAX_KNOWN = 1_000
 """Profiles remembered; the oldest go."""

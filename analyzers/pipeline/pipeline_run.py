@@ -59,7 +59,7 @@ from analyzers.pipeline.watching.replicas import find_straggler, replicas_of
 from analyzers.pipeline.watching.timelines import Timelines
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl
-from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow, PipelineRow, PlanRow
+from analyzers.results.pipeline_rows import InstructionSpanRow, PipelineRow, PlanRow
 from analyzers.results.result import NOTHING, Result, rows_only
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
 from zeus_stream.protocol.notes import ControlApplied

@@ -12,7 +12,7 @@ from analyzers.pipeline.plan import overlaps_s
 from analyzers.pipeline.profile import StageProfile
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.results.instructions import ApplyPlan
-from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow
+from analyzers.results.pipeline_rows import InstructionRow, PipelineRow
 from zeus_stream.protocol.pipelines import encode_instruction
 
 

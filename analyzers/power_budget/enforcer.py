@@ -327,6 +327,14 @@ class Enforcer:
         """True while there are budgets, or rows of some are still open."""
         return bool(self._budgets or self._reports.binding)
 
+    def validate(self) -> None:
+        """Check what holds between events. Raises AssertionError."""
+        accounts, allocations = self._accounts.of, self._shares.allocations
+        assert allocations.keys() == accounts.keys(), "a GPU under a budget has no share"
+        assert sorted(gpu for on_host in self._on.values() for gpu in on_host) == sorted(accounts)
+        for gpu, share in allocations.items():
+            assert share.most_mw == accounts[gpu].most_mw, f"{gpu}: its run has another share"
+
     def _granted(self, command: ApplyControl) -> ApplyControl:
         """Return the command that may leave: no limit is above the ration of its GPU."""
         if (share := self._shares.allocations.get(command.gpu)) is not None:

@@ -5,7 +5,6 @@ Joules, watts and seconds: these are for people. A GPU is its UUID.
 
 from typing import get_args
 
-from analyzers.results.budget_rows import BudgetRow, BudgetShareRow
 from analyzers.results.fleet_rows import (
     AllocationRow,
     CheckpointRow,
@@ -16,8 +15,17 @@ from analyzers.results.fleet_rows import (
     RunRow,
 )
 from analyzers.results.job_rows import Ended, JobRow, SimulatedTryRow, SimulationRow, TryRow
-from analyzers.results.limit_rows import AtLimit, DecisionRow, GpuLimitRow, ProfileRow, RecallRow, TrialRow
-from analyzers.results.pipeline.pipeline_rows import (
+from analyzers.results.limit_rows import (
+    AtLimit,
+    BudgetRow,
+    BudgetShareRow,
+    DecisionRow,
+    GpuLimitRow,
+    ProfileRow,
+    RecallRow,
+    TrialRow,
+)
+from analyzers.results.pipeline_rows import (
     InstructionRow,
     InstructionSpanRow,
     PipelineRow,

@@ -384,7 +384,7 @@ class Analyzer:
 
     async def forget(self, job: str) -> int | None:
         """Let a job begin again. Return the number of tries that count no more; None: it is not known."""
-        count = await self.interpretation.run(lambda interpreter: interpreter.tries(job))
+        count = await self.interpretation.run(lambda interpreter: interpreter.site.jobs.known.tries(job))
         if count is None:
             return None
         stored = anyio.Event()

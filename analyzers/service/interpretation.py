@@ -168,13 +168,14 @@ class Interpretation:
         self.stalled_ns, worked_ns = monotonic_ns(), thread_time_ns()
         try:
             done = work(self._interpreter)
-            self.leases, self.waiting = self._interpreter.leases(), self._interpreter.waiting()
+            site = self._interpreter.site
+            self.leases, self.waiting = site.pending.leases(), site.pending.waiting()
             if self.stalled_ns - self._looked_ns >= INSIGHT_NS:
                 self._looked_ns = self.stalled_ns
-                known, checks = self._interpreter, self.insight.cross_checks
+                checks = self.insight.cross_checks
                 if self._is_check_due(self.stalled_ns):
-                    self._checked_ns, checks = self.stalled_ns, known.cross_checks()
-                self.insight = Insight(checks, known.gains, known.forgotten_wall_ns)
+                    self._checked_ns, checks = self.stalled_ns, self._interpreter.cross_checks()
+                self.insight = Insight(checks, site.fleet.gains, site.profiles.forgotten_wall_ns)
             if self.stalled_ns - self._searched_ns >= SEARCHES_NS:
                 self._searched_ns = self.stalled_ns
                 self.searches = self._interpreter.searches()

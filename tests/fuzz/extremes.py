@@ -256,7 +256,7 @@ def _stored(
     failed += [row.reason for row in rows if isinstance(row, GapRow) and "could not be" in row.reason]
     last = frames[-1][0]
     interpreter.handle(LinkSeen(last.host, True, 0), 0)  # noqa: FBT003  (a record of the interpreter's own)
-    interpreter.leases(), interpreter.waiting(), interpreter.cross_checks()
+    interpreter.site.pending.leases(), interpreter.site.pending.waiting(), interpreter.cross_checks()
     live.take(frames, rows, last.t_ns, live=True)
     shown = live.snapshot(blank("analyzer", "1", last.t_ns, ()), interpreter.searches(), last.t_ns, None)
     codec.decode(codec.encode(shown), Snapshot)

@@ -14,7 +14,7 @@ from analyzers.pipeline.watching.measured import LATE
 from analyzers.pipeline.watching.power_share import are_below, within_limits
 from analyzers.pipeline.watching.replicas import Straggler
 from analyzers.power_limit.run_settings import PipelineSettings
-from analyzers.results.pipeline.pipeline_rows import PlanPointRow, PlanRow
+from analyzers.results.pipeline_rows import PlanPointRow, PlanRow
 
 SLOWDOWNS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)
 """Points of the frontier that are stored."""

@@ -7,7 +7,7 @@ their own; instants of one drawing are compared as UTC.
 from collections.abc import Callable, Sequence
 
 from analyzers.pipeline.stage_record import StageRecord
-from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow
+from analyzers.results.pipeline_rows import InstructionSpanRow
 from zeus_stream.protocol.pipelines import IterationRan, decode_instruction, unpack_rows
 
 MOST = 20

@@ -198,6 +198,20 @@ def test_a_try_costs_what_its_epochs_cost(frames: list[tuple[Frame, Body]]) -> N
     assert row.ended_wall_ns - row.began_wall_ns == pytest.approx(1.2e9, rel=0.01)
 
 
+def test_a_training_is_forgotten_with_a_rank_that_had_ended_before_the_others() -> None:
+    both = training(more=(("simulated:v100x1,seed=1", 0),))
+    half = len(both) // 2
+    first, other = [next(frame for frame, _ in both if frame.host == host) for host in ("h0", "h1")]
+    t_ns = both[half][0].t_ns
+    gone = Notes((SessionEnded(t_ns, "session-h1", "killed"),))
+    left = [
+        (frame, body) for frame, body in both[half:] if not (frame.host == "h1" and isinstance(body, Events))
+    ]
+    heard = Heard().hear([*both[:half], (replace(other, t_ns=t_ns), gone), *left])
+    heard.hear([(replace(first, t_ns=left[-1][0].t_ns + 3 * PLAN.timeout_ns), Notes(()))])
+    assert not heard.interpreter.site.jobs.used_jobs()
+
+
 def test_a_choice_is_a_row_before_it_is_an_answer(frames: list[tuple[Frame, Body]]) -> None:
     heard = Heard().hear(frames, [AskTry("q", "session-h0", 0, 0)])
     kinds = [type(output) for output in heard.outputs if isinstance(output, JobRow | TryRow | GiveAdvice)]
@@ -497,13 +511,13 @@ def test_a_job_that_is_forgotten_begins_anew_and_its_tries_are_not_told(
 ) -> None:
     policy = Turns()
     heard = Heard(policy).hear(frames)
-    assert heard.interpreter.tries("nightly") == 1
+    assert heard.interpreter.site.jobs.known.tries("nightly") == 1
     rows = heard.interpreter.handle(JobForgotten("nightly"), 0).rows
     assert [row.version for row in rows if isinstance(row, JobRow)] == [2]
     heard.hear(again(frames, 1))
     assert [(row.version, row.number) for row in heard.tries] == [(1, 1), (2, 2)]
     assert 1 not in {number for _, number, _ in policy.told}
-    assert heard.interpreter.tries("unheard of") is None
+    assert heard.interpreter.site.jobs.known.tries("unheard of") is None
     assert heard.interpreter.handle(JobForgotten("unheard of"), 0) == NOTHING
     # Another analyzer does not count it either, nor use its number again, nor take it for new in a replay.
     jobs = tuple(row for row in rows if isinstance(row, JobRow))

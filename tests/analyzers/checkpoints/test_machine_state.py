@@ -145,7 +145,7 @@ def test_a_command_without_outcome_is_sent_again_by_its_name_once_its_host_is_ca
     at = next(
         number for number, (frame, body) in enumerate(world.frames)
         if sent in Interpreter.handle(first, Logged(frame, body), frame.t_ns).instructions
-        or first.waiting().get(host)
+        or first.site.pending.waiting().get(host)
     )  # fmt: skip
     released = first.handle(LinkSeen(host, connected=True, behind=0), 0).instructions
     assert released == (sent,)
@@ -153,12 +153,12 @@ def test_a_command_without_outcome_is_sent_again_by_its_name_once_its_host_is_ca
     restore(other.site, state_of(first.site), selectors.parse)
     assert other.handle(LinkSeen(host, connected=True, behind=5), 0).instructions == ()
     assert other.handle(LinkSeen(host, connected=True, behind=0), 0).instructions == (sent,)
-    assert other.leases() == {host: frozenset({sent.gpu})}
+    assert other.site.pending.leases() == {host: frozenset({sent.gpu})}
     third = Interpreter(plan, pending=Pending())
     restore(third.site, state_of(first.site), selectors.parse)
     replayed(third, world.frames[at + 1 :])
     outcome = any(sent.command in repr(body) for _, body in world.frames[at + 1 :])
-    assert third.waiting().get(host, 0) == (0 if outcome else 1)
+    assert third.site.pending.waiting().get(host, 0) == (0 if outcome else 1)
 
 
 def test_what_settings_say_is_of_this_start_and_an_open_run_keeps_its_own() -> None:

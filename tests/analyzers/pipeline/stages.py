@@ -15,7 +15,7 @@ from analyzers.pipeline.pipeline_events import ClockSettled, StageBegan, StageEn
 from analyzers.pipeline.pipeline_run import PipelineRun
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Instruction, RestoreControl
-from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
+from analyzers.results.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.readings import READING
 from analyzers.results.result import NOTHING, Result
 from analyzers.results.rows import Row

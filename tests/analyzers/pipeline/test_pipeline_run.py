@@ -7,7 +7,7 @@ from analyzers.pipeline.pipeline_events import ClockLost
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.fleet_rows import CommandRow
 from analyzers.results.instructions import ApplyControl, ApplyPlan
-from analyzers.results.pipeline.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
+from analyzers.results.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
 from analyzers.results.result import NOTHING, Result
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
 

@@ -5,7 +5,7 @@ import pytest
 from analyzers.fleet.fleet import Allocation
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan
-from analyzers.results.pipeline.pipeline_rows import PipelineRow, PlanRow
+from analyzers.results.pipeline_rows import PipelineRow, PlanRow
 from tests.analyzers.pipeline.stages import Stages
 
 

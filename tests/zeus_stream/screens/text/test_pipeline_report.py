@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.power_limit.run_settings import PipelineSettings
-from analyzers.results.pipeline.pipeline_rows import InstructionSpanRow, PlanRow
+from analyzers.results.pipeline_rows import InstructionSpanRow, PlanRow
 from tests.analyzers import archives
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
 from tests.zeus_stream.screens.asked_archive import Answer, asked_archive
