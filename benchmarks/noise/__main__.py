@@ -7,38 +7,36 @@ step (`driven.py`). Steps take 250 ms at the highest limit.
 First table, of the first decision. ``wrong``: the excess of the limit chosen is above 3 %. ``bound holds``:
 the excess is at most the stated 95 % bound. ``above 3 %``: decisions whose own bound is above 3 %, which say
 so. ``cost``: what the steps until then take above as many at the best limit, in % of a run of 20 000 steps.
+``stated``: whether the 95 % interval of energy and of time at the limit chosen holds the truth; ``off``: by
+how much the change of a step is missed; ``half``: half of the interval.
 
 Second table: the watch over 20 000 steps in which nothing but the noise changes, and how soon it notices that
 all steps take a tenth more. It begins after a search of
 `SEARCHED` steps. After an alarm it begins again, as if the search had chosen the same limit. ``neighbour`` is
 no noise to the watch: a load that slows steps for hundreds of them is a change.
 
-Third table: what the first decision states of energy and time at the limit chosen, against the truth.
-``off``: by how much the change of a step is missed; ``half``: half of the 95 % interval; ``sums``: by how
-much a sum of all that was measured at both limits misses it, as was stated before.
-
-Fourth table: energy and time of a step rise or fall at once by a tenth or more, in white noise of 2 %.
-
-python -m benchmarks.noise --traces DIR [--tables search watch changes] [--kinds KIND ...] [--worlds 100]
+python -m benchmarks.noise --traces DIR [--tables search watch] [--kinds KIND ...] [--worlds 100]
     [--seed 1]
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.power_limit.profiler import MOST_WIDE, WATCH_STEPS
 from analyzers.power_limit.search import drift
+from analyzers.power_limit.search.step_costs import ShareInterval
 from analyzers.power_limit.selectors import Selector, Trial
 from benchmarks.harness import table
 from benchmarks.noise.driven import Driven
 from benchmarks.noise.noise_kinds import KINDS, TUNED, TUNING_SEED, Floats, Noise, draw
 from benchmarks.noise.published import (
+    RUN_STEPS,
     SELECTORS,
     STEP_NS,
     Curve,
@@ -47,7 +45,6 @@ from benchmarks.noise.published import (
     excess,
     named,
     profiling,
-    scaled,
 )
 
 WRONG = 0.03
@@ -114,100 +111,94 @@ def worlds(
         yield NoisyTraining(curve, draw(kind, rng, steps)), selector
 
 
-def of_search(published: list[Curve], kind: str, given: argparse.Namespace) -> tuple[list[str], list[bool]]:
-    """Return the figures of the first decisions of a kind, and of each world whether its bound holds."""
-    steps, excesses, bounds, costs, took_s = [], [], [], [], []
-    for training, selector in worlds(published, kind, given.worlds, given.seed, MOST):
-        driven, began_s = Driven(training, selector), perf_counter()
-        while not driven.decided and training.steps < MOST:
-            driven.steps(1)
-        took_s.append(perf_counter() - began_s)
-        at_step, decided = driven.decided[0]
-        assert decided.confidence is not None
-        steps.append(at_step)
-        excesses.append(excess(training.truth, selector, decided.limit_mw)[0])
-        bounds.append(decided.confidence.p95)
-        spent = training.spent[:at_step]
-        costs.append(profiling(training.truth, selector, spent) * 2000 / LONG_RUN)
-        if given.each:
-            print(kind, selector.text, at_step, f"{excesses[-1]:.4f} {bounds[-1]:.4f}", flush=True)
-    found, bound = np.array(excesses), np.array(bounds)
-    holds = (found <= bound + 1e-4).tolist()
-    figures = [
-        f"{np.median(steps):.0f}",
-        f"{np.percentile(steps, 90):.0f}",
-        f"{max(steps)}",
-        f"{100 * np.mean(found > WRONG):.1f}",
-        f"{100 * found.mean():.2f}",
-        f"{100 * found.max():.1f}",
-        f"{100 * np.mean(holds):.0f}",
-        f"{100 * np.median(bound):.1f}",
-        f"{100 * np.mean(bound > WRONG):.0f}",
-        f"{100 * np.mean(costs):.2f}",
-        f"{100 * max(costs):.2f}",
-        f"{1000 * np.mean(took_s):.0f}",
-    ]
-    return figures, [*zip(found > WRONG, holds, strict=True)]
+class Outcome(Struct, frozen=True):
+    """The first decision of a world."""
+
+    steps: int
+    excess: float
+    bound: float
+    cost: float
+    """Of the steps until then, as a share of a run of `LONG_RUN`."""
+    stated: tuple[tuple[ShareInterval, float], ...]
+    """Of energy and time at the limit chosen, each with the truth. Empty where the highest was chosen."""
+
+    @property
+    def wrong(self) -> bool:
+        return self.excess > WRONG
+
+    @property
+    def held(self) -> bool:
+        return self.excess <= self.bound + 1e-4
+
+
+def outcome(training: NoisyTraining, selector: Selector) -> Outcome:
+    """Search once."""
+    driven = Driven(training, selector)
+    while not driven.decided and training.steps < MOST:
+        driven.steps(1)
+    at_step, decided = driven.decided[0]
+    assert decided.confidence is not None
+    assert decided.costs is not None
+    curve, stated = training.truth, []
+    top_mw = decided.costs.trials[0].limit_mw
+    if decided.limit_mw != top_mw:
+        at, top = map(curve.limits_mw.index, (decided.limit_mw, top_mw))
+        stated = [
+            (decided.costs.energy, curve.step_mj[at] / curve.step_mj[top] - 1),
+            (decided.costs.time, curve.step_ns[at] / curve.step_ns[top] - 1),
+        ]
+    return Outcome(
+        at_step,
+        excess(curve, selector, decided.limit_mw)[0],
+        decided.confidence.p95,
+        profiling(curve, selector, training.spent[:at_step]) * RUN_STEPS / LONG_RUN,
+        tuple(stated),
+    )
 
 
 def search_table(published: list[Curve], given: argparse.Namespace) -> None:
+    rows, every = [], list[Outcome]()
+    for kind in given.kinds:
+        of = [
+            outcome(training, selector)
+            for training, selector in worlds(published, kind, given.worlds, given.seed, MOST)
+        ]
+        if given.each:
+            print(*(f"{kind} {each}" for each in of), sep="\n", flush=True)
+        rows.append([kind, "tuned on" if KINDS[kind] in TUNED else "reported", *figures(of)])
+        every += of
     head = (
-        "noise | steps, median | p90 | most | wrong, % | excess, mean % | worst | bound holds, % | "
-        "bound, median % | bound above 3 %, % | cost, mean % | most | ms"
+        "noise | kind | steps, median | p90 | most | wrong, % | excess, mean % | worst | bound holds, % | "
+        "bound, median % | bound above 3 %, % | cost, mean % | stated holds, % | off, mean % | most | "
+        "half, median %"
     )
-    rows, every = [], []
-    for kind in given.kinds:
-        figures, each = of_search(published, kind, given)
-        rows.append([kind, *figures])
-        every += each
-    wrong, holds = 100 * np.mean(every, axis=0)
-    table(
-        f"{given.worlds} worlds a kind, seed {given.seed}, {LIMITS} limits:"
-        f" {wrong:.1f} % wrong, bounds hold in {holds:.1f} %",
-        head,
-        rows,
-    )
+    rows.append(["all", "", *figures(every)])
+    table(f"{given.worlds} worlds a kind, seed {given.seed}, {LIMITS} limits", head, rows)
 
 
-def stated_table(published: list[Curve], given: argparse.Namespace) -> None:
-    rows = []
-    for kind in given.kinds:
-        holds, off, halves, sums = [], [], [], []
-        for training, selector in worlds(published, kind, given.worlds, given.seed, MOST):
-            driven = Driven(training, selector)
-            while not driven.decided:
-                driven.steps(1)
-            (_, decided), curve = driven.decided[0], training.truth
-            if decided.costs is None or decided.limit_mw == decided.costs.trials[0].limit_mw:
-                continue
-            measured = {trial.limit_mw: trial for trial in driven.measured}
-            at, top = (
-                curve.limits_mw.index(mw) for mw in (decided.limit_mw, decided.costs.trials[0].limit_mw)
-            )
-            for stated, true, name in (
-                (decided.costs.energy, curve.step_mj[at] / curve.step_mj[top] - 1, "step_mj"),
-                (decided.costs.time, curve.step_ns[at] / curve.step_ns[top] - 1, "step_ns"),
-            ):
-                holds.append(stated.low - 1e-4 <= true <= stated.high + 1e-4)
-                off.append(abs(stated.middle - true))
-                halves.append((stated.high - stated.low) / 2)
-                summed, of_top = (getattr(measured[curve.limits_mw[i]], name) for i in (at, top))
-                sums.append(abs(summed / of_top - 1 - true))
-        rows.append(
-            [
-                kind,
-                "tuned on" if KINDS[kind] in TUNED else "reported",
-                len(holds) // 2,
-                f"{100 * np.mean(holds):.0f}",
-                f"{100 * np.mean(off):.2f}",
-                f"{100 * max(off):.1f}",
-                f"{100 * np.median(halves):.1f}",
-                f"{100 * np.mean(sums):.2f}",
-                f"{100 * max(sums):.1f}",
-            ]
-        )
-    head = "noise | kind | runs | holds, % | off, mean % | most | half, median % | sums off, mean % | most"
-    table(f"what is stated; {given.worlds} worlds a kind, seed {given.seed}", head, rows)
+def figures(of: Sequence[Outcome]) -> list[str]:
+    """Return the figures of a row."""
+    steps, bounds, found = ([getattr(each, name) for each in of] for name in ("steps", "bound", "excess"))
+    stated = [each for one in of for each in one.stated]
+    holds = [of.low - 1e-4 <= true <= of.high + 1e-4 for of, true in stated]
+    off = [abs(of.middle - true) for of, true in stated] or [0.0]
+    halves = [(of.high - of.low) / 2 for of, _ in stated] or [0.0]
+    return [
+        f"{np.median(steps):.0f}",
+        f"{np.percentile(steps, 90):.0f}",
+        f"{max(steps)}",
+        f"{100 * np.mean([each.wrong for each in of]):.1f}",
+        f"{100 * np.mean(found):.2f}",
+        f"{100 * max(found):.1f}",
+        f"{100 * np.mean([each.held for each in of]):.0f}",
+        f"{100 * np.median(bounds):.1f}",
+        f"{100 * np.mean(np.array(bounds) > WRONG):.0f}",
+        f"{100 * np.mean([each.cost for each in of]):.2f}",
+        f"{100 * np.mean(holds):.0f}" if holds else "-",
+        f"{100 * np.mean(off):.2f}",
+        f"{100 * max(off):.1f}",
+        f"{100 * np.median(halves):.1f}",
+    ]
 
 
 def watch_table(_: list[Curve], given: argparse.Namespace) -> None:
@@ -260,40 +251,7 @@ def _trials(energy: Floats, time: Floats, steps: int) -> list[Trial]:
     return [Trial(1, round(mj), round(ns), steps) for mj, ns in of]
 
 
-def changes_table(published: list[Curve], given: argparse.Namespace) -> None:
-    rows = []
-    for energy, time in ((1.1, 1), (1, 1.1), (1.1, 1.1), (0.9, 1), (1, 0.9), (1.2, 1.2), (0.7, 0.8), (2, 1)):
-        noticed, runs = [], 0
-        for number in range(given.runs):
-            rng = np.random.default_rng([given.seed, 99, number])
-            curve = published[int(rng.integers(len(published)))]
-            selector = named(str(rng.choice(SELECTORS)))
-            noise = Noise(*(1 + 0.02 * rng.normal(size=(2, 8000))))
-            driven = Driven(NoisyTraining(curve, noise), selector)
-            while not driven.watched:
-                driven.steps(1)
-            driven.steps(int(rng.integers(1500)))
-            rounds, since = len(driven.rounds), driven.training.steps
-            driven.training.curve = scaled(curve, time, energy)
-            while len(driven.rounds) == rounds and driven.training.steps < since + 1000:
-                driven.steps(1)
-            noticed.append(driven.training.steps - since)
-            runs += 1
-        rows.append(
-            [
-                f"{energy - 1:+.0%} energy, {time - 1:+.0%} time",
-                runs,
-                f"{np.median(noticed):.0f}",
-                f"{np.percentile(noticed, 95):.0f}",
-                max(noticed),
-                f"{100 * np.mean(np.array(noticed) <= 100):.0f}",
-            ]
-        )
-    head = "change | runs | noticed after, steps, median | p95 | most | within 100 steps, %"
-    table(f"changes in white noise of 2 %, seed {given.seed}", head, rows)
-
-
-TABLES = {"search": search_table, "stated": stated_table, "watch": watch_table, "changes": changes_table}
+TABLES = {"search": search_table, "watch": watch_table}
 
 
 def main() -> None:

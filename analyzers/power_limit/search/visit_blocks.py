@@ -165,6 +165,11 @@ def log_time(trial: Trial) -> float:
     return log(trial.step_ns)
 
 
+def log_energy(trial: Trial) -> float:
+    """Return the logarithm of a step's energy, mJ."""
+    return log(trial.step_mj)
+
+
 def log_power(trial: Trial) -> float:
     """Return the logarithm of mean power, W * 1e-6."""
     return log(trial.energy_mj / trial.duration_ns)
