@@ -166,8 +166,11 @@ class Commands:
         began_ns = None if index is None else lead.began_ns(index)
         if index is None or began_ns is None:
             return None
+        begins = ((session.began_ns(index), applied_ns[session.host]) for session in concerned)
+        waited_ns = min((began - applied for began, applied in begins if began is not None), default=0)
         self._attempt = None
-        return attempt, LimitApplied(attempt.number, StepBegan(index, began_ns), attempt.taken_mw)
+        since = StepBegan(index, began_ns)
+        return attempt, LimitApplied(attempt.number, since, attempt.taken_mw, max(0, waited_ns))
 
     def _name(self, gpu: str) -> str:
         """Return the next command's id: the same when the stream is interpreted again, and no other run's."""

@@ -40,10 +40,14 @@ The rules, beside those of a visit:
  8. A search whose budget of steps ends while its bound is above `TOLERATED` chooses the limit that may be off
     by the least, and says so. It goes on in the background: what is measured at that limit counts, and from
     time to time other limits are visited, for `BACKGROUND` blocks, within the share of rule 6.
- 9. With ``profile_only`` an exhaustive search does not set its choice. It gives back what it changed, says
+ 9. The best limit may move while steps at the chosen one stay as they are. So an adaptive search looks again
+    after `AGAIN_STEPS`, and after twice as many each time that it chose the same limit, within the share of
+    rule 6: a round that starts from the curve of the one before. A run that ends sooner is left alone.
+10. With ``profile_only`` an exhaustive search does not set its choice. It gives back what it changed, says
     what the choice would save, and only observes from then on: the observer mode of Zeus (NSDI'23).
 """
 
+from collections.abc import Sequence
 from math import ceil, exp, log
 from statistics import fmean
 from typing import Final, TypeAlias
@@ -113,6 +117,11 @@ MAX_BACKGROUND: Final = 40
 """Blocks by which a search that is not sure goes on in the background, and how often it does."""
 
 
+AGAIN_STEPS: Final = 5_000
+MOST_AGAIN: Final = 10
+"""Steps after a choice until it is looked at again, and rounds in which it is."""
+
+
 class ProfilerPlan(Struct, frozen=True, kw_only=True):
     """Constants of a run. Only ``window_ns`` and ``steps_left`` may differ from call to call."""
 
@@ -142,7 +151,7 @@ class ProfilerPlan(Struct, frozen=True, kw_only=True):
     profiling_share: float = 0.05
     """Of a run's steps, that rounds after the first may take."""
     profile_only: bool = False
-    """Give back the limit after the last trial, and say what the best would save (rule 9)."""
+    """Give back the limit after the last trial, and say what the best would save (rule 10)."""
 
     def clock_mhz(self, limit_mw: int | None) -> int | None:
         """Return the clock whose nominal power this is; None: it is a power limit, or none of these."""
@@ -214,6 +223,8 @@ class Chosen(Struct, frozen=True, kw_only=True):
     """What a power budget allowed when it was chosen."""
     costs: StepCosts | None = None
     """What the belief that chose it says of steps; None: every limit was measured."""
+    again: int = 0
+    """Times that it was chosen again without a change."""
 
 
 class ProfilerState(Struct, frozen=True, kw_only=True):
@@ -328,8 +339,8 @@ def step(state: ProfilerState, event: Event, plan: ProfilerPlan) -> Answer:
     match state.phase, event:
         case Over(), _:
             return state, ()
-        case _, RunOver():
-            return _at(state, Over()), (Release(),)
+        case _, RunOver(why):
+            return _at(state, Over()), (Release(), *_known_so_far(state, why, plan))
         case Observing(), _:
             return state, ()
         case _, Barred(reason):
@@ -390,7 +401,7 @@ def _follow_driver(state: ProfilerState, asked_mw: int, taken_mw: int) -> Profil
     return replace(state, chosen=chosen, todo_mw=todo_mw)
 
 
-# ---- which limit is next: rules 3, 4 and 7 to 9 ------------------------------------------------------
+# ---- which limit is next: rules 3, 4, 7 and 10 ------------------------------------------------------
 
 
 def _visit_next_limit(state: ProfilerState, plan: ProfilerPlan) -> Answer:
@@ -451,36 +462,58 @@ def _to_be_had(state: ProfilerState, limit_mw: int) -> bool:
     return limit_mw not in state.without_mw and state.cap.allows(limit_mw)
 
 
-def _follow_search(state: ProfilerState, plan: ProfilerPlan, now_mw: int | None = None) -> Answer:
-    """Do what the search advises. ``now_mw``: the limit that is being measured."""
+def _advice(
+    state: ProfilerState, limits_mw: Sequence[int], plan: ProfilerPlan, steps_left: int | None
+) -> Measure | Choose:
+    """Return what the search advises. ``steps_left``: of the run; with none it chooses."""
     assert plan.goal is not None
-    limits_mw = [limit for limit in plan.limits_mw if _to_be_had(state, limit)]
-    if not limits_mw:
-        return _observe_only(state, f"no limit could be measured, the last because: {state.trouble}")
     measured = [visit for _, visit in state.visits]
     more = 0
     if state.background:
         more = BACKGROUND * state.background + sum(len(of.blocks) for of in measured if of.watched)
-    clocks = bool(plan.clocks_mhz)
-    advised = advice.advise(
+    return advice.advise(
         limits_mw,
         plan.gpus,
         plan.goal,
         measured,
         state.memory,
         more,
-        clocks=clocks,
+        clocks=bool(plan.clocks_mhz),
         tolerated_risk=plan.tolerated_risk,
-        steps_left=plan.steps_left,
+        steps_left=steps_left,
     )
-    match advised:
+
+
+def _known_so_far(state: ProfilerState, why: str, plan: ProfilerPlan) -> tuple[Observe, ...]:
+    """Return what a first search that ends undecided says: why, and what is known by then."""
+    limits_mw = [limit for limit in plan.limits_mw if _to_be_had(state, limit)]
+    seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
+    if plan.goal is None or state.chosen is not None or state.why or not seen:
+        return ()
+    match _advice(state, limits_mw, plan, 0):
+        case Choose(limit_mw, confidence, costs=StepCosts(trials)):
+            reason = (
+                f"{why} before a limit was chosen: {seen} of {len(limits_mw)} were measured. Of them"
+                f" {plan.spell(limit_mw)} may cost {100 * confidence.p95:.1f} % more than the best"
+            )
+            return (Observe(state.round, trials, reason),)
+        case _:
+            return ()
+
+
+def _follow_search(state: ProfilerState, plan: ProfilerPlan, now_mw: int | None = None) -> Answer:
+    """Do what the search advises. ``now_mw``: the limit that is being measured."""
+    limits_mw = [limit for limit in plan.limits_mw if _to_be_had(state, limit)]
+    if not limits_mw:
+        return _observe_only(state, f"no limit could be measured, the last because: {state.trouble}")
+    match _advice(state, limits_mw, plan, plan.steps_left):
         case Measure(limit_mw) if limit_mw == now_mw:
             return state, ()
         case Measure(limit_mw):
             return _apply_limit(state, limit_mw)
         case Choose(limit_mw, confidence, remembered, sure, costs):
             seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
-            levels = "clocks" if clocks else "limits"
+            levels = "clocks" if plan.clocks_mhz else "limits"
             reason = f"{plan.selector.text} of {len(limits_mw)} {levels}, {seen} of them measured"
             as_remembered = remembered is not None and remembered >= TRUSTED
             if remembered is not None:
@@ -528,11 +561,12 @@ def _choose(
     took = visiting.steps - state.began if state.why else 0
     measured = next((trial for trial in state.trials if trial.limit_mw == chosen.limit_mw), None)
     longest = max((visit for _, visit in state.visits), key=lambda visit: len(visit.blocks), default=None)
-    wide = 1
-    if state.before is not None and state.before.limit_mw == chosen.limit_mw:
-        wide = min(MOST_WIDE, state.before.watch.wide + 1)
+    wide, again, before = 1, 0, state.before
+    if before is not None and before.limit_mw == chosen.limit_mw:
+        wide = min(MOST_WIDE, before.watch.wide + before.watch.alarm)
+        again = 0 if before.watch.alarm else before.again + 1
     watch = drift.begun(measured, () if longest is None else longest.blocks, wide)
-    chosen = replace(chosen, watch=watch, cap=state.cap)
+    chosen = replace(chosen, watch=watch, cap=state.cap, again=again)
     reason += (f"; {state.why}" if state.why else "") + _by(state)
     state = replace(
         state,
@@ -668,14 +702,14 @@ def _take(state: ProfilerState, number: int) -> tuple[MeasureTrial | None, Profi
     return asked, replace(state, awaited=tuple(other for other in state.awaited if other is not asked))
 
 
-# ---- the watch: rules 5, 6 and 8 ---------------------------------------------------------------------
+# ---- the watch: rules 5, 6, 8 and 9 ------------------------------------------------------------------
 
 
 def _watch_workload(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) -> Answer:
     """Begin a new round if the workload has changed and there may be one (rules 5 and 6)."""
     if not chosen.watch.alarm:
         state = replace(state, chosen=replace(chosen, waits=False))
-        return _go_on_in_background(state, chosen, plan) if chosen.unsure else (state, ())
+        return (_go_on_in_background if chosen.unsure else _look_again)(state, chosen, plan)
     if state.round >= MAX_ROUNDS:
         return state, ()
     why = "since then {:+.0%} energy and {:+.0%} time per step".format(*chosen.watch.change)
@@ -688,6 +722,11 @@ def _watch_workload(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) ->
         state = replace(state, chosen=replace(chosen, waits=True))
         decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, costs=chosen.costs)
         return state, (decided,)
+    return _search_again(state, chosen, why, plan)
+
+
+def _search_again(state: ProfilerState, chosen: Chosen, why: str, plan: ProfilerPlan) -> Answer:
+    """Begin a new round."""
     renewed = replace(_next_round(state, plan), why=why)
     step = state.visiting.step
     match state.phase:
@@ -696,6 +735,17 @@ def _watch_workload(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) ->
             return _follow_search(_at(renewed, Measuring(limit_mw, step)), plan, limit_mw)
         case _:
             return _visit_next_limit(renewed, plan)
+
+
+def _look_again(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) -> Answer:
+    """Search again if the best limit may have moved by now (rule 9)."""
+    since = state.visiting.steps - state.began
+    ends = plan.steps_left is not None and plan.steps_left - since < AGAIN_STEPS
+    wanted = plan.goal is not None and state.round <= MOST_AGAIN and not ends and not chosen.shifted
+    may = state.profiled < plan.profiling_share * state.visiting.steps and isinstance(state.phase, Measuring)
+    if not wanted or not may or since < AGAIN_STEPS * 2**chosen.again:
+        return state, ()
+    return _search_again(state, chosen, f"looked again after {since} steps", plan)
 
 
 def _go_on_in_background(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) -> Answer:

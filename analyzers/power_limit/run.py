@@ -282,7 +282,7 @@ class Run:
 
     def _break_up(self, why: str) -> Result:
         """End the machine, since the ranks are others than it is about; limits are given back."""
-        result = self._search.feed(RunOver())
+        result = self._search.feed(RunOver(why))
         self._ranks.disperse(why)
         self._search.stop()
         return result

@@ -18,8 +18,7 @@ on what comes out of them. The machine counts in steps of the run; its only cloc
 
 The rules:
 
- 1. A setting is warm after `Pace.warmup_steps` whole steps and `Pace.settle_ns`, counted from the first step
-    that began after it was confirmed.
+ 1. A setting is warm after `Pace.warmup_steps` whole steps, and `Pace.settle_ns` after it was confirmed.
  2. A trial lasts from the begin of its first step to the begin of the one after its last. A pause (the end of
     an epoch or of a loop) cuts it into spans that add up: short epochs count, and a trial may end at a pause.
  3. A lapse (the analyzer or the collector was away) keeps the steps before it. The limit is asked for again
@@ -85,6 +84,8 @@ class LimitApplied(Struct, frozen=True):
     step: StepBegan
     taken_mw: int | None = None
     """The limit that the driver made of the one asked for; None: it took that one."""
+    waited_ns: int = 0
+    """That it had been in force on every GPU, at least, when that step began."""
 
 
 class LimitRefused(Struct, frozen=True):
@@ -152,6 +153,8 @@ class Shifted(Struct, frozen=True):
 
 class RunOver(Struct, frozen=True):
     """All ranks have ended, or one of them: the others are another run to this machine."""
+
+    why: str = "the run has ended"
 
 
 Event: TypeAlias = (
@@ -228,6 +231,7 @@ class Warming(Struct, frozen=True):
 
     limit_mw: int
     since: StepBegan
+    """The first step that is all at it, and when the limit was in force."""
 
 
 class Measuring(Struct, frozen=True):
@@ -418,10 +422,13 @@ def step(
             return _end_trial(replace(visiting, step=None, phase=trial), trial, t_ns, length)
         case _, StepsPaused():
             return replace(visiting, step=None), None
-        case Applying(limit_mw, attempt), LimitApplied(applied, since, taken_mw) if applied == attempt:
+        case Applying(limit_mw, attempt), LimitApplied(applied, since, taken_mw, waited_ns) if (
+            applied == attempt
+        ):
             if taken_mw is not None:
                 visiting = replace(visiting, kept=None)
             landed = Landed(limit_mw, limit_mw if taken_mw is None else taken_mw, since)
+            since = replace(since, t_ns=since.t_ns - waited_ns)
             return warm_up(replace(visiting, phase=Warming(landed.taken_mw, since)), pace), landed
         case Applying(limit_mw, attempt), LimitRefused(refused, cause, reason) if refused == attempt:
             return visiting, Refused(limit_mw, cause, reason)

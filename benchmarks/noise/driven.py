@@ -58,6 +58,7 @@ class Driven:
         )
         self._state = profiler.start(self._plan)
         self._attempt: int | None = None
+        self._asked_ns = 0.0
 
     @property
     def t_ns(self) -> int:
@@ -71,11 +72,12 @@ class Driven:
     def _step(self) -> None:
         began = StepBegan(len(self._steps), self.t_ns)
         while self._late and self._late[0][0] <= self.t_ns:
-            self._measured(self._late.pop(0)[1])
+            self._asked_ns, asked = self._late.pop(0)
+            self._measured(asked)
         self._tell(began)
         if self._attempt is not None:
             attempt, self._attempt = self._attempt, None
-            self._tell(LimitApplied(attempt, began))
+            self._tell(LimitApplied(attempt, began, waited_ns=round(began.t_ns - self._asked_ns)))
         self._steps.append(self.training.go_on(self.at, 1))
 
     def _measured(self, asked: MeasureTrial) -> None:

@@ -34,6 +34,7 @@ Arbitrary Multipeak Curve in the Presence of Noise", J. Basic Engineering 86, 19
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import ceil
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,7 +45,7 @@ from analyzers.power_limit.search.belief import TOLERATED, Belief, Confidence
 from analyzers.power_limit.search.host_delays import evenly_delayed
 from analyzers.power_limit.search.noise import Floats
 from analyzers.power_limit.search.step_costs import StepCosts, step_costs
-from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, counted, settled
+from analyzers.power_limit.search.visit_blocks import BLOCKS, SETTLING_NS, Visit, counted, settled
 from analyzers.power_limit.selectors import Goal, Trial
 
 RISK = 0.006
@@ -56,8 +57,8 @@ RISK_BESIDE = 0.1
 WORTHWHILE_STEPS, HIGHEST_RISK = 33, 0.2
 """A limit that may be better by `TOLERATED` is worth a visit if its probability times the steps to come is
 more; and the highest risk that is tolerated."""
-LOOK, LONG_LOOK = 8, 40
-"""Blocks of the first visit: at least, and where steps are correlated."""
+LOOK, LOOK_NS, LONG_LOOK = 8, 40_000_000_000, 40
+"""Of the first visit: blocks or time, at least, and blocks where steps are correlated."""
 OFTEN = 48
 """Blocks after which only every other one is looked at, then every third: the algebra grows with them."""
 ROUNDS, FEW_ROUNDS, TURN_BLOCKS = 5, 3, 5
@@ -67,11 +68,11 @@ Of 24 runs a kind the stated saving held with 3 turns in 79 % (flicker) and 81 %
 98 %; in white noise a search takes 150 steps with 3, and 207 with 5."""
 LOUD = 0.02
 """Standard deviation of the correlated noise from which on the first visit is long."""
-SETTLING_STEPS = 6
-"""Steps that a change of limit costs, about."""
+CHANGE_NS = 1_250_000_000
+"""Time that a change of limit costs, about, beside the step in which it comes."""
 PRECISE = 0.006
 """Standard deviation of a visit that is long enough whatever the noise is."""
-LENGTHS = tuple(range(BLOCKS, 31))
+MOST_LENGTH = 30
 """Blocks of a visit."""
 LONGEST = 2
 """Times as long as is enough a visit is at most, whatever the risk there: more of it would tell no more."""
@@ -135,7 +136,7 @@ def advise(
     if goal.factor is not None and all(visit.limit_mw != limits_mw[0] for visit in visits):
         return Measure(limits_mw[0])
     last, counts = visits[-1], counted(visits)[-1]
-    least = LOOK if len(visits) == 1 and memory is None and len(limits_mw) > 1 else BLOCKS
+    least = _least_blocks(last, first=len(visits) == 1 and memory is None and len(limits_mw) > 1)
     often = 1 + sum(len(visit.blocks) for visit in visits) // OFTEN
     if left > 1 - BLOCKS and (counts < least or (left > 0 and len(last.blocks) % often)):
         return Measure(last.limit_mw)
@@ -157,10 +158,16 @@ def advise(
     return Measure(_next_mw(limits_mw, belief, visits, risk))
 
 
+def _least_blocks(visit: Visit, *, first: bool) -> int:
+    """Return how many blocks a visit has at least: fewer where a block takes long."""
+    blocks, ns = (LOOK, LOOK_NS) if first else (BLOCKS, SETTLING_NS)
+    return min(blocks, ceil(ns * len(visit.blocks) / visit.whole.duration_ns))
+
+
 def _next_mw(limits_mw: Sequence[int], belief: Belief, visits: Sequence[Visit], risk: Floats) -> int:
     """Return the limit to measure where one is not sure: the last if its visit is too short for the noise."""
     last = visits[-1]
-    enough = _enough(belief, last, first=len(visits) == 1)
+    enough = _enough(belief, last, _least_blocks(last, first=False), first=len(visits) == 1)
     if len(last.blocks) < enough:
         return last.limit_mw
     over = limits_mw.index(last.limit_mw) if len(last.blocks) >= LONGEST * enough else None
@@ -196,20 +203,21 @@ def _turns_left(visits: Sequence[Visit], top_mw: int, best_mw: int, turns: int) 
     return best_mw if both and both[-1] == top_mw else top_mw, max(0, turns - had)
 
 
-def _enough(belief: Belief, last: Visit, *, first: bool) -> int:
-    """Return how many blocks of a visit are enough for the noise there is."""
+def _enough(belief: Belief, last: Visit, least: int, *, first: bool) -> int:
+    """Return how many blocks of a visit are enough for the noise there is, ``least`` of them in any."""
     if first and len(last.blocks) < LONG_LOOK:
         loud = belief.models @ (belief.variance * noise.correlated_ratios())
         if loud > LOUD**2:
             return LONG_LOOK
     block = max(1, round(last.whole.steps / len(last.blocks)))
-    lengths = [block * blocks for blocks in LENGTHS]
+    counts = range(least, MOST_LENGTH + 1)
+    lengths = [block * blocks for blocks in counts]
     variances = noise.visit_variances(belief.variance, belief.models, lengths)
     worth = [
-        max(variance, PRECISE**2) * (length + SETTLING_STEPS)
+        max(variance, PRECISE**2) * (length + 1 + CHANGE_NS / last.whole.step_ns)
         for variance, length in zip(variances, lengths, strict=True)
     ]
-    return next(blocks for blocks, of in zip(LENGTHS, worth, strict=True) if of <= WORTH * min(worth))
+    return next(blocks for blocks, of in zip(counts, worth, strict=True) if of <= WORTH * min(worth))
 
 
 def _choose(limits_mw: Sequence[int], belief: Belief, *, remembers: bool, sure: bool) -> Choose:

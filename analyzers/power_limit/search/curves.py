@@ -41,6 +41,8 @@ NOISE, NOISE_DOF = 0.02, 4
 NOISE_UNKNOWN = 0.05
 """The same where no remembered curve bears witness to what is measured: steps are not to be taken for quiet
 because a few of them happen to agree."""
+LONG_STEP_NS = 2_000_000_000
+"""A longer step is the mean of several, as far as noise is known before it was measured."""
 CORRELATED = 1.25
 """Variance of a mean over what its blocks scatter by: steps follow each other (correlation 0.3)."""
 SOFT = 0.25
@@ -139,7 +141,7 @@ def believe(
         return log(goal.of(trial, top_mw, gpus))
 
     if noisy is None:
-        means, seen_mw = measured_means(measured, value, NOISE_UNKNOWN if memory is None else NOISE)
+        means, seen_mw = measured_means(measured, value, _usual_noise(measured, memory))
     else:
         means, seen_mw = _remembered_means(measured, noisy, value)
     at = np.array([limits_mw.index(limit) for limit in seen_mw])
@@ -167,6 +169,12 @@ def measured_means(
     drift = DRIFT**2 * np.exp(-np.abs(t[:, None] - t) / DRIFT_NS)
     drift += WARMING**2 * np.exp(-(t[:, None] + t) / WARMING_NS)
     return noise.limit_means(blocks, deviation, drift), seen_mw
+
+
+def _usual_noise(measured: Sequence[Visit], memory: RememberedCurve | None) -> float:
+    """Return the standard deviation of a step before any was measured."""
+    step_ns = min(visit.whole.step_ns for visit in measured)
+    return (NOISE_UNKNOWN if memory is None else NOISE) * min(1.0, sqrt(LONG_STEP_NS / step_ns))
 
 
 def _remembered_means(

@@ -47,6 +47,7 @@ class KnownCurve:
     steps: int = 0
     t_ns: int = 5 * S
     visits: list[Visit] = field(default_factory=list)
+    block_steps: int = STEPS
     clocks: bool = False
     """Its limits are nominal powers of clocks."""
 
@@ -55,7 +56,7 @@ class KnownCurve:
 
     def block(self, limit_mw: int) -> Trial:
         seconds = energy = 0.0
-        for _ in range(STEPS):
+        for _ in range(self.block_steps):
             swing, self.steps = self.swing(self.steps), self.steps + 1
             step_s = self.seconds(limit_mw) * max(0.1, self.rng.gauss(1, self.noise)) * swing
             warm = 1 - self.warming * exp(-(self.t_ns / S + seconds) / 15)
@@ -64,7 +65,7 @@ class KnownCurve:
                 self.seconds(limit_mw) * self.watts(limit_mw) * self.rng.gauss(1, self.noise) * warm * swing
             )
         self.t_ns += round(seconds * S)
-        return Trial(limit_mw, max(1, round(energy * 1000 * self.gpus)), round(seconds * S), STEPS)
+        return Trial(limit_mw, max(1, round(energy * 1000 * self.gpus)), round(seconds * S), self.block_steps)
 
     def searched(self, of: Goal, remembered: Sequence[Trial] = (), length: int | None = None) -> Choose:
         """Do what is advised until it is to choose. ``length``: steps of the run, as its script says."""

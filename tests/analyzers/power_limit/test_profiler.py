@@ -381,6 +381,27 @@ def test_a_lease_that_lapses_for_ever_is_given_up() -> None:
     assert "the analyzer was silent" in bench.reason
 
 
+def test_a_search_that_the_run_ends_says_what_it_knows_so_far() -> None:
+    bench = Bench(ADAPTIVE)
+    while len({trial.limit_mw for trial in bench.trials}) < 3:
+        bench.steps(1)
+    bench.tell(RunOver("rank 0 has ended"))
+    (said,) = bench.observed
+    assert said.reason.startswith(
+        "rank 0 has ended before a limit was chosen: 3 of 7 were measured. Of them "
+    )
+    assert {trial.limit_mw for trial in said.trials} == {trial.limit_mw for trial in bench.trials}
+    assert not bench.decided
+
+
+@pytest.mark.parametrize("plan", [ADAPTIVE, PLAN])
+def test_a_run_that_ends_before_a_limit_was_measured_says_nothing(plan: ProfilerPlan) -> None:
+    bench = Bench(plan)
+    bench.steps(2)
+    bench.tell(RunOver())
+    assert not bench.observed
+
+
 def test_the_end_of_the_run_gives_back_what_was_changed() -> None:
     bench = Bench(SHORT)
     bench.steps(8)

@@ -125,6 +125,19 @@ def test_a_bound_on_the_time_is_looked_for_where_it_is_believed_to_be() -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize(("step_s", "most"), [(0.25, 280), (20, 25)])
+def test_long_steps_are_known_from_few_of_them(step_s: float, most: int) -> None:
+    """A step of 20 s is a visit: the limit settled in the step before."""
+    counts = []
+    for number in range(12):
+        curve = published(number, step_s, count=7, noise=0.01)
+        curve.block_steps = 1 if step_s > 2 else STEPS
+        chosen = curve.searched(goal("energy"))
+        counts.append(curve.steps)
+        assert curve.excess(chosen.limit_mw, goal("energy")) < TOLERATED
+    assert np.median(counts) <= most, counts
+
+
 def test_very_unequal_steps_take_more_of_them() -> None:
     steady, wild = (published(2, noise=noise, seed=1) for noise in (0.01, 0.4))
     assert max(curve.searched(goal("energy")).confidence.p95 for curve in (steady, wild)) < TOLERATED

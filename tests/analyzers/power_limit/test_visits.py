@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 import pytest
+from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.power_limit import per_gpu, profiler, selectors
+from analyzers.power_limit import per_gpu, profiler, selectors, visits
 from analyzers.power_limit.per_gpu import ApplyEach, PerGpuPlan
 from analyzers.power_limit.profiler import Apply, ProfilerPlan
 from analyzers.power_limit.visits import (
@@ -20,6 +21,7 @@ from analyzers.power_limit.visits import (
     LimitApplied,
     LimitRefused,
     MeasureTrial,
+    Measuring,
     Phase,
     RunOver,
     Shifted,
@@ -27,6 +29,8 @@ from analyzers.power_limit.visits import (
     StepsPaused,
     TrialMeasured,
     TrialMissing,
+    Visiting,
+    Warming,
     limits_mw,
 )
 from zeus_stream.protocol.notes import Cause
@@ -72,7 +76,8 @@ class RandomWorld:
             cause = self.rng.choice(REFUSALS)
             self.later(lambda: LimitRefused(attempt, cause, "refused"))
         elif chance > 5 * self.trouble:  # else nothing comes of it
-            self.later(lambda: LimitApplied(attempt, self.step, taken_mw))
+            waited_ns = self.rng.choice([0, 200, 900]) * MS
+            self.later(lambda: LimitApplied(attempt, self.step, taken_mw, waited_ns))
 
     def measure(self, wanted: MeasureTrial, energies_mj: Sequence[int]) -> None:
         spans_ns = round(wanted.steps * STEP_NS * self.factor * (1.3 - wanted.limit_mw / 1e6))
@@ -197,6 +202,27 @@ class SingleGpus(RandomWorld):
                     self.measure(instruction, [1_000 * instruction.steps] * len(self.plan.gpus))
                 case _:
                     pass
+
+
+class Waits(Struct, frozen=True):
+    """The waiting times of a policy."""
+
+    wait_steps: int = 0
+    warmup_steps: int = 0
+    settle_ns: int = 500 * MS
+    outcome_ns: int = 5_000 * MS
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "phase"), [(0, Warming), (499, Warming), (500, Measuring), (19_000, Measuring)]
+)
+def test_a_limit_settles_from_when_it_is_in_force(waited_ms: int, phase: type[Phase]) -> None:
+    """Of steps of 20 s, the first that begins at a limit is measured; it settled in the one before."""
+    visiting, attempt = visits.ask(Visiting(step=StepBegan(3, 60_000 * MS)), 200_000)
+    began = StepBegan(4, 80_000 * MS)
+    for event in (began, LimitApplied(attempt, began, waited_ns=waited_ms * MS)):
+        visiting, _ = visits.step(visiting, event, Waits(), None)
+    assert isinstance(visiting.phase, phase)
 
 
 @pytest.mark.sweep
