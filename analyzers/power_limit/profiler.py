@@ -48,8 +48,7 @@ The rules, beside those of a visit:
 """
 
 from collections.abc import Sequence
-from math import ceil, exp, log
-from statistics import fmean
+from math import ceil
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -59,7 +58,7 @@ from analyzers.power_limit import visits
 from analyzers.power_limit.search import advice, drift
 from analyzers.power_limit.search.advice import RISK, Choose, Measure
 from analyzers.power_limit.search.belief import TOLERATED, TRUSTED, Confidence
-from analyzers.power_limit.search.step_costs import StepCosts
+from analyzers.power_limit.search.step_costs import StepCosts, carried_over
 from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, by_limit
 from analyzers.power_limit.selectors import Goal, Selector, Trial
 from analyzers.power_limit.visits import (
@@ -790,21 +789,4 @@ def curve(state: ProfilerState, plan: ProfilerPlan) -> tuple[Trial, ...]:
     trials, chosen = state.trials, state.chosen
     if chosen is not None:
         return trials if chosen.costs is None else chosen.costs.trials
-    whole = [trial for trial in trials if min(trial.energy_mj, trial.duration_ns) > 0]
-    both = [(known, trial) for known in state.memory for trial in whole if known.limit_mw == trial.limit_mw]
-    if trials and not both:
-        return trials
-    energy = exp(fmean([log(trial.step_mj / known.step_mj) for known, trial in both] or [0.0]))
-    time = exp(fmean([log(trial.step_ns / known.step_ns) for known, trial in both] or [0.0]))
-    measured = {trial.limit_mw for _, trial in both}
-    highest_mw = max(plan.limits_mw, default=0)
-    now = [
-        replace(
-            known,
-            energy_mj=ceil(known.energy_mj * energy),
-            duration_ns=ceil(known.duration_ns * time),
-        )
-        for known in state.memory
-        if known.limit_mw <= highest_mw and known.limit_mw not in measured
-    ]
-    return by_limit([*trials, *now])
+    return carried_over(state.memory, trials, max(plan.limits_mw, default=0))

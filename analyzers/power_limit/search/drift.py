@@ -76,7 +76,7 @@ Pair = tuple[float, float]
 VALUES = (log_energy, log_time)
 
 
-class Difference(Struct, frozen=True):
+class MeanDifference(Struct, frozen=True):
     """The difference of two means by each model of the noise, shapes (m,)."""
 
     weight: Floats
@@ -209,7 +209,7 @@ def _within(trial: Trial, value: Callable[[Trial], float], low: float, high: flo
     return min(max(value(trial), low), high)
 
 
-def _difference(parts: Sequence[Sequence[Trial]], value: Callable[[Trial], float]) -> Difference:
+def _difference(parts: Sequence[Sequence[Trial]], value: Callable[[Trial], float]) -> MeanDifference:
     """Return how much more the last part takes than the one before it."""
     ends = accumulate(sum(window.duration_ns for window in part) for part in parts)
     visits = [
@@ -224,10 +224,12 @@ def _difference(parts: Sequence[Sequence[Trial]], value: Callable[[Trial], float
     mean, covariance = means.mean[of], means.covariance[of]
     variance = covariance[:, -1, -1] + covariance[:, -2, -2] - 2 * covariance[:, -1, -2]
     freedom = noise.DOF + len(blocks.at) - len(visits)
-    return Difference(weight / weight.sum(), mean[:, -1] - mean[:, -2], np.maximum(variance, 1e-12), freedom)
+    return MeanDifference(
+        weight / weight.sum(), mean[:, -1] - mean[:, -2], np.maximum(variance, 1e-12), freedom
+    )
 
 
-def _likelier(sign: int, of: Difference, wide: int) -> float:
+def _likelier(sign: int, of: MeanDifference, wide: int) -> float:
     """Return the log likelihood ratio of `CHANGED` or more to `CALM` or less, upwards or downwards."""
     up = sign * of.mean
     off = up - wide * CALM, np.minimum(up - wide * CHANGED, 0.0)

@@ -6,14 +6,16 @@ is another figure: of a slow start it took the first limit for twice as dear as 
 """
 
 from collections.abc import Sequence
-from math import exp, expm1
+from math import ceil, exp, expm1, log
+from statistics import fmean
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.power_limit.search import curves
 from analyzers.power_limit.search.belief import Belief
-from analyzers.power_limit.search.visit_blocks import Visit
+from analyzers.power_limit.search.visit_blocks import Visit, by_limit
 from analyzers.power_limit.selectors import Goal, Trial
 
 ENERGY, TIME = Goal(1.0), Goal(0.0)
@@ -91,6 +93,28 @@ def step_costs(
     )
     at, against = known_mw.index(chosen_mw), known_mw.index(trials[0].limit_mw)
     return StepCosts(trials, _more(energy, at, against), _more(time, at, against))
+
+
+def carried_over(
+    remembered: Sequence[Trial], measured: Sequence[Trial], highest_mw: int
+) -> tuple[Trial, ...]:
+    """Return what was measured and, of other limits, what is remembered, at the level of now.
+
+    Without a limit in common the level is not known; then what was measured is all.
+    """
+    whole = [trial for trial in measured if min(trial.energy_mj, trial.duration_ns) > 0]
+    both = [(known, trial) for known in remembered for trial in whole if known.limit_mw == trial.limit_mw]
+    if measured and not both:
+        return tuple(measured)
+    energy = exp(fmean([log(trial.step_mj / known.step_mj) for known, trial in both] or [0.0]))
+    time = exp(fmean([log(trial.step_ns / known.step_ns) for known, trial in both] or [0.0]))
+    common_mw = {trial.limit_mw for _, trial in both}
+    others = [
+        replace(known, energy_mj=ceil(known.energy_mj * energy), duration_ns=ceil(known.duration_ns * time))
+        for known in remembered
+        if known.limit_mw <= highest_mw and known.limit_mw not in common_mw
+    ]
+    return by_limit([*measured, *others])
 
 
 def _more(belief: Belief, at: int, against: int) -> ShareInterval:
