@@ -10,8 +10,8 @@ at least. A log likelihood ratio above `SURE` is an alarm. Between the hypothese
 raised for: a GPU that warms up, noise that is not quite what is believed.
 
 Odd windows have a checkpoint, a stall or a rare long step in them. They are left out as in a search. No three
-windows are an alarm; where odd ones come often, an alarm takes as many windows as come in a row by chance in
-one of `BY_CHANCE`.
+windows are an alarm. Where odd ones come often, an alarm takes so many windows that all but `LOW` of them are
+odd by chance in one of `BY_CHANCE` (Chernoff's bound).
 
 What changes slowly looks like noise that wanders. It is noticed when the latest `SLOW` windows are off by
 `CHANGED` from the first ones, whatever the noise is.
@@ -66,8 +66,11 @@ SLOW = 30
 GUARD = 10
 """The latest windows: they may have changed, and say nothing of how many are odd."""
 BY_CHANCE = 40_000
-FEW_ODD = 0.05
-"""Share of odd windows before any was seen."""
+FEW_ODD, MOST_ODD = 0.05, 0.5
+"""Odd windows before any was seen, of one; and their largest share."""
+LOW = 0.25
+"""Share of windows that say what is least. A change moves it; windows with a long step do not, unless nearly
+all have one."""
 SEARCHED = 20
 """Windows since the choice, from which on blocks of the search say nothing more of the noise."""
 
@@ -170,7 +173,9 @@ def _to_compare(watch: Watch, logs: Floats) -> list[int]:
     before = logs[: max(watch.first, len(logs) - GUARD)]
     off = np.abs(before - np.median(before, axis=0))
     odd = np.any(off > ODD * np.maximum(NORMAL * np.median(off, axis=0), LEAST_SCATTER), axis=1).sum()
-    least = max(LEAST, ceil(log(BY_CHANCE) / -log((odd + 1) / (len(before) + 1 / FEW_ODD))))
+    share = min(MOST_ODD, (odd + FEW_ODD) / (len(before) + 1))
+    rare = (1 - LOW) * log((1 - LOW) / share) + LOW * log(LOW / (1 - share))
+    least = min(LATEST[-1], max(LEAST, ceil(log(BY_CHANCE) / rare)))
     some = np.arange(least, min(len(logs) - watch.first, LATEST[-1]) + 1)
     if not len(some):
         return []
@@ -189,7 +194,9 @@ def _change(watch: Watch, logs: Floats, latest: int) -> Pair | None:
     each = logs[-latest:] - usual
     off = np.median(each, axis=0)
     fewest = np.sort(np.sign(off) * each, axis=0)[-LEAST]  # three windows are no change, however odd
-    if not _far(watch, np.where(fewest > watch.wide * CALM, off, 0.0)):
+    low = np.quantile(logs[-latest:], LOW, axis=0) - np.quantile(before, LOW, axis=0)
+    least = np.where(off > 0, np.minimum(off, low), off)  # long steps leave the quickest windows as they are
+    if not _far(watch, np.where(fewest > watch.wide * CALM, least, 0.0)):
         return None
     scatter = [np.median(np.abs(of), axis=0) for of in (before - usual, each - off)]
     most = watch.wide * FARTHEST + FAR * NORMAL * np.max(scatter, axis=0)
