@@ -122,7 +122,7 @@ class _Writer:
         self._kept: list[Any] = []
         """Objects with a number: none may be freed, or another would have its `id`."""
         self._memories: set[int] = set()
-        """Of arrays: two of one memory would be apart when they are read."""
+        """The memory of arrays: two of one memory would be apart when they are read."""
 
     def node(self, value: Any) -> Any:
         kind = type(value)

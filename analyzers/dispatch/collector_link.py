@@ -69,7 +69,7 @@ class Commander(Struct, frozen=True):
     start: int
     """Grows with each start or take-over: fences grow from it."""
     shard: int | None = None
-    """Of an analyzer that shares a site: its ``start`` is an epoch, kept by collectors."""
+    """The shard of an analyzer that shares a site: its ``start`` is an epoch, kept by collectors."""
     shards: int | None = None
     may_command: Callable[[], bool] = lambda: True
     """Tells whether it is still the owner, as far as it knows."""

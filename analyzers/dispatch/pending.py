@@ -36,7 +36,7 @@ class _Host(Struct, kw_only=True):
     caught_up: bool = False
     """Its log was interpreted to the end once since the start."""
     in_force: dict[ControlOfGpu, int] = field(default_factory=dict)
-    """What a collector confirmed: mW or MHz."""
+    """Values that the collector confirmed: mW or MHz."""
     sent: dict[str, ControlOfGpu] = field(default_factory=dict)
     """By id, commands that set a control and have no outcome yet."""
     returned: dict[ControlOfGpu, None] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Holding(Struct):
     """The controls of one run."""
 
     held: dict[ControlOfGpu, None] = field(default_factory=dict)
-    """Those that are the run's."""
+    """The controls that the run holds."""
     asked_mw: dict[str, int] = field(default_factory=dict)
     """The limit that was asked for last, by GPU."""
     commanded: dict[str, None] = field(default_factory=dict)

@@ -24,7 +24,7 @@ Clocks = Mapping[str, int]
 CLOCKS_KEPT = 64
 """Readings of a GPU whose clock is remembered."""
 MAX_GPUS = 50_000
-"""Of a site; notes about one more are not interpreted."""
+"""Most GPUs of a site; notes about one more are not interpreted."""
 FULL = f"{MAX_GPUS} GPUs are known, so others are not interpreted. Start the analyzer again, or another."
 
 
@@ -45,22 +45,22 @@ class Gpu(Struct, kw_only=True):
     """None while no run has used it: of a large site's GPUs that saves most of the memory."""
     found: DeviceFound | None = None
     known: KnownCounter | None = None
-    """Of its counter, by earlier runs under its driver."""
+    """The kind of its counter, as earlier runs under its driver found it."""
     uses: list[Use] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
-    """Those that use it and are not measured to their end."""
+    """The sessions that use it and are not measured to their end."""
     clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
-    """Of the latest readings while a run used it, where the device says them."""
-    told: tuple[bool, str | None, int | None] = (False, None, None)
-    """Whether its period was, and the kind and window of its counter."""
-    told_gain: Gain | None = None
+    """The clocks of the latest readings while a run used it, where the device reports them."""
+    reported: tuple[bool, str | None, int | None] = (False, None, None)
+    """In its last row: whether its period is known, and the kind and window of its counter."""
+    reported_gain: Gain | None = None
     """The calibration that its row has."""
     learned_ns: int = 0
     """Frame time at which it was last looked whether more of these is known."""
 
     @property
     def shape(self) -> EnergyFit:
-        """Of a GPU that a run uses: from now on there is one."""
+        """The fit of its energy, which exists from the first use on."""
         if self.shaped is None:
             self.shaped = EnergyFit()
             if self.known is not None:
@@ -71,7 +71,7 @@ class Gpu(Struct, kw_only=True):
 
     @property
     def window_ns(self) -> int | None:
-        """Of a counter that sees a part of the time, once that is known."""
+        """The window of a counter that sees a part of the time, once it is known."""
         known = self.shaped or self.known
         return known.window_ns if known else None
 
@@ -106,7 +106,7 @@ class Fleet(Struct):
     """The GPUs and hosts that are followed, parts of hosts among them. The interpreter owns it."""
 
     NOT_STATE: ClassVar = frozenset[str](("gains",))
-    """They are a file."""
+    """Calibrations come from a file."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)
     parts: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class Fleet(Struct):
         gpu.known = known if known is not None and known.driver == note.driver else None
         gpu.timeline.interrupt(None, note.t_ns)
         gpu.timeline.sensor, gpu.timeline.most_mw = sensors.sensor(note.name), note.max_limit_mw
-        gpu.timeline.gain = gpu.told_gain = self.gains.get(note.gpu)
+        gpu.timeline.gain = gpu.reported_gain = self.gains.get(note.gpu)
         return gpu_row(host, gpu, note)
 
     def learn(self, uuid: str, gpu: Gpu) -> None:

@@ -15,9 +15,9 @@ from zeus_stream.protocol.fields import user_name
 
 SILENT_NS = 60_000_000_000
 MAX_CLAIMS = 1_000
-"""Of others; the oldest is forgotten, and becomes a row again."""
+"""Claims that are remembered; the oldest is forgotten, and becomes a row again."""
 MAX_NAMES = 10_000
-"""Whose owner is remembered. The owner of most of them loses the oldest."""
+"""Names whose owner is remembered. The owner of most of them loses the oldest."""
 T = TypeVar("T", bound=Hashable)
 _OF_USER = re.compile(r" \(user (\d+)\)$")
 

@@ -12,7 +12,7 @@ from zeus_stream.protocol.notes import RunAdmitted
 
 
 class Span(Struct, frozen=True):
-    """Whole steps ``first`` to ``end - 1``, without a pause between."""
+    """A row of whole steps, ``first`` to ``end - 1``, without a pause between."""
 
     first: int
     end: int
@@ -70,9 +70,9 @@ class Session:
         self.waiting: list[WaitingSteps] = []
         """Its latest steps, which are not taken in; oldest first."""
         self.placed: Placed = "dispatch"
-        """How its latest step boundary was."""
+        """The way in which its latest step boundary was placed."""
         self.loop = "rest"
-        """Whether it is in a step, in the gap between two, or at rest."""
+        """Its place in the loop: ``step`` or ``rest``."""
         self.named: dict[int, str] = {}
         """Its open windows, the innermost last."""
         self.allocated: Sequence[WindowRow] = ()

@@ -36,7 +36,7 @@ AWAY_S = 3.0
 NO_MORE_NS = 2**62
 """Frame time at which nothing is waited for."""
 MAX_HOSTS = 100_000
-"""Whose last record of our own use is kept; past them, the oldest goes."""
+"""Hosts whose latest power is kept; past them, the oldest goes."""
 
 
 def handle(site: SiteState, frame: Frame, body: Notes) -> Result:

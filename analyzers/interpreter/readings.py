@@ -62,15 +62,15 @@ def _add(site: SiteState, frame: Frame, uuid: str, rows: np.ndarray) -> list[Row
         gpu.timeline.forget(needed_ns(site, uuid), RECENT_NS if users(site, uuid) else IDLE_NS)
     if gpu.shaped and gpu.shaped.crowded:
         gpu.shaped.forget(needed_ns(site, uuid))
-    same_gain = gpu.told_gain == gpu.timeline.gain
-    if not gpu.found or (gpu.told[0] and same_gain and not gpu.sessions):
+    same_gain = gpu.reported_gain == gpu.timeline.gain
+    if not gpu.found or (gpu.reported[0] and same_gain and not gpu.sessions):
         return found  # nothing is learned of a GPU that no run uses, but its period
     if 0 <= frame.t_ns - gpu.learned_ns < LEARN_NS:
         return found
     gpu.learned_ns = frame.t_ns
     learned = gpu.timeline.period_known, gpu.counter_kind, gpu.window_ns
-    if learned != gpu.told or not same_gain:
-        gpu.told, gpu.told_gain = learned, gpu.timeline.gain
+    if learned != gpu.reported or not same_gain:
+        gpu.reported, gpu.reported_gain = learned, gpu.timeline.gain
         site.fleet.learn(uuid, gpu)
         found.append(gpu_row(host, gpu, gpu.found))
     return found

@@ -46,10 +46,10 @@ class SiteState:
     NOT_STATE: ClassVar = frozenset(
         ("settings", "began_under", "shared_jobs", "earlier_uses", "run_owners", "session_hosts")
     )
-    """Settings of this start, and rows of the archive."""
+    """These fields are settings of this start, or rows of the archive."""
 
     settings: RunSettings
-    """Of runs that begin from now on."""
+    """The settings of runs that begin from now on."""
     began_under: Mapping[str, RunSettings]
     """By session, the settings of runs that began under an earlier analyzer."""
     shared_jobs: frozenset[str]
@@ -68,7 +68,7 @@ class SiteState:
 
     # sessions and runs
     sessions: dict[str, Session] = field(default_factory=dict)
-    """Those that have begun and are not measured to their end, by name."""
+    """By name, the sessions that have begun and are not measured to their end."""
     on: defaultdict[str, dict[str, Session]] = field(default_factory=lambda: defaultdict(dict))
     """The same by host."""
     windows: dict[str, Windows] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class SiteState:
     phases: dict[str, PhaseTracker] = field(default_factory=dict)
     """The phases of each of them."""
     runs: dict[str, Run]
-    """Those that are open, by name."""
+    """By name, the open runs."""
     ended_runs: dict[str, Used] = field(default_factory=dict)
     """By name."""
     run_owners: Owners[int]
@@ -93,7 +93,7 @@ class SiteState:
     """Sessions with frames of steps that wait, by name."""
 
     left: Result = NOTHING
-    """Comes with the result of the next event."""
+    """Rows and instructions that come with the result of the next event."""
 
     # what belongs to one module
     looked_ns: dict[str, int] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class SiteState:
     forecasts: dict[str, FollowedForecast] = field(default_factory=dict)
     """By open run whose script says how long it is."""
     ended_spent: dict[str, Spent] = field(default_factory=dict)
-    """What such runs that ended had spent by then, by name."""
+    """By name, what runs with a forecast had spent when they ended."""
 
 
 def new_site(

@@ -27,7 +27,7 @@ class ApplyPlan(Struct, frozen=True, kw_only=True):
     gpu: str
     plan: str
     number: int
-    """Of the plan, as in ``plans``."""
+    """The number of the plan, as in ``plans``."""
     first_iteration: int | None
     iteration_ms: int
     codes: tuple[int, ...]

@@ -14,7 +14,7 @@ class Begun(Struct, frozen=True):
     session: str
     run: str
     start: int
-    """Of the analyzer, under whose settings it goes."""
+    """The start of the analyzer under whose settings it goes."""
     over: bool
 
 
@@ -33,7 +33,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     """Facts of earlier starts that an analyzer needs beyond what it interprets again; none by default."""
 
     sessions: tuple[str, ...] = ()
-    """Those that begin in what is replayed, or that may come again from a collector's log."""
+    """The sessions that begin in what is replayed, or that may come again from a collector's log."""
     interpreted: Mapping[str, int] = field(default_factory=dict)
     """By log, the offset that is to be interpreted next."""
     begun: tuple[Begun, ...] = ()
@@ -41,15 +41,15 @@ class Memory(Struct, frozen=True, kw_only=True):
     settings: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """By start of an analyzer under which a session began, its settings as they were spelled."""
     profiles: tuple[ProfileRow, ...] = ()
-    """What rounds of profiling have left for later runs."""
+    """The profiles that searches have left for later runs."""
     recalled: Mapping[tuple[str, int], RecallRow] = field(default_factory=dict)
-    """What runs remembered as their profiling began, by session of their lead and round."""
+    """By session of the lead and round, what runs remembered as their search began."""
     instructions: tuple[InstructionRow, ...] = ()
     """Profiles of pipelines, of the newest run of each job, GPU model and number of stages."""
     gpus: tuple[GpuRow, ...] = ()
     """As they were seen last."""
     uses: tuple[EarlierUse, ...] = ()
-    """Of GPUs, that ended after the first of these sessions of their host began."""
+    """Uses of GPUs that ended after the first of these sessions of their host began."""
     jobs: tuple[JobRow, ...] = ()
     """The latest version of every job that recurs."""
     tries: tuple[TryRow, ...] = ()

@@ -37,15 +37,15 @@ first after a start comes after once that, the second after twice: one that is s
 IDLE_COMMITS = 600
 """Times that, while nothing follows from the frames that wait but our own use: no training runs."""
 COMMIT_BYTES = 4 << 20
-"""Of frames and rows; more are stored at once."""
+"""Bytes of frames and rows that may wait; more are stored at once."""
 READINGS_SHARE = 2
 """Bytes of readings are stored so many times as quickly as others, at least. So a commit of `COMMIT_BYTES`
 has more than the 122,880 rows of a row group of DuckDB, which are written once. Fewer go through the WAL and
 a checkpoint, and take twice as long each."""
 ROW_BYTES = 100
-"""Of a row, about."""
+"""Bytes of a row, about."""
 MAX_BYTES = 2 * COMMIT_BYTES
-"""Of what waits for the store; then no more is taken in: a commit takes a second on a busy host, not ten."""
+"""Bytes that wait for the store before no more is taken in: a commit of a busy host takes 1 s, not 10."""
 CHOICES = {TryRow, JobRow}
 """Rows that are stored at once: the answer to a script follows from them."""
 FIRST_S = 60.0
@@ -84,7 +84,7 @@ class Commits:
         self._received: list[Received] = []
         self._rows: list[Derived] = []
         self._kept = 0
-        """Of these rows, the first that were looked through for rows of commands."""
+        """The number of these rows, from the first, that were searched for rows of commands."""
         self._interpreted: dict[str, int] = {}
         self._bytes = 0
         self._choices = False
@@ -96,7 +96,7 @@ class Commits:
         self._large = anyio.Event()
         """Set: more than `COMMIT_BYTES` wait."""
         self._failure: Exception | None = None
-        """Of a commit. What came after it is not stored either: the analyzer ends."""
+        """The failure of a commit. What came after it is not stored either: the analyzer ends."""
         self.replaying = True
         """Rows of all kinds may be stored already."""
 

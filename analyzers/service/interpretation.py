@@ -38,9 +38,9 @@ CHECKED_NS = 30_000_000_000
 CHECKED_AT_REST_NS = 600_000_000_000
 """Between two of them while none is, once they have shown anything."""
 SLIGHT_BYTES = 10_000
-"""Of frames with readings alone: as many of hosts at rest are interpreted by the event loop itself."""
+"""Most bytes of readings of hosts at rest that the event loop interprets itself."""
 SLIGHT_SHARE = 0.02
-"""Of a core, and no more, for all such work: a large site leaves it to the thread."""
+"""Largest share of a core for such work: a large site leaves it to the thread."""
 PAUSE_S = 0.25
 """Between two looks at the feed of a host whose runs search for nothing: one turn for many frames."""
 SEARCHES_NS = 200_000_000
@@ -69,7 +69,7 @@ class Interpretation:
         self._turn = anyio.CapacityLimiter(1)
         self._looked_ns = self._searched_ns = self._checked_ns = 0
         self._share, self._share_ns = 0.0, monotonic_ns()
-        """Of a core that the work took lately, and when that was."""
+        """The share of a core that the work took recently, and when that was."""
         self._taker = taker
         self.insight = Insight({}, {}, {})
         self.searches: Mapping[str, SearchProgress] = {}

@@ -195,9 +195,9 @@ class Open(Struct, frozen=True):
 
     asker: Asker
     waiting: anyio.CancelScope
-    """Of its wait for a thread."""
+    """The scope of its wait for a thread."""
     connection: PeerConnection | None
-    """Of its sender; None: it was closed at once."""
+    """The connection of its sender; None: it was closed at once."""
 
 
 class AnalyzerAnswers(Struct, frozen=True):

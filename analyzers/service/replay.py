@@ -106,7 +106,7 @@ class Replay(Struct, frozen=True):
     """As the machines made them again."""
     differences: tuple[Difference, ...]
     chosen_again: tuple[OtherChoice, ...]
-    """Of another selector; empty without."""
+    """The choices of another selector; empty if none was asked for."""
     left_out: int
     """Runs that began before the oldest reading that is kept."""
 
@@ -122,7 +122,7 @@ def interpret(
     plans: Mapping[str, RunSettings] | None = None,
     shared_jobs: frozenset[str] = frozenset(),
 ) -> Replayed:
-    """Let the machines hear frames again, in the order given; keep what they derive of runs and limits.
+    """Let the machines interpret frames again, in the order given; keep what they derive of runs and limits.
 
     Args:
         frames: with their bodies.

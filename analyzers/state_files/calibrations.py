@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Ask = Callable[[str], "pa.Table"]
 """Answers SQL over the archive."""
 MARGIN_NS = 2_000_000_000
-"""Of readings, before the meter's record and after it."""
+"""Time of readings that is looked at before the meter's record and after it."""
 
 _GPUS = """
 SELECT gpu, any_value(name) AS name FROM readings JOIN hosts USING (log_id) JOIN gpus USING (gpu)
