@@ -125,16 +125,14 @@ class DeviceThread:
         """Have the thread do something, at once if it waits."""
         self._jobs.put(job)
 
-    def relax(self, *, relaxed: bool, closely: bool = True) -> None:
-        """Read about once a second from now on, or again each refresh, and then at once.
-
-        Args:
-            relaxed: no session uses it.
-            closely: windows of its sessions are short.
-        """
-        self._sampled.closely = closely
+    def relax(self, *, relaxed: bool) -> None:
+        """Read about once a second from now on, or again each refresh, and then at once."""
         if self._sampled.relax(relaxed=relaxed):
             self._poller.read_now(self)
+
+    def look_closely(self, *, closely: bool) -> None:
+        """Say whether windows of its sessions are short, so that each refresh is to be bounded closely."""
+        self._sampled.closely = closely
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end after a `Stop`. False: a call to the device does not return."""

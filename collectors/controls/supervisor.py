@@ -187,8 +187,8 @@ class Supervisor:
         for guard in self._guards.values():
             if guard.watch.gpu in wanted or of_host(guard.watch.gpu):
                 guard.used_ns = now_ns
-                near = closely is None or guard.watch.gpu in closely
-                guard.watch.relax(relaxed=False, closely=near)
+                guard.watch.relax(relaxed=False)
+                guard.watch.look_closely(closely=closely is None or guard.watch.gpu in closely)
 
     def relax(self) -> None:
         """Read the devices that no session has used for UNUSED_NS, and that nothing is set of, seldom."""

@@ -110,3 +110,17 @@ def test_a_device_that_nobody_uses_is_read_once_a_second_and_at_once_when_it_is_
         assert second[1] - second[0] < schedule.RELAXED_NS // 2
         assert watch.period_ns == period_ns, "a pause says nothing of the period"
         assert begin_ns < first[0]
+
+
+def test_while_windows_are_long_a_refresh_has_about_one_read_as_long_as_the_device_is_used(
+    tmp_path: Path,
+) -> None:
+    with watching(tmp_path) as watch:
+        while watch.period_ns is None:
+            changes(watch, 1)
+        watch.look_closely(closely=False)
+        changes(watch, 10)
+        watch.relax(relaxed=False)  # as each second
+        reads = watch.reads
+        assert len(changes(watch, 40)) >= 40
+        assert watch.reads - reads < 1.6 * 40, "of 88 closely"
