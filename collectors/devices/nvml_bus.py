@@ -1,7 +1,7 @@
 """The NVIDIA driver's GPUs: NVML is started and stopped here. `nvml` has its rules.
 
-Run as a program, it prints the UUIDs of the GPUs that NVML can open: so a GPU that was lost is looked for in
-a process of its own, and the GPUs that work wait for nothing until it is back.
+Run as a program, it prints the UUIDs of the GPUs that answer: so a GPU that was lost is looked for in a process
+of its own, and the GPUs that work wait for nothing until it is back.
 """
 
 import logging
@@ -39,7 +39,7 @@ class NvmlBus:
 
         Args:
             now: the clock, ns.
-            look: returns the GPUs (UUIDs) that NVML opens when it is started elsewhere; None: not known.
+            look: returns the GPUs (UUIDs) that answer where NVML is started elsewhere; None: not known.
         """
         self._look = look or _look_aside
         self._patience_s = patience_s
@@ -67,6 +67,7 @@ class NvmlBus:
                 return working
             with self._all_gates():
                 if self._missing():
+                    self._put_off()
                     self._stop()
                 try:
                     self._start()
@@ -74,10 +75,6 @@ class NvmlBus:
                 except LostError:
                     self._stop()
                     raise
-            if self._missing():
-                self._put_off()
-            else:
-                self._wait_ns = self._again_ns = 0
             return found
 
     def _is_back(self, working: tuple[NvmlDevice, ...]) -> bool:
@@ -91,8 +88,11 @@ class NvmlBus:
         return False
 
     def _put_off(self) -> None:
-        self._wait_ns = min(max(2 * self._wait_ns, AGAIN_NS), AGAIN_MOST_NS)
-        self._again_ns = self._now() + self._wait_ns
+        """Double the wait for the next look. A GPU that opens may still be lost at its first call."""
+        now_ns = self._now()
+        steady = now_ns - self._again_ns > AGAIN_MOST_NS  # none was lost for a while
+        self._wait_ns = AGAIN_NS if steady else min(max(2 * self._wait_ns, AGAIN_NS), AGAIN_MOST_NS)
+        self._again_ns = now_ns + self._wait_ns
 
     def _missing(self) -> bool:
         """Return True if a GPU was lost or could not be opened."""
@@ -159,7 +159,7 @@ class NvmlBus:
 
 
 def _look_aside() -> frozenset[str] | None:
-    """Return the UUIDs of the GPUs that NVML opens in another process; None: that cannot be found out.
+    """Return the UUIDs of the GPUs that answer in another process; None: that cannot be found out.
 
     Raises TimeoutExpired.
     """
@@ -178,9 +178,18 @@ def _look_aside() -> frozenset[str] | None:
 
 
 def main() -> None:
-    """Print the UUIDs of the GPUs that NVML can open."""
+    """Print the UUIDs of the GPUs that answer."""
     with closing(NvmlBus()) as bus, suppress(DeviceError):
-        sys.stdout.write(" ".join(device.gpu for device in bus.discover()))
+        sys.stdout.write(" ".join(device.gpu for device in bus.discover() if _answers(device)))
+
+
+def _answers(device: NvmlDevice) -> bool:
+    """Tell whether a device can be described: one that needs a reset opens as well."""
+    try:
+        device.describe()
+    except DeviceError:
+        return not device.lost
+    return True
 
 
 if __name__ == "__main__":

@@ -434,6 +434,31 @@ def test_a_gpu_that_stays_lost_is_looked_for_ever_more_seldom(stand_in: StandIn)
     bus.close()
 
 
+def test_a_gpu_that_opens_and_does_not_answer_starts_nvml_ever_more_seldom(stand_in: StandIn) -> None:
+    """Each start of NVML holds up the GPUs that work."""
+    now_s, looks = 0, list[int]()
+    with closing(NvmlBus(now=lambda: now_s * 10**9, look=lambda: looks.append(now_s))) as bus:
+        _, second = bus.discover()
+        for call in ("nvmlDeviceGetFieldValues", "nvmlDeviceGetPowerManagementLimitConstraints"):
+            stand_in.gpus[1].fail(call, pynvml.NVML_ERROR_RESET_REQUIRED)
+        for passed_s in range(100):
+            now_s = passed_s
+            with pytest.raises(LostError):
+                second.describe()
+    assert looks == [1, 4, 10, 22, 46, 94]
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
+def test_a_gpu_that_opens_and_does_not_answer_is_not_back(
+    nvml_bus: NvmlBus, stand_in: StandIn, code: int
+) -> None:
+    stand_in.gpus[1].fail("nvmlDeviceGetFieldValues", code)
+    found = subprocess.run(
+        [sys.executable, "-m", "collectors.devices.nvml_bus"], check=True, capture_output=True, text=True
+    )
+    assert found.stdout == stand_in.gpus[0].uuid.decode()
+
+
 def test_a_limit_is_set_and_read_back_even_where_another_limiter_holds_it_lower(
     device: NvmlDevice, gpu: Gpu
 ) -> None:
