@@ -114,13 +114,14 @@ class PositionServer:
                 tasks.start_soon(self._keep_time)
                 while True:
                     await anyio.wait_readable(self._file.socket)
-                    if (accepted := self._file.accept()) is not None:
+                    for accepted in self._file.accept_all():
                         opened = accepted.socket
                         place = self._limits.enter(accepted.uid, partial(_shut, opened))
                         if place is None:
                             opened.close()
                         else:
                             tasks.start_soon(self._follow, accepted, place)
+                    await anyio.lowlevel.checkpoint()  # while more wait, others have their turn
         finally:
             self._file.close()
 

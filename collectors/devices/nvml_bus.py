@@ -1,7 +1,7 @@
 """The NVIDIA driver's GPUs: NVML is started and stopped here. `nvml` has its rules.
 
-Run as a program, it prints the UUIDs of the GPUs that answer: so a GPU that was lost is looked for in a process
-of its own, and the GPUs that work wait for nothing until it is back.
+Run as a program, it prints the UUIDs of the GPUs that answer: so a GPU that was lost is looked for in a
+process of its own, and the GPUs that work wait for nothing until it is back.
 """
 
 import logging

@@ -449,9 +449,7 @@ def test_a_gpu_that_opens_and_does_not_answer_starts_nvml_ever_more_seldom(stand
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
-def test_a_gpu_that_opens_and_does_not_answer_is_not_back(
-    nvml_bus: NvmlBus, stand_in: StandIn, code: int
-) -> None:
+def test_a_gpu_that_opens_and_does_not_answer_is_not_back(stand_in: StandIn, code: int) -> None:
     stand_in.gpus[1].fail("nvmlDeviceGetFieldValues", code)
     found = subprocess.run(
         [sys.executable, "-m", "collectors.devices.nvml_bus"], check=True, capture_output=True, text=True

@@ -27,17 +27,22 @@ def test_the_user_with_most_connections_makes_room_for_another() -> None:
 
 
 def test_a_user_with_most_connections_takes_the_place_of_its_own_silent_one_or_is_refused() -> None:
-    limits, closed = ConnectionLimits(2), list[ConnectionSlot]()
+    now_ns, closed = 0, list[ConnectionSlot]()
+    limits = ConnectionLimits(2, silent_ns=10, now=lambda: now_ns)
     first, second = (entered(limits, FLOODING, closed) for _ in range(2))
+    now_ns = 9
+    assert entered(limits, FLOODING, closed) is None, "that has had no time to speak yet"
+    now_ns = 10
     assert entered(limits, FLOODING, closed) is not None
     assert closed == [first]
     assert second is not None
     limits.settle(second)
+    now_ns = 20
     third = entered(limits, FLOODING, closed)
     assert third is not None
     limits.settle(third)
     assert entered(limits, FLOODING, closed) is None
-    assert limits.refused == 3
+    assert limits.refused == 4
 
 
 def test_the_largest_incomplete_message_of_the_user_with_most_is_cut() -> None:

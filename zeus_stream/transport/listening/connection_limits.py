@@ -1,14 +1,16 @@
 """Limits on what other programs hold of a process: connections, and bytes of messages that are not complete.
 
 A process has room for a number of connections. When it is full, the user with most of them gives one up: the
-oldest that has sent no message, else the oldest. A newcomer of that same user takes the place of a silent
-connection, or is refused. So no user keeps another out, whatever the number of its processes.
+oldest that has sent no message, else the oldest. A newcomer of that same user takes the place of a connection
+that has been silent for a while, or is refused. So no user keeps another out, whatever the number of its
+processes.
 """
 
 import resource
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
 
 User: TypeAlias = int | str
@@ -18,6 +20,8 @@ SHARE = 4
 """Of the files that this process may open, one in so many may be a connection of this host."""
 LEAST_FILES = 128
 """That a service may open: it has about 40 open without any connection."""
+SILENT_NS = 1_000_000_000
+"""A program has so long for its first message. In a flood, most connections are refused before that."""
 MAX_HELD_BYTES = 128 * 1024 * 1024
 """Of messages that are not complete, in all connections together."""
 
@@ -25,23 +29,30 @@ MAX_HELD_BYTES = 128 * 1024 * 1024
 class ConnectionSlot:
     """The place of one connection."""
 
-    __slots__ = ("close", "held_bytes", "user")
+    __slots__ = ("close", "held_bytes", "since_ns", "user")
 
-    def __init__(self, user: User, close: Callable[[], None]) -> None:
+    def __init__(self, user: User, close: Callable[[], None], since_ns: int) -> None:
         self.user = user
         self.close = close
         """Ends the connection; its place is free already."""
+        self.since_ns = since_ns
         self.held_bytes = 0
 
 
 class ConnectionLimits:
     """The connections of one process. It calls `ConnectionSlot.close` of those that give way."""
 
-    def __init__(self, most: int, most_bytes: int = MAX_HELD_BYTES) -> None:
+    def __init__(
+        self,
+        most: int,
+        most_bytes: int = MAX_HELD_BYTES,
+        silent_ns: int = SILENT_NS,
+        now: Callable[[], int] = monotonic_ns,
+    ) -> None:
         self.most = most
         self.refused = 0
         """Connections that were refused, or closed for others."""
-        self._most_bytes = most_bytes
+        self._most_bytes, self._silent_ns, self._now = most_bytes, silent_ns, now
         self._silent: dict[User, dict[ConnectionSlot, None]] = {}
         """By user, oldest first: those that have sent no message."""
         self._known: dict[User, dict[ConnectionSlot, None]] = {}
@@ -58,22 +69,24 @@ class ConnectionLimits:
 
     def enter(self, user: User, close: Callable[[], None]) -> ConnectionSlot | None:
         """Give a new connection of a user its place. None: it is refused."""
+        now_ns = self._now()
         if self._total >= self.most:
             self.refused += 1
-            if (gives_way := self._to_close(user)) is None:
+            if (gives_way := self._to_close(user, now_ns)) is None:
                 return None
             self._end(gives_way)
-        place = ConnectionSlot(user, close)
+        place = ConnectionSlot(user, close, now_ns)
         self._silent.setdefault(user, {})[place] = None
         self._count[user] = self._count.get(user, 0) + 1
         self._total += 1
         return place
 
-    def _to_close(self, user: User) -> ConnectionSlot | None:
+    def _to_close(self, user: User, now_ns: int) -> ConnectionSlot | None:
         most = max(self._count, key=self._count.__getitem__)
-        if self._count[most] <= self._count.get(user, 0):
-            return next(iter(self._silent.get(user, ())), None)
-        return next(self._of(most))
+        if self._count[most] > self._count.get(user, 0):
+            return next(self._of(most))
+        oldest = next(iter(self._silent.get(user, ())), None)
+        return oldest if oldest is not None and now_ns - oldest.since_ns >= self._silent_ns else None
 
     def _of(self, user: User) -> Iterator[ConnectionSlot]:
         yield from self._silent.get(user, ())

@@ -1,7 +1,7 @@
 """A listener at a socket file and a TCP port: accepts under our own limits, before any ZeroMQ object exists.
 
-    accept     a few at a time, so that those already connected have their turn; `ConnectionLimits` gives the
-               place, by the user that the kernel names, or by the key of another host
+    accept     for a while at a time, so that those already connected have their turn; `ConnectionLimits`
+               gives the place, by the user that the kernel names, or by the key of another host
     receive    a message of a client at a time, all clients in turn; what is not read stays in the kernel
     send       at once, or queued for a client that reads slowly, up to a limit
 
@@ -27,10 +27,9 @@ from zeus_stream.transport.listening.connection_limits import ConnectionLimits, 
 from zeus_stream.transport.listening.socket_file import SocketFile
 
 if TYPE_CHECKING:
+    from zeus_stream.transport.listening.curve_server import CurveServer
     from zeus_stream.transport.listening.tcp_port import TcpPort
 
-ACCEPTS = 32
-"""Connections taken in a turn: a flood of them delays those that are there by half a millisecond."""
 READ_BYTES = 65_536
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 """Sent to one client and not read by it: one more message is refused. A larger one is sent if it is alone."""
@@ -216,33 +215,30 @@ class Listener:
     # ---- clients ---------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS):
-            if (accepted := self._file.accept()) is None:
-                break
-            reader = zmtp.ZmtpReader(self._kind, self._max_bytes)
-            client = ConnectedClient(accepted.socket, b"l%d" % next(self._names), reader, self.limits)
-            client.uid, client.pid = accepted.uid, accepted.pid
-            self._enter(client, accepted.uid)
-        for _ in range(ACCEPTS if self.port is not None else 0):
-            if self.port is None or (found := self.port.accept()) is None:
-                break
-            opened, address, curve = found
-            reader = zmtp.ZmtpReader(self._kind, self._max_bytes, curve)
-            client = ConnectedClient(opened, b"k%d" % next(self._names), reader, self.port.newcomers)
-            client.since_ns = monotonic_ns()
-            self._newcomers[client] = None
-            self._enter(client, address)
+        for accepted in self._file.accept_all():
+            if (client := self._let_in(accepted.socket, accepted.uid, self.limits)) is not None:
+                client.uid, client.pid = accepted.uid, accepted.pid
+        if (port := self.port) is not None:
+            for opened, address, curve in port.accept_all():
+                if (client := self._let_in(opened, address, port.newcomers, curve)) is not None:
+                    client.since_ns = monotonic_ns()
+                    self._newcomers[client] = None
 
-    def _enter(self, client: ConnectedClient, user: User) -> None:
-        if client.socket is None:
-            return
-        client.place = client.limits.enter(user, lambda: self._end(client))
-        if client.place is None:
-            self._newcomers.pop(client, None)
-            client.socket.close()
-            return
-        self._clients[client.socket.fileno()] = client
-        self._epoll.register(client.socket, select.EPOLLIN)
+    def _let_in(
+        self, opened: socket.socket, user: User, limits: ConnectionLimits, curve: "CurveServer | None" = None
+    ) -> ConnectedClient | None:
+        """Give a connection its place. None: it is one too many, which costs no more than its refusal."""
+        place = limits.enter(user, lambda: self._end(client))
+        if place is None:
+            opened.close()
+            return None
+        reader = zmtp.ZmtpReader(self._kind, self._max_bytes, curve)
+        sender = b"%c%d" % (b"l" if curve is None else b"k", next(self._names))
+        client = ConnectedClient(opened, sender, reader, limits)
+        client.place = place
+        self._clients[opened.fileno()] = client
+        self._epoll.register(opened, select.EPOLLIN)
+        return client
 
     def _attend(self, client: ConnectedClient, events: int, messages: list[Received]) -> None:
         if events & select.EPOLLOUT:

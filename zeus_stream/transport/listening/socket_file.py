@@ -5,15 +5,21 @@ import os
 import shutil
 import socket
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
 from zeus_stream.paths import endpoint
 
 BACKLOG = 1_024
+FILE_BACKLOG = 128
+"""At a file, where the queue is one for all users: a full one is left within a turn."""
+ACCEPT_NS = 3_000_000
+"""A turn of accepting lasts so long at most: a flood delays those that are there by that much."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _NO_FILES = {errno.EMFILE, errno.ENFILE}
 
@@ -33,8 +39,16 @@ class ListeningSocket:
         self.socket = opened
         self._spare = _open_spare()
 
-    def take(self) -> socket.socket | None:
-        """Return the next connection, which does not block. None: there is none, or no descriptor for it."""
+    def take_all(self) -> Iterator[socket.socket]:
+        """Yield the connections that wait, which do not block, for ACCEPT_NS at most."""
+        until_ns = monotonic_ns() + ACCEPT_NS
+        while (opened := self._take()) is not None:
+            yield opened
+            if monotonic_ns() > until_ns:
+                return
+
+    def _take(self) -> socket.socket | None:
+        """Return the next connection. None: there is none, or no descriptor for it."""
         try:
             opened, _ = self.socket.accept()
         except OSError as wrong:
@@ -96,15 +110,14 @@ class SocketFile(ListeningSocket):
                     f"group: could not give {self._path} to {group!r}: {wrong}."
                     " Name a group that there is, and that this user belongs to."
                 ) from wrong
-        self.socket.listen(BACKLOG)
+        self.socket.listen(FILE_BACKLOG)
 
-    def accept(self) -> Accepted | None:
-        """Return the next connection, which does not block. None: there is none, or no descriptor for it."""
-        if (opened := self.take()) is None:
-            return None
-        credentials = opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(credentials)
-        return Accepted(opened, uid, pid)
+    def accept_all(self) -> Iterator[Accepted]:
+        """Yield the connections that wait, for ACCEPT_NS at most."""
+        for opened in self.take_all():
+            credentials = opened.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            pid, uid, _ = _CREDENTIALS.unpack(credentials)
+            yield Accepted(opened, uid, pid)
 
     def close(self) -> None:
         bound = self.socket.fileno() >= 0 and self.socket.getsockname()

@@ -1,7 +1,8 @@
 """A TCP port for other hosts: accepted by us, with a key of theirs or ended soon."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from zeus_stream.errors import SettingsError
 from zeus_stream.transport.channel import HEARTBEAT_MS, SILENCE_MS
@@ -39,25 +40,28 @@ class TcpPort(ListeningSocket):
         super().__init__(opened)
         self.failed = 0
         """Handshakes that were no such, or for another key of ours."""
-        self.newcomers = ConnectionLimits(max(1, min(NEWCOMERS, most // NEWCOMERS_SHARE)))
+        self.newcomers = ConnectionLimits(
+            max(1, min(NEWCOMERS, most // NEWCOMERS_SHARE)), silent_ns=0
+        )  # many hosts may have one address, and who has a key shows it at once
         self._secret, self._admit = raw_key(secret), admit
 
-    def accept(self) -> tuple[socket.socket, str, CurveServer] | None:
-        """Return the next connection, its address, and its handshake. None: there is none."""
-        if (opened := self.take()) is None:
-            return None
-        try:
-            address = str(opened.getpeername()[0])
-        except OSError:  # it is gone already
-            opened.close()
-            return None
-        for level, option, value in (
-            (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-            (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, HEARTBEAT_MS // 1000),
-            (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, HEARTBEAT_MS // 1000),
-            (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS),
-        ):
-            opened.setsockopt(level, option, value)
-        admit = self._admit
-        return opened, address, CurveServer(self._secret, lambda public: admit(text_key(public), address))
+    def accept_all(self) -> Iterator[tuple[socket.socket, str, CurveServer]]:
+        """Yield the connections that wait, each with its address and its handshake, for ACCEPT_NS at most."""
+        for opened in self.take_all():
+            try:
+                address = str(opened.getpeername()[0])
+            except OSError:  # it is gone already
+                opened.close()
+                continue
+            for level, option, value in (
+                (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+                (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+                (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, HEARTBEAT_MS // 1000),
+                (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, HEARTBEAT_MS // 1000),
+                (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS),
+            ):
+                opened.setsockopt(level, option, value)
+            yield opened, address, CurveServer(self._secret, partial(self._let_in, address))
+
+    def _let_in(self, address: str, public: bytes) -> str | None:
+        return self._admit(text_key(public), address)
