@@ -80,10 +80,17 @@ def serves(pid: int, uid: int | None, proc: Path = PROC) -> bool:
     """Tell whether a process is the MPS server of a user: it computes on a GPU for all programs of theirs."""
     try:
         name = (proc / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
-        owner = (proc / str(pid)).stat().st_uid
     except OSError:
         return False
-    return name.startswith(MPS_SERVER) and owner == uid
+    return name.startswith(MPS_SERVER) and owner(pid, proc) == uid
+
+
+def owner(pid: int, proc: Path = PROC) -> int | None:
+    """Return the user of a process; None: it cannot be seen."""
+    try:
+        return (proc / str(pid)).stat().st_uid
+    except OSError:
+        return None
 
 
 async def ended(pid: int, started_ticks: int | None) -> None:

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from collectors import processes
 from collectors.controls.supervisor import Supervisor
+from collectors.ingest import gpu_processes
+from collectors.ingest.gpu_processes import GpuProcesses, works_for
 from collectors.ingest.pace import BEGINNING_NS, QUESTION_NS, GatherPace
 from collectors.ingest.sessions import (
     MAX_BYTES_PER_S,
@@ -128,6 +130,7 @@ class PublishServer:
                         self._silent.add(session.session)
                     self._pace.hurry(monotonic_ns() + BEGINNING_NS)
                     self._attend(session, tasks)
+            tasks.start_soon(self._look_at_processes)
             while True:
                 for message in await self._channel.receive():
                     self._receive(message, tasks)
@@ -277,6 +280,7 @@ class PublishServer:
     async def _admit(self, name: str) -> None:
         """Give the collector's word on a session, and again when it changes."""
         told: Admission | None = None
+        missed = False
         for look, wait_s in enumerate(LOOKS_S):
             await anyio.sleep(wait_s)
             owned = await self._owned(self._sessions.get(name))
@@ -287,6 +291,11 @@ class PublishServer:
             if admission != told and (admission.gpus or look >= PATIENT_LOOKS):
                 told = admission
                 self._tell(session, admission)
+            if admission.missing and self._guards.looked and not missed:
+                missed = True
+                reason = f"run {session.run}: not found on this host: {', '.join(admission.missing)}."
+                lost = Lost(monotonic_ns(), "devices", len(admission.missing), reason[:2000])
+                self._journal.say(lost)
             if (admission.settled and self._guards.looked) or (told is not None and session.over):
                 return
 
@@ -299,11 +308,7 @@ class PublishServer:
         gpus, _ = resolve(session.asked_gpus, self._guards.descriptions)
         seen = {gpu: await self._guards.pids(gpu) for gpu in gpus}
         return {
-            gpu: None
-            if pids is None
-            else any(
-                processes.descends(pid, session.pid) or processes.serves(pid, session.uid) for pid in pids
-            )
+            gpu: None if pids is None else any(works_for(pid, session) for pid in pids)
             for gpu, pids in seen.items()
         }
 
@@ -321,6 +326,17 @@ class PublishServer:
             )
         )
         self._journal.remember(_memory(session))
+
+    async def _look_at_processes(self) -> None:
+        """Say whose processes compute on the GPUs of the sessions."""
+        known = GpuProcesses(monotonic_ns())
+        while True:
+            await anyio.sleep(gpu_processes.LOOK_S)
+            wanted = known.wanted(self.sessions, self._guards.descriptions)
+            listed = {gpu: await self._guards.pids(gpu) for gpu in wanted}
+            devices = self._guards.descriptions
+            for note in known.judge(listed, self.sessions, devices, monotonic_ns()):
+                self._journal.say(note)
 
     # ---- the end of processes --------------------------------------------------------------------------
 

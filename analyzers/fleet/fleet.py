@@ -17,12 +17,14 @@ from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.rows import GapRow, GpuRow, Row
 from zeus_stream.protocol.fields import BUDGET, of_host
-from zeus_stream.protocol.notes import DeviceFound, DeviceGone
+from zeus_stream.protocol.notes import DeviceFound, DeviceGone, GpuShared
 
 Clocks = Mapping[str, int]
 """By host, the time of its latest frame (CLOCK_MONOTONIC there, ns)."""
 CLOCKS_KEPT = 64
 """Readings of a GPU whose clock is remembered."""
+OTHERS_KEPT = 256
+"""Times in which processes of no run computed on a GPU, that are remembered."""
 MAX_GPUS = 50_000
 """Most GPUs of a site; notes about one more are not interpreted."""
 FULL = f"{MAX_GPUS} GPUs are known, so others are not interpreted. Start the analyzer again, or another."
@@ -55,6 +57,8 @@ class Gpu(Struct, kw_only=True):
     """In its last row: whether its period is known, and the kind and window of its counter."""
     reported_gain: Gain | None = None
     """The calibration that its row has."""
+    others: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=OTHERS_KEPT))
+    """Begin and end of times in which processes of no run computed on it, and their number."""
     learned_ns: int = 0
     """Frame time at which it was last looked whether more of these is known."""
 
@@ -203,6 +207,15 @@ class Fleet(Struct):
         gpu.timeline.interrupt(note.reason, note.t_ns)
         gap = GapRow(host, "devices", note.t_ns, 1, f"GPU lost: {note.reason}")
         return (gap, gpu_row(host, gpu, gpu.found)) if gpu.found else (gap,)
+
+    def shared(self, host: str, note: GpuShared) -> None:
+        """Take in that processes of no run compute on a GPU, or that they are gone."""
+        others = self.follow(host, note.gpu).others
+        if others and others[-1][1] > note.t_ns:
+            begin_ns, _, count = others.pop()
+            others.append((begin_ns, note.t_ns, count))
+        if note.processes:
+            others.append((note.since_ns, 2**62, note.processes))
 
     def host_restarted(self, host: str) -> None:
         """Forget all readings of a host, whose clock began again."""

@@ -23,6 +23,7 @@ from zeus_stream.protocol.notes import (
     ControlRefused,
     DeviceFound,
     DeviceGone,
+    GpuShared,
     Lost,
     Note,
     Notes,
@@ -61,6 +62,10 @@ def _note(site: SiteState, host: str, note: Note) -> Result:
             return rows_only(_away(site, host, boot_id, t_ns)) | _collector_started(site, host, boot_id)
         case DeviceFound() | DeviceGone():
             return _device(site, host, note)
+        case GpuShared(gpu=uuid):
+            if site.fleet.belongs(host, uuid):
+                site.fleet.shared(host, note)
+            return NOTHING
         case RunAdmitted(t_ns=t_ns, gpus=gpus) if site.fleet.full(gpus):
             return rows_only([GapRow(host, "runs", t_ns, 1, FULL)])
         case RunAdmitted() | SessionEnded():

@@ -366,8 +366,8 @@ def measure(site: SiteState, session: Session, now_ns: int, *, hurried: bool = F
     measured = windows.measured(
         _meters(site, session, hurried=hurried), now_ns, partial(_shared, site, session)
     )
-    remarks = {gpu: _remarks(site, gpu) for gpu in {row.gpu for row in measured}}
-    measured = [_remarked(row, remarks[row.gpu]) if remarks[row.gpu] else row for row in measured]
+    alone = not session.started.world_size
+    measured = [_remarked(row, site, alone=alone) for row in measured]
     rows = [row for row in measured if not isinstance(row, StepColumns)]
     about: tuple[Row, ...] = ()
     instructions = site.jobs.handle(job_events.WindowsMeasured(rows), site.now_ns).instructions
@@ -398,25 +398,38 @@ def _shared(site: SiteState, session: Session, gpu: str, begin_ns: int, end_ns: 
     )
 
 
-def _remarks(site: SiteState, gpu: str | None) -> list[str]:
-    """Return whose energy rows of a GPU have, where that is not the GPU's for this run alone."""
-    found = None if gpu is None else site.fleet.gpus[gpu].found
-    if found is None:
-        return []
-    whole = ["whole GPU, MIG"] if found.mig else []
-    return [*whole, "whole module, with its CPU"] if found.scope == "module" else whole
+def _remarked(row: WindowRow | StepColumns, site: SiteState, *, alone: bool) -> WindowRow | StepColumns:
+    """Return rows whose quality says whose energy they have, where that is not the GPU's for this run alone.
+
+    ``alone``: they are of whole GPUs, and any program may use those.
+    """
+    gpu = None if row.gpu is None else site.fleet.gpus[row.gpu]
+    if gpu is None or gpu.found is None:
+        return row
+    remarks = ["whole GPU, MIG"] if gpu.found.mig else []
+    if gpu.found.scope == "module":
+        remarks.append("whole module, with its CPU")
+    others = () if alone else tuple(gpu.others)
+    if isinstance(row, WindowRow):
+        met = _others_within(others, row.begin_ns, row.end_ns)
+        return replace(row, quality=_with_remarks(row.quality, remarks, met)) if remarks or met else row
+    if not remarks and not _others_within(others, int(row.begin_ns.min()), int(row.end_ns.max())):
+        return row
+    spans = zip(row.quality, row.begin_ns.tolist(), row.end_ns.tolist(), strict=True)
+    said = [_with_remarks(quality, remarks, _others_within(others, *span)) for quality, *span in spans]
+    return replace(row, quality=tuple(said))
 
 
-def _remarked(row: WindowRow | StepColumns, remarks: list[str]) -> WindowRow | StepColumns:
-    """Return rows whose quality has these remarks as well."""
-    if isinstance(row, StepColumns):
-        return replace(row, quality=tuple(_with_remarks(quality, remarks) for quality in row.quality))
-    return replace(row, quality=_with_remarks(row.quality, remarks))
+def _others_within(others: Iterable[tuple[int, int, int]], begin_ns: int, end_ns: int) -> int:
+    """Return the most processes of no run that there were between two instants."""
+    met = (count for since_ns, until_ns, count in others if since_ns < end_ns and begin_ns < until_ns)
+    return max(met, default=0)
 
 
-def _with_remarks(quality: str, remarks: list[str]) -> str:
+def _with_remarks(quality: str, remarks: list[str], others: int) -> str:
     known = [] if quality == "ok" else [quality]
-    return "; ".join([*known, *remarks])
+    shared = [f"shared with {others} other process{'es' if others > 1 else ''}"] if others else []
+    return "; ".join([*known, *remarks, *shared]) or quality
 
 
 # ---- ends

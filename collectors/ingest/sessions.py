@@ -233,6 +233,8 @@ class Admission(Struct, frozen=True):
     reason: str
     settled: bool
     """Nothing would be gained by looking again."""
+    missing: tuple[str, ...] = ()
+    """It names them, and this host has no such GPU."""
 
 
 def admit(
@@ -271,9 +273,8 @@ def admit(
         )
     if unknown:
         reason = f"{reason} Not found on this host: {', '.join(unknown)}."
-    return Admission(
-        gpus, may_command, reason[:2000], settled=(may_command or session.allocation) and not unknown
-    )
+    settled = (may_command or session.allocation) and not unknown
+    return Admission(gpus, may_command, reason[:2000], settled, unknown)
 
 
 class _Sent(Struct):

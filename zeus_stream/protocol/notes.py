@@ -62,6 +62,17 @@ class DeviceGone(Struct, frozen=True, tag=True):
     reason: Text
 
 
+class GpuShared(Struct, frozen=True, tag=True):
+    """Processes of no run compute on a GPU that runs use: their energy is in that of the runs."""
+
+    t_ns: Ns
+    gpu: Gpu
+    since_ns: Ns
+    """The look before: they may have been there since."""
+    processes: Count
+    """0: they are gone."""
+
+
 class RunAdmitted(Struct, frozen=True, kw_only=True, tag=True):
     """The collector's word on a `RunStarted`: the UUIDs it resolved, and whether it may command."""
 
@@ -205,6 +216,7 @@ Note = (
     | ClockAnchored
     | DeviceFound
     | DeviceGone
+    | GpuShared
     | RunAdmitted
     | SessionEnded
     | ControlApplied

@@ -64,7 +64,8 @@ class WindowRow(Struct, frozen=True, kw_only=True):
     quality: str
     """``ok``, or what is to be known of it, separated by ``; ``: what is wrong; ``gain 0.953``, the
     calibration that was taken out; a counter that disagrees with the power beside it; ``whole GPU, MIG``:
-    its other tenants' energy is in here too; ``whole module, with its CPU``: a Grace Hopper that gives no
+    its other tenants' energy is in here too; ``shared with 2 other processes``: programs of no run computed
+    on it, and their energy is in here too; ``whole module, with its CPU``: a Grace Hopper that gives no
     figure of the GPU alone"""
     shared: bool
     """another run used the GPU at the same time: its energy is included"""

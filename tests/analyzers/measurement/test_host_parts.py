@@ -19,7 +19,7 @@ from tests.messages import COLLECTOR_STARTED, DEVICE_FOUND
 from tests.simulation.world import Output, asked, outputs_of
 from zeus_stream.protocol.events import Ask, Event, RunEnded, StepBoundary, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events
-from zeus_stream.protocol.notes import DeviceFound, Notes, RunAdmitted
+from zeus_stream.protocol.notes import DeviceFound, GpuShared, Notes, RunAdmitted
 from zeus_stream.protocol.phases import PhasesRan, pack_marks
 from zeus_stream.settings import Settings
 
@@ -151,6 +151,21 @@ def test_a_row_says_whose_energy_it_is(found: DeviceFound, quality: str) -> None
     assert (steps["1", 0, A].quality, steps["1", 0, CPU].quality) == (quality, "ok")
     (gpu, *_) = [row for row in outputs if isinstance(row, GpuRow) and row.gpu == A]
     assert (gpu.scope, gpu.tenants) == (found.scope, found.tenants)
+
+
+def test_steps_beside_a_process_of_no_run_say_so_and_those_of_whole_gpus_do_not() -> None:
+    others = [
+        Notes((GpuShared((21 + since) * SECOND, A, (20 + since) * SECOND, count),))
+        for since, count in ((1, 2), (3, 0))
+    ]
+    begun = replace(STARTED, t_ns=10 * SECOND, run="watcher", world_size=0, pid=1002, gpus=(A,))
+    watcher = [said("2", 10, begun), *started("2", "watcher", 10)[1:]]
+    steps = [*stepped("1", 20, 21, 22, 24, 26), *stepped("2", 20, 21, 22, 24, 26)]
+    rows = windows(heard([*started("1", "run", 10), *watcher, *others, *steps]), "step")
+    shared = "shared with 2 other processes"
+    assert [rows["1", index, A].quality for index in range(4)] == ["ok", shared, shared, "ok"]
+    assert {rows["2", index, A].quality for index in range(4)} == {"ok"}
+    assert rows["1", 1, CPU].quality == "ok"
 
 
 def test_a_collector_that_starts_without_cpus_has_none() -> None:

@@ -34,6 +34,8 @@ class ArithmeticDevice:
         self.set_error: DeviceError | None = None
         self.deaf_sets = 0
         """So many sets are taken, and change nothing."""
+        self.pids: tuple[int, ...] | None = ()
+        """Processes that compute on it."""
         self.closed = False
 
     def describe(self) -> Description:
@@ -74,7 +76,7 @@ class ArithmeticDevice:
                 self.memory_locks.append(value)
 
     def processes(self) -> tuple[int, ...] | None:
-        return ()
+        return self.pids
 
     def close(self) -> None:
         self.closed = True
