@@ -18,7 +18,7 @@ from zeus_stream.paths import endpoint
 BACKLOG = 1_024
 FILE_BACKLOG = 128
 """At a file, where the queue is one for all users: a full one is left within a turn."""
-ACCEPT_NS = 3_000_000
+ACCEPT_NS = 1_500_000
 """A turn of accepting lasts so long at most: a flood delays those that are there by that much."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _NO_FILES = {errno.EMFILE, errno.ENFILE}
