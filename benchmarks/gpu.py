@@ -3,32 +3,32 @@
 python -m benchmarks.gpu FOLDER [--observe] [--seconds 10] [--stand-in]        (make gpu, OBSERVE=1)
 
 1. doctor: what each field answers, what does not, permission.
-2. At rest: refreshes of counter and power, cost of a read, as a recording (`zeus-stream record`).
-3. Under square loads of 1000 to 10 ms: the same, and whether the counter sees all of the time.
-4. Limits: what the driver makes of those asked, how long a set takes, what is requested afterwards.
+2. The sensor card: cost of a read, what the driver makes of limits, how long a set takes. The card is kept.
+3. At rest: refreshes of counter and power, as a recording (`zeus-stream record`).
+4. Under square loads of 1000 to 10 ms: the same, and whether the counter sees all of the time.
 5. Short steps without a collector, with one at rest, and while it reads closely: median, p99, worst.
 6. A training with a searched limit; once a limit is set, everything is killed: what the limit is then, and
    what `zeus-stream restore` makes of it.
 
 Every recording is a device (`--device recorded:FOLDER/square-50`) and may be attached to an issue. A load
-needs torch with CUDA or ROCm; without it, 3 is left out. ``--observe`` changes nothing: 4 and 6 are left out,
-and 1 does not ask the driver for a set. ``--stand-in`` plays it on a library that stands in for NVML.
+needs torch with CUDA or ROCm; without it, 4 is left out. ``--observe`` changes nothing: 6 is left out, and 1
+and 2 set nothing. ``--stand-in`` plays it on a library that stands in for NVML.
 """
 
 import argparse
 import csv
 import importlib.util
 import itertools
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from analyzers.measurement.energy import Meter
@@ -37,13 +37,13 @@ from analyzers.measurement.sensors import UNKNOWN_WINDOW_NS
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
 from benchmarks.harness import ROOT, directory, machine, process, wait_for
-from collectors.device import Sample
+from collectors.device import Device, Sample
 from collectors.devices.recorded import record
 from collectors.devices.registry import open_bus
-from collectors.devices.sensor_card import Read, make_card
+from collectors.devices.sensor_card import Read, make_card, read_card
 from collectors.sampling import change_detector
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import ZeusStreamError
+from zeus_stream.errors import RefusedError, UnsupportedError, ZeusStreamError
 
 SQUARES_MS = (1000, 370, 50, 25, 12, 10)
 """370: in time with no refresh, so it tells what the counter sees. It is recorded for twice as long."""
@@ -138,7 +138,7 @@ class Stages:
 
     def __init__(self, options: argparse.Namespace, where: Path, environ: dict[str, str]) -> None:
         self._options, self._where = options, where
-        self._folder: Path = options.folder
+        self.folder: Path = options.folder
         self._environ = os.environ | {"PYTHONPATH": str(ROOT), "ZEUS_STREAM_DIR": str(where)} | environ
         self._environ["OPENBLAS_NUM_THREADS"] = "1"
         if options.observe:
@@ -153,26 +153,32 @@ class Stages:
         )
         return done.stdout + (done.stderr if done.returncode else "")
 
+    def check_gpu(self) -> None:
+        """Raise RefusedError where there is no GPU to meet."""
+        limits = self._limit()
+        if not limits.endswith((" W", "no limit")):
+            raise RefusedError(limits or "gpu: could not be met: there is none. See `zeus-stream doctor`.")
+
     def doctor(self) -> Iterator[str]:
         yield from ("```", self._run("zeus_stream", "doctor").rstrip(), "```")
 
     def sensor(self) -> Iterator[str]:
-        """Print the card, which is also kept as JSON."""
+        """Print the card; it is kept as JSON as well."""
         sets = [] if self._options.observe else ["--set"]
         text = self._run(
             *("zeus_stream", "doctor", "--sensor", "--json", "--seconds", self._options.seconds, *sets)
         )
-        (self._folder / "card.json").write_text(text)
+        path = self.folder / "card.json"
+        path.write_text(text)
         try:
-            card = json.loads(text)
-        except ValueError:
+            yield from (f"- {line}" for line in read_card(path).lines())
+        except msgspec.DecodeError:
+            path.unlink()
             yield text
-            return
-        yield from (f"- {name}: {value}" for name, value in card.items())
 
     def at_rest(self) -> Iterator[str]:
-        self._run(_ME, "--record", self._folder / "rest", "--seconds", self._options.seconds)
-        yield from self._described(self._folder / "rest", [])
+        self._run(_ME, "--record", self.folder / "rest", "--seconds", self._options.seconds)
+        yield from self._described(self.folder / "rest", [])
 
     def squares(self) -> Iterator[str]:
         loads = self._stand_in is not None or "yes" in self._run(_ME, "--can-load")
@@ -180,7 +186,7 @@ class Stages:
             yield "Left out: no torch that sees this GPU."
             return
         for period_ms in SQUARES_MS:
-            folder = self._folder / f"square-{period_ms}"
+            folder = self.folder / f"square-{period_ms}"
             seconds = self._options.seconds * (2 if period_ms == 370 else 1)
             with self._square(period_ms, seconds + 3) as marks_ns:
                 self._run(_ME, "--record", folder, "--seconds", seconds)
@@ -209,7 +215,7 @@ class Stages:
     def _described(self, folder: Path, marks_ns: Sequence[tuple[int, int]]) -> Iterator[str]:
         """Return what a recording shows of the first GPU."""
         if not (folder / "begun_ns").exists():
-            yield "The recording failed: see the doctor's lines above."
+            yield "The recording failed: see 1."
             return
         begun_ns = int((folder / "begun_ns").read_text())
         reads = read_recording(folder / "samples-0.csv", begun_ns)
@@ -288,7 +294,7 @@ def kill_all(where: Path) -> None:
 
 def read_recording(path: Path, begun_ns: int) -> list[Read]:
     """Return the reads of a recording in which the answer became another one, on CLOCK_MONOTONIC."""
-    reads = []
+    reads: list[Read] = []
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             figures = [int(row[name]) if row[name] else None for name in Sample._fields]
@@ -356,9 +362,9 @@ def stand_in(where: Path) -> Iterator[dict[str, str]]:
 
 TITLES = {
     "doctor": "1. What the driver answers",
-    "sensor": "2. The sensor card (limits: 4.)",
-    "at_rest": "2. At rest",
-    "squares": "3. Square loads",
+    "sensor": "2. The sensor card",
+    "at_rest": "3. At rest",
+    "squares": "4. Square loads",
     "short_steps": "5. Short steps",
     "killed": "6. Everything killed while a limit is set",
 }
@@ -366,10 +372,12 @@ TITLES = {
 
 def write_page(options: argparse.Namespace) -> None:
     """Run all stages, and write the page as they come."""
-    options.folder.mkdir(parents=True)
-    options.folder = options.folder.resolve()
-    with directory() as where, stand_in(where) if options.stand_in else _nothing() as environ:
+    with directory() as where, ExitStack() as ends:
+        environ = ends.enter_context(stand_in(where)) if options.stand_in else {}
         stages = Stages(options, where, environ)
+        stages.check_gpu()
+        options.folder.mkdir(parents=True)
+        options.folder = stages.folder = options.folder.resolve()
         with (options.folder / "page.md").open("w") as page:
             changes = "nothing was changed" if options.observe else "limits were tried and restored"
             print(f"# A GPU met ({changes})\n\n{machine()}", file=page)
@@ -382,15 +390,17 @@ def write_page(options: argparse.Namespace) -> None:
     print(options.folder / "page.md")
 
 
-@contextmanager
-def _nothing() -> Iterator[dict[str, str]]:
-    yield {}
-
-
 def print_limit(where: Path) -> None:
     with closing(open_bus("nvml", where)) as bus:
-        limits_mw = [device.read_control("power_limit") for device in bus.discover()]
-    print(*(f"{mw / 1000:g} W" for mw in limits_mw if mw is not None))
+        print(*(_limit_of(device) for device in bus.discover()))
+
+
+def _limit_of(device: Device) -> str:
+    try:
+        limit_mw = device.read_control("power_limit")
+    except UnsupportedError:
+        limit_mw = None
+    return "no limit" if limit_mw is None else f"{limit_mw / 1000:g} W"
 
 
 def can_load() -> bool:
