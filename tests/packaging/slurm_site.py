@@ -97,7 +97,11 @@ class SlurmSite(Struct, frozen=True):
     def environment(self) -> dict[str, str]:
         """Return the environment of Slurm's programs."""
         return {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("ZEUS_", "SLURM"))},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("ZEUS_", "SLURM", "TMPDIR"))
+            },
             "SLURM_CONF": str(self.directory / "slurm.conf"),
             "LD_LIBRARY_PATH": f"{LIBRARIES}/slurm-wlm:{LIBRARIES}",
             "PATH": f"{UNPACKED}/usr/bin:/usr/sbin:/usr/bin:/sbin:/bin",

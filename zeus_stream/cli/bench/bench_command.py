@@ -124,7 +124,7 @@ def _measure_idle(settings: Settings, rounds: int, seconds: float, *, as_json: b
         )
     say(f"measuring {rounds} rounds of 2 x {seconds:g} s: leave the host idle")
     with Signals() as signals:
-        cost = measure_idle_cost(settings, rounds, seconds, lambda: signals.told is not None)
+        cost = measure_idle_cost(settings, rounds, seconds, signals)
     sys.stdout.write(encode(cost).decode() + "\n" if as_json else describe_cost(cost))
 
 

@@ -1,31 +1,29 @@
 """The energy of the monitor: idle power of this host with and without a collector, in turns."""
 
 import os
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from collectors.device import Bus, Device
 from collectors.devices.registry import open_bus
 from zeus_stream.bench.energy_difference import compare_rounds, order_of_round
+from zeus_stream.cli.run_training import as_environment
+from zeus_stream.cli.running.child_services import ServicesOfCommand
+from zeus_stream.cli.running.signals import Signals
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import RefusedError, UnreachableError
+from zeus_stream.errors import RefusedError
 from zeus_stream.paths import Places
-from zeus_stream.service_packages import python_child
 from zeus_stream.settings import Settings
-from zeus_stream.transport.client import status
 
-STARTS_S = 60.0
-STOPS_S = 20.0
 SETTLES_S = 15.0
 """After a start or a stop of the collector, at most: its own work is over by then."""
-LOOK_S = 0.05
 
 
 class IdleCost(Struct, frozen=True, kw_only=True):
@@ -45,16 +43,14 @@ class IdleCost(Struct, frozen=True, kw_only=True):
     """The interval does not hold 0."""
 
 
-def measure_idle_cost(
-    settings: Settings, rounds: int, seconds: float, stopped: Callable[[], bool]
-) -> IdleCost:
+def measure_idle_cost(settings: Settings, rounds: int, seconds: float, signals: Signals) -> IdleCost:
     """Measure idle power in turns: an interval without a collector, and one with its own collector.
 
     Args:
         settings: of the collector: its device, and whether CPUs are read.
         rounds: an even number; in each, both are measured once.
         seconds: of an interval.
-        stopped: tells whether somebody wants it to end.
+        signals: end it.
 
     Raises:
         RefusedError: no device counts energy, or it was stopped.
@@ -68,9 +64,9 @@ def measure_idle_cost(
             powers: tuple[list[float | None], list[float | None]] = ([], [])
             for number in range(rounds):
                 for index in order_of_round(number, 2):
-                    with _collector(where, settings) if index else nullcontext():
-                        _pause(min(seconds, SETTLES_S), stopped)
-                        powers[index].append(_mean_power(counted, seconds, stopped))
+                    with _collector(where, settings, signals) if index else nullcontext():
+                        _pause(min(seconds, SETTLES_S), signals)
+                        powers[index].append(_mean_power(counted, seconds, signals))
     return idle_cost(names, *powers, rounds, seconds)
 
 
@@ -118,10 +114,10 @@ def _counting(bus: Bus) -> list[Device]:
     return found
 
 
-def _mean_power(devices: Sequence[Device], seconds: float, stopped: Callable[[], bool]) -> float | None:
+def _mean_power(devices: Sequence[Device], seconds: float, signals: Signals) -> float | None:
     """Return the power of an interval, W: two reads of each counter, each just after a refresh."""
     begins = [_refreshed(each) for each in devices]
-    _pause(seconds, stopped)
+    _pause(seconds, signals)
     total_w = 0.0
     for device, begin in zip(devices, begins, strict=True):
         end = _refreshed(device)
@@ -143,47 +139,21 @@ def _refreshed(device: Device) -> tuple[int, int] | None:
 
 
 @contextmanager
-def _collector(where: Places, settings: Settings) -> Iterator[None]:
+def _collector(where: Places, settings: Settings, signals: Signals) -> Iterator[None]:
     """Run a collector that only observes, at rest as on a host without trainings."""
-    named = ("--device", settings.device, "--cpu", settings.cpu, "--observe")
-    command = python_child("zeus_stream", "collect", *named)
-    environment = {**os.environ, "ZEUS_STREAM_DIR": str(where.run)}
-    process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    observing = as_environment(replace(settings, observe=True))
+    own = ServicesOfCommand(where, {**os.environ, **observing, "ZEUS_STREAM_DIR": str(where.run)}, signals)
     try:
-        end_ns = monotonic_ns() + round(STARTS_S * 1e9)
-        while not _answers(where):
-            if process.poll() is not None or monotonic_ns() > end_ns:
-                raise UnreachableError(
-                    "bench --idle: could not measure: the collector did not start. Try `zeus-stream doctor`."
-                )
-            time.sleep(LOOK_S)
+        own.start(("collector",))
+        own.wait_for(("collector",))
         yield
     finally:
-        process.terminate()
-        try:
-            process.wait(STOPS_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        own.stop()
 
 
-def _answers(where: Places) -> bool:
-    try:
-        status(where, "collector", timeout_s=0.5)
-    except UnreachableError:
-        return False
-    return True
-
-
-def _pause(seconds: float, stopped: Callable[[], bool]) -> None:
+def _pause(seconds: float, signals: Signals) -> None:
     end_ns = monotonic_ns() + round(seconds * 1e9)
     while (left_ns := end_ns - monotonic_ns()) > 0:
-        if stopped():
+        if signals.told is not None:
             raise RefusedError("bench --idle: could not finish: it was stopped. Run it again to measure.")
         time.sleep(min(left_ns / 1e9, 1.0))
