@@ -14,6 +14,8 @@ Unit = Literal["J", "W", "s", "%", "J/step", "ms", "°C", "MHz", ""]
 ABSENT = "-"
 """Stands for a figure that is not known."""
 MOST_PLACES = 6
+LEAST_WIDTH = 0.1
+"""Percent that differ by a narrower interval are shown to two decimals."""
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _TIMES = ((119.5, 1.0, "s"), (7200.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"))
@@ -100,9 +102,11 @@ def with_half(quantity: Quantity) -> str:
     """Return a difference with its sign and half its interval, to the digits that the interval supports."""
     if quantity.known is None or quantity.interval is None or quantity.interval[0] >= quantity.interval[1]:
         return str(quantity)
-    width = quantity.interval[1] - quantity.interval[0]
+    half = (quantity.interval[1] - quantity.interval[0]) / 2
+    width = max(2 * half, LEAST_WIDTH) if quantity.unit == "%" else 2 * half
     sign = "+" if quantity.known > 0 else ""
-    return f"{sign}{_supported(quantity.known, width)} ± {_supported(width / 2, width)} {quantity.unit}"
+    sure = "under 0.01" if quantity.unit == "%" and half < LEAST_WIDTH / 20 else _supported(half, width)
+    return f"{sign}{_supported(quantity.known, width)} ± {sure} {quantity.unit}"
 
 
 def figure(value: float | None, unit: str = "", digits: int = 4) -> str:

@@ -69,6 +69,11 @@ def test_limits_are_compared_with_the_one_found_and_have_words() -> None:
     assert drawn.count("200 W") == 3 + 2, "five titles and labels: that of an old point has no label"
 
 
+def test_a_change_has_two_decimals_at_most_and_no_interval_is_0() -> None:
+    assert with_half(Quantity(-22.1364, "%", -22.1844, -22.0884)) == "-22.14 ± 0.05 %"
+    assert with_half(Quantity(-22.1364, "%", -22.1365, -22.1363)) == "-22.14 ± under 0.01 %"
+
+
 def test_figures_of_one_column_have_one_unit() -> None:
     assert in_one_unit([762_300.0, 98_703.0, None, 12.0], "J") == ["762.3 kJ", "98.7 kJ", "-", "under 0.1 kJ"]
     assert in_one_unit([300.0, 42.0, -1.0, 0.0], "s") == ["5.00 min", "0.70 min", "-", "0.00 min"]

@@ -2,63 +2,23 @@
 
 from msgspec.structs import replace
 
+from tests.zeus_stream.screens.live_snapshots import a_gpu, a_run, a_search
 from zeus_stream.live.answer import blank
-from zeus_stream.protocol.snapshots import GapNow, GpuNow, HostNow, PartNow, RunNow, SearchNow, Snapshot
+from zeus_stream.protocol.snapshots import GapNow, GpuNow, HostNow, PartNow, RunNow, Snapshot
 
-GPU = GpuNow(
-    gpu="GPU-a",
-    host="alpha",
-    index=0,
-    model="Model X",
-    driver="1.0",
-    energy_mj=12_345_678,
-    power_mw=162_500,
-    limit_mw=175_000,
-    requested_mw=175_000,
-    found_mw=250_000,
-    least_mw=100_000,
-    most_mw=300_000,
-    clock_mhz=1380,
-    temperature_c=55,
-    utilization_pct=98,
-    age_ms=40,
-    run="run-1",
-    state="there",
-)
-SEARCH = SearchNow(
-    phase="chosen",
-    limit_mw=175_000,
-    found_mw=250_000,
-    trial=None,
-    trials_planned=None,
-    steps_done=None,
-    steps_wanted=None,
-    best_mw=175_000,
-    best_step_j=4.5,
-    saved_j=412.0,
-    saved_percent=17.4,
-    saved_low_percent=None,
-    saved_high_percent=None,
-    time_added_percent=2.0,
-    reason="least cost",
+GPU = a_gpu(
+    0, "alpha", gpu="GPU-a", model="Model X", driver="1.0", energy_mj=12_345_678, power_mw=162_500,
+    most_mw=300_000, run="run-1",
+)  # fmt: skip
+SEARCH = a_search(
+    phase="chosen", trial=None, trials_planned=None, steps_done=None, steps_wanted=None, best_mw=175_000,
+    best_step_j=4.5, saved_j=412.0, saved_percent=17.4, time_added_percent=2.0, reason="least cost",
     trials=(),
-)
-RUN = RunNow(
-    run="run-1",
-    job="asr",
-    ranks=1,
-    hosts=("alpha",),
-    gpus=("GPU-a",),
-    began_wall_ns=1_767_225_600_000_000_000,
-    ended_wall_ns=None,
-    epoch=1,
-    step=100,
-    step_j=4.5,
-    step_ms=25.0,
-    watts=162.5,
-    energy_j=1000.0,
-    search=SEARCH,
-)
+)  # fmt: skip
+RUN = a_run(
+    "run-1", job="asr", ranks=1, hosts=("alpha",), gpus=("GPU-a",), epoch=1, step=100, step_j=4.5,
+    step_ms=25.0, watts=162.5, energy_j=1000.0, search=SEARCH, forecast=None,
+)  # fmt: skip
 HOST = HostNow(host="alpha", state="connected", trouble="")
 GAP = GapNow(host="alpha", what="events", count=3, reason="the buffer was full")
 PART = PartNow(part="CPU-alpha-package-0", host="alpha", energy_mj=5_000, power_mw=20_000, age_ms=40)
