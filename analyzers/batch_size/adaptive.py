@@ -44,9 +44,9 @@ from analyzers.batch_size.belief.cost_belief import CostBelief, believe, doubt
 from analyzers.batch_size.belief.coverage import COVERAGE_STOP, outlook, uncovered
 from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate
 from analyzers.batch_size.belief.gaussian import within
-from analyzers.batch_size.belief.try_summary import State, Tally, TrySummary
+from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.belief.try_summary import Tally, TrySummary
 from analyzers.batch_size.policy import Choice, Job, Try, TryVerdict
-from analyzers.batch_size.thompson import SizeHistory
 
 LOSS, LOSS_SHARE = 3.0, 0.02
 """A job may cost so much more than always the default, in units of a training of that: from the start, and
@@ -70,9 +70,9 @@ class BelievedJob(Struct, frozen=True):
         return f"{self.expected_cost_j:.3g} J ({self.low_j:.3g} to {self.high_j:.3g})"
 
 
-def beliefs(state: State, setup: str) -> tuple[BelievedJob, ...]:
+def beliefs(history: JobHistory, setup: str) -> tuple[BelievedJob, ...]:
     """Return what is believed of each batch size; nothing before a try has converged."""
-    job, seen = state.history.job, state.seen
+    job, seen = history.job, history.seen
     return _summaries(job, seen, believe(job, seen, setup)) if seen.epochs else ()
 
 
@@ -87,17 +87,8 @@ def _summaries(job: Job, seen: TrySummary, belief: CostBelief) -> tuple[Believed
 class Adaptive(Struct, frozen=True):
     """The policy. Nothing is drawn."""
 
-    def start(self, job: Job) -> State:
-        return State(SizeHistory(job))
-
-    def began(self, state: State, a_try: Try) -> State:
-        return state.heard(a_try)
-
-    def ended(self, state: State, a_try: Try) -> State:
-        return state.heard(a_try)
-
-    def choose(self, state: State, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (the words are the protocol's)
-        job, seen = state.history.job, state.seen
+    def choose(self, history: JobHistory, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (the words are the protocol's)
+        job, seen = history.job, history.seen
         failed = f"{_listed(seen.failed)} did not reach the target. " if seen.failed else ""
         left = [
             at
@@ -106,7 +97,7 @@ class Adaptive(Struct, frozen=True):
             or ((seen.era, size) in seen.epochs and seen.pending.get(size, 0) < STREAK)
         ]
         if not left:
-            failed = f"No batch size has reached the target {_since(state)}. "
+            failed = f"No batch size has reached the target {_since(history)}. "
             left = list(range(len(job.batch_sizes)))
         if not seen.epochs:
             nearest = min(left, key=lambda at: abs(log(job.batch_sizes[at] / job.default)))
@@ -117,7 +108,7 @@ class Adaptive(Struct, frozen=True):
         believed = _summaries(job, seen, belief)
         value, _ = outlook(belief, seen.horizon)
         least = min(left, key=lambda at: (belief.log_cost[at], at))
-        running = {a_try.batch_size for a_try in state.history.tries if a_try.ended == "running"}
+        running = {a_try.batch_size for a_try in history.tries if a_try.ended == "running"}
         known = [at for at in left if at in belief.proven]
         if known and _overspent(job, seen, setup, belief):
             at = _surest(job, belief, known)
@@ -139,8 +130,8 @@ class Adaptive(Struct, frozen=True):
             )
         return Choice(believed[at].batch_size, reason=failed + why)
 
-    def verdict(self, state: State, a_try: Try) -> TryVerdict:
-        job, seen = state.history.job, state.seen
+    def verdict(self, history: JobHistory, a_try: Try) -> TryVerdict:
+        job, seen = history.job, history.seen
         if not seen.epochs or a_try.batch_size not in job.batch_sizes:
             return TryVerdict(go_on=True)
         most, covers = _limit(job, seen, replace(a_try, epochs=1, cost_j=0.0, metrics=()))
@@ -180,8 +171,8 @@ def _listed(sizes: frozenset[int] | set[int]) -> str:
     return ", ".join(str(size) for size in sorted(sizes))
 
 
-def _since(state: State) -> str:
-    reached = [one.recurrence for one in state.history.tries if one.ended == "converged"]
+def _since(history: JobHistory) -> str:
+    reached = [one.recurrence for one in history.tries if one.ended == "converged"]
     return f"since recurrence {max(reached)}" if reached else "yet"
 
 

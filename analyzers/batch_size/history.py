@@ -1,23 +1,23 @@
 """The known tries of a job that recurs, and what a policy makes of them. Pure.
 
-    rows of its tries -> `learn`: the policy's state -> `choose`: the next batch size
-                                                     -> `verdict`: whether a try goes on
+    rows of its tries -> `Learned.known`: its history -> `choose`: the next batch size
+                                                      -> `verdict`: whether a try goes on
 
-The state is made of the rows alone, in the order of UTC: it is the same before and after a restart, however
-late a report has come.
+The history is made of the rows alone: it is the same before and after a restart, however late a report has
+come.
 """
 
 from collections.abc import Container, Iterable
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from analyzers.batch_size.belief.job_history import JobHistory
 from analyzers.batch_size.policy import Choice, Job, Policy, Try, TryVerdict
 from analyzers.results.rows import Ended, JobRow, TryRow
 
-Happened: TypeAlias = tuple[int, bool, int]
-"""UTC, whether it is an end, and the number of the try that began or ended."""
 MAX_TRIES = 1_000
 """Of a job, that its policy gets; the oldest go."""
 MAX_RECURRENCE_TRIES = 20
@@ -33,11 +33,8 @@ class Learned(Struct, kw_only=True):
     numbers: int = 0
     """Used up, by other versions as well; so are the recurrences."""
     recurrences: int = 0
-    state: Any = None
-    """Of the policy, after all that happened but what waits; None: to be made again."""
-    heard: Happened = (-1, False, 0)
-    """The last event that it got."""
-    waits: list[Happened] = field(default_factory=list)
+    history: JobHistory | None = None
+    """None: to be made again."""
 
     def put(self, row: TryRow) -> None:
         """Take in what a try has come to; one of another version does not count."""
@@ -47,14 +44,29 @@ class Learned(Struct, kw_only=True):
             return
         before = self.tries.get(row.number)
         self.tries[row.number] = row
-        if before is None or (before.ended == "running" and before.batch_size == row.batch_size):
-            known = [] if before is None else _happened(before)
-            self.waits += [new for new in _happened(row) if new not in known]
-        elif row != before:
-            self.state = None
+        grows = before is None or (before.ended == "running" and before.batch_size == row.batch_size)
+        self.history = self._with(self.history, row) if self.history is not None and grows else None
         if len(self.tries) > MAX_TRIES:
             del self.tries[min(self.tries)]
-            self.state = None
+            self.history = None
+
+    def known(self) -> JobHistory:
+        """Return the job and its tries as a policy gets them."""
+        if self.history is None:
+            history = JobHistory(job_of(self.row))
+            for number in sorted(self.tries):
+                history = self._with(history, self.tries[number])
+            self.history = history
+        return self.history
+
+    def _with(self, history: JobHistory, row: TryRow) -> JobHistory:
+        """Return the history with a try. Of a running one, only that it began: how far it is comes apart."""
+        if row.batch_size not in self.row.batch_sizes:
+            return history
+        a_try = try_of(row)
+        if row.ended == "running":
+            a_try = replace(a_try, epochs=0, cost_j=0.0, epoch_cost_j=None, metrics=())
+        return history.heard(a_try)
 
     def next_recurrence(self, held: Container[int | None] = ()) -> int:
         """Return the latest recurrence that waits for another try, or a new one.
@@ -103,41 +115,6 @@ def try_of(row: TryRow) -> Try:
     )
 
 
-def learn(policy: Policy[Any], learned: Learned) -> Any:
-    """Return what a policy knows of a job: its state after all tries, in the order of UTC.
-
-    What happened after its last event is added; for a report that comes late it is made again.
-    """
-    state, waits = learned.state, sorted(learned.waits)
-    if state is None or (waits and waits[0] < learned.heard):
-        state = policy.start(job_of(learned.row))
-        waits = sorted(at for row in learned.tries.values() for at in _happened(row))
-    for _, over, number in waits:
-        a_try = try_of(learned.tries[number])
-        if a_try.batch_size not in learned.row.batch_sizes:
-            continue
-        if over:
-            state = policy.ended(state, a_try)
-        else:
-            state = policy.began(
-                state,
-                Try(
-                    number=number, recurrence=a_try.recurrence, batch_size=a_try.batch_size, setup=a_try.setup
-                ),
-            )
-    learned.state, learned.waits = state, []
-    learned.heard = waits[-1] if waits else learned.heard
-    return state
-
-
-def _happened(row: TryRow) -> list[Happened]:
-    """Return when a try began and, if it has, when it ended."""
-    began = row.began_wall_ns, False, row.number
-    if row.ended == "running":
-        return [began]
-    return [began, (max(row.began_wall_ns, row.ended_wall_ns or 0), True, row.number)]
-
-
 def choose(policy: Policy[Any], learned: Learned, setup: str) -> Choice:
     """Return what the next try is to train with: the same whenever it is asked of the same tries.
 
@@ -145,7 +122,7 @@ def choose(policy: Policy[Any], learned: Learned, setup: str) -> Choice:
     """
     rng = Random(f"{learned.row.job}/{learned.row.version}/{learned.numbers + 1}")  # noqa: S311  (to be the same again, not to be secret)
     try:
-        choice = policy.choose(learn(policy, learned), setup, rng)
+        choice = policy.choose(learned.known(), setup, rng)
     except Exception as wrong:  # noqa: BLE001  (an optimizer that stumbles ends neither a training nor the analyzer)
         return Choice(
             learned.row.default_batch_size, reason=f"the default, since the policy failed: {wrong!r}"
@@ -164,7 +141,7 @@ def verdict(policy: Policy[Any], learned: Learned, row: TryRow) -> TryVerdict:
             reason=f"another epoch would take its cost from {row.cost_j:.0f} J above {row.stop_cost_j:.0f} J",
         )
     try:
-        return policy.verdict(learn(policy, learned), try_of(row))
+        return policy.verdict(learned.known(), try_of(row))
     except Exception as wrong:  # noqa: BLE001  (see above)
         return TryVerdict(go_on=True, reason=f"it goes on, since the policy failed: {wrong!r}")
 

@@ -47,10 +47,10 @@ class KnownJobs:
                 self._orphans.setdefault(row.job, set()).add(row.number)
 
     def open_jobs(self, jobs: Collection[str]) -> "OpenJobs":
-        """Return what is known of these jobs, without the states of policies: tries make them again."""
+        """Return what is known of these jobs, without their histories: tries make them again."""
         known = {job: self._jobs[job] for job in sorted(jobs) if job in self._jobs}
         return OpenJobs(
-            jobs={job: replace(learned, state=None) for job, learned in known.items()},
+            jobs={job: replace(learned, history=None) for job, learned in known.items()},
             recorded={key: row for key, row in self._recorded.items() if row.job in known},
             orphans={job: self._orphans[job] for job in jobs if job in self._orphans},
         )
@@ -162,5 +162,5 @@ def _meaning(row: JobRow) -> tuple[object, ...]:
 def _renew(learned: Learned, row: JobRow) -> JobRow:
     if row.version != learned.row.version:
         learned.tries.clear()
-    learned.row, learned.state = row, None
+    learned.row, learned.history = row, None
     return row

@@ -1,19 +1,16 @@
 """Jobs that recur, and what a policy is asked about them. Pure.
 
-    job, events, rng -> a batch size for the next try, and at which cost it ends
+    job, its tries, rng -> a batch size for the next try, and at which cost it ends
 
 A *recurrence* is one wish to have the model trained; it may take several *tries*, each with a batch size of
 its own, until one reaches the target. Costs are joules: C = eta * energy + (1 - eta) * MAXPOWER * time, with
 MAXPOWER the highest power limit of the GPU model times the number of GPUs.
 
-A policy keeps a frozen state, which is nothing but what the events so far have left: it can be rebuilt from
-the rows of the archive at any time.
+A policy has no state. It is asked with the history of the job (`belief/job_history.py`), which is nothing but
+its tries: it can be made again from the rows of the archive at any time.
 
-    state = policy.start(job)
-    state = policy.began(state, a_try)      # each try twice: when it begins, ended == "running" ...
-    state = policy.ended(state, a_try)      # ... and when it has ended; late and out of order as it comes
-    choice = policy.choose(state, setup, rng)
-    verdict = policy.verdict(state, a_try)  # after each epoch of a running try
+    choice = policy.choose(history, setup, rng)
+    verdict = policy.verdict(history, a_try)  # after each epoch of a running try
 
 Source: You, Chung, Chowdhury, "Zeus: Understanding and Optimizing GPU Energy Consumption of DNN Training",
 NSDI 2023.
@@ -85,18 +82,12 @@ class TryVerdict(Struct, frozen=True):
     reason: str = ""
 
 
-S = TypeVar("S")
+H_contra = TypeVar("H_contra", contravariant=True)
 
 
-class Policy(Protocol[S]):
-    """A way to choose batch sizes. Its functions are pure; every event is answered."""
+class Policy(Protocol[H_contra]):
+    """A way to choose batch sizes. Its functions are pure; every history has an answer."""
 
-    def start(self, job: Job) -> S: ...
+    def choose(self, history: H_contra, setup: str, rng: Random) -> Choice: ...
 
-    def began(self, state: S, a_try: Try) -> S: ...
-
-    def ended(self, state: S, a_try: Try) -> S: ...
-
-    def choose(self, state: S, setup: str, rng: Random) -> Choice: ...
-
-    def verdict(self, state: S, a_try: Try) -> TryVerdict: ...
+    def verdict(self, history: H_contra, a_try: Try) -> TryVerdict: ...

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from analyzers.batch_size import adaptive
 from analyzers.batch_size.adaptive import Adaptive
-from analyzers.batch_size.policy import Choice, Job, Policy, Try, TryVerdict
+from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.policy import Choice, Policy, Try, TryVerdict
 from analyzers.batch_size.thompson import Reference
 from zeus_stream.errors import SettingsError
 
@@ -17,48 +18,25 @@ from zeus_stream.errors import SettingsError
 class Default(Struct, frozen=True):
     """Always the default size: jobs that recur are only measured."""
 
-    def start(self, job: Job) -> Job:
-        return job
+    def choose(self, history: JobHistory, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (the protocol's)
+        return Choice(history.job.default, reason="the default: the policy is to try nothing else")
 
-    def began(self, state: Job, a_try: Try) -> Job:  # noqa: ARG002  (as the protocol has it)
-        return state
-
-    def ended(self, state: Job, a_try: Try) -> Job:  # noqa: ARG002
-        return state
-
-    def choose(self, state: Job, setup: str, rng: Random) -> Choice:  # noqa: ARG002
-        return Choice(state.default, reason="the default: the policy is to try nothing else")
-
-    def verdict(self, state: Job, a_try: Try) -> TryVerdict:  # noqa: ARG002
+    def verdict(self, history: JobHistory, a_try: Try) -> TryVerdict:  # noqa: ARG002  (see above)
         return TryVerdict(go_on=True)
 
 
-def beliefs(policy: Policy[Any], state: Any, setup: str) -> dict[int, str]:
-    """Return what a policy believes of the cost of each batch size, in words; nothing where it has none."""
-    match policy:
-        case Adaptive():
-            return {believed.batch_size: str(believed) for believed in adaptive.beliefs(state, setup)}
-        case Reference():
-            return {
-                size: f"{belief.mean:.3g} J, give or take {sqrt(belief.variance):.3g}"
-                for size, belief in policy.beliefs(state, setup).items()
-            }
-        case _:
-            return {}
-
-
-def estimates(policy: Policy[Any], state: Any, setup: str) -> dict[int, tuple[float, float, float]]:
+def estimates(policy: Policy[Any], history: JobHistory, setup: str) -> dict[int, tuple[float, float, float]]:
     """Return the believed cost of each batch size with its 95 % interval, J; nothing where there is none."""
     match policy:
         case Adaptive():
             return {
                 each.batch_size: (each.expected_cost_j, each.low_j, each.high_j)
-                for each in adaptive.beliefs(state, setup)
+                for each in adaptive.beliefs(history, setup)
             }
         case Reference():
             return {
                 size: (belief.mean, belief.mean - half, belief.mean + half)
-                for size, belief in policy.beliefs(state, setup).items()
+                for size, belief in policy.beliefs(history, setup).items()
                 for half in [1.96 * sqrt(belief.variance)]
             }
         case _:

@@ -4,9 +4,7 @@
                     fails, twice; the cheapest of the first round is the second one's default
                  -> then the least of a draw from each size's belief about its mean cost
 
-A try ends when it costs more than beta times the least that one has cost. The state is the tries themselves,
-each with what is best known of it: converged outweighs stopped, an end outweighs lost, and lost outweighs
-running. So no order of events matters, and a report that comes late changes what follows from it.
+A try ends when it costs more than beta times the least that one has cost.
 
 What was mended, and `Reference.faithful` undoes for comparison:
 
@@ -23,7 +21,6 @@ model say nothing here either.
 Source: Zeus (NSDI 2023), section 4.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from math import inf, sqrt
@@ -31,38 +28,9 @@ from random import Random
 from statistics import fmean
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from analyzers.batch_size.belief.job_history import JobHistory
 from analyzers.batch_size.policy import Choice, Job, Try, TryVerdict
-
-_WEIGHT = {"running": 0, "lost": 1, "stopped": 2, "exhausted": 2, "converged": 3}
-
-
-class SizeHistory(Struct, frozen=True):
-    """A job and its tries."""
-
-    job: Job
-    tries: tuple[Try, ...] = ()
-    """By number."""
-
-    def heard(self, a_try: Try) -> "SizeHistory":
-        """Return the history with this report of a try, unless more is known of it already."""
-        at = bisect_left(self.tries, a_try.number, key=_number)
-        known = self.tries[at : at + 1]
-        if known and known[0].number == a_try.number:
-            if _weight(known[0]) >= _weight(a_try):
-                return self
-            return replace(self, tries=(*self.tries[:at], a_try, *self.tries[at + 1 :]))
-        return replace(self, tries=(*self.tries[:at], a_try, *self.tries[at:]))
-
-
-def _number(a_try: Try) -> int:
-    return a_try.number
-
-
-def _weight(a_try: Try) -> tuple[int, int, float, str]:
-    """Return what decides which of two reports of a try holds; the last part only tells equals apart."""
-    return _WEIGHT[a_try.ended], a_try.epochs, a_try.cost_j, repr(a_try)
 
 
 class CostNormal(Struct, frozen=True):
@@ -139,45 +107,36 @@ class Reference(Struct, frozen=True):
     stop: bool = True
     """Early."""
 
-    def start(self, job: Job) -> SizeHistory:
-        return SizeHistory(job)
-
-    def began(self, state: SizeHistory, a_try: Try) -> SizeHistory:
-        return state.heard(a_try)
-
-    def ended(self, state: SizeHistory, a_try: Try) -> SizeHistory:
-        return state.heard(a_try)
-
-    def choose(self, state: SizeHistory, setup: str, rng: Random) -> Choice:
-        pruning, known = self._now(state, setup)
-        bound = state.job.beta * known.least if self.stop else inf
+    def choose(self, history: JobHistory, setup: str, rng: Random) -> Choice:
+        pruning, known = self._now(history, setup)
+        bound = history.job.beta * known.least if self.stop else inf
         if pruning.step is None:
-            size = _sample(pruning.sizes, known, state.job.default, rng)
+            size = _sample(pruning.sizes, known, history.job.default, rng)
             return Choice(size, bound, f"Thompson sampling among {len(pruning.sizes)} sizes")
         if pruning.busy:
             means = {size: fmean(known.costs[size]) for size in known.converged}
-            best = min(means, key=means.__getitem__, default=state.job.default)
+            best = min(means, key=means.__getitem__, default=history.job.default)
             return Choice(best, bound, f"the best size known, while {pruning.step} is being tried")
         return Choice(pruning.step, bound, f"pruning, round {pruning.round} of {self.rounds}")
 
-    def beliefs(self, state: SizeHistory, setup: str) -> dict[int, CostNormal]:
+    def beliefs(self, history: JobHistory, setup: str) -> dict[int, CostNormal]:
         """Return what is believed of the mean cost, J, of each size that is left and was tried."""
-        pruning, known = self._now(state, setup)
+        pruning, known = self._now(history, setup)
         return {
             size: observe(CostNormal(), known.costs[size]) for size in pruning.sizes if size in known.costs
         }
 
-    def verdict(self, state: SizeHistory, a_try: Try) -> TryVerdict:  # noqa: ARG002  (the words are the protocol's)
+    def verdict(self, history: JobHistory, a_try: Try) -> TryVerdict:  # noqa: ARG002  (the words are the protocol's)
         """Return that it goes on: the bound is in `Choice.stop_cost_j`."""
         return TryVerdict(go_on=True)
 
-    def _now(self, state: SizeHistory, setup: str) -> tuple[Pruning, "_Known"]:
-        tries = [a_try for a_try in state.tries if a_try.setup == setup]
-        pruning = prune(state.job, tries, self.rounds)
+    def _now(self, history: JobHistory, setup: str) -> tuple[Pruning, "_Known"]:
+        tries = [a_try for a_try in history.tries if a_try.setup == setup]
+        pruning = prune(history.job, tries, self.rounds)
         done = [a_try for a_try in tries if a_try.ended not in {"running", "lost"}]
         if self.faithful:
-            return pruning, _taken(done, state.job.window)
-        return pruning, _mended(done, pruning.sizes, state.job.window)
+            return pruning, _taken(done, history.job.window)
+        return pruning, _mended(done, pruning.sizes, history.job.window)
 
 
 def _sample(arms: Sequence[int], known: "_Known", default: int, rng: Random) -> int:

@@ -10,9 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive
-from analyzers.batch_size.policy import Choice, Job, Policy, Try, TryVerdict
+from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.policy import Choice, Policy, Try, TryVerdict
 from analyzers.batch_size.registry import Default
-from analyzers.batch_size.thompson import Reference, SizeHistory
+from analyzers.batch_size.thompson import Reference
 from analyzers.simulation.recorded_jobs import (
     World,
 )
@@ -22,23 +23,14 @@ from analyzers.simulation.simulated_jobs import (
 )
 
 
-class _Remembering(Struct, frozen=True):
-    """A policy that decides by all tries, and stops none but by its bound."""
+class _Bounded(Struct, frozen=True):
+    """A policy that stops no try but by its bound."""
 
-    def start(self, job: Job) -> SizeHistory:
-        return SizeHistory(job)
-
-    def began(self, state: SizeHistory, a_try: Try) -> SizeHistory:
-        return state.heard(a_try)
-
-    def ended(self, state: SizeHistory, a_try: Try) -> SizeHistory:
-        return state.heard(a_try)
-
-    def verdict(self, state: SizeHistory, a_try: Try) -> TryVerdict:  # noqa: ARG002  (the protocol's words)
+    def verdict(self, history: JobHistory, a_try: Try) -> TryVerdict:  # noqa: ARG002  (the protocol's words)
         return TryVerdict(go_on=True)
 
 
-class Grid(_Remembering, Struct, frozen=True):
+class Grid(_Bounded, Struct, frozen=True):
     """Every size so many times, from the default downwards and then upwards; then the best for good.
 
     A size whose first try fails is left out; a later failure leaves out what was tried, a lower limit.
@@ -47,11 +39,11 @@ class Grid(_Remembering, Struct, frozen=True):
     times: int
     stop: bool
 
-    def choose(self, state: SizeHistory, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (see above)
-        job = state.job
+    def choose(self, history: JobHistory, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (see above)
+        job = history.job
         tried: Counter[int] = Counter()
         least: dict[int, float] = {}
-        for a_try in state.tries:
+        for a_try in history.tries:
             size, converged = a_try.batch_size, a_try.ended == "converged"
             tried[size] += 1 if converged or size in least else self.times
             if converged:
@@ -64,13 +56,13 @@ class Grid(_Remembering, Struct, frozen=True):
         return Choice(next(wanted, best), bound, "grid search")
 
 
-class Known(_Remembering, Struct, frozen=True):
+class Known(_Bounded, Struct, frozen=True):
     """The default size once, and then one that was known to be the best: the floor of all costs."""
 
     best: int
 
-    def choose(self, state: SizeHistory, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (see above)
-        return Choice(self.best if state.tries else state.job.default, reason="known beforehand")
+    def choose(self, history: JobHistory, setup: str, rng: Random) -> Choice:  # noqa: ARG002  (see above)
+        return Choice(self.best if history.tries else history.job.default, reason="known beforehand")
 
 
 class Player(Struct, frozen=True):

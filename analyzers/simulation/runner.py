@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from msgspec import Struct
 from msgspec.structs import replace
 
+from analyzers.batch_size.belief.job_history import JobHistory
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import (
     World,
@@ -46,11 +47,11 @@ class Game(Struct, frozen=True, kw_only=True):
         worlds = drifting(self.world, self.drift)
         if self.before is None:
             return play(worlds, player.policy, self.seed, rules)
-        known = player.policy.start(self.world.job)
+        known = JobHistory(self.world.job)
         past = tries(self.before, play(drifting(self.before, "none"), player.policy, self.seed, rules))
         for a_try in past:
-            known = player.policy.ended(known, a_try)
-        return play(worlds, player.policy, self.seed, rules, state=known, first=len(past))
+            known = known.heard(a_try)
+        return play(worlds, player.policy, self.seed, rules, known=known, first=len(past))
 
 
 def _numbered(game: tuple[int, Game]) -> tuple[int, list[Played]]:

@@ -5,16 +5,18 @@
 The rules are those of `analyzers.simulation.recorded_jobs`.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
 from math import ceil, exp, floor, inf, log, sqrt
 from random import Random
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from analyzers.batch_size.belief.job_history import JobHistory
 from analyzers.batch_size.policy import Policy, Try
 from analyzers.results.rows import Ended
 from analyzers.simulation.recorded_jobs import NOTHING, RecordedTraining, Size, SpentByTry, World
@@ -23,9 +25,6 @@ TRIES = 20
 """Of a recurrence, at most."""
 EXACT = 1 + 1e-9
 """A bound of two epochs' cost pays two epochs, however they were added up."""
-
-S = TypeVar("S")
-
 
 # ---- what changes while it recurs -----------------------------------------------------------------------
 
@@ -127,11 +126,11 @@ class Played(Struct, frozen=True):
 
 def play(
     worlds: Sequence[World],
-    policy: Policy[S],
+    policy: Policy[JobHistory],
     seed: int,
     rules: Rules = DEFAULT,
     *,
-    state: S | None = None,
+    known: JobHistory | None = None,
     first: int = 0,
 ) -> list[Played]:
     """Return every try of a game, in the order in which they ended.
@@ -141,11 +140,10 @@ def play(
         policy: plays.
         seed: of all draws.
         rules: of the game.
-        state: what the policy knows before; None: nothing.
+        known: what the policy knows before; None: nothing.
         first: number of the first try and recurrence, as the policy hears of them: above those it knows.
     """
-    start = policy.start(worlds[0].job) if state is None else state
-    game = _Game(worlds, policy, seed, rules, start, first)
+    game = _Game(worlds, policy, seed, rules, known or JobHistory(worlds[0].job), first)
     if rules.overlap == 0:
         for at in range(len(worlds)):
             for _ in game.recurrence(at):
@@ -155,7 +153,7 @@ def play(
     return game.played
 
 
-def _play_overlapping(game: "_Game[S]", seed: int) -> None:
+def _play_overlapping(game: "_Game", seed: int) -> None:
     """Play recurrences that are submitted at random times, so that several run at a time."""
     submissions = Random(f"submissions {seed}")  # noqa: S311  (dice of a game)
     rate_hz = game.rules.overlap / game.worlds[0].by_default.time_s
@@ -170,11 +168,17 @@ def _play_overlapping(game: "_Game[S]", seed: int) -> None:
             heappush(running, (at_s + takes_s, at, rest))
 
 
-class _Game(Generic[S]):
+class _Game:
     """A game under way: what the policy knows, and the tries that have ended."""
 
     def __init__(
-        self, worlds: Sequence[World], policy: Policy[S], seed: int, rules: Rules, state: S, first: int
+        self,
+        worlds: Sequence[World],
+        policy: Policy[JobHistory],
+        seed: int,
+        rules: Rules,
+        known: JobHistory,
+        first: int,
     ) -> None:
         draws, self._choices, prices = (
             Random(f"{part} {seed}")  # noqa: S311  (dice of a game)
@@ -182,7 +186,7 @@ class _Game(Generic[S]):
         )
         self.worlds, self.rules = worlds, rules
         self.played: list[Played] = []
-        self._policy, self._state = policy, state
+        self._policy, self._known = policy, known
         self._first = self._number = first
         self._lucks = [[draws.random() for _ in range(TRIES)] for _ in worlds]
         self._factors = [
@@ -201,7 +205,7 @@ class _Game(Generic[S]):
         """Play one try; return how it ended."""
         here, rules, policy = self.worlds[at], self.rules, self._policy
         max_epochs = self.worlds[0].job.max_epochs
-        choice = policy.choose(self._state, here.gpu, self._choices)
+        choice = policy.choose(self._known, here.gpu, self._choices)
         size = here.sizes[choice.batch_size]
         training = size.trainings[floor(luck * len(size.trainings))]
         before = self._profiled.get((here.gpu, choice.batch_size), 0)
@@ -215,7 +219,7 @@ class _Game(Generic[S]):
             epoch_cost_j=later.cost_j if opening is later else None,
         )
         self._number += 1
-        self._state = policy.began(self._state, a_try)
+        self._known = self._known.heard(a_try)
         epochs, ended = 0, _ended(training, 0, max_epochs)
         spent = NOTHING
         if rules.faithful:
@@ -231,22 +235,35 @@ class _Game(Generic[S]):
             if ended == "running":
                 a_try = _so_far(a_try, training, epochs, spent, later)
                 over = spent.cost_j + later.cost_j > choice.stop_cost_j * EXACT
-                ended = "stopped" if over or not policy.verdict(self._state, a_try).go_on else "running"
+                ended = "stopped" if over or not policy.verdict(self._known, a_try).go_on else "running"
         a_try = replace(_so_far(a_try, training, epochs, spent, later), ended=ended)
-        self._state = policy.ended(self._state, a_try)
+        self._known = self._known.heard(a_try)
         self.played.append(Played(at, choice.batch_size, epochs, spent, ended, a_try.metrics))
         return ended
 
 
+def _limit(size: Size, before: int, rules: Rules) -> int:
+    """Return the place of the power limit of a try, after its first epoch, once so many began before it."""
+    if rules.profiling == "by runs" and before < len(size.epochs):
+        return before
+    return 0 if rules.profiling == "never" else size.epochs.index(size.best)
+
+
+def tried_limits_w(here: World, rules: Rules, batch_sizes: Iterable[int]) -> list[int]:
+    """Return the power limit of each try after its first epoch, for tries of a game one after the other."""
+    begun: Counter[int] = Counter()
+    limits_w = []
+    for batch_size in batch_sizes:
+        size = here.sizes[batch_size]
+        limits_w.append(size.limits_w[_limit(size, begun[batch_size], rules)])
+        begun[batch_size] += 1
+    return limits_w
+
+
 def _epochs(size: Size, before: int, factor: float, rules: Rules) -> tuple[SpentByTry, SpentByTry]:
     """Return what the first epoch of a try takes, and each later one: ``factor`` times what was recorded."""
-    if rules.profiling == "by runs" and before < len(size.epochs):
-        opening = later = size.epochs[before]
-    elif rules.profiling == "never":
-        opening = later = size.epochs[0]
-    else:
-        later = size.best
-        opening = size.profiling if rules.profiling == "just in time" and before == 0 else later
+    later = size.epochs[_limit(size, before, rules)]
+    opening = size.profiling if rules.profiling == "just in time" and before == 0 else later
     if factor == 1:
         return opening, later
     scattered = later.times(factor)

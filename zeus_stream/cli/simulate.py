@@ -26,6 +26,7 @@ from analyzers.simulation.simulated_jobs import (
     Drift,
     Played,
     drifting,
+    tried_limits_w,
 )
 from analyzers.simulation.traces import PUBLISHED, digest, read, read_cluster
 from zeus_stream.errors import SettingsError, StorageError
@@ -129,9 +130,24 @@ def _page(archive: DuckdbFile, games: Sequence[Game]) -> str:
         for name, text in QUERIES.items()
     }
     answers = {name: _rows(archive, text) for name, text in sql.items()}
+    _add_limits(answers["paths"], others)
     usual = sorted(others, key=lambda game: abs(game.world.job.eta - USUAL["eta"]))
     answers["sweep"] = sweep(game.world for game in usual)
     return page(answers, sql)
+
+
+def _add_limits(paths: Sequence[dict[str, Any]], games: Sequence[Game]) -> None:
+    """Add the power limit of each try to search paths of games without overlap."""
+    worlds = {game.world.name: game.world for game in games if not game.world.pool and not game.overlap}
+    by_game: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in paths:
+        if row["world"] in worlds:
+            by_game.setdefault((row["world"], row["player"], row["drift"]), []).append(row)
+    for (name, player, _), rows in by_game.items():
+        rules = PLAYERS[player](worlds[name]).rules
+        limits_w = tried_limits_w(worlds[name], rules, (row["batch_size"] for row in rows))
+        for row, limit_w in zip(rows, limits_w, strict=True):
+            row["limit_w"] = limit_w
 
 
 def _games(wanted: Wanted) -> Iterator[Game]:

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from analyzers.batch_size.belief.failing_runs import failing_rate, surprise
 from analyzers.batch_size.policy import Job, Try
-from analyzers.batch_size.thompson import SizeHistory
 
 LEAST = 0.1
 """Epochs of the cheapest size that any metric stands for, at least."""
@@ -311,31 +310,3 @@ def _pooled(tallies: Iterable[Tally], expected: float, dof: float) -> float:
         dof += tally.count - 1
         squares += tally.squares
     return sqrt(squares / dof)
-
-
-class State(Struct, frozen=True):
-    """A job, its tries, and what those that have ended have shown."""
-
-    history: SizeHistory
-    seen: TrySummary = TrySummary()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, State) and other.history == self.history
-
-    def __hash__(self) -> int:
-        return hash(self.history)
-
-    def heard(self, a_try: Try) -> "State":
-        """Return it with a report of a try. All tries are counted again where the report comes late."""
-        history = self.history.heard(a_try)
-        if history is self.history or a_try.ended == "running":
-            return State(history, self.seen)
-        late = any(one.number > a_try.number and one.ended != "running" for one in history.tries)
-        again = late or any(
-            one.number == a_try.number and one.ended != "running" for one in self.history.tries
-        )
-        seen = TrySummary() if again else self.seen
-        for one in history.tries if again else (a_try,):
-            if one.ended != "running" and one.epochs > 0 and one.batch_size > 0:
-                seen = seen.and_(one, history.job)
-        return State(history, seen)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive, BelievedJob, beliefs
 from analyzers.batch_size.belief import cost_belief, gaussian
-from analyzers.batch_size.belief.try_summary import State
+from analyzers.batch_size.belief.job_history import JobHistory
 from analyzers.batch_size.policy import Choice, Job, Try
 from analyzers.results.rows import Ended
 from analyzers.simulation.baselines import PLAYERS
@@ -54,39 +54,41 @@ def training(
     )
 
 
-def after(*tries: Try) -> State:
-    state = POLICY.start(JOB)
+def after(*tries: Try) -> JobHistory:
+    state = JobHistory(JOB)
     for a_try in tries:
-        state = POLICY.ended(POLICY.began(state, replace(a_try, epochs=0, ended="running")), a_try)
+        state = state.heard(a_try)
     return state
 
 
-def asked(state: State, setup: str = GPU) -> Choice:
+def asked(state: JobHistory, setup: str = GPU) -> Choice:
     return POLICY.choose(state, setup, Random(1))
 
 
-def believed(state: State, size: int, setup: str = GPU) -> BelievedJob:
+def believed(state: JobHistory, size: int, setup: str = GPU) -> BelievedJob:
     return next(one for one in beliefs(state, setup) if one.batch_size == size)
 
 
-def recur(state: State, times: int, *, harder: float = 1.0, dearer: float = 1.0) -> tuple[State, list[int]]:
+def recur(
+    state: JobHistory, times: int, *, harder: float = 1.0, dearer: float = 1.0
+) -> tuple[JobHistory, list[int]]:
     """Return the state after so many recurrences, and the size at which each converged."""
-    numbers = count(max((one.number for one in state.history.tries), default=-1) + 1)
-    start = max((one.recurrence for one in state.history.tries), default=-1) + 1
+    numbers = count(max((one.number for one in state.tries), default=-1) + 1)
+    start = max((one.recurrence for one in state.tries), default=-1) + 1
     sizes = []
     for recurrence in range(start, start + times):
         for number in numbers:
             size = asked(state).batch_size
             needs = round(EPOCHS[size] * harder)
             a_try = training(number, size, 0, "running", dearer=dearer, recurrence=recurrence)
-            state = POLICY.began(state, a_try)
+            state = state.heard(a_try)
             for epoch in range(1, needs + 1):
                 cost_j = epoch * EPOCH_J[size] * dearer
                 a_try = replace(a_try, epochs=epoch, cost_j=cost_j)
                 if epoch == needs or not POLICY.verdict(state, a_try).go_on:
                     break
             converged = a_try.epochs == needs
-            state = POLICY.ended(state, replace(a_try, ended="converged" if converged else "stopped"))
+            state = state.heard(replace(a_try, ended="converged" if converged else "stopped"))
             if converged:
                 sizes.append(size)
                 break
@@ -104,7 +106,7 @@ def test_a_default_that_fails_is_followed_by_its_neighbour() -> None:
 
 
 def test_it_finds_the_best_size_and_stays_there() -> None:
-    state, sizes = recur(POLICY.start(JOB), 40)
+    state, sizes = recur(JobHistory(JOB), 40)
     assert sizes[-20:] == [64] * 20
     assert sizes[0] == 128
     best = believed(state, 64)
@@ -161,9 +163,9 @@ def test_a_size_that_failed_is_not_tried_again_before_one_has_converged() -> Non
 
 
 def test_a_size_that_has_converged_may_be_tried_again_after_a_bad_run() -> None:
-    state, _ = recur(POLICY.start(JOB), 30)
-    number = state.history.tries[-1].number + 1
-    assert asked(POLICY.ended(state, training(number, 64, 21, "stopped", recurrence=30))).batch_size == 64
+    state, _ = recur(JobHistory(JOB), 30)
+    number = state.tries[-1].number + 1
+    assert asked(state.heard(training(number, 64, 21, "stopped", recurrence=30))).batch_size == 64
 
 
 def test_the_first_run_of_a_size_that_was_given_up_may_have_been_a_bad_one() -> None:
@@ -190,19 +192,19 @@ def test_while_an_unknown_size_is_tried_others_run_at_the_best_that_is_known() -
     state = after(training(0, 128))
     first = asked(state).batch_size
     assert first != 128
-    running = POLICY.began(state, training(1, first, 0, "running"))
+    running = state.heard(training(1, first, 0, "running"))
     beside = asked(running)
     assert beside.batch_size == 128
     assert f"while {first} is being tried" in beside.reason
 
 
 def test_another_gpu_begins_with_what_the_first_has_taught() -> None:
-    state, _ = recur(POLICY.start(JOB), 30)
+    state, _ = recur(JobHistory(JOB), 30)
     assert asked(state, OTHER_GPU).batch_size == 64
     # There, large sizes are much cheaper than here, and once that was seen the best size is another.
-    number = state.history.tries[-1].number + 1
+    number = state.tries[-1].number + 1
     for size, dearer in ((64, 1.0), (128, 0.5)):
-        state = POLICY.ended(state, training(number, size, setup=OTHER_GPU, dearer=dearer))
+        state = state.heard(training(number, size, setup=OTHER_GPU, dearer=dearer))
         number += 1
     assert believed(state, 128, OTHER_GPU).expected_cost_j == pytest.approx(160, rel=0.1)
     assert believed(state, 128).expected_cost_j == pytest.approx(320, rel=0.1)
@@ -212,16 +214,16 @@ def test_another_gpu_begins_with_what_the_first_has_taught() -> None:
 
 def test_sizes_that_the_job_no_longer_has_still_teach() -> None:
     shrunk = replace(JOB, batch_sizes=(64, 256), default=256)
-    state = POLICY.start(shrunk)
+    state = JobHistory(shrunk)
     for number in range(3):
-        state = POLICY.ended(state, training(number, 128))
+        state = state.heard(training(number, 128))
     assert believed(state, 64).tries == 0
     assert asked(state).batch_size in {64, 256}
 
 
 @pytest.mark.parametrize("harder", [1.4, 2.2])
 def test_a_job_that_becomes_harder_is_noticed(harder: float) -> None:
-    state, _ = recur(POLICY.start(JOB), 30)
+    state, _ = recur(JobHistory(JOB), 30)
     state, sizes = recur(state, 15, harder=harder)
     assert believed(state, 64).expected_cost_j == pytest.approx(240 * harder, rel=0.1)
     assert len(sizes) == 15
@@ -229,7 +231,7 @@ def test_a_job_that_becomes_harder_is_noticed(harder: float) -> None:
 
 
 def test_a_lasting_change_of_what_epochs_cost_is_noticed_and_one_dear_try_is_none() -> None:
-    before, _ = recur(POLICY.start(JOB), 30)
+    before, _ = recur(JobHistory(JOB), 30)
     once, _ = recur(before, 1, dearer=3.0)
     assert once.seen.era == before.seen.era
     assert believed(once, 64).expected_cost_j < 1.5 * 240
@@ -239,7 +241,7 @@ def test_a_lasting_change_of_what_epochs_cost_is_noticed_and_one_dear_try_is_non
 
 
 def test_costs_that_scatter_are_no_change_and_the_best_size_stays() -> None:
-    dice, state, sizes = Random(3), POLICY.start(JOB), list[int]()
+    dice, state, sizes = Random(3), JobHistory(JOB), list[int]()
     for _ in range(60):
         state, reached = recur(state, 1, dearer=exp(dice.gauss(0, 0.08)))
         sizes += reached
@@ -249,7 +251,7 @@ def test_costs_that_scatter_are_no_change_and_the_best_size_stays() -> None:
 
 
 def test_a_level_that_rises_a_little_for_good_keeps_what_epochs_have_shown() -> None:
-    before, _ = recur(POLICY.start(JOB), 40)
+    before, _ = recur(JobHistory(JOB), 40)
     state, sizes = recur(before, 15, dearer=1.12)
     assert state.seen.era == before.seen.era
     assert state.seen.price_era > before.seen.price_era
@@ -260,20 +262,20 @@ def test_a_level_that_rises_a_little_for_good_keeps_what_epochs_have_shown() -> 
 def test_a_size_that_failed_for_twice_the_best_cost_is_not_tried_twice() -> None:
     """As ImageNet on a P100: one other size, and it never converges."""
     job = replace(JOB, batch_sizes=(64, 128), default=128)
-    state, number = POLICY.start(job), 0
+    state, number = JobHistory(job), 0
     tried = []
     for recurrence in range(20):
         while True:
             size = asked(state).batch_size
             tried.append(size)
             a_try = training(number, size, 0, "running", recurrence=recurrence)
-            state = POLICY.began(state, a_try)
+            state = state.heard(a_try)
             for epoch in range(1, 100):
                 a_try = replace(a_try, epochs=epoch, cost_j=epoch * EPOCH_J[128], epoch_cost_j=EPOCH_J[128])
                 done = size == 128 and epoch == 32
                 if done or not POLICY.verdict(state, a_try).go_on:
                     break
-            state = POLICY.ended(state, replace(a_try, ended="converged" if done else "stopped"))
+            state = state.heard(replace(a_try, ended="converged" if done else "stopped"))
             number += 1
             if done:
                 break
@@ -284,19 +286,19 @@ def test_a_size_that_failed_for_twice_the_best_cost_is_not_tried_twice() -> None
 def test_a_size_unlike_its_neighbours_is_found_where_all_others_cost_the_same() -> None:
     sizes = tuple(16 * 2**at for at in range(8))
     job = replace(JOB, batch_sizes=sizes, default=16)
-    state, number, reached = POLICY.start(job), 0, list[int]()
+    state, number, reached = JobHistory(job), 0, list[int]()
     for recurrence in range(60):
         while True:
             size = asked(state).batch_size
             needs = 8 if size == sizes[6] else 20
             a_try = training(number, 16, 0, "running", recurrence=recurrence)
             a_try = replace(a_try, batch_size=size, epoch_cost_j=10.0)
-            state = POLICY.began(state, a_try)
+            state = state.heard(a_try)
             for epoch in range(1, needs + 1):
                 a_try = replace(a_try, epochs=epoch, cost_j=10.0 * epoch)
                 if epoch == needs or not POLICY.verdict(state, a_try).go_on:
                     break
-            state = POLICY.ended(state, replace(a_try, ended="converged" if epoch == needs else "stopped"))
+            state = state.heard(replace(a_try, ended="converged" if epoch == needs else "stopped"))
             number += 1
             if epoch == needs:
                 break
@@ -305,12 +307,12 @@ def test_a_size_unlike_its_neighbours_is_found_where_all_others_cost_the_same() 
 
 
 def test_a_target_that_nobody_reaches_any_more_is_said() -> None:
-    state, _ = recur(POLICY.start(JOB), 30)
-    number = state.history.tries[-1].number
+    state, _ = recur(JobHistory(JOB), 30)
+    number = state.tries[-1].number
     for _ in range(40):
         number += 1
         choice = asked(state)
-        state = POLICY.ended(state, training(number, choice.batch_size, 50, "exhausted", recurrence=30))
+        state = state.heard(training(number, choice.batch_size, 50, "exhausted", recurrence=30))
         if choice.reason.startswith("No batch size"):
             break
     assert choice.reason.startswith("No batch size has reached the target since recurrence 29.")
@@ -346,17 +348,17 @@ def ended_tries() -> st.SearchStrategy[Try]:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(ended_tries(), max_size=14), st.randoms(use_true_random=False))
 def test_every_event_is_answered_in_any_order(tries: Sequence[Try], rng: Random) -> None:
-    state, other = POLICY.start(JOB), POLICY.start(JOB)
+    state, other = JobHistory(JOB), JobHistory(JOB)
     for a_try in tries:
         assert isinstance(POLICY.verdict(state, a_try).go_on, bool)
-        state = POLICY.ended(POLICY.began(state, replace(a_try, ended="running")), a_try)
+        state = state.heard(a_try)
         choice = POLICY.choose(state, GPU, rng)
         assert choice.batch_size in JOB.batch_sizes
         assert choice.reason
     again = list(tries)
     rng.shuffle(again)
     for a_try in again:
-        other = POLICY.ended(other, a_try)
+        other = other.heard(a_try)
     if len({one.number for one in tries}) == len(tries):
         assert other == state
         assert asked(other).batch_size == asked(state).batch_size

@@ -7,7 +7,7 @@ from random import Random
 from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive
-from analyzers.batch_size.belief.try_summary import State
+from analyzers.batch_size.belief.job_history import JobHistory
 from analyzers.batch_size.policy import Job, Try, TryVerdict
 from tests.messages import TRY
 
@@ -25,9 +25,9 @@ def played(
     *,
     metrics: bool = True,
     epoch_j: Mapping[int, float] | None = None,
-) -> tuple[State, list[tuple[int, int, bool]]]:
+) -> tuple[JobHistory, list[tuple[int, int, bool]]]:
     """Return the state, and batch size, epochs and whether it converged of every try."""
-    state, tries = POLICY.start(JOB), list[tuple[int, int, bool]]()
+    state, tries = JobHistory(JOB), list[tuple[int, int, bool]]()
     prices = epoch_j or dict.fromkeys(SIZES, 10.0)
     for recurrence in range(recurrences):
         converged = False
@@ -40,7 +40,7 @@ def played(
                 setup="gpu",
                 epoch_cost_j=prices[size],
             )
-            state = POLICY.began(state, a_try)
+            state = state.heard(a_try)
             converged = False
             while not converged:
                 done = a_try.epochs + 1
@@ -51,7 +51,7 @@ def played(
                 if not converged and not (verdict := POLICY.verdict(state, a_try)).go_on:
                     assert verdict.reason
                     break
-            state = POLICY.ended(state, replace(a_try, ended="converged" if converged else "stopped"))
+            state = state.heard(replace(a_try, ended="converged" if converged else "stopped"))
             tries.append((size, a_try.epochs, converged))
     return state, tries
 
@@ -90,7 +90,7 @@ def test_a_try_behind_at_the_same_cost_is_given_up_and_the_reason_says_so() -> N
 
 
 def test_a_job_that_costs_more_than_always_the_default_goes_back_to_it() -> None:
-    state = POLICY.start(JOB)
+    state = JobHistory(JOB)
     tries = [
         replace(TRY, epochs=20, cost_j=200.0, ended="converged"),
         *(
@@ -99,7 +99,7 @@ def test_a_job_that_costs_more_than_always_the_default_goes_back_to_it() -> None
         ),
     ]
     for a_try in tries:
-        state = POLICY.ended(state, a_try)
+        state = state.heard(a_try)
     choice = POLICY.choose(state, "gpu", Random(1))
     assert choice.batch_size == 16
     assert "more than the default would have" in choice.reason

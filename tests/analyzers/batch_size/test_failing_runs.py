@@ -5,34 +5,33 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive, beliefs
 from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate, surprise
-from analyzers.batch_size.belief.try_summary import State
+from analyzers.batch_size.belief.job_history import JobHistory
 from analyzers.batch_size.policy import Job, Try
 
 POLICY = Adaptive()
 JOB = Job(batch_sizes=(32, 64), default=64, max_epochs=100)
 
 
-def trained(outcomes: str, size: int = 64, state: State | None = None) -> State:
+def trained(outcomes: str, size: int = 64, state: JobHistory | None = None) -> JobHistory:
     """Return the state after tries of 20 epochs: a dot: it converged; a cross: it failed."""
-    state = POLICY.start(JOB) if state is None else state
+    state = JobHistory(JOB) if state is None else state
     for outcome in outcomes:
-        number = len(state.history.tries)
+        number = len(state.tries)
         done = 40 if outcome == "x" else 20 + number % 2
         one = Try(
             number=number, recurrence=number, batch_size=size, setup="gpu", epochs=done, cost_j=10.0 * done,
             epoch_cost_j=10.0, ended="stopped" if outcome == "x" else "converged",
         )  # fmt: skip
-        state = POLICY.ended(POLICY.began(state, replace(one, epochs=0, ended="running")), one)
+        state = state.heard(one)
     return state
 
 
-def given_up_after(state: State) -> int:
+def given_up_after(state: JobHistory) -> int:
     """Return after how many epochs a try of 64 is given up."""
-    number = len(state.history.tries)
+    number = len(state.tries)
     for epochs in range(1, 100):
         one = Try(
             number=number, recurrence=number, batch_size=64, setup="gpu", epochs=epochs, cost_j=10.0 * epochs,

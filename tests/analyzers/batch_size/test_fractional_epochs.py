@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive, beliefs
-from analyzers.batch_size.belief.try_summary import State, epochs_to_target
-from analyzers.batch_size.history import Learned, learn
+from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.belief.try_summary import epochs_to_target
+from analyzers.batch_size.history import Learned
 from analyzers.batch_size.policy import Job, Try
 from tests.analyzers.batch_size.test_history import ROW, a_try
 
@@ -59,9 +60,9 @@ def test_any_metrics_are_answered_within_the_last_epoch(
     assert epochs - 1 < epochs_to_target(epochs, metrics, job) <= epochs
 
 
-def trained(needs: dict[int, float], *, metrics: bool) -> State:
+def trained(needs: dict[int, float], *, metrics: bool) -> JobHistory:
     """Return the state after a try of each size, whose metric passes the target after so many epochs."""
-    state = POLICY.start(JOB)
+    state = JobHistory(JOB)
     for number, (size, exact) in enumerate(needs.items()):
         whole = int(-(-exact // 1))
         seen = tuple(1 - exp(log(1 - 0.8) * at / exact) for at in range(1, whole + 1)) if metrics else ()
@@ -69,11 +70,11 @@ def trained(needs: dict[int, float], *, metrics: bool) -> State:
             number=number, recurrence=number, batch_size=size, setup="gpu", epochs=whole, cost_j=10.0 * whole,
             epoch_cost_j=10.0, metrics=seen, ended="converged",
         )  # fmt: skip
-        state = POLICY.ended(POLICY.began(state, replace(one, epochs=0, ended="running")), one)
+        state = state.heard(one)
     return state
 
 
-def expected(state: State, size: int) -> float:
+def expected(state: JobHistory, size: int) -> float:
     return next(one.expected_cost_j for one in beliefs(state, "gpu") if one.batch_size == size)
 
 
@@ -92,5 +93,4 @@ def test_whole_epochs_are_paid() -> None:
 def test_the_rows_of_live_tries_tell_fractions() -> None:
     learned = Learned(row=ROW)
     learned.put(replace(a_try(1, "converged", 1, 2), metrics=(0.5, 0.8, 1.0)))
-    state: State = learn(POLICY, learned)
-    assert state.seen.epochs[0, 32].mean == pytest.approx(log(2.5))
+    assert learned.known().seen.epochs[0, 32].mean == pytest.approx(log(2.5))

@@ -5,12 +5,12 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import field
 from msgspec.structs import replace
 
 from analyzers.batch_size import registry
-from analyzers.batch_size.history import MAX_RECURRENCE_TRIES, Learned, choose, learn
-from analyzers.batch_size.policy import Choice, Job, Try
+from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.history import MAX_RECURRENCE_TRIES, Learned, choose
+from analyzers.batch_size.policy import Choice
 from analyzers.batch_size.registry import Default
 from analyzers.results.rows import Ended, JobRow, TryRow
 from zeus_stream.errors import SettingsError
@@ -32,26 +32,12 @@ ROW = JobRow(
 
 
 class Turns(Default, frozen=True):
-    """Each size in turn, whatever became of it. Remembers what it was told."""
+    """Each size in turn, whatever became of it."""
 
     stop_cost_j: float = float("inf")
-    told: list[tuple[str, int, str]] = field(default_factory=list)
 
-    def start(self, job: Job) -> Job:
-        self.told.clear()
-        return job
-
-    def began(self, state: Job, a_try: Try) -> Job:
-        self.told.append(("began", a_try.number, a_try.ended))
-        return state
-
-    def ended(self, state: Job, a_try: Try) -> Job:
-        self.told.append(("ended", a_try.number, a_try.ended))
-        return state
-
-    def choose(self, state: Job, setup: str, rng: Random) -> Choice:  # noqa: ARG002
-        sizes = state.batch_sizes
-        begun = sum(what == "began" for what, _, _ in self.told)
+    def choose(self, history: JobHistory, setup: str, rng: Random) -> Choice:  # noqa: ARG002
+        sizes, begun = history.job.batch_sizes, len(history.tries)
         return Choice(sizes[begun % len(sizes)], self.stop_cost_j, f"turn {begun} on {setup}")
 
 
@@ -106,12 +92,12 @@ def test_whatever_the_order_in_which_rows_came_a_policy_knows_and_chooses_the_sa
     for row in rows:
         in_order.put(replace(row, ended="running", ended_wall_ns=None))
         if rng.random() < 0.5:
-            learn(policy, in_order)
+            in_order.known()
         in_order.put(row)
     for row in rng.sample(rows, len(rows)):
         shuffled.put(row)
-        learn(policy, shuffled)
-    assert learn(policy, in_order) == learn(policy, shuffled)
+        shuffled.known()
+    assert in_order.known() == shuffled.known()
     chosen = choose(policy, in_order, SETUP)
     assert chosen == choose(policy, shuffled, SETUP)
     assert chosen.batch_size in ROW.batch_sizes
@@ -119,20 +105,20 @@ def test_whatever_the_order_in_which_rows_came_a_policy_knows_and_chooses_the_sa
 
 
 @given(HISTORIES)
-def test_a_policy_hears_of_each_try_once_and_of_its_end_after_its_beginning(
-    history: list[tuple[str, int, int, int]],
-) -> None:
-    policy, learned = Turns(), Learned(row=ROW)
+def test_a_policy_knows_each_try_of_an_offered_size_once(history: list[tuple[str, int, int, int]]) -> None:
+    learned = Learned(row=ROW)
     for number, one in enumerate(history, 1):
         learned.put(a_try(number, *one))
-    learn(policy, learned)
-    offered = {number: one for number, one in enumerate(history, 1) if one[3] != 128}
-    assert sorted(number for what, number, _ in policy.told if what == "began") == sorted(offered)
-    ended = {number: how for what, number, how in policy.told if what == "ended"}
-    assert ended == {number: one[0] for number, one in offered.items() if one[0] != "running"}
-    for number in ended:
-        places = [place for place, (_, of, _) in enumerate(policy.told) if of == number]
-        assert [policy.told[place][0] for place in places] == ["began", "ended"]
+    known = {one.number: one.ended for one in learned.known().tries}
+    assert known == {number: one[0] for number, one in enumerate(history, 1) if one[3] != 128}
+
+
+def test_a_measurement_that_is_corrected_counts_though_it_is_lower() -> None:
+    learned = Learned(row=ROW)
+    learned.put(a_try(1, "converged", 1, 2))
+    assert learned.known().tries[0].cost_j == 101.0
+    learned.put(replace(a_try(1, "converged", 1, 2), cost_j=50.0))
+    assert learned.known().tries[0].cost_j == 50.0
 
 
 def test_a_recurrence_that_never_ends_gives_way_to_the_next() -> None:

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from analyzers.batch_size.belief.job_history import JobHistory
 from analyzers.batch_size.policy import Job, Try
-from analyzers.batch_size.thompson import CostNormal, Reference, SizeHistory, draw, observe, prune
+from analyzers.batch_size.thompson import CostNormal, Reference, draw, observe, prune
 from analyzers.results.rows import Ended
 
 JOB = Job(batch_sizes=(8, 16, 32, 64, 128, 256), default=128, max_epochs=20)
@@ -20,9 +21,9 @@ MENDED, FAITHFUL = Reference(), Reference(faithful=True)
 POLICIES = [pytest.param(MENDED, id="mended"), pytest.param(FAITHFUL, id="faithful")]
 
 
-def tries(*ended: tuple[int, float, Ended], recurrence: int | None = None) -> SizeHistory:
+def tries(*ended: tuple[int, float, Ended], recurrence: int | None = None) -> JobHistory:
     """Return the history of tries (size, cost, how it ended), a recurrence each unless all are of one."""
-    state = SizeHistory(JOB)
+    state = JobHistory(JOB)
     for number, (size, cost_j, how) in enumerate(ended):
         at = number if recurrence is None else recurrence
         state = state.heard(
@@ -35,7 +36,7 @@ def tries(*ended: tuple[int, float, Ended], recurrence: int | None = None) -> Si
 def test_pruning_goes_down_and_up_twice(policy: Reference) -> None:
     costs = {128: 10.0, 64: 9.0, 32: 8.0, 16: 12.0, 256: 15.0}
     failing = [{8}, {16, 256}]
-    state, chosen, rng, numbers = policy.start(JOB), [], Random(1), count()
+    state, chosen, rng, numbers = JobHistory(JOB), [], Random(1), count()
     for number in numbers:
         fails = failing[0] if number < 6 else failing[1]
         choice = policy.choose(state, GPU, rng)
@@ -48,7 +49,7 @@ def test_pruning_goes_down_and_up_twice(policy: Reference) -> None:
         a_try = replace(
             ONE, number=number, recurrence=number, batch_size=size, epochs=0, cost_j=cost_j, ended=how
         )
-        state = policy.ended(policy.began(state, replace(a_try, ended="running")), a_try)
+        state = state.heard(a_try)
     assert chosen == [128, 64, 32, 16, 8, 256, 32, 16, 64, 128, 256]
     assert prune(JOB, state.tries, 2).sizes == (32, 64, 128)
     assert {policy.choose(state, GPU, rng).batch_size for _ in range(50)} <= {32, 64, 128}
@@ -77,7 +78,7 @@ def test_a_failed_try_does_not_lower_the_bound() -> None:
 def test_a_size_costs_what_its_recurrence_cost_from_there_on() -> None:
     policy = Reference(rounds=0)
     job = replace(JOB, batch_sizes=(64, 128))
-    state = SizeHistory(job)
+    state = JobHistory(job)
     for number, (at, size, cost_j, how) in enumerate(
         [
             (0, 128, 10.0, "converged"),
@@ -117,7 +118,7 @@ def test_when_all_sizes_fail_the_bound_is_lifted_and_the_job_is_learned_anew() -
 
 def test_only_the_latest_costs_of_a_size_count() -> None:
     job = replace(JOB, window=2)
-    state = SizeHistory(
+    state = JobHistory(
         job, tries((128, 1, "converged"), (128, 10, "converged"), (128, 12, "converged")).tries
     )
     assert MENDED.choose(state, GPU, Random()).stop_cost_j == 20
@@ -186,10 +187,10 @@ def reports(draw_from: st.DrawFn) -> list[Try]:
 def test_any_order_of_reports_gives_one_state_and_a_choice(
     policy: Reference, heard: list[Try], seed: int, window: int
 ) -> None:
-    def folded(those: list[Try]) -> SizeHistory:
-        state = policy.start(replace(JOB, window=window))
+    def folded(those: list[Try]) -> JobHistory:
+        state = JobHistory(replace(JOB, window=window))
         for a_try in those:
-            state = policy.began(state, a_try) if a_try.ended == "running" else policy.ended(state, a_try)
+            state = state.heard(a_try)
         return state
 
     state = folded(heard)

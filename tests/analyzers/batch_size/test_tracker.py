@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.batch_size import registry
-from analyzers.batch_size.history import Learned, learn
-from analyzers.batch_size.policy import Choice, Job, Policy, Try, TryVerdict
+from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.history import Learned
+from analyzers.batch_size.policy import Choice, Policy, Try, TryVerdict
 from analyzers.batch_size.registry import Default
 from analyzers.interpreter.interpreter import Interpreter, JobForgotten
 from analyzers.results.instructions import GiveAdvice
@@ -345,10 +346,10 @@ def test_a_policy_that_fails_has_the_default_chosen_and_ends_nothing(
     frames: list[tuple[Frame, Body]],
 ) -> None:
     class Broken(Default, frozen=True):
-        def choose(self, state: Job, setup: str, rng: Random) -> Choice:  # noqa: ARG002
+        def choose(self, history: JobHistory, setup: str, rng: Random) -> Choice:  # noqa: ARG002
             raise ValueError("no size is left")
 
-        def verdict(self, state: Job, a_try: Try) -> TryVerdict:  # noqa: ARG002
+        def verdict(self, history: JobHistory, a_try: Try) -> TryVerdict:  # noqa: ARG002
             raise ZeroDivisionError
 
     heard = Heard(Broken()).hear(frames, [AskTry("q", "session-h0", 0, 0), AskTry("on", "session-h0", 0, 1)])
@@ -444,8 +445,7 @@ def test_ranks_with_different_sizes_say_nothing_about_either() -> None:
 
 
 def test_a_try_whose_gpu_another_run_used_is_lost_to_the_policy(frames: list[tuple[Frame, Body]]) -> None:
-    policy = Turns()
-    heard = Heard(policy)
+    heard = Heard(Turns())
     intruder = [
         (frame, replace(body, session="other", events=tuple(_renamed(event) for event in body.events)))
         if isinstance(body, Events)
@@ -464,8 +464,7 @@ def test_a_try_whose_gpu_another_run_used_is_lost_to_the_policy(frames: list[tup
     learned = Learned(row=heard.known.jobs[0])
     for known in heard.tries:
         learned.put(known)
-    learn(policy, learned)
-    assert ("ended", row.number, "lost") in policy.told
+    assert {one.number: one.ended for one in learned.known().tries}[row.number] == "lost"
 
 
 def _renamed(event: Any) -> Any:
@@ -509,20 +508,19 @@ def test_a_training_is_given_a_size_that_it_offers_whatever_others_offer(
 def test_a_job_that_is_forgotten_begins_anew_and_its_tries_are_not_told(
     frames: list[tuple[Frame, Body]],
 ) -> None:
-    policy = Turns()
-    heard = Heard(policy).hear(frames)
+    heard = Heard(Turns()).hear(frames)
     assert heard.interpreter.site.jobs.known.tries("nightly") == 1
     rows = heard.interpreter.handle(JobForgotten("nightly"), 0).rows
     assert [row.version for row in rows if isinstance(row, JobRow)] == [2]
     heard.hear(again(frames, 1))
     assert [(row.version, row.number) for row in heard.tries] == [(1, 1), (2, 2)]
-    assert 1 not in {number for _, number, _ in policy.told}
+    assert list(heard.interpreter.site.jobs.known["nightly"].tries) == [2]
     assert heard.interpreter.site.jobs.known.tries("unheard of") is None
     assert heard.interpreter.handle(JobForgotten("unheard of"), 0) == NOTHING
     # Another analyzer does not count it either, nor use its number again, nor take it for new in a replay.
     jobs = tuple(row for row in rows if isinstance(row, JobRow))
     known = Memory(jobs=jobs, tries=tuple(heard.tries[:1]))
-    other = Heard(policy, known).hear(frames)
+    other = Heard(Turns(), known).hear(frames)
     assert other.tries == []
     other.hear(again(frames, 1))
     assert [(row.version, row.number, row.recurrence) for row in other.tries] == [(2, 2, 2)]

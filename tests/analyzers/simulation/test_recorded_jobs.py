@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from analyzers.batch_size.belief.job_history import JobHistory
 from analyzers.batch_size.policy import Choice, Try, TryVerdict
 from analyzers.batch_size.registry import Default
-from analyzers.batch_size.thompson import Reference, SizeHistory
+from analyzers.batch_size.thompson import Reference
 from analyzers.simulation.baselines import PLAYERS, Known
 from analyzers.simulation.recorded_jobs import (
     Powered,
@@ -33,6 +34,7 @@ from analyzers.simulation.simulated_jobs import (
     drifting,
     play,
     regret,
+    tried_limits_w,
 )
 from analyzers.simulation.traces import read
 from benchmarks.batch_size.worlds import GPUS, holdout_worlds
@@ -77,28 +79,19 @@ DIGITS = world(TABLES, "v100", WORKLOAD)
 
 
 class Always:
-    """Chooses sizes in turn, with a bound, and hears what came of it."""
+    """Chooses sizes in turn, with a bound, and remembers what it was asked."""
 
     def __init__(self, *sizes: int, stop_cost_j: float = inf, most_epochs: int = 99) -> None:
         self.sizes, self.stop_cost_j, self.most_epochs = sizes, stop_cost_j, most_epochs
-        self.heard: list[Try] = []
+        self.asked: list[JobHistory] = []
+        self.judged: list[Try] = []
 
-    def start(self, _job: object) -> int:
-        return 0
+    def choose(self, history: JobHistory, _setup: str, _rng: Random) -> Choice:
+        self.asked.append(history)
+        return Choice(self.sizes[len(history.tries) % len(self.sizes)], self.stop_cost_j)
 
-    def began(self, state: int, a_try: Try) -> int:
-        self.heard.append(a_try)
-        return state + 1
-
-    def ended(self, state: int, a_try: Try) -> int:
-        self.heard.append(a_try)
-        return state
-
-    def choose(self, state: int, _setup: str, _rng: Random) -> Choice:
-        return Choice(self.sizes[state % len(self.sizes)], self.stop_cost_j)
-
-    def verdict(self, _state: int, a_try: Try) -> TryVerdict:
-        self.heard.append(a_try)
+    def verdict(self, _history: JobHistory, a_try: Try) -> TryVerdict:
+        self.judged.append(a_try)
         return TryVerdict(a_try.epochs < self.most_epochs)
 
 
@@ -155,16 +148,27 @@ def test_epochs_are_limited_and_so_are_tries() -> None:
 def test_a_verdict_ends_a_try_and_the_policy_hears_what_it_needs() -> None:
     policy = Always(64, 32, most_epochs=3)
     assert spent(policy, Rules())[0][1::2] == (3, "stopped")
-    began, first, second, third, ended = policy.heard[:5]
-    assert (began.epoch_cost_j, first.epoch_cost_j) == (None, 3750)
+    first, second, third = policy.judged[:3]
+    ended = policy.asked[1].tries[0]
+    assert first.epoch_cost_j == 3750
     assert [one.metrics for one in (first, second)] == [(pytest.approx(0.1),), (pytest.approx(0.1), 0.5)]
-    assert [one.epochs for one in (began, first, second, third, ended)] == [0, 1, 2, 3, 3]
+    assert [one.epochs for one in (first, second, third, ended)] == [1, 2, 3, 3]
     assert ended == replace(third, ended="stopped")
 
 
 def test_without_profiling_as_many_tries_as_limits_run_at_one_each() -> None:
     costs = [cost for _, _, cost, _ in spent(Always(32), Rules(profiling="by runs"), 4)]
     assert costs == pytest.approx([4 * 7500, 4 * 9375, 4 * 7500, 4 * 7500])
+
+
+@pytest.mark.parametrize(
+    ("player", "limits_w"),
+    [("grid", [200, 200, 100, 100]), ("default", [200] * 4), ("zeus", [100] * 4)],
+)
+def test_a_try_has_the_limit_that_its_player_gives_it(player: str, limits_w: list[int]) -> None:
+    """Where only energy counts the best limit is 100 W; a grid tries the highest first."""
+    made = world(TABLES, "v100", WORKLOAD, eta=1.0)
+    assert tried_limits_w(made, PLAYERS[player](made).rules, (32, 64, 32, 32)) == limits_w
 
 
 def test_regret_is_in_units_of_the_optimum() -> None:
@@ -211,16 +215,9 @@ def _by_seed(played: object) -> list[tuple[int, object]]:
 def test_overlapping_recurrences_meet_a_policy_that_does_not_know_their_end() -> None:
     policy = Always(32)
     play([DIGITS] * 10, policy, 1, Rules(overlap=5.0))
-    begun = [one.number for one in policy.heard if one.ended == "running" and one.epochs == 0]
-    done = [one.number for one in policy.heard if one.ended == "converged"]
-    assert begun == sorted(begun)
-    assert sorted(done) == begun
-    running = [
-        sum(one.epochs == 0 and one.ended == "running" for one in policy.heard[:at])
-        - sum(one.ended != "running" for one in policy.heard[:at])
-        for at in range(len(policy.heard))
-    ]
-    assert max(running) > 1
+    for history in policy.asked:
+        assert [one.number for one in history.tries] == list(range(len(history.tries)))
+    assert max(sum(one.ended == "running" for one in history.tries) for history in policy.asked) > 1
 
 
 def test_the_best_size_moves_by_four() -> None:
@@ -261,7 +258,7 @@ def test_a_job_that_gets_too_hard_is_lost_to_the_reference_as_it_was() -> None:
 
 def test_a_policy_goes_on_with_what_it_knows() -> None:
     policy = Reference()
-    taught = SizeHistory(DIGITS.job)
+    taught = JobHistory(DIGITS.job)
     for number, size in enumerate((32, 16, 8, 64, 32, 16, 64)):
         done = Try(
             number=number,
@@ -272,8 +269,8 @@ def test_a_policy_goes_on_with_what_it_knows() -> None:
             cost_j=30_000 if size == 32 else 59_000,
             ended="converged",
         )
-        taught = policy.ended(taught, replace(done, ended="stopped") if size == 8 else done)
-    assert [one.batch_size for one in play([DIGITS] * 5, policy, 1, state=taught, first=7)] == [32] * 5
+        taught = taught.heard(replace(done, ended="stopped") if size == 8 else done)
+    assert [one.batch_size for one in play([DIGITS] * 5, policy, 1, known=taught, first=7)] == [32] * 5
 
 
 def test_a_directory_without_traces_is_named(tmp_path: Path) -> None:

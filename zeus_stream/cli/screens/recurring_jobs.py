@@ -8,9 +8,9 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from analyzers.batch_size.history import MAX_TRIES, Learned, by_job, choose, learn
+from analyzers.batch_size.history import MAX_TRIES, Learned, by_job, choose
 from analyzers.batch_size.policy import Choice
-from analyzers.batch_size.registry import beliefs, estimates, parse
+from analyzers.batch_size.registry import estimates, parse
 from analyzers.results.rows import JobRow, TryRow
 from zeus_stream.screens.html.questions import quoted
 from zeus_stream.screens.site.job_belief import Estimate, JobBelief, SetupBelief
@@ -54,8 +54,6 @@ class Shown(Struct, frozen=True, kw_only=True):
     saved: pa.Table
     next: tuple[tuple[str, int, str], ...]
     """For each setup: its name, the batch size of the next try, and the reason."""
-    beliefs: tuple[str, ...]
-    """Lines in which the policy describes its estimates. Empty for a policy without estimates."""
 
 
 def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
@@ -81,7 +79,7 @@ def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
     for setup in setups:
         choice = choose(policy, learned, setup)
         chosen.append((setup, choice.batch_size, choice.reason))
-        believed.append(_belief(learned, setup, choice, estimates(policy, learn(policy, learned), setup)))
+        believed.append(_belief(learned, setup, choice, estimates(policy, learned.known(), setup)))
     return Shown(
         learned=learned,
         policy=name,
@@ -90,11 +88,6 @@ def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
         sizes=ask(_SIZES.format(**about)),
         saved=ask(_SAVED.format(**about)),
         next=tuple(chosen),
-        beliefs=tuple(
-            f"{size} on {setup} costs {believed}"
-            for setup in setups
-            for size, believed in sorted(beliefs(policy, learn(policy, learned), setup).items())
-        ),
     )
 
 
@@ -148,7 +141,14 @@ def print_job(shown: Shown, out: TextIO) -> None:
     ]
     facts.append(("policy", shown.policy))
     facts += [("next", f"{size} on {setup}: {why}") for setup, size, why in shown.next]
-    facts += [("estimate", line) for line in shown.beliefs]
+    facts += [
+        (
+            "estimate",
+            f"{one.batch_size} on {of.setup} costs {one.cost_j:.3g} J ({one.low_j:.3g} to {one.high_j:.3g})",
+        )
+        for of in shown.setups
+        for one in of.estimates
+    ]
     for name, value in facts:
         grid.add_row(Text(name, style="bold"), Text(value))
     console.print(grid)

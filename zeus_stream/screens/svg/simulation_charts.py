@@ -22,7 +22,7 @@ MOST = 2.5
 """Times the default's time or energy; a configuration that takes more is not drawn."""
 FRONT = COLOURS.index("#7f7f7f")
 """Colour of a Pareto front among players."""
-PATHS = ("zeus", "adaptive")
+PATHS = ("zeus", "grid", "adaptive")
 """Whose search paths are drawn, or the first player's."""
 SAVINGS = {"batch size only": "top", "power limit only": "default_size", "both": "any"}
 
@@ -222,7 +222,7 @@ def paths(rows: Rows, sweep: Rows, colour: Colours) -> list[Markup]:
         if known is None or of[0]["drift"] != "none" or of[0]["overlap"]:
             continue
         sizes = sorted({row["batch_size"] for row in (*known, *of)})
-        limits = sorted({row["limit_w"] for row in known})
+        limits = sorted({row["limit_w"] for row in (*known, *of)})
         least = min(row["cost"] for row in known)
         cells = [
             Cell(
@@ -232,7 +232,6 @@ def paths(rows: Rows, sweep: Rows, colour: Colours) -> list[Markup]:
             )
             for row in known
         ]  # fmt: skip
-        best = {row["batch_size"]: limits.index(row["limit_w"]) for row in known if row["best_limit"]}
         shown = [player for player in PATHS if player in colour] or list(colour)[:1]
         series = []
         for at, player in enumerate(shown):
@@ -240,8 +239,8 @@ def paths(rows: Rows, sweep: Rows, colour: Colours) -> list[Markup]:
             last = max((row["recurrence"] for row in its), default=1) or 1
             points = [
                 (
-                    best.get(row["batch_size"], len(limits) - 1) + 0.8 * row["recurrence"] / last - 0.4,
-                    sizes.index(row["batch_size"]) + 0.16 - 0.32 * at,
+                    limits.index(row["limit_w"]) + 0.8 * row["recurrence"] / last - 0.4,
+                    sizes.index(row["batch_size"]) + 0.25 - 0.5 * (at + 0.5) / len(shown),
                 )
                 for row in its
             ]
@@ -253,11 +252,12 @@ def paths(rows: Rows, sweep: Rows, colour: Colours) -> list[Markup]:
 
 
 def _runs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points at which the height changes, the one before each, and the last."""
+    """Return the points at which the cell changes, the one before each, and the last."""
+    cells = [(round(across), up) for across, up in points]
     return [
         point
         for at, point in enumerate(points)
-        if at in {0, len(points) - 1} or points[at - 1][1] != point[1] or points[at + 1][1] != point[1]
+        if at in {0, len(points) - 1} or not cells[at - 1] == cells[at] == cells[at + 1]
     ]
 
 

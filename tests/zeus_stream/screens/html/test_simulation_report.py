@@ -1,5 +1,6 @@
 """The page of a report draws what it is given, and says what is the same."""
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from analyzers.simulation.recorded_jobs import (
 )
 from analyzers.simulation.traces import read
 from zeus_stream.screens.html.simulation_report import page
-from zeus_stream.screens.svg.simulation_charts import front
+from zeus_stream.screens.svg.simulation_charts import front, paths
 
 
 def rows(*players: tuple[str, float]) -> dict[str, list[dict[str, Any]]]:
@@ -68,6 +69,22 @@ def test_a_sweep_has_every_configuration_relative_to_the_default() -> None:
     assert least["energy"] == pytest.approx(1 - 0.7468, abs=2e-4)  # as published
     cheapest = min(found, key=lambda row: row["cost"])
     assert (cheapest["batch_size"], cheapest["limit_w"], cheapest["best_limit"]) == (128, 100, True)
+
+
+def test_tries_of_one_size_are_drawn_at_their_own_limits() -> None:
+    """A grid tries a size at every limit; drawn at the best one it would be a single column."""
+    recorded = [
+        {"gpu": "v100", "workload": "squad", "batch_size": 32, "limit_w": limit_w, "cost": 1.0 + at}
+        for at, limit_w in enumerate((250, 200, 150))
+    ]
+    where = {"world": "v100 squad", "gpu": "v100", "workload": "squad", "drift": "none", "overlap": 0.0}
+    tried = [
+        {**where, "player": "grid", "recurrence": at, "batch_size": 32, "limit_w": limit_w}
+        for at, limit_w in enumerate((250, 200, 150))
+    ]
+    (chart,) = paths(tried, recorded, {"grid": 0})
+    (dots,) = re.findall(r'class="dots" d="([^"]+)"', str(chart))
+    assert len(set(re.findall(r"M([\d.]+)", dots))) == 3
 
 
 def test_a_front_has_what_nothing_beats_in_both() -> None:
