@@ -97,7 +97,6 @@ def is_alike(
 
 
 def _profile(rows: Sequence[InstructionRow]) -> StageProfile:
-    waiting_w = rows[0].waiting_w
     names = MeasuredInstruction.__struct_fields__
     measured = tuple(MeasuredInstruction(**{name: getattr(row, name) for name in names}) for row in rows)
-    return StageProfile(measured, waiting_w, waiting_w, waiting_w)
+    return StageProfile(measured, rows[0].waiting_w)

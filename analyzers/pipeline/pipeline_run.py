@@ -48,7 +48,7 @@ from analyzers.pipeline.pipeline_events import (
     StageEnded,
     StageRan,
 )
-from analyzers.pipeline.plan_delivery import deliver, instruction_rows, pipeline_row
+from analyzers.pipeline.plan_delivery import deliver, instruction_rows
 from analyzers.pipeline.profile import combine
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.pipeline.watching.chosen_plans import ChosenPlans
@@ -476,9 +476,22 @@ class PipelineRun:
         return rows_only([self._pipeline_row()])
 
     def _pipeline_row(self) -> PipelineRow:
-        visits, recalled = self._visits, self._recalled.run if self._recalled else None
         stages = tuple(self._stages.values())
-        return pipeline_row(self._run, stages, visits, self._state, self._reason, recalled)
+        began = stages[0].began if stages else None
+        firsts = sum(stage.began.stage == 0 for stage in stages)
+        return PipelineRow(
+            run=self._run,
+            t_ns=max((stage.ran[-1].t_ns for stage in stages if stage.ran), default=0),
+            schedule=began.schedule if began else "",
+            stages=began.stages if began else 0,
+            micro_batches=began.micro_batches if began else 0,
+            replicas=firsts // began.tensor_parallel if began else 0,
+            state=self._state,
+            iterations_profiled=self._visits.visited,
+            iteration_s=self._visits.iteration_s,
+            reason=self._reason,
+            profile_run=self._recalled.run if self._recalled else None,
+        )
 
     def _t_ns(self, now: Clocks) -> int:
         return now.get(next(iter(self._stages.values())).session.host, 0)

@@ -38,45 +38,6 @@ class FrequencyPlan(Struct, frozen=True):
     """No clocks need less, even if switching took no time."""
 
 
-def make_plan(
-    graph: PipelineGraph,
-    profile: PipelineProfile,
-    deadline_s: float,
-    *,
-    switching_s: float = 0.0,
-    changes_per_s: float = math.inf,
-    reserve: float = 1.0,
-    quick: bool = False,
-) -> FrequencyPlan:
-    """Return clocks of about the least energy for iterations of at most ``deadline_s``.
-
-    After an instruction that another stage waits for, ``reserve`` times the spread of its time is kept free,
-    where the highest clocks leave it free: one without slack delays the others.
-
-    Args:
-        graph: of one iteration.
-        profile: of its instructions.
-        deadline_s: duration of an iteration.
-        switching_s: that a change takes.
-        changes_per_s: of one GPU at most, on average.
-        reserve: standard deviations of an instruction's time.
-        quick: rounding is enough, which takes no seconds.
-
-    Raises:
-        RefusedError: not even the highest clocks hold the deadline.
-        SettingsError: the profile does not fit the graph, or the switching time is negative.
-    """
-    return make_plans(
-        graph,
-        profile,
-        (deadline_s,),
-        switching_s=switching_s,
-        changes_per_s=changes_per_s,
-        reserve=reserve,
-        quick=quick,
-    )[0]
-
-
 def make_plans(
     graph: PipelineGraph,
     profile: PipelineProfile,
@@ -87,9 +48,24 @@ def make_plans(
     reserve: float = 1.0,
     quick: bool = False,
 ) -> tuple[FrequencyPlan, ...]:
-    """Return a plan for each deadline, as `make_plan`.
+    """Return for each deadline clocks of about the least energy that hold it.
 
-    Rounding may find a better plan for a shorter deadline: the longer one then has it too.
+    Rounding may find a better plan for a shorter deadline: the longer one then has it too. After an
+    instruction that another stage waits for, ``reserve`` times the spread of its time is kept free, where the
+    highest clocks leave it free: one without slack delays the others.
+
+    Args:
+        graph: of one iteration.
+        profile: of its instructions.
+        deadlines_s: durations of an iteration.
+        switching_s: that a change takes.
+        changes_per_s: of one GPU at most, on average.
+        reserve: standard deviations of an instruction's time.
+        quick: rounding is enough, which takes no seconds.
+
+    Raises:
+        RefusedError: not even the highest clocks hold a deadline.
+        SettingsError: the profile does not fit the graph, or the switching time is negative.
     """
     if switching_s < 0:
         raise SettingsError(

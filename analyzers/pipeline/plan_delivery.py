@@ -5,14 +5,13 @@ from math import ceil
 
 from msgspec.structs import asdict
 
-from analyzers.pipeline.clock_visits import ClockVisits
 from analyzers.pipeline.frontier import PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import overlaps_s
 from analyzers.pipeline.profile import StageProfile
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.results.instructions import ApplyPlan
-from analyzers.results.pipeline_rows import InstructionRow, PipelineRow
+from analyzers.results.pipeline_rows import InstructionRow
 from zeus_stream.protocol.pipelines import encode_instruction
 
 
@@ -88,28 +87,3 @@ def instruction_rows(
         for stage in measured
         for each in stage.instructions
     ]
-
-
-def pipeline_row(
-    run: str,
-    stages: Sequence[StageRecord],
-    visits: ClockVisits,
-    state: str,
-    reason: str,
-    profile_run: str | None,
-) -> PipelineRow:
-    """Return the state of a pipeline as a row."""
-    began = stages[0].began if stages else None
-    return PipelineRow(
-        run=run,
-        t_ns=max((stage.ran[-1].t_ns for stage in stages if stage.ran), default=0),
-        schedule=began.schedule if began else "",
-        stages=began.stages if began else 0,
-        micro_batches=began.micro_batches if began else 0,
-        replicas=sum(stage.began.stage == 0 for stage in stages) // (began.tensor_parallel if began else 1),
-        state=state,
-        iterations_profiled=visits.visited,
-        iteration_s=visits.iteration_s,
-        reason=reason,
-        profile_run=profile_run,
-    )

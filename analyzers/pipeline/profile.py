@@ -71,8 +71,6 @@ class StageProfile(Struct, frozen=True):
 
     instructions: tuple[MeasuredInstruction, ...]
     waiting_w: float
-    waiting_low_w: float
-    waiting_high_w: float
 
 
 def cut_windows(
@@ -164,8 +162,7 @@ def fit_stage(
                 energy_high_j=energy + off_j,
             )
         )
-    waiting_w, off_w = float(found[-1]), _NORMAL_95 * float(error[-1])
-    return StageProfile(tuple(measured), waiting_w, max(waiting_w - off_w, 0.0), waiting_w + off_w)
+    return StageProfile(tuple(measured), float(found[-1]))
 
 
 def combine(stages: Sequence[StageProfile], clocks_mhz: Sequence[int] = ()) -> PipelineProfile:

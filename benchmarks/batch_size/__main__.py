@@ -26,22 +26,14 @@ from benchmarks.batch_size.tournament import LEAST_RATIO, geometric, over_of, pl
 from benchmarks.batch_size.worlds import GPUS, holdout_worlds
 from benchmarks.harness import table
 
-EXHAUSTIVE = {
-    "cifar100": (1.125e5, 599.2, -63.21, -31.45, -74.68, (128, 100)),
-    "imagenet": (1.641e7, 7.452e4, -2.97, -22.52, -23.85, (360, 175)),
-    "squad": (1.622e6, 7106, -6.73, -17.78, -27.55, (12, 200)),
-    "librispeech": (9.528e6, 5.934e4, -18.00, -16.19, -42.79, (48, 150)),
-    "movielens-1m": (3229, 84.91, -65.00, -2.97, -66.60, (16384, 175)),
-    "sentiment140": (2.758e6, 1.234e4, -3.38, -21.21, -26.42, (64, 175)),
-}
-"""V100: energy J and time s by default; savings, %, by batch size, limit, both; optimum (batch size, W)."""
+DATASETS = ("cifar100", "imagenet", "squad", "librispeech", "movielens-1m", "sentiment140")
 LAST_FIVE = {
     "v100": ((0.243, 0.275), (0.775, 0.823), (0.771, 0.895), (0.581, 0.660), (0.315, 0.378), 0.791),
     "a40": (0.330, 0.866, 0.845, 0.337, 0.398, 0.794),
 }
 """Energy of the last five recurrences relative to the default, as published or recorded of the reference."""
 REGRET = {"v100": (9.7, 4.5, 1.8, 8.8, 15.3, 1.7), "a40": (10.0, 5.2, 3.2, 8.3, 14.0, 4.4)}
-"""Of the reference, by workload as in `EXHAUSTIVE`."""
+"""Of the reference, by workload as in `DATASETS`."""
 FIRST = {5: (1.01, 0.74), 10: (0.96, 0.69), 20: (0.83, 0.67), 50: (0.72, 0.65)}
 """Cost of the first recurrences against always the default: the reference's, and the floor's."""
 
@@ -49,38 +41,6 @@ ADAPTIVE_FIRST = {5: 0.80, 10: 0.73, 20: 0.69, 50: 0.66}
 """Goals of the adaptive policy; those of its regret, over the reference's, are in `main` and below."""
 WORST = 1.5
 """Regret over the reference's in a hard world, at most."""
-
-
-def exhaustive(worlds: Sequence[World]) -> None:
-    """Print the table of all sizes at all limits."""
-    rows = []
-    for made in worlds:
-        limits, default = made.limits_w, made.by_default
-        epochs = {
-            (size, limit): (made.sizes[size].mean_epochs, spent)
-            for size in made.competing
-            for limit, spent in zip(limits, made.sizes[size].epochs, strict=True)
-        }
-        energy = {pair: count * spent.energy_j for pair, (count, spent) in epochs.items()}
-        cost = {pair: count * spent.cost_j for pair, (count, spent) in epochs.items()}
-        of_default = [joules for (size, _), joules in energy.items() if size == made.job.default]
-        at_top = [joules for (_, limit), joules in energy.items() if limit == limits[0]]
-        saved = [
-            100 * (min(joules) / default.energy_j - 1) for joules in (at_top, of_default, energy.values())
-        ]
-        found = (f"{default.energy_j:.4g}", f"{default.time_s:.4g}", *(f"{percent:.2f}" for percent in saved))
-        best = min(cost, key=cost.__getitem__)
-        row = [made.name, f"{len(made.sizes)}, {len(limits)}"]
-        if made.gpu == "v100":
-            goal = EXHAUSTIVE[made.dataset]
-            off = max(abs(ours - theirs) for ours, theirs in zip(saved, goal[2:5], strict=True))
-            held = "yes" if off <= 0.02 and best == goal[5] else "NO"
-            shown = [f"{ours} ({theirs:.4g})" for ours, theirs in zip(found, goal[:5], strict=True)]
-            rows.append([*row, *shown, f"{best} {goal[5]}", held])
-        else:
-            rows.append([*row, *found, str(best), ""])
-    head = "world | sizes, limits | by default, J | s | batch size, % | limit, % | both, % | optimum | held"
-    table("Every size at every limit, ours (published)", head, rows)
 
 
 def reference(worlds: Sequence[World], seeds: int) -> None:
@@ -91,7 +51,7 @@ def reference(worlds: Sequence[World], seeds: int) -> None:
     came |= tournament(worlds, ["reference"], seeds)
     rows = []
     for made in worlds:
-        at = list(EXHAUSTIVE).index(made.dataset)
+        at = DATASETS.index(made.dataset)
         goal = LAST_FIVE[made.gpu][at]
         low, high = goal if isinstance(goal, tuple) else (0.95 * goal, 1.05 * goal)
         zeus, mended = came[made.name, "zeus"], came[made.name, "reference"]
@@ -123,7 +83,7 @@ def players(worlds: Sequence[World], seeds: int) -> None:
         ]
         missed = sum(came[made.name, name].missed for made in worlds)
         rows.append([name, *regrets, *first, missed])
-    rows.append(["goal: zeus", *(f"{REGRET[w.gpu][list(EXHAUSTIVE).index(w.dataset)]}" for w in worlds),
+    rows.append(["goal: zeus", *(f"{REGRET[w.gpu][DATASETS.index(w.dataset)]}" for w in worlds),
                  *(f"{goal[0]:.2f}" for goal in FIRST.values()), 0])  # fmt: skip
     rows.append(["goal: known", *[""] * len(worlds), *(f"{goal[1]:.2f}" for goal in FIRST.values()), 0])
     head = ["regret", *(made.name for made in worlds), *(f"cost of the first {n}" for n in FIRST), "missed"]
@@ -240,7 +200,7 @@ def transfer(before: Sequence[World], worlds: Sequence[World], seeds: int) -> No
     table(f"Started with what the other GPU has taught, {seeds} seeds", head, rows)
 
 
-PARTS = ("exhaustive", "reference", "players", "adaptive", "holdout", "recorded", "hard", "transfer")
+PARTS = ("reference", "players", "adaptive", "holdout", "recorded", "hard", "transfer")
 
 
 def main() -> None:
@@ -258,7 +218,6 @@ def main() -> None:
     traces, seeds = read(given.traces), given.seeds
     worlds = [world(traces, gpu, workload) for gpu in GPUS for workload in traces.workloads.values()]
     parts: dict[str, Callable[[], None]] = {
-        "exhaustive": lambda: exhaustive(worlds),
         "reference": lambda: reference(worlds, seeds),
         "players": lambda: players(worlds, seeds),
         "adaptive": lambda: adaptive(worlds, seeds, "Adaptive", 0.30, 1.0),
@@ -269,7 +228,7 @@ def main() -> None:
             every_recorded(traces), seeds, "Adaptive, every recorded world", 0.25, 1.0
         ),
         "hard": lambda: hard(traces, seeds, given.draw, given.again),
-        "transfer": lambda: transfer(worlds[: len(EXHAUSTIVE)], worlds[len(EXHAUSTIVE) :], seeds),
+        "transfer": lambda: transfer(worlds[: len(DATASETS)], worlds[len(DATASETS) :], seeds),
     }
     for name, part in parts.items():
         if name in given.only:

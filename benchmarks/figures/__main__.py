@@ -73,7 +73,6 @@ BENCHMARKS = (
     Benchmark("benchmarks.screens", arguments=("--seconds", "10"), small=("--seconds", "3", "--rounds", "1")),
     Benchmark("benchmarks.screens.web", small=("--readings", "50000")),
     Benchmark("benchmarks.faults.restore", arguments=("--trials", "5"), repeats=1, small=("--trials", "1")),
-    Benchmark("benchmarks.pipeline", arguments=("--quick",), repeats=1),
     Benchmark("benchmarks.pipeline.groupings", arguments=("--seeds", "200", "206"), repeats=1),
     Benchmark("benchmarks.pipeline.published", repeats=1, small=("--small",)),
     Benchmark(
@@ -89,7 +88,7 @@ BENCHMARKS = (
         "benchmarks.batch_size",
         arguments=("--only", "reference", "players", "--seeds", "2"),
         repeats=1,
-        small=("--only", "exhaustive"),
+        small=("--only", "reference", "--seeds", "2"),
     ),
     Benchmark(
         "benchmarks.noise.search", arguments=("--tables", "search", "--gpus", "v100"), repeats=1, traces=True

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzers.pipeline.frontier import ClockOption, PipelineProfile
-from analyzers.pipeline.plan import make_plan
+from analyzers.pipeline.plan import make_plans
 from analyzers.power_limit.run_settings import PipelineSettings
 from benchmarks.harness import directory, table
 from benchmarks.pipeline.live import train
@@ -53,7 +53,7 @@ def true_profile(world: Stages) -> PipelineProfile:
 
 def oracle(world: Stages, slower: float, promised_s: float) -> None:
     """Put the true plan for the straggler's duration in force on all replicas but the first."""
-    plan = make_plan(world.graph, true_profile(world), promised_s * slower, switching_s=0.01)
+    (plan,) = make_plans(world.graph, true_profile(world), (promised_s * slower,), switching_s=0.01)
     clock_of = {
         (each.stage, each.kind, each.micro_batch): clock
         for each, clock in zip(world.graph.instructions, plan.clocks_mhz, strict=True)

@@ -1,10 +1,11 @@
 """The pipeline of a run and its plan of clocks, for people. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from zeus_stream.views.costs import JOULES_PER_KWH, money
 from zeus_stream.views.quantity import Quantity, figure
 
 PIPELINE = """
@@ -19,6 +20,67 @@ POINTS = """
 SELECT slowdown, time_s, energy_j, bound_j, unplanned_s, unplanned_j FROM plan_points
 WHERE run = {run} ORDER BY slowdown
 """
+PRICED = 1000
+"""Iterations of all replicas that a choice is priced for."""
+
+
+class PipelineChoice(Struct, frozen=True, kw_only=True):
+    """A duration of iterations that may be chosen with ``--slowdown``, and what it costs by the profile."""
+
+    slowdown: float | None
+    """None: the highest clocks, without a plan."""
+    time_s: float
+    """Of an iteration."""
+    energy_j: float
+    """Of an iteration of one replica."""
+    saved_percent: float
+    hours: float
+    """Of PRICED iterations, as all that follows."""
+    kwh: float
+    cost: str
+    """Empty: no price is known."""
+    chosen: bool = False
+    """It is what the plan in force was asked for."""
+
+    @property
+    def name(self) -> str:
+        if self.slowdown is None:
+            return "highest clocks"
+        return f"{self.slowdown:g}{', chosen' if self.chosen else ''}"
+
+
+def choices_of(
+    points: Sequence[Mapping[str, Any]], row: Mapping[str, Any], prices: Sequence[Mapping[str, Any]] = ()
+) -> list[PipelineChoice]:
+    """Return the highest clocks and the points that save more than all faster ones.
+
+    Args:
+        points: rows of `POINTS`.
+        row: of `PIPELINE`.
+        prices: rows of ``SIGNALS_NOW`` or ``costs``.
+    """
+    if not points:
+        return []
+    first = points[0]
+    at_top = {**first, "slowdown": None, "time_s": first["unplanned_s"], "energy_j": first["unplanned_j"]}
+    found: list[PipelineChoice] = []
+    for point in (at_top, *points):
+        if found and point["energy_j"] >= found[-1].energy_j:
+            continue
+        energy_j = PRICED * max(row["replicas"], 1) * point["energy_j"]
+        found.append(
+            PipelineChoice(
+                slowdown=point["slowdown"],
+                time_s=point["time_s"],
+                energy_j=point["energy_j"],
+                saved_percent=100 * (1 - point["energy_j"] / first["unplanned_j"]),
+                hours=PRICED * point["time_s"] / 3600,
+                kwh=energy_j / JOULES_PER_KWH,
+                cost=money(energy_j, prices),
+                chosen=row["number"] is not None and row["slowdown"] == point["slowdown"],
+            )
+        )
+    return found
 
 
 class PipelineView(Struct, frozen=True, kw_only=True):

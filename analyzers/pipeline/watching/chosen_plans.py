@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from analyzers.pipeline.frontier import PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
-from analyzers.pipeline.plan import FrequencyPlan, make_plan, make_plans, play, unplanned_s
+from analyzers.pipeline.plan import FrequencyPlan, make_plans, play, unplanned_s
 from analyzers.pipeline.watching.measured import LATE
 from analyzers.pipeline.watching.power_share import are_below, within_limits
 from analyzers.pipeline.watching.replicas import Straggler
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.pipeline_rows import PlanPointRow, PlanRow
 
-SLOWDOWNS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3)
+SLOWDOWNS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5)
 """Points of the frontier that are stored."""
 LITTLE = 0.01
 """Share of an iteration's energy; a plan that saves less says what more time would save."""
@@ -70,16 +70,20 @@ class ChosenPlans:
 
     def frontier(self) -> list[PlanPointRow]:
         """Return points of the frontier as rows."""
-        deadlines_s = [self.base_s * each for each in SLOWDOWNS]
-        points = make_plans(
-            self.graph,
-            self.profile,
-            deadlines_s,
-            switching_s=self._settings.switching_s,
-            changes_per_s=self._settings.changes_per_s,
-            quick=True,
-        )
-        self._points = _point_rows(self._run, SLOWDOWNS, points, self.base_s, self.base_j, self.gpus)
+        slowdowns = sorted({*SLOWDOWNS, self._settings.slowdown})
+        plans = self._make(self.profile, [self.base_s * each for each in slowdowns], quick=True)
+        self._points = [
+            PlanPointRow(
+                run=self._run,
+                slowdown=slowdown,
+                time_s=plan.time_s,
+                energy_j=self.gpus * plan.energy_j,
+                bound_j=self.gpus * plan.bound_j,
+                unplanned_s=self.base_s,
+                unplanned_j=self.gpus * self.base_j,
+            )
+            for slowdown, plan in zip(slowdowns, plans, strict=True)
+        ]
         return self._points
 
     @property
@@ -117,7 +121,7 @@ class ChosenPlans:
         self.is_promise = not are_below(self.profile, limits_w)
         fastest_s = unplanned_s(self.graph, self._within)
         wanted_s = max(fastest_s, self.base_s * self._settings.slowdown / LATE**self.slower)
-        self.plan = self._plan_of(wanted_s)
+        (self.plan,) = self._make(self._within, [wanted_s])
         why = self._next_point(self.plan)
         if limits_w:
             why = f"power budgets allow a GPU {min(limits_w.values()):.4g} W"
@@ -133,7 +137,8 @@ class ChosenPlans:
         before, clocks_mhz = self.straggler, self.last.clocks_mhz
         self.straggler, self._answer = straggler, None
         if straggler is not None:
-            self._answer = self._plan_of(max(straggler.time_s, self.plan.time_s), quick=True)
+            most_s = max(straggler.time_s, self.plan.time_s)
+            (self._answer,) = self._make(self._within, [most_s], quick=True)
         same = before is None or straggler is None or before.replica == straggler.replica
         if same and self.last.clocks_mhz == clocks_mhz:
             return None
@@ -154,11 +159,13 @@ class ChosenPlans:
         promised_s = dict.fromkeys(replicas, self.plan.time_s)
         return promised_s | dict.fromkeys(self.concerned(replicas), self.last.time_s)
 
-    def _plan_of(self, deadline_s: float, *, quick: bool = False) -> FrequencyPlan:
-        return make_plan(
+    def _make(
+        self, profile: PipelineProfile, deadlines_s: Sequence[float], *, quick: bool = False
+    ) -> tuple[FrequencyPlan, ...]:
+        return make_plans(
             self.graph,
-            self._within,
-            deadline_s,
+            profile,
+            deadlines_s,
             switching_s=self._settings.switching_s,
             changes_per_s=self._settings.changes_per_s,
             reserve=2.0**self.slower,
@@ -181,26 +188,3 @@ class ChosenPlans:
             state="offered",
             reason=reason,
         )
-
-
-def _point_rows(
-    run: str,
-    slowdowns: Sequence[float],
-    points: Sequence[FrequencyPlan],
-    unplanned_s: float,
-    unplanned_j: float,
-    gpus: int,
-) -> list[PlanPointRow]:
-    """Return the frontier as rows. ``gpus``: that run a stage together; energies are of one of them."""
-    return [
-        PlanPointRow(
-            run=run,
-            slowdown=slowdown,
-            time_s=point.time_s,
-            energy_j=gpus * point.energy_j,
-            bound_j=gpus * point.bound_j,
-            unplanned_s=unplanned_s,
-            unplanned_j=gpus * unplanned_j,
-        )
-        for slowdown, point in zip(slowdowns, points, strict=True)
-    ]

@@ -1,11 +1,16 @@
 """The panel of a pipeline: an iteration before and under the plan, and the frontier. Pure."""
 
+from collections.abc import Sequence
+
+from msgspec.structs import asdict
+
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, table
 from zeus_stream.screens.html.questions import Asking, PageRun, Row, Rows, quoted
 from zeus_stream.screens.svg.frontier_chart import ChartedChoice, frontier_chart
 from zeus_stream.screens.svg.pipeline_charts import Bar, bubble_chart
-from zeus_stream.views.pipeline_view import PIPELINE, POINTS, PipelineView
+from zeus_stream.views.costs import SIGNALS_NOW
+from zeus_stream.views.pipeline_view import PIPELINE, POINTS, PRICED, PipelineChoice, PipelineView, choices_of
 from zeus_stream.views.quantity import Quantity, figure, percent
 
 AXES = ("time of an iteration, s", "energy of an iteration, J")
@@ -23,6 +28,7 @@ def pipeline(run: PageRun) -> Asking[PagePanel | None]:
         return None
     (row,) = found
     points = yield POINTS.format(run=quoted(run.run))
+    choices = choices_of(points, row, (yield SIGNALS_NOW) if points else ())
     spans = yield _SPANS.format(run=quoted(run.run))
     charts: dict[str, Markup] = {}
     parts: list[Markup] = []
@@ -32,23 +38,22 @@ def pipeline(run: PageRun) -> Asking[PagePanel | None]:
         parts += [element("h3", words), element("figure", charts[f"pipeline-{name}"], class_="wide")]
     if points:
         charts["pipeline-frontier"] = frontier_chart(
-            _points(points, row), AXES, "Energy of an iteration by its time."
+            _points(choices, row), AXES, "Energy of an iteration by its time."
         )
-        columns: Columns = {
-            "slowdown": ("slowdown", figure), "time_s": ("s", figure), "energy_j": ("J", figure),
-            "saved": ("saved", percent), "bound_j": ("bound, J", figure),
-        }  # fmt: skip
-        rows = [{**each, "saved": 100 * (1 - each["energy_j"] / each["unplanned_j"])} for each in points]
+        rows = [{**asdict(each), "name": each.name} for each in choices]
         parts.append(
             element(
                 "div", element("figure", charts["pipeline-frontier"]),
-                table(rows, columns, "Points of the frontier"), class_="two",
+                table(rows, COLUMNS, "Points of the frontier"), class_="two",
             )
         )  # fmt: skip
     view = PipelineView.of_row(row)
     text = " ".join(f"{name.capitalize()}: {words}." for name, words in view.facts)
     if points:
-        text += " Each point of the frontier is a choice: start the analyzer with --slowdown and its number."
+        text += (
+            " Each point of the frontier is a choice: start the analyzer with --slowdown and its number."
+            f" Hours, energy and cost are of {PRICED:,} iterations of all replicas, by the profile."
+        )
     if spans:
         text += " Each bar is an instruction; forwards have a frame; between bars a stage waits."
     return PagePanel(
@@ -74,10 +79,17 @@ def _iteration(spans: Rows, number: int) -> Markup:
     return bubble_chart(bars, end_s, (min(clocks), max(clocks)), words)
 
 
-def _points(points: Rows, row: Row) -> list[ChartedChoice]:
-    found = [_point(f"x {each['slowdown']:g}", each["time_s"], each["energy_j"]) for each in points]
-    first = points[0]
-    found.append(_point("highest clocks", first["unplanned_s"], first["unplanned_j"], "found"))
+COLUMNS: Columns = {
+    "name": ("--slowdown", str), "time_s": ("s", figure), "energy_j": ("J", figure),
+    "saved_percent": ("saved", percent), "hours": ("h", figure), "kwh": ("kWh", figure),
+    "cost": ("cost", str),
+}  # fmt: skip
+
+
+def _points(choices: Sequence[PipelineChoice], row: Row) -> list[ChartedChoice]:
+    at_top, *others = choices
+    found = [_point(f"x {each.slowdown:g}", each.time_s, each.energy_j) for each in others]
+    found.append(_point(at_top.name, at_top.time_s, at_top.energy_j, "found"))
     if row["number"] is not None:
         found.append(_point("plan", row["promised_s"], row["promised_j"], "chosen"))
     return found

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import asdict
 from rich.table import Table
 from rich.text import Text
 
@@ -16,9 +17,10 @@ from zeus_stream.screens.html.run_question import find_costs, find_run_rows
 from zeus_stream.screens.text.tables import console_of, write, write_text
 from zeus_stream.screens.text.words import explained
 from zeus_stream.service_packages import install_command
-from zeus_stream.views.costs import OWN_USE, cost_facts, own_use_facts
+from zeus_stream.views.costs import OWN_USE, SIGNALS_NOW, at_price, cost_facts, own_use_facts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import forecast_facts
+from zeus_stream.views.pipeline_view import POINTS, PRICED, PipelineChoice, choices_of
 from zeus_stream.views.quantity import Quantity, joules, percent, with_bounds
 from zeus_stream.views.run_view import RunRows, RunView, run_of_rows
 from zeus_stream.views.saving import Saving
@@ -102,6 +104,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     """Where most of the time outside of steps and windows is: its place and seconds. None: it is little."""
     own_use: Sequence[Mapping[str, Any]] = ()
     """The use of the services in its time: rows of ``own_use_of_runs``."""
+    choices: Sequence[PipelineChoice] = ()
+    """Of a pipeline: durations of iterations, and what each costs."""
 
     @property
     def totals(self) -> Mapping[str, Any]:
@@ -137,6 +141,8 @@ def summarize(
         return None
     (single,) = ask(SINGLE).to_pylist() or (None,)
     (true,) = ask(_TRUE).to_pylist() or (None,)
+    points = ask(POINTS).to_pylist() if rows.pipeline is not None else []
+    prices = [at_price(None, price)] if price else answer(SIGNALS_NOW).to_pylist() if points else []
     unnamed = next((row["share"] for row in rows.waste if row["cause"] == NOT_KNOWN), None) or 0.0
     return Summary(
         rows=rows,
@@ -147,6 +153,7 @@ def summarize(
         true=true,
         unnamed=next(iter(ask(_UNNAMED).to_pylist()), None) if unnamed >= NAMED_SHARE else None,
         own_use=ask(OWN_USE).to_pylist(),
+        choices=choices_of(points, rows.pipeline, prices) if rows.pipeline is not None else (),
         forecast_costs=ask(FORECAST_COSTS).to_pylist() if rows.forecast is not None else (),
     )
 
@@ -195,6 +202,9 @@ def print_summary(
     if summary.trials.num_rows:
         console.print()
         write(summary.trials, "table", out)
+    if summary.choices:
+        console.print(f"\nTo choose with --slowdown; hours, energy and cost of {PRICED:,} iterations:")
+        write(_choices(summary.choices), "table", out)
     if summary.gaps.num_rows:
         console.print("\nMissing from the archive:")
         write(summary.gaps, "table", out)
@@ -202,6 +212,23 @@ def print_summary(
     if archive is not None:
         console.print(f"Archive: {archive}", soft_wrap=True)
     console.print(Text(f"More: {sql} @epochs"), soft_wrap=True)
+
+
+def _choices(choices: Sequence[PipelineChoice]) -> pa.Table:
+    """Return the choices of a pipeline as a table of a terminal."""
+    rows = [
+        {
+            "slowdown": each.name,
+            "time_s": each.time_s,
+            "energy_j": each.energy_j,
+            "saved_%": each.saved_percent,
+            "hours": each.hours,
+            "kwh": each.kwh,
+            **({"cost": each.cost} if each.cost else {}),
+        }
+        for each in choices
+    ]
+    return pa.Table.from_pylist(rows)
 
 
 def print_words(text: str, out: TextIO) -> None:
@@ -248,6 +275,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "trials": summary.trials.to_pylist(),
         "single_gpus": summary.single,
         "pipeline": None if rows.pipeline is None else dict(rows.pipeline),
+        "pipeline_choices": [asdict(each) for each in summary.choices],
         "gaps": summary.gaps.to_pylist(),
     }
     write_json(content, out)

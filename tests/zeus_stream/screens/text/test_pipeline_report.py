@@ -14,7 +14,8 @@ from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
 from tests.zeus_stream.screens.asked_archive import Answer, asked_archive
 from zeus_stream.screens.html.document import run_report
 from zeus_stream.screens.svg.pipeline_charts import clock_colour
-from zeus_stream.screens.text.run_cost import summarize, write_summary
+from zeus_stream.screens.text.run_cost import print_summary, summarize, write_summary
+from zeus_stream.views.pipeline_view import choices_of
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,38 @@ def test_the_page_draws_every_instruction_and_the_frontier(answer: Answer) -> No
     assert any(title.startswith("backward 7 on stage 3: ") for title in titles)
     assert "highest clocks" in report.charts["pipeline-frontier"]
     assert len(report.page.encode()) < 300_000
+
+
+def test_each_choice_of_slowdown_says_what_it_costs(answer: Answer) -> None:
+    summary = summarize(answer, "run", (0.25, "EUR"))
+    assert summary is not None
+    at_top, *choices = summary.choices
+    assert (at_top.slowdown, at_top.saved_percent, at_top.chosen) == (None, 0.0, False)
+    assert [each.slowdown for each in choices if each.chosen] == [1.05]
+    energies_j = [each.energy_j for each in summary.choices]
+    assert energies_j == sorted(set(energies_j), reverse=True)
+    one = choices[0]
+    assert one.hours == pytest.approx(1000 * one.time_s / 3600)
+    assert one.kwh == pytest.approx(1000 * one.energy_j / 3.6e6)
+    assert one.cost == f"{0.25 * one.kwh:.4f} EUR"
+    out = io.StringIO()
+    print_summary(summary, None, "zeus-stream sql", out)
+    assert "To choose with --slowdown; hours, energy and cost of 1,000 iterations:" in out.getvalue()
+    assert re.search(r"1\.05, chosen .* EUR", out.getvalue())
+
+
+def test_slower_points_that_save_no_more_are_no_choices() -> None:
+    point = {"slowdown": 1.0, "time_s": 1.0, "energy_j": 90.0, "unplanned_s": 1.0, "unplanned_j": 100.0}
+    points = [
+        point,
+        {**point, "slowdown": 1.1, "energy_j": 90.0},
+        {**point, "slowdown": 1.2, "energy_j": 80.0},
+    ]
+    row = {"replicas": 2, "number": None, "slowdown": None}
+    found = choices_of(points, row)
+    assert [each.slowdown for each in found] == [None, 1.0, 1.2]
+    assert found[1].kwh == pytest.approx(2 * 1000 * 90 / 3.6e6)
+    assert choices_of([], row) == []
 
 
 def test_a_run_without_a_pipeline_has_no_panel(answer: Answer) -> None:
