@@ -95,7 +95,8 @@ ERAS = 3
 """Are remembered, the latest."""
 USUAL, ALARM, CLIP = 0.5, 8.0, 4.0
 """An era ends when deviations beyond `USUAL` standard deviations add up to `ALARM`; one counts `CLIP` at most
-(Page, "Continuous Inspection Schemes", Biometrika 41, 1954). Failures before a usual run count no more."""
+(Page, "Continuous Inspection Schemes", Biometrika 41, 1954). Failures before a usual run of any size count no
+more."""
 JUMP, PRICE_CLIP = 0.15, 6.0
 """An era also ends when the log of an epoch's cost has left its level, by the same sum, and by `JUMP`."""
 EXPECTED, EXPECTED_DOF = 0.15, 4
@@ -195,7 +196,7 @@ class TrySummary(Struct, frozen=True, eq=False, kw_only=True):
             off = max(-CLIP if converged else 0.0, min(CLIP, off))
             if not converged:
                 off = min(off, USUAL + seen.surprise(size))
-            above = 0.0 if converged and off <= USUAL and seen.pending.get(size) else seen.up
+            above = 0.0 if converged and off <= USUAL and seen.pending else seen.up
             up, down = max(0.0, above + off - USUAL), max(0.0, seen.down - off - USUAL)
             seen = seen.changed(a_try) if max(up, down) > ALARM else replace(seen, up=up, down=down)
         seen = replace(seen, spent_j={**seen.spent_j, of: seen.spent_j.get(of, 0.0) + a_try.cost_j})

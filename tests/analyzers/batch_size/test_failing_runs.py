@@ -64,6 +64,13 @@ def test_the_first_streak_of_failures_is_no_new_era_where_runs_fail_by_chance() 
     assert trained("......xxx.").seen.era == 0
 
 
+def test_failures_of_one_size_are_no_new_era_while_another_converges_as_usual() -> None:
+    state = trained("...", size=32, state=trained("....."))
+    for _ in range(5):
+        state = trained(".", size=32, state=trained("xx", state=state))
+        assert state.seen.era == 0
+
+
 def test_how_often_runs_fail_outlives_an_era() -> None:
     changed = trained("...." + "xx." * 4 + "x" * 40 + "..")
     assert changed.seen.era > 0
