@@ -7,7 +7,7 @@ from math import inf, isfinite
 
 from msgspec.structs import replace
 
-from analyzers.batch_size.history import Learned
+from analyzers.batch_size.history import LearnedHistory
 from analyzers.batch_size.job_events import JobRun
 from analyzers.batch_size.policy import Choice, TryVerdict
 from analyzers.fleet.fleet import Fleet
@@ -122,7 +122,7 @@ def add_epoch(followed: FollowedTry, rows: list[WindowRow], fleet: Fleet) -> Non
             followed.epoch_cost_j = cost_j
 
 
-def _unreached(training: FollowedRun, learned: Learned) -> int | None:
+def _unreached(training: FollowedRun, learned: LearnedHistory) -> int | None:
     """Return the recurrence of a run's last try of a job; None: it has none, or that reached the target."""
     job = learned.row.job, learned.row.version
     tries = [(of, of.row) for of in training.tries.values() if of.row and (of.row.job, of.row.version) == job]
@@ -135,7 +135,7 @@ def _unreached(training: FollowedRun, learned: Learned) -> int | None:
 def begun_row(
     training: FollowedRun,
     followed: FollowedTry,
-    learned: Learned,
+    learned: LearnedHistory,
     choice: Choice,
     policy: str,
     setup: str,

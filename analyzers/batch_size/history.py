@@ -1,6 +1,6 @@
 """The known tries of a job that recurs, and what a policy makes of them. Pure.
 
-    rows of its tries -> `Learned.known`: its history -> `choose`: the next batch size
+    rows of its tries -> `LearnedHistory.known`: its history -> `choose`: the next batch size
                                                       -> `verdict`: whether a try goes on
 
 The history is made of the rows alone: it is the same before and after a restart, however late a report has
@@ -24,7 +24,7 @@ MAX_RECURRENCE_TRIES = 20
 """Then the next try begins a new recurrence."""
 
 
-class Learned(Struct, kw_only=True):
+class LearnedHistory(Struct, kw_only=True):
     """A job, and all its tries that count."""
 
     row: JobRow
@@ -115,7 +115,7 @@ def try_of(row: TryRow) -> Try:
     )
 
 
-def choose(policy: Policy[Any], learned: Learned, setup: str) -> Choice:
+def choose(policy: Policy[Any], learned: LearnedHistory, setup: str) -> Choice:
     """Return what the next try is to train with: the same whenever it is asked of the same tries.
 
     A policy that fails has the default chosen, and the reason says so.
@@ -130,7 +130,7 @@ def choose(policy: Policy[Any], learned: Learned, setup: str) -> Choice:
     return choice
 
 
-def verdict(policy: Policy[Any], learned: Learned, row: TryRow) -> TryVerdict:
+def verdict(policy: Policy[Any], learned: LearnedHistory, row: TryRow) -> TryVerdict:
     """Return whether a running try goes on with another epoch."""
     if row.cost_j is None or not row.epochs or row.version != learned.row.version:
         return TryVerdict(go_on=True)
@@ -146,14 +146,14 @@ def verdict(policy: Policy[Any], learned: Learned, row: TryRow) -> TryVerdict:
         return TryVerdict(go_on=True, reason=f"it goes on, since the policy failed: {wrong!r}")
 
 
-def by_job(jobs: Iterable[JobRow], tries: Iterable[TryRow]) -> dict[str, Learned]:
+def by_job(jobs: Iterable[JobRow], tries: Iterable[TryRow]) -> dict[str, LearnedHistory]:
     """Return what is known of each job.
 
     Args:
         jobs: the latest version of each.
         tries: the latest row of each, of whatever version; ascending by number.
     """
-    of = {row.job: Learned(row=row) for row in jobs}
+    of = {row.job: LearnedHistory(row=row) for row in jobs}
     for row in tries:
         if row.job in of:
             of[row.job].put(row)

@@ -6,7 +6,7 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.batch_size.history import Learned, by_job
+from analyzers.batch_size.history import LearnedHistory, by_job
 from analyzers.fleet.ownership import Owners, name_of
 from analyzers.results.memory import Memory
 from analyzers.results.rows import JobRow, TryRow
@@ -21,7 +21,7 @@ MAX_RECORDED = 10_000
 class OpenJobs(Struct, frozen=True):
     """The known tries of jobs that open runs are about."""
 
-    jobs: Mapping[str, Learned]
+    jobs: Mapping[str, LearnedHistory]
     recorded: Mapping[tuple[str, int], TryRow]
     """By session and attempt."""
     orphans: Mapping[str, set[int]]
@@ -77,7 +77,7 @@ class KnownJobs:
         """
         return job if uid is None or job in self._shared else name_of(self._owners, job, uid)
 
-    def __getitem__(self, job: str) -> Learned:
+    def __getitem__(self, job: str) -> LearnedHistory:
         return self._jobs[job]
 
     def resume(self, session: str, attempt: int, job: str) -> TryRow | None:
@@ -131,7 +131,7 @@ class KnownJobs:
             cost_window=wanted.window,
         )
         if learned is None:
-            self._jobs[wanted.job] = Learned(row=row)
+            self._jobs[wanted.job] = LearnedHistory(row=row)
             if len(self._jobs) > MAX_JOBS:
                 kept = used()
                 oldest = next((name for name in self._jobs if name not in kept), None)
@@ -159,7 +159,7 @@ def _meaning(row: JobRow) -> tuple[object, ...]:
     return row.metric, row.target, row.lower_is_better, row.max_epochs, row.eta
 
 
-def _renew(learned: Learned, row: JobRow) -> JobRow:
+def _renew(learned: LearnedHistory, row: JobRow) -> JobRow:
     if row.version != learned.row.version:
         learned.tries.clear()
     learned.row, learned.history = row, None

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from analyzers.batch_size.adaptive import Adaptive, beliefs
 from analyzers.batch_size.belief.job_history import JobHistory
 from analyzers.batch_size.belief.try_summary import epochs_to_target
-from analyzers.batch_size.history import Learned
+from analyzers.batch_size.history import LearnedHistory
 from analyzers.batch_size.policy import Job, Try
 from tests.analyzers.batch_size.test_history import ROW, a_try
 
@@ -91,6 +91,6 @@ def test_whole_epochs_are_paid() -> None:
 
 
 def test_the_rows_of_live_tries_tell_fractions() -> None:
-    learned = Learned(row=ROW)
+    learned = LearnedHistory(row=ROW)
     learned.put(replace(a_try(1, "converged", 1, 2), metrics=(0.5, 0.8, 1.0)))
     assert learned.known().seen.epochs[0, 32].mean == pytest.approx(log(2.5))

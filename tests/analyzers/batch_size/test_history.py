@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from analyzers.batch_size import registry
 from analyzers.batch_size.belief.job_history import JobHistory
-from analyzers.batch_size.history import MAX_RECURRENCE_TRIES, Learned, choose
+from analyzers.batch_size.history import MAX_RECURRENCE_TRIES, LearnedHistory, choose
 from analyzers.batch_size.policy import Choice
 from analyzers.batch_size.registry import Default
 from analyzers.results.rows import Ended, JobRow, TryRow
@@ -88,7 +88,7 @@ def test_whatever_the_order_in_which_rows_came_a_policy_knows_and_chooses_the_sa
 ) -> None:
     rows = [a_try(number, *one) for number, one in enumerate(history, 1)]
     policy = registry.parse(name)
-    in_order, shuffled = Learned(row=ROW), Learned(row=ROW)
+    in_order, shuffled = LearnedHistory(row=ROW), LearnedHistory(row=ROW)
     for row in rows:
         in_order.put(replace(row, ended="running", ended_wall_ns=None))
         if rng.random() < 0.5:
@@ -106,7 +106,7 @@ def test_whatever_the_order_in_which_rows_came_a_policy_knows_and_chooses_the_sa
 
 @given(HISTORIES)
 def test_a_policy_knows_each_try_of_an_offered_size_once(history: list[tuple[str, int, int, int]]) -> None:
-    learned = Learned(row=ROW)
+    learned = LearnedHistory(row=ROW)
     for number, one in enumerate(history, 1):
         learned.put(a_try(number, *one))
     known = {one.number: one.ended for one in learned.known().tries}
@@ -114,7 +114,7 @@ def test_a_policy_knows_each_try_of_an_offered_size_once(history: list[tuple[str
 
 
 def test_a_measurement_that_is_corrected_counts_though_it_is_lower() -> None:
-    learned = Learned(row=ROW)
+    learned = LearnedHistory(row=ROW)
     learned.put(a_try(1, "converged", 1, 2))
     assert learned.known().tries[0].cost_j == 101.0
     learned.put(replace(a_try(1, "converged", 1, 2), cost_j=50.0))
@@ -122,7 +122,7 @@ def test_a_measurement_that_is_corrected_counts_though_it_is_lower() -> None:
 
 
 def test_a_recurrence_that_never_ends_gives_way_to_the_next() -> None:
-    learned = Learned(row=ROW)
+    learned = LearnedHistory(row=ROW)
     for number in range(1, MAX_RECURRENCE_TRIES + 1):
         assert learned.next_recurrence() == 1
         learned.put(replace(a_try(number, "stopped", number, 1), recurrence=1))
@@ -132,4 +132,4 @@ def test_a_recurrence_that_never_ends_gives_way_to_the_next() -> None:
 def test_there_are_so_many_policies_and_no_others() -> None:
     with pytest.raises(SettingsError, match="Choose one of"):
         registry.parse("clever")
-    assert choose(registry.parse("default"), Learned(row=ROW), SETUP).batch_size == 32
+    assert choose(registry.parse("default"), LearnedHistory(row=ROW), SETUP).batch_size == 32

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from analyzers.batch_size import registry
 from analyzers.batch_size.belief.job_history import JobHistory
-from analyzers.batch_size.history import Learned
+from analyzers.batch_size.history import LearnedHistory
 from analyzers.batch_size.policy import Choice, Policy, Try, TryVerdict
 from analyzers.batch_size.registry import Default
 from analyzers.interpreter.interpreter import Interpreter, JobForgotten
@@ -461,7 +461,7 @@ def test_a_try_whose_gpu_another_run_used_is_lost_to_the_policy(frames: list[tup
     row = heard.tries[0]
     assert (row.ended, row.cost_j, row.energy_j) == ("converged", None, None)
     assert "another run used it at the same time" in row.ended_why
-    learned = Learned(row=heard.known.jobs[0])
+    learned = LearnedHistory(row=heard.known.jobs[0])
     for known in heard.tries:
         learned.put(known)
     assert {one.number: one.ended for one in learned.known().tries}[row.number] == "lost"

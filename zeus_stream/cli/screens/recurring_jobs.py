@@ -8,7 +8,7 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from analyzers.batch_size.history import MAX_TRIES, Learned, by_job, choose
+from analyzers.batch_size.history import MAX_TRIES, LearnedHistory, by_job, choose
 from analyzers.batch_size.policy import Choice
 from analyzers.batch_size.registry import estimates, parse
 from analyzers.results.rows import JobRow, TryRow
@@ -46,7 +46,7 @@ Ask = Callable[[str], pa.Table]
 class Shown(Struct, frozen=True, kw_only=True):
     """One recurring job: its rows of the archive, and what a policy has learned from them."""
 
-    learned: Learned
+    learned: LearnedHistory
     policy: str
     setups: tuple[SetupBelief, ...]
     history: pa.Table
@@ -92,7 +92,7 @@ def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
 
 
 def _belief(
-    learned: Learned, setup: str, choice: Choice, known: Mapping[int, tuple[float, float, float]]
+    learned: LearnedHistory, setup: str, choice: Choice, known: Mapping[int, tuple[float, float, float]]
 ) -> SetupBelief:
     ended = [
         row.batch_size for row in learned.tries.values() if row.setup == setup and row.cost_j is not None
