@@ -19,7 +19,7 @@ from zeus_stream.screens.html.elements import Markup
 from zeus_stream.screens.html.hour_panel import hour
 from zeus_stream.screens.html.panels import section
 from zeus_stream.screens.html.power_question import MAX_PX, Power, find_power
-from zeus_stream.screens.html.questions import find_gpus, find_run, quoted, quoted_list
+from zeus_stream.screens.html.questions import Rows, find_gpus, find_run, quoted, quoted_list
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_text, result
 from zeus_stream.screens.metrics.metrics import service_families, up_family
 from zeus_stream.screens.metrics.prometheus import CONTENT_TYPE, text
@@ -214,25 +214,27 @@ async def events(request: Request) -> Response:
     feed = site.feed
     job, run = request.query_params.get("job"), request.query_params.get("run")
 
-    def draw(now: Snapshot) -> Markup:
+    def draw(now: Snapshot, signals: Rows) -> Markup:
         if run is not None:
             return draw_run(now, run, signals)
         return draw_now(now) if job is None else draw_job(now, job)
 
     if feed is None:
         return refused(_NOTHING_LIVE)
-    signals = await signals_now(site) if as_html and run is not None else ()
 
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
+        signals: Rows | None = None
         async for update in feed.watch():
             if update.skipped:
                 yield event("lagged", str(update.skipped))
             if update.now is None:
                 yield event("trouble", update.trouble or "")
             elif as_html:
-                if shown := draw(update.now):  # a run that is shown no longer stays as it was
+                if shown := draw(update.now, signals or ()):  # a run that is shown no longer stays as it was
                     yield event("now", shown)
+                if run is not None and signals is None:  # the first state does not wait for a query
+                    signals = await signals_now(site)
             else:
                 yield event("now", json.dumps(to_builtins(update.now), ensure_ascii=False))
 
