@@ -162,7 +162,7 @@ def begun_row(
         policy=policy,
         reason=choice.reason[:2000],
         stop_cost_j=choice.stop_cost_j if isfinite(choice.stop_cost_j) else None,
-        began_wall_ns=wall_ns(followed.session, wanted.t_ns),
+        began_wall_ns=followed.session.wall_ns(wanted.t_ns),
         ended_wall_ns=None,
         epochs=0,
         energy_j=None,
@@ -206,11 +206,6 @@ def settled_row(followed: FollowedTry, row: TryRow) -> TryRow:
 def is_sound(event: TryWanted) -> bool:
     ascending = tuple(sorted(set(event.batch_sizes))) == event.batch_sizes
     return ascending and event.default in event.batch_sizes
-
-
-def wall_ns(session: Session, t_ns: int) -> int:
-    """Return an instant of a session's clock as UTC."""
-    return max(0, session.started.wall_ns + t_ns - session.started.t_ns)
 
 
 def setup_of(run: JobRun, fleet: Fleet) -> str:

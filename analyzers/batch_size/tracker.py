@@ -26,7 +26,6 @@ from analyzers.batch_size.followed_try import (
     settled_row,
     setup_of,
     under_way,
-    wall_ns,
 )
 from analyzers.batch_size.history import choose, verdict
 from analyzers.batch_size.job_events import JobRun
@@ -172,7 +171,7 @@ class JobTracker:
         followed.left.add(session.session)
         if followed.over is not None and followed.over[2] != "lost":
             return
-        followed.over = self._now_ns(followed), wall_ns(session, event.t_ns), event.how, event.reason
+        followed.over = self._now_ns(followed), session.wall_ns(event.t_ns), event.how, event.reason
         followed.settled = False
 
     def _metric(self, session: Session, name: str, value: float) -> None:
@@ -224,7 +223,7 @@ class JobTracker:
         for followed in training.tries.values():
             if followed.over is None:
                 why = "its run ended before it" if how == "ended" else how
-                followed.over = self._now_ns(followed), wall_ns(session, t_ns), "lost", why
+                followed.over = self._now_ns(followed), session.wall_ns(t_ns), "lost", why
 
     # ---- what follows from it
 

@@ -210,4 +210,4 @@ class Session:
 
     def wall_ns(self, t_ns: int) -> int:
         """Return UTC, ns since 1970, at an instant of its host's clock."""
-        return self.started.wall_ns + t_ns - self.started.t_ns
+        return max(0, self.started.wall_ns + t_ns - self.started.t_ns)

@@ -23,7 +23,7 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.frame_reader import PAGE_BYTES
 from analyzers.results.readings import READING
 from analyzers.results.result import OWN
-from analyzers.results.rows import BudgetRow, BudgetShareRow, GapRow, MetricRow
+from analyzers.results.rows import BudgetRow, BudgetShareRow, GapRow, MetricRow, RunRow
 from tests.analyzers.archives import (
     BOOTED_NS,
     COMMAND,
@@ -450,29 +450,25 @@ def test_without_an_open_run_only_what_is_new_is_interpreted(archive: DuckdbFile
     assert notes == [frame.offset for frame, body in frames() if isinstance(body, Notes)]
 
 
-def test_a_run_is_replayed_until_it_is_measured_to_its_end_and_then_no_more(archive: DuckdbFile) -> None:
+@pytest.mark.parametrize(
+    ("run", "kind"),
+    [
+        pytest.param(RUN, "run", id="a run"),
+        pytest.param(replace(RUN, world_size=0), "window", id="a session that only measures"),
+    ],
+)
+def test_a_session_is_replayed_until_it_is_measured_to_its_end(
+    archive: DuckdbFile, run: RunRow, kind: str
+) -> None:
     stored = list(frames())
     archive.put([stored])
-    archive.put([], [replace(RUN, ended_ns=50 * SECOND)], {LOG: len(stored)}, replaying=False)
+    archive.put([], [replace(run, ended_ns=50 * SECOND)], {LOG: len(stored)}, replaying=False)
 
     def replayed() -> list[str]:
         return [body.session for page in archive.replay() for _, body in page if isinstance(body, Events)]
 
-    assert RUN.session in replayed()
-    archive.put([], [window("run", 0, 10, 50, A)], {}, replaying=False)
-    assert replayed() == []
-
-
-def test_a_session_that_only_measures_is_replayed_until_its_window_is_measured(archive: DuckdbFile) -> None:
-    stored, measure = list(frames()), replace(RUN, world_size=0)
-    archive.put([stored])
-    archive.put([], [replace(measure, ended_ns=50 * SECOND)], {LOG: len(stored)}, replaying=False)
-
-    def replayed() -> list[str]:
-        return [body.session for page in archive.replay() for _, body in page if isinstance(body, Events)]
-
-    assert RUN.session in replayed()
-    archive.put([], [window("window", 0, 10, 50, A)], {}, replaying=False)
+    assert run.session in replayed()
+    archive.put([], [window(kind, 0, 10, 50, A)], {}, replaying=False)
     assert replayed() == []
 
 

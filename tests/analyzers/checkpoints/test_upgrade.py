@@ -47,8 +47,8 @@ print(len(outputs), sha256(repr(outputs).encode()).hexdigest())
 OTHER_CODE = {
     "analyzers/interpreter/events.py": ("def handle(", "def added() -> None:\n    pass\n\n\ndef handle("),
     "analyzers/fleet/session.py": (
-        "        return self.started.wall_ns + t_ns - self.started.t_ns",
-        "        since_ns = t_ns - self.started.t_ns\n        return self.started.wall_ns + since_ns",
+        "        return max(0, self.started.wall_ns + t_ns - self.started.t_ns)",
+        "        since_ns = t_ns - self.started.t_ns\n        return max(0, self.started.wall_ns + since_ns)",
     ),
     "analyzers/measurement/timeline.py": ("CHECK_NS", "CHECKED_NS"),
 }

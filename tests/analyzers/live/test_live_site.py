@@ -11,6 +11,7 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, GapRow, WindowRow
 from tests.analyzers.archives import RUN
+from tests.analyzers.forecast.test_run_forecast import QUICK
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.clock import monotonic_ns
@@ -21,15 +22,6 @@ from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.queries import No
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
-
-PLAN = RunSettings(
-    selector=selectors.parse("energy"),
-    stride_mw=75_000,
-    warmup_steps=2,
-    profile_steps=8,
-    refreshes=2,
-    exhaustive=True,
-)
 
 
 class Watched(World):
@@ -84,7 +76,7 @@ def saved_j(world: World) -> float:
 
 def test_a_run_is_followed_from_waiting_over_its_trials_to_what_it_saves() -> None:
     training = Training("imagenet", 0.05, 400, epoch_steps=100)
-    world = Watched("simulated:v100x2", training, PLAN)
+    world = Watched("simulated:v100x2", training, QUICK)
     phases, trials = [], set()
     while not world.ended:
         world.run(0.5)
@@ -115,7 +107,7 @@ def test_a_run_is_followed_from_waiting_over_its_trials_to_what_it_saves() -> No
 
 
 def test_the_energy_of_a_run_that_has_ended_is_what_was_measured_and_stays_so_while_its_gpus_idle() -> None:
-    world = Watched("simulated:v100x2", Training("imagenet", 0.05, 100), PLAN)
+    world = Watched("simulated:v100x2", Training("imagenet", 0.05, 100), QUICK)
     world.run()
     world.idle(1)
     of_run = [row.energy_j or 0 for row in world.rows(WindowRow) if row.kind == "run"]
@@ -127,7 +119,7 @@ def test_the_energy_of_a_run_that_has_ended_is_what_was_measured_and_stays_so_wh
 
 
 def test_the_energy_of_a_run_that_is_resumed_has_that_of_its_earlier_attempt() -> None:
-    world = Watched("simulated:v100x1", Training("imagenet", 0.05, 100), PLAN)
+    world = Watched("simulated:v100x1", Training("imagenet", 0.05, 100), QUICK)
     world.run(3)
     world.kill()
     world.idle(3)
@@ -141,7 +133,7 @@ def test_the_energy_of_a_run_that_is_resumed_has_that_of_its_earlier_attempt() -
 
 
 def test_a_limit_that_is_the_found_one_saves_nothing_whatever_was_measured() -> None:
-    plan = replace(PLAN, selector=selectors.parse("time"))
+    plan = replace(QUICK, selector=selectors.parse("time"))
     world = Watched("simulated:v100x1", Training("imagenet", 0.05, 400, noise=0.05), plan)
     world.run()
     (run,) = world.now().runs
@@ -153,7 +145,7 @@ def test_a_limit_that_is_the_found_one_saves_nothing_whatever_was_measured() -> 
 
 def test_each_stretch_of_steps_is_compared_with_the_baseline_that_was_measured_for_it() -> None:
     training = Training("imagenet", 0.05, 900, heavier=(400, 4.0))
-    world = Watched("simulated:v100x1", training, PLAN)
+    world = Watched("simulated:v100x1", training, QUICK)
     world.run()
     decisions = [row for row in world.rows(DecisionRow) if row.power_limit_w is not None]
     assert len({row.round for row in decisions}) > 1
@@ -185,7 +177,7 @@ def test_steps_of_two_hosts_are_added_up_and_a_host_can_be_asked_for() -> None:
 
 
 def test_a_run_that_may_not_command_observes_and_says_why() -> None:
-    world = Watched("simulated:v100x1", Training("imagenet", 0.05, 80, may_command=False), PLAN)
+    world = Watched("simulated:v100x1", Training("imagenet", 0.05, 80, may_command=False), QUICK)
     world.run(4)
     (run,) = world.now().runs
     assert run.search is not None
@@ -195,7 +187,7 @@ def test_a_run_that_may_not_command_observes_and_says_why() -> None:
 
 
 def test_what_comes_from_the_archive_is_old_and_its_ended_runs_are_not_shown() -> None:
-    world = Watched("simulated:v100x1", Training("imagenet", 0.05, 80), PLAN, live=False)
+    world = Watched("simulated:v100x1", Training("imagenet", 0.05, 80), QUICK, live=False)
     world.run()
     assert world.ended
     assert world.now().runs == ()
@@ -232,7 +224,7 @@ def test_whatever_a_script_counts_or_says_the_answer_can_be_read() -> None:
 
 
 def test_a_frame_that_the_live_state_cannot_follow_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Watched("simulated:v100x1", Training("imagenet", 0.02, 5), PLAN)
+    world = Watched("simulated:v100x1", Training("imagenet", 0.02, 5), QUICK)
     world.run()
     monkeypatch.delattr(world.site, "_runs")
     (gap,) = world.site.follow(world.frames[:1], [], 1, live=True).rows

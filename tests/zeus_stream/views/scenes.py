@@ -20,7 +20,8 @@ from analyzers.results.instructions import Instruction
 from analyzers.results.rows import Row
 from tests.analyzers.archives import RUN, window
 from tests.analyzers.archives import SECOND as S
-from tests.analyzers.live.test_live_site import PLAN, Watched
+from tests.analyzers.forecast.test_run_forecast import QUICK
+from tests.analyzers.live.test_live_site import Watched
 from tests.analyzers.pipeline.stages import Stages
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
@@ -43,7 +44,7 @@ class Scene(Struct, frozen=True, kw_only=True):
 def _scene(
     device: str,
     training: Training,
-    plan: RunSettings = PLAN,
+    plan: RunSettings = QUICK,
     *,
     until_s: float = inf,
     idle_s: float = 0.0,
@@ -98,7 +99,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
     "open, a limit chosen": lambda: _scene("simulated:v100x2", SEARCHED, until_s=14),
     "ended, its GPUs idle on": lambda: _scene("simulated:v100x2", SEARCHED, idle_s=20),
     "the limit found is kept": lambda: _scene(
-        "simulated:v100x1", SEARCHED, replace(PLAN, selector=selectors.parse("time")), idle_s=1
+        "simulated:v100x1", SEARCHED, replace(QUICK, selector=selectors.parse("time")), idle_s=1
     ),
     "the workload changes": lambda: _scene(
         "simulated:v100x1", replace(SEARCHED, steps=700, heavier=(350, 3.0)), idle_s=1
