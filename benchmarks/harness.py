@@ -128,6 +128,18 @@ def memory_mb(*pids: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def private_mb(*pids: int) -> float:
+    """Return the memory that processes share with no file, MB."""
+    lines = [line for pid in pids for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+
+def with_children(pid: int) -> list[int]:
+    """Return a process and its direct children, such as an analyzer and its store."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *map(int, listed)]
+
+
 def peer_python() -> Path:
     """Return the Python of the peers' own environment, made on first use from the registry."""
     python = ROOT / ".bench" / "bin" / "python"

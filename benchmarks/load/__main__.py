@@ -1,134 +1,187 @@
 """Hold a steady load on one analyzer through the whole path, with every guarantee on.
 
     python -m benchmarks.load [--rate 300000] [--seconds 60]
+    python -m benchmarks.load --sessions 100 [--steps 200] [--seconds 20] [--one-core]
 
-A real collector logs, besides its own GPU's, the readings of 10,000 GPUs as they would come in; a real
-analyzer follows, archives and interprets. Looked at all the while: how long ago the newest archived frame
-was logged (the lag), both processes' memory, and what the log takes on disk. Ends with exit code 1 if a
-reading is lost, or if the lag at the end is more than 2 s.
+A real collector logs, besides its own GPU's, the readings of 10,000 GPUs as they would come in, or with
+``--sessions`` the readings and steps of so many runs. A real analyzer follows, archives and interprets. A
+training on the collector's own GPU has its power limit searched for, so leases are held all the while. The
+status is asked for five times a second: how far the analyzer is behind, and how long the answer takes.
+
+``--one-core``: the analyzer with its store has the first core, and everything else the others. The exit code
+is 1 if anything is lost, a lease lapses, or a goal is missed.
 """
 
 import argparse
+import os
+import sqlite3
 import sys
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
 
-from benchmarks.harness import directory, memory_mb, process, sql, table, wait_for
-from benchmarks.load.loaded_collector import GPUS_PER_HOST, HOSTS, ROWS, S, loaded_collector, log_load
-from zeus_stream.clock import monotonic_ns
+from benchmarks.harness import (
+    cpu_seconds,
+    directory,
+    memory_mb,
+    process,
+    script,
+    sql,
+    table,
+    wait_for,
+    with_children,
+)
+from benchmarks.load.loaded_collector import (
+    AFTER_S,
+    GPUS_PER_HOST,
+    HOSTS,
+    ROWS,
+    loaded_collector,
+    readings_of_hosts,
+    steps_of_sessions,
+)
+from zeus_stream.errors import ZeusStreamError
+from zeus_stream.paths import Places
+from zeus_stream.protocol import codec
+from zeus_stream.protocol.frames import Events
+from zeus_stream.protocol.notes import ControlLeaseEnded, Notes
+from zeus_stream.protocol.readings import Readings
+from zeus_stream.transport.client import status
 
-LOOKS = 10
-"""Lines of the table."""
-MARKS = (0.1, 0.5, 1.0)
-"""Parts of the time at which the analyzer's memory is named."""
+GOAL_LAG_S, GOAL_STATUS_MS = 2.0, 250.0
 LOOK_S = 0.2
-LAG_S = 2.0
-LOOK = "SELECT (SELECT count(*) FROM readings), (SELECT max(logged_ns) FROM logs)"
-ARCHIVED = "SELECT count(*) FROM readings WHERE gpu LIKE 'GPU-load-%'"
+PATIENCE_S = 600.0
+"""Until all is stored: on a busy host the collector, which has the load to log, falls behind first."""
+HELD = """
+import zeus_stream
+from zeus_stream import simulated
+accelerator = simulated.attach("imagenet")
+for _ in zeus_stream.steps(range(10**9)):
+    accelerator.run(0.05)
+"""
+READINGS = "SELECT count(*) FROM readings WHERE gpu LIKE 'GPU-load-%'"
+STEPS = "SELECT count(*) FROM windows WHERE kind = 'step' AND run LIKE 'load-%'"
 
 
-# ---- looking on -------------------------------------------------------------------------------------------
+class Seen(NamedTuple):
+    """A status."""
 
-
-class Look(Struct, frozen=True):
-    """An observation at one time."""
-
-    at_s: float
     lag_s: float
-    readings: int
+    took_ms: float
     collector_mb: float
     analyzer_mb: float
     log_mb: float
 
 
-def look(where: Path, begin: float, collector: int, analyzer: int) -> Look:
-    [(count, logged_ns)] = sql(where, LOOK)
-    lag_s = 0.0 if logged_ns is None else (monotonic_ns() - int(str(logged_ns))) / S
-    log_mb = sum(path.stat().st_size for path in where.glob("log.sqlite*")) / 1e6
-    at_s = time.monotonic() - begin
-    return Look(at_s, lag_s, int(str(count)), memory_mb(collector), memory_mb(analyzer), log_mb)
+def pin(pids: Sequence[int], core: int) -> None:
+    """Have all threads of processes run on one core."""
+    for pid in pids:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread.name), {core})
 
 
-def archived(where: Path) -> int:
-    return int(str(sql(where, ARCHIVED)[0][0]))
+def look(where: Path, seconds: float, collector: int, analyzer: Sequence[int]) -> tuple[list[Seen], int]:
+    """Ask for the status again and again. Return what it says, and the number without an answer."""
+    seen, silent = list[Seen](), 0
+    until = time.monotonic() + seconds
+    while (began := time.monotonic()) < until:
+        try:
+            rows = status(Places(where, where), "analyzer", 5.0).rows
+        except ZeusStreamError:
+            silent += 1
+        else:
+            took_ms = 1000 * (time.monotonic() - began)
+            lag_s = next(float(value.split()[0]) for _, name, value in rows if name == "behind by")
+            log_mb = sum(path.stat().st_size for path in where.glob("log.sqlite*")) / 1e6
+            seen.append(Seen(lag_s, took_ms, memory_mb(collector), memory_mb(*analyzer), log_mb))
+        time.sleep(max(0.0, LOOK_S - (time.monotonic() - began)))
+    return seen, silent
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rate", type=float, default=300_000, help="readings a second")
-    parser.add_argument("--seconds", type=float, default=60)
-    options = parser.parse_args(arguments)
-    frames = round(options.rate * options.seconds / ROWS)
-    looks: deque[Look] = deque()
-    with directory() as where:
-        load = partial(log_load, options.rate, frames)
-        with loaded_collector(where, load) as collector, process(where, "analyze", ready="query") as analyzer:
-            begin = time.monotonic()
-            while time.monotonic() - begin < options.seconds:
-                looks.append(look(where, begin, collector, analyzer))
-                time.sleep(LOOK_S)
-            with suppress(TimeoutError):  # the table says what is missing
-                wait_for(lambda: archived(where) >= frames * ROWS, 60)
-            took_s, count = time.monotonic() - begin, archived(where)
-            gaps = sql(where, "SELECT what, count, reason FROM gaps")
-    if count < frames * ROWS:
-        print(f"not archived in time: {frames * ROWS - count:,} readings", file=sys.stderr)
-    status = report(list(looks), options.seconds, count / took_s, gaps)
-    return status if count >= frames * ROWS else 1
+def leases_ended(where: Path) -> Counter[str]:
+    """Return how many leases have ended, by cause."""
+    with closing(sqlite3.connect(f"file:{where / 'log.sqlite'}?mode=ro", uri=True)) as database:
+        bodies = [codec.decode(body, Readings, Events, Notes) for (body,) in database.execute(
+            "SELECT body FROM frames WHERE topic LIKE 'notes/%'"
+        )]  # fmt: skip
+    notes = [note for body in bodies if isinstance(body, Notes) for note in body.notes]
+    return Counter(note.cause for note in notes if isinstance(note, ControlLeaseEnded))
 
 
-def report(looks: list[Look], seconds: float, rate: float, gaps: list[tuple[object, ...]]) -> int:
-    lines = []
-    before = looks[0]
-    for number in range(LOOKS):
-        part = [seen for seen in looks if number <= seen.at_s / seconds * LOOKS < number + 1]
-        if not part:
-            continue
-        lag_ms = [1000 * seen.lag_s for seen in part]
-        per_s = (part[-1].readings - before.readings) / max(part[-1].at_s - before.at_s, LOOK_S)
-        before = part[-1]
-        lines.append(
-            [
-                f"{part[-1].at_s:.0f} s",
-                f"{per_s:,.0f}",
-                *(f"{figure:.0f}" for figure in (np.median(lag_ms), np.quantile(lag_ms, 0.99), max(lag_ms))),
-                f"{part[-1].collector_mb:.0f}",
-                f"{part[-1].analyzer_mb:.0f}",
-                f"{part[-1].log_mb:.0f}",
-            ]
-        )
-    table(
-        f"{rate:,.0f} readings/s of {HOSTS * GPUS_PER_HOST:,} GPUs through one analyzer; {len(gaps)} gaps",
-        "until | readings/s | lag p50 ms | p99 | max | collector MB | analyzer MB | log MB",
-        lines,
-    )
-    lag_ms = [1000 * seen.lag_s for seen in looks]
-    lags = (np.median(lag_ms), np.quantile(lag_ms, 0.99), max(lag_ms))
-    marked = [
-        next(seen for seen in looks if seen.at_s >= min(part * seconds, looks[-1].at_s)) for part in MARKS
+def measure(where: Path, given: argparse.Namespace) -> int:
+    """Hold the load once. Return 1 if a goal is missed."""
+    seconds, cores = given.seconds, os.sched_getaffinity(0)
+    if given.one_core and len(cores) > 1:
+        os.sched_setaffinity(0, {*cores} - {min(cores)})
+    if given.sessions:
+        load = partial(steps_of_sessions, given.sessions, given.steps, seconds)
+        wanted, count = given.sessions * (round(given.steps * seconds) - 1), STEPS
+        what = f"{given.sessions} sessions x {given.steps} steps/s"
+        seconds += AFTER_S
+    else:
+        frames = round(given.rate * seconds / ROWS)
+        load, wanted, count = partial(readings_of_hosts, given.rate, frames), frames * ROWS, READINGS
+        what = f"{given.rate:,.0f} readings/s of {HOSTS * GPUS_PER_HOST:,} GPUs"
+    with (
+        loaded_collector(where, load) as collector,
+        process(where, "analyze", ready="query") as analyzer,
+        script(where, HELD),
+    ):
+        pids, began_s = with_children(analyzer), time.monotonic()
+        if given.one_core:
+            pin(pids, min(cores))
+        before = [cpu_seconds(pid) for pid in pids]
+        seen, silent = look(where, seconds, collector, pids)
+        used = [cpu_seconds(pid) - then for pid, then in zip(pids, before, strict=True)]
+        with suppress(TimeoutError):
+            wait_for(lambda: int(str(sql(where, count)[0][0])) >= wanted, PATIENCE_S)
+        took_s, found = time.monotonic() - began_s, int(str(sql(where, count)[0][0]))
+        gaps, ended = sql(where, "SELECT what, count, reason FROM gaps"), leases_ended(where)
+    lags, took_ms = [each.lag_s for each in seen], [each.took_ms for each in seen]
+    p99_ms = float(np.quantile(took_ms, 0.99))
+    marked = [seen[min(round(part * len(seen)), len(seen) - 1)] for part in (0.1, 0.5, 1)]
+    lagging = ", ".join(f"{lag:.1f}" for lag in (*np.quantile(lags, (0.5, 0.99, 1)), lags[-1]))
+    lapsed = ended["lapsed"]
+    rows = [
+        ("stored of those logged", f"{found:,} of {wanted:,}", "all"),
+        ("a second, until all is stored", f"{found / took_s:,.0f}", ""),
+        ("rows in gaps", len(gaps), 0),
+        ("behind by: p50, p99, worst, at the end", f"{lagging} s", f"{GOAL_LAG_S:g} s"),
+        ("status, median and p99", f"{np.median(took_ms):.0f}, {p99_ms:.0f} ms", f"{GOAL_STATUS_MS:g} ms"),
+        ("status without an answer", silent, 0),
+        ("leases that lapsed (ended otherwise)", f"{lapsed} ({ended.total() - lapsed})", 0),
+        ("cores of analyzer, store", ", ".join(f"{s / seconds:.2f}" for s in used), ""),
     ]
-    table(
-        f"The same over all of {seconds:.0f} s",
-        ["readings/s", "lag p50 ms", "p99", "worst", *(f"MB at {part:.0%}" for part in MARKS), "gaps"],
-        [
-            [
-                f"{rate:,.0f}",
-                *(f"{figure:.0f}" for figure in lags),
-                *(f"{seen.analyzer_mb:.0f}" for seen in marked),
-                len(gaps),
-            ]
-        ],
-    )
-    for gap in gaps:
+    for name in ("collector_mb", "analyzer_mb", "log_mb"):
+        figures = ", ".join(f"{getattr(each, name):.0f}" for each in marked)
+        rows.append((f"{name.removesuffix('_mb')}, MB after a tenth, half and all", figures, ""))
+    on = " on one core" if given.one_core else ""
+    title = f"{what} for {given.seconds:g} s through one analyzer{on}, load {os.getloadavg()[0]:.1f}"
+    table(title, " | found | goal", rows)
+    for gap in gaps[:5]:
         print(f"a gap: {gap}", file=sys.stderr)
-    return 1 if gaps or looks[-1].lag_s > LAG_S else 0
+    late = max(lags) if given.sessions else lags[-1]
+    wrong = found < wanted or gaps or lapsed or silent
+    return 1 if wrong or late > GOAL_LAG_S or p99_ms > GOAL_STATUS_MS else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=float, default=300_000, help="readings a second")
+    parser.add_argument("--sessions", type=int, default=0, help="in place of readings")
+    parser.add_argument("--steps", type=int, default=200, help="a second, of each session")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--one-core", action="store_true")
+    given = parser.parse_args()
+    with directory() as where:
+        return measure(where, given)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness import directory, services, table
+from benchmarks.harness import directory, private_mb, services, table, with_children
 from benchmarks.load.session_load import Steps, parts_of, send
 from collectors.devices.simulated_spec import parse
 
@@ -53,18 +53,6 @@ def come_and_go(where: Path, name: str, sessions: int, life_s: float) -> None:
         generation += 1
 
 
-def children(pid: int) -> list[int]:
-    """Return a process and its direct children: the analyzer and its store."""
-    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *map(int, listed)]
-
-
-def private_mb(pid: int) -> float:
-    """Return the memory that a process shares with none."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(fields["RssAnon"].split()[0]) / 1024
-
-
 def slope(at_min: np.ndarray, mb: np.ndarray) -> tuple[float, float]:
     """Return MB a minute and half of its 95 % interval; errors of one block of time are taken as one."""
     x, y = at_min - at_min.mean(), mb - mb.mean()
@@ -95,7 +83,7 @@ def main() -> int:
         for load in loads:
             load.start()
         begin_s = time.monotonic()
-        pids = [host, *children(reader)]
+        pids = [host, *with_children(reader)]
         while (passed_s := time.monotonic() - begin_s) < 60 * given.minutes:
             samples.append((passed_s / 60, *map(private_mb, pids)))
             if len(samples) % 30 == 0:

@@ -2,8 +2,9 @@
 
 import multiprocessing
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,11 +12,15 @@ import anyio
 import numpy as np
 
 from benchmarks.harness import wait_for
+from benchmarks.load.sessions import begin, steps_and_readings
 from collectors import service
 from collectors.devices.registry import open_bus
 from collectors.log.feed import LogFeed
+from collectors.log.store import SessionMemory
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.protocol.readings import READING_FIELDS, Readings, Seen
+from zeus_stream.protocol.frames import Body, Events
+from zeus_stream.protocol.notes import Notes
+from zeus_stream.protocol.readings import READING_BYTES, READING_FIELDS, Readings, Seen
 from zeus_stream.settings import Settings
 
 HOSTS = 1_250
@@ -26,8 +31,11 @@ POWER_MW = 250_000
 S = 1_000_000_000
 BEHIND = 20
 """Frames logged in one go when the load is behind its schedule."""
-Load = Callable[[LogFeed], Awaitable[None]]
-"""Logs the load. A process can be given it: a function of a module, or a `functools.partial` of one."""
+AFTER_S = 2.0
+"""Of readings, after the last step."""
+Load = Callable[[int], Iterator[tuple[int, Body]]]
+"""Gives what is logged and when it is due, from a time on. A process can be given it: a function of a module,
+or a `functools.partial` of one."""
 
 
 class LoadedCollector(service.CollectorService):
@@ -40,7 +48,23 @@ class LoadedCollector(service.CollectorService):
             tasks.start_soon(super()._tell_time)
             while not self._server.connected:  # noqa: ASYNC110  (the real service has no event for it)
                 await anyio.sleep(0.01)
-            await self.load[0](self._journal)
+            await log_load(self.load[0], self._journal)
+
+
+async def log_load(load: Load, log: LogFeed) -> None:
+    """Log each part of a load when it is due."""
+    for number, (due_ns, body) in enumerate(load(monotonic_ns())):
+        wait_ns = due_ns - monotonic_ns()
+        if wait_ns > 0 or number % BEHIND == 0:
+            await anyio.sleep(max(wait_ns, 0) / S)
+        match body:
+            case Notes(notes=notes):
+                log.say(*notes)
+            case Readings():
+                log.readings(body, len(body.rows) // READING_BYTES)
+            case Events():
+                after = body.sequence + len(body.events)
+                log.events("load", body, SessionMemory(body.session, after, "{}"))
 
 
 def _collect(where: Path, load: Load, cores: set[int]) -> None:
@@ -67,22 +91,17 @@ def loaded_collector(where: Path, load: Load) -> Iterator[int]:
         running.join(20)
 
 
-# ---- the readings of many hosts -----------------------------------------------------------------------
-
-
-def readings(rate: float, begin_ns: int) -> Iterator[tuple[int, Readings]]:
-    """Give frames of ROWS readings and when each is due, for ever; host after host has its turn."""
+def readings_of_hosts(rate: float, frames: int, begin_ns: int) -> Iterator[tuple[int, Readings]]:
+    """Give so many frames of ROWS readings; host after host has its turn."""
     turn_ns = HOSTS * ROWS / rate * S
     ticks = ROWS // GPUS_PER_HOST
     rows = np.zeros(ROWS, np.dtype(list(READING_FIELDS)))
     tick = np.repeat(np.arange(ticks), GPUS_PER_HOST)
     rows["gpu"] = np.tile(np.arange(GPUS_PER_HOST), ticks)
     rows["power_mw"] = rows["limit_mw"] = rows["requested_mw"] = POWER_MW
-    number = 0
-    while True:
+    for number in range(frames):
         turn, host = divmod(number, HOSTS)
-        number += 1
-        due_ns = begin_ns + round(number * ROWS / rate * S)
+        due_ns = begin_ns + round((number + 1) * ROWS / rate * S)
         rows["t_hi_ns"] = due_ns - turn_ns * (ticks - 1 - tick) / ticks
         rows["t_lo_ns"] = rows["t_hi_ns"] - 1_000_000
         rows["energy_mj"] = (turn * ticks + tick + 1) * (POWER_MW * turn_ns / ticks / S)
@@ -91,10 +110,8 @@ def readings(rate: float, begin_ns: int) -> Iterator[tuple[int, Readings]]:
         yield due_ns, Readings(gpus, rows.tobytes())
 
 
-async def log_load(rate: float, frames: int, log: LogFeed) -> None:
-    """Log so many frames of readings, each when it is due."""
-    for left, (due_ns, body) in zip(range(frames, 0, -1), readings(rate, monotonic_ns()), strict=False):
-        wait_ns = due_ns - monotonic_ns()
-        if wait_ns > 0 or left % BEHIND == 0:
-            await anyio.sleep(max(wait_ns, 0) / S)
-        log.readings(body, ROWS)
+def steps_of_sessions(sessions: int, rate: int, seconds: float, begin_ns: int) -> Iterator[tuple[int, Body]]:
+    """Give the steps and readings of many sessions, as `benchmarks.load.sessions.frames` does."""
+    for body in islice(begin(sessions, begin_ns, "load-"), 1, None):  # this collector has started already
+        yield begin_ns, body
+    yield from steps_and_readings(sessions, rate, seconds, begin_ns, after_s=AFTER_S)

@@ -6,25 +6,20 @@ Two hosts with two simulated GPUs, a training on each that begins a new job ever
 two archivers, NATS, PostgreSQL. A fault is a SIGKILL, a stop of some seconds that is continued, a link
 that is cut for some seconds (closed, or silent and late), or a broker that loses all it has.
 
-After each --every faults, everything that the lake says it has is compared with the hosts' logs. A run that
-is interrupted ends with that comparison. At the end everything runs again, the logs are archived to their
-ends, and all of them is compared. The exit code is 1 if a goal was missed.
+At the end everything runs again, the logs are archived to their ends, and all that the lake has is compared
+with the hosts' logs. The exit code is 1 if a goal was missed.
 """
 
 import argparse
 import itertools
 import os
 import random
-import signal
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
-from types import FrameType
-
-import psycopg
 
 from analyzers.archive.opening import Connection
 from analyzers.lake import catalog
@@ -41,8 +36,6 @@ Frames = Mapping[str, Mapping[int, Readings | Events | Notes]]
 """By host and offset."""
 Row = tuple[str, object, object]
 """Name, figure, goal."""
-WHEN_WHOLE = "steps", "rows of gaps"
-"""Beginnings of the names of goals that hold when all is archived, not before."""
 QUESTIONS = (
     ("rows of gaps for frames", "SELECT count(*) FROM gaps WHERE what = 'frames'", 0),
     (
@@ -119,34 +112,26 @@ def steps_missing(logged: set[tuple[str, int]], stored: set[tuple[str, int]]) ->
     ]
 
 
-def compared(site: Site, logs: Frames, ends: Mapping[str, int]) -> list[Row]:
-    """Return what is in the logs of the hosts and in the lake.
-
-    Args:
-        site: with the lake.
-        logs: of the hosts.
-        ends: by host, the offset up to which the lake has its log.
-    """
+def compared(site: Site, logs: Frames) -> list[Row]:
+    """Return what is in the logs of the hosts and in the lake."""
     connection = catalog.attach(site.dsn, Settings(), read_only=True)
     lost = twice = logged = frames_lost = frames_twice = 0
     for host in HOSTS:
         counts = Counter[int]()
         others = set()
-        known = {offset: body for offset, body in logs[host].items() if offset < ends[host]}
-        for offset, body in known.items():
+        for offset, body in logs[host].items():
             if isinstance(body, Readings):
                 counts[offset] = len(body.rows) // READING_BYTES
             else:
                 others.add(offset)
         stored = Counter(dict(connection.execute(
-            'SELECT "offset", count(*) FROM readings WHERE host = $1 AND "offset" < $2 GROUP BY "offset"',
-            [host, ends[host]],
+            'SELECT "offset", count(*) FROM readings WHERE host = $1 GROUP BY "offset"', [host]
         ).fetchall()))  # fmt: skip
         logged += counts.total()
         lost += (counts - stored).total()
         twice += (stored - counts).total()
         kept = [each for (each,) in connection.execute(
-            'SELECT "offset" FROM frames WHERE host = $1 AND "offset" < $2', [host, ends[host]]
+            'SELECT "offset" FROM frames WHERE host = $1', [host]
         ).fetchall()]  # fmt: skip
         frames_lost += len(others - set(kept))
         frames_twice += len(kept) - len(set(kept))
@@ -157,7 +142,7 @@ def compared(site: Site, logs: Frames, ends: Mapping[str, int]) -> list[Row]:
 
     steps = steps_stored(connection)
     rows: list[Row] = [
-        ("readings in the logs of the hosts, as far as they are archived", logged, ""),
+        ("readings in the logs of the hosts", logged, ""),
         ("readings lost, twice in the lake", f"{lost}, {twice}", "0, 0"),
         ("frames of events and notes lost, twice", f"{frames_lost}, {frames_twice}", "0, 0"),
         *((what, one(sql), goal) for what, sql, goal in QUESTIONS),
@@ -199,30 +184,6 @@ def commanded(logs: Frames) -> list[Row]:
     ]
 
 
-def look(site: Site, faults: int) -> list[Row]:
-    """Compare what is archived so far, and print a line. Raises StorageError."""
-    ends = {host: site.stored(host) for host in HOSTS}
-    logs = {host: site.frames(host) for host in HOSTS}  # after that: an archiver may have gone on
-    ended: Row = "services that ended by themselves, and were started again", site.ended, ""
-    rows = [*compared(site, logs, ends), *commanded(logs), ended]
-    wrong = missed(rows, whole=False)
-    print(
-        f"after {faults} faults: {rows[0][1]} readings, {wrong or 'no goal missed'}",
-        file=sys.stderr,
-        flush=True,
-    )
-    return rows
-
-
-def missed(rows: list[Row], *, whole: bool) -> list[str]:
-    """Return the goals that were missed. ``whole``: everything is archived; else only those of any time."""
-    return [
-        f"{what}: {figure}"
-        for what, figure, goal in rows
-        if goal not in ("", figure) and (whole or not what.startswith(WHEN_WHOLE))
-    ]
-
-
 def says(sentence: str) -> None:
     """Say how the run stands."""
     print(sentence, file=sys.stderr, flush=True)
@@ -246,42 +207,26 @@ def recovery(site: Site, recovered_s: float) -> list[Row]:
     ]
 
 
-def play(
-    site: Site, given: argparse.Namespace, rng: random.Random, done: Counter[str]
-) -> tuple[list[Row], bool]:
-    """Let faults happen, and compare now and then. Return the last comparison; True: it is of all."""
-    rows: list[Row] = []
+def play(site: Site, given: argparse.Namespace, rng: random.Random, done: Counter[str]) -> list[Row]:
+    """Let faults happen. Return what became of it."""
     begin_s = time.monotonic()
-    try:
-        while done.total() < given.faults and time.monotonic() - begin_s < 60 * given.minutes:
-            done[site.fault()] += 1
-            says(f"{done.total()} faults in {time.monotonic() - begin_s:.0f} s")
-            if done.total() % given.every == 0:
-                rows = look(site, done.total())
-            time.sleep(rng.uniform(0.2, 5))
-        last_s = time.monotonic()
-        recovered_s = site.finish(partial(missing_now, site)) - last_s
-        return [*look(site, done.total()), *recovery(site, recovered_s)], True
-    except (KeyboardInterrupt, TimeoutError) as wrong:
-        says(f"The run is not whole: {wrong or 'interrupted'}.")
-        with suppress(StorageError, psycopg.Error):  # the servers may have been interrupted too
-            rows = look(site, done.total())
-        return rows, False
-
-
-def interrupt(_number: int, _frame: FrameType | None) -> None:
-    """End as after Ctrl-C."""
-    raise KeyboardInterrupt
+    while done.total() < given.faults and time.monotonic() - begin_s < 60 * given.minutes:
+        done[site.fault()] += 1
+        says(f"{done.total()} faults in {time.monotonic() - begin_s:.0f} s")
+        time.sleep(rng.uniform(0.2, 5))
+    last_s = time.monotonic()
+    recovered_s = site.finish(partial(missing_now, site)) - last_s
+    logs = {host: site.frames(host) for host in HOSTS}
+    ended: Row = "services that ended by themselves, and were started again", site.ended, ""
+    return [*compared(site, logs), *commanded(logs), ended, *recovery(site, recovered_s)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--faults", type=int, default=300)
     parser.add_argument("--minutes", type=float, default=40)
-    parser.add_argument("--every", type=int, default=20, help="faults between two comparisons")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, interrupt)
     rng = random.Random(given.seed)
     faults = Counter[str]()
     with ExitStack() as running:
@@ -291,13 +236,12 @@ def main() -> int:
             site.train(host)
         wait_for(lambda: bool(site.carried_out()), "a search has begun")
         begin_s = time.monotonic()
-        rows, whole = play(site, given, rng, faults)
+        rows = play(site, given, rng, faults)
         took_s = time.monotonic() - begin_s
         table(f"{faults.total()} faults, {took_s:.0f} s, seed {given.seed}", ("fault", "times"),
               sorted(faults.items()))  # fmt: skip
-        part = "" if whole else ", as far as it was archived when the run was interrupted"
-        table(f"What became of it{part}", ("what", "figure", "goal"), rows)
-    return 1 if missed(rows, whole=whole) else 0
+        table("What became of it", ("what", "figure", "goal"), rows)
+    return int(any(goal not in ("", figure) for _, figure, goal in rows))
 
 
 if __name__ == "__main__":

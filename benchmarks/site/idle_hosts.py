@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -23,7 +22,7 @@ from msgspec.structs import replace
 
 from analyzers.leases.site_leases import SiteLeases
 from analyzers.shards.roll_call import RollCall
-from benchmarks.harness import cpu_seconds, process, table
+from benchmarks.harness import cpu_seconds, private_mb, process, table, with_children
 from tests.directories import short_directory
 from tests.scale.servers import nats, postgres
 from zeus_stream.broker import batches, requests
@@ -46,18 +45,6 @@ WARM_S = 15.0
 """The analyzer has its shard and its spare files by then."""
 SPREAD_S = 0.5
 GOAL_PERCENT = 1
-
-
-def own(pid: int) -> list[int]:
-    """Return a process and its children."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *map(int, children)]
-
-
-def memory_mb(pids: Sequence[int]) -> float:
-    """Return the memory that processes do not share with files, MB."""
-    lines = [line for pid in pids for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
-    return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1000
 
 
 async def model(exchange: Exchange) -> Announced:
@@ -121,11 +108,11 @@ async def idle_hosts(url: str, number: int) -> AsyncIterator[int]:
 
 async def measure(pid: int, seconds: float) -> tuple[float, float]:
     """Return the processor time of the analyzer, in percent of a core, and its memory, MB."""
-    pids, began_s = own(pid), time.monotonic()
+    pids, began_s = with_children(pid), time.monotonic()
     before_s = sum(map(cpu_seconds, pids))
     await anyio.sleep(seconds)
     used_s = sum(map(cpu_seconds, pids)) - before_s
-    return 100 * used_s / (time.monotonic() - began_s), memory_mb(pids)
+    return 100 * used_s / (time.monotonic() - began_s), private_mb(*pids)
 
 
 async def compare(url: str, pid: int, hosts: int, seconds: float) -> None:
