@@ -45,11 +45,7 @@ def read_memory(
             instructions=_rows(cursor, InstructionRow, "FROM known_instructions"),
             gpus=_rows(cursor, GpuRow, "FROM gpus"),
             uses=_read_uses(cursor, known),
-            jobs=_rows(
-                cursor,
-                JobRow,
-                "FROM jobs QUALIFY row_number() OVER (PARTITION BY job ORDER BY version DESC) = 1",
-            ),
+            jobs=_rows(cursor, JobRow, LATEST_JOBS),
             tries=_rows(
                 cursor,
                 TryRow,

@@ -1,11 +1,14 @@
 """Keep a lake in shape: remove old rows, add up hours, write and merge files, forget old snapshots.
 
-One process does it, as holder of ``keeper``. What it does may be done twice without harm.
+One process does it, as holder of ``keeper``. What it does may be done twice without harm. Archivers commit
+before a step or after it: DuckLake refuses to delete from a table into which another commit has inserted in
+the meantime. An archiver that has waited long enough goes on, and then the step is done again.
 """
 
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
+from typing import TypeVar
 
 import duckdb
 
@@ -18,8 +21,11 @@ from analyzers.leases.site_leases import KEEPER, SiteLeases
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
+T = TypeVar("T")
 HELD_S = 600.0
 """A keeper that did not go on to its next step for so long is replaced."""
+TRIES = 5
+"""Of each step."""
 MERGED_FILES = 1000
 """At a time."""
 HOURS = """
@@ -65,8 +71,7 @@ def keep(dsn: str, settings: Settings, *, holder: str, wall_ns: int) -> dict[str
                 f" killed is replaced after {HELD_S / 60:.0f} minutes."
             )
         try:
-            held = {KEEPER: taken[0].epoch}
-            removed = _keep(dsn, settings, wall_ns, lambda: bool(leases.renew(held, HELD_S)))
+            removed = _keep(dsn, settings, wall_ns, leases, {KEEPER: taken[0].epoch})
         finally:
             with suppress(StorageError):  # then it ends by its time
                 leases.release(KEEPER, taken[0].epoch)
@@ -81,30 +86,52 @@ def _needed(connection: Connection) -> Needed:
     return Needed({}, reader.sessions_to_replay(connection, {}))
 
 
-def _keep(dsn: str, settings: Settings, wall_ns: int, renew: Callable[[], bool]) -> dict[str, int]:
+def _keep(
+    dsn: str, settings: Settings, wall_ns: int, leases: SiteLeases, held: Mapping[str, int]
+) -> dict[str, int]:
     connection = attach(dsn, settings)
+
+    @contextmanager
+    def committing(could_not: str) -> Iterator[Connection]:
+        with leases.committing(), storing(connection, could_not):
+            yield connection
+
     try:
         check(connection)
-        removed = prune(
-            partial(storing, connection, "lake: could not be pruned"),
-            Ages.of(settings),
-            wall_ns,
-            _needed(connection),
-        )
-        with storing(connection, "lake: hours could not be added up"):
-            for statement in (*HOURS.split(";"), LAST_POSITIONS):
-                connection.execute(statement)
+        pruning = partial(committing, "lake: could not be pruned")
+        removed = _tried(lambda: prune(pruning, Ages.of(settings), wall_ns, _needed(connection)))
+        for statements in (HOURS, LAST_POSITIONS):
+            _tried(partial(_run, partial(committing, "lake: hours could not be added up"), statements))
         for call in HOUSEKEEPING:
-            if not renew():
+            if not leases.renew(held, HELD_S):
                 raise RefusedError(
                     "lake: could not be kept to the end: another process does so now. Wait for its end."
                 )
-            try:
-                connection.execute(call)
-            except duckdb.Error as wrong:
-                raise StorageError(
-                    f"lake: could not be tidied: {why(str(wrong))} Run `zeus-stream lake keep` again."
-                ) from wrong
+            _tried(partial(_tidy, connection, leases, call))
     finally:
         connection.close()
     return removed
+
+
+def _tried(step: Callable[[], T]) -> T:
+    """Return what a step gives, done again if a commit came between. Raises StorageError after TRIES."""
+    for _ in range(TRIES - 1):
+        with suppress(StorageError):
+            return step()
+    return step()
+
+
+def _run(committing: Callable[[], AbstractContextManager[Connection]], statements: str) -> None:
+    with committing() as connection:
+        for statement in statements.split(";"):
+            connection.execute(statement)
+
+
+def _tidy(connection: Connection, leases: SiteLeases, call: str) -> None:
+    try:
+        with leases.committing():
+            connection.execute(call)
+    except duckdb.Error as wrong:
+        raise StorageError(
+            f"lake: could not be tidied: {why(str(wrong))} Run `zeus-stream lake keep` again."
+        ) from wrong

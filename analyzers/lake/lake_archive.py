@@ -61,8 +61,6 @@ class LakeArchive:
         reader = FrameReader(self.cursor, self._logs, LAKE)
         self.writer = RowWriter(connection, self, reader, self._logs)
         self.writer.placing = Placing()
-        self._attempt = Placing(), Placing()
-        """The open bins after the commit under way, and before it."""
         self._placed: set[str] = set()
         """Logs whose open bins are known."""
         self.held: dict[str, SiteLease] = {}
@@ -145,13 +143,11 @@ class LakeArchive:
         """
         self._until, self._batches = dict(until), [batch.number for batch in batches]
         assert self.writer.placing is not None
-        self._attempt = self.writer.placing, self.writer.placing
         if any(isinstance(part, Break) for part in received):
             self.look_up()
             received = [part for each in received for part in self._still_missing(each)]
         self._place([frame for part in received if not isinstance(part, Break) for frame, _ in part])
         before = deepcopy(self.writer.placing)
-        self._attempt = self.writer.placing, before
         try:
             self.writer.put(received, self._rows(batches), replaying=True)
         except BaseException:
@@ -187,7 +183,6 @@ class LakeArchive:
         Raises:
             StorageError: PostgreSQL or the files are still away. Call it again.
         """
-        after, before = self._attempt
         with suppress(duckdb.Error):
             self._connection.close()
         self._leases.close()  # its connection may have ended with the server
@@ -195,13 +190,8 @@ class LakeArchive:
         positions = self._leases.positions_of({name: lease.epoch for name, lease in self.held.items()})
         self.drop([name for name in self.held if name not in positions])
         stored = any(positions.get(name) == end for name, end in self._until.items())
-        placed = self._placed.copy()
         self.look_up()
-        if stored:
-            self._placed = placed
         self.held = {name: SiteLease(name, lease.epoch, positions[name]) for name, lease in self.held.items()}
-        self.writer.placing = after if stored else before
-        self._attempt = after, before
         return stored
 
     def _rows(self, batches: Sequence[OutboxBatch]) -> list[Row]:

@@ -71,14 +71,16 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def spawn(processes: ExitStack, log: Path, where: Path, *arguments: str) -> subprocess.Popen[bytes]:
+def spawn(
+    processes: ExitStack, log: Path, where: Path, *arguments: str, **environ: str
+) -> subprocess.Popen[bytes]:
     """Start Python with a directory of zeus-stream's own; it is killed at the end of ``processes``."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, *arguments],
             stdout=output,
             stderr=output,
-            env=os.environ | {"ZEUS_STREAM_DIR": str(where)},
+            env=os.environ | {"ZEUS_STREAM_DIR": str(where)} | environ,
         )
     processes.callback(process.wait)
     processes.callback(process.kill)
