@@ -62,7 +62,7 @@ FARTHEST, FAR = 0.15, 3.0
 """A window counts for no farther off than that and so many standard deviations: a long step is no change of
 all."""
 SLOW = 30
-"""Windows whose median tells a slow change."""
+"""Windows whose quickest tell a slow change."""
 GUARD = 10
 """The latest windows: they may have changed, and say nothing of how many are odd."""
 BY_CHANCE = 40_000
@@ -104,6 +104,8 @@ class Watch(Struct, frozen=True, kw_only=True):
     """Windows that others are compared with, at least; one where it is what was measured for the choice."""
     usual: Pair | None = None
     """Logarithms of what the first windows took: mJ and ns per step; None while not known."""
+    quick: Pair | None = None
+    """The same of the quickest of them."""
     alarm: bool = False
     """The workload has changed."""
     change: Pair = (0.0, 0.0)
@@ -133,10 +135,10 @@ def seen(watch: Watch, window: Trial) -> Watch:
         return watch
     logs = np.array([[value(of) for value in VALUES] for of in watch.windows])
     if watch.alarm:
-        off = _off(watch, logs, GUARD)
+        off = _off(watch, logs, LEAST)
         return replace(watch, alarm=_far(watch, off), change=_pair(np.expm1(off)))
     if watch.count <= SLOW:
-        watch = replace(watch, usual=_pair(np.median(logs, axis=0)))
+        watch = replace(watch, usual=_pair(np.median(logs, axis=0)), quick=_pair(_quick(logs)))
     elif watch.count >= 2 * SLOW and np.abs(off := _off(watch, logs, SLOW)).max() > watch.wide * CHANGED:
         return replace(watch, alarm=True, change=_pair(np.expm1(off)))
     for latest in _to_compare(watch, logs):
@@ -144,7 +146,9 @@ def seen(watch: Watch, window: Trial) -> Watch:
             continue
         change = _change(watch, logs, latest)
         if change is not None:
-            return replace(watch, alarm=True, change=change, usual=_pair(np.median(logs[:-latest], axis=0)))
+            before = logs[:-latest]
+            usual, quick = _pair(np.median(before, axis=0)), _pair(_quick(before))
+            return replace(watch, alarm=True, change=change, usual=usual, quick=quick)
     return watch
 
 
@@ -160,7 +164,20 @@ def _pair(of: Floats) -> Pair:
 def _off(watch: Watch, logs: Floats, latest: int) -> Floats:
     """Return by how much the latest windows are off from the usual."""
     assert watch.usual is not None
-    return np.asarray(np.median(logs[-latest:], axis=0) - np.array(watch.usual))
+    assert watch.quick is not None
+    return _shift(logs[-latest:], np.array(watch.usual), np.array(watch.quick))
+
+
+def _shift(latest: Floats, usual: Floats, quick: Floats) -> Floats:
+    """Return by how much windows are off, by their median and by the quickest of them: by the lesser."""
+    off, of_quick = np.median(latest, axis=0) - usual, _quick(latest) - quick
+    least = np.minimum(np.abs(off), np.abs(of_quick))
+    return np.asarray(np.where(off * of_quick > 0, np.sign(off) * least, 0.0))
+
+
+def _quick(logs: Floats) -> Floats:
+    """Return what the quickest windows take. Long steps leave it as it is, a change of all steps does not."""
+    return np.asarray(np.quantile(logs, LOW, axis=0))
 
 
 def _far(watch: Watch, off: Floats) -> bool:
@@ -194,9 +211,8 @@ def _change(watch: Watch, logs: Floats, latest: int) -> Pair | None:
     each = logs[-latest:] - usual
     off = np.median(each, axis=0)
     fewest = np.sort(np.sign(off) * each, axis=0)[-LEAST]  # three windows are no change, however odd
-    low = np.quantile(logs[-latest:], LOW, axis=0) - np.quantile(before, LOW, axis=0)
-    least = np.where(off > 0, np.minimum(off, low), off)  # long steps leave the quickest windows as they are
-    if not _far(watch, np.where(fewest > watch.wide * CALM, least, 0.0)):
+    shift = _shift(logs[-latest:], usual, _quick(before))
+    if not _far(watch, np.where(fewest > watch.wide * CALM, shift, 0.0)):
         return None
     scatter = [np.median(np.abs(of), axis=0) for of in (before - usual, each - off)]
     most = watch.wide * FARTHEST + FAR * NORMAL * np.max(scatter, axis=0)
