@@ -32,6 +32,8 @@ __all__ = ("NO_JOULES", "Energies", "Estimator", "KnownEnergy", "Meter", "NoEner
 
 QUANTUM_UJ = 1_000
 """A counter shows whole millijoules."""
+MOST_UJ = 2.0**62
+"""No energy is more: what a device says need not be possible."""
 CORRELATED_NS = 1_000_000_000
 """What a sensor does not see may differ from what it sees in one direction for so long."""
 ALIASED = 0.15
@@ -342,7 +344,7 @@ def _overlay(figures: _Figures, shape: EnergyFit, knots: Knots, edges: _Edges) -
         if any(doubtful):
             # What differs between the phases that it sees and the others, the model cannot know.
             deviation_uj = np.hypot(deviation_uj, np.where(doubtful, _scatter_uj(knots, edges), 0.0))
-    give_or_take_uj = Z * deviation_uj
+    give_or_take_uj = np.nan_to_num(Z * deviation_uj, nan=MOST_UJ, posinf=MOST_UJ)
     # How far off it is while it may not be of this kind, the model cannot tell.
     sure = shaped & shape.sure
     low_uj = _rounded(np.where(sure, used_uj - give_or_take_uj, figures.low_uj))
@@ -351,10 +353,8 @@ def _overlay(figures: _Figures, shape: EnergyFit, knots: Knots, edges: _Edges) -
         low_uj, high_uj = np.maximum(low_uj, figures.low_uj), np.minimum(high_uj, figures.high_uj)
     figures.used_uj = used_uj
     if figures.beats.any():  # then what it does not see of each step is the same all through
-        duration_ns = edges.t_ns[count:] - edges.t_ns[:count]
-        common_uj = np.rint(Z * ALIASED * _range_w(knots, edges) * duration_ns / 1e3).astype(
-            np.int64
-        )  # W x ns
+        duration_ns = (edges.t_ns[count:] - edges.t_ns[:count]).astype(np.float64)
+        common_uj = _rounded(Z * ALIASED * _range_w(knots, edges) * duration_ns / 1e3)  # W x ns
         low_uj = np.where(figures.beats, np.minimum(low_uj, used_uj - common_uj), low_uj)
         high_uj = np.where(figures.beats, np.maximum(high_uj, used_uj + common_uj), high_uj)
     figures.likely_low_uj, figures.likely_high_uj = np.clip(low_uj, 0, used_uj), np.maximum(high_uj, used_uj)
@@ -384,7 +384,8 @@ def _widen(figures: _Figures, timeline: Timeline, edges: _Edges) -> None:
 
 
 def _rounded(values: npt.NDArray[np.float64]) -> Ints:
-    whole: Ints = np.rint(values).astype(np.int64)
+    """Return whole microjoules, at most `MOST_UJ` in size."""
+    whole: Ints = np.rint(np.clip(values, -MOST_UJ, MOST_UJ)).astype(np.int64)
     return whole
 
 

@@ -30,7 +30,7 @@ def man_page() -> str:
 
 
 def _command(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
-    root = click.Context(main, info_name=path[0])
+    root = click.Context(main, info_name=path[0], **main.context_settings)
     context = click.Context(command, info_name=" ".join(path[1:]), parent=root, terminal_width=WIDTH)
     formatter = click.HelpFormatter(width=WIDTH)
     command.format_help(context, formatter)

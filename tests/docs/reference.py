@@ -115,7 +115,7 @@ def _commands() -> str:
 
 
 def _command(command: click.Command, path: tuple[str, ...]) -> list[str]:
-    root = click.Context(main, info_name=path[0])
+    root = click.Context(main, info_name=path[0], **main.context_settings)
     own = copy(command)
     own.params = [each for each in command.params if not isinstance(each, SettingOption)]
     context = click.Context(own, info_name=" ".join(path[1:]), parent=root, terminal_width=WIDTH)

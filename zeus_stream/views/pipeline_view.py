@@ -1,5 +1,6 @@
 """The pipeline of a run and its plan of clocks, for people. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,8 +59,10 @@ def choices_of(
         points: rows of `POINTS`.
         row: of `PIPELINE`.
         prices: rows of ``SIGNALS_NOW`` or ``costs``.
+
+    A point whose figures are not finite is left out. Without those of the highest clocks there is no choice.
     """
-    if not points:
+    if not points or not points[0]["unplanned_j"] > 0:
         return []
     first = points[0]
     at_top = {**first, "slowdown": None, "time_s": first["unplanned_s"], "energy_j": first["unplanned_j"]}
@@ -68,13 +71,19 @@ def choices_of(
         if found and point["energy_j"] >= found[-1].energy_j:
             continue
         energy_j = PRICED * max(row["replicas"], 1) * point["energy_j"]
+        saved_percent = 100 * (1 - point["energy_j"] / first["unplanned_j"])
+        hours = PRICED * point["time_s"] / 3600
+        if not all(map(math.isfinite, (energy_j, saved_percent, hours))):
+            if not found:
+                return []
+            continue
         found.append(
             PipelineChoice(
                 slowdown=point["slowdown"],
                 time_s=point["time_s"],
                 energy_j=point["energy_j"],
-                saved_percent=100 * (1 - point["energy_j"] / first["unplanned_j"]),
-                hours=PRICED * point["time_s"] / 3600,
+                saved_percent=saved_percent,
+                hours=hours,
                 kwh=energy_j / JOULES_PER_KWH,
                 cost=money(energy_j, prices),
                 chosen=row["number"] is not None and row["slowdown"] == point["slowdown"],

@@ -1,6 +1,7 @@
 """The cost of a run: queries over the archive, and their text."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from signal import Signals
@@ -282,8 +283,16 @@ def write_summary(summary: Summary, out: TextIO) -> None:
 
 
 def write_json(content: Mapping[str, Any], out: TextIO) -> None:
-    """Write one JSON object. A figure that is not known is null."""
-    write_text(json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n", out)
+    """Write one JSON object. A figure that is not known, or that no double holds, is null."""
+    write_text(json.dumps(_finite(content), ensure_ascii=False, allow_nan=False, indent=2) + "\n", out)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
