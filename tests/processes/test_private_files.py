@@ -35,7 +35,7 @@ DURING_RUN: tuple[tuple[str, ...], ...] = (
     ("bench", "os:getpid", "--rounds", "6", "--seconds", "0.1", "--warmup-s", "0", "--cool-down-s", "0"),
 )
 PROLOG = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
-"""What Slurm tells the command that is of a prolog."""
+"""Variables that Slurm sets for a prolog."""
 
 AFTER_RUN: tuple[tuple[str, ...], ...] = (
     ("report",),

@@ -16,7 +16,7 @@ FROM signals WHERE value IS NOT NULL AND begins_at <= now() AT TIME ZONE 'UTC'
     AND coalesce(ends_at, 'infinity') > now() AT TIME ZONE 'UTC'
 QUALIFY row_number() OVER (PARTITION BY name ORDER BY imported_ns DESC, begins_at DESC) = 1 ORDER BY name
 """
-"""What a kilowatt hour costs now, in money and carbon, by the signals that are imported."""
+"""Cost of a kilowatt hour now, in money and carbon, by the imported signals."""
 OWN_USE = """
 SELECT service, host, cpu_s, core_percent, energy_low_j, energy_high_j, share_low_percent, share_high_percent,
     reason

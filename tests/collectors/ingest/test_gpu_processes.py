@@ -22,7 +22,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def stranger() -> Iterator[int]:
+def other_process() -> Iterator[int]:
     """A process that is no session's, nor a descendant of one."""
     parent = subprocess.Popen(
         ["/bin/sh", "-c", "sleep 600 & echo $!"], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -37,12 +37,12 @@ def stranger() -> Iterator[int]:
 
 @pytest.mark.usefixtures("soon")
 async def test_a_process_of_no_run_on_the_gpu_of_one_is_said_and_so_is_its_end(
-    zeus_dir: Path, stranger: int
+    zeus_dir: Path, other_process: int
 ) -> None:
     bus = ArithmeticBus(1)
     async with collector(bus, zeus_dir, devices=1) as client:
         [device] = bus.discover()
-        device.pids = (os.getpid(), stranger)
+        device.pids = (os.getpid(), other_process)
         await client.start_run()
         (found,) = await client.wait_for(GpuShared)
         device.pids = (os.getpid(),)
