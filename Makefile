@@ -142,7 +142,7 @@ gpu: install     ## meet a real GPU in ten minutes: recordings, its sensor card,
 	$(BIN)/python -m benchmarks.gpu $(GPU) $(if $(OBSERVE),--observe)
 
 soak: install    ## 1000 simulated worlds, KILLS SIGKILLs of real processes, MESSAGES hostile messages: one table
-	$(BIN)/python -m benchmarks.faults.soak --kills $(KILLS) --messages $(MESSAGES)
+	$(BIN)/python -m benchmarks.faults.exercises --only worlds,kills,messages,attack --kills $(KILLS) --messages $(MESSAGES)
 
 fuzz: install    ## new examples for every property; then the decoders with atheris, for SECONDS=60
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile new

@@ -1,5 +1,6 @@
 """Helpers of the benchmarks: the machine named, a setup of real processes, figures beside their goals."""
 
+import argparse
 import os
 import platform
 import signal
@@ -7,11 +8,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+Rows = list[tuple[str, str]]
+"""A quantity, and its figure."""
+Found = tuple[Rows, list[str]]
+"""Figures, and what is wrong with them, a sentence each."""
 PEERS = (
     "zeus==0.16.0",
     "codecarbon==3.3.2",
@@ -46,6 +51,48 @@ def table(title: str, head: str | Sequence[str], rows: Sequence[Sequence[object]
     print("|" + "---|" * len(cells))
     for row in rows:
         print("| " + " | ".join(str(cell) for cell in row) + " |")
+
+
+def options(
+    doc: str | None, choices: Mapping[str, Iterable[str]] | None = None, **defaults: object
+) -> argparse.Namespace:
+    """Return the options of a command. The default of each gives its type.
+
+    Args:
+        doc: the module's docstring, which explains them.
+        choices: the words that an option may have, by name.
+        defaults: by name. False is a switch, a type an option of it without a default, a list or tuple an
+            option of several values; [int] has none by default.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        flag, allowed = f"--{name.replace('_', '-')}", (choices or {}).get(name)
+        if default is False:
+            parser.add_argument(flag, action="store_true")
+        elif isinstance(default, list | tuple):
+            known = [each for each in default if not isinstance(each, type)]
+            kind = type(known[0]) if known else default[0]
+            parser.add_argument(flag, nargs="+", type=kind, default=known, choices=allowed)
+        elif isinstance(default, type):
+            parser.add_argument(flag, type=default, choices=allowed)
+        else:
+            parser.add_argument(flag, type=type(default), default=default, choices=allowed)
+    return parser.parse_args()
+
+
+def judged(
+    title: str, head: str | Sequence[str], rows: Sequence[Sequence[object]], wrong: Sequence[str]
+) -> int:
+    """Print figures, and what is wrong with them, a sentence each. Return the exit code."""
+    table(title, head, rows)
+    for sentence in wrong:
+        print(sentence, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def sentences(*found: tuple[str, object]) -> list[str]:
+    """Return the sentences about what is wrong, of pairs of a sentence and whether it is so."""
+    return [sentence for sentence, bad in found if bad]
 
 
 def spread(values: Sequence[float], unit: str, digits: int = 1) -> str:

@@ -14,7 +14,6 @@ that stands in for NVML and takes 50 us a call, as drivers do. Zeus measures win
 process, and polls power in a process of its own, as its daemon does for its clients.
 """
 
-import argparse
 import os
 import select
 import signal
@@ -28,7 +27,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from benchmarks.harness import directory, peer_python, process, script, sql, table, wait_for
+from benchmarks.harness import directory, options, peer_python, process, script, sql, table, wait_for
 from tests.gpu import stand_in
 from zeus_stream.clock import monotonic_ns
 
@@ -256,16 +255,10 @@ def peer_rows(seconds: float) -> list[list[object]]:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    arguments.add_argument("--seconds", type=float, default=8)
-    arguments.add_argument("--gpus", default="1,8,64")
-    arguments.add_argument("--job-gpus", type=int, default=8, help="GPUs of a job, at most")
-    arguments.add_argument("--periods", default=",".join(map(str, MODELS)), help="of the counters, ms")
-    arguments.add_argument("--select", help="of the analyzer; none: no search. Default: its own")
-    arguments.add_argument("--no-peers", action="store_true")
-    given = arguments.parse_args()
+    given = options(
+        __doc__, seconds=8.0, gpus="1,8,64", job_gpus=8, periods=",".join(map(str, MODELS)), select=str,
+        no_peers=False,
+    )  # fmt: skip
     searching = ("--select", given.select) if given.select else ()
     gpus = [int(each) for each in given.gpus.split(",")]
     periods_ms = [int(each) for each in given.periods.split(",")]

@@ -4,14 +4,13 @@ Wall time depends on the load of the machine, so the CPU time of the command sta
 ``--root`` names another checkout to compare with.
 """
 
-import argparse
 import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from benchmarks.harness import ROOT, directory, environment, spread, table
+from benchmarks.harness import ROOT, directory, environment, options, spread, table
 
 COMMANDS = (("--version",), ("--help",), ("sql", "--archive", "{archive}", "select 1"))
 MAKE = ("analyze", "--archive", "{archive}")
@@ -19,18 +18,15 @@ MAKE = ("analyze", "--archive", "{archive}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the startup of the command line.")
-    parser.add_argument("--root", type=Path, default=ROOT)
-    parser.add_argument("--times", type=int, default=10)
-    options = parser.parse_args()
+    given = options(__doc__, root=ROOT, times=10)
     rows = []
     with directory() as where:
-        given = environment(where, PYTHONPATH=str(options.root))
+        given = environment(where, PYTHONPATH=str(given.root))
         archive = str(where / "energy.duckdb")
         create(archive, given, where)
         for words in COMMANDS:
             command = [word.format(archive=archive) for word in words]
-            walls, cpus = zip(*(run(command, given, where) for _ in range(options.times)), strict=True)
+            walls, cpus = zip(*(run(command, given, where) for _ in range(given.times)), strict=True)
             rows.append([f"`{' '.join(words)}`", spread(walls, "s", 2), spread(cpus, "s", 2)])
     table("Short commands, from start to exit", "command | wall time | processor time", rows)
 

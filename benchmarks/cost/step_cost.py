@@ -9,7 +9,6 @@ hold, as training does. Zeus runs unmodified in an environment of its own, over 
 in for NVML and takes 50 us a call, as drivers do; it is spared the synchronization of the GPU.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -27,7 +26,7 @@ from time import perf_counter_ns
 import zmq
 
 import zeus_stream
-from benchmarks.harness import ROOT, peer_python, table
+from benchmarks.harness import ROOT, options, peer_python, table
 from tests.gpu import stand_in
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ack, Batch
@@ -151,20 +150,16 @@ def quantiles_us(name: str, gpus: int, steps: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--one", choices=PEERS, help="measure this one alone, in this process")
-    options = parser.parse_args()
-    if options.one:
-        with PEERS[options.one]([f"GPU-{number:08x}" for number in range(options.gpus[0])]) as loop:
-            cut = statistics.quantiles(step_costs_us(loop, options.steps), n=100)
+    given = options(__doc__, choices={"one": PEERS}, gpus=[1, 8], steps=1000, one=str)
+    if given.one:
+        with PEERS[given.one]([f"GPU-{number:08x}" for number in range(given.gpus[0])]) as loop:
+            cut = statistics.quantiles(step_costs_us(loop, given.steps), n=100)
         print(json.dumps([cut[49], cut[98]]))
         return
     rows = []
     with collector():
-        for gpus in options.gpus:
-            found = {name: quantiles_us(name, gpus, options.steps) for name in PEERS}
+        for gpus in given.gpus:
+            found = {name: quantiles_us(name, gpus, given.steps) for name in PEERS}
             for name, (p50, p99) in found.items():
                 of_floor = [
                     f"{mine / least:.1f}" for mine, least in zip((p50, p99), found[FLOOR], strict=True)

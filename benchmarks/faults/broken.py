@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
-from benchmarks.harness import directory, table
+from benchmarks.harness import directory, options, table
 from tests.processes import training
 from tests.processes.pipeline import environment
 
@@ -119,7 +119,7 @@ class Training:
         self._process.communicate()
 
 
-def measure(name: str, options: argparse.Namespace, rng: Random) -> tuple[list[float], float, bool]:
+def measure(name: str, given: argparse.Namespace, rng: Random) -> tuple[list[float], float, bool]:
     """Return a pair's ratios of rounds, the time of a step without us in ms, and whether results agree."""
     state, halfway_only = STATES.get(name, (training.absent, False))
     ours = "without" if name == NONE else "with"
@@ -127,7 +127,7 @@ def measure(name: str, options: argparse.Namespace, rng: Random) -> tuple[list[f
     with directory() as where, ExitStack() as ends:
         halfway = ends.enter_context(state(where))
         started = {
-            mine: Training(where, ours if mine else "without", options.steps, options.products, fill)
+            mine: Training(where, ours if mine else "without", given.steps, given.products, fill)
             for mine in rng.sample((True, False), 2)
         }
         both = [started[True], started[False]]
@@ -136,15 +136,15 @@ def measure(name: str, options: argparse.Namespace, rng: Random) -> tuple[list[f
             for _ in range(5):
                 one.turn()
         times_ns = []
-        for number in range(options.rounds):
-            if number == options.rounds // 2:
+        for number in range(given.rounds):
+            if number == given.rounds // 2:
                 halfway()
             first = rng.randrange(2)
             taken_ns = {which: both[which].turn() for which in (first, 1 - first)}
             times_ns.append((taken_ns[0], taken_ns[1]))
         results = [one.end() for one in both]
-    counted = times_ns[options.rounds // 2 :] if halfway_only else times_ns
-    step_ms = statistics.median(bare for _, bare in times_ns) / options.steps / 1e6
+    counted = times_ns[given.rounds // 2 :] if halfway_only else times_ns
+    step_ms = statistics.median(bare for _, bare in times_ns) / given.steps / 1e6
     same = results[0] == results[1] and results[1][1] == EXIT_CODE
     return [mine / bare for mine, bare in counted], step_ms, same
 
@@ -161,22 +161,13 @@ def interval(pairs: Sequence[Sequence[float]], rng: Random) -> tuple[float, floa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--states", nargs="+", default=[], help="those whose names begin so; all")
-    parser.add_argument("--pairs", type=int, default=8, help="of processes, in each state")
-    parser.add_argument("--rounds", type=int, default=50, help="of a pair")
-    parser.add_argument("--steps", type=int, default=8, help="of a round")
-    parser.add_argument("--products", type=int, default=6, help="of matrices, in a step: its length")
-    parser.add_argument("--seed", type=int, default=0, help="of who begins a round, and of the bootstrap")
-    options = parser.parse_args()
-    rng = Random(options.seed)
+    given = options(__doc__, states=[str], pairs=8, rounds=50, steps=8, products=6, seed=0)
+    rng = Random(given.seed)
     rows, wrong = [], []
     for name in (NONE, *STATES):
-        if options.states and not name.startswith(tuple(options.states)):
+        if given.states and not name.startswith(tuple(given.states)):
             continue
-        found = [measure(name, options, rng) for _ in range(options.pairs)]
+        found = [measure(name, given, rng) for _ in range(given.pairs)]
         pairs = [ratios for ratios, _, _ in found]
         ratios = [ratio for of_pair in pairs for ratio in of_pair]
         step_ms, same = statistics.median(ms for _, ms, _ in found), all(same for _, _, same in found)

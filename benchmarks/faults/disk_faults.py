@@ -1,22 +1,18 @@
 """Disks that become read-only or fail (EIO) under a running setup: what it does then, and after the repair.
 
-    python -m benchmarks.faults.disk_faults [--rounds 2] [--seed 0]
-
-Needs root: each round makes an ext4 file system in a file, mounts it, and breaks it as a failing disk does.
+Needs root: makes an ext4 file system in a file, mounts it, and breaks it as a failing disk does.
 ``read-only`` has the kernel find an error (``trigger_fs_error``), which makes the file system read-only;
 ``EIO`` shuts it down (``EXT4_IOC_SHUTDOWN``), so what was not written yet is lost, as at a loss of power.
 The log's directory and the archive's are broken in turn. The repair is that of an administrator: end the
 processes, ``fsck``, mount, start again.
 """
 
-import argparse
 import fcntl
 import os
 import random
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
-from benchmarks.harness import directory, table
+from benchmarks.harness import Found, Rows, directory, sentences
 from collectors.devices.simulated import SimulatedBus
 from tests.processes.pipeline import Account, Setup, pipeline, until
 
@@ -161,44 +157,30 @@ def _returns(read_mw: Callable[[], int]) -> float | None:
 def _judged(
     target: Target, how: Fault, sentence: str, returned: float | None, account: Account
 ) -> tuple[str, list[str]]:
-    wrong = []
-    if returned is None:
-        wrong.append(f"{target}, {how}: the limit did not return.")
-    if account.twice:
-        wrong.append(f"{target}, {how}: {account.twice} items are stored twice.")
-    if account.lost and not account.gaps:
-        wrong.append(f"{target}, {how}: {account.lost} items were lost and no gap says so.")
-    if account.unmeasured > bool(account.gaps):  # a step that the end of a log cut has no begin in the next
-        wrong.append(f"{target}, {how}: {account.unmeasured} steps have no measurement.")
+    wrong = sentences(
+        (f"{target}, {how}: the limit did not return.", returned is None),
+        (f"{target}, {how}: {account.twice} items are stored twice.", account.twice),
+        (
+            f"{target}, {how}: {account.lost} items were lost and no gap says so.",
+            account.lost and not account.gaps,
+        ),
+        (  # a step that the end of a log cut has no begin in the next
+            f"{target}, {how}: {account.unmeasured} steps have no measurement.",
+            account.unmeasured > bool(account.gaps),
+        ),
+    )
     gaps = f"; gaps: {'; '.join(account.gaps)}" if account.gaps else ""
     back = "never" if returned is None else f"after {returned:.1f} s"
     events = f"{account.archived} of {account.emitted} events archived, {account.lost} lost{gaps}"
-    return f'{target}, {how}: "{sentence[-160:]}"; limit back {back}; {events}', wrong
+    return f'"{sentence[-160:]}"; limit back {back}; {events}', wrong
 
 
-def faults(rounds: int, rng: random.Random) -> tuple[list[str], list[str]]:
-    """Break each disk in each way, so often. Return the figures, and what is wrong with them."""
-    figures, wrong = list[str](), list[str]()
-    for _ in range(rounds):
-        for target in get_args(Target):
-            for how in get_args(Fault):
-                figure, found = fault(target, how, rng)
-                figures.append(figure)
-                wrong += found
+def disks(rng: random.Random) -> Found:
+    """Break each disk in each way."""
+    figures, wrong = Rows(), list[str]()
+    for target in get_args(Target):
+        for how in get_args(Fault):
+            figure, found = fault(target, how, rng)
+            figures.append((f"{target}, {how}", figure))
+            wrong += found
     return figures, wrong
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.disk_faults")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
-    figures, wrong = faults(chosen.rounds, random.Random(chosen.seed))
-    table("Disks that fail", ["what came of it"], [[figure] for figure in figures])
-    for sentence in wrong:
-        print(sentence, file=sys.stderr)
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,44 +1,46 @@
-"""Print one table of kills, cuts, full disks, pauses and clocks: what was tried and what was lost.
+"""One table of all that may befall a host: what was tried, what was lost, and what was wrong.
 
-    python -m benchmarks.faults.exercises [--only cuts,room] [--kills 300] [--cuts 100] [--pause-s 120]
-                                   [--load 0]
-                                   [--sessions 0] [--rate 200] [--between-s 1.5] [--log-mb 256]
-                                   [--seed 0]
+    python -m benchmarks.faults.exercises [--only worlds,kills,...] [--seed 0]
 
-kills      SIGKILLs of collector, analyzer and trainings in turn (``soak.py``), beside ``--load``
-           busy processes, and the steps of ``--sessions`` more runs
-disks      a disk that becomes read-only or fails under log or archive (``disk_faults.py``; root)
-cuts       log and archive as they lie at a loss of power, cut at random places
+worlds     the whole pipeline in one thread, ``--worlds`` seeds from ``--first-world`` on, for at most
+           ``--minutes`` (``soak_worlds.py``); ``--stored``: all archive into DuckDB
+kills      ``--kills`` SIGKILLs of collector, analyzer and trainings in turn, ``--between-s`` apart on average
+           (``kills.py``), beside ``--load`` busy processes and the steps of ``--sessions`` more runs
+           (``--rate`` a second each), into a log of ``--log-mb``
+messages   ``--messages`` that nobody should send, to every socket of live processes (``hostile.py``)
+flood      connections without a byte for ``--flood-s``, to collectors that may open ``--files`` files
+attack     all attackers of a host together for ``--attack-minutes`` (``under_attack.py``)
+cuts       log and archive as they lie at a loss of power, cut at ``--cuts`` random places
 room       writes of log and archive that fail in the middle, and then work again
 pauses     SIGSTOP of each process for ``--pause-s``, then SIGCONT
-clocks     simulated worlds with and without steps of the wall clock: the same energies
+clocks     ``--clock-worlds`` simulated worlds with and without steps of the wall clock: the same energies
+disks      a disk that becomes read-only or fails under log or archive (``disk_faults.py``; root)
 
-Exit code 1 if anything was lost, stored twice, or ended without a sentence.
+Exit code 1 if anything was lost, stored twice, set above the limit found, left in force, restored too late,
+crashed, or ended without a sentence.
 """
 
-import argparse
 import os
 import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-
-from msgspec import Struct
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.repair import set_aside
-from benchmarks.faults.disk_faults import faults
-from benchmarks.harness import ROOT, directory, table
+from benchmarks.faults import hostile, kills, under_attack
+from benchmarks.faults.disk_faults import disks
+from benchmarks.faults.soak_worlds import simulations
+from benchmarks.harness import Found, directory, judged, options, sentences
 from collectors.log.sqlite import SqliteLog
 from tests.analyzers.archives import fill
 from tests.processes.pipeline import pipeline
@@ -50,24 +52,15 @@ from zeus_stream.settings import Settings
 FRAMES = 300
 FRAME_BYTES = 400
 SETTINGS = Settings(memory_mb=128)
-EAGER = ("--search", "exhaustive", "--profile-steps", "5", "--warmup-steps", "2", "--stride-w", "40")
 FIRST_S = 3.0
 """Of a pipeline, before anything is done to it."""
-STRESS = "while True:\n    pass"
 READINGS = "SELECT count(*) FROM readings"
-
-
-class Outcome(Struct, frozen=True):
-    """The figures of an exercise, and a sentence for each thing that was wrong."""
-
-    figures: tuple[str, ...]
-    wrong: tuple[str, ...] = ()
 
 
 # ---- loss of power ----------------------------------------------------------------------------------------
 
 
-def cuts(trials: int, rng: random.Random) -> Outcome:
+def cuts(trials: int, rng: random.Random) -> Found:
     """Cut a log, and a fourth as often an archive, at random places."""
     log, archive, wrong = Counter[str](), Counter[str](), list[str]()
     with tempfile.TemporaryDirectory() as made:
@@ -78,7 +71,7 @@ def cuts(trials: int, rng: random.Random) -> Outcome:
             log.update([_cut(whole / "log", rng, _reopened_log, wrong)])
         for _ in range((trials + 3) // 4):
             archive.update([_cut(whole / "archive", rng, _reopened_archive, wrong)])
-    return Outcome((f"log: {_words(log)}", f"archive: {_words(archive)}"), tuple(wrong))
+    return [("log", _words(log)), ("archive", _words(archive))], wrong
 
 
 def _words(counts: Counter[str]) -> str:
@@ -163,15 +156,15 @@ def no_room(pid: int, most_bytes: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
-def room(rng: random.Random) -> Outcome:
+def room(rng: random.Random) -> Found:
     """Have writes of log and archive fail in the middle, and let them work again."""
-    figures, wrong = list[str](), list[str]()
+    wrong = list[str]()
     with tempfile.TemporaryDirectory() as made:
         refused = _log_without_room(Path(made), rng, wrong)
-        figures.append(f"log: {refused} appends refused, then all {FRAMES} frames stored")
     with tempfile.TemporaryDirectory() as made:
-        figures.append(f"archive: {_archive_without_room(Path(made), wrong)}")
-    return Outcome(tuple(figures), tuple(wrong))
+        stored = _archive_without_room(Path(made), wrong)
+    figure = f"{refused} appends refused, then all {FRAMES} frames stored"
+    return [("log", figure), ("archive", stored)], wrong
 
 
 def _log_without_room(folder: Path, rng: random.Random, wrong: list[str]) -> int:
@@ -233,31 +226,9 @@ def _archive_without_room(folder: Path, wrong: list[str]) -> str:
 # ---- processes --------------------------------------------------------------------------------------------
 
 
-def kills(chosen: argparse.Namespace) -> Outcome:
-    """Kill processes in turn, beside busy ones and the steps of many sessions."""
-    command = ["-m", "benchmarks.faults.soak", "--seeds", "0", "--messages", "0"]
-    for name in ("kills", "sessions", "rate", "between_s", "log_mb", "seed"):
-        command += [f"--{name.replace('_', '-')}", str(getattr(chosen, name))]
-    with ExitStack() as held:
-        for _ in range(chosen.load):
-            busy = held.enter_context(subprocess.Popen([sys.executable, "-c", STRESS]))
-            held.callback(busy.kill)
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    cells = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| real processes")]
-    figures = tuple(f"{cell[1]}: {cell[2].rstrip(' |')}" for cell in cells)
-    lines = done.stderr.strip().splitlines() or ["it ended without a word."]
-    return Outcome(figures, tuple(lines[-5:]) if done.returncode else ())
-
-
-def pauses(where: Path, pause_s: float, between_s: float = FIRST_S) -> Outcome:
+def pauses(where: Path, pause_s: float, between_s: float = FIRST_S) -> Found:
     """Stop each process of a setup for a while, one after the other."""
-    with pipeline(where, 1, EAGER) as setup:
+    with pipeline(where, 1, kills.EAGER) as setup:
         time.sleep(between_s)
         stopped = []
         for name in ("collector", "analyzer", "store", "publisher 0"):
@@ -270,20 +241,14 @@ def pauses(where: Path, pause_s: float, between_s: float = FIRST_S) -> Outcome:
             stopped.append(name)
             time.sleep(between_s)
         account = setup.finish()
-    wrong = [
-        f"{count} {what} after pauses."
-        for what, count in (
-            ("items were lost", account.lost),
-            ("items are stored twice", account.twice),
-            ("steps have no measurement", account.unmeasured),
-        )
-        if count
-    ]
-    named = f"; gaps: {'; '.join(account.gaps)}" if account.gaps else ""
-    figure = (
-        f"{', '.join(stopped)} for {pause_s:g} s each: {account.archived} events archived, 0 lost or twice"
+    wrong = sentences(
+        (f"{account.lost} items were lost after pauses.", account.lost),
+        (f"{account.twice} items are stored twice after pauses.", account.twice),
+        (f"{account.unmeasured} steps have no measurement after pauses.", account.unmeasured),
     )
-    return Outcome((f"{figure}{named}",), tuple(wrong))
+    named = f"; gaps: {'; '.join(account.gaps)}" if account.gaps else ""
+    figure = f"{account.archived} events archived, {account.lost} lost, {account.twice} twice{named}"
+    return [(f"{', '.join(stopped)} for {pause_s:g} s each", figure)], wrong
 
 
 def _store_of(analyzer: int) -> int:
@@ -299,10 +264,10 @@ def _store_of(analyzer: int) -> int:
     return int(until(children)[0])
 
 
-# ---- clocks and schemas -----------------------------------------------------------------------------------
+# ---- clocks, and all --------------------------------------------------------------------------------------
 
 
-def clocks(seeds: int) -> Outcome:
+def clocks(seeds: int) -> Found:
     """Compare worlds with and without steps of the wall clock."""
     steps, windows, wrong = 0, 0, list[str]()
     for seed in range(seeds):
@@ -314,50 +279,41 @@ def clocks(seeds: int) -> Outcome:
             windows += len(stepped.windows)
             if stepped.windows != steady.windows:
                 wrong.append(f"seed {seed}: steps of the wall clock changed energies or durations.")
-    return Outcome(
-        (f"{seeds} worlds, {steps} steps of the wall clock: {windows} windows the same",), tuple(wrong)
-    )
+    return [(f"{seeds} worlds, {steps} steps of the wall clock", f"{windows} windows the same")], wrong
+
+
+def within_directory(exercise: Callable[[Path], Found]) -> Found:
+    with directory() as where:
+        return exercise(where)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.exercises")
-    parser.add_argument("--only", default="", help="names of exercises, with commas")
-    parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--load", type=int, default=0, help="busy processes beside the kills")
-    parser.add_argument("--sessions", type=int, default=0, help="sessions that send steps beside the kills")
-    parser.add_argument("--rate", type=int, default=200, help="steps a second of each of them")
-    parser.add_argument("--between-s", type=float, default=1.5, help="from kill to kill, on average")
-    parser.add_argument("--log-mb", type=int, default=256, help="of the collector's log, and a user's hour")
-    parser.add_argument("--cuts", type=int, default=100)
-    parser.add_argument("--pause-s", type=float, default=120)
-    parser.add_argument("--worlds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
-    rng = random.Random(chosen.seed)
-
-    def within_directory(exercise: Callable[[Path], Outcome]) -> Outcome:
-        with directory() as where:
-            return exercise(where)
-
-    exercises: Mapping[str, Callable[[], Outcome]] = {
-        "cuts": partial(cuts, chosen.cuts, rng),
+    given = options(
+        __doc__,
+        only="", seed=0, worlds=1000, first_world=0, processes=2, minutes=24 * 60.0, stored=False,
+        kills=60, load=0, sessions=0, rate=200, between_s=1.5, log_mb=Settings().log_mb,
+        messages=100_000, flood_s=60.0, files=[1_024, 4_096, 65_536], attack_minutes=1.0,
+        cuts=100, pause_s=120.0, clock_worlds=5,
+    )  # fmt: skip
+    rng = random.Random(given.seed)
+    worlds = range(given.first_world, given.first_world + given.worlds)
+    exercises: Mapping[str, Callable[[], Found]] = {
+        "worlds": partial(simulations, worlds, given.processes, given.minutes, stored=given.stored),
+        "kills": partial(within_directory, lambda where: kills.kills(where, given)),
+        "messages": partial(hostile.messages, given.messages, rng),
+        "flood": partial(hostile.floods, given.files, given.flood_s),
+        "attack": partial(under_attack.under_attack, given.attack_minutes, given.seed),
+        "cuts": partial(cuts, given.cuts, rng),
         "room": partial(room, rng),
-        "clocks": partial(clocks, chosen.worlds),
-        "disks": lambda: Outcome(*map(tuple, faults(1, rng))),
-        "pauses": partial(within_directory, lambda where: pauses(where, chosen.pause_s)),
-        "kills": partial(kills, chosen),
+        "clocks": partial(clocks, given.clock_worlds),
+        "pauses": partial(within_directory, lambda where: pauses(where, given.pause_s)),
+        "disks": partial(disks, rng),
     }
-    wanted = [name for name in exercises if not chosen.only or name in chosen.only.split(",")]
+    wanted = [name for name in exercises if not given.only or name in given.only.split(",")]
     found = {name: exercises[name]() for name in wanted}
-    table(
-        f"Exercises, load {os.getloadavg()[0]:.1f}",
-        ["exercise", "what came of it", "wrong"],
-        [[name, "; ".join(outcome.figures), len(outcome.wrong)] for name, outcome in found.items()],
-    )
-    wrong = [f"{name}: {sentence}" for name, outcome in found.items() for sentence in outcome.wrong]
-    for sentence in wrong:
-        print(sentence, file=sys.stderr)
-    return 1 if wrong else 0
+    rows = [(name, what, figure) for name, (figures, _) in found.items() for what, figure in figures]
+    wrong = [f"{name}: {sentence}" for name, (_, its) in found.items() for sentence in its]
+    return judged(f"Exercises, load {os.getloadavg()[0]:.1f}", ("exercise", "what", "figure"), rows, wrong)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,24 @@
 """Sends what nobody should send to every socket of live processes, and looks at their memory.
 
-    python -m benchmarks.faults.hostile [--messages 200000] [--seed 0]
-
 Of a pool of seeded messages, malformed, cut, bent, oversized or well-formed and absurd, in random order.
 Memory is resident memory that is no file's. It is looked at after a tenth of the messages, when queues and
 caches have been filled, and at the end, each time after REST_S without a message; the most is of all the time
-until then, since the process began.
+until then, since the process began. Connections without a byte come from processes of another user that
+were there before the collector.
 """
 
-import argparse
-import sys
+import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from random import Random
 from typing import TypeAlias
 
 from benchmarks import harness
+from benchmarks.harness import Found, Rows
 from tests import hostile
-from tests.processes.under_fire import Impostor, Sender, Victim, analyzer, collector, train
+from tests.processes.connection_flood import ATTACKERS, described, flood, stand_by_apart
+from tests.processes.under_fire import PATIENCE_S, Impostor, Sender, Victim, analyzer, collector, train
 
 POOL = 3_000
 HEAVY_BYTES = 50_000
@@ -99,28 +99,37 @@ def figures(
     return name, sent, f"{sent / seconds:.0f}", refused, crashes, of, *memory_mb
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--messages", type=int, default=200_000)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    counts = {name: round(share * arguments.messages) for name, share in SHARES.items()}
-    rng = Random(arguments.seed)
-    rows = [*fire_at_servers(rng, counts), fire_at_clients(rng, counts["feed, replies"])]
-    head = (
-        "socket",
-        "messages",
-        "a second",
-        "refused and counted",
-        "crashes",
-        "process",
-        "MB at 10 %",
-        "MB after",
-        "MB at most",
-    )
-    harness.table("Hostile messages", head, rows)
-    sys.exit(any(row[4] for row in rows))
+def messages(count: int, rng: Random) -> Found:
+    """Send so many messages over all sockets."""
+    counts = {name: round(share * count) for name, share in SHARES.items()}
+    rows, crashes = Rows(), 0
+    for fired in (*fire_at_servers(rng, counts), fire_at_clients(rng, counts["feed, replies"])):
+        socket, sent, a_second, refused, crashed, process, warm_mb, after_mb, most_mb = fired
+        crashes += int(str(crashed))
+        memory = f"{process}: {warm_mb} MB after a tenth, {after_mb} MB after all, {most_mb} MB at most"
+        rows.append((f"on {socket}", f"{sent}, {a_second}/s ({refused} refused and counted); {memory}"))
+    return [*rows, ("crashes", str(crashes))], [f"{crashes} processes crashed."] if crashes else []
 
 
-if __name__ == "__main__":
-    main()
+def connections(files: int, seconds: float) -> Found:
+    """Connect to a collector that may open so many files, for a time, beside a bystander."""
+    if files > resource.getrlimit(resource.RLIMIT_NOFILE)[1]:
+        return [(f"{files} files", "not allowed here")], []
+    with harness.directory() as where:
+        where.chmod(0o755)
+        with flood(where / "publish", where / "position"), collector(where, files=files) as running:
+            known_ms, new_ms = stand_by_apart(where / "publish", seconds, PATIENCE_S)
+            lives = running.alive
+            refused = running.rows("collector")["sockets", "connections refused or closed for others"]
+    rows = [
+        (f"{files} files, {ATTACKERS} processes, {seconds:g} s: refused", refused),
+        (f"{files} files: acknowledged", described(known_ms)),
+        (f"{files} files: over a new connection", described(new_ms)),
+    ]
+    return rows, [] if lives else [f"a collector of {files} files has died."]
+
+
+def floods(files: Sequence[int], seconds: float) -> Found:
+    """Flood a collector for each number of files."""
+    found = [connections(each, seconds) for each in files]
+    return [row for rows, _ in found for row in rows], [each for _, wrong in found for each in wrong]

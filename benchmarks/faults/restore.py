@@ -9,7 +9,6 @@ ends the run. ``--plans``: the same for a clock that follows a plan of a pipelin
 another instruction than the plan has. The exit code is 1 if a goal is missed.
 """
 
-import argparse
 import random
 import statistics
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from benchmarks.harness import directory, table
+from benchmarks.harness import directory, options, table
 from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from tests.processes.setup import OURS_MHZ, Collector, Host, collector, restore, simulated, trainer, until
@@ -193,13 +192,7 @@ def tried(trials: dict[str, Trial], times: int, rng: random.Random) -> list[tupl
 
 def main() -> int:
     """Print the tables; return 1 if a goal is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plans", action="store_true", help="clocks that follow a plan instead of limits")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, trials=20, seed=0, plans=False)
     rng = random.Random(arguments.seed)
     rows = tried(PLANS if arguments.plans else TRIALS, arguments.trials, rng)
     title = "Clocks that follow a plan, unlocked" if arguments.plans else TITLE

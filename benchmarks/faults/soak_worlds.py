@@ -1,15 +1,11 @@
 """Simulated worlds full of trouble, one a seed: what is lost, stored twice or not restored in any of them.
 
-    python -m benchmarks.faults.soak_worlds [--seeds 1000] [--first-seed 0] [--processes 2] [--minutes 60]
-                                             [--stored]
-
 A world is the whole pipeline in one thread and in virtual time (tests/simulation). It raises at the first
 event that is lost or stored twice, limit that is not restored, impossible energy or other wrong row. One
-world in 20 archives into DuckDB, which takes ten times as long. After ``--minutes``, or a Ctrl-C, the
-worlds that were played by then are reported. The exit code is 1 if a world failed.
+world in 20 archives into DuckDB, which takes ten times as long. After its minutes, or a Ctrl-C, the
+worlds that were played by then are reported.
 """
 
-import argparse
 import logging
 import signal
 import sys
@@ -22,16 +18,12 @@ from multiprocessing import get_context
 
 from msgspec import Struct
 
-from benchmarks.harness import table
+from benchmarks.harness import Found, Rows
 from tests.simulation.troubled_world import Report, run
 
 STORED_EVERY = 20
 """Worlds of which one archives into DuckDB."""
 KINDS = ("collector", "analyzer", "publisher")
-Rows = list[tuple[str, str]]
-"""A quantity, and its figure."""
-Found = tuple[Rows, list[str]]
-"""Figures, and what is wrong with them, a sentence each."""
 
 
 class Played(Struct, frozen=True):
@@ -116,23 +108,3 @@ def kills_by_process(killed: Counter[str]) -> Rows:
 def none_but(explained: int, by: str) -> str:
     """Say that there is none, but for what a damaged log explains: all else has failed its world."""
     return f"0, and {explained} {by}" if explained else "0"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seeds", type=int, default=1000)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=24 * 60, help="the longest time it may take")
-    parser.add_argument("--stored", action="store_true", help="archive all of them into DuckDB")
-    options = parser.parse_args(arguments)
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
-    rows, wrong = simulations(seeds, options.processes, options.minutes, stored=options.stored)
-    table("Simulated worlds", ("what", "figure"), rows)
-    for sentence in wrong:
-        print(sentence, file=sys.stderr)
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

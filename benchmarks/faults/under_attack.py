@@ -1,15 +1,12 @@
 """All attackers of a host together, beside a training and a search: what is lost, left in force, and delayed.
 
-    python -m benchmarks.faults.under_attack [--minutes 30] [--flood 8] [--seed 0]
-
 The attackers (`attackers`) are there before our services: connections without a byte by as many processes as
 they like, connections without a key, sessions under our names, idle connections to the page, files and a
 working directory of theirs. A training on one simulated GPU searches its power limit all the time, run after
-run; one on a second GPU counts what it knows to be logged. The exit code is 1 if anything was lost,
-stored twice, left in force, imported or ended by them.
+run; one on a second GPU counts what it knows to be logged. Wrong is what was lost, stored twice, left in
+force, imported or ended by them.
 """
 
-import argparse
 import http.client
 import json
 import os
@@ -17,20 +14,22 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import duckdb
 from msgspec import Struct, field
 
 from benchmarks import harness
 from benchmarks.faults import attackers
-from benchmarks.faults.soak import Limits
+from benchmarks.faults.kills import Limits
+from benchmarks.harness import Found, sentences
 from benchmarks.load.latency import LATENCY
+from benchmarks.screens.tabs import served
 from tests.directories import QUICK_FILE
 from tests.empty_archive import archive_at
-from tests.processes.connection_flood import ATTACKERS, OTHER_USER, flood, quantile
+from tests.processes.connection_flood import OTHER_USER, flood, quantile
 from tests.processes.pipeline import PATIENCE_S, Account, Setup, environment, pipeline, until
 from tests.processes.planted import plant
 from tests.zeus_stream.transport.test_access import free_port
@@ -126,28 +125,10 @@ class Owner:
             self.seen.wrong.append(f"{arguments[0]} ended with {done.returncode}: {done.stderr[-300:]}")
 
 
-@contextmanager
-def served_page(where: Path) -> Iterator[str]:
-    """Serve the page; give its address."""
-    process = subprocess.Popen(
-        [ZEUS_STREAM, "web", "--listen", "127.0.0.1:0"],
-        env=environment(where),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
-        yield process.stderr.readline().split()[-1]
-        assert process.poll() is None, "the page has ended"
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def finish(setup: Setup) -> tuple[Account, dict[str, Any]]:
     """End all services once everything is archived: the account, and the latency."""
     account = setup.finish(settled=MEASURED)
-    with harness_archive(setup.directory / "energy.duckdb") as connection:
+    with duckdb.connect(setup.directory / "energy.duckdb", read_only=True) as connection:
         [(commands, latency_ms)] = connection.execute(LATENCY).fetchall()
         [(runs,)] = connection.execute(
             "SELECT count(*) FROM runs WHERE starts_with(run, 'search-')"
@@ -155,19 +136,7 @@ def finish(setup: Setup) -> tuple[Account, dict[str, Any]]:
     return account, {"commands": commands, "latency_ms": latency_ms or (0.0, 0.0, 0.0), "runs": runs}
 
 
-@contextmanager
-def harness_archive(path: Path) -> Iterator[Any]:
-    """Open an archive that nobody has open."""
-    import duckdb
-
-    connection = duckdb.connect(path, read_only=True)
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
-def under_attack(minutes: float, processes: int, seed: int) -> tuple[list[tuple[str, str]], list[str]]:
+def under_attack(minutes: float, seed: int) -> Found:
     """Run all of it; return rows for people, and what is wrong."""
     with harness.directory() as where, harness.directory() as scratch, ExitStack() as ends:
         where.chmod(0o755)
@@ -177,7 +146,7 @@ def under_attack(minutes: float, processes: int, seed: int) -> tuple[list[tuple[
         with ExitStack() as attack:
             for each in (
                 attackers.fifo_in_place_of_a_mark(where / "log.sqlite"),
-                flood(where / "publish", where / "position", attackers=processes),
+                flood(where / "publish", where / "position"),
                 attackers.attacker(attackers.TCP, *(port + door for door in PORTS.values()), number=2),
                 attackers.attacker(attackers.SESSIONS, where / "publish"),
             ):
@@ -186,7 +155,7 @@ def under_attack(minutes: float, processes: int, seed: int) -> tuple[list[tuple[
             collect = ("--listen", f"127.0.0.1:{port}", *nice)
             setup = ends.enter_context(pipeline(where, 1, (*SEARCH, *nice), collect, gpus=2))
             until(setup.welcome)
-            page = attack.enter_context(served_page(where))
+            page = attack.enter_context(served(where))
             page_port = int(page.partition("/?")[0].rpartition(":")[2])
             attack.enter_context(attackers.attacker(attackers.IDLE, page_port))
             costs, stop = scratch / "costs.json", where / "told" / "stop"
@@ -212,7 +181,7 @@ def under_attack(minutes: float, processes: int, seed: int) -> tuple[list[tuple[
 
 def report(
     account: Account, search: dict[str, Any], limits: Limits, seen: Seen, costs_ns: list[int], refused: str
-) -> tuple[list[tuple[str, str]], list[str]]:
+) -> Found:
     costs_us = [cost / 1e3 for cost in costs_ns]
     gaps = [gap for gap in account.gaps if not any(words in gap for words in EXPECTED)]
     p50_ms, p99_ms, worst_ms = search["latency_ms"]
@@ -232,32 +201,11 @@ def report(
         ("limits left in force", str(limits.left_in_force())),
         ("load of the machine, 15 min", f"{os.getloadavg()[2]:.1f}"),
     ]
-    wrong = [
-        sentence
-        for sentence, bad in (
-            (f"{account.lost} items were lost.", account.lost),
-            (f"{account.twice} items are stored twice.", account.twice),
-            (f"{limits.left_in_force()} limits are left in force.", limits.left_in_force()),
-            ("no limit was applied.", not search["commands"]),
-            *((f"a gap: {gap}.", gap) for gap in gaps),
-        )
-        if bad
-    ]
+    wrong = sentences(
+        (f"{account.lost} items were lost.", account.lost),
+        (f"{account.twice} items are stored twice.", account.twice),
+        (f"{limits.left_in_force()} limits are left in force.", limits.left_in_force()),
+        ("no limit was applied.", not search["commands"]),
+        *((f"a gap: {gap}.", gap) for gap in gaps),
+    )
     return rows, wrong + seen.wrong
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--flood", type=int, default=ATTACKERS, help="processes that connect without a byte")
-    parser.add_argument("--seed", type=int, default=0, help="of bent archives")
-    given = parser.parse_args()
-    rows, wrong = under_attack(given.minutes, given.flood, given.seed)
-    harness.table(f"All attackers together, {given.minutes:g} minutes", ("what", "figure"), rows)
-    for sentence in wrong:
-        print(sentence, file=sys.stderr)
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

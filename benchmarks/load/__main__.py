@@ -30,6 +30,7 @@ from benchmarks.harness import (
     cpu_seconds,
     directory,
     memory_mb,
+    options,
     process,
     script,
     sql,
@@ -173,13 +174,7 @@ def measure(where: Path, given: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=float, default=300_000, help="readings a second")
-    parser.add_argument("--sessions", type=int, default=0, help="in place of readings")
-    parser.add_argument("--steps", type=int, default=200, help="a second, of each session")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--one-core", action="store_true")
-    given = parser.parse_args()
+    given = options(__doc__, rate=300_000.0, sessions=0, steps=200, seconds=60.0, one_core=False)
     with directory() as where:
         return measure(where, given)
 

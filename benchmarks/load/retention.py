@@ -7,7 +7,6 @@ The size of the file by hour shows whether it grows. Bytes a row of each table, 
 defaults keep, give the size after a year.
 """
 
-import argparse
 import time
 
 import numpy as np
@@ -17,7 +16,7 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.store import Ages
 from analyzers.results.readings import READING
 from analyzers.results.rows import WindowRow
-from benchmarks.harness import directory, table
+from benchmarks.harness import directory, options, table
 from tests.analyzers.archives import BOOTED_NS, LOG, RUN, SECOND, frame, frames, window
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -115,9 +114,7 @@ def bytes_a_row(archive: DuckdbFile, name: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--hours", type=int, default=HOURS)
-    hours = parser.parse_args().hours
+    hours = options(__doc__, hours=HOURS).hours
     load, offset, sizes, pruned_s = Load(), 1, [], []
     with directory() as where:
         path = where / "energy.duckdb"

@@ -8,7 +8,6 @@ Printed: processor time of each part of the way of a step, from the bytes of its
 commit, all in this process. ``--behind``: as while frames wait, when no energy is fitted.
 """
 
-import argparse
 import pickle
 import platform
 import tempfile
@@ -32,6 +31,7 @@ from analyzers.results.readings import READING
 from analyzers.results.result import in_order
 from analyzers.results.rows import GapRow, WindowRow
 from analyzers.results.windows.step_columns import Derived, each_row
+from benchmarks.harness import options
 from zeus_stream import own_cost
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import RunStarted, StepBoundary
@@ -206,12 +206,7 @@ def measure(where: Path, sessions: int, rate: int, seconds: float, *, behind: bo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.load.sessions")
-    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 10, 50])
-    parser.add_argument("--rate", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=14)
-    parser.add_argument("--behind", action="store_true")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, sessions=[1, 10, 50], rate=200, seconds=14.0, behind=False)
     own_cost.collect_seldom()  # as the analyzer does
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
     with tempfile.TemporaryDirectory() as where:

@@ -8,7 +8,6 @@ are few; readings a second of one core say what it could do, and an empty loop w
 python -m benchmarks.load.throughput [--frames 2000] [--runs 5]
 """
 
-import argparse
 import struct
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.cost.own_cost import empty_loop, used
-from benchmarks.harness import directory, process, sql, table
+from benchmarks.harness import directory, options, process, sql, table
 from collectors.log.sqlite import SqliteLog
 from zeus_stream.clock import anchor, boot_id
 from zeus_stream.protocol import codec
@@ -64,10 +63,7 @@ def fill(where: Path, count: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--frames", type=int, default=FRAMES)
-    parser.add_argument("--runs", type=int, default=RUNS)
-    given = parser.parse_args()
+    given = options(__doc__, frames=FRAMES, runs=RUNS)
     rates, shares, loops = list[float](), list[float](), list[float]()
     for _ in range(given.runs):
         loops.append(empty_loop(LOOP_S))

@@ -11,7 +11,6 @@ forwards of 94 ms by up to 10 %, backwards of 245 to 425 ms. Short: 20 and 45 ms
 are above the bound that branch and bound proves, for each instance.
 """
 
-import argparse
 import random
 from statistics import median
 
@@ -20,7 +19,7 @@ from msgspec.structs import replace
 from analyzers.pipeline.frontier import ClockOption, FrontierProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import make_plans, most_changes, play, unplanned_s
-from benchmarks.harness import table
+from benchmarks.harness import options, table
 from benchmarks.pipeline.schedules import SCHEDULES, make_graph
 from zeus_stream.simulated_gpu.workloads import load
 
@@ -101,11 +100,7 @@ def gaps(seeds: range, slowdown: float, clocks: list[int]) -> list[list[str]]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, nargs=2, default=(100, 104), help="first, and past the last")
-    parser.add_argument("--slowdown", type=float, default=1.0)
-    parser.add_argument("--clocks", type=int, nargs="+", default=[], help="few clocks, without changes")
-    given = parser.parse_args()
+    given = options(__doc__, seeds=[100, 104], slowdown=1.0, clocks=[int])
     if given.clocks:
         head = ["schedule", "seed", "instructions"]
         for count in given.clocks:

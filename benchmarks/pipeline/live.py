@@ -8,14 +8,13 @@ instructions by the profile; switches take none. Profiling: iterations until the
 the highest clock. Instructions are sleeps of processes: a busy host makes all of it longer.
 """
 
-import argparse
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, directory, table
+from benchmarks.harness import ROOT, directory, options, table
 from zeus_stream.live.archive_file import ArchiveFile, open_archive
 
 FIGURES = """
@@ -53,11 +52,7 @@ def train(where: Path, profiled: int, gpus: int, *arguments: object, clocks: int
 
 def main() -> int:
     """Run the example and print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--iterations", type=int, default=200)
-    parser.add_argument("--profiled", type=int, default=8, help="iterations at each clock")
-    parser.add_argument("--work-ms", type=float, default=20.0)
-    given = parser.parse_args()
+    given = options(__doc__, iterations=200, profiled=8, work_ms=20.0)
     with directory() as where:
         begin_load = os.getloadavg()[0]
         archive = train(

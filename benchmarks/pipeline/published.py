@@ -8,7 +8,6 @@ cost model. It is no dependency, but a peer of the benchmarks. Both get the same
 switches. At each deadline a solver's plan is the best of its frontier that holds it.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from analyzers.pipeline.frontier import PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import make_plans, play, unplanned_s
-from benchmarks.harness import peer_python, table
+from benchmarks.harness import options, peer_python, table
 from benchmarks.pipeline.groupings import draw
 
 SLOWDOWNS = (1.0, 1.05, 1.1)
@@ -94,10 +93,7 @@ def row(seed: int, schedule: str, seconds: float) -> list[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0, help="of processor time for the published one")
-    parser.add_argument("--small", action="store_true")
-    given = parser.parse_args()
+    given = options(__doc__, seconds=60.0, small=False)
     head = ["pipeline"]
     for each in SLOWDOWNS:
         head += [f"saved at x {each:g}, %", f"published, x {each:g}, %"]

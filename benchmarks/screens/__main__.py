@@ -9,7 +9,6 @@ A tab is a program that reads the page's stream.
 python -m benchmarks.screens [--only top|answer|watchers|latency] [--seconds 20] [--rounds 2]
 """
 
-import argparse
 import os
 import pty
 import select
@@ -29,7 +28,17 @@ from pathlib import Path
 import anyio
 from msgspec.structs import replace
 
-from benchmarks.harness import cpu_seconds, directory, environment, memory_mb, services, spread, sql, table
+from benchmarks.harness import (
+    cpu_seconds,
+    directory,
+    environment,
+    memory_mb,
+    options,
+    services,
+    spread,
+    sql,
+    table,
+)
 from benchmarks.load.latency import LATENCY, SETTINGS, TRAINING
 from benchmarks.load.sessions import found_gpu
 from benchmarks.screens.tabs import tabs
@@ -313,11 +322,9 @@ COLUMNS = ((0, "ms"), (1, "ms"), (2, "ms"), (3, "%"))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=("top", "answer", "watchers", "latency"))
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--rounds", type=int, default=2, help="of each row of the latency")
-    given = parser.parse_args()
+    given = options(
+        __doc__, choices={"only": ("top", "answer", "watchers", "latency")}, only=str, seconds=20.0, rounds=2
+    )
     parts: dict[str, Callable[[], None]] = {
         "top": lambda: tops(given.seconds),
         "answer": answer,

@@ -6,7 +6,6 @@
 The archive is made by SQL. The server reads it as a file, in a process of its own; the client is this one.
 """
 
-import argparse
 import gzip
 import http.client
 import statistics
@@ -17,7 +16,7 @@ from urllib.parse import quote, urlencode
 import duckdb
 from msgspec.structs import replace
 
-from benchmarks.harness import directory, table
+from benchmarks.harness import directory, options, table
 from benchmarks.screens.tabs import served
 
 GPUS = 8
@@ -93,15 +92,13 @@ def ask(port: int, token: str, path: str) -> tuple[float, float, bytes]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--readings", type=int, default=1_000_000)
-    options = parser.parse_args()
+    given = options(__doc__, readings=1_000_000)
     with directory() as where:
         path = where / "bench.duckdb"
-        length_ns = make(path, options.readings)
+        length_ns = make(path, given.readings)
         with served(where, "--archive", str(path)) as address:
             port, token = int(address.split(":")[2].split("/")[0]), address.rpartition("=")[2]
-            measure(port, token, length_ns, options.readings)
+            measure(port, token, length_ns, given.readings)
 
 
 def measure(port: int, token: str, length_ns: int, readings: int) -> None:

@@ -8,7 +8,6 @@ the archiver writes them, and as `zeus-stream lake keep` merges them: the more r
 file, the fewer. Power, clocks and times of reads are random, which is the worst case for their encodings.
 """
 
-import argparse
 import tempfile
 import time
 from importlib.resources import files
@@ -21,7 +20,7 @@ from analyzers.lake import catalog, keeper
 from analyzers.lake.archiver import BatchIntake
 from analyzers.lake.lake_archive import LakeArchive, frames_of
 from analyzers.leases.site_leases import SiteLeases
-from benchmarks.harness import table
+from benchmarks.harness import options, table
 from benchmarks.load.retention import GPUS, Load
 from tests.analyzers.archives import BOOTED_NS, SECOND, frame, frames
 from tests.scale.servers import postgres
@@ -126,10 +125,7 @@ def ask(connection: Connection) -> list[list[str]]:
 
 def main() -> None:
     assert rollup.GRACE_NS < COMMIT_S * SECOND
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", type=int, default=64)
-    parser.add_argument("--seconds", type=int, default=120)
-    given = parser.parse_args()
+    given = options(__doc__, hosts=64, seconds=120)
     with postgres() as server, tempfile.TemporaryDirectory() as data:
         dsn = server.make("lake")
         catalog.create(dsn, data, SETTINGS)

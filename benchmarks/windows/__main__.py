@@ -19,7 +19,6 @@ python -m benchmarks.windows [--runs 4] [--seed 20260] [--loads prompt late ...]
     [--counters 100 20 20/10 ...] [--unknown [--wait]]
 """
 
-import argparse
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,7 +28,7 @@ from analyzers.measurement.energy import KnownEnergy, measure
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.power_model import PowerModel
 from analyzers.measurement.windows import UNDECIDED_NS
-from benchmarks.harness import table
+from benchmarks.harness import options, table
 from benchmarks.windows.loads import EDGES, NAMES, SEED, STEPS_MS, Load, Name, Truth, load
 from tests.simulation.played import Counter, Measured, counter, play
 
@@ -174,27 +173,22 @@ def row(name: Name, step_ms: int, kind: str, runs: Sequence[Run]) -> list[object
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--loads", nargs="+", default=list(NAMES), choices=(*NAMES, *EDGES))
-    parser.add_argument("--steps-ms", type=int, nargs="+", help="default: those of each load")
-    parser.add_argument("--counters", nargs="+", default=["100", "20"])
-    parser.add_argument("--unknown", action="store_true", help="the kind of the counter is to be found")
-    parser.add_argument("--wait", action="store_true", help="steps wait for that, 10 s at most")
-    options = parser.parse_args()
-    seeds = range(options.seed, options.seed + options.runs)
+    given = options(
+        __doc__, choices={"loads": (*NAMES, *EDGES)}, runs=4, seed=SEED, loads=NAMES, steps_ms=[int],
+        counters=["100", "20"], unknown=False, wait=False,
+    )  # fmt: skip
+    seeds = range(given.seed, given.seed + given.runs)
     head = "load | counter | step | direct reads | straight lines | shaped | oracle | goal | met | bias"
     head += " | worst run | in 95 % interval | worst run | its half width | false bounds | kind"
-    known = {"unknown": options.unknown, "wait": options.wait}
+    known = {"unknown": given.unknown, "wait": given.wait}
     table(
         f"Energy of single steps, mean absolute error, seeds {seeds[0]} to {seeds[-1]}",
         head,
         [
             row(name, step_ms, kind, [run(name, step_ms, kind, seed, **known) for seed in seeds])
-            for kind in options.counters
-            for name in options.loads
-            for step_ms in options.steps_ms or STEPS_MS[name]
+            for kind in given.counters
+            for name in given.loads
+            for step_ms in given.steps_ms or STEPS_MS[name]
         ],
     )
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from benchmarks.harness import ROOT, directory, peer_python, process, sql, table, wait_for
+from benchmarks.harness import ROOT, directory, options, peer_python, process, sql, table, wait_for
 from benchmarks.windows.__main__ import ACCURACY
 from benchmarks.windows.following import Followed, FollowingGpu, Wanted, follow, following
 from benchmarks.windows.loads import NAMES, REST_NS, SEED, lengths
@@ -63,20 +63,20 @@ class Found(Struct, frozen=True):
         return float((np.nansum(self.energy_j) / np.sum(self.truth_j) - 1) * 100)
 
 
-def measure(options: argparse.Namespace, seed: int) -> dict[str, dict[str, Found]]:
+def measure(given: argparse.Namespace, seed: int) -> dict[str, dict[str, Found]]:
     """Return what each tool found of each load, by load and tool, in one run beside each other."""
     loads = [
         Wanted(name, step_ms, len(lengths(name, step_ms, seed=seed)[0]), seed)
-        for name in options.loads
-        for step_ms in options.steps_ms
+        for name in given.loads
+        for step_ms in given.steps_ms
     ]
     period_ns, window_ns = (
-        round(options.period_ms * 1e6),
-        options.window_ms and round(options.window_ms * 1e6),
+        round(given.period_ms * 1e6),
+        given.window_ms and round(given.window_ms * 1e6),
     )
     with directory() as where, ExitStack() as stack:
         library = stand_in.build(where)
-        outs = {tool: where / f"out{number}" for number, tool in enumerate(options.tools)}
+        outs = {tool: where / f"out{number}" for number, tool in enumerate(given.tools)}
         marks = {tool: Marks(Path(f"{out}.marks")) for tool, out in outs.items()}
         hosts = {tool: StandIn(Path(f"{out}.gpus")) for tool, out in outs.items()}
         gpus = []
@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace, seed: int) -> dict[str, dict[str, Found
         environ = {tool: host.environment(library) for tool, host in hosts.items()}
         stack.enter_context(process(where, "collect", "--observe", ready="publish", environ=environ[OURS]))
         stack.enter_context(process(where, "analyze", "--select", "none", ready="query"))
-        reports = trainings(loads, where, outs, environ, options.start)
+        reports = trainings(loads, where, outs, environ, given.start)
         found: dict[str, dict[str, Found]] = {}
         for number, wanted in enumerate(loads):
             found[label(wanted)] = of_load = {}
@@ -189,32 +189,32 @@ def archived(where: Path, wanted: Wanted, truth: Followed) -> Found:
     return Found(energy_j, truth_j, covered, float(np.nanmedian((high_j - low_j) / truth_j)))
 
 
-def print_steps(options: argparse.Namespace) -> None:
-    runs = [measure(options, SEED + repeat) for repeat in range(options.repeats)]
+def print_steps(given: argparse.Namespace) -> None:
+    runs = [measure(given, SEED + repeat) for repeat in range(given.repeats)]
     errors, sums = [], []
     for name in runs[0]:
-        of_tools = {tool: [run[name][tool] for run in runs if tool in run[name]] for tool in options.tools}
+        of_tools = {tool: [run[name][tool] for run in runs if tool in run[name]] for tool in given.tools}
         error = {tool: _median(one.error for one in found) for tool, found in of_tools.items()}
         load_name, step_ms, _ = name.split()
         peers = [value for tool, value in error.items() if tool != OURS and not math.isnan(value)]
         ratio = f"{min(peers) / error[OURS]:.1f}" if peers else ""
-        goal = ACCURACY[round(options.period_ms)][load_name].get(int(step_ms), math.nan)
+        goal = ACCURACY[round(given.period_ms)][load_name].get(int(step_ms), math.nan)
         errors.append([name, *(f"{value:.3g} %" for value in error.values()), ratio, f"{goal:g} %"])
         bias = [f"{_median(one.bias for one in found):+.2g} %" for found in of_tools.values()]
         inside = _median(one.covered for one in of_tools[OURS]) * 100
         width = _median(one.width for one in of_tools[OURS]) * 100
         sums.append([name, *bias, f"{inside:.1f} %", f"{width:.2g} %"])
-    kind = f"sees {options.window_ms:g} ms of it" if options.window_ms else "integrates"
-    seeds = f"seeds {SEED} to {SEED + options.repeats - 1}, medians of {options.repeats} run(s)"
+    kind = f"sees {given.window_ms:g} ms of it" if given.window_ms else "integrates"
+    seeds = f"seeds {SEED} to {SEED + given.repeats - 1}, medians of {given.repeats} run(s)"
     table(
-        f"Energy of a step, mean absolute error ({options.period_ms:g} ms counter that {kind}; {seeds};"
+        f"Energy of a step, mean absolute error ({given.period_ms:g} ms counter that {kind}; {seeds};"
         f" load {os.getloadavg()[0]:.1f})",
-        ["steps", *options.tools, "best of the others / ours", "goal"],
+        ["steps", *given.tools, "best of the others / ours", "goal"],
         errors,
     )
     table(
         "Error of the sum over all steps; our 95 % interval",
-        ["steps", *options.tools, "truth inside", "its median width"],
+        ["steps", *given.tools, "truth inside", "its median width"],
         sums,
     )
 
@@ -225,19 +225,12 @@ def _median(values: Iterable[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--loads", nargs="+", choices=NAMES, default=list(NAMES))
-    parser.add_argument("--steps-ms", type=int, nargs="+", default=[20, 50, 100, 500])
-    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--period-ms", type=float, choices=(100, 20), default=100, help="of the counter")
-    parser.add_argument("--window-ms", type=float, help="what the sensor sees of each period; default: all")
-    parser.add_argument(
-        "--start", type=float, default=120, help="seconds that tools have at most to get ready"
-    )
-    options = parser.parse_args()
-    options.tools = [OURS, *(tool for tool in options.tools if tool != OURS)]
-    print_steps(options)
+    given = options(
+        __doc__, choices={"loads": NAMES, "tools": TOOLS}, loads=NAMES, steps_ms=[20, 50, 100, 500],
+        tools=list(TOOLS), repeats=3, period_ms=100.0, window_ms=float, start=120.0,
+    )  # fmt: skip
+    given.tools = [OURS, *(tool for tool in given.tools if tool != OURS)]
+    print_steps(given)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ our calls is measured in real time, with events that cost nothing: what the driv
 top.
 """
 
-import argparse
 import statistics
 import time
 
 from msgspec.structs import replace
 
-from benchmarks.harness import table
+from benchmarks.harness import options, table
 from tests.zeus_stream.training.steps.queued_gpu import KernelLoad, Nudges, QueuedGpu, train
 from zeus_stream.training.steps.step_boundaries import Boundaries
 
@@ -103,22 +102,19 @@ def cost_us(steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--seeds", type=int, default=8)
-    options = parser.parse_args()
+    given = options(__doc__, steps=1500, seeds=8)
     rows, goals = [], {"never waits": "300 us", "waits every 40 steps": "20 us"}
     for name, load in LOADS.items():
-        ours, dispatch, delays, outside = placed(load, options.steps, options.seeds)
+        ours, dispatch, delays, outside = placed(load, given.steps, given.seeds)
         rows.append([name, "zeus-stream", *quantiles_us(ours), goals[name], "0"])
         rows.append([name, "dispatch", *quantiles_us(dispatch), "", "0"])
-        errors, stall_s = synchronized(load, options.steps)
+        errors, stall_s = synchronized(load, given.steps)
         rows.append([name, "synchronization", *quantiles_us(errors), "", f"{stall_s * 1e6:.0f} us"])
         known = quantiles_us(delays)
         print(
             f"{name}: {outside} of {len(ours)} outside of their bounds; known {known[0]} after the step's end"
         )
-    errors, stall_s = synchronized(replace(LOADS["never waits"], loader_ns=5_000_000), options.steps)
+    errors, stall_s = synchronized(replace(LOADS["never waits"], loader_ns=5_000_000), given.steps)
     rows.append(
         ["never waits, 5 ms loader", "synchronization", *quantiles_us(errors), "", f"{stall_s * 1e6:.0f} us"]
     )

@@ -10,7 +10,7 @@ DuckDB, unless it is asked for (``stored``), which takes ten times as long. Proc
 actions, disks fill, log tails are damaged, wall clocks jump, the host is suspended, somebody else sets
 limits. The truth is known, and compared after every step.
 
-    python -m benchmarks.faults.soak_worlds --first-seed 7 --seeds 1 [--stored]
+    python -m benchmarks.faults.exercises --only worlds --first-world 7 --worlds 1 [--stored]
 """
 
 import tempfile
@@ -414,6 +414,6 @@ def run(seed: int, *, stored: bool = False) -> Report:
             archive = Stored(Path(made) / "energy.duckdb") if stored else Archive()
             return TroubledWorld(seed, Path(made) / "log.sqlite", archive=archive).run()
         except AssertionError as wrong:
-            again = f"--first-seed {seed} --seeds 1{' --stored' if stored else ''}"
-            wrong.add_note(f"Repeat it with: python -m benchmarks.faults.soak_worlds {again}")
+            again = f"--only worlds --first-world {seed} --worlds 1{' --stored' if stored else ''}"
+            wrong.add_note(f"Repeat it with: python -m benchmarks.faults.exercises {again}")
             raise

@@ -1,7 +1,7 @@
 """The power and speed of published workloads under a power limit, for simulated GPUs.
 
-The figures in ``workloads.json`` were fitted by ``benchmarks/fit_workloads.py`` to measurements on real V100,
-A40, P100 and RTX 6000 GPUs; their source, licence and residuals stand beside them. Nobody published such a
+The figures in ``workloads.json`` were fitted once (commit a3a9c532) to measurements on real V100, A40,
+P100 and RTX 6000 GPUs; their source, licence and residuals stand beside them. Nobody published such a
 table of the A100 and the H100: these models have nameplate limits and the V100's workloads, scaled.
 The model has two halves.
 
