@@ -125,6 +125,7 @@ def measure(tool: Tool, folder: Path) -> None:
     smi.chmod(0o755)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ZEUS_STREAM")}
     environment = {**clean, **gpus.environment(library), "ZEUS_STREAM_DIR": str(folder / "zs")}
+    environment["ZEUS_STREAM_FLUSH_S"] = "60"  # on a busy host as well, the report is waited for
     environment["PATH"] = f"{smi.parent}:{environment['PATH']}"
     begin = time.perf_counter()
     ready, output = begin, ""

@@ -9,7 +9,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePath
 
@@ -22,7 +22,7 @@ from zeus_stream.cli.run_training import NO_GPU, as_environment, carry_out, find
 from zeus_stream.cli.running.checks import check, say_ignored
 from zeus_stream.cli.running.child_services import ServicesOfCommand, services
 from zeus_stream.cli.running.signals import Signals
-from zeus_stream.cli.running.waits import say, until
+from zeus_stream.cli.running.waits import Late, deadline, say, until
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError, RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, holder, places
@@ -103,7 +103,8 @@ class HostWindow(Struct, frozen=True, kw_only=True):
                 found.append(known)
             return bool(found)
 
-        until(closed, CLOSES_S, signals, "the energy of the window")
+        with suppress(Late), deadline(CLOSES_S, "the energy of the window"):
+            until(closed, CLOSES_S, signals)
         if not found:
             why = f"the analyzer had not measured it after {CLOSES_S:g} s. See `zeus-stream status`."
             if signals.told is not None:

@@ -4,7 +4,6 @@ Services that run already are used and left running. Others are started here, an
 when this process is killed. The command begins once the collector answers; the analyzer starts beside it.
 """
 
-import os
 import secrets
 import subprocess
 import sys
@@ -17,9 +16,9 @@ from msgspec import Struct
 from zeus_stream.cli.running.checks import check, say_ignored
 from zeus_stream.cli.running.child_services import ServicesOfCommand, services
 from zeus_stream.cli.running.energy_watch import energy_watch
-from zeus_stream.cli.running.run_summary import report_s, sessions_begun, wait_for_summary
+from zeus_stream.cli.running.run_summary import sessions_begun, so_far, wait_for_summary
 from zeus_stream.cli.running.signals import Left, Signals
-from zeus_stream.cli.running.waits import say, until
+from zeus_stream.cli.running.waits import Late, say, until
 from zeus_stream.cli.running.web_page import web_page
 from zeus_stream.errors import SettingsError, UnreachableError, ZeusStreamError
 from zeus_stream.integrations.run_budget import budget_of
@@ -74,7 +73,7 @@ def run(
         if found.trouble:
             say(f"{found.trouble}\n{NO_GPU} The command runs without measurements.")
         if web and signals.told is None:
-            held.enter_context(web_page(environment, signals, say))
+            held.enter_context(web_page(environment, signals))
         if signals.told is not None:
             return 128 + signals.told
         with energy_watch(budget, Connection(where), name, say):
@@ -85,6 +84,8 @@ def run(
                     _report(command, name, code, found.begun, settings, where, own, signals)
         except Left:
             pass
+        except Late:
+            say(so_far(where, name))
         except ZeusStreamError as wrong:
             say(str(wrong))
         if signals.leaves:
@@ -106,6 +107,7 @@ def _report(
 
     Raises:
         ZeusStreamError: the analyzer does not answer.
+        Late: the report took too long.
         Left: a Ctrl-C ended the wait.
     """
     from zeus_stream.cli.running.command_end import lacking_package, record_exit
@@ -115,9 +117,8 @@ def _report(
     if failed is not None:
         record_exit(where, name, command[0], failed, say)
         begun = begun if begun is None else begun + 1  # that was a session too
-    longest_s = report_s(os.environ)
-    own.wait_for(["analyzer"], longest_s)
-    summary = wait_for_summary(where, name, signals, longest_s, begun)
+    own.wait_for(["analyzer"])
+    summary = wait_for_summary(where, name, signals, begun)
     if summary is None:
         lacking = lacking_package(command)
         print_unpublished(sys.stderr, lacking, behind_s=behind_s(where), failed=failed)

@@ -75,8 +75,9 @@ def test_an_analyzer_that_hangs_delays_the_prompt_by_seconds_and_what_is_waited_
     finally:
         os.kill(analyzer, signal.SIGCONT)
     assert completed.returncode == 0
-    assert "waiting for the analyzer to answer: 3 s at most ..." in completed.stderr
-    assert "run: could not report: the analyzer did not answer" in completed.stderr
+    assert "waiting for the report: 3 s at most ..." in completed.stderr
+    assert "the report is not ready after 3 s: the analyzer does not answer." in completed.stderr
+    assert "`zeus-stream report" in completed.stderr
     assert took_s < STARTS_S
 
 

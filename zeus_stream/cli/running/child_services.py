@@ -77,34 +77,25 @@ class ServicesOfCommand:
                 )
                 self.started.append(ChildService(name, process, output))
 
-    def wait_for(self, names: Sequence[str], again_s: float = STARTS_S) -> None:
-        """Wait until these services answer, or a signal arrives.
-
-        Args:
-            names: of the services.
-            again_s: longest wait for services that have answered before.
+    def wait_for(self, names: Sequence[str]) -> None:
+        """Wait until each of these services has answered once, or a signal arrives.
 
         Raises UnreachableError: one does not; the sentence holds the last output of those started here.
         """
-        silent = list(names)
-        again = self._answered.issuperset(names)
+        silent = [name for name in names if name not in self._answered]
 
         def all_answer() -> bool:
             if silent and _answers(self._where, silent[0]):
                 self._answered.add(silent.pop(0))
             return not silent or any(service.failed(self._where) for service in self.started)
 
-        what = f"the {' and the '.join(names)} to {'answer' if again else 'start'}"
-        until(all_answer, again_s if again else STARTS_S, self._signals, what)
+        until(all_answer, STARTS_S, self._signals, f"the {' and the '.join(names)} to start")
         if silent and self._signals.told is None:
-            raise self._unreachable(silent, "report" if again else "start")
-
-    def _unreachable(self, silent: Sequence[str], verb: str) -> UnreachableError:
-        outputs = [f"\n{output}" for service in self.started if (output := service.last_output())]
-        return UnreachableError(
-            f"run: could not {verb}: the {' and the '.join(silent)} did not answer in {self._where.run}."
-            f" Try `zeus-stream doctor`.{''.join(outputs)}"
-        )
+            outputs = [f"\n{output}" for service in self.started if (output := service.last_output())]
+            raise UnreachableError(
+                f"run: could not start: the {' and the '.join(silent)} did not answer in {self._where.run}."
+                f" Try `zeus-stream doctor`.{''.join(outputs)}"
+            )
 
     def watch(self, name: str) -> None:
         """Note that a service which was started here answers, and print at once that it has ended."""

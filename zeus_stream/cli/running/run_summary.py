@@ -12,19 +12,22 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from zeus_stream.cli.running.signals import Signals
-from zeus_stream.cli.running.waits import say, until
+from zeus_stream.cli.running.waits import Late, deadline, say, until
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol.snapshots import SESSIONS_BEGUN, Snapshot
 from zeus_stream.training.sender import flush_s
 from zeus_stream.transport.client import Connection, ask_now, quoted
+from zeus_stream.views.run_view import RunView, run_of_live
 
 if TYPE_CHECKING:
     from zeus_stream.screens.text.run_cost import Summary
 
 REPORT_S = 3.0
 """Longest wait for the report, after the command. ``ZEUS_STREAM_FLUSH_S`` may be longer."""
+BEHIND_MS = 1_000
+"""An analyzer that is behind by more is named as the reason."""
 LAST_WORDS_S = 0.5
 """From the end of a command until the collector has taken in what it sent last."""
 _CLOSED = """
@@ -45,20 +48,23 @@ def sessions_begun(now: Snapshot) -> int | None:
 
 
 def wait_for_summary(
-    where: Places, name: str, signals: Signals, longest_s: float, begun: int | None = None
+    where: Places, name: str, signals: Signals, begun: int | None = None
 ) -> "Summary | None":
-    """Return the summary of a run once it is closed, or after a wait. None: the archive has none.
+    """Return the summary of a run once it is closed. None: the archive has none.
 
     Args:
         where: the setup of the analyzer.
         name: of the run.
         signals: end the wait.
-        longest_s: the wait.
         begun: sessions before the command. Where no other began, nothing was published: the wait is short.
+
+    Raises:
+        Late: it took longer than `report_s`.
+        UnreachableError: the analyzer has gone.
     """
     from zeus_stream.screens.text.run_cost import summarize
 
-    connection = Connection(where)
+    connection, longest_s = Connection(where), report_s(os.environ)
     sessions = 0
     all_sent_ns = monotonic_ns() + round(LAST_WORDS_S * 1e9)
 
@@ -72,26 +78,46 @@ def wait_for_summary(
             return False
         return bool(sessions and row["closed"])
 
-    until(closed, longest_s, signals, "the last readings of the run")
-    return summarize(connection.sql, name) if sessions else None
+    with deadline(longest_s, "the report"):
+        until(closed, longest_s, signals)
+        return summarize(connection.sql, name) if sessions else None
 
 
-def closing_line(where: Places, name: str, signals: Signals) -> str:
-    """Return the energy of a run, its interval, and what its limit saved, as one sentence."""
+def so_far(where: Places, name: str) -> str:
+    """Return what is known of a run whose report is late, and what it waits for."""
+    late = f"the report is not ready after {report_s(os.environ):g} s"
+    more = f"`zeus-stream report {name}` prints what is archived."
     try:
-        summary = wait_for_summary(where, name, signals, report_s(os.environ))
-    except ZeusStreamError as wrong:
-        return str(wrong)
-    more = f"More: zeus-stream report {name}"
-    if summary is None:
-        return f"the energy of this run is not known yet. {more}"
-    view = summary.view
+        now = ask_now(where)
+    except UnreachableError:
+        return f"{late}: the analyzer does not answer. {more}"
+    behind = now.lag_ms or 0
+    why = f"the analyzer is {behind / 1000:.0f} s behind" if behind > BEHIND_MS else "this host is busy"
+    run = next((each for each in now.runs if each.run == name), None)
+    known = "nothing of the run has arrived" if run is None else in_words(run_of_live(run, now.wall_ns))
+    return f"{late}: {why}. So far {known}. {more}"
+
+
+def in_words(view: RunView) -> str:
+    """Return the energy of a run, its interval, and what its limit saved."""
     parts = [f"this run used {view.energy_words}"]
     if view.saving is not None:
         parts.append(view.saving.headline)
     elif view.undecided:
         parts.append(view.undecided)
-    return f"{'; '.join(parts)}. {more}"
+    return "; ".join(parts)
+
+
+def closing_line(where: Places, name: str, signals: Signals) -> str:
+    """Return what a run cost and saved as one sentence, or why that is not known."""
+    try:
+        summary = wait_for_summary(where, name, signals)
+    except Late:
+        return so_far(where, name)
+    except ZeusStreamError as wrong:
+        return str(wrong)
+    known = "the energy of this run is not known yet" if summary is None else in_words(summary.view)
+    return f"{known}. More: zeus-stream report {name}"
 
 
 def main(name: str) -> None:

@@ -1,8 +1,11 @@
 """Waits of a command, and what it says about them."""
 
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from zeus_stream.cli.running.signals import Signals
 from zeus_stream.clock import monotonic_ns
@@ -11,6 +14,10 @@ LOOK_S, LOOK_MOST_S = 0.02, 0.5
 """Time between two checks of a condition."""
 SAYS_S = 1.0
 """A wait that takes longer is named."""
+
+
+class Late(KeyboardInterrupt):
+    """A block took longer than its deadline."""
 
 
 def say(sentence: str) -> None:
@@ -43,3 +50,27 @@ def until(condition: Callable[[], bool], timeout_s: float, signals: Signals, wai
         time.sleep(max(LOOK_S, min((now_ns - asked_ns) / 1e9, LOOK_MOST_S, (end_ns - now_ns) / 1e9)))
         asked_ns = monotonic_ns()
     return True
+
+
+@contextmanager
+def deadline(within_s: float, waited_for: str) -> Iterator[None]:
+    """End the block with `Late` after this time, also within a query. For the main thread.
+
+    Args:
+        within_s: longest duration of the block, more than `SAYS_S`.
+        waited_for: completes "waiting for"; printed once the block takes `SAYS_S`.
+    """
+    end_ns = monotonic_ns() + round(within_s * 1e9)
+
+    def alarm(_number: int, _frame: FrameType | None) -> None:
+        if monotonic_ns() >= end_ns:
+            raise Late
+        say(f"waiting for {waited_for}: {within_s:g} s at most ...")
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    signal.setitimer(signal.ITIMER_REAL, SAYS_S, within_s - SAYS_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -3,24 +3,22 @@
 import os
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO
 
 from zeus_stream.cli.running.signals import Signals
-from zeus_stream.clock import monotonic_ns
+from zeus_stream.cli.running.waits import say, until
 from zeus_stream.service_packages import python_child
 
 STARTS_S = 20.0
 STOPS_S = 3.0
-LOOK_S = 0.02
 OPEN = "web: open "
 """The line of the page that has its address begins so."""
 
 
 @contextmanager
-def web_page(environment: Mapping[str, str], signals: Signals, say: Callable[[str], None]) -> Iterator[None]:
+def web_page(environment: Mapping[str, str], signals: Signals) -> Iterator[None]:
     """Serve the page at a free port of this host while the block runs, and print its address.
 
     What prevents it is printed, and prevents nothing else.
@@ -52,14 +50,18 @@ def web_page(environment: Mapping[str, str], signals: Signals, say: Callable[[st
 
 def _wait_for_address(process: "subprocess.Popen[bytes]", words: IO[bytes], signals: Signals) -> str:
     """Return the sentence that has the address, or why there is none."""
-    end_ns = monotonic_ns() + round(STARTS_S * 1e9)
-    while True:
+
+    def output() -> str:
         words.seek(0)
-        said = words.read().decode(errors="replace")
-        for line in said.splitlines():
-            if line.startswith(OPEN):
-                return f"watch it at {line.removeprefix(OPEN)}"
-        if process.poll() is not None or signals.told is not None or monotonic_ns() > end_ns:
-            why = said.strip()[-2_000:] or "it did not answer"
-            return f"run: could not show the web page: {why} The command runs without it."
-        time.sleep(LOOK_S)
+        return words.read().decode(errors="replace")
+
+    def address() -> str | None:
+        return next(
+            (line.removeprefix(OPEN) for line in output().splitlines() if line.startswith(OPEN)), None
+        )
+
+    until(lambda: address() is not None or process.poll() is not None, STARTS_S, signals, "the web page")
+    if (found := address()) is not None:
+        return f"watch it at {found}"
+    why = output().strip()[-2_000:] or "it did not answer"
+    return f"run: could not show the web page: {why} The command runs without it."
