@@ -45,8 +45,8 @@ BLOCK_NS: Final = 500_000_000
 LONG_BLOCK_NS: Final = 2_000_000_000
 """A block of so much time is whole after any number of steps: a step of 20 s is a block.
 
-Steps of 20 s with 1 % noise, seven limits, 12 worlds (`benchmarks.noise.step_lengths`): 105 steps until a
-limit is chosen with blocks of four steps, 40 with this. The choice is off by 0.0 and 0.06 % on average."""
+Steps of 20 s with 1 % noise, seven limits, 12 worlds (docs/measurements/search.md): 105 steps until a limit
+is chosen with blocks of four steps, 40 with this. The choice is off by 0.0 and 0.06 % on average."""
 MAX_AWAITED: Final = 8
 """Measurements under way; until one returns, the trial at hand grows longer."""
 

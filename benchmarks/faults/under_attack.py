@@ -26,7 +26,7 @@ from benchmarks.faults import attackers
 from benchmarks.faults.kills import Limits
 from benchmarks.harness import Found, sentences
 from benchmarks.load.latency import LATENCY
-from benchmarks.screens.tabs import served
+from benchmarks.screens.served import served
 from tests.directories import QUICK_FILE
 from tests.empty_archive import archive_at
 from tests.processes.connection_flood import OTHER_USER, flood, quantile

@@ -70,7 +70,7 @@ BENCHMARKS = (
         small=("--seconds", "2", "--gpus", "1", "--periods", "100", "--no-peers"),
     ),
     Benchmark("benchmarks.cost.startup", arguments=("--times", "5"), small=("--times", "1")),
-    Benchmark("benchmarks.screens", arguments=("--seconds", "10"), small=("--seconds", "3", "--rounds", "1")),
+    Benchmark("benchmarks.screens", arguments=("--seconds", "10"), small=("--seconds", "3")),
     Benchmark("benchmarks.screens.web", small=("--readings", "50000")),
     Benchmark("benchmarks.faults.restore", arguments=("--trials", "5"), repeats=1, small=("--trials", "1")),
     Benchmark("benchmarks.pipeline.groupings", arguments=("--seeds", "200", "206"), repeats=1),
@@ -83,23 +83,13 @@ BENCHMARKS = (
     ),
     Benchmark("benchmarks.load.retention", repeats=1, small=("--hours", "1")),
     Benchmark("benchmarks.windows.accuracy", arguments=("--repeats", "1")),
-    Benchmark("benchmarks.noise.controls", repeats=1, small=("--selectors", "energy", "--gpus", "a40")),
     Benchmark(
         "benchmarks.batch_size",
         arguments=("--only", "reference", "players", "--seeds", "2"),
         repeats=1,
         small=("--only", "reference", "--seeds", "2"),
     ),
-    Benchmark(
-        "benchmarks.noise.search", arguments=("--tables", "search", "--gpus", "v100"), repeats=1, traces=True
-    ),
-    Benchmark(
-        "benchmarks.noise.budgets",
-        arguments=("--draws", "100"),
-        repeats=1,
-        traces=True,
-        small=("--draws", "2"),
-    ),
+    Benchmark("benchmarks.noise.search", arguments=("--gpus", "v100"), repeats=1, traces=True),
 )
 QUOTES = (
     Quote(

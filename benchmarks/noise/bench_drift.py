@@ -13,13 +13,12 @@ history         the same for single functions against 5 earlier sessions that sc
 python -m benchmarks.noise.bench_drift [--sessions 4000] [--seed 20261124]
 """
 
-import argparse
 import sys
 from collections.abc import Callable
 from math import exp
 from random import Random
 
-from benchmarks.harness import table
+from benchmarks.harness import options, table
 from zeus_stream.bench.energy_difference import (
     EnergyDifference,
     compare_rounds,
@@ -98,12 +97,7 @@ def shares(sessions: int, seed: str, change: Callable[[Random, float], EnergyDif
 
 def main() -> None:
     """Print the table, and exit with 1 if a goal is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sessions", type=int, default=4_000)
-    parser.add_argument("--seed", type=int, default=20_261_124)
-    given = parser.parse_args()
+    given = options(__doc__, sessions=4_000, seed=20_261_124)
     rows, missed = [], []
 
     def add(name: str, rounds: int, change: Callable[[Random, float], EnergyDifference]) -> None:

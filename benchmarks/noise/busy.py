@@ -10,7 +10,6 @@ same at every limit. A trial without a decision within `PATIENCE_S` counts as mi
 every busy trial decides within twice the idle median and within 0.5 % of the best cost.
 """
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -21,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 
 from msgspec import Struct
 
-from benchmarks.harness import directory, script, services, spread, sql, table, wait_for
+from benchmarks.harness import directory, options, script, services, spread, sql, table, wait_for
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
 
@@ -136,14 +135,7 @@ def row(name: str, trials: list[Trial]) -> list[object]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.noise.busy")
-    parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--idle", type=int, default=3, help="trials without load")
-    parser.add_argument("--load", type=int, default=10, help="busy processes beside a busy trial")
-    parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--step-ms", type=float, default=25)
-    parser.add_argument("--nice", type=int, default=0, help="niceness of the services in busy trials")
-    chosen = parser.parse_args()
+    chosen = options(__doc__, trials=20, idle=3, load=10, gpus=4, step_ms=25.0, nice=0)
     load_before = os.getloadavg()[0]
     idle = [trial(chosen.gpus, chosen.step_ms, 0, 0) for _ in range(chosen.idle)]
     busy = [trial(chosen.gpus, chosen.step_ms, chosen.load, chosen.nice) for _ in range(chosen.trials)]

@@ -2,11 +2,8 @@
 
     synthetic site --AskNow--> zeus-stream top, 160 columns   time to the first screen, CPU, memory
     real services  --AskNow--> 20 watchers, one look a second CPU of the analyzer
-    real services  --> 20 tabs and 5 screens                  step to limit, CPU of the analyzer
 
-A tab is a program that reads the page's stream.
-
-python -m benchmarks.screens [--only top|answer|watchers|latency] [--seconds 20] [--rounds 2]
+python -m benchmarks.screens [--only top|answer|watchers] [--seconds 20]
 """
 
 import os
@@ -36,12 +33,9 @@ from benchmarks.harness import (
     options,
     services,
     spread,
-    sql,
     table,
 )
-from benchmarks.load.latency import LATENCY, SETTINGS, TRAINING
 from benchmarks.load.sessions import found_gpu
-from benchmarks.screens.tabs import tabs
 from tests.zeus_stream.screens.live_snapshots import SNAPSHOT, a_gpu
 from zeus_stream.live.answer import LiveAnswers, encoded
 from zeus_stream.live.latest import Latest
@@ -50,7 +44,6 @@ from zeus_stream.transport import sockets
 from zeus_stream.transport.async_client import AsyncClient
 
 WATCHERS = 20
-TABS, TOPS = 20, 5
 LAST = b"help"
 """The last word of the foot: once it is drawn, the screen is whole."""
 KEYS = b"\x1b[?2004h"
@@ -269,67 +262,12 @@ def watchers(seconds: float) -> None:
     )
 
 
-@contextmanager
-def screens(where: Path, count: int) -> Iterator[None]:
-    """Run so many real screens, each in a terminal of its own whose output is read."""
-    opened = [Screen(where) for _ in range(count)]
-    stop = threading.Event()
-
-    def read() -> None:
-        while not stop.is_set():
-            for screen in opened:
-                screen.read(0.05)
-
-    for screen in opened:
-        screen.first_s()
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        reader.join()
-        for screen in opened:
-            screen.close()
-
-
-def latency(rounds: int = 2) -> None:
-    """Measure step to limit, and the analyzer, without and with 20 tabs and 5 screens, in turns."""
-    found: dict[tuple[int, int], list[tuple[float, float, float, float]]] = {(0, 0): [], (TABS, TOPS): []}
-    for _ in range(rounds):
-        for (browsers, terminals), runs in found.items():
-            with (
-                directory() as where,
-                services(where, "simulated:v100x1", environ=SETTINGS) as (_, analyzer),
-                screens(where, terminals),
-                tabs(where, browsers),
-            ):
-                began_s, cpu_s = time.monotonic(), cpu_seconds(analyzer)
-                subprocess.run([sys.executable, "-c", TRAINING], env=environment(where), check=True)
-                share = 100 * (cpu_seconds(analyzer) - cpu_s) / (time.monotonic() - began_s)
-                [(_, (p50, p99, worst))] = sql(where, LATENCY)
-            runs.append((p50, p99, worst, share))
-    rows = [
-        [browsers, terminals, *(spread([run[place] for run in runs], unit) for place, unit in COLUMNS)]
-        for (browsers, terminals), runs in found.items()
-    ]
-    head = "tabs | screens | p50 | p99 (goal +5 %) | worst | analyzer, of a core (goal +1 %)"
-    title = f"Step begin to limit on the device, medians of {rounds} runs in turns (spread)"
-    table(f"{title}; load {os.getloadavg()[0]:.0f}", head, rows)
-
-
-COLUMNS = ((0, "ms"), (1, "ms"), (2, "ms"), (3, "%"))
-
-
 def main() -> None:
-    given = options(
-        __doc__, choices={"only": ("top", "answer", "watchers", "latency")}, only=str, seconds=20.0, rounds=2
-    )
+    given = options(__doc__, choices={"only": ("top", "answer", "watchers")}, only=str, seconds=20.0)
     parts: dict[str, Callable[[], None]] = {
         "top": lambda: tops(given.seconds),
         "answer": answer,
         "watchers": lambda: watchers(given.seconds),
-        "latency": lambda: latency(given.rounds),
     }
     for name, part in parts.items():
         if given.only in (None, name):

@@ -17,7 +17,7 @@ import duckdb
 from msgspec.structs import replace
 
 from benchmarks.harness import directory, options, table
-from benchmarks.screens.tabs import served
+from benchmarks.screens.served import served
 
 GPUS = 8
 PERIOD_NS = 100_000_000

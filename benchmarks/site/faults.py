@@ -23,7 +23,7 @@ from functools import partial
 
 from analyzers.archive.opening import Connection
 from analyzers.lake import catalog
-from benchmarks.harness import table
+from benchmarks.harness import options, table
 from benchmarks.site.fault_site import HOSTS, Site, wait_for
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.events import StepBoundary
@@ -222,11 +222,7 @@ def play(site: Site, given: argparse.Namespace, rng: random.Random, done: Counte
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--faults", type=int, default=300)
-    parser.add_argument("--minutes", type=float, default=40)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    given = options(__doc__, faults=300, minutes=40.0, seed=1)
     rng = random.Random(given.seed)
     faults = Counter[str]()
     with ExitStack() as running:

@@ -9,7 +9,6 @@ with the one factor removed that `zeus-stream calibrate` would find.
 Source of the recording: GPU_Power_Benchmark (Yang, Adamek, Armour), MIT.
 """
 
-import argparse
 import bisect
 import sys
 from collections import Counter
@@ -25,7 +24,7 @@ from analyzers.measurement.energy import KnownEnergy, Meter, measure
 from analyzers.measurement.sensors import Sensor, sensor
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
-from benchmarks.harness import ROOT, table
+from benchmarks.harness import ROOT, options, table
 from collectors.device import Sample
 from collectors.sampling.change_detector import DetectorState, observe, pack
 
@@ -205,9 +204,7 @@ def errors(recorded: Recording, method: Method, window_s: float) -> tuple[float,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, default=RECORDED, help="recordings of GPU and meter")
-    data = parser.parse_args().data
+    data = options(__doc__, data=RECORDED).data
     if not data.exists():
         sys.exit(f"{data}: there are no recordings of a meter. Name their folder with --data.")
     rows = []
