@@ -5,6 +5,7 @@ It holds no clock: the same archive gives the same bytes.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,7 @@ def run_report(
         defaults: values of settings that are not worth a line.
         price: amount and currency of a kilowatt hour, in place of the signals.
     """
+    answer = cache(answer)  # panels share questions
     found = answered(find_run(name), answer)
     if found is None:
         return None

@@ -8,7 +8,7 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from zeus_stream.errors import ZeusStreamError
-from zeus_stream.screens.html.questions import Asking
+from zeus_stream.screens.html.questions import Asking, Rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,17 +74,24 @@ class Source:
         async with self._lanes["page"]:
             return await run_sync(compute, lambda sql: self._ask(sql, PAGE_ROWS, PAGE_S).table)
 
-    async def answered(self, asking: Asking[T]) -> T:
-        """Run a question of a page to its end. Raises ZeusStreamError."""
+    async def answered(self, asking: Asking[T], known: dict[str, Rows] | None = None) -> T:
+        """Run a question of a page to its end. Raises ZeusStreamError.
+
+        Args:
+            asking: the question.
+            known: answers that the page has by their SQL; new ones are added. Panels of a run share some.
+        """
+        known = {} if known is None else known
         try:
             sql = next(asking)
             while True:
                 try:
-                    answer = await self.query(sql, "page")
+                    if sql not in known:
+                        known[sql] = (await self.query(sql, "page")).table.to_pylist()
                 except ZeusStreamError as wrong:
                     sql = asking.throw(wrong)
                 else:
-                    sql = asking.send(answer.table.to_pylist())
+                    sql = asking.send(known[sql])
         except StopIteration as end:
             result: T = end.value
             return result

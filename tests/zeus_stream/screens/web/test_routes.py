@@ -26,7 +26,7 @@ from zeus_stream.screens.web.access.security import LOOPBACK, WebSecurity
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.routes.site import Site
-from zeus_stream.screens.web.source import Source
+from zeus_stream.screens.web.source import QueryRows, Source
 from zeus_stream.screens.web.static_files import static_files
 
 pytestmark = pytest.mark.anyio
@@ -92,6 +92,21 @@ async def test_the_run_page_shows_what_the_archive_knows(app: ASGIApp) -> None:
     assert "the publisher&#x27;s buffer was full" in text
     assert text.count('role="img"') == 3  # power, frontier, epochs
     assert "95 % intervals" in text
+
+
+async def test_panels_of_a_page_share_what_they_ask(known: ArchiveSource) -> None:
+    asked: list[str] = []
+
+    def answer(query: str, most: int, seconds: float, jobs: tuple[str, ...] = ()) -> QueryRows:
+        asked.append(query)
+        return known.ask(query, most, seconds, jobs)
+
+    app = build(Site(source=Source(answer), feed=None), WebSecurity(TOKEN, frozenset(LOOPBACK)))
+    for address in ("/runs/run-1", "/api/runs/run-1"):
+        asked.clear()
+        await page(app, address)
+        assert any("waste_of" in query for query in asked)
+        assert len(set(asked)) == len(asked)
 
 
 @pytest.mark.parametrize("name", [HOSTILE, LONG])

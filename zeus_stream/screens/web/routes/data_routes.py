@@ -171,7 +171,8 @@ async def run(request: Request) -> Response:
         found = await site.source.answered(find_run(name))
         if found is None:
             return JSONResponse({"error": f"run {name}: could not be found in the archive."}, 404)
-        panels = [await site.source.answered(panel(found)) for panel in (result, *RUN_PANELS)]
+        known: dict[str, Rows] = {}
+        panels = [await site.source.answered(panel(found), known) for panel in (result, *RUN_PANELS)]
     except ZeusStreamError as wrong:
         return refused(wrong)
     about = {

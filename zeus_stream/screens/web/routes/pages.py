@@ -19,6 +19,7 @@ from zeus_stream.screens.html.questions import (
     Asking,
     PageGpu,
     PageRun,
+    Rows,
     find_first,
     find_gpus,
     find_last,
@@ -97,12 +98,13 @@ async def run(request: Request) -> Response:
         signals = await signals_now(site) if live else ()
         draw = partial(draw_run, name=name, signals=signals)
         first = await _first(site.feed, draw) if site.feed and live else None
-        shown = first or section(await site.source.answered(result(found)))
+        known: dict[str, Rows] = {}
+        shown = first or section(await site.source.answered(result(found), known))
         yield _now(f"../api/events?html&run={quote(name, safe='')}", shown) if live else shown
         if found.gpus:
             yield _power(found.gpus, found.began_wall_ns, found.last_wall_ns, run=found.run)
         for panel in RUN_PANELS:
-            yield await drawn(site, panel(found))
+            yield await drawn(site, panel(found), known)
 
     return streamed(parts)
 
@@ -159,10 +161,13 @@ def _power(
     return element("section", *body, *scripts, id="power", class_="panel")
 
 
-async def drawn(site: Site, asking: Asking[PagePanel | None]) -> Markup:
-    """Return a panel of a page; empty if there is nothing to show. A panel that fails says why."""
+async def drawn(site: Site, asking: Asking[PagePanel | None], known: dict[str, Rows] | None = None) -> Markup:
+    """Return a panel of a page; empty if there is nothing to show. A panel that fails says why.
+
+    ``known``: answers that the page has by their SQL.
+    """
     try:
-        panel = await site.source.answered(asking)
+        panel = await site.source.answered(asking, known)
     except RefusedError as wrong:
         return page_frame.error(str(wrong))
     return section(panel) if panel is not None else Markup("")
