@@ -24,8 +24,8 @@ from analyzers.archive.opening import (
     Reader,
     connect,
     damage,
-    not_written,
     storing,
+    why_not_stored,
 )
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.rollups import instruction_rollup
@@ -142,7 +142,7 @@ class DuckdbFile:
         try:
             self.file.connection.execute("CHECKPOINT")
         except duckdb.Error as wrong:
-            raise not_written(f"{self.path}: could not be written", wrong) from wrong
+            raise StorageError(f"{self.path}: could not be written: {why_not_stored(str(wrong))}") from wrong
 
     def count_starts_from(self, least: int) -> None:
         """Count starts from at least this: collectors obey none with fewer than they know of this archive."""

@@ -1,7 +1,7 @@
 """Open a DuckDB file of ours: connect, and name what is wrong."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -110,9 +110,21 @@ class HeldError(StorageError):
     """Another process has the file open."""
 
 
+def why_not_stored(says: str) -> str:
+    return f"{first_line(says)}. Make room on its disk, or move the file away and start again."
+
+
 @contextmanager
-def storing(connection: Connection, could_not: str) -> Iterator[Connection]:
-    """Give a connection in a transaction: all of it is stored or nothing. Raises StorageError."""
+def storing(
+    connection: Connection, could_not: str, why: Callable[[str], str] = why_not_stored
+) -> Iterator[Connection]:
+    """Give a connection in a transaction: all of it is stored or nothing. Raises StorageError.
+
+    Args:
+        connection: to the archive.
+        could_not: the beginning of the sentence of a failure.
+        why: returns its end, cause and cure, from the words of DuckDB.
+    """
     try:
         connection.execute("BEGIN")
         yield connection
@@ -120,15 +132,8 @@ def storing(connection: Connection, could_not: str) -> Iterator[Connection]:
     except BaseException as wrong:
         _roll_back(connection)
         if isinstance(wrong, duckdb.Error):
-            raise not_written(could_not, wrong) from wrong
+            raise StorageError(f"{could_not}: {why(str(wrong))}") from wrong
         raise
-
-
-def not_written(could_not: str, wrong: Exception) -> StorageError:
-    return StorageError(
-        f"{could_not}: {first_line(str(wrong))}. Make room on its disk, or move the file away and start"
-        " again."
-    )
 
 
 def _roll_back(connection: Connection) -> None:

@@ -28,6 +28,8 @@ INLINED_FRAMES = 10
 """The same for frames: a large one takes seconds as a row of the catalog, and milliseconds in a file."""
 RETRIES = {"max_retry_count": 100, "retry_wait_ms": 200, "retry_backoff": 1.0}
 """Of a commit that another writer's came before: 20 s, for it is tried again from outside after that."""
+CAUSE_LETTERS = 400
+"""Of the words of DuckDB in a sentence of ours."""
 EXTENSIONS = ("ducklake", "postgres_scanner")
 NEEDS_HTTPFS = "extension httpfs"
 """DuckLake says so of a lake whose files are in a bucket."""
@@ -157,7 +159,8 @@ def _check_writable(connection: Connection, data: str) -> None:
 
 def why(says: str) -> str:
     """Return what went wrong by the words of DuckDB, and what to do about it."""
-    return object_store.trouble(says) or f"{first_line(says)}. Look at the servers of the lake."
+    cause = " ".join(says.split())[:CAUSE_LETTERS].rstrip(".")  # DuckLake has it in a later line
+    return object_store.trouble(says) or f"{cause}. Look at the servers of the lake."
 
 
 def create(dsn: str, data: str, settings: Settings) -> bool:
@@ -172,14 +175,14 @@ def create(dsn: str, data: str, settings: Settings) -> bool:
     try:
         there = version(connection)
         if there is not None and there < schema.newest():
-            with storing(connection, "lake: could not be migrated"):
+            with storing(connection, "lake: could not be migrated", why):
                 schema.migrate(connection, there)
         elif there is not None:
             check(connection)
         else:
             if object_store.is_bucket(data):
                 _check_writable(connection, data)
-            with storing(connection, "lake: could not be made"):
+            with storing(connection, "lake: could not be made", why):
                 schema.make(connection)
                 for statement in LAYOUT.split(";"):
                     connection.execute(statement)

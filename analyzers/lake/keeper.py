@@ -93,7 +93,7 @@ def _keep(
 
     @contextmanager
     def committing(could_not: str) -> Iterator[Connection]:
-        with leases.committing(), storing(connection, could_not):
+        with leases.committing(), storing(connection, could_not, why):
             yield connection
 
     try:

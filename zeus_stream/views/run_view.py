@@ -199,9 +199,8 @@ def _energy(rows: RunRows, *, ended: bool) -> Quantity:
         return Quantity(whole_j, "J", low_j, high_j, absent=why_no_energy(rows.totals, rows.whole))
     so_far_j, as_of_ns = rows.so_far["energy_j"], rows.so_far["as_of_ns"]
     if so_far_j is None:
-        absent = (
-            "no reading of its GPUs is in the archive" if as_of_ns is None else "a GPU has no energy counter"
-        )
+        late, without = "its energy by second is not in the archive yet", "a GPU has no energy counter"
+        absent = late if as_of_ns is None else without
         return Quantity(
             None, "J", as_of_ns=as_of_ns, absent=absent if rows.totals["gpus"] else "the run uses no GPU"
         )

@@ -187,7 +187,7 @@ def test_the_archive_shows_ranks_that_never_came(of: Summarize) -> None:
 def test_a_run_whose_end_is_not_there_did_not_end_during_its_search(of: Summarize) -> None:
     text = shown(of([replace(RUN, ended_ns=None, ended_how=None), *STEPS, *TRIALS]))
     assert "chosen not yet: the end of the run is not in the archive; 2 limits measured" in text
-    assert "missing: no reading of its GPUs is in the archive" in text
+    assert "missing: its energy by second is not in the archive yet" in text
     assert "ended during the search" not in text
     assert DECISION.reason not in text
 

@@ -97,9 +97,9 @@ async def test_the_run_page_shows_what_the_archive_knows(app: ASGIApp) -> None:
 async def test_panels_of_a_page_share_what_they_ask(known: ArchiveSource) -> None:
     asked: list[str] = []
 
-    def answer(query: str, most: int, seconds: float, jobs: tuple[str, ...] = ()) -> QueryRows:
-        asked.append(query)
-        return known.ask(query, most, seconds, jobs)
+    def answer(sql: str, max_rows: int, seconds: float, jobs: tuple[str, ...] = ()) -> QueryRows:
+        asked.append(sql)
+        return known.ask(sql, max_rows, seconds, jobs)
 
     app = build(Site(source=Source(answer), feed=None), WebSecurity(TOKEN, frozenset(LOOPBACK)))
     for address in ("/runs/run-1", "/api/runs/run-1"):
