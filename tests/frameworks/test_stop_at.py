@@ -42,7 +42,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
-from zeus_stream.integrations.lightning import EnergyCallback
+from zeus_stream.integrations.lightning import LightningCallback
 class Line(LightningModule):
     def __init__(self):
         super().__init__()
@@ -54,14 +54,14 @@ class Line(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 loader = DataLoader(TensorDataset(torch.randn(400, 4)), 4)
 saves = ModelCheckpoint("saved", "checkpoint-{step}", every_n_train_steps=10, auto_insert_metric_name=False)
-trainer = Trainer(max_steps=5000, callbacks=[EnergyCallback(), saves], logger=False, accelerator="cpu",
+trainer = Trainer(max_steps=5000, callbacks=[LightningCallback(), saves], logger=False, accelerator="cpu",
     enable_progress_bar=False, enable_model_summary=False)
 trainer.fit(Line(), loader)
 step = trainer.global_step
 """
 KERAS = """
 import keras, numpy as np
-from zeus_stream.integrations.keras import EnergyCallback
+from zeus_stream.integrations.keras import KerasCallback
 class Work(keras.layers.Layer):
     def call(self, x):
         work()
@@ -74,7 +74,7 @@ class Save(keras.callbacks.Callback):
 import pathlib
 pathlib.Path("saved").mkdir()
 x = np.ones((40, 4), "float32")
-model.fit(x, x[:, :1], batch_size=4, epochs=500, verbose=0, callbacks=[EnergyCallback(), Save()])
+model.fit(x, x[:, :1], batch_size=4, epochs=500, verbose=0, callbacks=[KerasCallback(), Save()])
 step = int(model.optimizer.iterations)
 """
 SAY = """

@@ -24,7 +24,7 @@ EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
 
 
-class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """The callback that `measure` adds. As one of ``callbacks=`` it comes after those that write logs."""
 
     def __init__(self, publisher: Publisher | None = None, trackers: Sequence[Any] = ()) -> None:
@@ -135,12 +135,14 @@ class EnergyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             self._training.begin_pause(CHECKPOINT)
 
 
-def measure(trainer: Any, publisher: Publisher | None = None, trackers: Sequence[Any] = ()) -> EnergyCallback:
+def measure(
+    trainer: Any, publisher: Publisher | None = None, trackers: Sequence[Any] = ()
+) -> HuggingFaceCallback:
     """Measure what a `transformers.Trainer` does, and put energies into its logs, wherever it reports to.
 
     The callback stands before those that write logs, so that they see its figures.
     """
-    callback = EnergyCallback(publisher, trackers)
+    callback = HuggingFaceCallback(publisher, trackers)
     callbacks = trainer.callback_handler.callbacks
     flow = [place for place, there in enumerate(callbacks) if isinstance(there, DefaultFlowCallback)]
     callbacks.insert(flow[0] + 1 if flow else 0, callback)

@@ -1,7 +1,7 @@
 """Keras 3: a callback of `Model.fit`, whatever the backend.
 
-    from zeus_stream.integrations.keras import EnergyCallback
-    model.fit(x, y, callbacks=[EnergyCallback()])
+    from zeus_stream.integrations.keras import KerasCallback
+    model.fit(x, y, callbacks=[KerasCallback()])
 
 A step of the optimizer is a step, however many batches it takes; with ``steps_per_execution`` it is all those
 that Keras executes in one go. Evaluations are windows. What a step cost is in the logs of the epochs, but for
@@ -23,7 +23,7 @@ INTERVAL_NS = 1_000_000_000
 """An epoch is asked about in intervals of so long."""
 
 
-class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
+class KerasCallback(Callback):  # type: ignore[misc, unused-ignore]
     """See above. Put it before callbacks that write logs."""
 
     def __init__(self, publisher: Publisher | None = None, trackers: Sequence[Any] = ()) -> None:

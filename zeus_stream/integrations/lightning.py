@@ -1,7 +1,7 @@
 """Lightning: a callback of its `Trainer`.
 
-    from zeus_stream.integrations.lightning import EnergyCallback
-    Trainer(callbacks=[EnergyCallback()])
+    from zeus_stream.integrations.lightning import LightningCallback
+    Trainer(callbacks=[LightningCallback()])
 
 A step of the optimizer is a step, however many batches it takes; validations and tests are windows. The
 joules of a step and of a token go to the trainer's loggers, every ``log_every_n_steps``, one interval late.
@@ -21,7 +21,7 @@ from zeus_stream.training.identity import batch_of
 from zeus_stream.training.publisher import Publisher
 
 
-class EnergyCallback(Callback):  # type: ignore[misc, unused-ignore]
+class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]
     """See above."""
 
     def __init__(

@@ -7,7 +7,7 @@ import numpy as np
 
 from tests.frameworks.trainings.common import Broken, publisher, publisher_alone, say, slow
 from zeus_stream import Publisher
-from zeus_stream.integrations.keras import EnergyCallback
+from zeus_stream.integrations.keras import KerasCallback
 
 X = np.random.default_rng(2).normal(size=(40, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -44,7 +44,7 @@ def model(accumulated: int | None = None, execution: int = 1) -> keras.Model:
 def run(
     pub: Publisher | None, made: keras.Model, *callbacks: keras.callbacks.Callback, **arguments: Any
 ) -> dict[str, Any]:
-    ours = [] if pub is None else [EnergyCallback(pub)]
+    ours = [] if pub is None else [KerasCallback(pub)]
     settings = {"epochs": 2, "batch_size": 4, "verbose": 0, "validation_data": (X, Y)} | arguments
     history = made.fit(X, Y, callbacks=[*ours, *callbacks], **settings).history
     losses = {name: values for name, values in history.items() if "loss" in name}
@@ -77,9 +77,9 @@ with publisher("resumed") as pub:
     run(None, first, epochs=1)
     run(pub, first, epochs=3, initial_epoch=1)
 with publisher("evaluated") as pub:
-    model().evaluate(X, Y, callbacks=[EnergyCallback(pub)], verbose=0)
+    model().evaluate(X, Y, callbacks=[KerasCallback(pub)], verbose=0)
 with publisher("logged") as pub:
     logged = model()
-    history = logged.fit(X, Y, 2, 4, 0, [EnergyCallback(pub), Slow()]).history
+    history = logged.fit(X, Y, 2, 4, 0, [KerasCallback(pub), Slow()]).history
     results["logs"] = history
 say(**results)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.frameworks.trainings.common import Broken, publisher, publisher_alone, say, slow
 from zeus_stream import Publisher
-from zeus_stream.integrations.lightning import EnergyCallback
+from zeus_stream.integrations.lightning import LightningCallback
 
 BATCHES = 10
 
@@ -72,7 +72,7 @@ def run(
 ) -> dict[str, Any]:
     seed_everything(1, verbose=False)
     made = model()
-    ours = [] if pub is None else [EnergyCallback(pub)]
+    ours = [] if pub is None else [LightningCallback(pub)]
     trainer(*ours, *callbacks, **arguments).fit(made, loader(), loader())
     return {"losses": made.losses, "weights": made.layer.weight.tolist()}
 
@@ -116,15 +116,15 @@ with publisher("resumed") as pub:
     first = trainer(max_epochs=1)
     first.fit(Line(), loader())
     first.save_checkpoint("one.ckpt")
-    trainer(EnergyCallback(pub), max_epochs=3).fit(Line(), loader(), ckpt_path="one.ckpt")
+    trainer(LightningCallback(pub), max_epochs=3).fit(Line(), loader(), ckpt_path="one.ckpt")
 with publisher("tested") as pub:
-    trainer(EnergyCallback(pub)).test(Line(), loader(), verbose=False)
+    trainer(LightningCallback(pub)).test(Line(), loader(), verbose=False)
 with publisher("logged") as pub:
     logged = Line()
     logged.layer.register_forward_hook(slow)
-    counted = EnergyCallback(pub, tokens=lambda batch: batch[0].numel())
+    counted = LightningCallback(pub, tokens=lambda batch: batch[0].numel())
     trainer(counted, logger=CSVLogger("logs"), accumulate_grad_batches=2).fit(logged, loader())
-trainer(EnergyCallback(), max_epochs=1, accumulate_grad_batches=2).fit(
+trainer(LightningCallback(), max_epochs=1, accumulate_grad_batches=2).fit(
     Line(), loader()
 )  # the script's publisher
 (table,) = Path("logs").rglob("metrics.csv")
