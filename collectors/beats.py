@@ -1,11 +1,8 @@
 """The collector's clock: what only time brings is done here, and nothing wakes before it is due.
 
-    while somebody waits (a command, a question, a young run)     every BEAT_NS: readings are logged at once
-    while a lease is held, or a device is read closely            every REST_NS, and at the end of a lease
-    at rest: no lease, and every device is read seldom            after each reading of the devices
-
-Each of these hurries on when somebody begins to wait. The ends of leases and the next try of a restore are
-times that are known, so they need no looks in between.
+while somebody waits (a command, a question, a young run)     every BEAT_NS: readings are logged at once
+while a lease is held, or a device is read closely            every REST_NS, and at the end of a lease
+at rest: no lease, and every device is read seldom            after each reading of the devices
 """
 
 from collections.abc import Callable, Iterator

@@ -62,10 +62,7 @@ class Description(Struct, frozen=True, kw_only=True):
 
 
 class Sample(NamedTuple):
-    """One read of a device. Units as the device reports them; None: the device does not say.
-
-    A tuple, since every read makes one: it takes a tenth of the time of a frozen dataclass.
-    """
+    """One read, in the device's units; None: it does not say. A tuple: ten times as fast as a dataclass."""
 
     energy_mj: int | None
     """Counter since the driver loaded, mJ. Equal to the last one means "not refreshed yet"."""
@@ -91,8 +88,7 @@ class Device(Protocol):
     def read_control(self, control: Control) -> int | None:
         """Return the value requested of the driver now, in the control's unit: what a restore compares.
 
-        None for every clock: no driver reports its lock. Raises UnsupportedError where the device has no
-        power limit.
+        None for a clock: no driver reports its lock. Raises UnsupportedError where there is no power limit.
         """
 
     def set_control(self, control: Control, value: int) -> None:

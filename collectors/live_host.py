@@ -20,19 +20,7 @@ def host_snapshot(
     counters: Sequence[tuple[str, int]],
     host: str | None,
 ) -> Snapshot:
-    """Return the state of a host.
-
-    Args:
-        latest: readings of its devices.
-        sessions: of training processes on it.
-        name: of the host.
-        now_ns: CLOCK_MONOTONIC.
-        version: of this program.
-        wall_ns: UTC, now.
-        trouble: why the collector does not work as it should; empty: it does.
-        counters: of the collector.
-        host: that is asked for; rows of another are not there. None: this one.
-    """
+    """Return the state of a host. ``now_ns``: CLOCK_MONOTONIC. ``host``: only its rows; None: this one's."""
     here = HostNow(host=name, state="connected", trouble=trouble)
     base = blank("collector", version, wall_ns, (here,), counters=(*counters, *latest.counts()))
     return latest.snapshot(base, _runs(sessions, name), now_ns, host=host)

@@ -22,10 +22,7 @@ def sees_all_processes() -> bool:
 
 
 def start_ticks(pid: int, proc: Path = PROC) -> int | None:
-    """Return when a process started (clock ticks since boot), which tells it from a later one of its pid.
-
-    None: there is no such process, or it cannot be seen.
-    """
+    """Return when a process started, clock ticks since boot: another of its pid differs. None: unseen."""
     fields = _stat(pid, proc)
     return None if fields is None else int(fields[19])
 
@@ -45,13 +42,7 @@ def uptime_ticks() -> int:
 def is_peer(pid: int, uid: int | None, connected_ticks: int, proc: Path = PROC) -> bool | None:
     """Tell whether a process may be the one that made a connection; None: it cannot be seen.
 
-    The pid of a process that has ended may be another's by now. That one has another user, or started later.
-
-    Args:
-        pid: of the connection, as the kernel says.
-        uid: of the connection.
-        connected_ticks: when the connection was first seen (`uptime_ticks`).
-        proc: where the kernel shows processes.
+    A later process of the same pid has another user, or started after ``connected_ticks`` (`uptime_ticks`).
     """
     started = start_ticks(pid, proc)
     try:

@@ -4,10 +4,7 @@ import os
 
 
 def take_real_time_priority() -> None:
-    """Give this thread real-time priority (SCHED_RR): it runs as soon as it is due.
-
-    It is to have short turns. Processes that it starts are as all others.
-    """
+    """Give this thread real-time priority (SCHED_RR), for short turns. Its child processes have none."""
     try:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError:

@@ -72,15 +72,8 @@ async def collect(
 ) -> None:
     """Run the collector until cancelled; on the way out everything is put back.
 
-    Args:
-        settings: of this host.
-        bus: of its devices.
-        environ: of this process: it names the directories.
-        started: called once, with a sentence for people, when every socket is open.
-        at_site: makes its part at a site. None: it is at none.
-
-    Raises:
-        SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
+    ``environ`` names the directories. ``started`` gets a sentence for people once every socket is open.
+    Raises SettingsError, StorageError or RefusedError: it cannot start.
     """
     _wake_in_time()
     own_cost.collect_seldom()
@@ -97,10 +90,7 @@ async def collect(
 
 
 def _wake_in_time() -> None:
-    """Have threads run when they are due: looks at a counter that come late place its change badly.
-
-    By default Linux gathers wake-ups within 50 us, and a Python thread waits 5 ms for another to give way.
-    """
+    """Wake threads on time: Linux gathers wake-ups within 50 us, Python threads wait 5 ms for another."""
     sys.setswitchinterval(SWITCH_S)
     ctypes.CDLL(None).prctl(
         PR_SET_TIMERSLACK, ctypes.c_ulong(1)

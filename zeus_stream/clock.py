@@ -39,10 +39,7 @@ def boot_id() -> str:
 
 
 def to_next_s(every_s: float) -> float:
-    """Return how long it is to the next whole multiple of ``every_s``.
-
-    Tasks that sleep so long wake together: to wake an event loop costs more than what most of them do then.
-    """
+    """Return the time to the next whole multiple: tasks that sleep so wake together, which costs less."""
     return to_next_ns(monotonic_ns(), round(every_s * 1e9)) / 1e9
 
 

@@ -19,12 +19,7 @@ import re
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return text as it may be written to a terminal: control characters become question marks.
-
-    Args:
-        text: a part of it may come from another program.
-        keep: control characters that stay.
-    """
+    """Return text for a terminal: control characters not to ``keep`` become question marks."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter in keep else "?" for letter in text)

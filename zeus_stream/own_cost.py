@@ -37,11 +37,7 @@ def collect_seldom() -> None:
 
 
 def share_one_heap() -> None:
-    """Have the threads of this process share one heap of glibc. Each has one of its own else.
-
-    What a thread frees stays in the heap that it came from: an analyzer whose sessions came and went grew by
-    4 MB a minute.
-    """
+    """Have the threads share one heap of glibc: with one each, an analyzer grew by 4 MB a minute."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # glibc
         mallopt(M_ARENA_MAX, 1)

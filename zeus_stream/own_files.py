@@ -17,14 +17,8 @@ from zeus_stream.errors import StorageError
 def open_own(path: Path, flags: int = os.O_RDONLY, *, others_may: int = 0) -> int:
     """Open a regular file of this user's, and return its descriptor.
 
-    Args:
-        path: of the file. With ``os.O_CREAT`` it is made for this user alone.
-        flags: of `os.open`. ``os.O_TRUNC`` takes effect once the file is known to be ours.
-        others_may: permissions that other users may have, such as ``0o044``.
-
-    Raises:
-        PermissionError: it is a link, no regular file, another user's, or open to others.
-        OSError: it cannot be opened.
+    ``O_CREAT`` makes it for this user alone; ``O_TRUNC`` takes effect once it is known to be ours.
+    ``others_may``: permissions of others, such as ``0o044``. Raises PermissionError and OSError.
     """
     guarded = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -60,14 +54,9 @@ def read_own(path: Path, max_bytes: int, *, others_may: int = 0) -> bytes:
 
 
 def own_secret(path: Path, size: int) -> bytes:
-    """Return the random bytes in a file of this user's alone, which is made at the first call.
+    """Return the random bytes in a file of this user's alone, made whole and private at the first call.
 
-    Args:
-        path: of the file. It is whole and private from the first moment; another process may make it first.
-        size: of a secret, bytes.
-
-    Raises:
-        StorageError: it can be neither read nor made, or is no secret of that size.
+    Raises StorageError: it can be neither read nor made, or is no secret of ``size`` bytes.
     """
     try:
         if not path.exists():

@@ -86,11 +86,7 @@ def start_if_asked() -> bool:
 
 
 def print_cost(run: str) -> None:
-    """Print what a run cost, in one line, if a keeper has the services and no ``ZEUS_STREAM_QUIET`` is set.
-
-    Args:
-        run: that has ended.
-    """
+    """Print in one line what a run cost, if a keeper has the services, unless ``ZEUS_STREAM_QUIET``."""
     where = places(os.environ)
     if os.environ.get("ZEUS_STREAM_QUIET", "").lower() in YES or holder(where.run / KEEPER) is None:
         return

@@ -130,10 +130,7 @@ def _user_run(environ: Mapping[str, str]) -> Path:
 def prepare(where: Places, group: str | None = None) -> None:
     """Create the directories: 0755 for sockets (each socket has its own mode), 0700 for state.
 
-    From here on this process makes files that only its user can read; a socket has a mode of its own.
-
-    Raises:
-        StorageError: one cannot be made, or belongs to another user.
+    From here on this process makes files that only its user can read. Raises StorageError.
     """
     for directory, mode in ((where.state, 0o700), (where.run, 0o755)):
         try:
@@ -172,10 +169,7 @@ def rewrite(path: Path, text: str) -> None:
 
 
 def trusted(path: Path) -> bool:
-    """Tell whether a socket file lies where no other user can have put it.
-
-    Where everybody may make directories (/tmp), only one of this user's or of root's is trusted.
-    """
+    """Tell whether a socket file lies where no other user can have put it: in /tmp, only ours and root's."""
     directory = path.parent
     if directory.lstat().st_uid in (0, os.geteuid()):
         return True
@@ -193,13 +187,9 @@ def endpoint(path: Path) -> str:
 
 
 def claim(path: Path, what: str) -> IO[str]:
-    """Become the one ``what`` of a setup: return the lock file; it is released when it is closed.
+    """Become the one ``what`` of a setup: return the lock file, of this user alone, to be closed.
 
-    The file is for this user alone, so that no other user can hold it.
-
-    Raises:
-        RefusedError: another process holds it; the sentence names its pid.
-        StorageError: the file cannot be opened.
+    Raises RefusedError: another process holds it; the sentence names its pid. StorageError.
     """
     lock = _open_lock(path)
     if not _flock(lock, fcntl.LOCK_EX):

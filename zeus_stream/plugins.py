@@ -137,18 +137,7 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str, kind: type[T], what: str, guide: str) -> T | None:
-    """Return the object of a name; None: no distribution brings it.
-
-    Args:
-        group: of the entry points.
-        name: of the entry point.
-        kind: class that the object must have.
-        what: names it in errors, such as ``device``.
-        guide: page that says how to write one.
-
-    Raises:
-        SettingsError: it could not be imported, or is of another class.
-    """
+    """Return the entry point of a group by name; None: nothing brings it. Raises SettingsError."""
     for point in registered(group).select(name=name):
         try:
             found = point.load()

@@ -34,14 +34,7 @@ def absent_packages(needed: Sequence[str] = (*COLLECTOR, *ANALYZER)) -> list[str
 
 
 def install_command(extra: str = "", python: str = sys.executable) -> str:
-    """Return the command that installs zeus-stream, with an extra, from where this installation came from.
-
-    That is a checkout, a wheel, a repository, or the index.
-
-    Args:
-        extra: such as ``services``. Empty: none.
-        python: the interpreter that it is installed for.
-    """
+    """Return the command that installs zeus-stream, with an extra, from where this installation came from."""
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415  (of errors only)
 
     brackets = f"[{extra}]" if extra else ""

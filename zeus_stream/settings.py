@@ -317,15 +317,9 @@ def make(kind: type[S], values: Mapping[str, Any]) -> S:
 
 
 def read(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None = None) -> dict[str, Any]:
-    """Return the settings that are given, checked, by name.
+    """Return the settings that are given, checked, by name. A flag that is None was not given.
 
-    Args:
-        flags: by name; None means that the flag was not given.
-        environ: the environment.
-        file: the settings file; None means ``zeus-stream.toml`` in the working directory, if it exists.
-
-    Raises:
-        SettingsError: the sentence names the source, the key and the values it accepts.
+    ``file`` None: ``zeus-stream.toml`` in the working directory, if it exists. Raises SettingsError.
     """
     values: dict[str, Any] = {}
     path, known = file or Path(FILE), list_settings()
@@ -389,13 +383,7 @@ def _refuse_misspelled(environ: Mapping[str, str], names: Mapping[str, str]) -> 
 
 
 def closest(word: str, known: Iterable[str], alike: float = 0.85) -> str | None:
-    """Return the known word that another one is almost. None: it is like none of them.
-
-    Args:
-        word: that is not known.
-        known: all that are.
-        alike: least share of letters in common, from 0 to 1.
-    """
+    """Return the known word that another one is almost. ``alike``: least share of common letters, 0 to 1."""
     from difflib import get_close_matches  # noqa: PLC0415  (of errors only)
 
     return next(iter(get_close_matches(word, sorted(known), 1, alike)), None)

@@ -243,10 +243,7 @@ class DeviceThread:
             return None, str(wrong)
 
     def _requested_mw(self, gpu: str) -> int | None:
-        """Return the limit that is requested; None: the device has none, or does not say.
-
-        Raises RetryError, and goes on raising it if a limit of ours may be in force.
-        """
+        """Return the limit requested, None for none. Raises RetryError while one of ours may be in force."""
         try:
             return self._device.read_control("power_limit")
         except (UnsupportedError, PermissionMissingError):
@@ -257,10 +254,7 @@ class DeviceThread:
             return None
 
     def poll(self) -> int | None:
-        """Read the device, unless an instruction is carried out; return when to read next, None: it is lost.
-
-        Called by the poller's thread.
-        """
+        """Read the device in the poller's thread, unless it is busy; return when to read next, if at all."""
         if not self._gate.acquire(blocking=False):
             self._busy_ns = min(2 * self._busy_ns, _BUSY_MOST_NS)
             return monotonic_ns() + self._busy_ns

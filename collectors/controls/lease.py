@@ -204,11 +204,9 @@ def begin(
 ) -> Answer:
     """Return the state of a device that was just opened, and what to do about a record found with it.
 
-    Args:
-        requested: what is requested now; of a clock, what its record says.
-        left: what a dead collector's record says; None: there is no record.
-        same_boot: the record is of this boot. Otherwise the device has forgotten what was set.
-        settled: how another process has settled the record in the meantime.
+    ``requested``: of a clock, what its record says. ``left``: of a dead collector; None: there is no record.
+    ``same_boot``: the record is of this boot, else the device has forgotten what was set. ``settled``: how
+    another process has settled the record in the meantime.
     """
     if left is None:
         return ControlState(limits=Limits(requested)), ()

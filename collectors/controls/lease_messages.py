@@ -185,19 +185,13 @@ class WriteRecord(Struct, frozen=True):
 
 
 class CallSet(Struct, frozen=True):
-    """Set ``limits.pending`` if what is requested is still ``limits.expected``, and record what came of it.
-
-    Outcome: SetDone, SetIgnored, SetFoundOther or SetFailed.
-    """
+    """Set ``limits.pending`` if ``limits.expected`` is still requested. Outcome: SetDone, SetIgnored, ..."""
 
     limits: Limits
 
 
 class CallRestore(Struct, frozen=True):
-    """Set ``limits.found``, or what is allowed nearest to it, if what is requested is ours.
-
-    Outcome: RestoreDone or RestoreFailed.
-    """
+    """Set ``limits.found``, or the nearest allowed, if ours is requested. Outcome: RestoreDone or -Failed."""
 
     limits: Limits
 

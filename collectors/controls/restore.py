@@ -53,13 +53,8 @@ def restore(
 ) -> tuple[Outcome, ...]:
     """Restore once what every record in a directory says, and return an outcome for each not yet settled.
 
-    Args:
-        by: who restores, as the next collector will log it.
-        dry_run: only look; what would be restored is left.
-        default: set the driver's default limit where a damaged record does not say what was found.
-
-    Raises:
-        StorageError: the directory cannot be listed.
+    ``by``: who restores, as the next collector will log it. ``default``: set the driver's default limit where
+    a damaged record does not say what was found. Raises StorageError: the directory cannot be listed.
     """
     recorded = _recorded(records)
     if not recorded:
@@ -77,10 +72,7 @@ def restore_patiently(
 ) -> bool:
     """Restore, and try again for PATIENCE_S what failed. Return whether nothing of ours is left.
 
-    Ends early when a new collector is there: it has what is left from here on.
-
-    Raises:
-        SettingsError, StorageError: the devices cannot be opened, the records not be listed.
+    Ends early when a new collector is there: it has what is left. Raises SettingsError and StorageError.
     """
     if not _recorded(records):
         return True
@@ -187,10 +179,7 @@ def _restore_one(
 def _propose_default(
     file: RestoreRecordFile, gpu: str, device: Device, wrong: str, by: str | None
 ) -> Outcome:
-    """Name the driver's default limit where nobody knows what was found; set it if ``by`` wants it.
-
-    Raises DeviceError, RefusedError or StorageError.
-    """
+    """Name the driver's default limit where nobody knows what was found; set it if ``by`` wants it."""
     limit_mw, default_mw = device.read_control("power_limit"), device.describe().default_limit_mw
     if limit_mw is None or default_mw is None:
         return Outcome(wrong, left=True)

@@ -118,12 +118,7 @@ class RestoreRecordFile:
         return place(self._directory, self._gpu, control)
 
     def read(self, control: Control = "power_limit") -> RestoreRecord | None:
-        """Return a control's record, if there is one.
-
-        Raises:
-            DamagedRecordError: there is one, and what it says of the power limit cannot be known.
-            StorageError: it cannot be read.
-        """
+        """Return a control's record, if there is one. Raises DamagedRecordError and other StorageErrors."""
         whole: list[RestoreRecord] = []
         damaged: list[tuple[Path, Exception]] = []
         for path in copies(self.path(control)):

@@ -177,12 +177,7 @@ class Supervisor:
                 self._tell_all(guard, lease_messages.RunGone(run))
 
     def use(self, gpus: Iterable[str], closely: Container[str] | None = None) -> None:
-        """Read these devices from now on, and the parts of the host.
-
-        Args:
-            gpus: that sessions use.
-            closely: those of them whose windows are short; None: all.
-        """
+        """Read these devices, and the parts of the host. ``closely``: those with short windows; None: all."""
         now_ns, wanted = monotonic_ns(), set(gpus)
         for guard in self._guards.values():
             if guard.watch.gpu in wanted or of_host(guard.watch.gpu):

@@ -101,10 +101,7 @@ def _failed(device: Device, control: Control, cause: Cause, wrong: Exception, se
 
 
 def put_back(device: Device, limits: Limits, control: Control = "power_limit") -> PutBack:
-    """Restore what was found if what is requested now is ours, or the nearest value that is allowed now.
-
-    Raises DeviceError or RefusedError.
-    """
+    """Restore what was found, or the nearest allowed, if it is ours. Raises DeviceError, RefusedError."""
     before = device.read_control(control)
     if before is None:  # of a clock, which no driver reports
         device.set_control(control, limits.found)

@@ -64,10 +64,9 @@ for a sample's four fields in place of 8.
 
 
 class NvmlDevice:
-    """A GPU under NVML. Made by `NvmlBus.discover` only; one object per UUID while the bus is open.
+    """A GPU under NVML, made by `NvmlBus.discover` only: one object per UUID while the bus is open.
 
-    Ask `describe` first: it finds out by which way each quantity is read, and the highest limit,
-    by which power readings are judged.
+    Ask `describe` first: it finds how each quantity is read, and the limit that bounds power readings.
     """
 
     def __init__(self, gpu: str, find: Callable[[], object]) -> None:
@@ -95,8 +94,7 @@ class NvmlDevice:
     def describe(self) -> Description:
         """Return what the device is, looking for it on the bus first if it was lost.
 
-        Looking pauses the samples of the other GPUs while NVML starts (up to a second or so):
-        a caller that waits for a lost device asks every few seconds, not at its sampling rate.
+        The samples of other GPUs pause for up to a second: ask every few seconds, not at a sampling rate.
         """
         if self.lost:
             self._find()
@@ -130,8 +128,7 @@ class NvmlDevice:
     def sample(self) -> Sample:
         """Read counter, power and limits; clock, temperature and utilization at every thirtieth sample.
 
-        A power above 1.5 x the highest limit cannot be, and is left out. Raises RetryError for a failure
-        that may pass.
+        A power above 1.5 x the highest limit is left out. Raises RetryError for a failure that may pass.
         """
         if self._silent and self._samples % _SELDOM_AGAIN == _SELDOM_AGAIN - 1:
             self._ask_again_by_fields()
@@ -185,10 +182,7 @@ class NvmlDevice:
         self._ask(what, pynvml.nvmlDeviceSetPowerManagementLimit, limit_mw)
 
     def processes(self) -> tuple[int, ...] | None:
-        """Return pids that compute on the GPU, or None where they cannot be seen.
-
-        In a container the driver hides processes: an empty list there says nothing, so it is None.
-        """
+        """Return pids that compute on the GPU, or None where they cannot be seen, as in a container."""
         try:
             running = self._running(pynvml.nvmlDeviceGetComputeRunningProcesses_v3)
         except UnsupportedError:  # a driver before 510
@@ -222,10 +216,7 @@ class NvmlDevice:
                 value.scopeId = pynvml.NVML_POWER_SCOPE_MODULE
 
     def _choose_scope(self) -> bool:
-        """Find out what the figures are of; return whether there is an energy counter.
-
-        A Grace Hopper may give neither energy nor power of its GPU, but power of the module, CPU included.
-        """
+        """Return whether there is an energy counter. A Grace Hopper may give only the power of its module."""
         figures = self._figures()
         if figures[_ENERGY] is None and figures[_POWER] is None:
             self._module = True
@@ -285,10 +276,7 @@ class NvmlDevice:
             raise pynvml.NVMLError(code)
 
     def _read_seldom(self) -> tuple[int | None, int | None, int | None]:
-        """Return clock (MHz), temperature (C) and utilization (%).
-
-        They are for people: a failure to read them is not worth a sample of energy, so it is a None.
-        """
+        """Return clock (MHz), temperature (C) and utilization (%), None for those that fail."""
         passing = (UnsupportedError, PermissionMissingError, RetryError)
         clock_mhz = self._optional(
             "read its clock", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_GRAPHICS, without=passing
@@ -307,10 +295,7 @@ class NvmlDevice:
         return not bounded or 2 * power_mw <= 3 * (self._highest_mw or 0)
 
     def _find_clocks(self) -> None:
-        """Find out the memory clocks, and the graphics clocks at the highest of them, descending.
-
-        A driver names the memory clocks of every GPU, but locks them only from Ampere on.
-        """
+        """Find the memory clocks, and the graphics clocks at the highest. Memory locks from Ampere on."""
         memory_mhz = self._tolerant("name its memory clocks", pynvml.nvmlDeviceGetSupportedMemoryClocks)
         graphics_mhz = None
         if memory_mhz:
@@ -326,10 +311,7 @@ class NvmlDevice:
         }
 
     def _tolerant(self, what: str, call: Callable[..., Any], *arguments: int) -> Any:
-        """Return what `_ask` returns, or None where it does not answer.
-
-        Raises LostError, and RetryError for a failure that may pass.
-        """
+        """Return what `_ask` returns, or None where it does not answer. Raises LostError and RetryError."""
         try:
             answer = self._ask(what, call, *arguments)
         except LostError:

@@ -35,12 +35,7 @@ class NvmlBus:
         now: Callable[[], int] = monotonic_ns,
         look: Callable[[], frozenset[str] | None] | None = None,
     ) -> None:
-        """Make a bus that waits `patience_s` for a driver call under way before it gives up a restart.
-
-        Args:
-            now: the clock, ns.
-            look: returns the GPUs (UUIDs) that answer where NVML is started elsewhere; None: not known.
-        """
+        """``patience_s``: for a driver call under way before a restart. ``look``: see `_look_aside`."""
         self._look = look or _look_aside
         self._patience_s = patience_s
         self._now = now
@@ -159,10 +154,7 @@ class NvmlBus:
 
 
 def _look_aside() -> frozenset[str] | None:
-    """Return the UUIDs of the GPUs that answer in another process; None: that cannot be found out.
-
-    Raises TimeoutExpired.
-    """
+    """Return the UUIDs of the GPUs that answer in another process; None: not known. Raises TimeoutExpired."""
     try:
         done = subprocess.run(  # noqa: S603  (this interpreter, this package)
             python_child("collectors.devices.nvml_bus"),

@@ -33,12 +33,8 @@ _RETURNS = "It is taken up again when it returns."
 def growth_uj(last_uj: int, now_uj: int, elapsed_ns: int, range_uj: int) -> int | None:
     """Return what a counter that starts over at ``range_uj`` grew by, or None where that is not certain.
 
-    It is certain as long as the counter cannot have gone all the way round at MOST_W. A fall that would take
-    more than MOST_W to be a wrap is a counter that was set back (a suspended host).
-
-    Args:
-        last_uj, now_uj: two reads, 0 <= each <= ``range_uj``.
-        elapsed_ns: at least the time between them.
+    It is certain as long as the counter cannot have gone all the way round at MOST_W in ``elapsed_ns``. A
+    fall that would take more than MOST_W to be a wrap is a counter that was set back (a suspended host).
     """
     most_uj = MOST_W * (elapsed_ns + SLACK_NS) // 1000
     grown_uj = now_uj - last_uj if now_uj >= last_uj else now_uj - last_uj + range_uj
@@ -160,12 +156,7 @@ class RaplBus:
         self._devices: dict[str, RaplDevice] = {}
 
     def discover(self) -> tuple[RaplDevice, ...]:
-        """Return the devices that can be read, in order: each package, then its memory.
-
-        Raises:
-            LostError: the host shows none.
-            PermissionMissingError: there are some, and none may be read.
-        """
+        """Return each package before its memory. Raises LostError or PermissionMissingError for none."""
         zones = self._zones()
         if not zones:
             raise LostError(

@@ -125,10 +125,7 @@ def record(
     pause_s: float = 0.001,
     now: Callable[[], int] = monotonic_ns,
 ) -> int:
-    """Write what devices answer until an instant, reading each about every ``pause_s``. Return the lines.
-
-    Raises DeviceError for a device that cannot be described, and OSError.
-    """
+    """Write what devices answer until an instant; return the lines. Raises DeviceError and OSError."""
     directory.mkdir(parents=True)
     described = [device.describe() for device in devices]
     (directory / DEVICES).write_text(json.dumps(msgspec.to_builtins(described), indent=2) + "\n")

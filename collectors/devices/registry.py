@@ -119,10 +119,7 @@ class HostBus:
 def open_bus(device: str, run: Path, *, cpu: str = "off", host: str = UNNAMED) -> Bus:
     """Return the bus of the settings ``device`` and ``cpu``. Raises SettingsError.
 
-    Args:
-        device: name of a kind, and what the kind takes behind a colon.
-        run: where simulated GPUs live.
-        host: names what has no UUID of its own: CPUs and simulated GPUs. UNNAMED: it is not known here.
+    ``run``: where simulated GPUs live. ``host`` names what has no UUID: CPUs and simulated GPUs.
     """
     if cpu not in ("auto", "on", "off"):
         raise SettingsError(f"cpu {cpu!r}: could not be understood. Choose auto, on or off.")

@@ -260,11 +260,7 @@ class SimulatedDevice:
             self._surroundings.close()
 
     def energy_mj(self, t0_ns: int, t1_ns: int) -> float:
-        """Return the true energy of an interval that is over, mJ: no counter, no faults, exact to 1 pJ.
-
-        Raises:
-            RefusedError: it reaches further back than is known (see `virtual_gpu.LOADS_KEPT`).
-        """
+        """Return the true energy of a past interval, mJ, exact to 1 pJ. RefusedError: too far back."""
         self._learn()
         if t0_ns < self._draw.known_since_ns:
             raise RefusedError(
@@ -360,15 +356,9 @@ class SimulatedBus:
 
     @classmethod
     def parse(cls, text: str, directory: Path | None = None, host: str | None = None) -> "SimulatedBus":
-        """Return the bus that ``text`` describes.
+        """Return the bus that ``text`` describes. Raises SettingsError, which says what may be written.
 
-        Args:
-            text: names the models and their options.
-            directory: runtime directory with the boards. None: that of this user.
-            host: has the GPUs. None: the host whose boards are there, else this one.
-
-        Raises:
-            SettingsError: the text is wrong; it says what may be written instead.
+        ``directory``: of the boards, default this user's. ``host`` of the GPUs, default that of the boards.
         """
         folder, specs = directory or places(os.environ).run, parse(text)
         known = host_of_boards(folder)

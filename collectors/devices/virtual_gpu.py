@@ -41,11 +41,8 @@ def unit(seed: int, index: int) -> float:
 class VirtualGpu:
     """The power of one GPU, from what is known of its limits and loads.
 
-    Args:
-        model: the GPU model.
-        noise: standard deviation of power, relative, below 0.5 (it is uniform: at most 1.73 times that).
-        seed: of the noise.
-        first: the limit it began with; earlier times are not known.
+    ``noise``: relative standard deviation of power, below 0.5 (uniform: at most 1.73 times that). ``first``:
+    the limit it began with; earlier times are not known.
     """
 
     def __init__(self, model: Model, noise: float, seed: int, first: LimitChange) -> None:
@@ -74,10 +71,7 @@ class VirtualGpu:
         return since_ns
 
     def learn_load(self, number: int, load: Load) -> int:
-        """Take in the next load, or another end of the newest one. Returns as `learn_limit`.
-
-        A GPU works on one load at a time: one that begins cuts short the one before.
-        """
+        """Take in the next load, which cuts short the one before, or another end of the newest."""
         if number == self._newest:
             known = self._loads.pop()
             self._loads.append(Load(known.begin_ns, max(load.until_ns, known.begin_ns), known.workload))
@@ -116,10 +110,7 @@ class VirtualGpu:
         return next((load for _, _, _, load in self._segments(t_ns, t_ns + 1)), None)
 
     def steady(self, t0_ns: int, t1_ns: int) -> tuple[int, Load | None] | None:
-        """Return power (mW) and load of an interval under the newest limit and load, or after that load.
-
-        None: there is more in it. Nearly all that is asked is this; `_segments` takes ten times as long.
-        """
+        """Return power (mW) and load of an interval in which nothing changes, quicker than `_segments`."""
         limit = self._limits[-1]
         if self._swing or limit.since_ns > t0_ns or t1_ns < t0_ns:
             return None

@@ -57,14 +57,7 @@ class GpuProcesses:
         devices: Sequence[Description],
         now_ns: int,
     ) -> Iterator[GpuShared | Lost]:
-        """Yield what is new.
-
-        Args:
-            listed: the processes of each GPU that was wanted; None: they cannot be seen.
-            sessions: all there are.
-            devices: all there are.
-            now_ns: CLOCK_MONOTONIC.
-        """
+        """Yield what is new. ``listed``: the processes of each GPU wanted; None: they cannot be seen."""
         there = [each for each in sessions if not each.over and each.gpus]
         seen = {
             gpu: [pid for pid in pids if processes.start_ticks(pid) is not None]

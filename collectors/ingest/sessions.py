@@ -76,11 +76,8 @@ def from_json(text: str) -> PublisherSession:
 def receive(session: PublisherSession, batch: Batch) -> tuple[PublisherSession, tuple[Event | Unknown, ...]]:
     """Return the session once the batch is in the log, and the events that are new in it, often all.
 
-    None are new when others should come first: the acknowledgement says which, and a publisher that has
-    them no more (another log had them) begins a new session.
-
-    Raises:
-        MalformedError: the session does not begin with `RunStarted`, or begins twice.
+    None are new when others should come first, as the acknowledgement says. Raises MalformedError: the
+    session does not begin with `RunStarted`, or begins twice.
     """
     known = session.next_sequence - batch.sequence
     events = batch.events[known:] if known >= 0 else ()
@@ -101,7 +98,7 @@ def receive(session: PublisherSession, batch: Batch) -> tuple[PublisherSession, 
 
 
 def allocation_of(batch: Batch, peer: Peer, own_uid: int) -> PublisherSession | None:
-    """Return the session of an allocation that begins with this batch. None: it begins another session.
+    """Return the session of an allocation that begins with this batch, or None.
 
     Raises MalformedError: neither root nor the collector's own user sends it.
     """
@@ -123,10 +120,7 @@ def may_continue(session: PublisherSession, peer: Peer, own_uid: int) -> bool:
 
 
 def left_behind(ended: PublisherSession, others: Iterable[PublisherSession]) -> list[PublisherSession]:
-    """Return the open sessions of a user on the GPUs of an allocation of theirs that has ended.
-
-    A GPU that another open allocation of the same user has does not count.
-    """
+    """Return a user's open sessions on the GPUs of an allocation that has ended, and of no other open one."""
     of_user = [each for each in others if each.uid == ended.uid and not each.over]
     held = {gpu for each in of_user if each.allocation for gpu in each.gpus}
     given_back = set(ended.gpus) - held
@@ -136,12 +130,7 @@ def left_behind(ended: PublisherSession, others: Iterable[PublisherSession]) -> 
 def check(
     session: PublisherSession, new: Sequence[Event | Unknown], others: Iterable[PublisherSession], now_ns: int
 ) -> None:
-    """Raise MalformedError if a session says what it may not.
-
-    Args:
-        session: as `receive` returned it, with ``new``.
-        others: all sessions there are; itself may be among them.
-    """
+    """Raise MalformedError if a session, as `receive` returned it with ``new``, says what it may not."""
     latest_ns = max(map(_latest_ns, new), default=0)
     if latest_ns > now_ns + AHEAD_NS:
         raise MalformedError(
@@ -165,15 +154,7 @@ def check(
 
 
 def gives_way(sessions: Sequence[PublisherSession], uid: int | None) -> PublisherSession | None:
-    """Return the open session that ends to make room for a new one of a user: of the user with most of them.
-
-    Args:
-        sessions: those there are, the least recently active first.
-        uid: of the new session.
-
-    Returns:
-        None: nobody has more open sessions than that user.
-    """
+    """Return the session that ends for one of ``uid``: of the user with most. None: nobody has more."""
     users = Counter(session.uid for session in sessions if not session.over)
     most, count = max(users.items(), key=itemgetter(1), default=(uid, 0))
     if count <= users[uid]:
@@ -243,13 +224,7 @@ def admit(
     trusted_uids: frozenset[int],
     owned: Mapping[str, bool | None],
 ) -> Admission:
-    """Return the word on a session.
-
-    Args:
-        devices: those there are.
-        trusted_uids: users whose word is enough.
-        owned: of each GPU, whether the session's process computes on it; None: that cannot be seen.
-    """
+    """Return the word on a session. ``owned``: whether its process computes on a GPU; None: not seen."""
     gpus, unknown = resolve(session.asked_gpus, devices)
     simulated = {device.gpu for device in devices if device.driver.startswith("simulated")}
     divided = {device.gpu for device in devices if device.mig and len(device.tenants) > 1}

@@ -40,11 +40,7 @@ def open_database(
 ) -> tuple[sqlite3.Connection, str | None]:
     """Return the log's database, and why the one that was there is not continued, if so.
 
-    Args:
-        path: of the log.
-        boot_id: of this boot.
-        mark: of the file beside the log; None: there is none.
-        boot_mark: as this boot of the host knows it, of this log or of another that was here.
+    ``mark``: of the file beside the log; ``boot_mark``: as this boot knows it, of this log or another.
     """
     try:
         db = _connect(path)

@@ -1,8 +1,7 @@
 """The collector's journal: each entry goes into the log on disk first, then to the feed.
 
-While the log cannot be written (a full disk) the collector goes on: events are not acknowledged and so
-stay with their publishers, notes wait, readings are dropped and counted. Once there is room again the
-notes follow, and `Lost` says what was dropped.
+While the log cannot be written, events stay with their publishers, notes wait, and readings are dropped and
+counted. Later the notes follow, and `Lost` says what was dropped.
 """
 
 import logging

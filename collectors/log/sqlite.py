@@ -127,10 +127,7 @@ class SqliteLog:
     """The log of one collector. Used from one thread; one process at a time (the collector's claim)."""
 
     def __init__(self, path: Path, host: str, boot_id: str, boot_mark: BootMark | None = None) -> None:
-        """Open or create the log; one that cannot be trusted starts over. Raises StorageError.
-
-        ``started_over`` then says what was wrong with it. ``boot_mark`` is closed with the log.
-        """
+        """Open or create the log; one not to be trusted starts over (`started_over`). Raises StorageError."""
         self._path = path
         self._host = host
         self._boot_mark = boot_mark or BootMark(path, None)
@@ -185,17 +182,6 @@ class SqliteLog:
         *,
         written_by: int | None = None,
     ) -> list[Frame]:
-        """Add frames (topic, body), and the next sequence number of a session, in one transaction.
-
-        Args:
-            entries, t_ns: the frames, and when they are logged.
-            session: the next sequence number of one.
-            written_by: the uid whose events they are; `UNKNOWN_UID`: of a user who is not known; None: they
-                are the collector's own.
-
-        Raises:
-            StorageError: nothing was added; it may be tried again.
-        """
         frames = [
             Frame(
                 log_id=self.log_id,
@@ -239,10 +225,6 @@ class SqliteLog:
         os.pwrite(self._mark, mark, 0)
 
     def fetch(self, first_offset: int, count: int, max_bytes: int) -> list[Frame]:
-        """Return frames from ``first_offset`` (or the next there is) up to a hole: at most ``count``.
-
-        They are one, or at most ``max_bytes``. Raises StorageError.
-        """
         frames: list[Frame] = []
         with self._explained("be read"):
             rows = self._db.execute(
@@ -268,10 +250,7 @@ class SqliteLog:
             return [SessionMemory(*row) for row in rows]
 
     def prune(self, now_ns: int, max_bytes: int, max_age_ns: int) -> int:
-        """Remove the oldest frames, some at a time, and return how many. Raises StorageError.
-
-        The newest frame stays whatever its age: it carries the next offset over a restart.
-        """
+        """Remove the oldest frames, but the newest, which has the next offset. Raises StorageError."""
         uid, most = max(self._written.items(), key=lambda item: item[1], default=(UNKNOWN_UID, 0))
         with self._explained("be pruned"), self._db:
             if self._bytes > max_bytes and most and self._written.total() > EVENT_SHARE * max_bytes:

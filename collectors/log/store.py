@@ -53,15 +53,8 @@ class LogStore(Protocol):
     ) -> list[Frame]:
         """Add frames (topic, body), and the next sequence number of a session, in one transaction.
 
-        Args:
-            entries: topic and body of each frame.
-            t_ns: when they are logged.
-            session: the next sequence number of one.
-            written_by: the uid whose events they are; `UNKNOWN_UID`: of a user who is not known; None: they
-                are the collector's own.
-
-        Raises:
-            StorageError: nothing was added; it may be tried again.
+        ``written_by``: the uid whose events they are, or `UNKNOWN_UID`; None: they are the collector's own.
+        Raises StorageError: nothing was added; it may be tried again.
         """
 
     def fetch(self, first_offset: int, count: int, max_bytes: int) -> list[Frame]:

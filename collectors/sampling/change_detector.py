@@ -67,13 +67,9 @@ def observe(
     heartbeat_ns: int,
     periods: int = 1,
 ) -> tuple[DetectorState, Reading | None]:
-    """Return the next state, and the reading to publish if there is something to say.
+    """Return the next state, and the reading to publish, if any, at least each ``heartbeat_ns``.
 
-    Args:
-        before_ns: when the read began.
-        after_ns: when it had ended.
-        heartbeat_ns: something is published at least this often.
-        periods: since the last refresh that was seen, where reads leave some out.
+    ``periods``: since the last refresh that was seen, where reads leave some out.
     """
     last = state.last
     if sample == last and after_ns - state.published_ns < heartbeat_ns:  # as at most reads

@@ -159,10 +159,7 @@ class Poller:
                 each.ring()
 
     def check(self, now_ns: int) -> int | None:
-        """Leave a device that hangs to its thread, and the others to a new one.
-
-        Returns when to check again, ns; None: no read is under way.
-        """
+        """Leave a device that hangs to its thread, others to a new one. Return when to check again."""
         with self._mutex:
             if not self._threads or self._threads[0].reading is None:
                 return None

@@ -96,14 +96,7 @@ def was_read(
     *,
     closely: bool = True,
 ) -> Schedule:
-    """Return the schedule after a read.
-
-    Args:
-        period_ns: as far as it is known by now.
-        change: the two instants between which a refresh came that this read saw; None: it saw none.
-        took_ns: the duration of the read.
-        closely: windows are short.
-    """
+    """Return the schedule after a read. ``change``: the instants around the refresh that it saw, or None."""
     smoothed_ns = schedule.took_ns + (took_ns - schedule.took_ns) // SMOOTHED if schedule.reads else took_ns
     read = schedule._replace(
         reads=schedule.reads + 1,
@@ -171,8 +164,7 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
 def relax(schedule: Schedule, now_ns: int) -> tuple[Schedule, int | None]:
     """Return the schedule of a device that no session uses, and when to read it next.
 
-    All such devices are read at the same instant: their readings go into one frame.
-    None: its period is not known yet, and the search for it goes on. A period set by a person is kept.
+    All such devices are read at one instant, for one frame. None: the search for its period goes on.
     """
     searching = schedule.period_ns is None and now_ns - schedule.begun_ns < SEARCH_FOR_NS
     if schedule.poll_ns or schedule.failures or searching:

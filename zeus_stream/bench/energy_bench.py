@@ -66,24 +66,14 @@ class EnergyBench:
         stopped: Callable[[], bool] = lambda: False,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Take what a session needs.
-
-        Args:
-            publisher: of the windows.
-            plan: of the session.
-            temperatures: return those of all GPUs, degrees C. Empty: none is known.
-            stopped: tells whether somebody wants it to end.
-            tell: is given each phase as it begins.
-        """
+        """``temperatures``: of all GPUs, degrees C; empty: unknown. ``tell`` is given each new phase."""
         self._publisher, self._plan = publisher, plan
         self._temperatures, self._stopped, self._tell = temperatures, stopped, tell
 
     def run(self, functions: Mapping[str, Callable[[], object]]) -> tuple[BenchVariant, ...]:
-        """Measure functions, the baseline first. Errors of the functions pass through.
+        """Measure functions, the baseline first. Their errors pass through. RefusedError: it was stopped.
 
-        Raises:
-            UnreachableError: no repeat has an energy; the sentence holds the reason.
-            RefusedError: it was stopped.
+        Raises UnreachableError: no repeat has an energy; the sentence holds the reason.
         """
         self._cool_down()
         calls = self._warm_up(functions)

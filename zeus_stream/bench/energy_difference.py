@@ -48,15 +48,9 @@ def order_of_round(number: int, variants: int) -> Sequence[int]:
 def compare_rounds(
     baseline: Sequence[float | None], other: Sequence[float | None], comparisons: int = 1
 ) -> EnergyDifference:
-    """Return the change from a baseline to another function.
+    """Return the change from a baseline to another function, of energies of a call by round.
 
-    Args:
-        baseline: energy of one call, by round; None where it is not known.
-        other: of the other function, in the same rounds.
-        comparisons: functions that are compared with this baseline.
-
-    Raises:
-        RefusedError: there are fewer than `LEAST_PAIRS` pairs of rounds.
+    ``comparisons``: functions compared with it. Raises RefusedError: fewer than `LEAST_PAIRS` pairs.
     """
     ratios = [
         log(new / old) if old and new and old > 0 and new > 0 else None
@@ -78,16 +72,7 @@ def compare_rounds(
 def compare_sessions(
     earlier: Sequence[float], energy_j: float, comparisons: int = 1
 ) -> EnergyDifference | None:
-    """Return the change of a session against earlier ones, as wide as they scatter.
-
-    Args:
-        earlier: energy of one call in each earlier session.
-        energy_j: in this session.
-        comparisons: functions that are compared with their history.
-
-    Returns:
-        None: there are fewer than `LEAST_SESSIONS`.
-    """
+    """Return the change of a session against earlier ones, as wide as they scatter. None: too few."""
     if len(earlier) < LEAST_SESSIONS:
         return None
     known = [log(each) for each in earlier]
@@ -108,14 +93,9 @@ def _difference(mean: float, deviation: float, samples: int, comparisons: int) -
 
 
 def mean_energy(energies_j: Sequence[float | None], *, share: float = SHOWN) -> tuple[float, float, float]:
-    """Return the mean energy of one call and its interval.
+    """Return the mean energy of one call and its interval. ``share``: quantile at both ends.
 
-    Args:
-        energies_j: by repeat; None where it is not known.
-        share: quantile at both ends: `SHOWN`, or `PROOF`.
-
-    Raises:
-        RefusedError: fewer than two are known.
+    Raises RefusedError: fewer than two are known.
     """
     known = [energy for energy in energies_j if energy is not None]
     if len(known) < 2:

@@ -15,12 +15,7 @@ class SettledTemperature:
         self._seen: deque[tuple[float, tuple[int, ...]]] = deque()
 
     def look(self, now_s: float, temperatures_c: tuple[int, ...]) -> bool:
-        """Add the temperatures at a time, and tell whether they are stable.
-
-        Args:
-            now_s: of a clock that never goes back.
-            temperatures_c: of each GPU, always in the same order. Empty: none is known, so not stable.
-        """
+        """Add the temperatures, C, of the GPUs in order, and tell whether they are stable. Empty: no."""
         if not temperatures_c or (self._seen and len(self._seen[-1][1]) != len(temperatures_c)):
             self._seen.clear()
             return False

@@ -80,15 +80,7 @@ def message_id(frames: Sequence[Frame]) -> str:
 
 
 def decode(message: bytes, subject: str, site: str) -> FrameBatch:
-    """Return the batch in a message.
-
-    Args:
-        message, subject: as they came.
-        site: whose stream it is.
-
-    Raises:
-        MalformedError: it is no batch, or one of another host than the subject's.
-    """
+    """Return the batch in a message. MalformedError: it is none, or of another host than the subject's."""
     try:
         version, log_id, host, after, body = msgpack.unpackb(message)
         unpacking = zlib.decompressobj()

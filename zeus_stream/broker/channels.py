@@ -30,15 +30,7 @@ class BrokerChannel:
         subject: str | None = None,
         role: str | None = None,
     ) -> None:
-        """For `BrokerAddress.open`.
-
-        Args:
-            exchange: the connection.
-            inbox: of what is received.
-            read: of its messages.
-            subject: of what is sent; None: nothing can be.
-            role: of all senders.
-        """
+        """For `BrokerAddress.open`. ``subject``: of what is sent; None: nothing can be."""
         self._exchange = exchange
         self._inbox = inbox
         self._read = read

@@ -89,13 +89,9 @@ class JetstreamClient:
             await self._client.close()
 
     async def make_stream(self, part: int, *, max_bytes: int, max_hours: float, replicas: int) -> int:
-        """Make the stream of a part, unless it is there; let one that is smaller grow.
+        """Make the stream of a part, or let a smaller one grow. Return its bytes, fewer if there is no room.
 
-        Returns:
-            The bytes that it may have: fewer than ``max_bytes`` if the broker has no room for more.
-
-        Raises:
-            UnreachableError: it could not be made.
+        Raises UnreachableError: it could not be made.
         """
         name = stream_of(self._site, part)
         try:

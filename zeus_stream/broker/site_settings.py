@@ -126,11 +126,7 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
         return self.database
 
     def connection(self, who: str) -> dict[str, Any]:
-        """Return what the client of NATS takes: servers, credentials, certificates. ``who`` needs it.
-
-        Raises:
-            SettingsError: no broker is named, or a certificate cannot be read.
-        """
+        """Return servers, credentials and certificates as NATS takes them. Raises SettingsError."""
         if self.broker is None:
             raise SettingsError(
                 f"{who}: could not start: no broker is named. Name its servers with --broker."

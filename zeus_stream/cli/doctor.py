@@ -254,10 +254,7 @@ def _permission(settings: Settings, where: Places, devices: Sequence[Device]) ->
 
 
 def _try_limit(device: Device, records: Path) -> str | None:
-    """Set the limit in force again, under a record. Return why the driver refuses; None: it does not.
-
-    Raises DeviceError, RefusedError or StorageError.
-    """
+    """Set the limit in force again, under a record. Return why the driver refuses; None: it does not."""
     description = device.describe()
     if description.min_limit_mw is None or (limit_mw := device.read_control("power_limit")) is None:
         return None
@@ -274,10 +271,7 @@ def _try_limit(device: Device, records: Path) -> str | None:
 
 
 def try_limits(device: Device, records: Path, now: Callable[[], int] = monotonic_ns) -> LimitSets | None:
-    """Set some limits below the one found, under a restore record, and restore it.
-
-    None: the device has no limit that could be set. Raises DeviceError, RefusedError or StorageError.
-    """
+    """Set some limits below the one found, under a restore record, and restore it. None: it has no limit."""
     description = device.describe()
     found_mw = device.read_control("power_limit")
     if description.min_limit_mw is None or found_mw is None:
@@ -317,16 +311,9 @@ def try_limits(device: Device, records: Path, now: Callable[[], int] = monotonic
 
 
 def sensor_card(bus: Bus, wanted: str, seconds: float, records: Path | None) -> SensorCard:
-    """Measure the sensor of a GPU, and return its card.
+    """Return the card of a GPU, by UUID, its beginning or index; empty: the first. ``records`` None: no sets.
 
-    Args:
-        bus: has the GPU.
-        wanted: UUID or its beginning, or the GPU's index; empty: the first.
-        seconds: to be read closely for.
-        records: where restore records are; None: nothing is set.
-
-    Raises:
-        RefusedError: there is no such GPU. DeviceError, StorageError.
+    Raises RefusedError: there is no such GPU. DeviceError, StorageError.
     """
     found = {device.describe().gpu: device for device in bus.discover()}
     gpus = [gpu for gpu in found if not of_host(gpu)]

@@ -68,10 +68,7 @@ class HostWindow(Struct, frozen=True, kw_only=True):
         self.outbox.put((WindowEnded, monotonic_ns(), WINDOW))
 
     def wait_until_ready(self, signals: Signals) -> None:
-        """Wait until the counter of each GPU has changed.
-
-        Raises RefusedError: the collector does not have all of these GPUs.
-        """
+        """Wait until the counter of each GPU has changed. Raises RefusedError: the collector lacks one."""
         query = _GPUS.format(run=quoted(self.run), since_ns=self.since_ns)
         wanted = 1 if ALL in self.gpus else len(self.gpus)
         found = 0
@@ -92,10 +89,7 @@ class HostWindow(Struct, frozen=True, kw_only=True):
             )
 
     def bill(self, signals: Signals) -> Bill:
-        """Return the bill of the window once the archive has it.
-
-        Raises UnreachableError: it had not within CLOSES_S, or a signal ended the wait.
-        """
+        """Return the bill once the archive has it. UnreachableError: not within CLOSES_S, or a signal."""
         found: list[Bill] = []
 
         def closed() -> bool:
@@ -119,9 +113,7 @@ def watching(
 ) -> Iterator[HostWindow]:
     """Open a session at the collector once its GPUs can be measured; close it at the end of the block.
 
-    Raises:
-        RefusedError: the collector does not have these GPUs.
-        UnreachableError: the collector or the analyzer does not answer any more.
+    Raises RefusedError: it does not have these GPUs. UnreachableError: a service does not answer any more.
     """
     found = find_devices(where, signals, SAME_LOOKS)
     if signals.told is None and not found.number:
@@ -262,15 +254,7 @@ def measure_command(
 
 
 def device_there(gpus: Callable[[], Bus], cpus: Callable[[], Bus]) -> str:
-    """Return what can be measured on this host: NVIDIA's GPUs, else its CPUs, and say so.
-
-    Args:
-        gpus: opens the GPUs.
-        cpus: opens the CPUs.
-
-    Raises:
-        RefusedError: there is neither.
-    """
+    """Return what can be measured here: NVIDIA's GPUs, else CPUs. Raises RefusedError: neither."""
     trouble = _trouble(gpus)
     if trouble is None:
         return Settings().device
@@ -292,10 +276,7 @@ def _trouble(opened: Callable[[], Bus]) -> str | None:
 
 
 def only_measuring(settings: Settings, where: Places) -> Settings:
-    """Return settings with which services that are started here change no device, and find one.
-
-    Raises RefusedError: there is none.
-    """
+    """Return settings with which services change no device, and find one. Raises RefusedError."""
     settings = replace(settings, select="none", observe=True)
     if holder(where.run / "collector.lock") is not None or settings.device != Settings().device:
         return settings

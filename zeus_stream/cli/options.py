@@ -167,19 +167,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON f
 
 
 def without_numpy_threads() -> None:
-    """Have NumPy start no threads, one for each core by default. To be called before NumPy is imported.
-
-    Our arrays are small: threads that share them cost the analyzer up to half of its processor time.
-    """
+    """Have NumPy, not imported yet, start no threads: they cost the analyzer up to half of its time."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def ask_sql(settings: Settings, query: str) -> "pa.Table":
     """Answer a query: ask the analyzer that runs, or read the archive if none runs.
 
-    Raises:
-        RefusedError: the query is wrong, or its answer is too large.
-        UnreachableError, StorageError: neither the analyzer nor the file answers.
+    Raises RefusedError: a wrong query, too large an answer. UnreachableError, StorageError: no answer.
     """
     without_numpy_threads()
     where = places(os.environ)

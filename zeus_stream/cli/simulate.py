@@ -82,17 +82,8 @@ def simulate(
 ) -> pa.Table:
     """Play what is not in the archive yet, and return the results of all that was wanted.
 
-    Args:
-        path: of the archive.
-        settings: it is opened with.
-        wanted: games.
-        processes: that play; None: one for each core.
-        report: where an HTML page is written; None: nowhere.
-        console: shows how far it is.
-
-    Raises:
-        SettingsError: there is no such policy, workload, GPU model or drift.
-        StorageError: the traces cannot be read, the archive opened or written, or the report written.
+    ``processes``: that play; None: one for each core. ``report``: an HTML page, if one is wanted. Raises
+    SettingsError: there is no such policy, workload, GPU model or drift. StorageError.
     """
     games = {_key(game): game for game in _games(wanted)}
     archive = DuckdbFile.open(path, settings)

@@ -89,11 +89,7 @@ class TrainingCallbacks:
         return f"<{type(self).__name__} of {self._publisher!r}: {doing}>"
 
     def report_to(self, trackers: Sequence[Any]) -> None:
-        """Log energies to trackers until the training ends.
-
-        Args:
-            trackers: see `zeus_stream.log_energy_to`.
-        """
+        """Log energies to trackers until the training ends: see `zeus_stream.log_energy_to`."""
         if trackers:
             self._energy_log = log_energy_to(*trackers, publisher=self._publisher)
 
@@ -119,11 +115,7 @@ class TrainingCallbacks:
         self._publisher.plan(epochs=counted(epochs), steps=counted(steps))
 
     def over_budget(self, agree: Agree | None = None) -> bool:
-        """Return whether the training is to end: call it in every rank, after a checkpoint.
-
-        Args:
-            agree: see `zeus_stream.over_budget`.
-        """
+        """Return whether the training is to end. Call it in every rank, after a checkpoint."""
         return over_budget(self._publisher, agree)
 
     def end(self) -> None:
@@ -150,11 +142,7 @@ class TrainingCallbacks:
     # ---- epochs and steps
 
     def begin_epoch(self, number: int) -> None:
-        """Begin an epoch.
-
-        Args:
-            number: of it; a higher one counts where an earlier training had this one.
-        """
+        """Begin an epoch; a higher number counts where an earlier training had this one."""
         self._publisher.continue_from(epoch=number)
         self._epoch = self._publisher.begin_epoch()
 
@@ -177,11 +165,7 @@ class TrainingCallbacks:
         self._begin_part()
 
     def end_step(self, steps: int = 1) -> None:
-        """End a step: the optimizer has made it.
-
-        Args:
-            steps: that it made in one go.
-        """
+        """End steps that the optimizer has made in one go."""
         self._publisher.end_step(pauses=False)
         self._stepping, self._untold = False, True
         self._count(steps)
@@ -199,11 +183,7 @@ class TrainingCallbacks:
     # ---- what is not steps
 
     def mark(self, phase: str) -> None:
-        """Let a phase of the steps be under way from here on.
-
-        Args:
-            phase: its name, such as ``forward``.
-        """
+        """Let a phase of the steps, such as ``forward``, be under way from here on."""
         self._publisher.phases.mark(phase)
 
     def _end_phase(self) -> None:
@@ -211,11 +191,7 @@ class TrainingCallbacks:
             self._publisher.phases.mark(None)
 
     def begin_pause(self, name: str) -> None:
-        """Begin what belongs to no step: a window.
-
-        Args:
-            name: of the window.
-        """
+        """Begin a window: what belongs to no step."""
         self._end_phase()
         self.cancel_pause()
         self._rest()
@@ -242,11 +218,7 @@ class TrainingCallbacks:
 
     @contextmanager
     def pause(self, name: str) -> Iterator[None]:
-        """Return a context that belongs to no step: a window.
-
-        Args:
-            name: of the window.
-        """
+        """Return a context that is a window, and belongs to no step."""
         self.begin_pause(name)
         try:
             yield
@@ -286,11 +258,7 @@ class TrainingCallbacks:
             self._publisher.metric(TOKENS, tokens)
 
     def end_interval(self, tokens: int | None = None) -> None:
-        """Ask for the energy of the steps since the last call. Never waits.
-
-        Args:
-            tokens: that this rank trained on since then.
-        """
+        """Ask for the energy of the steps since the last call, with their tokens here. Never waits."""
         if self._steps == 0:
             return
         goes_on = self._part is not None

@@ -28,12 +28,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """The callback that `measure` adds. As one of ``callbacks=`` it comes after those that write logs."""
 
     def __init__(self, publisher: Publisher | None = None, trackers: Sequence[Any] = ()) -> None:
-        """Begin.
-
-        Args:
-            publisher: that of the script, made when the training begins, if not given.
-            trackers: energies are logged there as well: see `zeus_stream.log_energy_to`.
-        """
+        """``trackers``: energies are logged there as well: see `zeus_stream.log_energy_to`."""
         self._publisher = publisher
         self._trackers = trackers
         self._tokens = 0

@@ -27,12 +27,7 @@ class KerasCallback(Callback):  # type: ignore[misc, unused-ignore]
     """See above. Put it before callbacks that write logs."""
 
     def __init__(self, publisher: Publisher | None = None, trackers: Sequence[Any] = ()) -> None:
-        """Begin.
-
-        Args:
-            publisher: that of the script, made when the training begins, if not given.
-            trackers: energies are logged there as well: see `zeus_stream.log_energy_to`.
-        """
+        """``trackers``: energies are logged there as well: see `zeus_stream.log_energy_to`."""
         super().__init__()
         self._publisher = publisher
         self._trackers = trackers

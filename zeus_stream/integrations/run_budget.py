@@ -39,12 +39,7 @@ class RunBudget(Struct, frozen=True):
     energy_j: float
 
     def state(self, used_j: float | None, forecast_j: float | None) -> tuple[str, str]:
-        """Return where a run stands: ``""``, ``exceeds``, ``near`` or ``over``, and a sentence.
-
-        Args:
-            used_j: so far. None: not known.
-            forecast_j: of the whole run. None: not known.
-        """
+        """Return where a run stands: ``""``, ``exceeds``, ``near`` or ``over``, and a sentence."""
         if used_j is None:
             return "", ""
         share = f"{100 * used_j / self.energy_j:.0f} % of its budget of {self.text}"
@@ -124,10 +119,7 @@ def over_budget(publisher: Publisher | None = None, agree: Agree | None = None) 
 
 
 def check_budget(budget: RunBudget, run: str, connect: Callable[[], AskedAnalyzer]) -> bool:
-    """Return whether a run has used its budget, and log once what there is to say.
-
-    Under `zeus-stream run`, which warns by itself, the script logs only why it ends.
-    """
+    """Return whether a run has used its budget; log once why, and warnings unless `zeus-stream run` has."""
     try:
         now = find_run(connect(), run)
     except ZeusStreamError as wrong:

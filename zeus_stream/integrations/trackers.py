@@ -157,11 +157,7 @@ class Aim:
 
 
 def sink_of(tracker: Any) -> Sink:
-    """Return the sink of a tracker: ``wandb.run``, ``mlflow``, a ``SummaryWriter``, an ``aim.Run``.
-
-    Raises:
-        SettingsError: it is none of them.
-    """
+    """Return the sink of a tracker. Raises SettingsError: it is none that is known."""
     if hasattr(tracker, "define_metric") and hasattr(tracker, "log"):
         return Wandb(tracker)
     if hasattr(tracker, "MlflowClient"):

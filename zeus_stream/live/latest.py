@@ -132,13 +132,9 @@ class Latest:
         self._minutes = _Minutes()
 
     def take_readings(self, host: str, t_ns: int, body: Readings, now_ns: int | None) -> None:
-        """Take in the readings of one frame.
+        """Take in the readings of a frame, but rows that cannot be. ``t_ns``: on their host's clock.
 
-        Args:
-            host: that sent them.
-            t_ns: when they were logged, on the clock of their host.
-            body: the readings. Rows that cannot be are left out; the interpreter says so.
-            now_ns: when they came; None: they come from the archive.
+        ``now_ns``: when they came; None: they come from the archive.
         """
         if len(body.rows) % READING_BYTES:
             return
@@ -229,13 +225,9 @@ class Latest:
     ) -> Snapshot:
         """Return the state now.
 
-        Args:
-            base: what the service knows of itself and of hosts; `answer.blank` makes one.
-            runs: those that are open or ended a short time ago; `watts` is filled in here.
-            now_ns: on the clock of this process.
-            host: rows of this host only; totals are of all.
-            saved: joules and percent, of all runs.
-            steps_j: by GPU, the energy of its last steps.
+        ``base``: what the service knows of itself and of hosts (`answer.blank`). ``runs``: open, or ended a
+        short time ago; `watts` is filled in here. ``host``: rows of it only; totals are of all. ``saved``:
+        joules and percent, of all runs. ``steps_j``: by GPU, the energy of its last steps.
         """
         users = {gpu: run.run for run in runs if run.ended_wall_ns is None for gpu in run.gpus}
         devices = self._ordered()
@@ -322,9 +314,7 @@ class Latest:
 
 
 def _rows_that_tell(rows: bytes) -> Iterable[tuple[int, ...]]:
-    """Return rows that tell what all do, in order: of each GPU the first and the last two.
-
-    All of them where a counter may have fallen.
+    """Return of each GPU the first row and the last two, in order; all where a counter may have fallen.
 
     To look at each took a third of the processor time of an analyzer that catches up.
     """

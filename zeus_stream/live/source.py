@@ -39,12 +39,7 @@ class Candidate(NamedTuple):
 
 
 def candidates(environ: Mapping[str, str], address: str | None) -> tuple[Candidate, ...]:
-    """Return the services that a screen may ask, the best first.
-
-    Args:
-        environ: environment variables that say which setup.
-        address: ``HOST:PORT`` of an analyzer on another host. None: the services of this setup, or root's.
-    """
+    """Return the services that a screen may ask, the best first: an address, or this setup and root's."""
     here = places(environ)
     if address is not None:
         return (Candidate("analyzer", distant(address, here.keys).query),)
@@ -89,12 +84,7 @@ class LiveSource:
         return self._clients[self._answering]
 
     async def look(self) -> Snapshot:
-        """Return the live state.
-
-        Raises:
-            UnreachableError: nothing answers; the sentence says what to do.
-            RefusedError: a service on another host does not let this key in.
-        """
+        """Return the live state. Raises UnreachableError and RefusedError."""
         known = self._answering
         if known is not None and known.process == "analyzer":
             try:

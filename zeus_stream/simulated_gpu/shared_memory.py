@@ -68,10 +68,9 @@ class LimitChange(Struct, frozen=True):
 
 
 class Board:
-    """One GPU's board as the collector's side uses it. Any number of processes may, at once or in turn.
+    """One GPU's board as the collector's side uses it: any number of processes; one may set the limit.
 
-    Creates the board, or takes it up as it was left, unless the host was restarted since: then it is a
-    GPU after a reboot, at its default limit. One process at a time may set the limit.
+    It is taken up as it was left, but after a restart of the host the GPU is at its default limit.
     """
 
     def __init__(
@@ -127,10 +126,7 @@ class Board:
         return [LimitChange(*record[1:]) for record in records]
 
     def loads(self) -> list[tuple[int, Load]]:
-        """Return numbered loads since the last call, and the newest of then again if it was renewed.
-
-        A number that is missing was overwritten before it was read, or named no workload.
-        """
+        """Return numbered loads since the last call, and the newest of then again if it was renewed."""
         ring, newest = self._loads, self._last_load[0]
         written = ring.written(newest)
         if written == self._last_written and not ring.may_have(newest + 1):  # as mostly

@@ -63,10 +63,7 @@ class Workload(Struct, frozen=True, kw_only=True):
     """Part of the time at the highest clock that is inversely proportional to the clock."""
 
     def power_mw(self, limit_mw: int, locked_mhz: int = UNLOCKED) -> int:
-        """Return the mean draw while it works under ``limit_mw``; never falls as the limit rises.
-
-        With the graphics clock locked, the lower of both counts.
-        """
+        """Return the mean draw under a limit and a locked clock, of which the lower counts."""
         limited_mw = self._limited_mw(limit_mw)
         if locked_mhz == UNLOCKED:
             return limited_mw
@@ -94,10 +91,7 @@ class Workload(Struct, frozen=True, kw_only=True):
         return round(self.floor_mw + wish_mw * rounding)
 
     def slowdown(self, limit_mw: int, locked_mhz: int = UNLOCKED) -> float:
-        """Return the time of a unit of work relative to `top_limit_mw`; never falls as the limit falls.
-
-        Of a GPU that is `slower`: relative to one that is not. Of limit and locked clock, the slower counts.
-        """
+        """Return the time of work relative to `top_limit_mw` on a GPU that is not `slower`."""
         relative = self._relative(self._limited_mw(limit_mw))
         if locked_mhz != UNLOCKED:
             relative = max(relative, self._stretch(locked_mhz))

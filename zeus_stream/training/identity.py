@@ -190,10 +190,7 @@ def visible_gpus(environ: Mapping[str, str], cuda: tuple[str, ...] | None) -> tu
 
 
 def _cuda_visible(text: str) -> tuple[str, ...]:
-    """Return the devices of a ``CUDA_VISIBLE_DEVICES``: like CUDA, those before the first invalid entry.
-
-    A device that is listed twice is an error to CUDA, which then shows none.
-    """
+    """Return the devices before the first invalid entry, as CUDA does; none if one is listed twice."""
     devices = list[str]()
     for entry in map(str.strip, text.split(",")):
         if not _CUDA_DEVICE.fullmatch(entry):

@@ -69,10 +69,7 @@ class PublisherLifetimes:
 
 
 def describe_failure(error: BaseException | None = None) -> str | None:
-    """Return the exception that ends this process, or ``error``, as text. None: there is none.
-
-    Python sets ``sys.last_value`` before it calls the functions of `atexit`.
-    """
+    """Return as text ``error``, or the exception that ends this process (Python sets it before `atexit`)."""
     if error is None and not hasattr(sys, "ps1"):  # an interactive shell goes on after an exception
         error = getattr(sys, "last_value", None)
     if error is None or isinstance(error, SystemExit):

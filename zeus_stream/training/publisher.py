@@ -91,13 +91,7 @@ class EnergyQuestions:
     def __init__(
         self, courier: EventSender, wait_for_device: Callable[[int], None], silent: Callable[[], str]
     ) -> None:
-        """Take the publisher's parts.
-
-        Args:
-            courier: carries the questions.
-            wait_for_device: waits for the device to end the steps before the window, until an instant.
-            silent: returns why nothing is published; empty: it is.
-        """
+        """``wait_for_device``: until steps before the window have ended there. ``silent``: why, or empty."""
         self._courier = courier
         self._wait_for_device = wait_for_device
         self._silent = silent
@@ -242,12 +236,7 @@ class Publisher:
         return self._started
 
     def follow(self, kind: type[F], new: Callable[[], F]) -> F:
-        """Return the follower of this kind, a ``new()`` one if there is none. Closed with the publisher.
-
-        Args:
-            kind: class of a framework's callback.
-            new: makes one.
-        """
+        """Return the follower of this kind, a ``new()`` one if there is none. Closed with the publisher."""
         if kind not in self._followers:
             self._followers[kind] = new()
         return cast("F", self._followers[kind])
@@ -284,11 +273,7 @@ class Publisher:
             self._outbox.put((RunPlanned, monotonic_ns(), *planned))
 
     def know(self, batch_size: int | None) -> None:
-        """Set the samples of a step, unless they are known, before the first one.
-
-        Args:
-            batch_size: samples of one rank's batch. None: nobody says.
-        """
+        """Set the samples of a step, of one rank's batch, unless they are known, before the first one."""
         if batch_size is not None:
             self._outbox.know(batch_size)
 
@@ -315,12 +300,7 @@ class Publisher:
         self._steps.cancel()
 
     def continue_from(self, *, step: int = 0, epoch: int = 0) -> None:
-        """Number the next step and epoch so, as a resumed training does; never back, and between steps.
-
-        Args:
-            step: number of the next step.
-            epoch: number of the next epoch.
-        """
+        """Number the next step and epoch so, as a resumed training does; never back, and between steps."""
         self._steps.continue_from(step)
         self._epoch = max(self._epoch, epoch)
 
@@ -350,11 +330,7 @@ class Publisher:
         return index
 
     def end_epoch(self, index: int) -> None:
-        """End an epoch.
-
-        Args:
-            index: its number, as `begin_epoch` returned it.
-        """
+        """End the epoch of this number, which `begin_epoch` returned."""
         self._outbox.put((EpochEnded, monotonic_ns(), index))
         self._boundaries.look()
 
@@ -410,11 +386,7 @@ class Publisher:
         return None if self._silent else self._courier.question_of_try(attempt, epochs, until_ns)
 
     def want_search(self, search: Callable[[], SearchWanted]) -> None:
-        """Ask for a search of this run's power limit.
-
-        Args:
-            search: makes the event when it is sent.
-        """
+        """Ask for a search of this run's power limit. ``search`` makes the event when it is sent."""
         self._outbox.put((search,))
 
     # ---- windows and metrics
@@ -424,27 +396,15 @@ class Publisher:
         return Window(named(name), lambda: self.window_hooks)
 
     def begin_window(self, name: str) -> Window:
-        """Begin a window that ends elsewhere. One that is still open under this name is cancelled.
-
-        Args:
-            name: up to 200 characters, unique among the open windows.
-        """
+        """Begin a window that ends elsewhere; an open one of this name, up to 200 letters, is cancelled."""
         return self._windows.begin(name)
 
     def end_window(self, name: str) -> Window | None:
-        """End the window begun under this name, and return it. None: none is open, and one line says so.
-
-        Args:
-            name: of the window.
-        """
+        """End the window begun under this name, and return it. None: none is open, and one line says so."""
         return self._windows.end(named(name))
 
     def cancel_window(self, name: str) -> None:
-        """Forget the window begun under this name.
-
-        Args:
-            name: of the window.
-        """
+        """Forget the window begun under this name."""
         self._windows.cancel(named(name))
 
     def metric(self, name: str, value: float, *, step: int | None = None, epoch: int | None = None) -> None:
@@ -506,11 +466,7 @@ class Publisher:
         self.close()
 
     def silence(self, reason: str) -> None:
-        """Publish nothing from now on; calls still work.
-
-        Args:
-            reason: for the energies that are asked for from now on.
-        """
+        """Publish nothing from now on; calls still work. Energies asked for are missing for this reason."""
         self._silent = reason
         self._outbox.empty()
 

@@ -19,14 +19,9 @@ def describe_run(
     batch_size: int | None,
     queue: TorchQueue | None,
 ) -> RunStarted:
-    """Return the event by which this process introduces itself.
+    """Return the event by which this process introduces itself; None of the first four: by the environment.
 
-    Args:
-        job: as the script names it. None: it is found from the environment, as are the next three.
-        run: the name that all ranks of one training share.
-        gpus: UUIDs or indices in PCI order.
-        batch_size: samples of one rank's batch.
-        queue: the device's queue, if steps are placed by it.
+    ``gpus``: UUIDs or indices in PCI order. ``queue``: of the device, if steps are placed by it.
     """
     try:
         boot = boot_id()

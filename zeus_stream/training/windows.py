@@ -69,14 +69,7 @@ class Window:
         self.end()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Return ``function``, or ``async`` function, with a window around each of its calls.
-
-        Args:
-            function: what is measured.
-
-        Raises:
-            TypeError: it is a generator: what loops over it works in between.
-        """
+        """Return a function, or ``async`` one, with a window around each call. TypeError: a generator."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"window {self.name!r}: could not be put around {function.__qualname__}: it is a generator,"

@@ -139,10 +139,7 @@ class AccessGate:
                 )  # fmt: skip
 
     def _look(self) -> set[str]:
-        """Look at the list. Return the names of keys that may do less than before.
-
-        A list that cannot be read, as when no file can be opened, changes nothing: no key was revoked.
-        """
+        """Return the keys that may do less than before. A list that cannot be read revokes none."""
         try:
             seen = keys.fingerprint(self._directory)
             if seen == self._seen:

@@ -36,10 +36,7 @@ class _WaitingRequest:
 
 
 class AsyncClient:
-    """A connection to one process, open until the end of its ``async with`` block.
-
-    A request that is cancelled, or takes too long, is cancelled in the analyzer as well.
-    """
+    """A connection to one process. A request that is cancelled, or too slow, is cancelled there as well."""
 
     def __init__(self, address: Address, process: Literal["analyzer", "collector"]) -> None:
         """Prepare a connection. Nothing is opened before the ``async with`` block."""
@@ -78,12 +75,7 @@ class AsyncClient:
         return table_of(parts)
 
     async def request(self, message: Request, expected: type[M], timeout_s: float) -> tuple[M, list[bytes]]:
-        """Return the reply to a request, and the parts behind it.
-
-        Raises:
-            UnreachableError: nothing answers in time.
-            RefusedError: it answers, and refuses.
-        """
+        """Return the reply, and the parts behind it. Raises UnreachableError and RefusedError."""
         if len(self._waiting) >= MAX_WAITING:
             raise RefusedError(
                 f"{self._process}: was not asked: {MAX_WAITING} requests wait. Ask again later."

@@ -41,11 +41,7 @@ class PeerConnection(Protocol):
 
 
 class Received(Struct, frozen=True, kw_only=True):
-    """One message. A listener names the ``sender``, to be answered.
-
-    A peer on this host has uid and pid, from the kernel; one on another has the name of its key. They are
-    given by a listener alone.
-    """
+    """One message. A listener names the ``sender``: uid and pid on this host, a key's name on another."""
 
     sender: bytes
     parts: list[bytes]
@@ -89,10 +85,7 @@ class Channel:
         return True
 
     async def receive(self) -> list[Received]:
-        """Wait for messages and return those that are there: at least one, at most DRAIN.
-
-        Cancelled, it has taken none.
-        """
+        """Wait for messages and return those there: 1 to DRAIN. Cancelled, it has taken none."""
         others_ran = False
         while True:
             if self.readable:

@@ -61,18 +61,9 @@ def ask_now(
 def ask_results(
     where: paths.Places | Distant, asked: AskResults, kinds: Sequence[type[M]], timeout_s: float = 5.0
 ) -> tuple[ResultsPage, tuple[M | Unknown, ...]]:
-    """Return one page of stored results, and its records.
+    """Return one page of stored results, and its records, of these ``kinds``; others are `Unknown`.
 
-    Args:
-        where: the setup that is asked.
-        asked: from which place on, and how long to wait there.
-        kinds: classes of records to decode; others are `Unknown`.
-        timeout_s: seconds to wait for the reply, beyond the wait for a result.
-
-    Raises:
-        UnreachableError: no analyzer answers.
-        RefusedError: it answers, and refuses.
-        MalformedError: what it answers cannot be read.
+    ``timeout_s`` is beyond the wait for a result. Raises UnreachableError, RefusedError and MalformedError.
     """
     page, parts = _ask(where.query, asked, ResultsPage, timeout_s + asked.wait_ms / 1000, "analyzer")
     return page, codec.decode_records(parts[0] if parts else b"", kinds)

@@ -44,10 +44,7 @@ HELLO = Hello("watcher", "follower")
 class FollowerSequence:
     """Puts the frames of one collector's log in order. Pure.
 
-    Args:
-        log_id, next_offset: where to go on; None: with the oldest frame of the collector's log.
-        counters: ``duplicates``, frames ``put off`` and those ``of another host`` are counted here.
-        host: the one that the collector may speak for; None: any.
+    ``next_offset`` None: from the oldest frame on. ``host``: the only one that the collector may speak for.
     """
 
     def __init__(
@@ -165,10 +162,8 @@ async def follow(
 ) -> AsyncIterator[list[Frame] | Break]:
     """Yield the frames of a collector's log from ``next_offset`` of ``log_id`` on, and what is gone of them.
 
-    It goes on for ever, through restarts of the collector. While the caller is busy nothing is read: what
-    the feed then loses is fetched afterwards. ``counters`` also counts ``malformed`` messages and requests
-    that were ``unanswered`` or ``refused``. ``host``: as for the `FollowerSequence`. ``pause_s``: how long to
-    let frames come together before each look at the feed; not after one that found as many as it takes in.
+    It goes on for ever, through restarts of the collector. While the caller is busy nothing is read: what the
+    feed then loses is fetched afterwards. ``pause_s``: lets frames come together before a look at the feed.
     """
     counters = Counter() if counters is None else counters
     sequencer = FollowerSequence(log_id, next_offset, counters, host)

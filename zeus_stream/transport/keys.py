@@ -68,12 +68,7 @@ def parse_roles(text: str) -> frozenset[Role]:
 def create(
     keys: Path, name: str, roles: Iterable[Role], host: str, *, make: Callable[[], Pair], server: Pair
 ) -> Path:
-    """Let ``name`` in from now on, and return the file that it needs for that.
-
-    Raises:
-        SettingsError: the name cannot be one, or has a key already.
-        StorageError: a file could not be written.
-    """
+    """Let ``name`` in, and return the file that it needs. Raises SettingsError and StorageError."""
     if not _NAME.fullmatch(name):
         raise SettingsError(f"keys: {name!r} could not be a name: use up to 64 letters, digits, and . _ -")
     pair = make()
@@ -118,8 +113,7 @@ def revoke(keys: Path, name: str) -> None:
 def allowed(keys: Path) -> tuple[Mapping[str, Allowed], tuple[str, ...]]:
     """Return who is let in, by public key, and a sentence for each file that could not be understood.
 
-    Raises:
-        StorageError: the list, or a file of it, could not be read: then nobody can tell who is let in.
+    Raises StorageError: then nobody can tell who is let in.
     """
     found: dict[str, Allowed] = {}
     wrong: list[str] = []
@@ -180,12 +174,7 @@ def server_pair(keys: Path, *, make: Callable[[], Pair]) -> Pair:
 
 
 def ticket(keys: Path, address: str) -> Ticket:
-    """Return what lets this host in at ``HOST:PORT``.
-
-    Raises:
-        SettingsError: there is nothing; the sentence says how to get it.
-        StorageError: others can read it, or it is broken.
-    """
+    """Return what lets this host in at ``HOST:PORT``. Raises SettingsError and StorageError."""
     path = keys / "servers" / f"{address}.key"
     if not path.exists():
         raise SettingsError(

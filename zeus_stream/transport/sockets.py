@@ -108,18 +108,10 @@ def listen(
     queue: int = QUEUE,
     limits: ConnectionLimits | None = None,
 ) -> Listener:
-    """Open a ROUTER (or, for the feed, a PUB) at a socket file.
+    """Open a ROUTER, or a PUB for the feed, at a socket file in a directory that the caller has claimed.
 
-    Args:
-        mode: of the file, from the first moment.
-        group: becomes the file's, which then has mode 0660.
-        queue: see `QUEUE`.
-        limits: of all connections of this process. None: this is its only listener.
-
-    Raises:
-        SettingsError: the path is too long, or the file cannot be given to the group.
-
-    The caller has called `places.claim` on the directory: a socket file that is there is replaced.
+    ``group``: gets the file, with mode 0660. ``limits``: of all connections of this process. None: this is
+    its only listener. Raises SettingsError.
     """
     return Listener(
         path,
@@ -173,11 +165,7 @@ async def once_possible(open_one: Callable[[], C]) -> C:
 
 
 def exchange(address: Address, payload: bytes, timeout_s: float) -> list[bytes] | None:
-    """Ask a listener one thing, for programs without an event loop: its reply's parts, or None in time.
-
-    Raises:
-        RefusedError: a listener on another host does not let this key in.
-    """
+    """Ask a listener once, without an event loop. None: no reply in time. Raises RefusedError."""
     opened = context()
     try:
         socket = open_socket(opened, zmq.DEALER, QUEUE)

@@ -53,14 +53,9 @@ class PipelineChoice(Struct, frozen=True, kw_only=True):
 def choices_of(
     points: Sequence[Mapping[str, Any]], row: Mapping[str, Any], prices: Sequence[Mapping[str, Any]] = ()
 ) -> list[PipelineChoice]:
-    """Return the highest clocks and the points that save more than all faster ones.
+    """Return the highest clocks, if finite, and the finite points that save more than all faster ones.
 
-    Args:
-        points: rows of `POINTS`.
-        row: of `PIPELINE`.
-        prices: rows of ``SIGNALS_NOW`` or ``costs``.
-
-    A point whose figures are not finite is left out. Without those of the highest clocks there is no choice.
+    ``points``: rows of `POINTS`; ``row``: of `PIPELINE`; ``prices``: of ``SIGNALS_NOW`` or ``costs``.
     """
     if not points or not points[0]["unplanned_j"] > 0:
         return []

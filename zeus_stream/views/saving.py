@@ -104,9 +104,7 @@ class Saving(Struct, frozen=True, kw_only=True):
 def saving_of_row(row: Mapping[str, Any] | None, trials: Sequence[Mapping[str, Any]] = ()) -> Saving | None:
     """Return the saving that a row of ``saving_of`` has. None: no limit was chosen.
 
-    Args:
-        row: of the view.
-        trials: ``power_limit_w`` and ``step_j`` of the limits that were measured, if they are known.
+    ``trials``: ``power_limit_w`` and ``step_j`` of the limits that were measured, if they are known.
     """
     if row is None or row["power_limit_w"] is None:
         return None

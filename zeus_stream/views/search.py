@@ -115,13 +115,8 @@ def trials_of_rows(
 ) -> tuple[TrialView, ...]:
     """Return the limits of all rounds, each once: the mean of its visits, weighted by steps.
 
-    Args:
-        rows: of visits: ``round``, ``power_limit_w``, ``clock_mhz``, ``steps``, ``step_j``, ``step_s``,
-            ``cost_j``, ``confirms``.
-        within: half widths of the intervals by round and limit: ``energy_within_j``, ``step_within_s``.
-        found_w: the limit found, which others are compared with.
-        decided_w: the limit chosen, or the best so far.
-        decided: the word for it.
+    ``within``: half widths of the intervals, ``energy_within_j`` and ``step_within_s``, by round and limit.
+    ``decided_w``: the limit chosen, or the best so far; ``decided``: the word for it.
     """
     visits: dict[tuple[int, float, bool], list[Row]] = {}
     for row in rows:

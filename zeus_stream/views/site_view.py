@@ -102,12 +102,7 @@ class ServiceView(Struct, frozen=True, kw_only=True):
 
 
 def services_of(answers: Mapping[str, Snapshot], silent: Iterable[str]) -> tuple[ServiceView, ...]:
-    """Return a line for each service.
-
-    Args:
-        answers: live snapshots of ``collector`` and ``analyzer``, as far as they answer.
-        silent: the services that do not.
-    """
+    """Return a line for each service, with its live answer or silent."""
     lines = []
     for process, snapshot in answers.items():
         if process == "collector":
@@ -166,14 +161,7 @@ def power_of_rows(
 ) -> PowerView:  # fmt: skip
     """Return the power of all GPUs by run.
 
-    Args:
-        rows: ``gpu``, ``bucket``, ``energy_j``, ``covered_s``, ``limit_w``.
-        runs: ``run``, ``job``, ``gpu``, ``began_wall_ns``, ``ended_wall_ns``; those with layers, the order.
-        begin_ns: of the first bucket, UTC.
-        bucket_s: length of a bucket.
-        buckets: their number.
-        savings: by run.
-        saved_j: by bucket, of the steps in it.
+    ``runs``: those with layers, in order. ``begin_ns``: of the first bucket, UTC. ``saved_j``: by bucket.
     """
     on: dict[str, list[Mapping[str, Any]]] = {}
     watts: dict[str, list[float]] = {}

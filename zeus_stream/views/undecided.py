@@ -13,10 +13,7 @@ NO_SEARCH = ("none", "script")
 
 
 def why_undecided(totals: Mapping[str, Any]) -> str | None:
-    """Return why a run has no decision. None: nothing was searched for, as was asked for.
-
-    ``totals``: the row of `TOTALS`.
-    """
+    """Return why a run has no decision, by its row of `TOTALS`. None: nothing was searched for, as asked."""
     limits = totals["limits"]
     what, level = ("clock", "clock") if totals["clocks"] else ("power limit", "limit")
     measured = f"{limits} {level}{'' if limits == 1 else 's'} measured"

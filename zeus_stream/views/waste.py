@@ -46,12 +46,7 @@ class WastePart(Struct, frozen=True, kw_only=True):
 
 
 def waste_parts(rows: Iterable[Mapping[str, Any]], so_far_j: float | None = None) -> tuple[WastePart, ...]:
-    """Return the parts in their order. What only rounding left over is no part.
-
-    Args:
-        rows: ``cause``, ``energy_j``, ``duration_s`` and ``share`` of one run.
-        so_far_j: energy of a run that is open: its rows have no share.
-    """
+    """Return the parts in their order; what only rounding left over is none. ``so_far_j``: of an open run."""
     return tuple(_part(row, so_far_j) for row in rows if not _is_rounding(row))
 
 

@@ -180,9 +180,7 @@ def _measure(
 
 
 def load_functions(specs: Sequence[str]) -> dict[str, Callable[[], object]]:
-    """Import functions, from the working directory as well. Return them by name.
-
-    A function that is named twice is compared with itself: the second has the name ``MODULE:FUNCTION (2)``.
+    """Import functions by name, from the working directory too; a second of one name gets `` (2)``.
 
     Raises SettingsError: there is no such function.
     """

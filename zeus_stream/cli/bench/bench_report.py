@@ -52,13 +52,7 @@ def make_report(
     history: Mapping[str, Sequence[BenchSession]],
     fail_above: float | None,
 ) -> BenchReport:
-    """Return what a session has shown.
-
-    Args:
-        run: of the session.
-        variants: measured, the baseline first.
-        history: all sessions of each function, this one included.
-        fail_above: percent.
+    """Return what a session has shown: the baseline first, ``history`` with this session, percents.
 
     Raises RefusedError: too little of it has an energy.
     """

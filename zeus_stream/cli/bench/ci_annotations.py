@@ -4,13 +4,7 @@ from collections.abc import Mapping
 
 
 def annotation(environ: Mapping[str, str], sentence: str, *, failed: bool) -> str | None:
-    """Return the line that the service of this build takes for an annotation. None: it is no such service.
-
-    Args:
-        environ: of the build.
-        sentence: for people.
-        failed: the build fails because of it.
-    """
+    """Return the line that the service of this build takes for an annotation. None: it is no such service."""
     if environ.get("GITHUB_ACTIONS") == "true":
         kind = "error" if failed else "notice"
         return f"::{kind} title=zeus-stream bench::{_escaped(sentence)}"

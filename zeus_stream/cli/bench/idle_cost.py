@@ -44,17 +44,9 @@ class IdleCost(Struct, frozen=True, kw_only=True):
 
 
 def measure_idle_cost(settings: Settings, rounds: int, seconds: float, signals: Signals) -> IdleCost:
-    """Measure idle power in turns: an interval without a collector, and one with its own collector.
+    """Measure idle power in turns, without a collector and with one: an even number of rounds.
 
-    Args:
-        settings: of the collector: its device, and whether CPUs are read.
-        rounds: an even number; in each, both are measured once.
-        seconds: of an interval.
-        signals: end it.
-
-    Raises:
-        RefusedError: no device counts energy, or it was stopped.
-        UnreachableError: the collector does not start.
+    Raises RefusedError: no device counts energy, or it was stopped. UnreachableError: no collector starts.
     """
     with tempfile.TemporaryDirectory(prefix="zs-") as folder:
         where = Places(Path(folder), Path(folder))

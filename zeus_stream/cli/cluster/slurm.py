@@ -121,9 +121,7 @@ def comment(settings: Settings, *, wait_s: float) -> None:
 def describe(environ: Mapping[str, str], shown: str) -> RunStarted | None:
     """Return the event by which the job of a prolog begins here. None: it has no GPU of this node.
 
-    Args:
-        environ: of the prolog.
-        shown: what ``scontrol show job`` says, for what the environment lacks; or nothing.
+    ``shown``: what ``scontrol show job`` says, for what the environment lacks; or nothing.
     """
     job_id, gpus = _job_id(environ), environ.get("SLURM_JOB_GPUS", "")
     if not gpus:

@@ -57,13 +57,7 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 
 def look_up(ask: Ask, job: str, name: str | None = None) -> Shown | None:
-    """Return a recurring job, or None if the archive has none of this name.
-
-    Args:
-        ask: answers SQL.
-        job: its name.
-        name: of the policy that learns from its tries; None means the policy of the analyzer.
-    """
+    """Return a recurring job, if there. ``name``: the policy that learns; None: that of the analyzer."""
     name = name or str(ask(_POLICY)["value"].to_pylist()[0])
     policy = parse(name)
     specs = ask(_JOB.format(columns=_columns(JobRow), job=quoted(job))).to_pylist()

@@ -34,9 +34,7 @@ def write_run(
 ) -> list[Path]:
     """Write the report of a run, or of the last one; return the files. ``price``: see `run_report`.
 
-    Raises:
-        RefusedError: the archive has no such run.
-        StorageError, SettingsError: as `write_files`.
+    Raises RefusedError: the archive has no such run; else as `write_files`.
     """
     name = run or last_run(answer)
     made = None if name is None else run_report(answer, name, VERSION, spelled(Settings()), price)
@@ -54,11 +52,9 @@ def no_run(name: str | None) -> RefusedError:
 
 
 def write_files(made: Report, html: Path | None, svg: Path | None, png: Path | None) -> list[Path]:
-    """Write a report; return the files. Each is replaced as a whole.
+    """Write a report; return the files, each replaced as a whole.
 
-    Raises:
-        SettingsError: PNG needs a package that is not installed.
-        StorageError: a file cannot be written.
+    Raises SettingsError: PNG needs a package that is not installed. StorageError: one cannot be written.
     """
     contents: dict[Path, bytes] = {}
     if html is not None:

@@ -45,12 +45,8 @@ def run_shell(
 ) -> None:
     """Answer queries until the end of the input. An error is printed, and the shell goes on.
 
-    Args:
-        ask: answers SQL.
-        shipped: returns the text of a shipped query.
-        read_line: returns the next line, for a prompt. EOFError: there is none; KeyboardInterrupt: this query
-            is dropped.
-        out: receives answers and errors.
+    ``shipped``: the text of a shipped query. ``read_line``: the next line, for a prompt; EOFError: the end;
+    KeyboardInterrupt: this query is dropped.
     """
     out.write(HELP)
     lines: list[str] = []
@@ -90,13 +86,7 @@ def completions(words: Sequence[str], begun: str) -> list[str]:
 def prepare_terminal(
     ask: Callable[[str], "pa.Table"], queries: Sequence[str], history: Path
 ) -> Callable[[], None]:
-    """Give ``input`` a history and completion. Return what stores the history.
-
-    Args:
-        ask: answers SQL, for the names of tables and columns.
-        queries: names of the shipped queries.
-        history: file of the lines that were typed before.
-    """
+    """Give ``input`` a history and completion, of tables, columns and queries. Return what stores it."""
     import readline
 
     names: set[str] = set()

@@ -153,16 +153,8 @@ def plan_wait(
 ) -> WaitPlan:
     """Return the start with the least cost. A run is taken to draw the same power all the time.
 
-    Args:
-        signal: its name.
-        rows: of the signal.
-        now_ns: UTC.
-        within_s: the latest start, from now.
-        runs: that may come again. Empty: only the length is known.
-        lasts_s: the length, where no run is known.
-
-    Raises:
-        RefusedError: the signal does not cover a run that begins now.
+    ``now_ns``: UTC. ``within_s``: the latest start. ``runs``: that may come again; empty: only ``lasts_s``
+    is known. Raises RefusedError: the signal does not cover a run that begins now.
     """
     likely = list(runs) or [PastRun(lasts_s or 0.0, J_PER_KWH)]
     end_ns = now_ns + round(within_s * 1e9)

@@ -121,10 +121,7 @@ def note_address(path: Path, address: str) -> None:
 async def show(
     settings: Settings, where: Places, listening: "Listening", started: Callable[[str], None]
 ) -> None:
-    """Serve the site until cancelled: over the analyzer, or over an archive file.
-
-    A file is shown if it is named, or while no analyzer runs.
-    """
+    """Serve until cancelled: a file if it is named, or while no analyzer runs; else the analyzer."""
     from zeus_stream.cli.screens.archive_source import ArchiveSource, is_file_shown
     from zeus_stream.protocol.queries import Query, QueryDone
     from zeus_stream.screens.web.now_feed import NowFeed

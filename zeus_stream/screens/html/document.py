@@ -78,12 +78,8 @@ def run_report(
 ) -> Report | None:
     """Return the report of a run, or None if the archive does not have it.
 
-    Args:
-        answer: answers SQL.
-        name: of the run.
-        version: of zeus-stream.
-        defaults: values of settings that are not worth a line.
-        price: amount and currency of a kilowatt hour, in place of the signals.
+    ``defaults``: values of settings that are not worth a line. ``price``: amount and currency of a kilowatt
+    hour, in place of the signals.
     """
     answer = cache(answer)  # panels share questions
     found = answered(find_run(name), answer)

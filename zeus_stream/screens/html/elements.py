@@ -19,12 +19,9 @@ VOID = frozenset({"br", "hr", "img", "input", "link", "meta"})
 
 
 def element(name: str, /, *children: Child, **attributes: str | float | bool | None) -> Markup:
-    """Return an element.
+    """Return an element. A child or attribute that is None is left out, as is an attribute that is False.
 
-    Args:
-        name: of the element.
-        children: texts, elements, or lists of them; None is left out.
-        attributes: ``class_`` is ``class``, an underscore is a dash. True: no value. None, False: left out.
+    ``class_`` is ``class``, an underscore is a dash, and an attribute that is True has no value.
     """
     words = "".join(
         f' {_name(key)}="{escape(_value(value))}"' if value is not True else f" {_name(key)}"

@@ -89,13 +89,9 @@ def _cells(values: Sequence[Any], form: Cell) -> Sequence[str | Markup]:
 
 
 def table(rows: Iterable[Row], columns: Columns, caption: str = "", minor: Collection[str] = ()) -> Markup:
-    """Return a table. Cells of numbers are aligned to the right.
+    """Return a table; cells of numbers are aligned to the right, rows with a true ``old`` are grey.
 
-    Args:
-        rows: in their order. The figures of one with a true ``old`` are old.
-        columns: in their order.
-        caption: for those who do not see it.
-        minor: names of columns that a phone leaves out.
+    ``caption``: for those who do not see it. ``minor``: columns that a phone leaves out.
     """
     listed = list(rows)
     classes = {
@@ -218,10 +214,7 @@ def facts(pairs: Iterable[tuple[str, str | Markup, str | Markup]]) -> Markup:
 def section(panel: PagePanel, sql: Sequence[str] | None = None) -> Markup:
     """Return a panel as a section of a page.
 
-    Args:
-        panel: to be drawn.
-        sql: queries that gave the data, for a file that stands alone: it has them, and all rows as CSV.
-            None: for a page; it has the first rows as a table.
+    ``sql``: for a file that stands alone, which has these queries and all rows as CSV. None: for a page.
     """
     parts: list[Markup | None] = [element("h2", panel.title), panel.body]
     if panel.text:

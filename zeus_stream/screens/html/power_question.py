@@ -115,12 +115,9 @@ def bucket_ns(begin_wall_ns: int, end_wall_ns: int, px: int, period_ms: float) -
 
 
 def find_power(gpus: Sequence[PageGpu], begin_wall_ns: int, end_wall_ns: int, px: int) -> Asking[Power]:
-    """Ask for the power of some GPUs together, between two instants of UTC.
+    """Ask for the power of some GPUs together, between two instants of UTC, in ``px`` buckets at most.
 
-    Args:
-        gpus: whose power is added up. The range of a bucket is that of the sums of the extremes.
-        begin_wall_ns, end_wall_ns: ns since 1970.
-        px: buckets wanted; fewer where the counter is slower.
+    The range of a bucket is that of the sums of the extremes.
     """
     if end_wall_ns - begin_wall_ns > MINUTES_FROM_NS:
         return (yield from _find_minutes(gpus, begin_wall_ns, end_wall_ns, px))

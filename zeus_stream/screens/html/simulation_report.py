@@ -68,12 +68,7 @@ class Figure(Struct, frozen=True, kw_only=True):
 
 
 def page(rows: Mapping[str, Rows], sql: Mapping[str, str] | None = None) -> str:
-    """Return the HTML of a report.
-
-    Args:
-        rows: answers to `QUERIES`, by their names, and ``sweep``; see `analyzers.simulation.recorded_jobs`.
-        sql: the queries as they were asked.
-    """
+    """Return the HTML of a report. ``rows``: answers to `QUERIES`, and ``sweep`` (`recorded_jobs`)."""
     of_players = [*rows["against"], *rows.get("cluster", ())]
     players = {name: at for at, name in enumerate(sorted({row["player"] for row in of_players}))}
     names = _alike(rows, players)

@@ -49,13 +49,9 @@ def run_link(run: str, up: str = "") -> Markup:
 def recent_runs(
     which: str = "true", title: str = "Latest runs", up: str = "", none: str = ""
 ) -> Asking[PagePanel | None]:
-    """Ask for the latest runs with their savings.
+    """Ask for the latest runs that meet a condition, with their savings.
 
-    Args:
-        which: a condition of ``runs``.
-        title: of the panel.
-        up: from the page to the root of the site.
-        none: a sentence for no run; empty: the panel is left out.
+    ``up``: from the page to the root of the site. ``none``: a sentence for no run, else there is no panel.
     """
     rows = yield _RECENT.format(which=which, limit=RUNS_SHOWN)
     if not rows:

@@ -25,16 +25,7 @@ class Endpoint(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def __init__(self, address: tuple[str, int], answer: Callable[[], str], token: str | None) -> None:
-        """Listen.
-
-        Args:
-            address: host and port; port 0 takes a free one.
-            answer: returns the text of the metrics.
-            token: that a request has to bear. None: none is needed.
-
-        Raises:
-            UnreachableError: the address cannot be used.
-        """
+        """Listen; port 0 takes a free one. ``token``: that a request has to bear. Raises UnreachableError."""
         self.answer = answer
         self.token = token
         self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)

@@ -65,13 +65,7 @@ class OtelSender:
     def __init__(
         self, url: str, families: Callable[[], Sequence[Family]], *, every_ms: int = EVERY_MS
     ) -> None:
-        """Begin.
-
-        Args:
-            url: of the receiver, such as ``http://127.0.0.1:4318``.
-            families: returns the metrics now.
-            every_ms: between two exports.
-        """
+        """``url``: of the receiver, such as ``http://127.0.0.1:4318``. ``families``: returns the metrics."""
         base = url.rstrip("/")
         resource = Resource.create({"service.name": "zeus-stream"})
         self._histograms = StepHistograms(_named)

@@ -29,13 +29,7 @@ class Scrape:
     def __init__(
         self, where: Mapping[Process, Places | Distant], dcgm: Names = "none", *, waste: bool = True
     ) -> None:
-        """Begin.
-
-        Args:
-            where: the processes to ask, and where they are.
-            dcgm: dcgm-exporter's names as well.
-            waste: ask the archive for the waste of each run that ends.
-        """
+        """``dcgm``: dcgm-exporter's names as well. ``waste``: asked of the archive for each run that ends."""
         self._where = where
         self._dcgm = dcgm
         self._waste = waste

@@ -12,11 +12,8 @@ class Exporter(Protocol):
     def export(self, rows: Sequence[Struct]) -> None:
         """Send results, rows of `analyzers.results`, in the order in which they were stored.
 
-        A later row of the same key replaces an earlier one. After a start of the analyzer, rows may come
-        again.
-
-        Raises:
-            OSError, UnreachableError: the system does not answer. The same rows are given again later.
+        A later row of the same key replaces an earlier one; rows may come again. Raises OSError or
+        UnreachableError if the system does not answer: the same rows are given again later.
         """
 
     def report_missed(self, count: int | None) -> None:

@@ -40,15 +40,8 @@ def read_results(
 ) -> Iterator[ReceivedResult]:
     """Yield the results of an analyzer, page after page, for ever. A page may be empty, after ``wait_s``.
 
-    Args:
-        where: the setup that is asked.
-        kinds: classes of the rows: `analyzers.results.rows.PUBLISHED`.
-        newest: begin with what is stored from now on; else with the oldest result that is kept.
-        wait_s: seconds to wait for a result; at most 30.
-
-    Raises:
-        UnreachableError: no analyzer answers. Call `next` again to go on: nothing is lost by that.
-        RefusedError: the analyzer refuses.
+    ``newest``: begin with what is stored from now on, else with the oldest kept. Raises RefusedError, and
+    UnreachableError: call `next` again to go on, nothing is lost by that.
     """
     return _Reader(where, kinds, newest=newest, wait_s=wait_s)
 
@@ -85,14 +78,7 @@ def forward(
     wait: Callable[[float], bool],
     warn: Callable[[str], None],
 ) -> None:
-    """Hand results to an exporter until ``wait`` says that it is enough.
-
-    Args:
-        pages: of `read_results`.
-        exporter: takes the results.
-        wait: waits so many seconds; returns whether to end.
-        warn: takes a sentence for people, each time another one.
-    """
+    """Hand results to an exporter until ``wait`` returns that it is to end. ``warn`` takes sentences."""
     warned: str | None = None
 
     def pause(wrong: Exception) -> bool:

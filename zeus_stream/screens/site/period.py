@@ -29,11 +29,7 @@ class Period(Struct, frozen=True):
 
 
 def find_period(since: str, until: str | None) -> Asking[Period]:
-    """Ask for a period. ``until`` None: up to the end of the archive.
-
-    Raises:
-        SettingsError: one of them cannot be understood, or the period ends before it begins.
-    """
+    """Ask for a period, ``until`` None: to the end of the archive. Raises SettingsError."""
     first, last = _parse("--since", since), None if until is None else _parse("--until", until)
     archive_end_ns = yield from find_last()
 

@@ -23,12 +23,7 @@ SHADES = ("#dbe7f0", "#a9c8e0", "#6ea3cb", "#2f7db3", "#00558a")
 
 
 def strip(cells: Sequence[tuple[float | None, str, str]], alternative: str) -> Markup:
-    """Return cells side by side, in lines of `LONG`.
-
-    Args:
-        cells: of each its share, 0 to 1 or None; its title; the mark of one that is odd, empty for others.
-        alternative: in words.
-    """
+    """Return cells in lines of `LONG`: share, 0 to 1 or None, title, and mark, empty for a usual one."""
     parts: list[Markup] = []
     for number, (share, title, mark) in enumerate(cells):
         x, y = CELL * (number % LONG) + 1, CELL * (number // LONG) + 1

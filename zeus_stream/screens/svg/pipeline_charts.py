@@ -51,11 +51,7 @@ def _hex(hue: float, saturation: float, light: float) -> str:
 def bubble_chart(bars: Sequence[Bar], end_s: float, clocks_mhz: tuple[int, int], alternative: str) -> Markup:
     """Return the instructions of one iteration as bars, a lane for each stage; gaps are waiting.
 
-    Args:
-        bars: at least one.
-        end_s: right end of the drawing: two drawings of the same end compare.
-        clocks_mhz: the lowest and the highest, for the colours.
-        alternative: in words.
+    ``end_s``: of the drawing: two of the same end compare. ``clocks_mhz``: lowest and highest, for colours.
     """
     stages = sorted({bar.stage for bar in bars})
     height = MARGINS + len(stages) * (LANE + GAP)

@@ -55,13 +55,7 @@ def _time_ticks(seconds: float) -> list[tuple[float, str]]:
 def power_chart(
     points: Sequence[PowerPoint], epochs: Sequence[tuple[float, float]], alternative: str
 ) -> Markup:
-    """Return power over time: the mean, the sensor's range, the limit; epochs as bands.
-
-    Args:
-        points: in the order of time.
-        epochs: begin and end, s.
-        alternative: the chart in words.
-    """
+    """Return power over time: the mean, the sensor's range, the limit; ``epochs``, in seconds, as bands."""
     known = [
         value
         for point in points

@@ -211,10 +211,7 @@ def _by_recurrence(rows: Rows, colour: Colours, column: str, axis: SeriesAxis) -
 
 
 def paths(rows: Rows, sweep: Rows, colour: Colours) -> list[Markup]:
-    """Return a heat map of cost for each world, with the batch sizes and limits that a player tried on it.
-
-    Tries of one cell run from left to right in the order of their recurrences.
-    """
+    """Return heat maps of cost by world, with the tries of a player; within a cell, from left to right."""
     charts = []
     maps = dict(grouped(sweep, lambda row: f"{row['gpu']} {row['workload']}"))
     for where, of in grouped(rows, place):

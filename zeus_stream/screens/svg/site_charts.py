@@ -23,12 +23,7 @@ _UNITS = ((3.6e9, "MWh"), (3.6e6, "kWh"), (1e3, "kJ"), (1.0, "J"))
 
 
 def bar_chart(bars: Sequence[tuple[str, float | None]], alternative: str) -> Markup:
-    """Return energies by name as bars, the first `MOST_BARS`. One that is not known has no bar.
-
-    Args:
-        bars: name and joules, in the order in which they are drawn.
-        alternative: the chart in words.
-    """
+    """Return energies by name, J, as bars, the first `MOST_BARS`. One that is not known has no bar."""
     shown = bars[:MOST_BARS]
     names = [_cut(name) for name, _ in shown]
     left = LETTER * max(map(len, names), default=0) + 22
@@ -60,12 +55,7 @@ def bar_chart(bars: Sequence[tuple[str, float | None]], alternative: str) -> Mar
 
 
 def time_chart(columns: Sequence[tuple[str, float | None]], alternative: str) -> Markup:
-    """Return energies of equal spans of time as columns.
-
-    Args:
-        columns: label and joules of each span, in order, without holes; None: nothing was measured in it.
-        alternative: the chart in words.
-    """
+    """Return energies, J, of equal spans in a row as columns. None: nothing was measured in it."""
     known = [energy_j for _, energy_j in columns if energy_j is not None]
     most = max(known, default=0.0)
     size, unit = next(((size, unit) for size, unit in _UNITS if most >= size), _UNITS[-1])

@@ -74,10 +74,7 @@ def sparkline(values: Sequence[float | None], most: float) -> str:
 
 
 def bar(value: float | None, limit: float | None, most: float | None, width: int) -> Line:
-    """Return a bar of ``width`` cells: the value filled, a track to the limit, dots from there to ``most``.
-
-    It reads without colour as well.
-    """
+    """Return a bar of ``width`` cells: the value, a track to the limit, dots from there to ``most``."""
     if value is None or not most or most <= 0:
         return (StyledText(" " * width, "track"),)
     full, half = divmod(round(max(0.0, min(1.0, value / most)) * width * 2), 2)

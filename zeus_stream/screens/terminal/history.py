@@ -92,10 +92,7 @@ class History:
         return min(KEPT_S, max(60.0, 60.0 * ceil(since_s / 60)))
 
     def run(self, run: str, span_s: float, slots: int) -> list[float | None]:
-        """Return the power of a run over the last seconds, in ``slots`` parts.
-
-        The last part ends at a multiple of `STEP_S`, so a chart changes less often than there are looks.
-        """
+        """Return a run's power in ``slots`` parts; the last ends at a multiple of `STEP_S`: few changes."""
         if run not in self._runs:
             return [None] * slots
         return self._runs[run].last(floor(self.now_s / STEP_S) * STEP_S, span_s, slots)

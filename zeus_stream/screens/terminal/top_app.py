@@ -97,14 +97,7 @@ class TopApp(App[None]):
     def __init__(
         self, look: Callable[[], Awaitable[Snapshot]], archive: Archive, first: Snapshot, every_s: float
     ) -> None:
-        """Begin with a first snapshot.
-
-        Args:
-            look: returns the next one; raises ZeusStreamError.
-            archive: answers what only the archive knows.
-            first: is shown at once.
-            every_s: seconds between two looks.
-        """
+        """``look`` returns the next snapshot, each ``every_s``, or raises ZeusStreamError."""
         super().__init__()
         self._look, self._archive, self._every_s = look, archive, every_s
         self._snapshot, self._shown = first, first

@@ -52,15 +52,7 @@ class View(Struct, frozen=True, kw_only=True):
 def view(
     snapshot: Snapshot, history: History, width: int, looks: Looks | None = None, height: int = 40
 ) -> View:
-    """Return the screen.
-
-    Args:
-        snapshot: the latest one.
-        history: in which it is remembered.
-        width: of the terminal, cells.
-        looks: what was chosen; the plain screen if not given.
-        height: of the terminal, rows. Panels scroll where they are higher.
-    """
+    """Return the screen, ``width`` cells and ``height`` rows large; panels scroll where they are higher."""
     looks = looks or Looks()
     site = site_of_live(snapshot)
     width = max(width, 20)

@@ -67,10 +67,7 @@ class Bill(Struct, frozen=True):
 
 
 def bill(answer: Callable[[str], pa.Table], run: str, name: str) -> Bill | None:
-    """Return the bill of the one window of a run, or None while it is not measured.
-
-    ``answer`` answers SQL.
-    """
+    """Return the bill of the one window of a run, or None while it is not measured."""
     rows = answer(_WINDOW.format(run=quoted(run))).to_pylist()
     parts, host = ([row for row in rows if row["of_host"] is wanted] for wanted in (False, True))
     return Bill(name, tuple(parts), tuple(host)) if parts else None

@@ -126,13 +126,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 def summarize(
     answer: Callable[[str], pa.Table], run: str, price: tuple[float, str] | None = None
 ) -> Summary | None:
-    """Return the summary of a run, or None while the archive does not have it.
-
-    Args:
-        answer: answers SQL.
-        run: its name.
-        price: amount and currency of a kilowatt hour, in place of the signals. None: by the signals.
-    """
+    """Return the summary of a run, or None while the archive does not have it. ``price``: of a kWh."""
 
     def ask(query: str) -> pa.Table:
         return answer(query.format(run=quoted(run)))
@@ -168,12 +162,7 @@ def _levels(trials: pa.Table) -> pa.Table:
 
 
 def remembered(answer: Callable[[str], pa.Table], forgotten_wall_ns: Mapping[str, int]) -> pa.Table:
-    """Return the profiles that later runs start from, one row each.
-
-    Args:
-        answer: answers SQL.
-        forgotten_wall_ns: by job; profiles measured until then are left out.
-    """
+    """Return the profiles that later runs start from; those until a job was forgotten are left out."""
     kept = [
         f"(job <> {quoted(job)} OR measured_wall_ns > {until_ns})"
         for job, until_ns in forgotten_wall_ns.items()
@@ -184,15 +173,7 @@ def remembered(answer: Callable[[str], pa.Table], forgotten_wall_ns: Mapping[str
 def print_summary(
     summary: Summary, archive: Path | None, sql: str, out: TextIO, *, failed: str | None = None
 ) -> None:
-    """Print the cost of a run, the chosen limit, and a command for more.
-
-    Args:
-        summary: of the run.
-        archive: the file, if it is known.
-        sql: the command that queries it.
-        out: receives the text.
-        failed: how the command failed. None: as the archive says.
-    """
+    """Print the cost of a run, the chosen limit, and a command for more. ``failed``: how its command did."""
     console = console_of(out)
     console.print()
     console.rule(Text(f"{summary.totals['job']}  ({summary.rows.run})"), align="left", style="dim")
@@ -365,11 +346,7 @@ def print_unpublished(
 ) -> None:
     """Print that nothing was measured, or not yet, why, and what to do.
 
-    Args:
-        out: receives the text.
-        lacking: a Python that has no package zeus_stream. None: that is not the reason.
-        behind_s: by which the analyzer is behind.
-        failed: how the command failed. None: it did not.
+    ``lacking``: a Python that has no package zeus_stream. ``behind_s``: of the analyzer.
     """
     console = console_of(out)
     if behind_s > BEHIND_S:

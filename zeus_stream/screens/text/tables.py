@@ -61,12 +61,7 @@ class _Clean(RenderHook):
 
 
 def console_of(out: TextIO, *, wide: bool = False) -> Console:
-    """Return a console that writes no control character of what it prints.
-
-    Args:
-        out: receives the text.
-        wide: never fold what goes to a pipe or a file.
-    """
+    """Return a console without control characters. ``wide``: it folds nothing for a pipe or a file."""
     console = Console(file=out, highlight=False, width=WIDE if wide and not out.isatty() else None)
     console.push_render_hook(_Clean())
     return console

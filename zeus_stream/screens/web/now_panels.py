@@ -55,10 +55,7 @@ def draw_job(now: Snapshot, job: str) -> Markup:
 
 
 def draw_run(now: Snapshot, name: str, signals: Rows = ()) -> Markup:
-    """Return the live part of the page of a run: its search and its figures. Empty: it is not shown live.
-
-    ``signals``: what a kilowatt hour costs now: rows of `SIGNALS_NOW`.
-    """
+    """Return the live part of a run's page, empty if there is none. ``signals``: rows of `SIGNALS_NOW`."""
     run = next((run for run in site_of_live(now).runs if run.run == name), None)
     if run is None:
         return Markup("")

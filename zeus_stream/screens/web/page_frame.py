@@ -15,12 +15,7 @@ def head(
 ) -> Markup:
     """Return a page to the begin of its main part; `END` follows it.
 
-    Args:
-        title: of the page.
-        here: address of the page in the navigation that this one belongs to.
-        up: from the page to the root of the site, such as ``../``.
-        scripts: files that the page needs.
-        styles: more style sheets.
+    ``here``: the address in the navigation that it belongs to. ``up``: to the root of the site, as ``../``.
     """
     links = [element("link", rel="stylesheet", href=up + address(name)) for name in ("style.css", *styles)]
     parts = [

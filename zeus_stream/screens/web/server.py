@@ -103,15 +103,9 @@ class _Server(uvicorn.Server):
 
 
 async def serve(site: Site, listening: Listening, started: Callable[[str], None]) -> None:
-    """Serve until cancelled. Open streams are ended first.
+    """Serve until cancelled; open streams are ended first. ``started`` receives the address.
 
-    Args:
-        site: to be shown.
-        listening: where, and for whom.
-        started: receives the address once the server listens.
-
-    Raises:
-        SettingsError: the address cannot be listened at, or the TLS files are wrong.
+    Raises SettingsError: the address cannot be listened at, or the TLS files are wrong.
     """
     connections = WebConnections()
     app = build(

@@ -44,12 +44,7 @@ class Source:
     """The archive as pages see it: a running analyzer, or a file."""
 
     def __init__(self, ask: AskRows, ask_page: AskPage | None = None) -> None:
-        """Begin with no query.
-
-        Args:
-            ask: answers any query.
-            ask_page: answers small ones, which end when a viewer goes away. None: ``ask`` does.
-        """
+        """``ask_page`` answers small queries, which end when a viewer goes away. None: ``ask`` does."""
         self._ask = ask
         self._ask_page = ask_page
         # The analyzer answers two queries at once. A slow page never keeps the SQL box waiting, nor others.

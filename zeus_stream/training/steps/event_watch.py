@@ -70,14 +70,10 @@ class EventWatch:
             self._queue = self._find_queue()
 
     def mark(self, call: Reached, *, timed: bool = True) -> bool:
-        """Have a function called with the instant at which the device reaches this place in its queue.
+        """Have the watch's thread call with the instant at which the device reaches this place in its queue.
 
-        Returns:
-            False: work is being captured; the call is not made.
-
-        Args:
-            call: by the thread of the watch, or at once where no device is waited for.
-            timed: False: it is called after the marks before it, with the instant of the last one.
+        Without a queue it is called at once. ``timed`` False: with the instant of the mark before. Returns
+        False: work is being captured, and the call is not made.
         """
         queue, now_ns = self._queue, monotonic_ns()
         event = None

@@ -264,10 +264,7 @@ class Boundaries:
     # ---- the courier
 
     def settle(self, boundary: Boundary, now_ns: Ns) -> tuple[Any, ...] | None:
-        """Return a boundary as an entry of the outbox. None: it may still become better.
-
-        They come in order: one after the other, each until it is settled.
-        """
+        """Return a boundary as an entry of the outbox, in order. None: it may still become better."""
         if self._pending:
             self._nudge.ask()
         while self._seen:

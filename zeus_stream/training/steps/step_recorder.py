@@ -17,10 +17,7 @@ from zeus_stream.training.steps.torch_events import TorchQueue
 
 
 def ready_output(value: Any) -> Output | None:
-    """Return the first array in a value or tree of values: the outputs of one computation are ready at once.
-
-    None: there is no array in it.
-    """
+    """Return the first array in a tree of values, or None: outputs of one computation are ready at once."""
     tree: Any = getattr(sys.modules.get("jax"), "tree", None)
     leaves = [value] if tree is None else tree.leaves(value)
     return next((cast("Output", leaf) for leaf in leaves if callable(getattr(leaf, "is_ready", None))), None)

@@ -139,11 +139,7 @@ def process_limits() -> ConnectionLimits:
 
 
 def raise_file_limit() -> int:
-    """Let this process open as many files as it may, and return how many that is.
-
-    Raises:
-        SettingsError: they are fewer than a service needs.
-    """
+    """Open as many files as this process may; return how many. SettingsError: fewer than a service needs."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most < LEAST_FILES:
         raise SettingsError(

@@ -41,11 +41,7 @@ class CurveServer:
         self._nonce, self._peer_nonce = 1, 0
 
     def answer(self, command: bytes, metadata: bytes) -> tuple[bytes, bytes]:
-        """Take in a command of the handshake: the reply, and the client's metadata once it is let in.
-
-        Raises:
-            MalformedError: it is not the command that is due, or not by the client that it says.
-        """
+        """Return the reply to a command, and the metadata once it is let in. Raises MalformedError."""
         try:
             if not self.known and command.startswith(_HELLO) and len(command) == _HELLO_BYTES:
                 return self._welcome(command), b""

@@ -153,10 +153,7 @@ class Listener:
         return self._unread_bytes
 
     async def receive(self) -> list[Received]:
-        """Wait for messages and return those that are there: at least one, at most about DRAIN.
-
-        Cancelled, it has taken none.
-        """
+        """Wait for messages; return those there, at least one, at most about DRAIN, or none if cancelled."""
         while True:
             if self._unread:
                 await anyio.lowlevel.checkpoint()
@@ -171,10 +168,7 @@ class Listener:
             await self.receive()
 
     def send(self, sender: bytes, *parts: bytes) -> bool:
-        """Send a message to a client. False: it is gone, or does not read what it was sent.
-
-        To the feed: topic first. All who follow the topic get it, unless they do not read what they are sent.
-        """
+        """Send to a client, or, topic first, to all who follow it. False: it is gone, or does not read."""
         if self._kind == "PUB":
             self._publish(sender, *parts)
             return True

@@ -80,11 +80,7 @@ class SocketFile(ListeningSocket):
     def __init__(
         self, path: Path, mode: int, group: str | None = None, kind: int = socket.SOCK_STREAM
     ) -> None:
-        """Listen, in place of a file that is there. ``group`` gets the file, with mode 0660.
-
-        Raises:
-            SettingsError: the path is too long, or the file cannot be given to the group.
-        """
+        """Listen, in place of a file that is there; ``group`` gets it, with 0660. Raises SettingsError."""
         endpoint(path)
         self._path = path
         super().__init__(socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK))

@@ -101,10 +101,7 @@ class ZmtpReader:
     def next(self) -> list[bytes] | None:
         """Return the parts of the next message. None: more bytes are needed, or it is `behind`.
 
-        Of a message with too many bytes or parts, only the first part is returned.
-
-        Raises:
-            MalformedError: it is no client of this kind of listener, or sends too much.
+        Of one with too many bytes or parts only the first is returned. Raises MalformedError.
         """
         if not self._greeted and not self._greet():
             return None

@@ -120,13 +120,7 @@ def _cause(part: WastePart) -> Line:
 
 
 def gaps_page(site: SiteView, stored: Sequence[Row], width: int) -> list[Line]:
-    """Return the lines of the page of what is missing.
-
-    Args:
-        site: with the gaps since the service started.
-        stored: rows of the archive: ``host``, ``what``, ``count``, ``reason``; empty: it was not asked.
-        width: of the page.
-    """
+    """Return the lines of the page of what is missing. ``stored``: of the archive; empty: not asked."""
     width = max(width, 40)
     lines: list[Line] = []
     for trouble in site.troubles:

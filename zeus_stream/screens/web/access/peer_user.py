@@ -18,12 +18,7 @@ _UID_AT = _HEAD.size + 4 + 48 + 12
 
 
 def peer_user(ours: Any, peer: Any) -> int | None:
-    """Return the uid at the other end of a connection. None: the kernel knows none, as of another host.
-
-    Args:
-        ours: address and port of our end, as ``getsockname`` gives them.
-        peer: the same of the other end.
-    """
+    """Return the uid at the other end. None: of another host. Ends are as ``getsockname`` gives them."""
     mapped = "::ffff:"
     here, there = (str(each[0]).removeprefix(mapped) for each in (ours, peer))
     family = socket.AF_INET6 if ":" in there else socket.AF_INET

@@ -64,10 +64,7 @@ class WebSecurity:
         """Name of the cookie. Servers on other ports of a host have other tokens, so other names."""
 
     def judge(self, shown: Credentials, now_s: float) -> Verdict:
-        """Return the verdict on a request at ``now_s``, seconds of a monotonic clock.
-
-        The right token is granted at any time: otherwise any user of the host could lock its owner out.
-        """
+        """Return the verdict. The right token is always granted, or any user could lock the owner out."""
         if not self.is_our_host(shown.host):
             return "wrong host"
         if self._token is None:

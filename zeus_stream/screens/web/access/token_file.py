@@ -12,11 +12,7 @@ BYTES = 24
 
 
 def read_token(path: Path) -> str:
-    """Return the token of a file; make it, readable by this user alone, if there is none.
-
-    Raises:
-        StorageError: others can read or write it, or it cannot be read or made.
-    """
+    """Return the token of a file, made for this user alone if there is none. Raises StorageError."""
     try:
         return _read(path)
     except FileNotFoundError:

@@ -99,10 +99,7 @@ WRITERS: dict[str, Callable[[pa.Table], bytes]] = {"csv": csv, "arrow": arrow, "
 
 
 async def power(request: Request) -> Response:
-    """Answer ``/api/power?gpu=&from=&to=&px=``; several are added up. Times are ns since 1970.
-
-    ``svg``: as a picture, for a browser without scripts.
-    """
+    """Answer ``/api/power?gpu=&from=&to=&px=``, times in ns since 1970. ``svg``: as a picture."""
     site, given = site_of(request), request.query_params
     try:
         begin, end = int(given["from"]), int(given["to"])
@@ -207,10 +204,7 @@ async def hour_of_site(request: Request) -> Response:
 
 
 async def events(request: Request) -> Response:
-    """Answer ``/api/events``: server-sent events, JSON for programs, HTML (``?html``) for the pages.
-
-    ``html`` is the live part of the overview, with ``job=`` or ``run=`` that of the page of a job or a run.
-    """
+    """Answer ``/api/events`` with server-sent events: JSON, or live HTML (``html``, ``job``, ``run``)."""
     site, as_html = site_of(request), "html" in request.query_params
     feed = site.feed
     job, run = request.query_params.get("job"), request.query_params.get("run")

@@ -47,10 +47,7 @@ async def signals_now(site: Site) -> Rows:
 
 
 def streamed(parts: Callable[[], AsyncIterator[Markup]], status: int = 200) -> StreamingResponse:
-    """Return a page that is sent as its parts are known: the head is drawn while SQL is answered.
-
-    A part that fails is replaced by the sentence that says why.
-    """
+    """Return a page that is sent as its parts are known; a part that fails is the sentence that says why."""
 
     async def body() -> AsyncIterator[bytes]:
         try:
