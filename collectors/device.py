@@ -146,3 +146,31 @@ class Bus(Protocol):
 
     def close(self) -> None:
         """Let go of the driver. Idempotent."""
+
+
+class ReadOnlyDevice:
+    """Refuses every change at the lowest layer, whatever the layers above believe."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def describe(self) -> Description:
+        return self._device.describe()
+
+    def sample(self) -> Sample:
+        return self._device.sample()
+
+    def read_control(self, control: Control) -> int | None:
+        return self._device.read_control(control)
+
+    def set_control(self, control: Control, value: int) -> None:
+        raise RefusedError(
+            f"collector: could not {spell_change(control, value)}: it only observes."
+            " Start it without --observe and ZEUS_STREAM_OBSERVE."
+        )
+
+    def processes(self) -> tuple[int, ...] | None:
+        return self._device.processes()
+
+    def close(self) -> None:
+        self._device.close()

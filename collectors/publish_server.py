@@ -16,7 +16,7 @@ from collectors import processes
 from collectors.controls.supervisor import Supervisor
 from collectors.ingest import gpu_processes
 from collectors.ingest.gpu_processes import GpuProcesses, works_for
-from collectors.ingest.pace import BEGINNING_NS, QUESTION_NS, GatherPace
+from collectors.ingest.pace import BEGINNING_NS, QUESTION_NS, GatherPace, ShortWindows
 from collectors.ingest.sessions import (
     MAX_BYTES_PER_S,
     MAX_MESSAGES_PER_S,
@@ -35,7 +35,6 @@ from collectors.ingest.sessions import (
     receive,
     resolve,
 )
-from collectors.ingest.short_windows import ShortWindows
 from collectors.ingest.user_budget import UserBudgets
 from collectors.log.feed import LogFeed
 from collectors.log.store import SessionMemory

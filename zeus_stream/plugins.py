@@ -39,7 +39,7 @@ it raises stops no training; the run is measured on, and the decision names the 
 measured once for it, because the search does not know what it minimizes. docs/how-to/add-a-selector.md
 has a whole one.
 """
-EXPORTER = "zeus_stream.screens.results.exporter:Exporter"
+EXPORTER = "zeus_stream.screens.results.registry:Exporter"
 """A connection that sends results to another system.
 
 Bring one as an entry point of the group ``zeus_stream.exporters``; its object is an `ExporterKind`, which
@@ -89,7 +89,7 @@ SEAMS: Mapping[str, str] = {
     "Device": DEVICE,
     "DeviceKind": "collectors.devices.registry:DeviceKind",
     "Exporter": EXPORTER,
-    "ExporterKind": "zeus_stream.screens.results.exporter:ExporterKind",
+    "ExporterKind": "zeus_stream.screens.results.registry:ExporterKind",
     "Log": LOG,
     "Roster": ROSTER,
     "Sample": "collectors.device:Sample",

@@ -38,7 +38,7 @@ from zeus_stream.protocol.notes import CollectorStarted, ControlApplied, Control
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
-from zeus_stream.transport.message_way import FollowedSource, MessageWay
+from zeus_stream.transport.channel import FollowedSource, MessageWay
 
 BEAT_S = 0.3
 """Between renewals of leases."""

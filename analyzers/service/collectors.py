@@ -14,9 +14,9 @@ from zeus_stream.clock import to_next_s
 from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
+from zeus_stream.transport.channel import FollowedSource
 from zeus_stream.transport.endpoints import Distant
 from zeus_stream.transport.follower import follow
-from zeus_stream.transport.message_way import FollowedSource
 
 _log = logging.getLogger(__name__)
 LOOK_S = 2.0

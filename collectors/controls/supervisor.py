@@ -27,8 +27,7 @@ from collectors.controls.device_messages import (
 )
 from collectors.controls.device_thread import DeviceThread
 from collectors.controls.frequency_plan import ChangeClock
-from collectors.device import Bus, Description
-from collectors.devices.read_only import ReadOnlyDevice
+from collectors.device import Bus, Description, ReadOnlyDevice
 from collectors.log.feed import LogFeed
 from collectors.sampling import schedule
 from collectors.sampling.poller import Poller

@@ -1,4 +1,4 @@
-"""Commands on the archive: ``sql``, ``report``, ``export``, ``replay``, ``calibrate``, ``set-aside``."""
+"""Commands on the archive and its rows: ``sql``, ``report``, ``export``, ``replay``, ``verify`` and more."""
 
 import gc
 import os
@@ -31,10 +31,50 @@ if TYPE_CHECKING:
     from zeus_stream.screens.text.tables import Form
 
     Ask = Callable[[str], pa.Table]
+import signal
+import threading
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from zeus_stream.cli.options import RETENTION
+
+if TYPE_CHECKING:
+    from analyzers.archive.seals.verifier import Checked, Seal
+import time
+from typing import TYPE_CHECKING
+
+from zeus_stream.cli.options import CommandGroup
+from zeus_stream.errors import StorageError
+from zeus_stream.paths import holder, prepare
+
+if TYPE_CHECKING:
+    from analyzers.results.signal_rows import SignalRow
+    from zeus_stream.screens.text.tables import Form
 
 STDIN = "-"
 NAMED = "@"
 """First character of the name of a shipped query."""
+
+
+PROVES = (
+    "A seal proves: since then, nobody without its key changed, added or removed a row of runs, windows of"
+    " runs and epochs, decisions, gaps and settings."
+)
+PROVES_NOT = (
+    "It does not prove: that the measurement is right; anything about readings, steps, views, or entries"
+    " after the last seal; or who has the key. Compare the key with the one that its site published."
+)
+MOST = 20
+"""Sentences that are printed."""
+
+
+_LIST = """
+SELECT name, unit, place, year, count(*) AS values, min(begins_at) AS begins_at,
+    CASE WHEN count(ends_at) = count(*) THEN max(ends_at) END AS ends_at, avg(value) AS mean,
+    any_value(source) AS source, any_value(licence) AS licence
+FROM signals WHERE (name, imported_ns) IN (SELECT (name, max(imported_ns)) FROM signals GROUP BY name)
+GROUP BY name, unit, place, year ORDER BY name
+"""
 
 
 class SqlCommand(Command):
@@ -405,3 +445,243 @@ def _text_of(file: Path, what: str, instead: str) -> str:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as wrong:
         raise RefusedError(f"{file}: could not read the {what}: {wrong}. Name {instead}.") from wrong
+
+
+@click.command(cls=Command)
+@settings_options("archive", "memory_mb", *RETENTION)
+def prune(settings: Settings) -> None:
+    """Remove from the archive what is older than it is kept.
+
+    A running analyzer does the same once an hour. Energy by hour, runs, epochs, trials, decisions and savings
+    are kept for ever. Nothing is removed that a restart of the analyzer would interpret again. If half of the
+    file is free by then, it is rewritten; that takes room for what is left.
+    """
+    from analyzers.archive.compaction import compact
+    from analyzers.archive.duckdb_file import DuckdbFile
+    from analyzers.archive.store import Ages
+    from analyzers.checkpoints import state_classes
+    from analyzers.service.commits import words
+    from zeus_stream.clock import anchor
+    from zeus_stream.errors import StorageError
+
+    path = settings.archive or places(os.environ).archive
+    if not path.exists():
+        raise StorageError(
+            f"{path}: could not be pruned: there is no such file. Name another with --archive."
+        )
+    archive = DuckdbFile.open(path, settings, again=True)
+    try:
+        removed = archive.prune(Ages.of(settings), anchor().wall_ns, state_classes.version())
+        archive.flush()
+    finally:
+        archive.close()
+    click.echo(f"Removed {words(removed)}." if removed else "Nothing is older than it is kept.")
+    if (sizes := compact(path, settings)) is not None:
+        click.echo(f"The file has {sizes[1] / 1e6:.0f} MB now; it had {sizes[0] / 1e6:.0f} MB.")
+
+
+@click.command(cls=Command)
+@click.argument("job")
+@click.option("--spdx", "form", flag_value="spdx", help="SPDX 3.0.1 as JSON-LD, with the AI profile.")
+@click.option(
+    "--markdown", "form", flag_value="markdown", default=True, help="A section for a model card.  [this]"
+)
+@settings_options(*QUERY)
+def statement(settings: Settings, job: str, *, form: str) -> None:
+    """State the energy of JOB over all its runs and restarts, with bounds and what is missing.
+
+    \b
+    zeus-stream statement train > energy.md
+    zeus-stream statement train --spdx > energy.spdx.json
+    """
+    from zeus_stream import __version__
+    from zeus_stream.screens.text import statement as text
+    from zeus_stream.screens.text.tables import write_text
+
+    stated = text.state(partial(ask_sql, settings), job, __version__)
+    write_text(text.spdx(stated) if form == "spdx" else text.markdown(stated), sys.stdout)
+
+
+@click.command(cls=Command)
+@click.argument("exporter", required=False, metavar="EXPORTER")
+@click.option("--list", "listing", is_flag=True, help="List the exporters that are installed.")
+@click.option("--kept", is_flag=True, help="Begin with the oldest result that the analyzer still keeps.")
+@settings_options("analyzer")
+def forward(settings: Settings, exporter: str | None, *, listing: bool, kept: bool) -> None:
+    """Send every result to another system, from now on, until Ctrl-C.
+
+    EXPORTER is a name, and what it needs behind a colon. A result is a row that the analyzer has stored:
+    a window, a trial, a decision. An exporter that is too slow misses results; the analyzer never waits.
+
+    \b
+    zeus-stream forward --list
+    zeus-stream forward jsonl:results.jsonl
+    """
+    from analyzers.results.rows import PUBLISHED
+    from zeus_stream.screens.results import registry
+    from zeus_stream.screens.results.follow import forward as forward_results
+    from zeus_stream.screens.results.follow import read_results
+    from zeus_stream.transport.client import analyzer
+
+    if listing:
+        for kind in registry.kinds().values():
+            click.echo(f"{kind.spelling:<24}{kind.help}")
+        return
+    if exporter is None:
+        raise click.UsageError("forward: could not begin: no exporter is named. Name one of --list.")
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with closing(registry.open_exporter(exporter)) as opened:
+        pages = read_results(analyzer(os.environ, settings.analyzer), PUBLISHED, newest=not kept, wait_s=1.0)
+        forward_results(pages, opened, ended.wait, lambda sentence: click.echo(sentence, err=True))
+
+
+@click.command(cls=Command)
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--key", metavar="FINGERPRINT", help="Key that has to have sealed it.  [any]")
+@settings_options("archive", "memory_mb")
+def verify(settings: Settings, file: Path, *, key: str | None) -> None:
+    """Check the seals of FILE, an archive or a statement, offline. Name the first row that was changed.
+
+    A lake has no seals: its archivers write at the same time, so its rows have no order. Of a statement, its
+    seal is checked; with --archive also that this archive has it. The exit code is 1 if anything is wrong or
+    nothing is sealed.
+    """
+    from analyzers.archive.seals.verifier import fingerprint, is_statement, seal_of
+
+    if not is_statement(file):
+        checked = _check(file, settings, key)
+        _report(checked)
+        sys.exit(bool(checked.wrong) or checked.seal is None)
+    seal = seal_of(file.read_text(encoding="utf-8", errors="replace"))
+    if seal is None:
+        raise RefusedError(
+            f"{file}: could not be verified: it has no seal. The end of a run makes one: state it again."
+        )
+    wrong = [] if seal.holds else ["statement: its seal was not signed by its key."]
+    if key is not None and fingerprint(seal.public) != key:
+        wrong.append("statement: its seal is of another key.")
+    if settings.archive is not None:
+        wrong += _in_archive(seal, _check(settings.archive, settings, key, seal), settings.archive)
+    _say_wrong(wrong)
+    click.echo(seal.described)
+    click.echo(PROVES)
+    click.echo(
+        "The figures of a statement are not signed: with its archive, state them again and compare."
+        f" {PROVES_NOT}"
+    )
+    sys.exit(bool(wrong))
+
+
+def _check(path: Path, settings: Settings, key: str | None, sought: "Seal | None" = None) -> "Checked":
+    from analyzers.archive.seals.verifier import check
+    from analyzers.archive.snapshot import opened
+
+    with opened(path, settings) as archive:
+        archive.read_no_other_file()
+        with archive.cursor() as cursor:
+            return check(cursor, key, sought)
+
+
+def _in_archive(seal: "Seal", checked: "Checked", path: Path) -> list[str]:
+    wrong = list(checked.wrong)
+    if not checked.has_sought:
+        wrong.append(f"{path}: the archive has no such seal as the statement, entry {seal.number}.")
+    return wrong
+
+
+def _report(checked: "Checked") -> None:
+    _say_wrong(checked.wrong)
+    click.echo(f"{checked.entries} entries of {checked.rows} rows")
+    if checked.seal is None:
+        click.echo("Nothing is sealed: the analyzer seals at the end of a run.", err=True)
+        return
+    click.echo(checked.seal.described)
+    if later := checked.entries - checked.seal.number:
+        click.echo(f"{later} entries came after the last seal")
+    click.echo(PROVES)
+    click.echo(PROVES_NOT)
+
+
+def _say_wrong(wrong: "tuple[str, ...] | list[str]") -> None:
+    for sentence in wrong[:MOST]:
+        click.echo(f"zeus-stream: verify: {sentence}", err=True)
+    if len(wrong) > MOST:
+        click.echo(f"zeus-stream: verify: {len(wrong) - MOST} more.", err=True)
+
+
+@click.group(cls=CommandGroup)
+def signals() -> None:
+    """Manage prices and carbon intensities, by which the view `costs` weighs energy."""
+
+
+@signals.command("import", cls=Command)
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--country", metavar="CODE", help="Yearly carbon intensity of a country: DEU, or DE.")
+@click.option("--year", type=int, help="Year that the table has to have for the country.  [the newest]")
+@settings_options("archive", "memory_mb")
+def import_signal(settings: Settings, file: Path | None, *, country: str | None, year: int | None) -> None:
+    """Import FILE, a CSV of prices or carbon intensities, or the yearly figure of a country.
+
+    It replaces the signal of the same name. Costs of earlier runs change with it: joules are stored, and
+    factors are applied when they are asked for.
+
+    \b
+    zeus-stream signals import price.csv
+    zeus-stream signals import --country DEU
+    """
+    from analyzers.state_files import signal_files
+
+    if (file is None) == (country is None):
+        raise click.UsageError("Give one of FILE and --country CODE.")
+    if year is not None and country is None:
+        raise click.UsageError("--year belongs to --country CODE.")
+    imported_ns = time.time_ns()
+    if country is not None:
+        rows = [signal_files.of_country(country, year, imported_ns)]
+    else:
+        assert file is not None
+        text = _text_of(file, "signal", "a CSV file")
+        rows = signal_files.parse(text, str(file), imported_ns)
+    where = places(os.environ)
+    prepare(where, settings.group)
+    signal_files.store(where.signals, rows)
+    if holder(where.run / "analyzer.lock") is None:
+        _put(settings, rows)
+    first = rows[0]
+    of = " ".join(str(word) for word in (first.place, first.year) if word)
+    mean = sum(row.value or 0 for row in rows) / len(rows)
+    click.echo(
+        f"{first.name}: {len(rows)} value(s){f' of {of}' if of else ''}, {mean:.6g} {first.unit} on average."
+        f" Source: {first.source}{f', {first.licence}' if first.licence else ''}."
+    )
+
+
+def _put(settings: Settings, rows: "list[SignalRow]") -> None:
+    """Store a signal into an archive that no analyzer has open. Without an archive there is nothing to do."""
+    from analyzers.archive.duckdb_file import DuckdbFile
+
+    where = places(os.environ)
+    path = settings.archive or where.archive
+    if not path.exists():
+        return
+    with claim(where.run / "analyzer.lock", "analyzer"):
+        archive = DuckdbFile.open(path, settings, again=True)
+        try:
+            archive.put([], rows, {}, replaying=False)
+        finally:
+            archive.close()
+
+
+@signals.command("list", cls=Command)
+@output_options
+@settings_options(*QUERY)
+def list_signals(settings: Settings, *, form: "Form") -> None:
+    """List the signals, with their source and licence."""
+    from zeus_stream.screens.text.tables import write
+
+    table = ask_sql(settings, _LIST)
+    if table.num_rows == 0 and form == "table":
+        raise StorageError("signals: there are none. Import one with `zeus-stream signals import`.")
+    write(table, form, sys.stdout)

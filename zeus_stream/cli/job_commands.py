@@ -248,19 +248,19 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
 @click.command(cls=Command)
 @click.option("--traces", type=click.Path(path_type=Path),
               help="Directory of summary_*.csv.  [trainings recorded by the authors of Zeus]")  # fmt: skip
-@click.option("--policy", metavar="TEXT,TEXT", default=POLICIES, callback=_texts,
+@click.option("--policy", "players", metavar="TEXT,TEXT", default=POLICIES, callback=_texts,
               help=f"Policies to compare.  [{POLICIES}]")  # fmt: skip
 @click.option("--seeds", type=click.IntRange(1), default=10, help="Repetitions of each.  [10]")
-@click.option("--gpu", metavar="TEXT,TEXT", default="", callback=_texts,
+@click.option("--gpu", "gpus", metavar="TEXT,TEXT", default="", callback=_texts,
               help="GPU models of the traces. v100+a40 is a pool of two models.  [each]")  # fmt: skip
-@click.option("--workload", metavar="TEXT,TEXT", default="", callback=_texts,
+@click.option("--workload", "workloads", metavar="TEXT,TEXT", default="", callback=_texts,
               help="Workloads of the traces.  [each]")  # fmt: skip
-@click.option("--eta", metavar="X,X", default="0.5", callback=_numbers,
+@click.option("--eta", "etas", metavar="X,X", default="0.5", callback=_numbers,
               help="Weight of energy in the cost: 0 only time, 1 only energy.  [0.5]")  # fmt: skip
-@click.option("--beta", metavar="X,X", default="2", callback=_numbers,
+@click.option("--beta", "betas", metavar="X,X", default="2", callback=_numbers,
               help="A try stops at this multiple of the least cost.  [2]")  # fmt: skip
 @click.option("--window", type=click.IntRange(0), default=0, help="Latest costs that count.  [all]")
-@click.option("--drift", metavar="TEXT,TEXT", default="none", callback=_texts,
+@click.option("--drift", "drifts", metavar="TEXT,TEXT", default="none", callback=_texts,
               help="none, abrupt, slow, harder 1.4, harder 2.2.  [none]")  # fmt: skip
 @click.option("--overlap", type=click.FloatRange(0), default=0.0,
               help="Trainings that run at a time, on average.  [0]")  # fmt: skip
@@ -283,19 +283,7 @@ def simulate(
     from zeus_stream.cli import simulate as simulation
     from zeus_stream.screens.text.tables import write
 
-    wanted = simulation.Wanted(
-        traces=given["traces"],
-        players=given["policy"],
-        seeds=given["seeds"],
-        gpus=given["gpu"],
-        workloads=given["workload"],
-        etas=given["eta"],
-        betas=given["beta"],
-        window=given["window"],
-        drifts=given["drift"],
-        overlap=given["overlap"],
-        cluster=given["cluster"],
-    )
+    wanted = simulation.Wanted(**given)
     path = settings.archive
     if path is None:
         where = places(os.environ)

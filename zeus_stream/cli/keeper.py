@@ -6,10 +6,8 @@
 alone and stops the services. If the keeper is killed, the kernel ends them.
 """
 
-import ctypes
 import fcntl
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -27,7 +25,6 @@ LINGER_S = 5.0
 """After the last script: its run is measured to the end, and the next script finds the services running."""
 STOPS_S = 10.0
 LOOK_S = 0.1
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -42,17 +39,14 @@ def main() -> None:
     ready.unlink(missing_ok=True)
     with (where.run / SCRIPTS).open("r+") as scripts, lock, ExitStack() as held:
         held.callback(ready.unlink, missing_ok=True)
+        # They set a limit if a script asks, unless somebody chose.
+        environment = {"ZEUS_STREAM_SELECT": "script", **os.environ}
         for name, verb in (("collector", "collect"), ("analyzer", "analyze")):
             if holder(where.run / f"{name}.lock") is None:
-                held.enter_context(_service(verb, _environment(os.environ)))
+                held.enter_context(_service(verb, environment))
         if _answer(where, scripts):
             ready.touch()
         _wait_for_scripts(scripts)
-
-
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the services: they set a limit if a script asks, unless somebody chose."""
-    return {"ZEUS_STREAM_SELECT": "script", **environ}
 
 
 def _answer(where: Places, scripts: IO[str]) -> bool:
@@ -97,19 +91,11 @@ def _wait_for_scripts(scripts: IO[str]) -> None:
 
 @contextmanager
 def _service(verb: str, environment: Mapping[str, str]) -> Iterator[None]:
-    keeper = os.getpid()
-
-    def end_with_keeper() -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != keeper:
-            os._exit(1)
-
     process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-        python_child("zeus_stream", verb),
+        python_child("zeus_stream", verb, "--parent-pid", str(os.getpid())),
         env=environment,
         cwd=Path("/"),
         stdin=subprocess.DEVNULL,
-        preexec_fn=end_with_keeper,  # noqa: PLW1509  (the keeper has one thread)
         start_new_session=True,
     )
     try:

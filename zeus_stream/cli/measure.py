@@ -23,14 +23,15 @@ from zeus_stream.cli.running.checks import check, say_ignored
 from zeus_stream.cli.running.child_services import ServicesOfCommand, services
 from zeus_stream.cli.running.signals import Signals
 from zeus_stream.cli.running.waits import Late, deadline, say, until
-from zeus_stream.clock import anchor, boot_id, monotonic_ns
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError, RefusedError, UnreachableError, ZeusStreamError
 from zeus_stream.paths import Places, holder, places
-from zeus_stream.protocol.events import RunEnded, RunStarted, WindowBegan, WindowEnded
+from zeus_stream.protocol.events import RunEnded, WindowBegan, WindowEnded
 from zeus_stream.screens.text.energy_bill import Bill, bill, print_bill, write_bill
 from zeus_stream.settings import Settings
 from zeus_stream.training.identity import ALL, listed_gpus, named
 from zeus_stream.training.outbox import Outbox
+from zeus_stream.training.run_started import describe_command
 from zeus_stream.training.sender import EventSender
 from zeus_stream.transport.client import Connection, quoted
 
@@ -118,20 +119,9 @@ def watching(
     found = find_devices(where, signals, SAME_LOOKS)
     if signals.told is None and not found.number:
         raise RefusedError(f"measure: could not begin: the collector has no GPU. {found.trouble}".rstrip())
-    run, now = f"measure-{secrets.token_hex(4)}", anchor()
+    run = f"measure-{secrets.token_hex(4)}"
     asked = listed_gpus(gpus) or (ALL,)
-    started = RunStarted(
-        t_ns=now.monotonic_ns,
-        job=named(job),
-        run=run,
-        rank=0,
-        world_size=0,
-        gpus=asked,
-        pid=os.getpid(),
-        boot_id=boot_id(),
-        wall_ns=now.wall_ns,
-        wall_error_ns=now.error_ns,
-    )
+    started = describe_command(run, job, asked)
     outbox = Outbox(started, lambda: os.urandom(12).hex())
     said: set[str] = set()
 
@@ -154,7 +144,7 @@ def watching(
             gpus=asked,
             outbox=outbox,
             connection=Connection(where),
-            since_ns=now.monotonic_ns,
+            since_ns=started.t_ns,
         )
         watch.wait_until_ready(signals)
         yield watch

@@ -85,9 +85,7 @@ def settings_options(*names: str, sections: Collection[str] = tuple(SECTIONS)) -
                 os.environ["ZEUS_STREAM_DIR"] = str(values["dir"])
             return command(settings, *others, **given)
 
-        run.__doc__ = command.__doc__
-        run.__name__ = command.__name__
-        run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+        _take_place(run, command)
         config_option(run)
         for name in reversed((*names, "dir")):
             flag = "--" + name.replace("_", "-")
@@ -113,6 +111,12 @@ def settings_options(*names: str, sections: Collection[str] = tuple(SECTIONS)) -
         return run
 
     return decorate
+
+
+def _take_place(run: Callable[..., Any], command: Callable[..., Any]) -> None:
+    """Give a function the name, the help and the options of the command that it calls."""
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
 
 
 config_option = click.option(
@@ -153,9 +157,7 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(*arguments: Any, as_json: bool, form: str, **given: Any) -> Any:
         return command(*arguments, form="json" if as_json else form, **given)
 
-    run.__doc__ = command.__doc__
-    run.__name__ = command.__name__
-    run.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    _take_place(run, command)
     json_option(run)
     click.option(
         "--format", "form", type=click.Choice(FORMATS), default="table", help="Format of the output.  [table]"

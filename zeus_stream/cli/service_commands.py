@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -88,14 +89,13 @@ def _analyzer_of(settings: Settings, site: "SiteSettings") -> Callable[..., Awai
     return partial(service, settings, store=store)
 
 
-def _end_with(parent_pid: int | None) -> None:
-    """Let the kernel stop this process (SIGTERM) when its parent ends, for whatever reason."""
+def _end_with(parent_pid: int | None, number: int = signal.SIGTERM) -> None:
+    """Let the kernel send this process a signal when its parent ends, for whatever reason."""
     if parent_pid is None:
         return
     import ctypes
-    import signal
 
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM))
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number))
     if os.getppid() != parent_pid:
         sys.exit(1)  # it has ended already
 
@@ -116,8 +116,6 @@ def _set_niceness(nice: int, name: str) -> None:
 
 def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: str) -> None:
     """Run a service until SIGTERM or SIGINT cancels it. It restores everything before it ends."""
-    import signal
-
     import anyio
 
     from zeus_stream.cli.running import systemd

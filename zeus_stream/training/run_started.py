@@ -53,8 +53,8 @@ def describe_run(
     )
 
 
-def describe_command(run: str, job: str) -> RunStarted:
-    """Return the event by which a process introduces itself that computes on no GPU."""
+def describe_command(run: str, job: str, gpus: tuple[str, ...] = ()) -> RunStarted:
+    """Return the event by which a process introduces itself that computes on no GPU; it may measure some."""
     now = anchor()
     return RunStarted(
         t_ns=now.monotonic_ns,
@@ -62,7 +62,7 @@ def describe_command(run: str, job: str) -> RunStarted:
         run=named(run),
         rank=0,
         world_size=0,
-        gpus=(),
+        gpus=gpus,
         pid=os.getpid(),
         boot_id=boot_id(),
         wall_ns=now.wall_ns,

@@ -14,6 +14,7 @@ from zeus_stream.protocol.codec import MAX_BYTES
 
 if TYPE_CHECKING:
     from zmq.utils.monitor import _MonitorMessage
+from zeus_stream.transport.endpoints import Address
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 DRAIN = 256
@@ -147,3 +148,36 @@ def open_socket(context: Context, kind: int, queue: int) -> "zmq.Socket[bytes]":
     ):
         socket.setsockopt(option, value)
     return socket
+
+
+class MessageWay(Protocol):
+    """A way to a listener: messages of several parts, in both directions. One task receives."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nobody is reached, in a sentence."""
+
+    def send(self, *parts: bytes) -> bool:
+        """Hand over a message. False: nobody is there, or too much is on its way."""
+
+    async def receive(self) -> list[Received]:
+        """Wait for messages and return those that are there."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Opener(Protocol):
+    """An address that opens its own way there, such as a subject of a broker."""
+
+    def open(self) -> MessageWay:
+        """Open a way to the listener."""
+
+
+class FollowedSource(Protocol):
+    """A collector that can be followed and commanded: `Places` of this host, or a `Distant` one."""
+
+    @property
+    def feed(self) -> Address | Opener: ...
+    @property
+    def control(self) -> Address | Opener: ...

@@ -25,8 +25,7 @@ from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
 from zeus_stream.protocol.frames import Break, Frame, Part
 from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
-from zeus_stream.transport.channel import DRAIN
-from zeus_stream.transport.message_way import FollowedSource, MessageWay
+from zeus_stream.transport.channel import DRAIN, FollowedSource, MessageWay
 
 MAX_KEPT = 2_000
 MAX_KEPT_BYTES = 64 * 1024 * 1024

@@ -19,6 +19,8 @@ from zeus_stream.transport.channel import (
     BROKEN_OFF,
     Channel,
     Context,
+    MessageWay,
+    Opener,
     Received,
     monitor_event,
     open_socket,
@@ -28,7 +30,6 @@ from zeus_stream.transport.curve import new_keys
 from zeus_stream.transport.endpoints import Address, Tcp
 from zeus_stream.transport.listening.connection_limits import ConnectionLimits, process_limits
 from zeus_stream.transport.listening.listener import Listener
-from zeus_stream.transport.message_way import MessageWay, Opener
 
 __all__ = [
     "Asking", "Channel", "Context", "Listener", "Received", "ask", "context", "exchange", "follow", "listen",

@@ -1,6 +1,6 @@
 import pytest
 
-from collectors.devices.read_only import ReadOnlyDevice
+from collectors.device import ReadOnlyDevice
 from tests.collectors.controls.test_lease import FOUND, Card
 from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.fields import UNLOCKED

@@ -1,4 +1,4 @@
-from collectors.ingest.short_windows import COUNT_NS, FEW, ShortWindows
+from collectors.ingest.pace import COUNT_NS, FEW, ShortWindows
 
 
 def test_windows_are_short_until_few_events_have_come_for_a_while_and_again_once_they_come_often() -> None:

@@ -11,8 +11,13 @@ import click
 from msgspec.json import encode
 
 from zeus_stream.cli.bench.bench_history import BenchSession, read_sessions
-from zeus_stream.cli.bench.bench_report import BenchReport, describe_function, describe_report, make_report
-from zeus_stream.cli.bench.ci_annotations import annotation
+from zeus_stream.cli.bench.bench_report import (
+    BenchReport,
+    annotation,
+    describe_function,
+    describe_report,
+    make_report,
+)
 from zeus_stream.cli.options import Command, given_settings, json_option, settings_options
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
 from zeus_stream.settings import Settings

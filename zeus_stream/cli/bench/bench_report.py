@@ -13,6 +13,8 @@ from zeus_stream.bench.energy_difference import (
 )
 from zeus_stream.cli.bench.bench_history import BenchSession, comparable_sessions
 
+_TEAMCITY = {"|": "||", "'": "|'", "[": "|[", "]": "|]", "\n": "|n", "\r": "|r"}
+
 
 class FunctionResult(Struct, frozen=True, kw_only=True):
     """One function of a session."""
@@ -126,3 +128,22 @@ def describe_report(report: BenchReport) -> str:
     if report.fail_above_percent is not None and not report.regressions:
         lines.append(f"no regression above {report.fail_above_percent:g} % is proven")
     return "\n".join([*lines, f"session {report.run}", ""])
+
+
+def annotation(environ: Mapping[str, str], sentence: str, *, failed: bool) -> str | None:
+    """Return the line that the service of this build takes for an annotation. None: it is no such service."""
+    if environ.get("GITHUB_ACTIONS") == "true":
+        kind = "error" if failed else "notice"
+        return f"::{kind} title=zeus-stream bench::{_escaped(sentence)}"
+    if environ.get("TF_BUILD") == "True":  # Azure Pipelines
+        return f"##vso[task.logissue type=error]{_escaped(sentence)}" if failed else None
+    if "TEAMCITY_VERSION" in environ:
+        text = "".join(_TEAMCITY.get(letter, letter) for letter in sentence)
+        word, name = ("buildProblem", "description") if failed else ("message", "text")
+        return f"##teamcity[{word} {name}='{text}']"
+    return None
+
+
+def _escaped(text: str) -> str:
+    """Return a text in one line: line ends and ``%`` as ``%`` and their code."""
+    return "".join(f"%{ord(letter):02X}" if letter in "%\r\n" else letter for letter in text)

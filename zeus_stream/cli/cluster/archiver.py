@@ -6,7 +6,6 @@ DuckDB's extension may abort its process when PostgreSQL is killed. The first pr
 it again; the leases stay its own, so that the next worker goes on at once.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from zeus_stream.cli.options import AT_BROKER, Command, settings_options
-from zeus_stream.cli.service_commands import _serve as serve
+from zeus_stream.cli.service_commands import _end_with, _serve
 from zeus_stream.errors import SettingsError
 from zeus_stream.service_packages import python_child
 from zeus_stream.settings import Settings
@@ -27,7 +26,6 @@ from zeus_stream.settings import Settings
 if TYPE_CHECKING:
     from zeus_stream.broker.site_settings import SiteSettings
 
-PR_SET_PDEATHSIG = 1
 AGAIN_S = 1.0
 """From the end of a worker to the start of the next."""
 
@@ -46,14 +44,14 @@ def archive(settings: Settings, site: "SiteSettings", parts: str | None, *, work
     site.connection("archive")
     if worker is None:
         sys.exit(_keep_worker(sys.argv[1:]))
-    _end_with(worker)
+    _end_with(worker, signal.SIGKILL)  # its leases are the parent's
     from analyzers.lake.archiver import ArchiverWork
     from analyzers.lake.archiver import archive as service
 
     work = ArchiverWork(
         dsn=dsn, site=site, parts=numbers, holder=f"{socket.gethostname()}/{worker}", settings=settings
     )
-    serve(lambda started: service(work, started), "archiver")
+    _serve(lambda started: service(work, started), "archiver")
 
 
 def _keep_worker(arguments: Sequence[str]) -> int:
@@ -77,13 +75,6 @@ def _keep_worker(arguments: Sequence[str]) -> int:
         click.echo(f"archiver: its worker was ended by {name}. It is started again.", err=True)
         if signal.sigtimedwait(ends, AGAIN_S) is not None:
             return 0
-
-
-def _end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends: its leases are the parent's."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != parent:
-        sys.exit(1)
 
 
 def _parts(text: str | None, parts: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The commands ``lake create``, ``lake size``, ``lake keep``, ``lake role`` and ``lake sql``."""
+"""The commands ``lake create``, ``lake size``, ``lake keep``, ``lake role``, ``lake sql``; ``serve-sql``."""
 
 import os
 import socket
@@ -14,6 +14,14 @@ from zeus_stream.settings import Settings
 if TYPE_CHECKING:
     from zeus_stream.broker.site_settings import SiteSettings
     from zeus_stream.screens.text.tables import Form
+from typing import TYPE_CHECKING
+
+from zeus_stream.cli.options import Command
+from zeus_stream.cli.service_commands import _serve
+from zeus_stream.errors import SettingsError
+
+if TYPE_CHECKING:
+    from zeus_stream.broker.site_settings import SiteSettings
 
 
 @click.group(cls=CommandGroup)
@@ -142,3 +150,26 @@ def sql(settings: Settings, site: "SiteSettings", query: str, *, form: "Form") -
         raise StorageError(f"lake: could not be read: {why}") from wrong
     finally:
         connection.close()
+
+
+@click.command("serve-sql", cls=Command)
+@click.option(
+    "--workers", type=click.IntRange(1, 64), default=2, metavar="N", help="Queries answered at once.  [2]"
+)
+@settings_options("archive", "database", "query_seconds", "memory_mb", "group", "listen")
+def serve_sql(settings: Settings, site: "SiteSettings", *, workers: int) -> None:
+    """Answer SQL of many users on a lake, or on an archive file. Start as many as are needed.
+
+    Queries are bounded as those of an analyzer: they only read, and each has at most query_rows,
+    query_seconds and memory_mb. `zeus-stream sql` asks it: on this host as it is, from other hosts with a key
+    and --analyzer.
+    """
+    from analyzers.serving.query_worker import QuerySource
+    from analyzers.serving.sql_service import serve_sql as service
+
+    if (site.database is None) == (settings.archive is None):
+        raise SettingsError(
+            "serve-sql: could not start: it has no source, or two. Name either --database or --archive."
+        )
+    source = QuerySource(settings, site.database, settings.archive)
+    _serve(lambda started: service(source, workers=workers, environ=os.environ, started=started), "serve-sql")

@@ -75,8 +75,7 @@ def web(
     """
     from zeus_stream.cli.service_commands import _end_with, _print_line, _serve
     from zeus_stream.errors import UnreachableError
-    from zeus_stream.screens.web.access.job_keys import read_job_keys
-    from zeus_stream.screens.web.access.token_file import read_token
+    from zeus_stream.screens.web.access.token_file import read_job_keys, read_token
     from zeus_stream.screens.web.server import Listening
 
     where = places(os.environ)

@@ -3,9 +3,9 @@
 from collections.abc import Generator
 
 from zeus_stream.screens.html.elements import Markup
-from zeus_stream.screens.html.panels import PagePanel, TablePanel, facts, plain
+from zeus_stream.screens.html.panels import PagePanel, TablePanel, as_is, facts, plain
 from zeus_stream.screens.html.questions import Asking, PageGpu, Row, quoted
-from zeus_stream.screens.html.site_panels import as_is, link_run, recent_runs, run_link
+from zeus_stream.screens.html.site_panels import link_run, recent_runs, run_link
 from zeus_stream.views.quantity import figure, watts
 
 _FACTS = """

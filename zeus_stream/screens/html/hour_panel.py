@@ -1,9 +1,9 @@
 """The power of the last hour by run, drawn as layers, with a row a run. Pure."""
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Columns, PagePanel, plain, quantity, table
+from zeus_stream.screens.html.panels import Columns, PagePanel, as_is, plain, quantity, table
 from zeus_stream.screens.html.questions import Asking, find_last, find_savings, quoted_list
-from zeus_stream.screens.html.site_panels import as_is, run_link
+from zeus_stream.screens.html.site_panels import run_link
 from zeus_stream.screens.svg.series_chart import COLOURS
 from zeus_stream.screens.svg.site_charts import power_layers, sparkline
 from zeus_stream.views.quantity import Quantity

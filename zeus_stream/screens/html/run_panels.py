@@ -154,30 +154,25 @@ def saving_items(saving: Saving) -> list[tuple[str, str, str]]:
     return items
 
 
-def power_panel(power: Power, epochs: Rows, run: PageRun) -> PagePanel:
-    """Return the panel of power over time as a drawing, for the report."""
-    text = power_text(power)
+def power(run: PageRun) -> Asking[PagePanel]:
+    """Ask for the power of all GPUs of a run together, and draw it: for a file that stands alone."""
+    epochs = yield EPOCHS.format(run=quoted(run.run))
+    found = yield from find_power(run.gpus, run.began_wall_ns, run.last_wall_ns, REPORT_POINTS)
+    text = power_text(found)
     spans = [
-        (begin_s := (row["began_wall_ns"] - power.begin_wall_ns) / 1e9, begin_s + row["duration_s"])
+        (begin_s := (row["began_wall_ns"] - found.begin_wall_ns) / 1e9, begin_s + row["duration_s"])
         for row in epochs
         if row["began_wall_ns"] is not None and row["duration_s"] is not None
     ]
     rows = [
         {"begin_s": point.begin_s, "mean_w": point.mean_w, "least_w": point.least_w, "most_w": point.most_w,
          "limit_w": point.limit_w}
-        for point in power.points
+        for point in found.points
     ]  # fmt: skip
-    chart = power_chart(power.points, spans, text)
+    chart = power_chart(found.points, spans, text)
     body = element("figure", chart, power_key("every other epoch"), class_="wide")
     title = "Power" if len(run.gpus) == 1 else f"Power of {len(run.gpus)} GPUs together"
     return PagePanel(name="power", title=title, body=body, text=text, rows=rows, charts={"power": chart})
-
-
-def power(run: PageRun) -> Asking[PagePanel]:
-    """Ask for the power of all GPUs of a run together, and draw it: for a file that stands alone."""
-    spans = yield EPOCHS.format(run=quoted(run.run))
-    found = yield from find_power(run.gpus, run.began_wall_ns, run.last_wall_ns, REPORT_POINTS)
-    return power_panel(found, spans, run)
 
 
 def power_key(bands: str | None) -> Markup:

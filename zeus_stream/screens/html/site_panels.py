@@ -12,6 +12,7 @@ from zeus_stream.screens.html.panels import (
     Columns,
     PagePanel,
     TablePanel,
+    as_is,
     bars,
     energy_chart,
     plain,
@@ -77,10 +78,6 @@ def _saving_cells(saving: Saving | None) -> Mapping[str, object]:
         return {"limit": ABSENT, "saved": Quantity(None, "%"), "added": Quantity(None, "%")}
     limit = saving.level if saving.applied else f"{saving.level}, not set"
     return {"limit": limit, "saved": saving.energy, "added": saving.time}
-
-
-def as_is(value: Markup) -> Markup:
-    return value
 
 
 NO_RUN = "No run is in the archive yet. A training with zeus_stream.steps(loader) appears here."

@@ -26,13 +26,10 @@ _log = logging.getLogger(__name__)
 class Scrape:
     """The metrics of one setup. For any thread; one asks at a time."""
 
-    def __init__(
-        self, where: Mapping[Process, Places | Distant], dcgm: Names = "none", *, waste: bool = True
-    ) -> None:
-        """``dcgm``: dcgm-exporter's names as well. ``waste``: asked of the archive for each run that ends."""
+    def __init__(self, where: Mapping[Process, Places | Distant], dcgm: Names = "none") -> None:
+        """``dcgm``: dcgm-exporter's names as well."""
         self._where = where
         self._dcgm = dcgm
-        self._waste = waste
         self._jobs = JobMetrics()
         self._later: dict[str, tuple[RunNow, int]] = {}
         self._lock = threading.Lock()
@@ -69,9 +66,8 @@ class Scrape:
             return [*gpu_families(snapshot, self._dcgm), *service_families(snapshot)]
         ended = self._jobs.take(snapshot.runs)
         self.ended = [*self.ended, *ended][-MAX_LATER:]
-        if self._waste:
-            self._later |= {run.run: (run, 0) for run in ended}
-            self._ask_waste()
+        self._later |= {run.run: (run, 0) for run in ended}
+        self._ask_waste()
         return [*self._jobs.families(snapshot), *service_families(snapshot)]
 
     def _ask_waste(self) -> None:

@@ -13,7 +13,7 @@ from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import Places
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.queries import AskResults
-from zeus_stream.screens.results.exporter import Exporter
+from zeus_stream.screens.results.registry import Exporter
 from zeus_stream.transport.client import ask_results
 from zeus_stream.transport.endpoints import Distant
 

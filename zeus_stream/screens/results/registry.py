@@ -4,15 +4,46 @@ A kind is one entry here, or one entry point of the group ``zeus_stream.exporter
 distribution: its name is the kind's, its object an `ExporterKind`. Only the kind that is named is imported.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from typing import Protocol
+
+from msgspec import Struct
 
 from zeus_stream import plugins
 from zeus_stream.errors import SettingsError
-from zeus_stream.screens.results.exporter import Exporter, ExporterKind
 
 GROUP = "zeus_stream.exporters"
 """Entry points of it are kinds of exporters."""
+
+
+class Exporter(Protocol):
+    """A connection to another system. Called by one thread, one call at a time."""
+
+    def export(self, rows: Sequence[Struct]) -> None:
+        """Send results, rows of `analyzers.results`, in the order in which they were stored.
+
+        A later row of the same key replaces an earlier one; rows may come again. Raises OSError or
+        UnreachableError if the system does not answer: the same rows are given again later.
+        """
+
+    def report_missed(self, count: int | None) -> None:
+        """Take note that results were lost here. None: their number is not known."""
+
+    def close(self) -> None:
+        """Send what waits, and end."""
+
+
+class ExporterKind(Struct, frozen=True):
+    """One kind of exporters, as a registry entry."""
+
+    spelling: str
+    """How a command names it, such as ``jsonl:FILE``."""
+    help: str
+    open: Callable[[str], Exporter]
+    """Takes the text after the colon, empty without one. May raise SettingsError."""
+    extra: str = ""
+    """Extra of the package that brings its library."""
 
 
 def _open_jsonl(setting: str) -> Exporter:

@@ -6,10 +6,10 @@ from urllib.parse import quote
 
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Columns, facts, plain, quantity, table
+from zeus_stream.screens.html.panels import Columns, as_is, facts, plain, quantity, table
 from zeus_stream.screens.html.questions import Rows
 from zeus_stream.screens.html.run_panels import draw_trials, saving_items
-from zeus_stream.screens.html.site_panels import as_is, run_link
+from zeus_stream.screens.html.site_panels import run_link
 from zeus_stream.screens.svg.bars import bar, strip
 from zeus_stream.views.costs import cost_words, costs_now
 from zeus_stream.views.gaps import GapView

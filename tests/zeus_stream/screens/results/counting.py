@@ -10,7 +10,7 @@ from pathlib import Path
 
 from analyzers.results.rows import DecisionRow, RunRow, WindowRow
 from zeus_stream.errors import SettingsError
-from zeus_stream.screens.results.exporter import ExporterKind
+from zeus_stream.screens.results.registry import ExporterKind
 
 
 class Sums:

@@ -11,9 +11,8 @@ from tests.zeus_stream.screens.web.asking import Answered, ask
 from tests.zeus_stream.screens.web.conftest import TOKEN
 from zeus_stream.cli.screens.archive_source import ArchiveSource
 from zeus_stream.errors import SettingsError, StorageError
-from zeus_stream.screens.web.access.job_keys import read_job_keys
 from zeus_stream.screens.web.access.security import HEADERS, MOST_WRONG, Credentials, Verdict, WebSecurity
-from zeus_stream.screens.web.access.token_file import read_token
+from zeus_stream.screens.web.access.token_file import read_job_keys, read_token
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.routes.site import Site
 from zeus_stream.screens.web.server import Listening, address_of

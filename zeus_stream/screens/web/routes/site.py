@@ -46,7 +46,7 @@ async def signals_now(site: Site) -> Rows:
     return rows
 
 
-def streamed(parts: Callable[[], AsyncIterator[Markup]], status: int = 200) -> StreamingResponse:
+def streamed(parts: Callable[[], AsyncIterator[Markup]]) -> StreamingResponse:
     """Return a page that is sent as its parts are known; a part that fails is the sentence that says why."""
 
     async def body() -> AsyncIterator[bytes]:
@@ -57,4 +57,4 @@ def streamed(parts: Callable[[], AsyncIterator[Markup]], status: int = 200) -> S
             yield error(str(wrong)).encode()
         yield END.encode()
 
-    return StreamingResponse(body(), status, media_type="text/html; charset=utf-8")
+    return StreamingResponse(body(), media_type="text/html; charset=utf-8")
