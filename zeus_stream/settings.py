@@ -58,228 +58,153 @@ class SettingHelp(Struct, frozen=True):
 class Settings(Struct, frozen=True, kw_only=True):
     """The settings of one host. The help texts are those of the command line and of the reference."""
 
-    dir: Annotated[
-        Path | None, SettingHelp("Directory for sockets, log, archive and state.  [a directory of the user]")
-    ] = None
-    group: Annotated[
-        str | None, SettingHelp("Group of users that may also send commands and follow the feed.", "hosts")
-    ] = None
-    host: Annotated[
-        str | None, SettingHelp("Name of this host in the log and the archive.  [the host name]", "hosts")
-    ] = None
-    listen: Annotated[
-        str | None,
-        SettingHelp("HOST:PORT for other hosts that have a key. The next two ports are used too.", "hosts"),
-    ] = None
-    device: Annotated[
-        str,
-        SettingHelp(
-            "Devices to sample: nvml, amd, cpu, recorded:DIR or simulated:MODELxCOUNT, as simulated:v100x4."
-        ),
-    ] = "nvml"
-    cpu: Annotated[
-        str, SettingHelp("Measure CPUs and DRAM beside the GPUs: auto (if they can be read), on, off.")
-    ] = "auto"
-    observe: Annotated[
-        bool, SettingHelp("Only measure. Refuse every change of a power limit or a clock.")
-    ] = False
-    poll_ms: Annotated[
-        float,
-        SettingHelp(
-            "Time between two reads of an energy counter, ms. 0: a fifth of its refresh period.",
-            "expert",
-            0,
-            1000,
-        ),
-    ] = 0.0
-    heartbeat_ms: Annotated[
-        int, SettingHelp("Longest time between two stored readings, ms.", "expert", 10, 60_000)
-    ] = 500
-    log_mb: Annotated[
-        int,
-        SettingHelp(
-            "Size of the collector's log, MB. The oldest frames are deleted first.", "resources", 1, 1_000_000
-        ),
-    ] = 256
-    log_hours: Annotated[
-        float, SettingHelp("Age at which frames of the log are deleted, hours.", "resources", 0.01, 10_000)
-    ] = 24.0
-    nice: Annotated[
-        int,
-        SettingHelp(
-            "Niceness of a service: below 0 it gets the processor before data loaders do. That takes root or"
-            " CAP_SYS_NICE.",
-            "resources",
-            -20,
-            19,
-        ),
-    ] = 0
-    trust_uid: Annotated[
-        tuple[int, ...],
-        SettingHelp("User ids whose runs may command GPUs without a check of their processes.", "expert"),
-    ] = ()
-    follow: Annotated[
-        tuple[str, ...],
-        SettingHelp(
-            "Collectors to follow: directories and HOST:PORT, or broker for every host at the broker."
-            "  [the collector of this host]",
-            "hosts",
-        ),
-    ] = ()
-    analyzer: Annotated[
-        str | None, SettingHelp("HOST:PORT of the analyzer to ask.  [the analyzer of this host]", "hosts")
-    ] = None
-    archive: Annotated[
-        Path | None, SettingHelp("The DuckDB file.  [energy.duckdb in the state directory]")
-    ] = None
-    select: Annotated[
-        str,
-        SettingHelp(
-            "What to optimize: energy, time, cost:ETA, edp:N, slowdown:FACTOR, MODULE:FUNCTION, none;"
-            " script: as each script asks, else none."
-        ),
-    ] = "cost:0.5"
-    policy: Annotated[
-        str,
-        SettingHelp("Policy for the batch size of recurring jobs: adaptive, reference, default.", "search"),
-    ] = "adaptive"
-    search: Annotated[
-        str, SettingHelp("adaptive: measure few power limits. exhaustive: measure every one.", "search")
-    ] = "adaptive"
-    profile_only: Annotated[
-        bool,
-        SettingHelp(
-            "Measure every power limit, return to the one found, and report what the best would save.",
-            "search",
-        ),
-    ] = False
-    per_gpu: Annotated[
-        bool, SettingHelp("Lower the limit of single GPUs that wait for a slower GPU of the job.", "search")
-    ] = False
-    control: Annotated[
-        str,
-        SettingHelp(
-            "What is set: power_limit, graphics_clock, both. A pipeline gets a clock for each instruction.",
-            "search",
-        ),
-    ] = "power_limit"
-    slowdown: Annotated[
-        float,
-        SettingHelp(
-            "Duration of a pipeline's iterations to plan for, relative to the highest clocks.",
-            "search",
-            1,
-            10,
-        ),
-    ] = 1.0
-    pipeline_iterations: Annotated[
-        int, SettingHelp("Iterations of a pipeline measured at each clock.", "search", 2, 150)
-    ] = 30
-    pipeline_clocks: Annotated[
-        int, SettingHelp("Clocks at which a pipeline is measured at most.", "expert", 2, 100)
-    ] = 9
-    pipeline_lowest: Annotated[
-        float,
-        SettingHelp(
-            "Lowest clock at which a pipeline is measured, as a share of the highest.", "expert", 0.1, 1
-        ),
-    ] = 0.45
-    switching_ms: Annotated[
-        float, SettingHelp("Time that a change of a clock takes at least, ms.", "expert", 0, 10_000)
-    ] = 10.0
-    clock_changes_per_s: Annotated[
-        float,
-        SettingHelp(
-            "Changes of a GPU's clock a second that a pipeline's plan may need; fewer where calls are slow.",
-            "expert",
-            0,
-            20,
-        ),
-    ] = 20.0
+    # fmt: off
+    dir: Annotated[Path | None, SettingHelp(
+        "Directory for sockets, log, archive and state.  [a directory of the user]"
+    )] = None
+    group: Annotated[str | None, SettingHelp(
+        "Group of users that may also send commands and follow the feed.", "hosts"
+    )] = None
+    host: Annotated[str | None, SettingHelp(
+        "Name of this host in the log and the archive.  [the host name]", "hosts"
+    )] = None
+    listen: Annotated[str | None, SettingHelp(
+        "HOST:PORT for other hosts that have a key. The next two ports are used too.", "hosts"
+    )] = None
+    device: Annotated[str, SettingHelp(
+        "Devices to sample: nvml, amd, cpu, recorded:DIR or simulated:MODELxCOUNT, as simulated:v100x4."
+    )] = "nvml"
+    cpu: Annotated[str, SettingHelp(
+        "Measure CPUs and DRAM beside the GPUs: auto (if they can be read), on, off."
+    )] = "auto"
+    observe: Annotated[bool, SettingHelp(
+        "Only measure. Refuse every change of a power limit or a clock."
+    )] = False
+    poll_ms: Annotated[float, SettingHelp(
+        "Time between two reads of an energy counter, ms. 0: a fifth of its refresh period.",
+        "expert", 0, 1000
+    )] = 0.0
+    heartbeat_ms: Annotated[int, SettingHelp(
+        "Longest time between two stored readings, ms.", "expert", 10, 60_000
+    )] = 500
+    log_mb: Annotated[int, SettingHelp(
+        "Size of the collector's log, MB. The oldest frames are deleted first.", "resources", 1, 1_000_000
+    )] = 256
+    log_hours: Annotated[float, SettingHelp(
+        "Age at which frames of the log are deleted, hours.", "resources", 0.01, 10_000
+    )] = 24.0
+    nice: Annotated[int, SettingHelp(
+        "Niceness of a service: below 0 it gets the processor before data loaders do. That takes root or"
+        " CAP_SYS_NICE.", "resources", -20, 19
+    )] = 0
+    trust_uid: Annotated[tuple[int, ...], SettingHelp(
+        "User ids whose runs may command GPUs without a check of their processes.", "expert"
+    )] = ()
+    follow: Annotated[tuple[str, ...], SettingHelp(
+        "Collectors to follow: directories and HOST:PORT, or broker for every host at the broker.  [the"
+        " collector of this host]", "hosts"
+    )] = ()
+    analyzer: Annotated[str | None, SettingHelp(
+        "HOST:PORT of the analyzer to ask.  [the analyzer of this host]", "hosts"
+    )] = None
+    archive: Annotated[Path | None, SettingHelp(
+        "The DuckDB file.  [energy.duckdb in the state directory]"
+    )] = None
+    select: Annotated[str, SettingHelp(
+        "What to optimize: energy, time, cost:ETA, edp:N, slowdown:FACTOR, MODULE:FUNCTION, none;"
+        " script: as each script asks, else none."
+    )] = "cost:0.5"
+    policy: Annotated[str, SettingHelp(
+        "Policy for the batch size of recurring jobs: adaptive, reference, default.", "search"
+    )] = "adaptive"
+    search: Annotated[str, SettingHelp(
+        "adaptive: measure few power limits. exhaustive: measure every one.", "search"
+    )] = "adaptive"
+    profile_only: Annotated[bool, SettingHelp(
+        "Measure every power limit, return to the one found, and report what the best would save.", "search"
+    )] = False
+    per_gpu: Annotated[bool, SettingHelp(
+        "Lower the limit of single GPUs that wait for a slower GPU of the job.", "search"
+    )] = False
+    control: Annotated[str, SettingHelp(
+        "What is set: power_limit, graphics_clock, both. A pipeline gets a clock for each instruction.",
+        "search"
+    )] = "power_limit"
+    slowdown: Annotated[float, SettingHelp(
+        "Duration of a pipeline's iterations to plan for, relative to the highest clocks.", "search", 1, 10
+    )] = 1.0
+    pipeline_iterations: Annotated[int, SettingHelp(
+        "Iterations of a pipeline measured at each clock.", "search", 2, 150
+    )] = 30
+    pipeline_clocks: Annotated[int, SettingHelp(
+        "Clocks at which a pipeline is measured at most.", "expert", 2, 100
+    )] = 9
+    pipeline_lowest: Annotated[float, SettingHelp(
+        "Lowest clock at which a pipeline is measured, as a share of the highest.", "expert", 0.1, 1
+    )] = 0.45
+    switching_ms: Annotated[float, SettingHelp(
+        "Time that a change of a clock takes at least, ms.", "expert", 0, 10_000
+    )] = 10.0
+    clock_changes_per_s: Annotated[float, SettingHelp(
+        "Changes of a GPU's clock a second that a pipeline's plan may need; fewer where calls are slow.",
+        "expert", 0, 20
+    )] = 20.0
     stride_w: Annotated[float, SettingHelp("Distance between two power limits, W.", "search", 1, 1000)] = 25.0
-    wait_steps: Annotated[
-        int, SettingHelp("Steps before the first power limit is measured.", "search", 0, 100_000)
-    ] = 1
-    warmup_steps: Annotated[
-        int,
-        SettingHelp(
-            "Exhaustive search: steps after a change of limit that do not count.", "search", 0, 100_000
-        ),
-    ] = 10
-    profile_steps: Annotated[
-        int,
-        SettingHelp(
-            "Exhaustive search and later checks: least number of steps at each limit.", "search", 1, 100_000
-        ),
-    ] = 40
-    settle_ms: Annotated[
-        int,
-        SettingHelp(
-            "Exhaustive search: time after a change of limit that does not count, ms.", "search", 0, 60_000
-        ),
-    ] = 300
-    refreshes: Annotated[
-        int, SettingHelp("Least number of counter refreshes measured at each limit.", "search", 0, 10_000)
-    ] = 10
-    profiling_share: Annotated[
-        float, SettingHelp("Largest share of a run's steps for searches after the first.", "search", 0, 1)
-    ] = 0.05
-    lease_ms: Annotated[
-        int,
-        SettingHelp(
-            "The limit found returns when the analyzer is silent for this long, ms.", "expert", 200, 60_000
-        ),
-    ] = 1500
-    window_timeout_ms: Annotated[
-        int, SettingHelp("Longest wait for the readings of a window, ms.", "expert", 10, 3_600_000)
-    ] = 5000
-    pue: Annotated[
-        float,
-        SettingHelp(
-            "Power usage effectiveness of the site, for costs: total power over that of GPUs. 0: not known.",
-            least=0,
-            most=10,
-        ),
-    ] = 0.0
+    wait_steps: Annotated[int, SettingHelp(
+        "Steps before the first power limit is measured.", "search", 0, 100_000
+    )] = 1
+    warmup_steps: Annotated[int, SettingHelp(
+        "Exhaustive search: steps after a change of limit that do not count.", "search", 0, 100_000
+    )] = 10
+    profile_steps: Annotated[int, SettingHelp(
+        "Exhaustive search and later checks: least number of steps at each limit.", "search", 1, 100_000
+    )] = 40
+    settle_ms: Annotated[int, SettingHelp(
+        "Exhaustive search: time after a change of limit that does not count, ms.", "search", 0, 60_000
+    )] = 300
+    refreshes: Annotated[int, SettingHelp(
+        "Least number of counter refreshes measured at each limit.", "search", 0, 10_000
+    )] = 10
+    profiling_share: Annotated[float, SettingHelp(
+        "Largest share of a run's steps for searches after the first.", "search", 0, 1
+    )] = 0.05
+    lease_ms: Annotated[int, SettingHelp(
+        "The limit found returns when the analyzer is silent for this long, ms.", "expert", 200, 60_000
+    )] = 1500
+    window_timeout_ms: Annotated[int, SettingHelp(
+        "Longest wait for the readings of a window, ms.", "expert", 10, 3_600_000
+    )] = 5000
+    pue: Annotated[float, SettingHelp(
+        "Power usage effectiveness of the site, for costs: total power over that of GPUs. 0: not known.",
+        least=0, most=10
+    )] = 0.0
     budget_groups: Annotated[Groups, SettingHelp("Named groups of GPUs for power budgets.")] = ()
-    shared_jobs: Annotated[
-        tuple[str, ...],
-        SettingHelp(
-            "Jobs that recur and are shared by all users. Any other belongs to the user who named it first."
-        ),
-    ] = ()
-    query_rows: Annotated[
-        int, SettingHelp("Largest number of rows of an answer.", "resources", 1, 10_000_000)
-    ] = 1_000_000
-    query_seconds: Annotated[
-        float, SettingHelp("Longest time for a query, s.", "resources", 0.01, 86_400)
-    ] = 30.0
-    keep_readings_days: Annotated[
-        float,
-        SettingHelp(
-            "Age at which readings are removed from the archive, days. 0: never.", "resources", 0, 100_000
-        ),
-    ] = 7.0
-    keep_seconds_days: Annotated[
-        float,
-        SettingHelp("Age at which energy by second is removed, days. 0: never.", "resources", 0, 100_000),
-    ] = 14.0
-    keep_steps_days: Annotated[
-        float,
-        SettingHelp(
-            "Age at which the steps of a run and their events are removed, days. 0: never.",
-            "resources",
-            0,
-            100_000,
-        ),
-    ] = 90.0
-    keep_minutes_days: Annotated[
-        float,
-        SettingHelp("Age at which energy by minute is removed, days. 0: never.", "resources", 0, 100_000),
-    ] = 400.0
-    memory_mb: Annotated[
-        int, SettingHelp("Memory of DuckDB, MB. The analyzer itself needs more.", "resources", 64, 10_000_000)
-    ] = 256
+    shared_jobs: Annotated[tuple[str, ...], SettingHelp(
+        "Jobs that recur and are shared by all users. Any other belongs to the user who named it first."
+    )] = ()
+    query_rows: Annotated[int, SettingHelp(
+        "Largest number of rows of an answer.", "resources", 1, 10_000_000
+    )] = 1_000_000
+    query_seconds: Annotated[float, SettingHelp(
+        "Longest time for a query, s.", "resources", 0.01, 86_400
+    )] = 30.0
+    keep_readings_days: Annotated[float, SettingHelp(
+        "Age at which readings are removed from the archive, days. 0: never.", "resources", 0, 100_000
+    )] = 7.0
+    keep_seconds_days: Annotated[float, SettingHelp(
+        "Age at which energy by second is removed, days. 0: never.", "resources", 0, 100_000
+    )] = 14.0
+    keep_steps_days: Annotated[float, SettingHelp(
+        "Age at which the steps of a run and their events are removed, days. 0: never.",
+        "resources", 0, 100_000
+    )] = 90.0
+    keep_minutes_days: Annotated[float, SettingHelp(
+        "Age at which energy by minute is removed, days. 0: never.", "resources", 0, 100_000
+    )] = 400.0
+    memory_mb: Annotated[int, SettingHelp(
+        "Memory of DuckDB, MB. The analyzer itself needs more.", "resources", 64, 10_000_000
+    )] = 256
+    # fmt: on
 
 
 S = TypeVar("S", bound=Struct)

@@ -27,12 +27,7 @@ class EnergyAssertions:
         self._required = required
 
     def assert_energy_below(self, function: Function, joules: float) -> None:
-        """Fail if it is proven that one call needs more energy than this.
-
-        Args:
-            function: without arguments.
-            joules: of one call, mean.
-        """
+        """Fail if it is proven that one call needs more energy than this, J, on average."""
         from zeus_stream.bench.energy_difference import PROOF, mean_energy  # noqa: PLC0415  (plugins load early)
 
         (energies,) = self._measure(function)
@@ -45,13 +40,7 @@ class EnergyAssertions:
             )
 
     def assert_no_regression(self, function: Function, baseline: Function, percent: float = 5.0) -> None:
-        """Fail if it is proven that a function needs more energy than another one, by more than this.
-
-        Args:
-            function: without arguments.
-            baseline: that it is compared with, in turns.
-            percent: that is allowed.
-        """
+        """Fail if it is proven that a function needs so many percent more energy than a baseline."""
         from zeus_stream.bench.energy_difference import compare_rounds  # noqa: PLC0415
 
         before, after = self._measure(baseline, function)

@@ -19,80 +19,50 @@ _log = logging.getLogger(__name__)
 class SiteSettings(Struct, frozen=True, kw_only=True):
     """The settings of the processes of one site."""
 
-    broker: Annotated[
-        str | None,
-        SettingHelp(
-            "NATS servers that take the log of each host, such as nats://b1:4222,nats://b2:4222.  [none]",
-            "hosts",
-            secret=True,
-        ),
-    ] = None
-    site: Annotated[
-        str, SettingHelp("Name of the site at the broker. Two sites need two names.", "hosts")
-    ] = "site"
-    broker_credentials: Annotated[
-        str | None, SettingHelp("File with the credential of this process at the broker.  [none]", "hosts")
-    ] = None
-    broker_ca: Annotated[
-        Path | None,
-        SettingHelp(
-            "Certificates of the authority that signs those of the broker.  [those of the system]", "hosts"
-        ),
-    ] = None
-    broker_certificate: Annotated[
-        Path | None,
-        SettingHelp("Certificate of this process, for a broker that asks for one.  [none]", "hosts"),
-    ] = None
-    broker_key: Annotated[
-        Path | None, SettingHelp("Key of the certificate of this process.  [in the same file]", "hosts")
-    ] = None
-    broker_mb: Annotated[
-        int,
-        SettingHelp(
-            "Most that the broker keeps of a part of the site, MB. A full part makes its hosts wait.",
-            "resources",
-            16,
-            10_000_000,
-        ),
-    ] = 8192
-    broker_parts: Annotated[
-        int,
-        SettingHelp(
-            "Parts of the site at the broker. Give archivers more first, then one collector after another.",
-            "hosts",
-            1,
-            1024,
-        ),
-    ] = PARTS
-    broker_hours: Annotated[
-        float,
-        SettingHelp(
-            "Age at which the broker lets go of frames that no archiver has taken, h.",
-            "resources",
-            0.01,
-            10_000.0,
-        ),
-    ] = 72.0
-    shards: Annotated[
-        int,
-        SettingHelp(
-            "Analyzers of a site share its jobs, in so many parts. 0: one analyzer decides on all jobs.",
-            "hosts",
-            0,
-            1024,
-        ),
-    ] = 0
-    database: Annotated[
-        str | None,
-        SettingHelp(
-            "PostgreSQL of the site, such as 'host=db dbname=zeus': leases, and the catalog of its lake.",
-            "hosts",
-            secret=True,
-        ),
-    ] = None
-    broker_replicas: Annotated[
-        int, SettingHelp("Copies that the broker keeps of each message.", "hosts", 1, 5)
-    ] = 1
+    # fmt: off
+    broker: Annotated[str | None, SettingHelp(
+        "NATS servers that take the log of each host, such as nats://b1:4222,nats://b2:4222.  [none]",
+        "hosts", secret=True
+    )] = None
+    site: Annotated[str, SettingHelp(
+        "Name of the site at the broker. Two sites need two names.", "hosts"
+    )] = "site"
+    broker_credentials: Annotated[str | None, SettingHelp(
+        "File with the credential of this process at the broker.  [none]", "hosts"
+    )] = None
+    broker_ca: Annotated[Path | None, SettingHelp(
+        "Certificates of the authority that signs those of the broker.  [those of the system]", "hosts"
+    )] = None
+    broker_certificate: Annotated[Path | None, SettingHelp(
+        "Certificate of this process, for a broker that asks for one.  [none]", "hosts"
+    )] = None
+    broker_key: Annotated[Path | None, SettingHelp(
+        "Key of the certificate of this process.  [in the same file]", "hosts"
+    )] = None
+    broker_mb: Annotated[int, SettingHelp(
+        "Most that the broker keeps of a part of the site, MB. A full part makes its hosts wait.",
+        "resources", 16, 10_000_000
+    )] = 8192
+    broker_parts: Annotated[int, SettingHelp(
+        "Parts of the site at the broker. Give archivers more first, then one collector after another.",
+        "hosts", 1, 1024
+    )] = PARTS
+    broker_hours: Annotated[float, SettingHelp(
+        "Age at which the broker lets go of frames that no archiver has taken, h.",
+        "resources", 0.01, 10_000.0
+    )] = 72.0
+    shards: Annotated[int, SettingHelp(
+        "Analyzers of a site share its jobs, in so many parts. 0: one analyzer decides on all jobs.",
+        "hosts", 0, 1024
+    )] = 0
+    database: Annotated[str | None, SettingHelp(
+        "PostgreSQL of the site, such as 'host=db dbname=zeus': leases, and the catalog of its lake.",
+        "hosts", secret=True
+    )] = None
+    broker_replicas: Annotated[int, SettingHelp(
+        "Copies that the broker keeps of each message.", "hosts", 1, 5
+    )] = 1
+    # fmt: on
 
     def __repr__(self) -> str:
         return f"SiteSettings({self.shown})"

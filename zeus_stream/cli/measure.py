@@ -164,11 +164,7 @@ def measure_for(
 ) -> int:
     """Measure for this time or until a signal, and print the bill to stdout. Return the exit code.
 
-    ``given``: flags of settings on the command line, each with its services.
-
-    Raises:
-        UnreachableError: the collector or the analyzer does not answer.
-        RefusedError: there are no such GPUs.
+    ``given``: flags on the command line, each with its services. Raises UnreachableError, RefusedError.
     """
     where = places(environ)
     check(settings, (), where)
@@ -204,11 +200,7 @@ def measure_command(
 ) -> int:
     """Run a command, and print to stderr the energy of the GPUs in that time. Return its exit code.
 
-    What prevents the measurement is printed and does not prevent the command. ``given``: names of the
-    settings that the command line has.
-
-    Raises:
-        SettingsError: a setting is wrong, or the command cannot be started.
+    What prevents the measurement is printed and does not prevent the command. Raises SettingsError.
     """
     where = places(environ)
     check(settings, command, where)

@@ -44,18 +44,8 @@ def run(
     """Run a command and print its cost to stderr. Return its exit code, 128 + n if signal n ended it.
 
     All ranks that the command starts share one run: ZEUS_STREAM_RUN, which is set here unless it was set.
-    What prevents the measurement is printed and does not prevent the command.
-
-    Args:
-        settings: of the services that are started here.
-        command: the program and its arguments.
-        environ: of the command and the services.
-        web: serve the page until the cost is printed.
-        given: flags of settings on the command line, each with its services.
-
-    Raises:
-        SettingsError: a setting is wrong, or the command cannot be started. Nothing was started.
-        StorageError: the archive or the directory of the setup cannot be used. Nothing was started.
+    What prevents the measurement is printed and does not prevent the command. ``given``: flags on the
+    command line, each with its services. Raises SettingsError and StorageError: nothing was started.
     """
     where = places(environ)
     check(settings, command, where)
@@ -103,13 +93,7 @@ def _report(
     own: ServicesOfCommand,
     signals: Signals,
 ) -> None:
-    """Print what a command cost, or why that is not known.
-
-    Raises:
-        ZeusStreamError: the analyzer does not answer.
-        Late: the report took too long.
-        Left: a Ctrl-C ended the wait.
-    """
+    """Print what a command cost, or why not. Raises ZeusStreamError; Late and Left end the wait."""
     from zeus_stream.cli.running.command_end import lacking_package, record_exit
     from zeus_stream.screens.text.run_cost import ended_by, print_summary, print_unpublished
 
@@ -144,15 +128,9 @@ class FoundDevices(Struct, frozen=True):
 
 
 def find_devices(where: Places, signals: Signals, same_looks: int = 1) -> FoundDevices:
-    """Wait until the collector has found its devices.
+    """Wait until the collector has found its devices. Raises UnreachableError.
 
-    Args:
-        where: the setup of the collector.
-        signals: end the wait.
-        same_looks: checks in a row that must give the same number: more are sure to see all devices.
-
-    Raises:
-        UnreachableError: the collector does not answer.
+    ``same_looks``: checks in a row that must give the same number: more are sure to see all devices.
     """
     answers = [FoundDevices()]
 
@@ -182,9 +160,7 @@ def as_environment(settings: Struct) -> dict[str, str]:
 
 
 def carry_out(command: Sequence[str], environment: Mapping[str, str], where: Places, signals: Signals) -> int:
-    """Run a command to its end. Return its exit code, 128 + n if it failed after signal n.
-
-    A second Ctrl-C leaves a command that does not end.
+    """Run a command to its end; a second Ctrl-C leaves it. Return its exit code, 128 + n after signal n.
 
     Raises SettingsError: it cannot be started.
     """

@@ -214,7 +214,6 @@ class EnergyLog:
 
     Example:
         >>> log = zeus_stream.log_energy_to(wandb.run)
-        >>> train()
         >>> log.close()                      # before wandb.finish()
     """
 

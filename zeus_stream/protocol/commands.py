@@ -53,10 +53,7 @@ class Fetched(Struct, frozen=True):
 
 
 class SetControl(Struct, frozen=True, kw_only=True):
-    """Set a control of a device under a lease. Outcome: `ControlApplied` or `ControlRefused`.
-
-    Every control has a lease of its own. One owner holds all controls of a device.
-    """
+    """Set a control under a lease of its own. Outcome: `ControlApplied` or `ControlRefused`."""
 
     command: Name
     owner: Name

@@ -27,10 +27,7 @@ Body = Readings | Events | Notes
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """One entry of a collector's log. Offsets count 0, 1, 2, ... without holes within one ``log_id``.
-
-    ``body`` stays encoded (`codec.decode` makes it a `Body`): who only archives or forwards need not look.
-    """
+    """One entry of a log. Offsets count 0, 1, 2, ... within a ``log_id``. ``body`` is encoded."""
 
     log_id: Name
     offset: Count

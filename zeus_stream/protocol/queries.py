@@ -43,10 +43,7 @@ class Query(Struct, frozen=True):
 
 
 class Cancel(Struct, frozen=True):
-    """End a query of the same sender. No reply of its own: the query is refused, if it is under way.
-
-    A query whose sender has closed its connection ends as well.
-    """
+    """End a query of the same sender, which is refused then. A query of a closed connection ends as well."""
 
     correlation: Annotated[bytes, Meta(min_length=8, max_length=8)]
     """With which the query was sent."""

@@ -24,10 +24,5 @@ class _Replaced(type):
 
 
 def replaced(name: str, cure: str) -> Any:
-    """Return a class that may be imported and subclassed, and raises when it is called.
-
-    Args:
-        name: Zeus's name.
-        cure: a sentence that names what to use.
-    """
+    """Return a class of Zeus's name that may be imported and subclassed, and names the cure when used."""
     return _Replaced(name, (), {"cure": cure})

@@ -42,13 +42,8 @@ class MonitoredGpus:
 def connect(gpu_indices: Iterable[int] | None) -> MonitoredGpus:
     """Start the services if none run, and return the GPUs once their energy is known.
 
-    It never raises because a service or a GPU is missing: then no energy is known.
-
-    Args:
-        gpu_indices: as CUDA counts in this process. None: all that CUDA shows.
-
-    Raises:
-        ValueError: an index is not that of a GPU.
+    It never raises because a service or a GPU is missing: then no energy is known. ``gpu_indices``: as CUDA
+    counts in this process; None: all that it shows. Raises ValueError: an index is not that of a GPU.
     """
     wanted = None if gpu_indices is None else tuple(gpu_indices)
     key = os.getpid(), wanted

@@ -16,12 +16,7 @@ _MAGIC = slice(8, 12)
 
 
 def check(settings: Settings, command: Sequence[str], where: Places) -> None:
-    """Check everything that the services or the start of a command would refuse.
-
-    Raises:
-        SettingsError: a setting is wrong, a path of a socket too long, or there is no such program.
-        StorageError: a directory or the archive cannot be used.
-    """
+    """Check what the services or the start of a command would refuse. Raises SettingsError, StorageError."""
     check_settings(settings)
     if command and shutil.which(command[0]) is None:
         raise SettingsError(
@@ -48,12 +43,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def say_ignored(given: Mapping[str, Sequence[str]], absent: Sequence[str]) -> None:
-    """Print each option of the command line that has no effect, since its services run already.
-
-    Args:
-        given: options, each with the services that read it when they start.
-        absent: services that did not run.
-    """
+    """Print each option without effect: all services that read it run already, none is ``absent``."""
     for option, readers in given.items():
         if readers and not set(readers) & set(absent):
             services = " and the ".join(readers)

@@ -93,7 +93,7 @@ def is_file_shown(settings: Settings, where: Places) -> bool:
 
 @contextmanager
 def answering(settings: Settings, where: Places) -> "Iterator[Callable[[str], pa.Table]]":
-    """Give what answers the SQL of a report; a file answers in this process. Raises as the queries do."""
+    """Give what answers the SQL of a report; a file answers in this process. Raises as its queries do."""
     if not is_file_shown(settings, where):
         from zeus_stream.transport.client import Connection, analyzer  # a file needs no socket
 

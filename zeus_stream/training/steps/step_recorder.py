@@ -120,9 +120,8 @@ class StepRecorder:
     def loop(self, iterable: Iterable[T]) -> Iterator[T]:
         """Yield the items of an iterable; the time that the caller has each is a step.
 
-        Where steps end by dispatch, a step is two stamps and a flag, here and nowhere else: with cold caches
-        each call and each object touched costs (docs/decisions/08). A batch is its loop's alone: held here,
-        its memory could not be used again, so it is given away as it is yielded, and None takes its place.
+        Where steps end by dispatch, a step is two stamps and a flag, here and nowhere else (decision 08). A
+        batch is its loop's alone: it is given away as it is yielded, so that its memory can be used again.
         """
         if self._looping or self._stepping:
             self._warn_nested()

@@ -18,14 +18,7 @@ class ZeusCPUInitError(ZeusBaseError):
 
 
 def get_current_cpu_index(pid: int | Literal["current"] = "current") -> int:
-    """Return the number of the processor package that a process runs on.
-
-    Args:
-        pid: of the process.
-
-    Raises:
-        OSError: there is no such process, or the host does not say.
-    """
+    """Return the number of the processor package that a process runs on. Raises OSError: not known."""
     process = "self" if pid == "current" else str(pid)
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     core = int(fields[36])

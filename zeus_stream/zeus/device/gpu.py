@@ -29,10 +29,7 @@ class ZeusGPUInitError(ZeusBaseError):
 
 
 class GPUs:
-    """The GPUs of this process, in the order in which CUDA counts them.
-
-    Units are Zeus's: mW, mJ, degrees C.
-    """
+    """The GPUs of this process, in the order in which CUDA counts them, in Zeus's mW, mJ and degrees C."""
 
     def __init__(self, gpus: MonitoredGpus) -> None:
         self._gpus = gpus

@@ -39,11 +39,7 @@ class ReadingsSince:
     def of(
         self, index: int, start_s: float | None = None, end_s: float | None = None
     ) -> Sequence[PowerReading]:
-        """Return the readings of a GPU in order, those between two instants of wall time.
-
-        Raises:
-            UnreachableError: no analyzer answers.
-        """
+        """Return the readings of a GPU in order, those between two instants. Raises UnreachableError."""
         low_ns = self._since_ns if start_s is None else max(self._since_ns, self._monotonic_ns(start_s))
         end = "" if end_s is None else f" AND t_hi_ns <= {self._monotonic_ns(end_s)}"
         rows = self._ask(

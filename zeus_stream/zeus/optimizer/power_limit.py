@@ -137,11 +137,7 @@ class GlobalPowerLimitOptimizer(Callback):
 
     @property
     def state(self) -> Ready | Warmup | Profiling | Done:
-        """The phase of the search, with Zeus's classes. The analyzer counts the steps of each limit.
-
-        Raises:
-            ZeusGPUInitError: the limit in force is not known.
-        """
+        """The phase of the search, with Zeus's classes. Raises ZeusGPUInitError: no limit is known."""
         if self.optimal_power_limit is not None:
             return Done(1000 * self.optimal_power_limit)
         if not self.monitor.gpu_indices:

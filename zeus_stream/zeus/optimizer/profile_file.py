@@ -17,12 +17,7 @@ _CHOSEN = "SELECT power_limit_w FROM decisions WHERE run = {run} ORDER BY number
 
 
 def read_profile(path: Path) -> tuple[PowerLimitMeasurement, ...]:
-    """Return the measurements of a file.
-
-    Raises:
-        ValueError: the file is no profile.
-        OSError: it cannot be read.
-    """
+    """Return the measurements of a file. Raises ValueError: it is no profile; OSError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         found = tuple(
@@ -49,11 +44,7 @@ def write_profile(path: Path, measurements: Sequence[PowerLimitMeasurement]) -> 
 
 
 def decided(run: str, steps: int) -> tuple[int | None, tuple[PowerLimitMeasurement, ...]]:
-    """Return the limit that was chosen for a run, W, and its measurements, scaled to a number of steps.
-
-    Raises:
-        UnreachableError: no analyzer answers.
-    """
+    """Return the limit chosen for a run, W, and its measurements, for some steps. Raises UnreachableError."""
     connection = connect()
     chosen: list[Any] = connection.sql(_CHOSEN.format(run=quoted(run)))["power_limit_w"].to_pylist()
     if not chosen or chosen[0] is None:

@@ -53,19 +53,11 @@ class OptimumSelector(ABC):
 
     @abstractmethod
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
-        """Return the power limit to use, W. Ties go to the higher limit.
-
-        Args:
-            measurements: of all limits, at least one.
-        """
+        """Return the power limit to use, W, of at least one. Ties go to the higher limit."""
 
 
 class Energy(OptimumSelector):
-    """The limit with the least energy.
-
-    Example:
-        >>> GlobalPowerLimitOptimizer(monitor, Energy())
-    """
+    """The limit with the least energy."""
 
     text = "energy"
 
@@ -74,11 +66,7 @@ class Energy(OptimumSelector):
 
 
 class Time(OptimumSelector):
-    """The limit with the least time.
-
-    Example:
-        >>> GlobalPowerLimitOptimizer(monitor, Time())
-    """
+    """The limit with the least time."""
 
     text = "time"
 

@@ -7,15 +7,9 @@ T = TypeVar("T")
 
 
 def get_env(name: str, valtype: type[T], default: T | None = None) -> T:
-    """Return an environment variable as a type.
+    """Return an environment variable as a type, or ``default``. A ``bool`` is ``true`` or ``false``.
 
-    Args:
-        name: of the variable.
-        valtype: the type, such as ``float``. A ``bool`` is ``true`` or ``false``.
-        default: value if the variable is not set. None: it has to be set.
-
-    Raises:
-        ValueError: it is not set and has no default, or its text is not of the type.
+    Raises ValueError: it is not set and has no default, or its text is not of the type.
     """
     text = os.environ.get(name)
     if text is None:

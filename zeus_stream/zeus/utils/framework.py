@@ -9,25 +9,12 @@ from zeus_stream.zeus.monitor.energy import synchronize
 
 
 def sync_execution(gpu_devices: Iterable[int], sync_with: Literal["torch", "jax", "cupy"] = "torch") -> None:
-    """Wait until GPUs have done what a framework gave them. One that was not imported gave nothing.
-
-    Args:
-        gpu_devices: indices.
-        sync_with: the framework.
-    """
+    """Wait until GPUs have done what a framework gave them. One that was not imported gave nothing."""
     synchronize(list(gpu_devices), sync_with)
 
 
 def torch_is_available(ensure_available: bool = False, ensure_cuda: bool = True) -> bool:
-    """Return whether torch is installed, and with ``ensure_cuda`` whether it sees a GPU.
-
-    Args:
-        ensure_available: raise if not.
-        ensure_cuda: a GPU is wanted.
-
-    Raises:
-        RuntimeError: it is not, and ``ensure_available``.
-    """
+    """Return whether torch is installed, and sees a GPU. RuntimeError: not, and ``ensure_available``."""
     found = find_spec("torch") is not None
     if found and ensure_cuda:
         import torch  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415
@@ -37,15 +24,7 @@ def torch_is_available(ensure_available: bool = False, ensure_cuda: bool = True)
 
 
 def jax_is_available(ensure_available: bool = False, ensure_cuda: bool = True) -> bool:
-    """Return whether JAX is installed, and with ``ensure_cuda`` whether it sees a GPU.
-
-    Args:
-        ensure_available: raise if not.
-        ensure_cuda: a GPU is wanted.
-
-    Raises:
-        RuntimeError: it is not, and ``ensure_available``.
-    """
+    """Return whether JAX is installed, and sees a GPU. RuntimeError: not, and ``ensure_available``."""
     found = find_spec("jax") is not None
     if found and ensure_cuda:
         import jax  # noqa: PLC0415
@@ -55,14 +34,7 @@ def jax_is_available(ensure_available: bool = False, ensure_cuda: bool = True) -
 
 
 def cupy_is_available(ensure_available: bool = False) -> bool:
-    """Return whether CuPy is installed.
-
-    Args:
-        ensure_available: raise if not.
-
-    Raises:
-        RuntimeError: it is not, and ``ensure_available``.
-    """
+    """Return whether CuPy is installed. RuntimeError: it is not, and ``ensure_available``."""
     return _wanted("cupy", find_spec("cupy") is not None, ensure_available)
 
 

@@ -6,12 +6,7 @@ from dataclasses import dataclass
 
 @dataclass
 class SquareRootScaler:
-    """The rule for adaptive optimizers: by the square root of the batch size.
-
-    Attributes:
-        bs: batch size that ``lr`` was right for.
-        lr: learning rate there.
-    """
+    """The rule for adaptive optimizers: by the square root of the batch size. ``lr`` was right for ``bs``."""
 
     bs: int
     lr: float
@@ -23,12 +18,7 @@ class SquareRootScaler:
 
 @dataclass
 class LinearScaler:
-    """The rule for SGD: in proportion to the batch size.
-
-    Attributes:
-        bs: batch size that ``lr`` was right for.
-        lr: learning rate there.
-    """
+    """The rule for SGD: in proportion to the batch size. ``lr`` was right for ``bs``."""
 
     bs: int
     lr: float

@@ -2,12 +2,5 @@
 
 
 def zeus_cost(energy: float, time: float, eta_knob: float, max_power: float) -> float:
-    """Return eta * energy + (1 - eta) * MAXPOWER * time, J.
-
-    Args:
-        energy: J.
-        time: s.
-        eta_knob: from 0, time only, to 1, energy only.
-        max_power: of all GPUs of the job, W.
-    """
+    """Return eta * energy + (1 - eta) * MAXPOWER * time, J, of J, s, and W of all GPUs of the job."""
     return eta_knob * energy + (1 - eta_knob) * max_power * time

@@ -47,16 +47,7 @@ class ReplayZeusMonitor(ZeusMonitor):
         return f"<ReplayZeusMonitor of GPUs {self.gpu_indices}: open windows {self._begun}>"
 
     def begin_window(self, key: str, sync_execution: bool = True, restart: bool = False) -> None:
-        """Begin a window: its name is remembered, nothing is measured.
-
-        Args:
-            key: its name, unique among the open windows.
-            sync_execution: accepted and not used.
-            restart: forget an open window of this name, and begin again.
-
-        Raises:
-            ValueError: a window of this name is open.
-        """
+        """Begin a window: its name is remembered, nothing is measured. Raises ValueError: it is open."""
         if key in self._begun:
             if not restart:
                 raise ValueError(f"Measurement window '{key}' already exists")
@@ -64,15 +55,9 @@ class ReplayZeusMonitor(ZeusMonitor):
         self._begun.append(key)
 
     def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
-        """End a window, and return what the next line of the file has.
+        """End a window, and return what the next line of the file has; ``cancel`` reads no line.
 
-        Args:
-            key: its name.
-            sync_execution: accepted and not used.
-            cancel: forget the window. No line is read.
-
-        Raises:
-            ValueError: no window of this name is open, the file has no line left, or one of another window.
+        Raises ValueError: no window of this name is open, or the file has no line left, or another's.
         """
         if key not in self._begun:
             raise ValueError(f"Measurement window '{key}' does not exist")
