@@ -115,7 +115,11 @@ class TrainingCallbacks:
         self._publisher.plan(epochs=counted(epochs), steps=counted(steps))
 
     def over_budget(self, agree: Agree | None = None) -> bool:
-        """Return whether the training is to end. Call it in every rank, after a checkpoint."""
+        """Return whether the training is to end: call it in every rank, after a checkpoint.
+
+        Args:
+            agree: see `zeus_stream.over_budget`.
+        """
         return over_budget(self._publisher, agree)
 
     def end(self) -> None:
@@ -142,7 +146,11 @@ class TrainingCallbacks:
     # ---- epochs and steps
 
     def begin_epoch(self, number: int) -> None:
-        """Begin an epoch; a higher number counts where an earlier training had this one."""
+        """Begin an epoch.
+
+        Args:
+            number: of it; a higher one counts where an earlier training had this one.
+        """
         self._publisher.continue_from(epoch=number)
         self._epoch = self._publisher.begin_epoch()
 
@@ -165,7 +173,11 @@ class TrainingCallbacks:
         self._begin_part()
 
     def end_step(self, steps: int = 1) -> None:
-        """End steps that the optimizer has made in one go."""
+        """End a step: the optimizer has made it.
+
+        Args:
+            steps: that it made in one go.
+        """
         self._publisher.end_step(pauses=False)
         self._stepping, self._untold = False, True
         self._count(steps)
@@ -183,7 +195,11 @@ class TrainingCallbacks:
     # ---- what is not steps
 
     def mark(self, phase: str) -> None:
-        """Let a phase of the steps, such as ``forward``, be under way from here on."""
+        """Let a phase of the steps be under way from here on.
+
+        Args:
+            phase: its name, such as ``forward``.
+        """
         self._publisher.phases.mark(phase)
 
     def _end_phase(self) -> None:
@@ -191,7 +207,11 @@ class TrainingCallbacks:
             self._publisher.phases.mark(None)
 
     def begin_pause(self, name: str) -> None:
-        """Begin a window: what belongs to no step."""
+        """Begin what belongs to no step: a window.
+
+        Args:
+            name: of the window.
+        """
         self._end_phase()
         self.cancel_pause()
         self._rest()
@@ -218,7 +238,11 @@ class TrainingCallbacks:
 
     @contextmanager
     def pause(self, name: str) -> Iterator[None]:
-        """Return a context that is a window, and belongs to no step."""
+        """Return a context that belongs to no step: a window.
+
+        Args:
+            name: of the window.
+        """
         self.begin_pause(name)
         try:
             yield
@@ -258,7 +282,11 @@ class TrainingCallbacks:
             self._publisher.metric(TOKENS, tokens)
 
     def end_interval(self, tokens: int | None = None) -> None:
-        """Ask for the energy of the steps since the last call, with their tokens here. Never waits."""
+        """Ask for the energy of the steps since the last call. Never waits.
+
+        Args:
+            tokens: that this rank trained on since then.
+        """
         if self._steps == 0:
             return
         goes_on = self._part is not None

@@ -236,7 +236,12 @@ class Publisher:
         return self._started
 
     def follow(self, kind: type[F], new: Callable[[], F]) -> F:
-        """Return the follower of this kind, a ``new()`` one if there is none. Closed with the publisher."""
+        """Return the follower of this kind, a ``new()`` one if there is none. Closed with the publisher.
+
+        Args:
+            kind: class of a framework's callback.
+            new: makes one.
+        """
         if kind not in self._followers:
             self._followers[kind] = new()
         return cast("F", self._followers[kind])
@@ -273,7 +278,11 @@ class Publisher:
             self._outbox.put((RunPlanned, monotonic_ns(), *planned))
 
     def know(self, batch_size: int | None) -> None:
-        """Set the samples of a step, of one rank's batch, unless they are known, before the first one."""
+        """Set the samples of a step, unless they are known, before the first one.
+
+        Args:
+            batch_size: samples of one rank's batch. None: nobody says.
+        """
         if batch_size is not None:
             self._outbox.know(batch_size)
 
@@ -300,7 +309,12 @@ class Publisher:
         self._steps.cancel()
 
     def continue_from(self, *, step: int = 0, epoch: int = 0) -> None:
-        """Number the next step and epoch so, as a resumed training does; never back, and between steps."""
+        """Number the next step and epoch so, as a resumed training does; never back, and between steps.
+
+        Args:
+            step: number of the next step.
+            epoch: number of the next epoch.
+        """
         self._steps.continue_from(step)
         self._epoch = max(self._epoch, epoch)
 
@@ -330,7 +344,11 @@ class Publisher:
         return index
 
     def end_epoch(self, index: int) -> None:
-        """End the epoch of this number, which `begin_epoch` returned."""
+        """End an epoch.
+
+        Args:
+            index: its number, as `begin_epoch` returned it.
+        """
         self._outbox.put((EpochEnded, monotonic_ns(), index))
         self._boundaries.look()
 
@@ -386,7 +404,11 @@ class Publisher:
         return None if self._silent else self._courier.question_of_try(attempt, epochs, until_ns)
 
     def want_search(self, search: Callable[[], SearchWanted]) -> None:
-        """Ask for a search of this run's power limit. ``search`` makes the event when it is sent."""
+        """Ask for a search of this run's power limit.
+
+        Args:
+            search: makes the event when it is sent.
+        """
         self._outbox.put((search,))
 
     # ---- windows and metrics
@@ -396,15 +418,27 @@ class Publisher:
         return Window(named(name), lambda: self.window_hooks)
 
     def begin_window(self, name: str) -> Window:
-        """Begin a window that ends elsewhere; an open one of this name, up to 200 letters, is cancelled."""
+        """Begin a window that ends elsewhere. One that is still open under this name is cancelled.
+
+        Args:
+            name: up to 200 characters, unique among the open windows.
+        """
         return self._windows.begin(name)
 
     def end_window(self, name: str) -> Window | None:
-        """End the window begun under this name, and return it. None: none is open, and one line says so."""
+        """End the window begun under this name, and return it. None: none is open, and one line says so.
+
+        Args:
+            name: of the window.
+        """
         return self._windows.end(named(name))
 
     def cancel_window(self, name: str) -> None:
-        """Forget the window begun under this name."""
+        """Forget the window begun under this name.
+
+        Args:
+            name: of the window.
+        """
         self._windows.cancel(named(name))
 
     def metric(self, name: str, value: float, *, step: int | None = None, epoch: int | None = None) -> None:
@@ -466,7 +500,11 @@ class Publisher:
         self.close()
 
     def silence(self, reason: str) -> None:
-        """Publish nothing from now on; calls still work. Energies asked for are missing for this reason."""
+        """Publish nothing from now on; calls still work.
+
+        Args:
+            reason: for the energies that are asked for from now on.
+        """
         self._silent = reason
         self._outbox.empty()
 

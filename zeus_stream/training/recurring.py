@@ -183,6 +183,9 @@ class Recurring:
         """Take in the metric after an epoch; return whether it is as good as the target.
 
         Every rank gives the same value, and the first one's is stored. A tensor is waited for.
+
+        Args:
+            value: of the metric.
         """
         number = float(value)
         self.converged = self.converged or self._wish.reached(number)

@@ -25,13 +25,25 @@ class Callback:
         """Mark the end of a step."""
 
     def on_evaluate(self, metric: float) -> None:
-        """Pass on the result of an evaluation, e.g. the accuracy."""
+        """Pass on the result of an evaluation.
+
+        Args:
+            metric: what was evaluated, e.g. the accuracy.
+        """
 
     def on_instruction_begin(self, name: str) -> None:
-        """Mark the begin of an instruction of a pipeline, e.g. ``forward``."""
+        """Mark the begin of an instruction of a pipeline.
+
+        Args:
+            name: of it, e.g. ``forward``.
+        """
 
     def on_instruction_end(self, name: str) -> None:
-        """Mark the end of an instruction of a pipeline."""
+        """Mark the end of an instruction of a pipeline.
+
+        Args:
+            name: of it.
+        """
 
 
 class CallbackSet(Callback):

@@ -100,17 +100,27 @@ class PowerMonitor:
     def get_all_power_timelines(
         self, gpu_index: int | None = None, start_time: float | None = None, end_time: float | None = None
     ) -> dict[str, dict[int, list[tuple[float, float]]]]:
-        """Return the timelines by the name of their domain. Arguments are those of `get_power_timeline`."""
+        """Return the timelines by the name of their domain.
+
+        Args:
+            gpu_index: of one GPU. None: all.
+            start_time: wall time, s since 1970. None: the begin of this monitor.
+            end_time: wall time, s since 1970. None: now.
+        """
         return {
             domain.value: self.get_power_timeline(domain, gpu_index, start_time, end_time)
             for domain in self.measurement_domains
         }
 
     def get_energy(self, start_time: float, end_time: float) -> dict[int, float] | None:
-        """Return the joules of each GPU between two instants, s since 1970, or None without readings.
+        """Return the joules of each GPU between two instants, or None without readings.
 
         The energy counter is interpolated at both instants. A GPU without one is integrated from its power.
         NaN: the instants are outside the readings.
+
+        Args:
+            start_time: wall time, s since 1970.
+            end_time: wall time, s since 1970.
         """
         found: dict[int, float] = {}
         for index in self.gpu_indices:
@@ -120,7 +130,11 @@ class PowerMonitor:
         return found or None
 
     def get_power(self, time: float | None = None) -> dict[int, float] | None:
-        """Return the power of each GPU, W, of the reading closest to ``time`` (s since 1970), or the last."""
+        """Return the power of each GPU, W. None: a GPU has none yet.
+
+        Args:
+            time: wall time, s since 1970: the reading closest to it. None: the last one.
+        """
         timelines = self.get_power_timeline(PowerDomain.DEVICE_INSTANT)
         if not timelines or not all(timelines.values()):
             return None

@@ -40,7 +40,13 @@ class TemperatureMonitor:
     def get_temperature_timeline(
         self, gpu_index: int | None = None, start_time: float | None = None, end_time: float | None = None
     ) -> dict[int, list[tuple[float, int]]]:
-        """Return (wall time in s, degrees C) of each GPU, where it changed: see `PowerMonitor`."""
+        """Return (wall time in s, degrees C) of each GPU since this monitor began, where it changed.
+
+        Args:
+            gpu_index: of one GPU. None: all.
+            start_time: wall time, s since 1970. None: the begin of this monitor.
+            end_time: wall time, s since 1970. None: now.
+        """
         found: dict[int, list[tuple[float, int]]] = {}
         for index in self.gpu_indices if gpu_index is None else [gpu_index]:
             line = found[index] = []
@@ -51,7 +57,11 @@ class TemperatureMonitor:
         return found
 
     def get_temperature(self, time: float | None = None) -> dict[int, int] | None:
-        """Return the degrees C of each GPU of the reading closest to ``time`` (s since 1970), or the last."""
+        """Return the temperature of each GPU, degrees C. None: a GPU has none yet.
+
+        Args:
+            time: wall time, s since 1970: the reading closest to it. None: the last one.
+        """
         timelines = self.get_temperature_timeline()
         if not timelines or not all(timelines.values()):
             return None

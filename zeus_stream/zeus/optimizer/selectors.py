@@ -53,11 +53,19 @@ class OptimumSelector(ABC):
 
     @abstractmethod
     def select(self, measurements: Sequence[PowerLimitMeasurement]) -> int:
-        """Return the power limit to use, W, of at least one. Ties go to the higher limit."""
+        """Return the power limit to use, W. Ties go to the higher limit.
+
+        Args:
+            measurements: of all limits, at least one.
+        """
 
 
 class Energy(OptimumSelector):
-    """The limit with the least energy."""
+    """The limit with the least energy.
+
+    Example:
+        >>> GlobalPowerLimitOptimizer(monitor, Energy())
+    """
 
     text = "energy"
 
@@ -66,7 +74,11 @@ class Energy(OptimumSelector):
 
 
 class Time(OptimumSelector):
-    """The limit with the least time."""
+    """The limit with the least time.
+
+    Example:
+        >>> GlobalPowerLimitOptimizer(monitor, Time())
+    """
 
     text = "time"
 
