@@ -13,7 +13,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 FAST_WORKERS := $(shell getconf _NPROCESSORS_ONLN)  # few of its tests wait, and each worker reads all of them: 7 s of a core
 
-.PHONY: chaos docs figures help packages release install demo test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics test-slurm check fuzz soak audit sbom lock clean
+.PHONY: chaos docs figures help packages release install demo demo-page test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics test-slurm check fuzz soak audit sbom lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -31,6 +31,11 @@ install: $(VENV)/.installed  ## set up .venv with everything locked
 
 demo: install    ## train on simulated GPUs while the power limit is found; DEVICE=nvml for a real one
 	$(BIN)/python examples/demo.py --device $(DEVICE)
+
+demo-page: install ## record a run on simulated GPUs, and write the web page over it into demo-out/page, as files for any server
+	rm -rf demo-out/page
+	$(BIN)/python docs/site/demo_page.py demo-out/page
+	@echo "Open it: $(PYTHON) -m http.server --bind 127.0.0.1 --directory demo-out/page"
 
 check: lint types ## format, lint, layers, types
 

@@ -1,7 +1,13 @@
 """The check of the site of documentation, and the pages that its navigation has."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.docs.site_check import wrong_of
 
@@ -29,3 +35,23 @@ def test_every_page_is_in_the_navigation() -> None:
     for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
         name = page.relative_to(ROOT).with_suffix("").as_posix()
         assert name in listed or f"{Path(name).parent}/*" in listed, name
+
+
+@pytest.mark.sweep
+def test_the_demo_page_is_files_that_need_no_service_and_nothing_from_elsewhere(tmp_path: Path) -> None:
+    page = tmp_path / "page"
+    program = (sys.executable, str(ROOT / "docs" / "site" / "demo_page.py"), str(page), "150")
+    subprocess.run(program, check=True, cwd=ROOT, timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert wrong_of(page) == []
+    overview = (page / "index.html").read_text("utf-8")
+    found = re.search(r"<script>const recorded = (.*?);</script>", overview)
+    assert found is not None
+    states = [text for _, text in json.loads(found[1])["states"]]
+    assert any("imagenet" in text for text in states)
+    runs = list((page / "runs").iterdir())
+    assert len(runs) == 2
+    assert all('{"powers": {"GPU-' in run.read_text("utf-8") for run in runs)
+    asked = {
+        name for file in page.rglob("*.js") for name in re.findall(r"/api/(\w+)", file.read_text("utf-8"))
+    }
+    assert asked <= {"power", "steps"}, "what replay.js answers"
