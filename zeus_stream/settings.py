@@ -84,6 +84,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         "Time between two reads of an energy counter, ms. 0: a fifth of its refresh period.",
         "expert", 0, 1000
     )] = 0.0
+    energy_unit: Annotated[str, SettingHelp(
+        "Unit of energies for people: J, Wh, or auto: J, kJ, and from 1 kWh on kWh."
+    )] = "auto"
     heartbeat_ms: Annotated[int, SettingHelp(
         "Longest time between two stored readings, ms.", "expert", 10, 60_000
     )] = 500

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from zeus_stream.paths import holder, places
 from zeus_stream.settings import SECTIONS, Section, Settings, kinds, list_settings, make, read, types
+from zeus_stream.views.quantity import show_energy_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,6 +82,7 @@ def settings_options(*names: str, sections: Collection[str] = tuple(SECTIONS)) -
             flags = {name: given.pop(name) for name in (*names, "dir")}
             values = read(flags, os.environ, config)
             settings, *others = (make(kind, values) for kind in loaded)
+            show_energy_in(values.get("energy_unit", defaults["energy_unit"]))
             if values.get("dir") is not None:
                 os.environ["ZEUS_STREAM_DIR"] = str(values["dir"])
             return command(settings, *others, **given)

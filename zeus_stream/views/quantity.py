@@ -10,6 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from zeus_stream.errors import SettingsError
+
 Unit = Literal["J", "W", "s", "%", "J/step", "ms", "°C", "MHz", ""]
 ABSENT = "-"
 """Stands for a figure that is not known."""
@@ -17,8 +19,30 @@ MOST_PLACES = 6
 LEAST_WIDTH = 0.1
 """Percent that differ by a narrower interval are shown to two decimals."""
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+WH_J = 3600.0
+KWH_J = 1000 * WH_J
+_ENERGIES = {
+    "auto": ((KWH_J, "kWh"), (1e5, "kJ")),
+    "J": ((1e9, "GJ"), (1e6, "MJ"), (1e5, "kJ")),
+    "Wh": ((1000 * KWH_J, "MWh"), (KWH_J, "kWh"), (WH_J, "Wh"), (0.0, "mWh")),
+}
+"""By the setting ``energy_unit``: units, each with the energy from which on it is used. Below: J, mJ, µJ."""
+_JOULES = {"kJ": 1e3, "MJ": 1e6, "GJ": 1e9, "mWh": WH_J / 1000, "Wh": WH_J, "kWh": KWH_J, "MWh": 1000 * KWH_J}
+_energies = _ENERGIES["auto"]
 _TIMES = ((119.5, 1.0, "s"), (7200.0, 60.0, "min"), (48 * 3600.0, 3600.0, "h"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+
+
+def show_energy_in(unit: str) -> None:
+    """Set the unit in which this process shows energies to people: ``auto``, ``J`` or ``Wh``.
+
+    Raises:
+        SettingsError: it is another one.
+    """
+    global _energies  # noqa: PLW0603  (as a locale: a preference of the process)
+    if unit not in _ENERGIES:
+        raise SettingsError(f"energy_unit = {unit!r}: expected {', '.join(_ENERGIES)}.")
+    _energies = _ENERGIES[unit]
 
 
 class Quantity(Struct, frozen=True):
@@ -82,7 +106,7 @@ def bounds(quantity: Quantity) -> str:
         return ""
     low, high = interval
     if quantity.unit == "J":
-        scale, unit = _energy_scale(quantity.known)
+        scale, unit = energy_scale(quantity.known)
         low, high = low / scale, high / scale
         return f"{_supported(low, high - low)} to {_supported(high, high - low)} {unit}"
     if quantity.unit == "s":
@@ -121,20 +145,19 @@ def figure(value: float | None, unit: str = "", digits: int = 4) -> str:
 
 
 def joules(value: float | None) -> str:
-    """Return an energy in µJ to kWh."""
+    """Return an energy in its natural unit, or in that of `show_energy_in`."""
     if value is None or not isfinite(value):
         return ABSENT
-    scale, unit = _energy_scale(value)
+    scale, unit = energy_scale(value)
     return f"{value:,.0f} J" if unit == "J" and abs(value) >= 1000 else figure(value / scale, unit)
 
 
-def _energy_scale(value: float) -> tuple[float, str]:
-    size = abs(value)
-    if size >= 3.6e6:
-        return 3.6e6, "kWh"
-    if size >= 100_000:
-        return 1e3, "kJ"
-    scale, prefix = _small(size)
+def energy_scale(value: float) -> tuple[float, str]:
+    """Return the joules of the unit of an energy, and its name."""
+    unit = next((unit for least, unit in _energies if abs(value) >= least), None)
+    if unit is not None:
+        return _JOULES[unit], unit
+    scale, prefix = _small(abs(value))
     return scale, f"{prefix}J"
 
 
@@ -180,7 +203,7 @@ def in_one_unit(values: Sequence[float | None], unit: Unit) -> list[str]:
     """Return energies or durations of one column: one unit, and the decimals that the largest supports."""
     known = [value for value in values if value is not None and isfinite(value)]
     most = max(map(abs, known), default=0.0)
-    scale, name = _energy_scale(most) if unit == "J" else _time_scale(most)
+    scale, name = energy_scale(most) if unit == "J" else _time_scale(most)
     digits = 4 if unit == "J" else 3
     places = min(max(digits - 1 - floor(log10(most / scale)), 0), MOST_PLACES) if most else 0
 
@@ -195,12 +218,6 @@ def in_one_unit(values: Sequence[float | None], unit: Unit) -> list[str]:
     return [spell(value) for value in values]
 
 
-def paid(energy: Quantity) -> str:
-    """Return an energy of a site as people pay for it: from a watt-hour on in Wh."""
-    wh = None if energy.known is None else energy.known / 3600
-    return compact(wh, "Wh") if wh is not None and wh >= 1 else compact(energy.known, "J")
-
-
 def whole(quantity: Quantity) -> str:
     """Return a figure without decimals and without its unit."""
     return ABSENT if quantity.known is None else f"{quantity.known:,.0f}"
@@ -210,6 +227,8 @@ def compact(value: float | None, unit: str = "") -> str:
     """Return a figure with three significant digits, and with a prefix if it has a unit: 412 kJ."""
     if value is None or not isfinite(value):
         return ABSENT
+    if unit == "J" and energy_scale(value)[1].endswith("Wh"):
+        value, unit = value / WH_J, "Wh"
     size = abs(value)
     if not unit:
         return _three(value)

@@ -7,7 +7,7 @@ from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.svg.axes import LETTER, Axis, ChartFrame, Scale, drawing, frame
 from zeus_stream.screens.svg.run_charts import SECONDS, TALL, WIDE
 from zeus_stream.screens.svg.series_chart import COLOURS
-from zeus_stream.views.quantity import joules
+from zeus_stream.views.quantity import energy_scale, joules
 from zeus_stream.views.site_view import PowerView
 
 ROW = 26
@@ -19,7 +19,6 @@ LONGEST = 38
 TICKS = 8
 WHOLE, LOW = 1000, 250
 """Size of a chart over the whole width of a page."""
-_UNITS = ((3.6e9, "MWh"), (3.6e6, "kWh"), (1e3, "kJ"), (1.0, "J"))
 
 
 def bar_chart(bars: Sequence[tuple[str, float | None]], alternative: str) -> Markup:
@@ -58,7 +57,7 @@ def time_chart(columns: Sequence[tuple[str, float | None]], alternative: str) ->
     """Return energies, J, of equal spans in a row as columns. None: nothing was measured in it."""
     known = [energy_j for _, energy_j in columns if energy_j is not None]
     most = max(known, default=0.0)
-    size, unit = next(((size, unit) for size, unit in _UNITS if most >= size), _UNITS[-1])
+    size, unit = energy_scale(most)
     every = max(1, -(-len(columns) // TICKS))
     ticks = [(at + 0.5, label) for at, (label, _) in enumerate(columns) if at % every == 0]
     made = frame(

@@ -14,7 +14,7 @@ from zeus_stream.screens.svg.bars import bar, strip
 from zeus_stream.views.costs import cost_words, costs_now
 from zeus_stream.views.gaps import GapView
 from zeus_stream.views.gpu_view import GpuStrip, GpuView, strips_of
-from zeus_stream.views.quantity import Quantity, bounds, paid, whole
+from zeus_stream.views.quantity import Quantity, bounds, whole
 from zeus_stream.views.run_view import RunView, sentence
 from zeus_stream.views.site_view import SiteView, site_of_live
 
@@ -90,7 +90,7 @@ def _totals(site: SiteView) -> Markup:
     saved = str(site.saved_share) if site.saved_share.known is not None else site.saved_share.absent
     return facts([
         ("power now", str(site.power), silent),
-        ("energy", paid(site.energy), site.span),
+        ("energy", str(site.energy), site.span),
         ("saved", str(site.saved), saved),
         ("GPUs", f"{site.gpus_known:,}", f"{site.hosts_connected} of {site.hosts} hosts connected"),
         ("open runs", f"{site.open_runs:,}", lag),
