@@ -82,7 +82,7 @@ demo-cluster: $(SCALE)/.installed ## a broker, PostgreSQL, three collectors, arc
 chaos: $(SCALE)/.installed ## FAULTS random faults in a site of real processes: what is lost, twice, in force, and how it recovers; SEED=1
 	PYTHONPATH=. $(SCALE)/bin/python -m benchmarks.site.faults --faults $(or $(FAULTS),60) --minutes $(or $(MINUTES),15) --seed $(or $(SEED),1)
 
-test-fast: install ## the inner loop: all tests but sweeps, without the checks; about a minute on two cores
+test-fast: install ## the inner loop: all tests but sweeps, without the checks; about half a minute on two quiet cores (51 s of processor time)
 	$(BIN)/python -m pytest --numprocesses $(FAST_WORKERS) --dist worksteal -m "not sweep"
 
 AXE := 4.14.1

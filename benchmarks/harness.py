@@ -72,7 +72,7 @@ def options(
         elif isinstance(default, list | tuple):
             known = [each for each in default if not isinstance(each, type)]
             kind = type(known[0]) if known else default[0]
-            parser.add_argument(flag, nargs="+", type=kind, default=known, choices=allowed)
+            parser.add_argument(flag, nargs="*", type=kind, default=known, choices=allowed)
         elif isinstance(default, type):
             parser.add_argument(flag, type=default, choices=allowed)
         else:
@@ -175,16 +175,23 @@ def memory_mb(*pids: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def private_mb(*pids: int) -> float:
-    """Return the memory that processes share with no file, MB."""
-    lines = [line for pid in pids for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
-    return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
-
-
 def with_children(pid: int) -> list[int]:
     """Return a process and its direct children, such as an analyzer and its store."""
     listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *map(int, listed)]
+
+
+@contextmanager
+def stand_in_gpus(count: int = 1, latency_us: int = 50) -> Iterator[dict[str, str]]:
+    """Give the environment of a host whose GPUs stand in for real ones: 250 W, counters of 100 ms."""
+    from tests.gpu import stand_in
+
+    with directory() as where:
+        host = stand_in.StandIn(where / "host", count)
+        for gpu in host.gpus:
+            gpu.latency_us = latency_us
+            gpu.run(250_000, 100_000_000)
+        yield host.environment(stand_in.build(where))
 
 
 def peer_python() -> Path:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from analyzers.simulation.recorded_jobs import World
 from analyzers.simulation.runner import Game, play_all
-from analyzers.simulation.simulated_jobs import Drift, Played, by_recurrence, drifting, regret
+from analyzers.simulation.simulated_jobs import Played, by_recurrence, drifting, regret
 
 COUNTS = (5, 10, 20, 50)
 """First recurrences, whose mean cost is kept."""
@@ -34,12 +34,10 @@ class Came(Struct, frozen=True):
     """Recurrences that did not reach the target."""
 
 
-def tournament(
-    worlds: Iterable[World], players: Sequence[str], seeds: int, drift: Drift = "none"
-) -> dict[tuple[str, str], Came]:
+def tournament(worlds: Iterable[World], players: Sequence[str], seeds: int) -> dict[tuple[str, str], Came]:
     """Return what came of all games, by world and player."""
     return played_out(
-        [Game(world=w, player=p, seed=s, drift=drift) for w in worlds for p in players for s in range(seeds)]
+        [Game(world=w, player=p, seed=s) for w in worlds for p in players for s in range(seeds)]
     )
 
 

@@ -6,7 +6,6 @@ time of a download of the repository is not in it. ``--only TOOL`` measures one 
 whatever the package client has in its cache; the first run of a machine is slower.
 """
 
-import argparse
 import os
 import platform
 import re
@@ -17,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness import ROOT
+from benchmarks.harness import ROOT, options
 from tests.gpu import stand_in
 
 POWER_MW, PERIOD_NS = 100_000, 100_000_000
@@ -96,9 +95,7 @@ TOOLS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", choices=[tool.name for tool in TOOLS])
-    options = parser.parse_args()
+    given = options(__doc__, choices={"only": [tool.name for tool in TOOLS]}, only=str)
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f};"
         " true energy about 100 J"
@@ -108,7 +105,7 @@ def main() -> None:
         f" {'MB':>6}"
     )
     for tool in TOOLS:
-        if options.only not in (None, tool.name):
+        if given.only not in (None, tool.name):
             continue
         with tempfile.TemporaryDirectory(prefix="fj-") as directory:
             measure(tool, Path(directory))

@@ -27,8 +27,17 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from benchmarks.harness import directory, options, peer_python, process, script, sql, table, wait_for
-from tests.gpu import stand_in
+from benchmarks.harness import (
+    directory,
+    options,
+    peer_python,
+    process,
+    script,
+    sql,
+    stand_in_gpus,
+    table,
+    wait_for,
+)
 from zeus_stream.clock import monotonic_ns
 
 SETTLE_S = 70
@@ -228,16 +237,12 @@ def peer_rows(seconds: float) -> list[list[object]]:
     """Return a row for each other tool: all over the same GPUs, in the same seconds."""
     with ExitStack() as stack:
         made = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        library = stand_in.build(made)
-        host = stand_in.StandIn(made / "host", PEER_GPUS)
-        for gpu in host.gpus:
-            gpu.latency_us = 50
-            gpu.run(250_000, 100_000_000)
+        host = stack.enter_context(stand_in_gpus(PEER_GPUS))
         tools = {}
         for number, (name, script) in enumerate(PEERS.items()):
             file = made / f"tool{number}.py"
             file.write_text(script + GO_ON)
-            tools[name] = stack.enter_context(peer(file, os.environ | host.environment(library)))
+            tools[name] = stack.enter_context(peer(file, os.environ | host))
         begun = {}
         for name, tool in tools.items():
             assert tool.stdout is not None

@@ -26,8 +26,7 @@ from time import perf_counter_ns
 import zmq
 
 import zeus_stream
-from benchmarks.harness import ROOT, options, peer_python, table
-from tests.gpu import stand_in
+from benchmarks.harness import ROOT, options, peer_python, stand_in_gpus, table
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ack, Batch
 
@@ -125,27 +124,13 @@ def _acknowledge(path: Path, ready: Event) -> None:
 
 def quantiles_us(name: str, gpus: int, steps: int) -> tuple[float, float]:
     """Return p50 and p99 of a step, measured in a process of its own."""
-    with tempfile.TemporaryDirectory() as directory:
-        library = stand_in.build(Path(directory))
-        host = stand_in.StandIn(Path(directory) / "host", gpus)
-        for gpu in host.gpus:
-            gpu.latency_us = 50
-            gpu.run(250_000, 100_000_000)
+    with stand_in_gpus(gpus) as host:
         python = peer_python() if name.startswith("Zeus") else sys.executable
-        told = [
-            python,
-            "-m",
-            "benchmarks.cost.step_cost",
-            "--one",
-            name,
-            "--gpus",
-            str(gpus),
-            "--steps",
-            str(steps),
-        ]
-        environ = os.environ | host.environment(library) | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(told, env=environ, check=True, stdout=subprocess.PIPE, text=True)
-    p50, p99 = json.loads(done.stdout.splitlines()[-1])
+        command = [python, "-m", "benchmarks.cost.step_cost", "--one", name]
+        numbers = ["--gpus", str(gpus), "--steps", str(steps)]
+        environ = os.environ | host | {"PYTHONPATH": str(ROOT)}
+        printed = subprocess.check_output([*command, *numbers], env=environ, text=True)
+    p50, p99 = json.loads(printed.splitlines()[-1])
     return p50, p99
 
 

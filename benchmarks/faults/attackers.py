@@ -10,7 +10,6 @@ As root they are another user; otherwise our own, which has fewer rights to be k
 """
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,23 +29,6 @@ def become_other():
         os.setgroups([])
         os.setuid(int(sys.argv[1]))
 """
-TCP = f"""{_APART}
-become_other()
-held = []
-while True:
-    for port in sys.argv[2:]:
-        try:
-            held.append(socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
-            held[-1].connect_ex(("127.0.0.1", int(port)))
-        except OSError:
-            for each in held:
-                each.close()
-            held.clear()
-    if len(held) > 2_000:
-        held.pop(0).close()
-    time.sleep(0.001)
-"""
-"""Connects to ports as fast as it can, and never sends a byte."""
 IDLE = f"""{_APART}
 become_other()
 held = []
@@ -92,24 +74,17 @@ os.mkfifo(sys.argv[2], 0o666)
 
 
 @contextmanager
-def attacker(script: str, *arguments: object, number: int = 1) -> Iterator[None]:
-    """Run so many processes of a script until the end of the block. None of them may end by itself."""
+def attacker(script: str, *arguments: object) -> Iterator[None]:
+    """Run a script until the end of the block. It may not end by itself."""
     command = [sys.executable, "-c", script, str(OTHER_USER), *map(str, arguments)]
     environ = environment(Path("/nowhere"))
-    running = [
-        subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        for _ in range(number)
-    ]
+    running = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         yield
-        ended = [each.stderr.read().decode() for each in running if each.poll() is not None and each.stderr]
-        assert not ended, ended
+        assert running.poll() is None, running.communicate()[1].decode()
     finally:
-        for each in running:
-            each.send_signal(signal.SIGKILL)
-            each.wait()
-            if each.stderr is not None:
-                each.stderr.close()
+        running.kill()
+        running.communicate()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
-from benchmarks.harness import directory, options, table
+from benchmarks.harness import directory, judged, options
 from tests.processes import training
 from tests.processes.pipeline import environment
 
@@ -178,19 +178,10 @@ def main() -> int:
         rows.append((name, len(ratios), f"{step_ms:.1f}", percents[0], " to ".join(percents[1:]), met, equal))
         if name != NONE and (low > GOAL or not same):
             wrong.append(name)
-    head = (
-        "the collector is",
-        "rounds",
-        "step without us, ms",
-        "with us, median",
-        "95 % interval",
-        f"goal {100 * (GOAL - 1):+.0f} %",
-        "results and exit codes",
-    )
-    table("A step while telemetry is broken", head, rows)
-    for name in wrong:
-        print(f"{name}: the training is not as it is without us.", file=sys.stderr)
-    return 1 if wrong else 0
+    head = "the collector is | rounds | step without us, ms | with us, median | 95 % interval"
+    head += f" | goal {100 * (GOAL - 1):+.0f} % | results and exit codes"
+    sentences = [f"{name}: the training is not as it is without us." for name in wrong]
+    return judged("A step while telemetry is broken", head, rows, sentences)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def under_attack(minutes: float, seed: int) -> Found:
             for each in (
                 attackers.fifo_in_place_of_a_mark(where / "log.sqlite"),
                 flood(where / "publish", where / "position"),
-                attackers.attacker(attackers.TCP, *(port + door for door in PORTS.values()), number=2),
+                flood(*(port + door for door in PORTS.values()), attackers=2),
                 attackers.attacker(attackers.SESSIONS, where / "publish"),
             ):
                 attack.enter_context(each)

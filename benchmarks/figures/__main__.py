@@ -8,7 +8,6 @@ page has its date, commit, machine and load, and the median of each figure with 
 fails keeps its section of an earlier run, and the page names it. The exit code is the number of failures.
 """
 
-import argparse
 import os
 import signal
 import subprocess
@@ -30,7 +29,7 @@ from benchmarks.figures.page import (
     sections,
     write_tables,
 )
-from benchmarks.harness import ROOT, machine
+from benchmarks.harness import ROOT, machine, options
 
 PAGE = ROOT / "docs" / "figures.md"
 README = ROOT / "README.md"
@@ -242,13 +241,8 @@ def write_page(found: dict[str, str], failures: list[Failure]) -> None:
 def main() -> int:
     """Run the benchmarks that were asked for."""
     names = [each.name for each in BENCHMARKS]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=names, default=[])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of one benchmark with its runs")
-    parser.add_argument("--small", action="store_true", help="only try whether each works, at a small size")
-    parser.add_argument("--traces", type=Path, help="directory of Zeus's summary_power_*.csv")
-    given = parser.parse_args()
+    choices = {"only": names}
+    given = options(__doc__, choices, only=[str], repeats=3, limit=float(LIMIT_S), small=False, traces=Path)
     found = sections(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
     failures: list[Failure] = []
     for benchmark in BENCHMARKS:

@@ -116,14 +116,10 @@ def main() -> None:
             every += shares
             rows.append(row)
         rows.append(["long" if long else "short", "all", *_figures(every), ""])
-    head = [
-        "instructions",
-        "schedule",
-        "share of the bound's saving, median, %",
-        "least, %",
-        "changes a second, most",
-    ]
-    table(f"Plans at {given.slowdown:g} times the time of the highest clocks", head, rows)
+    columns = (
+        "instructions | schedule | share of the bound's saving, median, % | least, % | changes a second, most"
+    )
+    table(f"Plans at {given.slowdown:g} times the time of the highest clocks", columns, rows)
 
 
 if __name__ == "__main__":

@@ -192,6 +192,7 @@ def test_steps_between_two_solves_have_an_interval_that_holds_the_truth() -> Non
     assert covered(steps) >= 0.95
 
 
+@pytest.mark.sweep
 def test_steps_whose_edges_lie_just_before_a_refresh_have_an_interval_that_holds_the_truth() -> None:
     """Such a refresh shows the energy in the middle of a ramp."""
     near: list[Measured] = []
@@ -236,6 +237,7 @@ def test_a_rise_and_a_fall_of_power_have_a_lateness_of_their_own(name: Name) -> 
     assert 0.9 <= np.mean(shares) <= 1.0
 
 
+@pytest.mark.sweep
 def test_the_first_refreshes_of_a_load_that_scatters_do_not_weigh_too_much() -> None:
     """A scatter of 9 % was taken for 5 % until it was known: single steps were off by 1.1 %."""
     found = []
@@ -378,6 +380,7 @@ def test_a_counter_that_is_not_proven_to_integrate_is_not_remembered_as_such() -
     assert shape.proven_kind == "integrating"
 
 
+@pytest.mark.sweep
 def test_power_that_never_moves_proves_no_kind_of_counter() -> None:
     """Steps as long as the refresh: a counter of 20 ms that sees 10 had hard bounds in 8 of 10 runs."""
     played = load("constant", 20, 700, 7000)

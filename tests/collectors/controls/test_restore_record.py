@@ -163,6 +163,7 @@ def flipped(content: bytes, bit: int) -> bytes:
     return bytes(damaged)
 
 
+@pytest.mark.sweep
 def test_a_record_with_any_flipped_bit_is_not_believed_its_copy_is_and_it_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
