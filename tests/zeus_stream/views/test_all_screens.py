@@ -1,6 +1,7 @@
 """All screens of odd worlds: the same figure in each, and none that cannot be."""
 
 import io
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,7 @@ from zeus_stream.screens.metrics.prometheus import text as prometheus_text
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.once import print_once
 from zeus_stream.screens.terminal.panels.run_page import Details, run_page
-from zeus_stream.screens.text.run_cost import print_summary, summarize
+from zeus_stream.screens.text.run_cost import print_summary, summarize, write_summary
 from zeus_stream.screens.web.access.security import LOOPBACK, WebSecurity
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.now_feed import NowFeed
@@ -35,7 +36,7 @@ from zeus_stream.views.run_view import RunView, run_of_rows
 from zeus_stream.views.site_view import site_of_live
 
 IMPOSSIBLE = {
-    "not a number": re.compile(r"(?<![\w-])(?:inf|nan|None)(?![\w-])"),
+    "not a number": re.compile(r"(?<![\w-])(?:inf|nan|None|Infinity|NaN)(?![\w-])"),
     "a negative duration": re.compile(r"(?<![\w.])-\d[\d.,]* (?:µs|ms|s|min|h|d)\b"),
     "0.0 by rounding": re.compile(r"(?<![\w.,])[-+]?0\.0+ (?:[kMm]?J|k?Wh|W|%|m?s)(?!\w)"),
 }
@@ -72,6 +73,14 @@ def text_report(answer: Answer) -> str:
     return out.getvalue()
 
 
+def json_report(answer: Answer) -> str:
+    summary = summarize(answer, "run")
+    assert summary is not None
+    out = io.StringIO()
+    write_summary(summary, out)
+    return out.getvalue()
+
+
 def html_report(answer: Answer) -> str:
     report = run_report(answer, "run", "1.0", {})
     assert report is not None
@@ -86,7 +95,8 @@ async def _pages(scene: Scene, answer: Answer) -> Mapping[str, str]:
 
     site = Site(source=Source(lambda sql, *_: Page(answer(sql), truncated=False)), feed=NowFeed(look))
     app = build(site, WebSecurity("token", frozenset(LOOPBACK)))
-    paths = ["/", "/runs/run", "/jobs", "/jobs/job", "/waste", "/api/hour", "/api/runs/run", "/metrics"]
+    paths = ["/", "/runs/run", "/jobs", "/jobs/job", "/waste", "/metrics"]
+    paths += ["/api/hour", "/api/runs/run", "/api/now"]
     paths += [f"/gpus/{gpu.gpu}" for gpu in scene.now.gpus[:1]]
     found = {}
     for path in paths:
@@ -105,6 +115,7 @@ def screens(scene: Scene, answer: Answer) -> Mapping[str, str]:
         + "".join(words(draw_run(scene.now, run.run)) for run in scene.now.runs),
         "text": text_report(answer),
         "html": html_report(answer),
+        "json": json_report(answer),
         "metrics": metrics(scene),
         "trackers": "\n".join(f"{name} {value}" for each in points for name, value in each.values.items()),
     }
@@ -149,6 +160,8 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
     for screen in ("text", "html", "/runs/run"):
         live_now = screen == "/runs/run" and not view.ended
         assert live_now or stored_energy in shown[screen], screen
+    in_json = json.loads(shown["json"])
+    assert in_json["energy_j"] == (view.energy.known if in_json["closed"] else None)
     assert view.headline in shown["html"]
     assert view.headline in shown["/runs/run"] or (scene.now.runs and not view.ended), (
         "its live part is drawn"
