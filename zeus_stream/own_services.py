@@ -81,8 +81,10 @@ def start(timeout_s: float = 60.0, *, stop_at: str | None = None) -> bool:
 
 
 def start_if_asked() -> bool:
-    """Start the services if ``ZEUS_STREAM_START`` in the environment says so. Return whether they run so."""
-    return os.environ.get("ZEUS_STREAM_START", "").lower() in YES and start()
+    """Start the services if ``ZEUS_STREAM_START`` says so. Return whether this script has asked for them."""
+    if os.environ.get("ZEUS_STREAM_START", "").lower() in YES:
+        start()
+    return bool(_held)
 
 
 def print_cost(run: str) -> None:

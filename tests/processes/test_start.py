@@ -47,11 +47,12 @@ def test_a_bare_script_gets_its_joules_and_leaves_nothing_running(zeus_dir: Path
     until(lambda: not running(zeus_dir))
 
 
-@pytest.mark.parametrize("quiet", ["", "1"])
-def test_a_bare_script_says_at_its_end_what_it_cost(zeus_dir: Path, quiet: str) -> None:
-    more = SIMULATED | {"ZEUS_STREAM_START": "1", "ZEUS_STREAM_QUIET": quiet}
+@pytest.mark.parametrize(("start", "quiet"), [("1", ""), ("1", "1"), ("", "")])
+def test_a_bare_script_says_at_its_end_what_it_cost(zeus_dir: Path, start: str, quiet: str) -> None:
+    more = SIMULATED | {"ZEUS_STREAM_START": start, "ZEUS_STREAM_QUIET": quiet}
+    script = MEASURES if start else f"import zeus_stream\nzeus_stream.start()\n{MEASURES}"
     done = subprocess.run(
-        [sys.executable, "-c", MEASURES], env=environment(zeus_dir, **more), capture_output=True, text=True,
+        [sys.executable, "-c", script], env=environment(zeus_dir, **more), capture_output=True, text=True,
         timeout=300, check=True,
     )  # fmt: skip
     line = (

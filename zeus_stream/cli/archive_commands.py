@@ -241,7 +241,9 @@ def report(
     if since is not None and run is not None:
         raise click.UsageError("--since is a report of all runs: give no RUN with it.")
     if since is not None and not (files or as_json):
-        raise click.UsageError("--since needs --html FILE, --svg PATH, --png PATH or --json.")
+        raise click.UsageError(
+            "--since needs --html FILE, --svg PATH, --png PATH or --json. As a table: zeus-stream sql @runs."
+        )
     if files and as_json:
         raise click.UsageError("--json writes to the terminal: give it without --html, --svg and --png.")
     if since is not None and price is not None:

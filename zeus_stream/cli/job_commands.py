@@ -138,7 +138,7 @@ def forget_profiles(settings: Settings, job: str) -> None:
 @click.command(cls=Command)
 @click.option("--watts", type=click.FloatRange(1, 1e9), metavar="X", help="Largest sum of the limits, W.")
 @click.option("--group", metavar="NAME", default="all", help="Name, such as one of budget_groups.  [all]")
-@click.option("--gpus", metavar="GPU,GPU", default="", help="UUIDs, or HOST:INDEX.  [every GPU of the site]")
+@click.option("--gpus", metavar="GPU,GPU", default="", help="UUIDs, HOST:INDEX, or INDEX here.  [every GPU]")
 @click.option("--hosts", metavar="HOST,HOST", default="", help="All GPUs of these hosts.")
 @click.option("--from", "begin", metavar="TIME", help="Start: 18:00, or 2026-05-01T18:00.  [now]")
 @click.option("--until", metavar="TIME", help="End, in the same form.  [none]")
@@ -165,7 +165,7 @@ def budget(settings: Settings, *, watts: float | None, end: str | None, **given:
         click.echo(f"{end}: ends now. Limits return to what runs want, or to what was found.")
     elif watts is not None:
         _refuse_shards(where)
-        new = _new_budget(watts, groups, now, **given)
+        new = _new_budget(watts, settings, now, **given)
         budgets.store(where.budgets, budgets.with_one(listed, budgets.checked(new, "budget")))
         click.echo(budgets.says(new, now_ns))
     else:
@@ -197,7 +197,7 @@ def _refuse_shards(where: Places) -> None:
 
 def _new_budget(
     watts: float,
-    groups: dict[str, tuple[str, ...]],
+    settings: Settings,
     now: datetime,
     *,
     group: str,
@@ -210,12 +210,15 @@ def _new_budget(
 ) -> Any:
     """Return the budget that these options describe. Raises SettingsError: they contradict each other."""
     from analyzers.state_files import budgets
+    from collectors.service import host_name
     from zeus_stream.protocol.notes import Budget
 
     if until is not None and lasts is not None:
         raise click.UsageError("--until and --for exclude each other.")
-    words = (*filter(None, gpus.split(",")), *(f"{host}:all" for host in hosts.split(",") if host))
-    names = budgets.members(group, words, groups)
+    here = host_name(settings)
+    listed = [f"{here}:{gpu}" if gpu.isdecimal() else gpu for gpu in gpus.split(",") if gpu]
+    words = (*listed, *(f"{host}:all" for host in hosts.split(",") if host))
+    names = budgets.members(group, words, dict(settings.budget_groups))
     begins = now if begin is None else budgets.moment(begin, now)
     ends_ns = budgets.NEVER_NS if until is None else budgets.nanoseconds(budgets.moment(until, begins))
     if lasts is not None:
