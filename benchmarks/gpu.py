@@ -243,18 +243,8 @@ class Stages:
             yield "Left out: nothing is changed."
             return
         found = self._limit()
-        command = [
-            "-m",
-            "zeus_stream",
-            "run",
-            "-q",
-            "--",
-            sys.executable,
-            "-m",
-            _ME,
-            "--train",
-            str(SEARCH_S),
-        ]
+        train = [sys.executable, "-m", _ME, "--train", str(SEARCH_S)]
+        command = ["-m", "zeus_stream", "run", "-q", "--", *train]
         running = subprocess.Popen(
             [sys.executable, *command], env=self._environ, cwd=ROOT, start_new_session=True
         )

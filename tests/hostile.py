@@ -11,7 +11,7 @@ import msgpack
 from msgspec.structs import replace
 
 from collectors.control import CONTROLS
-from tests.messages import RELEASE_CONTROL, RUN_ADMITTED, RUN_STARTED, SET_CONTROL
+from tests.messages import RELEASE_CONTROL, RUN_ADMITTED, RUN_STARTED, SET_CONTROL, WELCOME
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
@@ -19,7 +19,6 @@ from zeus_stream.protocol.commands import (
     Fetched,
     Hello,
     RenewLeases,
-    Welcome,
 )
 from zeus_stream.protocol.events import (
     Ack,
@@ -201,14 +200,7 @@ def replied(rng: random.Random) -> object:
     offsets = [rng.choice((0, 1, 5, 2**53)) for _ in range(3)]
     return rng.choice(
         (
-            Welcome(
-                host="h",
-                incarnation="i",
-                log_id=rng.choice(("l", "k")),
-                first_offset=offsets[0],
-                next_offset=offsets[1],
-                observe=False,
-            ),
+            replace(WELCOME, log_id=rng.choice(("l", "k")), first_offset=offsets[0], next_offset=offsets[1]),
             Fetched(rng.choice(("l", "k")), *offsets),
             No("no"),
             Ack("s", 2**53),

@@ -19,8 +19,8 @@ from pathlib import Path
 from random import Random
 
 from collectors.log.boot_mark import MEMORY, PREFIX
+from tests.environment import environment
 from tests.processes.connection_flood import OTHER_USER
-from tests.processes.under_fire import environment
 
 _APART = """
 import encodings.idna, os, socket, sys, time

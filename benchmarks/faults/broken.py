@@ -25,8 +25,8 @@ from pathlib import Path
 from random import Random
 
 from benchmarks.harness import directory, judged, options
+from tests.environment import environment
 from tests.processes import training
-from tests.processes.pipeline import environment
 
 GOAL = 1.01
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "67108864", "MALLOC_TRIM_THRESHOLD_": "134217728"}

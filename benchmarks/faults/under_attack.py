@@ -29,8 +29,9 @@ from benchmarks.load.latency import LATENCY
 from benchmarks.screens.served import served
 from tests.directories import QUICK_FILE
 from tests.empty_archive import archive_at
+from tests.environment import environment
 from tests.processes.connection_flood import OTHER_USER, flood, quantile
-from tests.processes.pipeline import PATIENCE_S, Account, Setup, environment, pipeline, until
+from tests.processes.pipeline import PATIENCE_S, Account, Setup, pipeline, until
 from tests.processes.planted import plant
 from tests.zeus_stream.transport.test_access import free_port
 from zeus_stream.transport.endpoints import PORTS

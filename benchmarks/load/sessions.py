@@ -19,6 +19,7 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_channel import packed, unpacked
@@ -32,11 +33,12 @@ from analyzers.results.result import in_order
 from analyzers.results.rows import GapRow, WindowRow
 from analyzers.results.windows.step_columns import Derived, each_row
 from benchmarks.harness import options
+from tests.messages import COLLECTOR_STARTED, DEVICE_FOUND, RUN_ADMITTED, RUN_STARTED
 from zeus_stream import own_cost
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.events import RunStarted, StepBoundary
+from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame
-from zeus_stream.protocol.notes import CollectorStarted, DeviceFound, Notes, RunAdmitted
+from zeus_stream.protocol.notes import DeviceFound, Notes
 from zeus_stream.protocol.readings import Readings, Seen
 from zeus_stream.settings import Settings
 
@@ -55,55 +57,21 @@ def gpu(session: int) -> str:
 
 def found_gpu(t_ns: int, number: int) -> DeviceFound:
     """Return the note of a simulated V100."""
-    return DeviceFound(
-        t_ns=t_ns, gpu=gpu(number), index=number, name="Tesla V100", driver="simulated", counts_energy=True,
-        min_limit_mw=100_000, max_limit_mw=250_000, default_limit_mw=250_000, found_limit_mw=250_000,
-        mig=False,
-    )  # fmt: skip
+    return replace(DEVICE_FOUND, t_ns=t_ns, gpu=gpu(number), index=number)
 
 
 def begin(sessions: int, begin_ns: int = START_NS, prefix: str = "") -> Iterator[Body]:
     """Return what comes before the first step. ``prefix``: of the names of runs."""
-    yield Notes(
-        (
-            CollectorStarted(
-                t_ns=begin_ns,
-                incarnation="i",
-                version="0.1.0",
-                boot_id="boot",
-                wall_ns=WALL_NS,
-                wall_error_ns=0,
-                observe=False,
-            ),
+    yield Notes((replace(COLLECTOR_STARTED, t_ns=begin_ns, incarnation="i", wall_ns=WALL_NS),))
+    for number in range(sessions):
+        session, run, gpus = f"s{number}", f"{prefix}run{number}", (gpu(number),)
+        yield Notes((found_gpu(begin_ns, number),))
+        started = replace(RUN_STARTED, t_ns=begin_ns, run=run, gpus=gpus, pid=number + 1, wall_ns=WALL_NS)
+        yield Events(session, 0, 0, number + 1, (started,))
+        admitted = replace(
+            RUN_ADMITTED, t_ns=begin_ns, session=session, run="r", gpus=gpus, may_command=False
         )
-    )
-    for session in range(sessions):
-        yield Notes((found_gpu(begin_ns, session),))
-        started = RunStarted(
-            t_ns=begin_ns,
-            job="job",
-            run=f"{prefix}run{session}",
-            rank=0,
-            world_size=1,
-            gpus=(gpu(session),),
-            pid=session + 1,
-            boot_id="boot",
-            wall_ns=WALL_NS,
-            wall_error_ns=0,
-        )
-        yield Events(f"s{session}", 0, 0, session + 1, (started,))
-        yield Notes(
-            (
-                RunAdmitted(
-                    t_ns=begin_ns,
-                    session=f"s{session}",
-                    run="r",
-                    gpus=(gpu(session),),
-                    may_command=False,
-                    reason="x",
-                ),
-            )
-        )
+        yield Notes((admitted,))
 
 
 def readings(sessions: int, until_ns: int, begin_ns: int = START_NS) -> Readings:

@@ -139,16 +139,8 @@ class Client:
         await self.say(session, 0, started(run, gpus))
         await self.wait_for(RunAdmitted, count + 1)
 
-    async def set(
-        self, command: str, limit_w: int, *, gpu: str = GPU, run: str = "r", lease_ms: int = 60_000
-    ) -> Any:
-        await self.greet()
-        self._fence += 1
-        request = replace(
-            SET_CONTROL, command=command, owner="anna", incarnation=self.incarnation, fence=self._fence,
-            run=run, gpu=gpu, value=limit_w * 1000, lease_ms=lease_ms,
-        )  # fmt: skip
-        return (await self.request(request))[0]
+    async def set(self, command: str, limit_w: int, **more: Any) -> Any:
+        return await self.lock(command, limit_w * 1000, **{"control": "power_limit"} | more)
 
     async def release(self, command: str, gpu: str = GPU, control: Control = "power_limit") -> Any:
         self._fence += 1
@@ -158,23 +150,13 @@ class Client:
         )  # fmt: skip
         return (await self.request(request))[0]
 
-    async def lock(
-        self,
-        command: str,
-        clock_mhz: int,
-        *,
-        gpu: str = GPU,
-        run: str = "r",
-        owner: str = "anna",
-        control: Control = "graphics_clock",
-    ) -> Any:
+    async def lock(self, command: str, value: int, **more: Any) -> Any:
+        """Ask for a clock, or for another control. ``more``: what else differs."""
         await self.greet()
         self._fence += 1
-        request = replace(
-            SET_CONTROL, command=command, owner=owner, incarnation=self.incarnation, fence=self._fence,
-            run=run, gpu=gpu, control=control, value=clock_mhz, lease_ms=60_000,
-        )  # fmt: skip
-        return (await self.request(request))[0]
+        plain = {"owner": "anna", "run": "r", "gpu": GPU, "control": "graphics_clock", "lease_ms": 60_000}
+        known = {"command": command, "value": value, "incarnation": self.incarnation, "fence": self._fence}
+        return (await self.request(replace(SET_CONTROL, **plain | known | more)))[0]
 
     async def unlock(self, command: str, gpu: str = GPU, control: Control = "graphics_clock") -> Any:
         return await self.release(command, gpu, control)

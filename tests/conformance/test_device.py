@@ -206,3 +206,4 @@ def test_a_closed_bus_has_lost_its_devices_and_can_be_opened_again(bench: Bench)
     with pytest.raises(LostError):
         devices[0].sample()
     assert {device.describe().gpu for device in bench.bus.discover()} == gpus
+    assert all(map(said_something, bench.bus.discover()))

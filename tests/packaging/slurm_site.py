@@ -20,7 +20,7 @@ from typing import Any
 from msgspec import Struct
 
 from tests.directories import QUICK_FILE, short_directory
-from tests.processes.pipeline import environment
+from tests.environment import environment
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]

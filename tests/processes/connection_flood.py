@@ -17,8 +17,8 @@ from pathlib import Path
 import zmq
 from msgspec.structs import replace
 
+from tests.environment import environment
 from tests.messages import RUN_STARTED
-from tests.processes.under_fire import environment
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ack, Batch, Event, StepBoundary

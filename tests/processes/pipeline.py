@@ -2,7 +2,6 @@
 archived in the end is compared with what the publishers know to have been logged.
 """
 
-import os
 import signal
 import socket
 import sqlite3
@@ -20,7 +19,7 @@ from msgspec import Struct
 from analyzers.archive.duckdb_file import DuckdbFile
 from collectors.devices.simulated_spec import parse
 from tests.empty_archive import archive_at
-from tests.patience import PATIENT
+from tests.environment import environment
 from tests.waiting import until
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import Places, places
@@ -71,12 +70,6 @@ SELECT count(DISTINCT session) AS n FROM events
 WHERE kind = 'run_started' AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
 """
 """Runs that are not measured to their end."""
-
-
-def environment(directory: Path, **more: str) -> dict[str, str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
-    path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
-    return {**clean, **PATIENT, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path, **more}
 
 
 def ask(where: Places, query: str) -> list[dict[str, Any]]:

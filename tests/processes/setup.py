@@ -12,7 +12,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from tests.patience import PATIENT
+from tests.environment import environment
+from tests.messages import SET_CONTROL
 from tests.waiting import until
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import Places, places
@@ -32,6 +33,7 @@ OURS_MHZ = 1380
 OURS_MEMORY_MHZ = 877
 OTHERS_MW = 180_000
 PATIENCE_S = 180.0
+Outcome = ControlApplied | ControlRefused | None
 LEASE_MS = 600_000
 """What returns while a test waits for it does not return because this is over."""
 TRAINER = """
@@ -73,7 +75,7 @@ class Collector:
         self._commands = count(1)
         self.process = subprocess.Popen(
             [python, "-m", "zeus_stream", "collect", "--device", host.device, *arguments],
-            env=environment(host, directory),
+            env=environment(directory, **host.environment),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -104,25 +106,22 @@ class Collector:
             return {}
         return {name: value for of, name, value in rows if "GPU-" not in of or self.host.gpu in of}
 
-    def ask(self, limit_mw: int, lease_ms: int = LEASE_MS) -> ControlApplied | ControlRefused | None:
+    def ask(self, limit_mw: int, lease_ms: int = LEASE_MS) -> Outcome:
         """Ask for a limit and return the outcome; None: nobody answers."""
-        reply = self._command("power_limit", limit_mw, lease_ms)
-        return None if reply is None else codec.decode(reply, ControlApplied, ControlRefused)
+        return self.lock(limit_mw, lease_ms, "power_limit")
 
-    def lock(
-        self, clock_mhz: int, lease_ms: int = LEASE_MS, control: Control = "graphics_clock"
-    ) -> ControlApplied | ControlRefused | None:
+    def lock(self, value: int, lease_ms: int = LEASE_MS, control: Control = "graphics_clock") -> Outcome:
         """Ask for a locked clock and return the outcome; None: nobody answers."""
-        reply = self._command(control, clock_mhz, lease_ms)
-        return None if reply is None else codec.decode(reply, ControlApplied, ControlRefused)
+        wanted = replace(SET_CONTROL, owner="test", run="r", control=control, value=value, lease_ms=lease_ms)
+        return self.plan(wanted)
 
-    def plan(self, plan: SetPlan) -> ControlApplied | ControlRefused | None:
+    def plan(self, wanted: SetControl | SetPlan) -> Outcome:
         """Ask for a plan of clocks on the GPU and return the outcome; None: nobody answers."""
         if (incarnation := self._incarnation()) is None:
             return None
         number = next(self._commands)
         request = replace(
-            plan, command=f"c{number}", incarnation=incarnation, fence=number, gpu=self.host.gpu
+            wanted, command=f"c{number}", incarnation=incarnation, fence=number, gpu=self.host.gpu
         )
         reply = self._exchange(codec.encode(request))
         return None if reply is None else codec.decode(reply, ControlApplied, ControlRefused)
@@ -136,23 +135,6 @@ class Collector:
     def _incarnation(self) -> str | None:
         greeting = self._exchange(codec.encode(Hello("analyzer", "test")))
         return None if greeting is None else codec.decode(greeting, Welcome).incarnation
-
-    def _command(self, control: Control, value: int, lease_ms: int) -> bytes | None:
-        if (incarnation := self._incarnation()) is None:
-            return None
-        number = next(self._commands)
-        request = SetControl(
-            command=f"c{number}",
-            owner="test",
-            incarnation=incarnation,
-            fence=number,
-            run="r",
-            gpu=self.host.gpu,
-            control=control,
-            value=value,
-            lease_ms=lease_ms,
-        )
-        return self._exchange(codec.encode(request))
 
     def _exchange(self, request: bytes) -> bytes | None:
         """Return the reply; None: there is none, and the collector has died or is wedged."""
@@ -183,13 +165,6 @@ class Collector:
         self.kill()
 
 
-def environment(host: Host, directory: Path) -> dict[str, str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
-    path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
-    ours = {"ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
-    return {**clean, **PATIENT, **ours, **host.environment}
-
-
 @contextmanager
 def collector(
     host: Host, directory: Path, *arguments: str, python: str = sys.executable
@@ -210,7 +185,7 @@ def trainer(host: Host, directory: Path) -> Iterator["subprocess.Popen[str]"]:
     """Run a process that is the run ``r`` on the GPU."""
     with subprocess.Popen(
         [sys.executable, "-c", TRAINER, host.gpu],
-        env=environment(host, directory),
+        env=environment(directory, **host.environment),
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
@@ -226,7 +201,7 @@ def restore(host: Host, directory: Path, *arguments: str) -> "subprocess.Complet
     """Run ``zeus-stream restore``."""
     return subprocess.run(
         [sys.executable, "-m", "zeus_stream", "restore", "--device", host.device, *arguments],
-        env=environment(host, directory),
+        env=environment(directory, **host.environment),
         capture_output=True,
         text=True,
         check=False,

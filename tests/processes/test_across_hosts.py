@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.directories import short_directory
-from tests.processes.pipeline import environment
+from tests.environment import environment
 from tests.waiting import until
 from tests.zeus_stream.transport.test_access import free_port
 from zeus_stream.errors import UnreachableError

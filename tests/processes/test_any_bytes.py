@@ -14,6 +14,7 @@ import pytest
 
 from tests import hostile
 from tests.directories import short_directory
+from tests.environment import environment
 from tests.processes.under_fire import (
     PATIENCE_S,
     Impostor,
@@ -21,7 +22,6 @@ from tests.processes.under_fire import (
     Victim,
     analyzer,
     collector,
-    environment,
     fire,
     train,
     victim,

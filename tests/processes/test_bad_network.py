@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from tests.processes.pipeline import environment, pipeline
+from tests.environment import environment
+from tests.processes.pipeline import pipeline
 from tests.waiting import until
 from tests.zeus_stream.transport.test_access import free_port
 

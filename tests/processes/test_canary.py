@@ -12,7 +12,8 @@ import pytest
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from tests.empty_archive import archive_at
-from tests.processes.under_fire import PATIENCE_S, TRAINER, environment
+from tests.environment import environment
+from tests.processes.under_fire import PATIENCE_S, TRAINER
 from tests.waiting import until
 from zeus_stream.paths import places
 from zeus_stream.settings import Settings

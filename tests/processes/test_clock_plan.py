@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.processes.setup import Collector, Host, collector, environment, simulated
+from tests.environment import environment
+from tests.processes.setup import Collector, Host, collector, simulated
 from tests.waiting import until
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
@@ -56,7 +57,7 @@ class Stage:
 def stage(host: Host, directory: Path) -> Iterator[Stage]:
     with subprocess.Popen(
         [sys.executable, "-c", TRAINER, host.gpu],
-        env=environment(host, directory),
+        env=environment(directory, **host.environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.pipeline import ROOT, environment
+from tests.environment import environment
+from tests.processes.pipeline import ROOT
 from tests.waiting import until
 from zeus_stream.paths import holder
 

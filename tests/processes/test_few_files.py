@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.under_fire import PATIENCE_S, environment
+from tests.environment import environment
+from tests.processes.under_fire import PATIENCE_S
 from zeus_stream.transport.listening.connection_limits import LEAST_FILES
 
 

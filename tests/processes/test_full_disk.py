@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from tests.processes.pipeline import Setup, environment, pipeline
+from tests.environment import environment
+from tests.processes.pipeline import Setup, pipeline
 from tests.processes.setup import FOUND_MW, OURS_MW, collector, simulated, trainer
 from tests.waiting import until
 from zeus_stream.errors import UnreachableError

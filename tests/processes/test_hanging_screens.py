@@ -17,7 +17,8 @@ from fcntl import ioctl
 import pytest
 
 from tests.directories import short_directory
-from tests.processes.pipeline import PATIENCE_S, Setup, environment
+from tests.environment import environment
+from tests.processes.pipeline import PATIENCE_S, Setup
 from tests.waiting import until
 
 pytestmark = pytest.mark.sweep

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.directories import QUICK_FILE
-from tests.processes.pipeline import PATIENCE_S, Setup, environment
+from tests.environment import environment
+from tests.processes.pipeline import PATIENCE_S, Setup
 from tests.waiting import until
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import places

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.processes.pipeline import environment
+from tests.environment import environment
 from tests.waiting import until
 from zeus_stream.paths import holder
 

@@ -12,7 +12,8 @@ import pytest
 
 from collectors.devices.simulated import SimulatedBus
 from tests.directories import short_directory
-from tests.processes.pipeline import ROOT, ask, environment
+from tests.environment import environment
+from tests.processes.pipeline import ROOT, ask
 from tests.processes.setup import PATIENCE_S
 from tests.waiting import until
 from zeus_stream.live.archive_file import open_archive

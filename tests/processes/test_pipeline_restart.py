@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from collectors.devices.simulated import SimulatedBus
-from tests.processes.pipeline import ROOT, Setup, environment
+from tests.environment import environment
+from tests.processes.pipeline import ROOT, Setup
 from tests.waiting import until
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import UNLOCKED

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click import Command, Group
 
+from tests.environment import environment
 from tests.processes.planted import plant
-from tests.processes.under_fire import environment
 from zeus_stream.cli.main import main
 
 PATIENCE_S = 300.0

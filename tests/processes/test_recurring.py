@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.pipeline import ROOT, UNMEASURED, Setup, environment
+from tests.environment import environment
+from tests.processes.pipeline import ROOT, UNMEASURED, Setup
 from tests.waiting import until
 from zeus_stream.errors import RefusedError
 from zeus_stream.paths import places

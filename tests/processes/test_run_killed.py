@@ -8,7 +8,8 @@ from pathlib import Path
 
 import duckdb
 
-from tests.processes.setup import FOUND_MW, Host, environment, simulated
+from tests.environment import environment
+from tests.processes.setup import FOUND_MW, Host, simulated
 from tests.waiting import until
 from zeus_stream.paths import holder, places
 
@@ -29,7 +30,7 @@ def start_run(host: Host, zeus_dir: Path) -> "subprocess.Popen[str]":
     training = (sys.executable, "-c", TRAINS, host.gpu)
     return subprocess.Popen(
         [sys.executable, "-m", "zeus_stream", "run", "--device", host.device, "--", *training],
-        env=environment(host, zeus_dir),
+        env=environment(zeus_dir, **host.environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

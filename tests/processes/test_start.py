@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import environment
 from tests.patience import complaints
-from tests.processes.pipeline import environment
 from tests.waiting import until
 from zeus_stream.paths import holder
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.directories import QUICK_FILE
-from tests.processes.pipeline import environment, pipeline
+from tests.environment import environment
+from tests.processes.pipeline import pipeline
 from tests.waiting import until
 
 EAGER = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.processes.pipeline import environment
+from tests.environment import environment
 from tests.waiting import until
 from zeus_stream.paths import holder
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import zmq
 
-from tests.processes.pipeline import Setup, environment
+from tests.environment import environment
+from tests.processes.pipeline import Setup
 from tests.waiting import until
 from zeus_stream.paths import endpoint
 

@@ -1,6 +1,5 @@
 """Live processes that are sent what nobody should send, and what becomes of them."""
 
-import os
 import resource
 import signal
 import subprocess
@@ -13,7 +12,8 @@ from random import Random
 import zmq
 
 from tests import hostile
-from tests.patience import PATIENT, complaints
+from tests.environment import environment
+from tests.patience import complaints
 from tests.waiting import until
 from zeus_stream.paths import places
 from zeus_stream.transport.client import status
@@ -27,12 +27,6 @@ with Publisher(job="honest", run=sys.argv[1], gpus=["index:0"]) as publisher:
     for step in publisher.steps(range(int(sys.argv[2]))):
         time.sleep(0.01)
 """
-
-
-def environment(directory: Path) -> dict[str, str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
-    path = os.pathsep.join((str(ROOT), *filter(None, sys.path)))
-    return {**clean, **PATIENT, "ZEUS_STREAM_DIR": str(directory), "PYTHONPATH": path}
 
 
 class Victim:

@@ -20,6 +20,7 @@ import pytest
 from tests.directories import QUICK_FILE, short_directory
 from tests.empty_archive import archive_at
 from tests.patience import PATIENT
+from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -180,3 +181,10 @@ def _train(kept: Path) -> None:
 def _no_files(folder: str, names: list[str]) -> list[str]:
     """Return what cannot be copied: sockets."""
     return [name for name in names if not ((path := Path(folder, name)).is_file() or path.is_dir())]
+
+
+@pytest.fixture
+def collector(zeus_dir: Path) -> Iterator[Collector]:
+    """Give a stand-in of a collector at the setup's socket for events."""
+    with Collector(zeus_dir / "publish") as running:
+        yield running

@@ -543,14 +543,23 @@ def test_a_file_held_by_another_process_names_it(path: Path) -> None:
                 open_it(path, SETTINGS)
 
 
-def test_another_programs_database_is_left_alone(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("columns", "match"),
+    [
+        ("meta (application VARCHAR, schema_version INTEGER)", "another program's database"),
+        ("customers (id INTEGER)", "energy.duckdb"),
+    ],
+    ids=["that is like ours", "with other tables"],
+)
+def test_another_programs_database_is_left_alone(path: Path, columns: str, match: str) -> None:
+    name = columns.split(maxsplit=1)[0]
     with duckdb.connect(path) as theirs:
-        theirs.execute("CREATE TABLE meta (application VARCHAR, schema_version INTEGER)")
-        theirs.execute("INSERT INTO meta VALUES ('theirs', 1)")
-    with pytest.raises(StorageError, match="another program's database"):
+        theirs.execute(f"CREATE TABLE {columns}")
+        theirs.execute("INSERT INTO meta VALUES ('theirs', 1)" if name == "meta" else "CHECKPOINT")
+    with pytest.raises(StorageError, match=match):
         DuckdbFile.open(path, SETTINGS)
     with duckdb.connect(path) as theirs:
-        assert theirs.execute("SHOW TABLES").fetchall() == [("meta",)]
+        assert theirs.execute("SHOW TABLES").fetchall() == [(name,)]
 
 
 def test_a_database_of_views_alone_is_somebody_elses_too(path: Path) -> None:

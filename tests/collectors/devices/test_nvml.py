@@ -488,13 +488,6 @@ def test_a_missing_permission_is_a_sentence_with_its_cure(nvml_bus: NvmlBus, gpu
     assert gpu.requested_mw == 250_000
 
 
-def test_a_clock_is_locked_and_let_go(device: NvmlDevice, gpu: Gpu) -> None:
-    device.set_control("graphics_clock", 1372)
-    assert gpu.locked_mhz == 1372
-    device.set_control("graphics_clock", UNLOCKED)
-    assert gpu.locked_mhz == 0
-
-
 def test_a_memory_clock_is_locked_and_let_go_from_ampere_on(device: NvmlDevice, gpu: Gpu) -> None:
     with pytest.raises(UnsupportedError, match="could not lock the memory clock at 877 MHz"):
         device.set_control("memory_clock", 877)
@@ -706,16 +699,3 @@ def test_a_driver_call_that_does_not_end_puts_off_the_search_for_a_lost_gpu(stan
     stand_in.gpus[0].latency_us = 0
     assert second.describe().index == 1
     bus.close()
-
-
-def test_a_closed_bus_can_be_closed_and_opened_again(nvml_bus: NvmlBus) -> None:
-    devices = nvml_bus.discover()
-    for device in devices:
-        device.close()
-        device.close()
-    nvml_bus.close()
-    nvml_bus.close()
-    with pytest.raises(LostError):
-        devices[0].sample()
-    assert nvml_bus.discover() == devices
-    assert devices[0].sample().power_mw == 40_000

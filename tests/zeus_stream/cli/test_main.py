@@ -81,13 +81,6 @@ def test_what_cannot_be_is_one_sentence_with_the_cure(
     assert cure in sentence
 
 
-def test_a_wrong_type_in_the_settings_file_is_named_with_file_and_key(zeus: Cli) -> None:
-    (zeus.directory / "zeus-stream.toml").write_text('profile_steps = "many"\n', encoding="utf-8")
-    assert "zeus-stream.toml: profile_steps = 'many': expected a whole number" in said(
-        zeus.refused("analyze")
-    )
-
-
 def test_a_budget_is_about_a_group_that_the_settings_file_names(zeus: Cli) -> None:
     text = '[budget_groups]\nrack1 = ["gpu7", "gpu8:0"]\n'
     (zeus.directory / "zeus-stream.toml").write_text(text, encoding="utf-8")
@@ -111,15 +104,6 @@ def test_a_budget_for_a_group_that_nothing_names_is_refused(zeus: Cli) -> None:
 
 def test_a_search_that_there_is_not_is_named(zeus: Cli) -> None:
     assert "search = 'wild': could not be understood" in said(zeus.refused("analyze", "--search", "wild"))
-
-
-def test_an_archive_of_another_program_is_left_alone(zeus: Cli) -> None:
-    theirs = zeus.directory / "theirs.duckdb"
-    with duckdb.connect(str(theirs)) as connection:
-        connection.execute("CREATE TABLE customers (id INTEGER)")
-    assert "theirs.duckdb" in said(zeus("analyze", "--archive", str(theirs)))
-    with duckdb.connect(str(theirs), read_only=True) as connection:
-        assert connection.sql("SHOW TABLES").fetchall() == [("customers",)]
 
 
 def test_a_file_that_is_no_archive_is_named(zeus: Cli) -> None:
@@ -222,11 +206,6 @@ def test_status_is_one_screen_and_json(zeus: Cli) -> None:
     for words in ("J/step", "1 open run", "saved", "collector", "analyzer", "Tesla V100"):
         assert words in screen, words
     assert "frames" not in screen, "internals belong to --verbose"
-
-
-def test_a_second_collector_in_a_directory_is_refused_with_the_pid_of_the_first(zeus: Cli) -> None:
-    with serving(zeus, "collect", "--device", SIMULATED) as first:
-        assert f"process {first.pid} already is the collector" in said(zeus("collect", "--device", SIMULATED))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.processes.pipeline import environment, pipeline
+from tests.environment import environment
+from tests.processes.pipeline import pipeline
 from tests.waiting import until
 from zeus_stream.cli.cluster.slurm import describe, line_of, output_of
 from zeus_stream.errors import RefusedError

@@ -1,7 +1,7 @@
 """What callbacks have in common: what they call becomes steps and windows; energies for logs come late."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -32,12 +32,6 @@ from zeus_stream.training.publisher import Publisher
 ENERGY_J = 6.0
 """Of every window."""
 DURATION_S = 0.5
-
-
-@pytest.fixture
-def collector(zeus_dir: Path) -> Iterator[Collector]:
-    with Collector(zeus_dir / "publish") as running:
-        yield running
 
 
 def answered(ask: Ask) -> bytes:

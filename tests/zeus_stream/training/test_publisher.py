@@ -48,12 +48,6 @@ def hasty(zeus_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ZEUS_STREAM_FLUSH_S")
 
 
-@pytest.fixture
-def collector(zeus_dir: Path) -> Iterator[Collector]:
-    with Collector(zeus_dir / "publish") as running:
-        yield running
-
-
 def script(zeus_dir: Path, text: str, *, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
     """Run a training script to its end."""
     path = zeus_dir / "train.py"

@@ -5,7 +5,6 @@ import logging
 import math
 import os
 import queue
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -264,12 +263,6 @@ def test_numbers_of_numpy_and_names_of_any_characters_can_be_sent() -> None:
 
 
 # ---- through a publisher
-
-
-@pytest.fixture
-def collector(zeus_dir: Path) -> Iterator[Collector]:
-    with Collector(zeus_dir / "publish") as running:
-        yield running
 
 
 def test_a_publisher_asks_once_all_before_it_is_logged_and_tells_the_try(collector: Collector) -> None:

@@ -23,12 +23,6 @@ Heard = list[tuple[str, int]]
 WORDS = {WindowBegan: "began", WindowEnded: "ended", WindowCancelled: "cancelled"}
 
 
-@pytest.fixture
-def collector(zeus_dir: Path) -> Iterator[Collector]:
-    with Collector(zeus_dir / "publish") as running:
-        yield running
-
-
 def heard(collector: Collector) -> Heard:
     return [
         (WORDS[type(event)], event.window)

@@ -11,7 +11,9 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from tests.messages import WELCOME
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
@@ -49,14 +51,7 @@ class Log:
         self.oldest = self.next = 0
 
     def welcome(self) -> Welcome:
-        return Welcome(
-            host="host",
-            incarnation="incarnation",
-            log_id=self.log_id,
-            first_offset=self.oldest,
-            next_offset=self.next,
-            observe=False,
-        )
+        return replace(WELCOME, log_id=self.log_id, first_offset=self.oldest, next_offset=self.next)
 
     def fetch(self, fetch: Fetch, most: int) -> tuple[Fetched, list[Frame]]:
         first = max(fetch.first_offset, self.oldest)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.environment import environment
 from tests.gpu import stand_in
-from tests.processes.pipeline import environment
 from tests.zeus_stream.zeus.both import PLAYED, shows
 
 ROOT = Path(__file__).parents[3]

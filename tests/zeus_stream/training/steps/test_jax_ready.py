@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.steps import step_recorder
 
 ROOT = Path(__file__).parents[4]
-
-
-@pytest.fixture
-def collector(zeus_dir: Path) -> Iterator[Collector]:
-    with Collector(zeus_dir / "publish") as running:
-        yield running
 
 
 class Array:

@@ -3,8 +3,6 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,12 +11,6 @@ from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.protocol.events import EpochEnded, RunStarted, StepBoundary
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.steps import torch_events
-
-
-@pytest.fixture
-def collector(zeus_dir: Path) -> Iterator[Collector]:
-    with Collector(zeus_dir / "publish") as running:
-        yield running
 
 
 class Cuda:
