@@ -21,11 +21,9 @@ FREE_SHARE = 0.5
 
 
 def compact(path: Path, settings: Settings) -> tuple[int, int] | None:
-    """Rewrite an archive if half of it is free. Return its size before and after, bytes; None: it stays.
+    """Rewrite an archive if half of it is free; return its bytes before and after, or None.
 
-    Raises:
-        StorageError: another process has it open, there is no room for the copy, or it cannot be read. The
-            file is as it was.
+    Raises StorageError: another process has it open, or there is no room for the copy. The file is as it was.
     """
     fresh, before = path.with_name(f"{path.name}.compact"), path.stat().st_size
     config: dict[str, Any] = {"memory_limit": f"{settings.memory_mb}MiB", "threads": THREADS}

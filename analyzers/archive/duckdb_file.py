@@ -50,11 +50,7 @@ KEY_FILE = "seal.key"
 
 
 class DuckdbFile:
-    """One DuckDB file of ours, which stores.
-
-    Every method that stores raises StorageError when it could not, and then has stored nothing: the same
-    may be handed over again.
-    """
+    """One DuckDB file of ours. What raises StorageError has stored nothing and may be called again."""
 
     commands: CommandFile | None = None
     """None: rows that commands wait for are stored at once."""
@@ -80,14 +76,8 @@ class DuckdbFile:
     def open(cls, path: Path, settings: Settings, *, again: bool = False, checkpoints: bool = True) -> Self:
         """Open the archive for writing; make it if it is not there, migrate it from an earlier version.
 
-        Args:
-            path: of the file.
-            settings: of this start.
-            again: it was open before in this start: the start is not counted twice.
-            checkpoints: by itself, in a commit; else by `flush` alone.
-
-        Raises:
-            StorageError: it is not ours, of another version, held by another process, or unreadable.
+        ``again``: this start is not counted twice. ``checkpoints``: in commits; else by `flush` alone. Raises
+        StorageError: it is not ours, of another version, held by another process, or unreadable.
         """
         checkpoint = CHECKPOINT if checkpoints else NEVER
         connection = connect(path, settings, read_only=False, checkpoint=checkpoint)

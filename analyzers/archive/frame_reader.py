@@ -41,13 +41,7 @@ class FrameReader:
     """Reads the frames of an archive. For any thread."""
 
     def __init__(self, cursor: Cursors, logs: Mapping[str, Log], own: str) -> None:
-        """Read what is stored at each time.
-
-        Args:
-            cursor: of the archive.
-            logs: by name, the first that was followed first. The writer changes it.
-            own: the log of the analyzer's own words.
-        """
+        """``logs``: by name, changed by the writer. ``own``: the log of the analyzer's own words."""
         self.cursor = cursor
         self.logs = logs
         self.own = own
@@ -60,13 +54,10 @@ class FrameReader:
     def replay(self, since: Mapping[str, int] | None = None) -> Iterator[list[tuple[Frame, Body]]]:
         """Yield all that has to be interpreted, again or not, a page at a time, in its first order.
 
-        ``since``: by log, the offset to begin at, of a checkpoint; see `Store.replay`.
-
-        Without it: of each log what no rows were derived from yet, and everything since the oldest run began
-        that is open or not measured to its end in a host's last log: of all its sessions, in whatever log.
-        Before that, what it stands on: the collector's notes since its start, for the devices it has, and
-        LEAD_NS of readings, for a counter before the first window began. Sessions that began before that are
-        over: their events are left out. Of the analyzer's own words all: they are few.
+        ``since``: see `Store.replay`. Without it: of each log what no rows were derived from yet, and
+        everything since the oldest open run began, of all its sessions. Before that, the collector's notes
+        since its start, for the devices it has, and LEAD_NS of readings, for a counter before the first
+        window began. Of the analyzer's own words all: they are few.
         """
         if since is None:
             with self.cursor() as cursor:
@@ -123,10 +114,7 @@ class FrameReader:
     def _in_turn(
         self, logs: Mapping[str, Iterator[tuple[Frame, Body]]], since: Mapping[str, int] | None = None
     ) -> Iterator[tuple[Frame, Body]]:
-        """Yield frames of several logs in the order in which they came the first time.
-
-        ``since``: by log, an offset before which there are none; turns before it need not be read.
-        """
+        """Yield frames of several logs in the order in which they came the first time."""
         since = {log_id: offset for log_id, offset in (since or {}).items() if self._goes_on(log_id, offset)}
         with self.cursor() as cursor:
             turns = cursor.execute(
@@ -224,10 +212,7 @@ class FrameReader:
         return dict(cursor.execute("SELECT log_id, interpreted_offset FROM logs").fetchall())
 
     def sessions_to_replay(self, cursor: Connection, since: Mapping[str, int] | None = None) -> list[str]:
-        """Return the sessions whose beginning is in `replay`, or may come again from a collector's log.
-
-        Of a run that an earlier start was killed soon after, the row may be stored without its frames.
-        """
+        """Return the sessions whose beginning is in `replay`, or may come again from a collector's log."""
         if since is None:
             since = self.replay_since(cursor)
         else:

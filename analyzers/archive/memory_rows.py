@@ -69,10 +69,7 @@ def read_checkpoint(cursor: Connection, name: str) -> CheckpointRow | None:
 
 
 def read_begun(cursor: Connection, sessions: Sequence[str] | None = None) -> tuple[Begun, ...]:
-    """Return which runs began under which settings, the first to begin first.
-
-    ``sessions``: only of these.
-    """
+    """Return which runs began under which settings, the first to begin first, maybe of some sessions."""
     rows = cursor.execute(
         """
         SELECT session, run, start, ended_ns IS NOT NULL FROM sessions
@@ -98,10 +95,7 @@ def read_settings(cursor: Connection, starts: Iterable[int]) -> dict[int, dict[s
 def read_recalled(
     cursor: Connection, sessions: Sequence[str] | None = None
 ) -> dict[tuple[str, int], RecallRow]:
-    """Return what runs remembered as their profiling began, by session of their lead and round.
-
-    ``sessions``: only of these.
-    """
+    """Return what runs remembered as their profiling began, by session of their lead and round."""
     rows = cursor.execute(
         """
         SELECT session, run, round, profile_run, profile_round, measured_wall_ns, limits FROM recalls
@@ -133,10 +127,9 @@ def read_owners(cursor: Connection, most: int = MAX_NAMES) -> KnownOwners:
 
 
 def _read_uses(cursor: Connection, sessions: Sequence[str]) -> tuple[EarlierUse, ...]:
-    """Return the uses of GPUs that ended after the first of these sessions of their host began.
+    """Return other uses of GPUs that ended after the first of these sessions of their host began.
 
-    A host's clock begins again at a boot, so the time of day is compared as well. The sessions' own uses are
-    left out.
+    A host's clock begins again at a boot, so the time of day is compared as well.
     """
     rows = cursor.execute(
         """

@@ -84,10 +84,7 @@ class OpenFile:
         return end
 
     def read_no_other_file(self) -> None:
-        """Let no view of this archive read another file: it may come from anywhere.
-
-        Queries from outside have a process that cannot (`query_process`); this is for ours in this process.
-        """
+        """Let no view of this archive read another file: it may come from anywhere."""
         self.connection.execute("SET enable_external_access = false")
 
     @contextmanager

@@ -54,10 +54,7 @@ def connect(path: Path, settings: Settings, *, read_only: bool, checkpoint: str 
 
 
 def serve_ui(path: Path) -> tuple[Connection, str]:
-    """Open a file for DuckDB's own page, which reads it. Return what holds it open, and the page's address.
-
-    Raises RefusedError: the extension cannot be had.
-    """
+    """Open a file for DuckDB's own page; return what holds it open, and its address. Raises RefusedError."""
     try:
         connection = duckdb.connect(path, read_only=True)
         for statement in ("INSTALL ui", "LOAD ui"):
@@ -178,10 +175,7 @@ class Reader:
 
 @contextmanager
 def _refusing(who: str) -> Iterator[None]:
-    """Turn DuckDB's errors into refusals that say what DuckDB says.
-
-    Errors in the middle of an answer come through Arrow, which makes OSError or ValueError of them.
-    """
+    """Turn DuckDB's errors, also those that Arrow made OSError or ValueError, into refusals."""
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as wrong:

@@ -53,13 +53,9 @@ def answer_some(
 def export(
     path: Path, directory: Path, form: Literal["parquet", "csv"], settings: Settings
 ) -> Iterator[tuple[Path, int]]:
-    """Write each table and view into a file of its own; yield each file when it is whole, and its rows.
+    """Write each table and view, as of one instant, into a file of its own; yield file and rows.
 
-    All of them show the same instant. A file that was there is replaced.
-
-    Raises:
-        StorageError: the archive cannot be read or has a table that no file can be named after, or the
-            directory cannot be written.
+    Raises StorageError: the archive cannot be read, a table's name is no file's, or it cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

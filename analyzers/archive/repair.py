@@ -29,9 +29,7 @@ class DamagedParts(Struct, frozen=True):
 def set_aside(path: Path, settings: Settings, suffix: str) -> DamagedParts:
     """Move what cannot be read beside the archive, under names that end with ``suffix``.
 
-    Raises:
-        RefusedError: the archive can be read whole; nothing is moved.
-        StorageError: there is no such file, another process holds it, or it could not be moved.
+    Raises RefusedError: the archive can be read whole. StorageError: it cannot be opened or moved.
     """
     wal = Path(f"{path}.wal")
     try:

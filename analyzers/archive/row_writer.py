@@ -46,11 +46,7 @@ class Target(Protocol):
         """The subject of an error's sentence."""
 
     def transaction(self, tables: Mapping[str, pa.Table]) -> AbstractContextManager[Connection]:
-        """Give the connection in a transaction, with the tables there as ``incoming_NAME``.
-
-        Raises:
-            StorageError: it could not be stored; then none of it is.
-        """
+        """Give the connection in a transaction; the tables are ``incoming_NAME``. Raises StorageError."""
 
     def advance(
         self, connection: Connection, logs: Mapping[str, Log], interpreted: Mapping[str, int]
@@ -73,14 +69,7 @@ class RowWriter:
     def __init__(
         self, connection: Connection, target: Target, reader: FrameReader, logs: dict[str, Log]
     ) -> None:
-        """Go on where the database ends.
-
-        Args:
-            connection: of the database, outside a transaction.
-            target: the same database.
-            reader: of its frames.
-            logs: by name, where each goes on; changed with each `put`.
-        """
+        """``target``: the database of ``connection``. ``logs``: where each goes on; changed by each `put`."""
         self._target = target
         self._reader = reader
         self._logs = logs

@@ -78,11 +78,7 @@ def migrate(connection: Connection, version: int) -> None:
 
 
 def found_version(connection: Connection, who: object) -> int | None:
-    """Return the version of a schema, None for an empty database.
-
-    Raises:
-        StorageError: another program made it, or a zeus-stream of a version that this one does not know.
-    """
+    """Return the version of a schema, None for an empty database. Raises StorageError: it is not ours."""
     content = "SELECT 1 FROM duckdb_tables() UNION ALL SELECT 1 FROM duckdb_views() WHERE NOT internal"
     if connection.execute(content).fetchone() is None:
         return None

@@ -25,11 +25,7 @@ TRIES = 20
 
 @contextmanager
 def opened(path: Path, settings: Settings) -> Iterator[OpenFile]:
-    """Open an archive for queries, as it is now, whether another process writes it or not.
-
-    Raises:
-        StorageError: there is no archive, it cannot be read, or there is no room for a copy.
-    """
+    """Open an archive for queries, as it is now, whether another process writes it. Raises StorageError."""
     if not is_written(path):
         with closing(OpenFile.open_read_only(path, settings)) as archive:
             yield archive

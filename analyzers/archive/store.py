@@ -71,35 +71,26 @@ class Store(Protocol):
         """Store all of it or nothing. What could not be stored may be handed over again.
 
         Args:
-            received: frames, in order for each log, each with its body decoded (None for one that cannot
-                be: its bytes are kept); and breaks in their place. Frames that are stored already are
-                skipped.
+            received: frames, in order for each log, with their bodies (None: cannot be decoded), and breaks
+                in their place. Frames that are stored already are skipped.
             rows: of one key, the last counts.
             interpreted: for each log, the offset to be interpreted next; it is never lowered.
             replaying: rows of all kinds may be stored already; otherwise only those that have a state.
 
-        Raises:
-            RefusedError: a frame is missing before another; put the break in its place that is gone for good.
+        Raises RefusedError: a frame is missing before another; put the break there that is gone for good.
         """
 
     def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
         """Return the log of a host that was followed last, and the offset it goes on with."""
 
     def replay(self, since: Mapping[str, int] | None = None) -> Iterator[Page]:
-        """Yield what has to be interpreted, again or for the first time, a page at a time, in its first
-        order.
+        """Yield what has to be interpreted, again or not, a page at a time, in its first order.
 
-        ``since``: by log, the offset to begin at; a log that it lacks begins at its first. None: all since
-        the oldest run began that is open.
+        ``since``: by log, the offset to begin at. None: all since the oldest open run began.
         """
 
     def memory(self, since: Mapping[str, int] | None = None, sessions: Sequence[str] = ()) -> Memory:
-        """Return what an analyzer needs at its start beyond `replay`.
-
-        Args:
-            since: as of `replay`.
-            sessions: that are open beside those which begin in it.
-        """
+        """Return what an analyzer needs beyond `replay`. ``sessions``: open ones that began before it."""
 
     def checkpoint(self, name: str) -> CheckpointRow | None:
         """Return the last checkpoint of that name."""
@@ -108,13 +99,9 @@ class Store(Protocol):
         """Have a query answered into a pipe; return what ends it. ``out`` may be closed then."""
 
     def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
-        """Remove what is older, except what a restart interprets again. Return the number of rows by table.
+        """Remove what is older, except what a restart interprets again. Return the rows removed by table.
 
-        Args:
-            ages: of rows that are kept.
-            wall_ns: UTC now, ns since 1970.
-            code: a restart goes on from a checkpoint of this version of the code. None: from the beginning
-                of the oldest open run.
+        ``code``: a restart goes on from a checkpoint of this version; None: from the oldest open run's begin.
         """
 
     def close(self) -> None:

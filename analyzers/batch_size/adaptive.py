@@ -147,10 +147,7 @@ class Adaptive(Struct, frozen=True):
 
 
 def _overspent(job: Job, seen: TrySummary, setup: str, belief: CostBelief) -> bool:
-    """Return whether the tries of this era have cost more than always the default, by what that may be.
-
-    A recurrence with the default costs what is believed of it, or what one has cost so far, failed tries too.
-    """
+    """Return whether the tries of this era have cost more than always the default, by what that may be."""
     count = sum(number for (of, _), number in seen.reached.items() if of == setup)
     spent_j = sum(cost_j for (of, _), cost_j in seen.spent_j.items() if of == setup)
     default_j = exp(within(belief.log_cost[job.batch_sizes.index(job.default)]))

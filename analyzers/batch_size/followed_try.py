@@ -141,10 +141,7 @@ def begun_row(
     setup: str,
     trainings: Iterable[FollowedRun],
 ) -> TryRow:
-    """Return the row of a try that begins.
-
-    A run goes on with its recurrence until the target is reached; no other of `trainings` may take it up.
-    """
+    """Return the row of a try that begins. Its run keeps its recurrence until the target is reached."""
     wanted, recurrence = followed.wanted, _unreached(training, learned)
     if recurrence is None:
         held = {_unreached(other, learned) for other in trainings if not other.run.over}

@@ -69,11 +69,7 @@ class LearnedHistory(Struct, kw_only=True):
         return history.heard(a_try)
 
     def next_recurrence(self, held: Container[int | None] = ()) -> int:
-        """Return the latest recurrence that waits for another try, or a new one.
-
-        Args:
-            held: recurrences that open runs go on with.
-        """
+        """Return the latest recurrence that waits for a try and that no open run holds, or a new one."""
         open_yet: dict[int, int] = {}
         for row in self.tries.values():
             count = open_yet.get(row.recurrence, 0)
@@ -147,12 +143,7 @@ def verdict(policy: Policy[Any], learned: LearnedHistory, row: TryRow) -> TryVer
 
 
 def by_job(jobs: Iterable[JobRow], tries: Iterable[TryRow]) -> dict[str, LearnedHistory]:
-    """Return what is known of each job.
-
-    Args:
-        jobs: the latest version of each.
-        tries: the latest row of each, of whatever version; ascending by number.
-    """
+    """Return what is known of each job, by latest versions and by tries ascending in number."""
     of = {row.job: LearnedHistory(row=row) for row in jobs}
     for row in tries:
         if row.job in of:

@@ -69,12 +69,7 @@ class KnownJobs:
             self._recorded |= {key: row for key, row in then.recorded.items() if row.job == job}
 
     def name_of(self, job: str, uid: int | None) -> str:
-        """Return the name under which a user's job is known: a job belongs to the user who named it first.
-
-        Args:
-            job: as its script names it.
-            uid: of the user; None: it is not known, so the job is any user's.
-        """
+        """Return the name under which a user's job is known: it belongs to the user who named it first."""
         return job if uid is None or job in self._shared else name_of(self._owners, job, uid)
 
     def __getitem__(self, job: str) -> LearnedHistory:
@@ -107,15 +102,7 @@ class KnownJobs:
         return closed
 
     def specify(self, wanted: TryWanted, used: Callable[[], Collection[str]]) -> JobRow | None:
-        """Take in what a job is for; where its tries are to reach something else, it begins again.
-
-        Args:
-            wanted: of its newest try.
-            used: returns the names of jobs that must not be forgotten.
-
-        Returns:
-            None: nothing has changed.
-        """
+        """Take in what a job is for; if that has changed, return its row: it begins again."""
         learned = self._jobs.get(wanted.job)
         row = JobRow(
             job=wanted.job,

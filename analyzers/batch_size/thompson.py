@@ -41,10 +41,7 @@ class CostNormal(Struct, frozen=True):
 
 
 def observe(prior: CostNormal, seen: Sequence[float]) -> CostNormal:
-    """Return the belief after values were seen, whose own variance is taken to be theirs.
-
-    Where all of them are equal the variance is 0: as in the reference, nothing is doubted then.
-    """
+    """Return the belief after values were seen, whose own variance is taken to be theirs."""
     if not seen or prior.variance == 0:
         return prior
     mean = fmean(seen)

@@ -32,11 +32,7 @@ any life of an analyzer that is killed again and again, half the work is not rep
 
 
 class CheckpointTimes:
-    """The time of the next checkpoint: often enough to restart in seconds. Pure.
-
-    A restart repeats the work since the last one. So one is due after so much work, not after so much of the
-    stream: a busy site writes more often than an idle one.
-    """
+    """The time of the next checkpoint: after so much work, since a restart repeats it. Pure."""
 
     def __init__(self, now_ns: int) -> None:
         """``now_ns``: on the clock of this process, as everywhere here."""
@@ -83,13 +79,10 @@ class CheckpointTaker:
     """The checkpoints of one start of an analyzer. For the thread of the interpreter."""
 
     def __init__(self, start: int, interpreted: Mapping[str, int], *, whole: bool) -> None:
-        """Begin before the first frame.
+        """``interpreted``: by log, the offset to be interpreted next.
 
-        Args:
-            start: of the analyzer.
-            interpreted: by log, the offset that is to be interpreted next.
-            whole: the interpreter knows what came before these offsets, as one that goes on from a
-                checkpoint. Another knows it at the end of its replay, and is worth a checkpoint then.
+        ``whole``: the interpreter knows what came before these offsets. Another knows it at the end of its
+        replay, and is worth a checkpoint then.
         """
         self.times = CheckpointTimes(monotonic_ns())
         self.times.wanted = not whole
@@ -111,12 +104,7 @@ class CheckpointTaker:
     ) -> tuple[CheckpointRow, ...]:
         """Return the row of a checkpoint after these frames if it is time for one, else nothing.
 
-        Args:
-            site: the state after the frames.
-            frames: that were interpreted since the last call.
-            rows: that they gave. They are to be stored with the checkpoint.
-            spent_ns: time that this took.
-            hurried: a command waits for the result of this call: the checkpoint waits for another one.
+        ``rows``: of the frames, to be stored with it. ``hurried``: a command waits, so the checkpoint does.
         """
         for frame, _ in frames:
             self._next[frame.log_id] = max(frame.offset + 1, self._next.get(frame.log_id, 0))

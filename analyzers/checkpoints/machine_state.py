@@ -27,13 +27,7 @@ def state_of(site: SiteState) -> bytes:
 
 
 def restore(site: SiteState, state: bytes, select: Select) -> None:
-    """Let the state of an interpreter that has just been made be an earlier one. Raises MalformedError.
-
-    Args:
-        site: after an error it is not to be used.
-        state: of `state_of`.
-        select: finds the selectors of runs that are open.
-    """
+    """Let the state of a new interpreter be an earlier one. Raises MalformedError: do not use it then."""
     open_jobs = _decoded(site, state, {Selector.__name__: select})
     site.jobs.known.go_on(open_jobs)
     site.pending.restart()
@@ -45,16 +39,7 @@ def live_state_of(live: LiveSite) -> bytes:
 
 
 def restore_live(live: LiveSite, state: bytes, now_ns: int) -> None:
-    """Let a live state that is new go on from another.
-
-    Args:
-        live: after an error it is not to be used.
-        state: of `live_state_of`.
-        now_ns: on the clock of this process.
-
-    Raises:
-        MalformedError: its classes have changed, or it is damaged.
-    """
+    """Let a new live state go on from another. Raises MalformedError: it is not to be used then."""
     _decoded(live, state, {})
     live.restart(now_ns)
 

@@ -50,15 +50,10 @@ def encode(
     outside: Mapping[int, str] | None = None,
     special: Mapping[type, Callable[[Any], str]] | None = None,
 ) -> bytes:
-    """Return objects as bytes, with all that they refer to.
+    """Return objects as bytes, with all that they refer to. Raises UnknownObjectError.
 
-    Args:
-        roots: the objects.
-        outside: by `id`, the names of objects that the reader has already.
-        special: by class, a function that returns the text from which the reader makes an instance again.
-
-    Raises:
-        UnknownObjectError: they refer to something that cannot be encoded.
+    ``outside``: by `id`, the names of objects that the reader has already. ``special``: by class, a function
+    that returns the text from which the reader makes an instance again.
     """
     writer = _Writer(outside or {}, special or {})
     try:
@@ -77,15 +72,9 @@ def decode(
     outside: Mapping[str, Any] | None = None,
     special: Mapping[str, Callable[[str], Any]] | None = None,
 ) -> list[Any]:
-    """Return the objects that `encode` was given.
+    """Return the objects that `encode` was given. Raises MalformedError: other classes, or damage.
 
-    Args:
-        data: of `encode`.
-        outside: by name, objects that are here already.
-        special: by the name of a class, a function that makes an instance from its text.
-
-    Raises:
-        MalformedError: a class in them has changed or is no state class, or they are damaged.
+    ``outside``: by name, objects that are here already. ``special``: by class name, makes one from its text.
     """
     try:
         classes, shapes, nodes = msgpack.unpackb(data, strict_map_key=False)

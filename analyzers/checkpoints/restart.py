@@ -41,15 +41,8 @@ class Restart(Struct, frozen=True):
 def restart(archive: Store, settings: Settings, key: bytes | None) -> Restart:
     """Return an interpreter, and what it is to interpret again.
 
-    Args:
-        archive: of earlier starts.
-        settings: of this start.
-        key: of the state directory; a checkpoint that it has not signed is not read. None: it is kept where
-            only analyzers of the site can write.
-
-    Raises:
-        SettingsError: there is no such selector or policy.
-        StorageError: the archive cannot be read.
+    ``key``: only a checkpoint that it signed is read; None: any, only analyzers of the site write there.
+    Raises SettingsError: there is no such selector or policy. StorageError: the archive cannot be read.
     """
     row = archive.checkpoint(NAME)
     if row is not None:
@@ -92,16 +85,7 @@ def _go_on(archive: Store, settings: Settings, row: CheckpointRow, key: bytes | 
 
 
 def _interpreter_of(archive: Store, settings: Settings, memory: Memory) -> Interpreter:
-    """Return an interpreter that goes on where the archive ends.
-
-    Args:
-        archive: of earlier starts.
-        settings: of this start.
-        memory: of the archive.
-
-    Raises:
-        SettingsError: there is no such selector or policy.
-    """
+    """Return an interpreter that goes on where the archive ends. Raises SettingsError."""
     selector = selectors.parse(settings.select)
     return Interpreter(
         RunSettings.of(settings, selector, archive.starts),

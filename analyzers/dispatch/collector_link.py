@@ -161,10 +161,7 @@ class Link:
     def saw_frames(self, *, used: bool) -> None:
         """Take in that frames of its log have come: a greeting need not ask whether it is there.
 
-        They do not stand for the answer to a greeting that was sent.
-
-        Args:
-            used: sessions are open on the host. Greetings go on then: their delays give leases their length.
+        ``used``: sessions are open on the host. Greetings go on then: their delays give leases their length.
         """
         if not used and self._rests and not self._greeted_ns:
             self._received_ns = monotonic_ns()

@@ -11,14 +11,9 @@ class LeaseLength:
     def __init__(
         self, least_ms: int, *, factor: float = 4, most_ms: int = 30_000, remembered_s: float = 60
     ) -> None:
-        """Begin with the least length.
+        """Begin with the least length. A lease outlasts ``factor`` times the longest delay remembered.
 
-        Args:
-            least_ms: length while renewals come in time, ms.
-            factor: times the longest delay that a lease outlasts.
-            most_ms: greatest length, ms, unless the least is greater. What is leased stays so long after its
-                holder has ended.
-            remembered_s: time for which a delay counts, s.
+        What is leased stays up to ``most_ms`` after its holder has ended, or ``least_ms`` if that is more.
         """
         self.least_ms, self._most_ms = least_ms, most_ms
         """Where nothing delays; and the greatest."""

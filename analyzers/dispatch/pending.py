@@ -128,13 +128,7 @@ class Pending:
     # ---- commands and their outcomes
 
     def ask(self, command: Command, run: str, t_ns: int) -> CommandRow:
-        """Take in a command that is asked for. Return its row, without outcome.
-
-        Args:
-            command: of the GPU's host.
-            run: that asks.
-            t_ns: frame time of that host.
-        """
+        """Take in a command of a run, at the frame time of its host. Return its row, without outcome."""
         plan = command if isinstance(command, ApplyPlan) else None
         value = max(plan.clocks_mhz) if plan else None
         if isinstance(command, ApplyControl):

@@ -18,17 +18,7 @@ def allocation_row(
     began_wall_ns: int,
     ended_wall_ns: int | None,
 ) -> AllocationRow:
-    """Return the row of an allocation.
-
-    Args:
-        allocation: as the batch system reported it.
-        windows: its measured window, a row a GPU; the host's own parts are left out. Empty: it goes on.
-        session: its name.
-        host: as its collector names it.
-        gpus: UUIDs.
-        began_wall_ns: UTC.
-        ended_wall_ns: UTC. None: it goes on.
-    """
+    """Return the row of an allocation. ``windows``: measured, a row a GPU or part; none: it goes on."""
     parts = [row for row in windows if row.gpu is None or not of_host(row.gpu)]
     missing = [row for row in parts if row.energy_j is None]
     energy_j = _sum(row.energy_j for row in parts)

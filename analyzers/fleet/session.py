@@ -42,16 +42,9 @@ class Session:
         start: int | None = None,
         barred: str | None = None,
     ) -> None:
-        """Begin to follow it.
+        """``steps_kept``: so many last boundaries are remembered. ``barred``: why it may not command.
 
-        Args:
-            session: its name.
-            host: whose clock its instants are on.
-            uid: of its process, if that is known.
-            started: its first words.
-            steps_kept: so many of its last boundaries are remembered.
-            start: of the analyzer under whose settings its run goes; None: the one under way.
-            barred: why it may not command, whatever its collector says.
+        ``start``: of the analyzer under whose settings its run goes; None: the one under way.
         """
         self.session = session
         self.host = host

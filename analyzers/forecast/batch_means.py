@@ -105,10 +105,7 @@ class BatchMeans(Struct):
 
 
 def added(sums: Iterable[Sum | None]) -> tuple[float, float | None] | None:
-    """Return a sum of sums, and half of its 95 % interval. None: one of them, or its scatter, is not known.
-
-    The degrees of freedom are those of Welch and Satterthwaite.
-    """
+    """Return a sum of sums, and half of its 95 % interval (Welch and Satterthwaite); None: not known."""
     known = list(sums)
     found = [each for each in known if each is not None]
     if len(found) < len(known):
@@ -125,12 +122,7 @@ def added(sums: Iterable[Sum | None]) -> tuple[float, float | None] | None:
 
 
 def _foretell(means: Floats, ahead: float) -> tuple[float, float]:
-    """Return the mean of the time to come, and the variance of its error.
-
-    Args:
-        means: of batches, two or more.
-        ahead: the time to come, in batches.
-    """
+    """Return the mean of the time to come, in batches, and the variance of its error."""
     rough = float(np.mean(np.diff(means) ** 2)) / 2  # of neighbours: about the variance of white noise
     if rough <= (1e-9 * float(np.abs(means).mean())) ** 2:
         return float(means[-1]), 0.0

@@ -183,10 +183,7 @@ def _steps_to_come(cost: BatchMeans, steps: Sum) -> tuple[Sum | None, ...]:
 def _interval(
     left: tuple[float, float | None] | None, spent: float | None, longest: float
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the whole with its 95 % interval: low, mean, high. It is never less than what is spent.
-
-    ``longest``: rest between steps so far.
-    """
+    """Return the whole with its 95 % interval: low, mean, high. It is never less than what is spent."""
     if left is None or spent is None:
         return None, None, None
     mean, half = left

@@ -57,10 +57,7 @@ def handle(site: SiteState, frame: Frame, body: Events) -> Result:
 
 
 def _take(site: SiteState, session: Session, events: Iterable[wire.Event], given: list[Result]) -> Result:
-    """Take in events of a session, one after the other; add what they gave to ``given``.
-
-    If one of them fails, what came before it stays.
-    """
+    """Take in events in order; add what they gave to ``given``, where it stays if a later one fails."""
     now_ns = site.now_ns[session.host]
     for kind, group in groupby(events, type):
         if kind is wire.StepBoundary:

@@ -112,12 +112,7 @@ class Interpreter:
         )
 
     def handle(self, event: Input, now_ns: int) -> Result:
-        """Take in an event. Return rows to be stored and instructions to be carried out.
-
-        Args:
-            event: what happened; frames come in the order of each log.
-            now_ns: frame time of its host.
-        """
+        """Take in an event at frame time of its host. Return rows to store and instructions to carry out."""
         left, self.site.left = self.site.left, NOTHING
         rows, instructions = left | self._take(event, now_ns)
         if instructions or isinstance(event, LinkSeen):

@@ -84,13 +84,7 @@ def _gap(frame: Frame, count: int, reason: str) -> Result:
 
 
 def measure_due(site: SiteState, frame: Frame, body: Body, *, hurried: bool) -> Result:
-    """Measure what can be measured by now, after a frame of its host.
-
-    Args:
-        frame: with its body.
-        body: events, readings or notes.
-        hurried: leave out the fit of the energy of single steps.
-    """
+    """Measure what can be measured by now; ``hurried``: without the fit of the energy of single steps."""
     now, host = site.now_ns, frame.host
     pause_ns = frame.t_ns - site.looked_ns.get(frame.host, 0)
     due, result = _due(site, host, frame.t_ns), NOTHING

@@ -351,13 +351,7 @@ def catch_up_all(site: SiteState) -> Result:
 
 
 def measure(site: SiteState, session: Session, now_ns: int, *, hurried: bool = False) -> Result:
-    """Measure the windows of a session that have ended, as far as that can be done.
-
-    Args:
-        session: of the windows.
-        now_ns: frame time of its host; 2**62: nothing is waited for.
-        hurried: leave out the fit of the energy of single steps.
-    """
+    """Measure the windows of a session that have ended. ``now_ns``: 2**62: nothing is waited for."""
     if session.placed != "dispatch":
         now_ns -= PLACED_NS
     windows = site.windows[session.session]
@@ -399,10 +393,7 @@ def _shared(site: SiteState, session: Session, gpu: str, begin_ns: int, end_ns: 
 
 
 def _remarked(row: WindowRow | StepColumns, site: SiteState, *, alone: bool) -> WindowRow | StepColumns:
-    """Return rows whose quality says whose energy they have, where that is not the GPU's for this run alone.
-
-    ``alone``: they are of whole GPUs, and any program may use those.
-    """
+    """Return rows whose quality says whose energy they have, unless the GPU's for this run ``alone``."""
     gpu = None if row.gpu is None else site.fleet.gpus[row.gpu]
     if gpu is None or gpu.found is None:
         return row

@@ -72,11 +72,7 @@ class BatchIntake:
     malformed: int = 0
 
     def take(self, message: bytes, subject: str, site: str) -> None:
-        """Take in a message of the stream.
-
-        Raises:
-            BatchesMissingError: batches before it are missing.
-        """
+        """Take in a message. Raises BatchesMissingError: batches before it are missing."""
         try:
             batch = batches.decode(message, subject, site)
         except MalformedError:

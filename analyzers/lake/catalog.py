@@ -57,15 +57,8 @@ def attach(
 ) -> Connection:
     """Connect to a lake; its tables are those of the default database.
 
-    Args:
-        dsn: of libpq, such as ``host=/run/postgresql dbname=lake``.
-        settings: of DuckDB.
-        data: directory or URL of the Parquet files, needed only by who makes the lake.
-        read_only: change nothing.
-        threads: of DuckDB. None: one for each core.
-
-    Raises:
-        StorageError: an extension is missing, or the catalog cannot be reached.
+    ``data``: directory or URL of the Parquet files, needed only by who makes the lake. ``threads``: of
+    DuckDB; None: one a core. Raises StorageError: an extension is missing, or the catalog is away.
     """
     address = _without_password(dsn)
     connection = duckdb.connect(
@@ -164,12 +157,9 @@ def why(says: str) -> str:
 
 
 def create(dsn: str, data: str, settings: Settings) -> bool:
-    """Make a lake: tables, views, and the trigger that fences commits. Return False if it was there.
+    """Make or migrate a lake: tables, views, the trigger that fences commits. Return False if it was there.
 
-    One of an earlier version is migrated: all of it or nothing, and its rows stay.
-
-    Raises:
-        StorageError: it cannot be made or migrated, or is one of a later version.
+    A migration is whole or nothing. Raises StorageError: it cannot be made, or is of a later version.
     """
     connection = attach(dsn, settings, data=data)
     try:

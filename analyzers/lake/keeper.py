@@ -56,11 +56,9 @@ HOUSEKEEPING = (
 
 
 def keep(dsn: str, settings: Settings, *, holder: str, wall_ns: int) -> dict[str, int]:
-    """Do all of it once. Return the number of rows removed, by table.
+    """Do all of it once; return the rows removed by table. Raises RefusedError: there is another keeper.
 
-    Raises:
-        RefusedError: another process is the keeper.
-        StorageError: something could not be done; what was done before it stays.
+    Raises StorageError: something could not be done; what was done before it stays.
     """
     leases = SiteLeases(dsn, "", holder)
     try:

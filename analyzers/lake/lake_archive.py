@@ -73,11 +73,7 @@ class LakeArchive:
 
     @classmethod
     def open_lake(cls, dsn: str, settings: Settings, leases: SiteLeases) -> "LakeArchive":
-        """Open a lake for leases that are taken later.
-
-        Raises:
-            StorageError: the lake cannot be opened, or is one of another version.
-        """
+        """Open a lake for leases that are taken later. Raises StorageError."""
         with ExitStack() as on_failure:
             connection = _connect(dsn, settings)
             on_failure.callback(connection.close)
@@ -113,10 +109,7 @@ class LakeArchive:
             self.held.pop(name, None)
 
     def move(self, name: str, following: int) -> None:
-        """Let the stream of a part go on at another message, without a row. Raises StorageError.
-
-        It begins again if the broker has lost it; it goes on where no message had anything new.
-        """
+        """Let the stream of a part go on at another message, without a row. Raises StorageError."""
         held = self.held[name]
         self._leases.move(name, held.epoch, following)
         self.held[name] = SiteLease(name, held.epoch, following)
@@ -132,14 +125,9 @@ class LakeArchive:
     ) -> None:
         """Store what was received and derived, and where the streams of parts go on, in one commit.
 
-        Args:
-            received: of all parts.
-            until: by the lease of a part, the sequence number that comes next.
-            batches: of the outbox; they leave it.
-
-        Raises:
-            StorageError: it could not be stored, or a part was taken by another process. Call `recover`.
-            RefusedError: a frame is missing before another.
+        ``until``: by the lease of a part, the next sequence number. ``batches``: of the outbox; they leave
+        it. Raises StorageError: it could not be stored, or a part was taken; call `recover`. RefusedError: a
+        frame is missing before another.
         """
         self._until, self._batches = dict(until), [batch.number for batch in batches]
         assert self.writer.placing is not None
@@ -177,11 +165,7 @@ class LakeArchive:
     def recover(self) -> bool:
         """Be ready again after a commit that failed. Leases that were lost are dropped.
 
-        Returns:
-            True if it was stored, and only its answer was lost.
-
-        Raises:
-            StorageError: PostgreSQL or the files are still away. Call it again.
+        Return True if it was stored, and only its answer was lost. Raises StorageError: call it again.
         """
         with suppress(duckdb.Error):
             self._connection.close()
@@ -245,10 +229,7 @@ class LakeArchive:
         )
 
     def add_rolled_up(self, connection: Connection, tables: Mapping[str, pa.Table]) -> None:
-        """Leave the hours to the keeper: two writers of one hour would refuse each other.
-
-        Rows of instructions are added: those of one minute add up. A lake's rows are not replaced one by one.
-        """
+        """Leave the hours to the keeper: two writers of one hour would refuse each other."""
         if (name := instruction_rollup.MINUTES) in tables:
             connection.execute(f"INSERT INTO {name} BY NAME FROM incoming_{name}")
 

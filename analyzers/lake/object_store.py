@@ -23,11 +23,7 @@ def is_bucket(data: str) -> bool:
 
 
 def secret(environ: Mapping[str, str]) -> dict[str, str | bool]:
-    """Return the fields of DuckDB's secret of type ``s3``.
-
-    Raises:
-        SettingsError: the endpoint is no URL.
-    """
+    """Return the fields of DuckDB's secret of type ``s3``. Raises SettingsError: the endpoint is no URL."""
     fields: dict[str, str | bool] = {}
     for name, variable in (
         ("KEY_ID", "AWS_ACCESS_KEY_ID"),
@@ -50,10 +46,7 @@ def secret(environ: Mapping[str, str]) -> dict[str, str | bool]:
 
 
 def trouble(says: str) -> str | None:
-    """Return what is wrong with the object store, and what to do; None: it is not about that.
-
-    ``says``: the error of DuckDB.
-    """
+    """Return what is wrong with the object store, by DuckDB's error, and what to do; None: nothing."""
     code = _CODE.search(says)
     match code and int(code[1]):
         case 401 | 403:

@@ -14,19 +14,10 @@ SCHEMA = sql.Identifier("public")
 
 
 def grant(dsn: str, name: str, password: str | None) -> tuple[str, str]:
-    """Make a role that may only read, or give an existing one these rights.
+    """Make a role that may only read, or give an existing one these rights and a password, unless None.
 
-    Args:
-        dsn: of the owner of the lake.
-        name: of the role.
-        password: its new one; None: it stays as it is.
-
-    Returns:
-        The DSN with which the role reaches the lake, without password; and where its files are.
-
-    Raises:
-        RefusedError: the role may do more than read.
-        StorageError: PostgreSQL cannot be reached, or the owner has not the right to make roles.
+    Return the role's DSN without password, and where the lake's files are. Raises RefusedError: the role may
+    do more than read. StorageError: PostgreSQL is away, or the owner may not make roles.
     """
     role = sql.Identifier(name)
     with _working(dsn) as connection, connection.transaction():

@@ -53,10 +53,7 @@ class SiteSize(Struct, frozen=True, kw_only=True):
 
 
 def rows(site: SiteSize, days: tuple[float, float, float] = (7, 14, 400)) -> list[tuple[str, float, str]]:
-    """Return what a site takes: name, figure, unit.
-
-    ``days``: for which readings, seconds and minutes are kept.
-    """
+    """Return name, figure, unit of what a site takes; ``days``: of readings, seconds and minutes."""
     gpus = site.hosts * site.gpus
     readings_s = gpus * site.readings
     messages_s = site.hosts * MESSAGES_PER_HOST_S

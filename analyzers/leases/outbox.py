@@ -37,11 +37,7 @@ def pack(rows: Iterable[Derived]) -> Iterator[Packed]:
 
 
 def unpack(body: bytes) -> list[Row]:
-    """Return the rows of a batch; those of a kind that this version does not know are left out.
-
-    Raises:
-        MalformedError: it is no batch.
-    """
+    """Return the rows of a batch of the kinds that this version knows. Raises MalformedError."""
     try:
         records = codec.decode_records(zlib.decompress(body), KINDS)
     except zlib.error as wrong:

@@ -61,13 +61,7 @@ class Renewal:
     """A thread that extends leases, over a connection of its own."""
 
     def __init__(self, leases: SiteLeases, rule: RenewalRule, extend: Extend = SiteLeases.renew) -> None:
-        """Begin at once.
-
-        Args:
-            leases: for this thread alone; closed at its end.
-            rule: of the length of leases.
-            extend: called by this thread.
-        """
+        """Begin at once. ``leases``: for this thread alone, closed at its end. ``extend``: called by it."""
         self._leases, self._rule, self._extend = leases, rule, extend
         self._held: Mapping[str, int] = {}
         self._until_ns: dict[tuple[str, int], int] = {}
@@ -88,10 +82,7 @@ class Renewal:
         self._thread.start()
 
     def hold(self, held: Mapping[str, int], until_ns: int = 0) -> None:
-        """Extend these leases from now on, given by name with their epochs.
-
-        ``until_ns``: those that are new are valid so long (CLOCK_MONOTONIC); 0: from the first renewal on.
-        """
+        """Extend these leases, by name with their epochs. ``until_ns``: new ones are valid so long."""
         known = self._until_ns
         self._until_ns = {lease: known.get(lease, until_ns) for lease in held.items()}
         self._held = dict(held)

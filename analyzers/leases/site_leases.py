@@ -132,11 +132,7 @@ class SiteLeases:
     # ---- leases
 
     def take(self, names: Collection[str], ttl_s: float) -> list[SiteLease]:
-        """Take leases that nobody holds, or that have ended.
-
-        Returns:
-            Those that were taken. One that this process held is held again, under another epoch.
-        """
+        """Take leases that nobody holds or that have ended. One that was held has another epoch then."""
         with self._working() as connection:
             rows = connection.execute(
                 """
@@ -158,12 +154,7 @@ class SiteLeases:
     ) -> set[str]:
         """Extend leases, given by name with their epochs. Return the names of those that are still held.
 
-        One that was given up is not: a renewal may be on its way at that time.
-
-        Args:
-            held: leases of this process.
-            ttl_s: from now on.
-            behind_ms: of shards, the age of the oldest frame that was not interpreted.
+        One that was given up is not. ``behind_ms``: of shards, the age of the oldest frame not interpreted.
         """
         if not held:
             return set()
@@ -302,11 +293,7 @@ class SiteLeases:
     # ---- shards
 
     def open_shards(self, shards: int) -> None:
-        """Make the tables, unless they are there, and check that the site has so many shards.
-
-        Raises:
-            RefusedError: it has another number, or the tables are of another version.
-        """
+        """Make the tables, unless they are there. Raises RefusedError: of another version or shard count."""
         self.create()
         with self._working() as connection:
             connection.execute(
@@ -375,18 +362,8 @@ class SiteLeases:
     ) -> int:
         """Keep what later runs of a shard need, and rows for the lake, while this epoch is the latest.
 
-        Args:
-            shard: of the site.
-            epoch: under which it is held.
-            memories: replace those of the same key.
-            batches: rows for the lake. Without a lake in this database they are left out.
-
-        Returns:
-            The number of rows that had waited for the lake and were removed: no archiver took them, and
-            more than OUTBOX_BYTES of this shard waited.
-
-        Raises:
-            RefusedError: another analyzer has taken the shard over. Nothing was kept.
+        Memories replace those of the same key. Return how many waiting rows were removed, as more than
+        OUTBOX_BYTES waited. Raises RefusedError: another analyzer has the shard; nothing was kept.
         """
         with self._working() as connection, connection.transaction():
             row = connection.execute(

@@ -154,13 +154,7 @@ class LiveRuns:
                 run.epoch = event.index
 
     def take_rows(self, rows: Iterable[object], now_ns: int, *, live: bool = True) -> None:
-        """Take in rows of the interpreter, in their order.
-
-        Args:
-            rows: of the archive, among other outputs.
-            now_ns: on the clock of this process.
-            live: False: they come from the archive. A run that ended there is not shown.
-        """
+        """Take in rows in order. ``live``: False: of the archive, where a run that ended is not shown."""
         for row in rows:
             match row:
                 case RunRow():

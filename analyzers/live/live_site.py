@@ -34,15 +34,7 @@ def site_head(
     behind_ns: int,
     counters: Mapping[str, int],
 ) -> Snapshot:
-    """Return what an analyzer knows of itself and of its hosts.
-
-    Args:
-        links: by host that is followed.
-        archive_id: of its archive.
-        wall_ns: UTC, now.
-        behind_ns: how long the oldest frame waits that is not interpreted.
-        counters: of the analyzer.
-    """
+    """Return an analyzer's own figures and its hosts'. ``behind_ns``: age of the oldest frame that waits."""
     hosts = tuple(
         HostNow(
             host=name,
@@ -92,14 +84,7 @@ class LiveSite:
     def take(
         self, frames: Sequence[tuple[Frame, Body]], rows: Sequence[object], now_ns: int, *, live: bool
     ) -> None:
-        """Take in frames, and the rows that they gave.
-
-        Args:
-            frames: that were interpreted.
-            rows: of the archive, among other outputs.
-            now_ns: on the clock of this process.
-            live: False: they come from the archive, so nobody knows how old they are.
-        """
+        """Take in frames and their rows. ``live``: False: from the archive, so nobody knows their age."""
         for frame, body in frames:
             if isinstance(body, Readings):
                 self._latest.take_readings(frame.host, frame.t_ns, body, now_ns if live else None)

@@ -55,8 +55,7 @@ class Record(Struct, frozen=True):
 def read_meter(text: str, source: str) -> Record:
     """Return a record in CSV: columns ``t_UNIT`` since 1970 (s, ms, us, ns) and ``power_UNIT`` (w, mw).
 
-    Raises:
-        RefusedError: it is none; the sentence says what is wrong.
+    Raises RefusedError: it is none; the sentence says what is wrong.
     """
 
     def refuse(why: str) -> RefusedError:
@@ -94,12 +93,7 @@ def read_meter(text: str, source: str) -> Record:
 
 
 def compared(timeline: Timeline, meter: Record) -> tuple[Floats, Floats]:
-    """Return mean powers, W, as shown and as the meter has them, of windows in which both are whole.
-
-    Args:
-        timeline: of the GPU, in ns since 1970 as the meter's record.
-        meter: its record.
-    """
+    """Return mean powers, W, as shown and by the meter, of windows with both whole (ns since 1970)."""
     step_ns = int(np.median(np.diff(meter.t_ns)))
     window_ns = max(WINDOW_NS, 10 * step_ns)
     begin_ns = np.arange(meter.t_ns[0], meter.t_ns[-1] - window_ns, window_ns)
@@ -121,14 +115,7 @@ def compared(timeline: Timeline, meter: Record) -> tuple[Floats, Floats]:
 def fit(shown_w: Floats, true_w: Floats, source: str, at: str) -> Gain:
     """Return the gain by least squares; with an offset only where the windows are sure that there is one.
 
-    Args:
-        shown_w: shape (n,), mean power of windows as the GPU shows it.
-        true_w: shape (n,), the same by the meter.
-        source: of the truth.
-        at: UTC.
-
-    Raises:
-        RefusedError: too few windows, or the two do not belong together.
+    Powers are means of windows, shape (n,). ``at``: UTC. Raises RefusedError: too few, or they do not agree.
     """
     if len(shown_w) < LEAST_WINDOWS:
         raise RefusedError(
@@ -161,8 +148,7 @@ def _believable(gain: float, source: str) -> float:
 def _short(shown_w: Floats, true_w: Floats) -> tuple[float, float]:
     """Return the gain from a few windows and half of its 95 % interval.
 
-    Least squares with what is known before: the gain as published, the offset 0 +- `PRIOR_OFFSET_W`. The
-    noise is that of the windows, as much greater as so few may hide.
+    Least squares with what is known before: the gain as published, the offset 0 +- `PRIOR_OFFSET_W`.
     """
     alone = float(shown_w @ true_w / (true_w @ true_w))
     if not LEAST_GAIN <= alone <= MOST_GAIN:

@@ -181,11 +181,8 @@ def measure_columns(
 ) -> Energies:
     """Return the energies of many windows at the price of one. Nothing is extrapolated.
 
-    Args:
-        timeline: of the GPU.
-        begin_ns: shape (n,), CLOCK_MONOTONIC of its host.
-        end_ns: shape (n,).
-        shape: what was fixed of its energies; where it was not, or without one, lines are straight.
+    Instants are CLOCK_MONOTONIC of the GPU's host; shape (n,). ``shape``: what was fixed of its energies;
+    where it was not, or without one, lines are straight.
     """
     count, knots = len(begin_ns), timeline.knots()
     if len(knots.mid_ns) < 2:

@@ -151,8 +151,7 @@ class EnergyFit:
     def advance(self, timeline: Timeline, until_ns: int, now_ns: int) -> None:
         """Fix the energy until the refresh past ``until_ns``, if it is there.
 
-        Args:
-            now_ns: frame time; of the last EVENTS_ARRIVE_NS some events may not have arrived yet.
+        ``now_ns``: frame time; of the last EVENTS_ARRIVE_NS some events may not have arrived yet.
         """
         self._follow(timeline)
         if self.rival is not None:
@@ -276,11 +275,7 @@ class EnergyFit:
             self._look(stretch, parts, inside)
 
     def _power_at(self, t_ns: Ints, mean: Floats) -> tuple[Floats, Floats]:
-        """Return the power at instants, and by how much it changed at a mark just before; W, shape (n,) each.
-
-        Args:
-            mean: of each kind.
-        """
+        """Return the power at instants, and its change at a mark just before; W, shape (n,) each."""
         cuts = self._cuts
         segment = cuts.t_ns.searchsorted(t_ns, side="right") - 1
         power_w, before_w = mean[cuts.kind[0, [segment, np.maximum(segment - 1, 0)]]]
@@ -388,11 +383,7 @@ class EnergyFit:
         return self._points.at(t_ns, epoch, 0.3 * self._kinds.mean_w)
 
     def variance(self, fixed: Fixed) -> Floats:
-        """Return the variance of the energies of windows, J^2.
-
-        Args:
-            fixed: at their begins, then at their ends; shape (2n,).
-        """
+        """Return the variance of the energies of windows, J^2, fixed at begins, then ends; shape (2n,)."""
         return self._points.variance(fixed, tied=self.window_ns is None) * self._kinds.calibration
 
     @property

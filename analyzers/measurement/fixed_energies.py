@@ -86,11 +86,7 @@ class EnergyPoints:
     def write(self, fresh: Written, knots: Knots, epoch: int, *, tied: bool) -> None:
         """Fix energies for good, equation (12). They never fall, and none leaves the bounds of its knots.
 
-        Args:
-            fresh: what was found.
-            knots: of the timeline.
-            epoch: of the counter.
-            tied: the counter's figure is the energy (it integrates); else they go on from the last one.
+        ``tied``: the counter's figure is the energy (it integrates); else they go on from the last one.
         """
         n, m = len(fresh.t_ns), len(fresh.energy_uj)
         if not n:
@@ -120,12 +116,8 @@ class EnergyPoints:
     def _revise(self, energy_uj: Floats, joint: Floats, var: Floats, count: int) -> None:
         """Change a covariance so that the points fixed before stay where they were fixed.
 
-        The refreshes of now place them elsewhere, with a variance of their own. An energy from one of them to
-        a new point is off by that difference, beside what these refreshes leave open.
-
-        Args:
-            energy_uj, joint, var: see `_continued`.
-            count: of them were fixed before.
+        The refreshes of now place the first ``count`` elsewhere, with a variance of their own. An energy from
+        one of them to a new point is off by that difference. The rest: see `_continued`.
         """
         before = slice(self.size - count, self.size)
         moved_j = (self.energy_uj[before] - energy_uj[:count]) / 1e6
@@ -136,10 +128,8 @@ class EnergyPoints:
     ) -> tuple[Floats, Floats]:
         """Return energies that go on from the last one fixed, and their variances.
 
-        Args:
-            energy_uj: shape (m,); ``joint``: their covariance; ``var``: its diagonal.
-            at: which of them was fixed last; -1: none.
-            anchored: it is of the same epoch.
+        ``energy_uj``: shape (m,); ``joint``: their covariance; ``var``: its diagonal. ``at``: which was fixed
+        last; -1: none. ``anchored``: it is of the same epoch.
         """
         if not anchored or at < 0:
             return energy_uj, var
@@ -149,12 +139,9 @@ class EnergyPoints:
         return energy_uj, np.concatenate((before, self.var[-1] + grown[at + 1 :]))
 
     def at(self, t_ns: Ints, epoch: Ints, stray_w: float) -> Fixed:
-        """Return the energies at instants, where they were fixed.
+        """Return the energies where they were fixed; ``t_ns`` and ``epoch`` (of the counter): shape (n,).
 
-        Args:
-            t_ns: shape (n,).
-            epoch: of the counter, at each.
-            stray_w: deviation of power between two points from the straight line.
+        ``stray_w``: deviation of power between two points from the straight line.
         """
         if self.size < 2:
             nothing = np.zeros(len(t_ns), np.int64)
@@ -172,12 +159,7 @@ class EnergyPoints:
         return Fixed(known, self.energy_uj[left] + grown, var, left)
 
     def variance(self, fixed: Fixed, *, tied: bool) -> Floats:
-        """Return the variance of the energies of windows, J^2.
-
-        Args:
-            fixed: at their begins, then at their ends; shape (2n,).
-            tied: see `write`.
-        """
+        """Return the variance of the energies of windows, J^2, fixed at begins, then ends; shape (2n,)."""
         count = len(fixed.point) // 2
         begin, end = fixed.point[:count], fixed.point[count:]
         near = (end > begin) & (end - begin <= NEIGHBOURS)

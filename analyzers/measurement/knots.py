@@ -32,10 +32,7 @@ Estimator = Literal["counter", "power"]
 
 
 class Row:
-    """Rows of the tables that hold the knots, one knot a column: searching wants them contiguous.
-
-    No enumeration: these numbers are used some thousand times a second.
-    """
+    """Row numbers of the tables that hold the knots; plain numbers, since they are used so often."""
 
     LO = 0
     HI = 1
@@ -73,15 +70,11 @@ class Knots(NamedTuple):
 
 
 def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:
-    """Work out the middles of ``knots``.
+    """Work out the middles of ``knots``, given up to `PERIODS` + 1 middles before, and their energies.
 
     One that a late look left wide open is where the regular ones before it let expect it, within its bounds.
-    After a read within which the counter may have been refreshed more than once, it is where
-    the energy at the recent mean power predicts it.
-
-    Args:
-        knots: with all other rows.
-        before_ns: middles of the last `PERIODS` + 1 before them; ``before_uj``: their energies.
+    After a read within which the counter may have been refreshed more than once, it is where the energy at
+    the recent mean power predicts it.
     """
     lo_ns, hi_ns = knots[Row.LO], knots[Row.HI]
     mid_ns = np.concatenate((before_ns, lo_ns + (hi_ns - lo_ns) // 2))
@@ -102,10 +95,7 @@ def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:
 
 
 def _period_ns(mid_ns: Sequence[int]) -> int | None:
-    """Return the median distance of `PERIODS` + 1 instants; None: they are fewer, or not regular.
-
-    In plain numbers: NumPy takes twenty times as long for so few.
-    """
+    """Return the median distance of `PERIODS` + 1 instants; None: they are fewer, or not regular."""
     steps_ns = sorted(after - before for before, after in pairwise(mid_ns))
     if len(steps_ns) < PERIODS:
         return None

@@ -57,11 +57,7 @@ class Stretch(Struct, frozen=True, kw_only=True):
         return self.t[1:] if counter.lag_ns is None else self.t[:-1] + counter.lag_ns / 1e9
 
     def var_j2(self, power_w: Floats) -> Floats:
-        """Return the variance of each knot's energy by what is not known of its instant, and by rounding.
-
-        Args:
-            power_w: at each knot; shape (n + 1,).
-        """
+        """Return the variance of each knot's energy by its instant and rounding; power, shape (n + 1,)."""
         var: Floats = (self.doubt_s * power_w) ** 2 + QUANTUM_J**2 / 12
         return var
 
@@ -96,12 +92,8 @@ def counted_by_rivals(
 ) -> Compared:
     """Return what each kind of counter would have counted in some refreshes, and what this one did.
 
-    Args:
-        knots: of the counter; refreshes are those from ``begin`` to ``close``.
-        parts: since the widest window of a boxcar before ``begin``.
-        kinds: what is known of them.
-        counter: its period: refreshes of another length were missed, or seen late, and are left out. And the
-            windows of the boxcars that it is compared with.
+    Refreshes are those from ``begin`` to ``close``; those of another length were missed and are left out.
+    ``parts``: since the widest window of a boxcar before ``begin``.
     """
     windows_s, widest_s = np.array(counter.windows_ns) / 1e9, WIDEST_NS / 1e9
     stretch = slice(begin, close + 1)
@@ -148,12 +140,8 @@ def integrating(
 ) -> Observation:
     """Return what a counter that integrates shows, equation (4).
 
-    Args:
-        stretch: what it showed.
-        parts: of it.
-        point_t: instants asked for; shape (p,).
-        flickers_w2s: noise within each part; shape (c,).
-        var_j2: see `Stretch.var_j2`.
+    ``point_t``: instants asked for, shape (p,); ``flickers_w2s``: noise within each part, shape (c,);
+    ``var_j2``: see `Stretch.var_j2`.
     """
     counted = parts.until(np.concatenate((stretch.t, point_t)))
     rows = counted[1:] - counted[0]
@@ -173,10 +161,7 @@ def boxcar(
 ) -> Observation:
     """Return what a counter shows that sees ``counter.window_ns`` of each refresh, equation (5).
 
-    Args:
-        stretch, parts, point_t, flickers_w2s, var_j2: see `integrating`.
-        counter: what is known of it.
-        cut_ns: changes of kind.
+    ``cut_ns``: changes of kind. The others: see `integrating`.
     """
     assert counter.window_ns is not None
     window_s, took, count = counter.window_ns / 1e9, stretch.took, len(stretch.t) - 1

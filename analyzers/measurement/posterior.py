@@ -47,12 +47,8 @@ class Posterior(Struct, frozen=True, kw_only=True):
 def solve(seen: Observation, parts: Parts, believed: Believed, point_t: Floats, alone_s: float) -> Posterior:
     """Return the energies at points, their covariance, and what refreshes left unexplained; equation (6).
 
-    Args:
-        seen: what was observed; the rows of its points are moved to where changes came early.
-        parts: of the stretch.
-        believed: before.
-        point_t: seconds; shape (p,).
-        alone_s: changes this far from the next ones can be distinguished.
+    ``point_t``: seconds; shape (p,). Rows of ``seen`` are moved to where changes came early. ``alone_s``:
+    changes this far from the next ones can be distinguished.
     """
     count, mean, unsure, own = seen.count, believed.mean, believed.unsure, believed.own
     of_part = np.eye(len(mean))[parts.kind]
@@ -95,8 +91,7 @@ def _move_early(
 ) -> Floats | None:
     """Book energies of changes before their marks where the counter shows that the marks came late.
 
-    Returns:
-        The variance that adds to each point, J^2; None where nothing was moved.
+    Return the variance that adds to each point, J^2; None where nothing was moved.
     """
     count, half, own = seen.count, len(parts.kind) // 2, believed.own
     mean, unsure = believed.mean, believed.unsure
@@ -124,12 +119,8 @@ def _early(
     """Return which part of the energy of changes of kind came before their marks, equation (7); shape (c,).
 
     Where power rises and more was used than the marks let expect, it rose before: the mark came late. Where
-    it falls and less was used, too. Else power came late, or in a ramp, behind the mark.
-
-    Args:
-        before: kinds of the segments before and (``after``) after the changes; shape (c,).
-        change_j: energies of the changes, expected; ``change_j2``: their variances, J^2.
-        mean: power of each kind; ``unsure``: its covariance.
+    it falls and less was used, too. ``before``, ``after``: kinds of the segments; ``change_j``: expected, its
+    variances in J^2; ``mean``: power of each kind; ``unsure``: its covariance.
     """
     rise_w = mean[after] - mean[before]
     rise_w2 = unsure[after, after] + unsure[before, before] - 2 * unsure[after, before]

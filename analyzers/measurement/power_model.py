@@ -146,8 +146,7 @@ class PowerModel:
     def expected(self) -> tuple[Floats, Floats]:
         """Return mean and standard deviation of each kind before any of it was seen.
 
-        A gap is taken to draw about what the GPU draws while its job is at rest, or else while any is, until
-        it is known better.
+        A gap is taken to draw about what the GPU draws while its job is at rest, or else while any is.
         """
         n, mean_w = len(self.known), self.mean_w
         role = self.role[:n]
@@ -167,10 +166,7 @@ class PowerModel:
         return mean, width
 
     def expected_of_rivals(self) -> Floats:
-        """Return mean and precision of each kind before any of it was seen, whatever the counter sees of it.
-
-        How far power moves at a change is known under one hypothesis alone, so its energy is left open.
-        """
+        """Return mean and precision of each kind before it was seen, whatever the counter sees of it."""
         mean, deviation = self.expected()
         n = len(mean)
         change = self.role[:n] == Role.CHANGE
@@ -200,11 +196,8 @@ class PowerModel:
     def regress(self, shares: Floats, took_s: Floats, grown_j: Floats, doubt_j2: Floats) -> None:
         """Learn means from refreshes; what was known of them fades by the time they took.
 
-        Args:
-            shares: of each kind in each, s (a change: how many); shape (r, n).
-            took_s: shape (r,).
-            grown_j: what the counter counted; shape (r,).
-            doubt_j2: covariance of that beside the means; shape (r, r).
+        ``shares``: of each kind, s (a change: how many), shape (r, n); ``took_s``, ``grown_j`` (counted):
+        shape (r,); ``doubt_j2``: covariance of that beside the means, shape (r, r).
         """
         n, seconds = shares.shape[1], float(took_s.sum())
         fade = float(np.exp(-seconds / MEMORY_S))
@@ -219,13 +212,8 @@ class PowerModel:
         """Learn how much parts deviate from the mean of their kind.
 
         Those of one kind count as so many independent ones as give the sum of the squares of their scores its
-        mean and variance.
-
-        Args:
-            kind: of each part; shape (p,).
-            scores: what the counter's errors say of each, over the variance of that; shape (p,).
-            gram: covariance of the scores; shape (p, p).
-            spread: of each kind, as it was taken to be; shape (n,).
+        mean and variance. ``kind``, ``scores`` (over their variance): shape (p,); ``gram``: covariance of the
+        scores, shape (p, p); ``spread``: of each kind so far, shape (n,).
         """
         n = len(spread)
         of_kind = np.eye(n)[kind]
@@ -241,10 +229,8 @@ class PowerModel:
     def flickered(self, seconds: Floats, scores: Floats, certain: Floats, noise_w2s: Floats) -> None:
         """Learn the noise within segments from refreshes.
 
-        Args:
-            seconds: of each kind in each; shape (r, n).
-            scores: of each, as in `deviated`; ``certain``: their variances; shape (r,).
-            noise_w2s: of each kind, as it was taken to be; shape (n,).
+        ``seconds``: of each kind, shape (r, n); ``scores`` as in `deviated`, ``certain`` (their variances):
+        shape (r,); ``noise_w2s``: of each kind so far, shape (n,).
         """
         role = self.role[: len(noise_w2s)]
         for place, of_role in enumerate((role < Role.REST, role == Role.REST)):
@@ -270,10 +256,7 @@ class PowerModel:
 def _variance(likelihood: Floats, guess: Floats, grid: Floats) -> Floats:
     """Return the expected variances, where deviations up to ``guess`` are as likely, and greater ones less.
 
-    Args:
-        likelihood: log, of each deviation on the grid; shape (n, g).
-        guess: shape (n,).
-        grid: shape (g,) or (n, g).
+    ``likelihood``: log, shape (n, g), on the ``grid`` of shape (g,) or (n, g); ``guess``: shape (n,).
     """
     belief = likelihood - np.log1p((grid / guess[:, None]) ** 2)
     weight = np.exp(belief - belief.max(axis=1, keepdims=True))

@@ -299,10 +299,7 @@ class Timeline:
 
     @property
     def counter_to_power(self) -> float | None:
-        """Return the recent growth of the counter over the energy of the power readings beside it.
-
-        None: there is no counter, or not yet `CHECK_NS` of both without a break.
-        """
+        """Return the recent growth of the counter over that of its power readings; None: not known yet."""
         self._read()
         if self.estimator != "counter" or not self._size:
             return None
@@ -372,12 +369,7 @@ class Timeline:
         return self._size > self._crowded
 
     def forget(self, needed_ns: Iterable[int], recent_ns: int = RECENT_NS) -> None:
-        """Forget all but the recent knots, and those on either side of the instants still needed.
-
-        Args:
-            needed_ns: in any order.
-            recent_ns: the time that is kept.
-        """
+        """Forget all but the recent knots, and those on either side of the instants still needed."""
         self._read()
         hi_ns, lo_ns = self._row(Row.HI), self._row(Row.LO)
         recent = max(int(np.searchsorted(hi_ns, self._received_ns - recent_ns)) - 1, 0)

@@ -168,12 +168,7 @@ class Windows:
             self._urgent = True
 
     def pass_steps(self, boundaries: Sequence[StepBoundary], received_ns: Sequence[int]) -> None:
-        """End and open a step at each boundary. A step whose end was lost is not measured.
-
-        Args:
-            boundaries: at least one, in order.
-            received_ns: frame time of the session's host at each boundary.
-        """
+        """End and open a step at each boundary, received at these frame times. One without end is lost."""
         number, begin_ns, end_ns, at_ns = list[int](), list[int](), list[int](), list[int]()
         step = self._step
         for boundary, heard_ns in zip(boundaries, received_ns, strict=True):
@@ -235,11 +230,7 @@ class Windows:
     ) -> list[WindowRow | StepColumns]:
         """Return the rows of windows that need wait no longer, of many steps as columns.
 
-        Args:
-            meters: by UUID, of all GPUs of the session and all parts of its host. None: its GPUs are not
-                known yet.
-            now_ns: frame time of the session's host.
-            shared: see `Shared`.
+        ``meters``: by UUID, of all GPUs of the session and parts of its host; None: they are not known yet.
         """
         heard_ns = self._heard_ns(now_ns)
         chosen = self._due(meters, now_ns, heard_ns) if self.ready(now_ns) else []

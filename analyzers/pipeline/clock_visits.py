@@ -15,13 +15,7 @@ MOST_SLOWDOWN = 2.0
 
 
 def clocks_to_visit(known_mhz: Sequence[int], most: int, lowest: float) -> list[int]:
-    """Return the clocks to be tried, descending, of those that all GPUs have.
-
-    Args:
-        known_mhz: of all GPUs.
-        most: that are tried, at least 2.
-        lowest: share of the highest clock, below which none is tried.
-    """
+    """Return at most so many common clocks to try, descending, of the ``lowest`` share of the highest up."""
     clocks = sorted((mhz for mhz in known_mhz if mhz >= lowest * max(known_mhz)), reverse=True)
     if len(clocks) <= most:
         return clocks

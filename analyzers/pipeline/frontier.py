@@ -84,11 +84,8 @@ class FrontierProgram:
     ) -> None:
         """``groups``: of each instruction, any numbers. A group stays within one stage.
 
-        ``reserves_s``: by instruction, kept free between it and those of other stages that wait for it, where
-        there is slack.
-
-        Raises:
-            SettingsError: the profile lacks an instruction, or its clocks do not fit together.
+        ``reserves_s``: by instruction, kept free before those of other stages that wait for it, if there is
+        slack. Raises SettingsError: the profile lacks an instruction, or its clocks do not fit together.
         """
         _check(graph, profile, groups)
         self._graph = graph
@@ -123,10 +120,7 @@ class FrontierProgram:
     def solve(self, deadline_s: float, *, quick: bool = False) -> FrontierPoint:
         """Return clocks of about the least energy for an iteration of at most ``deadline_s``.
 
-        ``quick``: what rounding gives is enough, without a search for a better one.
-
-        Raises:
-            RefusedError: no clocks meet the deadline.
+        ``quick``: what rounding gives is enough. Raises RefusedError: no clocks meet the deadline.
         """
         if deadline_s < self.fastest_s * (1 - TINY):
             raise RefusedError(

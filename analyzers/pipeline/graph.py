@@ -41,10 +41,7 @@ class PipelineGraph(Struct, frozen=True):
     """By instruction."""
 
     def starts_s(self, durations_s: Sequence[float], reserves_s: Sequence[float] = ()) -> list[float]:
-        """Return the earliest start of each instruction, for durations in the order of `instructions`.
-
-        ``reserves_s``: by instruction, passes between it and those of other stages that wait for it.
-        """
+        """Return the earliest start of each of `instructions`; ``reserves_s``: see `make_plans`."""
         starts_s = [0.0] * len(self.instructions)
         for index, after in enumerate(self.successors):
             end_s = starts_s[index] + durations_s[index]
@@ -64,9 +61,7 @@ class PipelineGraph(Struct, frozen=True):
 def from_orders(orders: Sequence[Sequence[PipelineInstruction]]) -> PipelineGraph:
     """Return the graph of a schedule given as the order of each stage's instructions.
 
-    Raises:
-        SettingsError: there is none or there are too many, one is there twice or has another stage, or a
-            stage waits for an instruction that no stage runs, or that waits for it.
+    Raises SettingsError: an instruction is there twice, of another stage, or waits for one that is not.
     """
     instructions = [each for order in orders for each in order]
     if not 0 < len(instructions) <= MAX_INSTRUCTIONS:

@@ -77,12 +77,7 @@ class KnownPipelines:
 def is_alike(
     known: Sequence[StageProfile], measured: Mapping[int, Mapping[tuple[str, int, int], Sequence[float]]]
 ) -> bool:
-    """Tell whether instructions take as long as a profile says.
-
-    Args:
-        known: the profile.
-        measured: durations, s, by stage and (kind, chunk, clock).
-    """
+    """Tell whether durations, s, by stage and (kind, chunk, clock) are as a profile says."""
     then = {
         (each.stage, each.kind, each.chunk, each.clock_mhz): each.time_s
         for stage in known

@@ -36,15 +36,7 @@ class Pipelines:
         shares: Mapping[str, Allocation] = MappingProxyType({}),
         known: KnownPipelines | None = None,
     ) -> None:
-        """Begin with no pipeline.
-
-        Args:
-            fleet: the GPUs.
-            settings: None: no pipeline is planned for.
-            pending: commands on their way.
-            shares: of power budgets, by GPU.
-            known: profiles of earlier runs.
-        """
+        """Begin with no pipeline. ``settings``: None: nothing is planned. ``shares``: of budgets, by GPU."""
         self._pending = pending
         self._fleet, self._settings, self._shares = fleet, settings, shares
         self.known = known or KnownPipelines()

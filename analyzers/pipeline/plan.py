@@ -51,21 +51,16 @@ def make_plans(
     """Return for each deadline clocks of about the least energy that hold it.
 
     Rounding may find a better plan for a shorter deadline: the longer one then has it too. After an
-    instruction that another stage waits for, ``reserve`` times the spread of its time is kept free, where the
-    highest clocks leave it free: one without slack delays the others.
+    instruction that another stage waits for, ``reserve`` standard deviations of its time are kept free, where
+    there is slack.
 
     Args:
-        graph: of one iteration.
-        profile: of its instructions.
         deadlines_s: durations of an iteration.
         switching_s: that a change takes.
         changes_per_s: of one GPU at most, on average.
-        reserve: standard deviations of an instruction's time.
         quick: rounding is enough, which takes no seconds.
 
-    Raises:
-        RefusedError: not even the highest clocks hold a deadline.
-        SettingsError: the profile does not fit the graph, or the switching time is negative.
+    Raises RefusedError: not even the highest clocks hold a deadline. SettingsError: the profile does not fit.
     """
     if switching_s < 0:
         raise SettingsError(
@@ -155,11 +150,10 @@ def play(
 def overlaps_s(
     graph: PipelineGraph, durations_s: Sequence[float], switching_s: float
 ) -> tuple[list[float], list[float]]:
-    """Return by instruction how long the clock of the one before, and of the one after, reaches into it.
+    """Return by instruction how long the higher clock of the one before, and after, reaches into it.
 
-    That is if theirs is higher. A lower clock is asked for when the instruction before has ended: a change
-    while the stage waits costs nothing. A higher one is in force when its instruction begins. It is asked for
-    so early that half of the wait would do, since other stages may be early.
+    A lower clock is asked for when the instruction before has ended. A higher one is in force when its
+    instruction begins. It is asked for so early that half of the wait would do: other stages may be early.
     """
     starts_s, time_s = graph.starts_s(durations_s), graph.makespan_s(durations_s)
     before_s, after_s = list(starts_s), list(starts_s)
@@ -226,11 +220,8 @@ def _runs(
 def _cheapest_path(cost_j: Vector, before: Vector, after: Vector, change_j: float) -> list[int]:
     """Return the option of each instruction of a stage, of least cost with changes (Viterbi).
 
-    Args:
-        cost_j: shape (instructions, options), from the highest clock down.
-        before: share of the instruction's time at that option that the clock before it takes, if higher.
-        after: the same of the clock after it.
-        change_j: of each change besides.
+    ``cost_j``: shape (instructions, options), from the highest clock down. ``before``, ``after``: share of
+    the instruction's time that the clock before or after it takes, if higher.
     """
     options = range(cost_j.shape[1])
     lower = np.less.outer(options, options)  # [from, to]

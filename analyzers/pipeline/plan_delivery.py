@@ -30,17 +30,7 @@ def deliver(
 ) -> ApplyPlan:
     """Return the command that has a rank's collector follow its part of a plan.
 
-    Args:
-        command: its id.
-        gpu: of the rank.
-        plan: name of the plan; the same for all ranks.
-        number: of the plan.
-        stage: of the rank.
-        clocks_mhz: of all instructions of the graph.
-        graph: of one iteration.
-        profile: of all instructions.
-        first_iteration: from which on clocks follow the plan; None: not yet.
-        switching_s: that a change takes.
+    ``clocks_mhz``: of all instructions of the graph. ``first_iteration``: that follows it; None: not yet.
     """
     chain = graph.orders[stage.began.stage]
     lengths_s = [_time_s(graph, profile, clocks_mhz, index) for index in range(len(clocks_mhz))]

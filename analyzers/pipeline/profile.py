@@ -76,13 +76,9 @@ class StageProfile(Struct, frozen=True):
 def cut_windows(
     clock_mhz: int, spans: Sequence[InstructionSpan], refresh_ns: Sequence[int], energy_j: Sequence[float]
 ) -> list[EnergyWindow]:
-    """Return the windows between the refreshes of a counter that lie within the time of the spans.
+    """Return the windows between refreshes of a counter within the spans of a stage, which ran at one clock.
 
-    Args:
-        clock_mhz: at which all of it ran.
-        spans: of one stage, in order and without overlap.
-        refresh_ns: CLOCK_MONOTONIC, strictly increasing.
-        energy_j: value of the counter since each refresh.
+    ``refresh_ns``: CLOCK_MONOTONIC, strictly increasing. ``energy_j``: the counter since each refresh.
     """
     if not spans:
         return []
@@ -117,15 +113,9 @@ def cut_windows(
 def fit_stage(
     stage: int, durations_s: Mapping[tuple[str, int, int], Sequence[float]], windows: Sequence[EnergyWindow]
 ) -> StageProfile:
-    """Return the profile of one stage.
+    """Return the profile of a stage from durations by (kind, chunk, MHz) and windows of all clocks.
 
-    Args:
-        durations_s: durations by (kind, chunk, clock in MHz).
-        windows: of all clocks.
-
-    Raises:
-        RefusedError: there are fewer windows than unknowns.
-        UnsupportedError: SciPy is not installed.
+    Raises RefusedError: fewer windows than unknowns. UnsupportedError: SciPy is not installed.
     """
     unknowns = sorted(durations_s)
     place = {name: column for column, name in enumerate(unknowns)}
@@ -215,10 +205,7 @@ def _options(measured: Sequence[MeasuredInstruction], clocks_mhz: Sequence[int])
 
 
 def _median_error(values: NDArray[np.float64]) -> float:
-    """Return half the 95 % interval of a median; infinite for a single value.
-
-    By the median absolute deviation: a few values that a busy host made long do not count.
-    """
+    """Return half the 95 % interval of a median, by the median absolute deviation; infinite for one value."""
     if len(values) < 2:
         return float("inf")
     return _MEDIAN_95 * _MAD * float(np.median(np.abs(values - np.median(values)))) / sqrt(len(values))

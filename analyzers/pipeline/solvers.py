@@ -36,14 +36,8 @@ class Rows:
 def minimize(cost: Vector, at_most: Rows, equal: Rows, upper: Vector) -> tuple[Vector, Vector, float]:
     """Return the x >= 0 of least ``cost @ x``, the price of each equation's right side, and the cost.
 
-    Args:
-        at_most: ``matrix @ x <= right``.
-        equal: ``matrix @ x == right``.
-        upper: of each x; infinite where it has none.
-
-    Raises:
-        RefusedError: no x fulfils all conditions, or the solver gave up.
-        UnsupportedError: SciPy is not installed.
+    ``at_most``: ``matrix @ x <= right``; ``equal``: ``matrix @ x == right``; ``upper``: of each x. Raises
+    RefusedError: there is no such x, or the solver gave up. UnsupportedError: SciPy is not installed.
     """
     optimize = _scipy("optimize")
     bounds = np.column_stack([np.zeros(len(cost)), upper])
@@ -87,11 +81,7 @@ def minimize_whole(
 
 
 def non_negative_least_squares(matrix: Vector, right: Vector) -> Vector:
-    """Return the x >= 0 of least ``|matrix @ x - right|``.
-
-    Raises:
-        UnsupportedError: SciPy is not installed.
-    """
+    """Return the x >= 0 of least ``|matrix @ x - right|``. Raises UnsupportedError: without SciPy."""
     return np.asarray(_scipy("optimize").nnls(matrix, right)[0], np.float64)
 
 

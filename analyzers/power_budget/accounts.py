@@ -42,12 +42,7 @@ class Accounts:
     """The accounts of a site."""
 
     def __init__(self, fleet: Fleet, pending: Pending) -> None:
-        """Begin without any.
-
-        Args:
-            fleet: the GPUs.
-            pending: what is in force on them, and what was asked for.
-        """
+        """Begin without any."""
         self.of: dict[str, Account] = {}
         """By GPU."""
         self.stale = False

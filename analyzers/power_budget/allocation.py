@@ -78,14 +78,10 @@ class Unit(Struct, frozen=True):
 
 
 def speeds(limits_mw: Sequence[int], gpus: int, trials: Sequence[Trial]) -> tuple[float, ...]:
-    """Return the speed at each limit, as a share of that at the highest.
+    """Return the speed at each limit (ascending), as a share of that at the highest, by a run's trials.
 
-    Args:
-        limits_mw: ascending.
-        gpus: of the run.
-        trials: what was measured, at these limits or others, one a limit. Between limits the logarithm of
-            time departs linearly from the usual curve (`search`), outside them as at the last. Without any:
-            the usual curve of a GPU that draws its highest limit.
+    Between limits measured, the logarithm of time departs linearly from the usual curve (`search`), outside
+    them as at the last. Without trials: the usual curve of a GPU that draws its highest limit.
     """
     known = sorted((trial for trial in trials if trial.duration_ns > 0), key=lambda trial: trial.limit_mw)
     limit = np.array(limits_mw, dtype=float)
@@ -118,10 +114,7 @@ class Bound(Struct, frozen=True):
 
 
 def share_out(units: Sequence[Unit], bounds: Sequence[Bound]) -> dict[str, int]:
-    """Return the limit of each unit, mW, by name.
-
-    Units whose least limits are too much for a bound already keep those.
-    """
+    """Return the limit of each unit, mW. Units whose least limits are too much for a bound keep those."""
     at = {unit.name: 0 for unit in units}
     named = {unit.name: unit for unit in units}
     weights = {unit.name: [len(bound.gpus & set(unit.gpus)) for bound in bounds] for unit in units}

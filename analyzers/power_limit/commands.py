@@ -45,15 +45,7 @@ class Commands:
         allocations: Mapping[str, Allocation],
         sessions: Mapping[str, Session],
     ) -> None:
-        """Begin with no command.
-
-        Args:
-            run: its name.
-            fleet: the GPUs.
-            pending: commands on their way, and limits in force.
-            allocations: by GPU, its share of a power budget.
-            sessions: those of the run; the first names its commands.
-        """
+        """Begin with no command. ``allocations``: by GPU. The first of ``sessions`` names the commands."""
         self._run = run
         self._fleet = fleet
         self._pending = pending

@@ -100,15 +100,7 @@ class LimitSearch:
         known: KnownProfiles,
         used: Used,
     ) -> None:
-        """Begin without a machine.
-
-        Args:
-            ranks: of the run.
-            commands: to its GPUs.
-            settings: those under which it begins.
-            known: profiles of earlier runs.
-            used: by earlier runs of this name.
-        """
+        """Begin without a machine. ``used``: by earlier runs of this name."""
         self.settings = settings
         self.numbers, _, self.rounds = used
         self.plan: ProfilerPlan | None = None
@@ -162,10 +154,7 @@ class LimitSearch:
 
     @property
     def profile(self) -> tuple[Trial, ...]:
-        """The cost of its steps at each limit: as measured, and where they were not, as remembered.
-
-        Of clocks nothing: they say little about limits.
-        """
+        """The cost of its steps at each limit: as measured, else as remembered. Of clocks nothing."""
         if self.plan is None or self.by_clock:
             return ()
         return self.plan.remembered if self.state is None else profiler.curve(self.state, self.plan)

@@ -454,12 +454,7 @@ def _report_found(state: PerGpuState, since: StepBegan, plan: PerGpuPlan) -> Ans
 
 
 def slower(base: Sequence[Block], lowered: Sequence[Block], scatter: Sequence[Arm] = ()) -> float:
-    """Return how likely it is that steps take longer by more than `TOLERANCE` (rule 4).
-
-    Args:
-        base, lowered: one block or more of each.
-        scatter: what else tells how much steps vary.
-    """
+    """Return how likely it is that steps take longer by more than `TOLERANCE` (rule 4)."""
     steps = [sum(block.steps for block in arm) for arm in (base, lowered)]
     base_ns, lowered_ns = ([block.duration_ns for block in arm] for arm in (base, lowered))
     rise = log(_ratio_of(base_ns, lowered_ns, steps))

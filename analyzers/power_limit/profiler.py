@@ -274,14 +274,7 @@ Answer: TypeAlias = tuple[ProfilerState, tuple[Instruction, ...]]
 def start(
     plan: ProfilerPlan, numbers: int = 0, rounds: int = 0, visits: tuple[tuple[int, Visit], ...] = ()
 ) -> ProfilerState:
-    """Return the state of a run that has just begun.
-
-    Args:
-        plan: its constants.
-        numbers: of trials that already were.
-        rounds: that already were.
-        visits: measured before, of levels of the plan.
-    """
+    """Return the state of a run that has just begun, after so many trials and rounds before."""
     usable = (known for known in plan.remembered if min(known.energy_mj, known.duration_ns, known.steps) > 0)
     return ProfilerState(
         visiting=Visiting(numbers=numbers),

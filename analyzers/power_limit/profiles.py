@@ -144,13 +144,7 @@ def learned(profiles: Iterable[Profile], new: Profile) -> tuple[Profile, ...]:
 
 
 def recall(profiles: Iterable[Profile], identity: Identity, forgotten_wall_ns: int = 0) -> Profile | None:
-    """Return the profile that a run starts from, if one of its workload is known.
-
-    Args:
-        profiles: of its workload.
-        identity: whose it is.
-        forgotten_wall_ns: what was measured until then is not used.
-    """
+    """Return the profile a run starts from, if one of its workload is known and not forgotten."""
     known = [each for each in profiles if each.measured_wall_ns > forgotten_wall_ns]
     return max(
         known,
@@ -215,14 +209,7 @@ class Recollection:
     def keep(
         self, number: int, measured: Sequence[Trial], known: Sequence[Trial], chosen_mw: int | None = None
     ) -> list[ProfileRow]:
-        """Keep for later runs what a round knows of each limit, and which it chose.
-
-        Args:
-            number: of the round.
-            measured: in it.
-            known: those, and what was remembered and holds.
-            chosen_mw: None while it has not.
-        """
+        """Keep for later runs what a round measured and knows of each limit, and which it chose."""
         if (who := self._identity) is None or not known:
             return []
         self._sources |= {trial.limit_mw: (self._run, number) for trial in measured}
@@ -270,10 +257,9 @@ def begin(
     limits_mw: Sequence[int],
     control: Control = "power_limit",
 ) -> Recollection:
-    """Return what is known of a run's workload as its ranks begin a round.
+    """Return what is known of a run's workload as its ranks begin a round, on GPUs listed once.
 
     When its events are read again, the answer is that of the first time, whatever is known by now.
-    ``found``: the GPUs of all ranks, each once.
     """
     who = _identify(found, ranks, lead, limits_mw, control)
     recalled = known.recalled.get((lead.session, number)) or _recall(

@@ -121,12 +121,7 @@ class Ranks:
         return levels.clock_levels(frozenset.intersection(*known), min(found_mw))
 
     def under_way(self, gpu: str, t_ns: int | None) -> StepBegan | None:
-        """Return the lead's step that was under way when something happened to a GPU.
-
-        Args:
-            gpu: of one of the ranks that the machine is about.
-            t_ns: on the clock of its host; None: that is not known.
-        """
+        """Return the lead's step under way when something happened to a GPU, on its host's clock."""
         rank = next((session for session in self.about if gpu in session.gpus), None)
         if t_ns is None or rank is None or self.lead is None:
             return None

@@ -151,17 +151,7 @@ class Run:
         allocations: Mapping[str, Allocation],
         used: Used = NOTHING_USED,
     ) -> None:
-        """Begin a run.
-
-        Args:
-            name: unique among the runs that are open.
-            fleet: its GPUs are in.
-            pending: commands on their way, and limits in force.
-            settings: those under which it begins; it keeps them.
-            known: profiles of earlier runs.
-            allocations: by GPU, its share of a power budget.
-            used: by earlier runs of this name.
-        """
+        """Begin a run. Its name is unique among open ones; ``allocations``: by GPU, of power budgets."""
         self.name = name
         self._fleet = fleet
         self._pending = pending

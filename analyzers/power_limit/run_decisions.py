@@ -46,12 +46,7 @@ class RunDecisions:
         self._foretold = False
 
     def begin(self, recollection: Recollection, *, foretold: bool = False) -> None:
-        """Begin a round, with what is remembered of earlier runs.
-
-        Args:
-            recollection: of them.
-            foretold: it begins with what clocks say of limits; that is no measurement, and not kept.
-        """
+        """Begin a round with what is remembered. ``foretold``: by clocks; that is no measurement."""
         self.recollection, self._foretold = recollection, foretold
 
     def trial(

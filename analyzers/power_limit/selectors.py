@@ -183,11 +183,7 @@ BUILT_IN: Mapping[str, Entry] = {
 
 
 def parse(text: str) -> Selector | None:
-    """Return the selector written so. None for ``none``, only measure, and ``script``, as each script wishes.
-
-    Raises:
-        SettingsError: there is no such selector; the sentence lists what there is.
-    """
+    """Return the selector written so; None for ``none`` and ``script``. Raises SettingsError."""
     if text in ("none", "script"):
         return None
     name, colon, after = text.partition(":")
@@ -207,8 +203,7 @@ def parse(text: str) -> Selector | None:
 def parse_archived(text: str) -> Selector | None:
     """Return the selector of an earlier start of the analyzer; code that only the archive names is not run.
 
-    Selectors of the registry and of installed packages are what they were. In place of a function that was
-    named by its module comes one that says how to name it again.
+    In place of a function named by its module comes one that says how to name it again.
     """
     return _unnamed(text) if is_foreign(text) else parse(text)
 

@@ -49,15 +49,7 @@ def taken(
 ) -> Taken | NoEnergy | None:
     """Return what spans of steps took, each rank's on the clock of its own host.
 
-    Args:
-        spans: in order.
-        ranks: of the run.
-        meter_of: the meter of a GPU (UUID).
-        now_ns: frame time.
-        timely: readings and boundaries may still come.
-
-    Returns:
-        None while they are awaited.
+    ``meter_of``: by UUID. ``timely``: readings and boundaries may still come; None while they are awaited.
     """
     duration_ns = delayed_ns = 0
     energy_uj: dict[str, int] = {}

@@ -143,10 +143,7 @@ class TrialMissing(Struct, frozen=True):
 
 
 class Shifted(Struct, frozen=True):
-    """Limits of single GPUs were changed below the one chosen; ``step`` is the first under them all.
-
-    What was measured at the choice says nothing any more of the steps that follow.
-    """
+    """Limits of single GPUs were changed below the choice from ``step`` on: what was measured is void."""
 
     step: StepBegan
 
@@ -404,14 +401,7 @@ Outcome: TypeAlias = VisitsDue | Unanswered | Refused | Landed | Measured
 def step(
     visiting: Visiting, event: Event, pace: Pace, length: Length | None
 ) -> tuple[Visiting, Outcome | None]:
-    """Return the visit after an event, and what came out of it for the policy.
-
-    Args:
-        visiting: the visit under way.
-        event: any; one that does not concern the phase only moves the step under way.
-        pace: the waiting times.
-        length: of a trial; None: none may end now.
-    """
+    """Return the visit after an event, and its outcome. ``length``: of a trial; None: none may end."""
     match visiting.phase, event:
         case _, StepBegan(index) if visiting.step is not None and index <= visiting.step.index:
             return visiting, None  # a repeat

@@ -70,10 +70,7 @@ class ResultsFeed:
         return self._chunks[0].first if self._chunks else self.end
 
     def add(self, rows: Sequence[Derived], *, replayed: bool) -> None:
-        """Take in what was stored; let go of the oldest where there is no room.
-
-        Checkpoints are left out: they are large, and no result.
-        """
+        """Take in what was stored, without checkpoints; let go of the oldest where there is no room."""
         for row in rows:
             if isinstance(row, CheckpointRow):
                 continue

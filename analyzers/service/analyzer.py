@@ -115,13 +115,8 @@ async def analyze(
 ) -> None:
     """Run the analyzer until cancelled.
 
-    Args:
-        started: called once, with a sentence for people.
-        roster: finds the collectors. None: they are those of the settings.
-        store: its process, if it has been started already.
-
-    Raises:
-        SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
+    ``started``: called once, with a sentence for people. ``roster``: finds the collectors; None: the settings
+    do. ``store``: its process, if it is started. Raises SettingsError, StorageError, RefusedError.
     """
     with only_analyzer(settings, environ) as where:
         named = {} if roster else {text: source(text, where.keys) for text in settings.follow}

@@ -37,17 +37,7 @@ class Collector:
         host: str | None = None,
         commander: Commander | None = None,
     ) -> None:
-        """Prepare to follow and command it.
-
-        Args:
-            context: of the sockets.
-            name: as the settings have it.
-            source: where it is reached.
-            archive: its starts are the first part of the fences.
-            settings: of the leases.
-            host: the host it may speak for. None: any, or that of its key.
-            commander: whose commands these are. None: this archive's analyzer.
-        """
+        """Prepare to follow and command it. ``host``: it may speak for; None: any, or that of its key."""
         self.name = name
         self.bound = source.ticket.host if isinstance(source, Distant) else host
         """The host it may speak for; None: any."""

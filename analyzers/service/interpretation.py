@@ -48,14 +48,10 @@ SEARCHES_NS = 200_000_000
 
 
 def sheds(behind_ns: int, share: float, *, searching: bool) -> bool:
-    """Return whether the energy of single steps is to be left out.
+    """Return whether the energy of single steps is to be left out: work waits, or a search does.
 
-    An analyzer that gets little of a busy host is behind, and may yet have little to do. It catches up.
-
-    Args:
-        behind_ns: how long the oldest frame waits.
-        share: of a core that interpretation takes, at least 0.
-        searching: a search for a limit waits for these frames.
+    ``share``: of a core that interpretation takes. One that gets little of a busy host is behind, and may yet
+    have little to do. It catches up.
     """
     return behind_ns > SHED_NS and (searching or share * behind_ns > OWED_NS)
 
@@ -114,12 +110,9 @@ class Interpretation:
     async def interpret(
         self, frames: Sequence[tuple[Frame, Body]], behind_ns: int, links: Links
     ) -> tuple[int, Result]:
-        """Interpret the first of these frames. Return how many, and what they gave.
+        """Interpret the first of these frames, at least one. Return how many, and what they gave.
 
-        Args:
-            frames: at least one.
-            behind_ns: since when the oldest waits.
-            links: returns the state of all links, given the last frame of each host.
+        ``behind_ns``: since when the oldest waits. ``links``: all links, given the last frame of each host.
         """
 
         slight = self._slight(frames)

@@ -225,15 +225,7 @@ class QueryServer:
         *,
         readers: int = bounded_queries.THREADS,
     ) -> None:
-        """Begin with no query.
-
-        Args:
-            queries: answer SQL.
-            status: returns the status of the process.
-            analyzer: answers what is not SQL; a text: the refusal of all that, where no analyzer runs.
-            counters: of the process.
-            readers: queries answered at once.
-        """
+        """``analyzer``: answers all but SQL; a text: the refusal of that. ``readers``: answered at once."""
         self._queries = queries
         self._status = status
         self._analyzer = analyzer

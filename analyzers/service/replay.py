@@ -122,16 +122,10 @@ def interpret(
     plans: Mapping[str, RunSettings] | None = None,
     shared_jobs: frozenset[str] = frozenset(),
 ) -> Replayed:
-    """Let the machines interpret frames again, in the order given; keep what they derive of runs and limits.
+    """Let the machines interpret frames again, in order; keep what they derive of runs and limits.
 
-    Args:
-        frames: with their bodies.
-        plan: under which they are interpreted.
-        gains: calibrations, by GPU.
-        memory: what runs remembered then, which may be from before these frames, from under another plan, or
-            forgotten since; and to whom jobs and runs belong.
-        plans: by session, those under which runs began; ``plan`` if not given.
-        shared_jobs: jobs that are every user's.
+    ``plan``: for runs of sessions without one in ``plans``. ``memory``: what runs remembered then, and to
+    whom jobs and runs belong.
     """
     replayed = Replayed()
     interpreter = Interpreter(plan, memory, shared_jobs=shared_jobs, began_under=plans)
@@ -329,17 +323,9 @@ def replay(
 ) -> Replay:
     """Replay an archive. It is only read; if an analyzer writes it, a copy of it as it is now.
 
-    Args:
-        path: of the DuckDB file.
-        settings: of DuckDB; those of the machines are in the archive.
-        gains: calibrations, by GPU. They are not in the archive.
-        select: another selector; None: the one that decided.
-        watch: passes the frames through, and may show how many there were.
-
-    Raises:
-        StorageError: the file cannot be read.
-        RefusedError: a function decided that is not ours, and ``select`` does not name it.
-        SettingsError: ``select`` cannot be understood, or what the archive has of settings.
+    ``select``: another selector; None: the one that decided. ``watch``: passes the frames through. Raises
+    StorageError: it cannot be read. RefusedError: a function decided that is not ours, and ``select`` does
+    not name it. SettingsError: ``select`` or the stored settings cannot be understood.
     """
     other = None if select is None else selectors.parse(select)
     with opened(path, settings) as file:

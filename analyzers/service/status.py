@@ -46,14 +46,7 @@ def insight_rows(insight: Insight) -> Rows:
 def collector_rows(
     name: str, link: Link, hosts: Mapping[str, tuple[Frame, int]], counters: Counter[str]
 ) -> Rows:
-    """Return the rows about one collector that is followed.
-
-    Args:
-        name: as the settings have it.
-        link: its control socket.
-        hosts: by name, the last frame that was interpreted, and the number of commands that wait.
-        counters: of its follower.
-    """
+    """Return the rows about one collector; ``hosts``: last frame interpreted, and commands that wait."""
     section = f"collector {name}"[:MAX_SECTION]
     rows = [
         (section, "connected", "yes" if link.connected else "no"),

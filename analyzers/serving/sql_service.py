@@ -29,16 +29,10 @@ _log = logging.getLogger(__name__)
 async def serve_sql(
     source: QuerySource, *, workers: int, environ: Mapping[str, str], started: Callable[[str], None]
 ) -> None:
-    """Answer SQL until cancelled.
+    """Answer SQL until cancelled, ``workers`` queries at once, each in a process.
 
-    Args:
-        source: of the data.
-        workers: queries answered at once, each by a process of its own.
-        environ: of this process: it names the directories.
-        started: called once, with a sentence for people.
-
-    Raises:
-        StorageError, SettingsError, RefusedError: it cannot start; the sentence says what to do.
+    ``started``: called once, with a sentence. Raises StorageError, SettingsError, RefusedError: it cannot
+    start.
     """
     connection, _ = open_source(source)
     connection.close()

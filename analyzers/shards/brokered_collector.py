@@ -52,17 +52,7 @@ class BrokeredCollector(Collector):
         ours: Callable[[str], bool] = lambda _: True,
         begin: Begin | None = None,
     ) -> None:
-        """Prepare to follow it.
-
-        Args:
-            context: of sockets; a broker needs none.
-            source: the host at the broker.
-            archive: where its frames go.
-            settings: of the leases.
-            commander: whose commands these are.
-            ours: tells of a job whether its events are taken in.
-            begin: where its log begins. None: with the oldest frame.
-        """
+        """Prepare to follow it. ``ours``: tells of a job whether its events are taken in."""
         name = f"{source.host} over the broker"
         super().__init__(context, name, source, archive, settings, host=source.host, commander=commander)
         self._host = source.host
@@ -91,12 +81,7 @@ class BrokeredCollector(Collector):
 
 
 def lead_in(begin: Begin, log_id: str | None, next_offset: int | None) -> list[Part]:
-    """Return what stands for the frames of a log before it begins.
-
-    Args:
-        begin: where it begins.
-        log_id, next_offset: where the archive of this host ends; None: it has nothing of it.
-    """
+    """Return what stands for the frames of a log before it begins, after what the archive has of it."""
     announced, first = begin.announced, begin.first
     known = next_offset if log_id == announced.log_id and next_offset is not None else None
     if begin.known or first == 0 or (known is not None and known >= first):

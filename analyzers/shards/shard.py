@@ -66,12 +66,7 @@ class InterpretedShard:
     """The frames that a shard has interpreted, under this holder and the ones before."""
 
     def __init__(self, interpreted: Mapping[str, int], unfinished: Collection[str]) -> None:
-        """Begin with a checkpoint.
-
-        Args:
-            interpreted: by log, the offset that is to be interpreted next.
-            unfinished: sessions that are not measured to their end there.
-        """
+        """Begin with a checkpoint: by log the next offset, and the sessions not measured to their end."""
         self._next = dict(interpreted)
         self._unfinished = set(unfinished)
 
@@ -145,17 +140,9 @@ def places_of(where: Places, shard: int) -> Places:
 
 
 async def decide(site: SharedSite, lease: ShardLease, file: StoreClient, path: Path) -> None:
-    """Decide on the jobs of a shard until cancelled.
+    """Decide on the jobs of a shard until cancelled, with a new file.
 
-    Args:
-        site: what all shards share.
-        lease: of this shard.
-        file: new, and open.
-        path: of it.
-
-    Raises:
-        RefusedError: another analyzer has taken the shard over.
-        StorageError: the database or the file cannot be written.
+    Raises RefusedError: another analyzer has taken the shard over. StorageError: it cannot be written.
     """
     settings, where = site.settings, places_of(site.where, lease.shard)
     leases = SiteLeases(site.dsn, site.options.site, site.holder)
@@ -192,10 +179,7 @@ async def _follow_hosts(
     since: Mapping[str, int],
     progress: InterpretedShard,
 ) -> None:
-    """Let the hosts of the shard's runs join, and leave when their runs are over and measured.
-
-    ``since``: by log, the offset of the checkpoint.
-    """
+    """Let the hosts of the shard's runs join, and leave when their runs are over and measured."""
     shards, followed = site.options.shards, dict[str, tuple[anyio.CancelScope, int]]()
     spans = dict[str, tuple[LogSpan, ...]]()
     roll, seen = site.roll, 0
@@ -242,13 +226,7 @@ async def _follow_hosts(
 
 
 def begin_of(announced: Announced, first: int, since: Mapping[str, int]) -> Begin:
-    """Return where a host's log begins for a shard: at its checkpoint, or with the first of its runs.
-
-    Args:
-        announced: by the host.
-        first: offset at which the first span begins that the shard has to interpret.
-        since: by log, the offset of the checkpoint.
-    """
+    """Return where a host's log begins for a shard: at its checkpoint, or with the first of its runs."""
     if since.get(announced.log_id, -1) >= first:
         return Begin(announced, since[announced.log_id], known=True)
     return Begin(announced, first)

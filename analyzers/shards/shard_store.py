@@ -38,11 +38,7 @@ class ShardStore:
     """The store of a shard under one epoch."""
 
     def __init__(self, file: StoreClient, leases: SiteLeases, shard: int, epoch: int) -> None:
-        """Read the memory of a shard into its file, which is new.
-
-        Raises:
-            StorageError: the database or the file cannot be used.
-        """
+        """Read the memory of a shard into its file, which is new. Raises StorageError."""
         self._file = file
         self._lease = leases, shard, epoch
         rows = _rows(leases.remembered(shard))
@@ -77,12 +73,7 @@ class ShardStore:
         *,
         replaying: bool = False,
     ) -> None:
-        """Store all of it or nothing, as `Store.put` says.
-
-        Raises:
-            RefusedError: another analyzer has taken the shard over.
-            StorageError: the database or the file cannot be written.
-        """
+        """Store all of it or nothing, as `Store.put`. Raises RefusedError: the shard was taken over."""
         leases, shard, epoch = self._lease
         lost, self._lost = self._lost, []
         gone = leases.remember(shard, epoch, _memories(rows), list(pack([*rows, *lost])))
@@ -99,11 +90,7 @@ class ShardStore:
         return self._file.replay(since)
 
     def memory(self, since: Mapping[str, int] | None = None, sessions: Sequence[str] = ()) -> Memory:
-        """Return what an analyzer needs at its start; see `Store.memory`.
-
-        What any run remembered is in it, for it is not known which of them go on; each log is interpreted to
-        the checkpoint.
-        """
+        """Return what an analyzer needs at its start, and what any run remembered: any may go on."""
         found = self._file.memory(since, [*sessions, *self._recalled])
         return replace(found, interpreted=dict(found.interpreted) | self.interpreted())
 

@@ -61,11 +61,7 @@ _log = logging.getLogger(__name__)
 async def analyze_shards(
     settings: Settings, site: SiteSettings, *, environ: Mapping[str, str], started: Callable[[str], None]
 ) -> None:
-    """Run an analyzer of some shards until cancelled.
-
-    Raises:
-        SettingsError, StorageError, RefusedError: it cannot start; the sentence says what to do.
-    """
+    """Run an analyzer of some shards until cancelled. Raises SettingsError, StorageError, RefusedError."""
     dsn = site.dsn("analyze")
     if settings.budget_groups:
         raise SettingsError(

@@ -10,12 +10,9 @@ Line = dict[str, str | int | float | None]
 
 
 def site_status(site: SiteSettings) -> list[Line]:
-    """Return a line for each part and each shard of a site.
+    """Return a line for each part and shard of a site; ``batches_behind`` only if a broker is named.
 
-    ``batches_behind`` of a part is known only where a broker is named.
-
-    Raises:
-        StorageError, UnreachableError, SettingsError: a server does not answer, or cannot be asked.
+    Raises StorageError, UnreachableError, SettingsError: a server does not answer, or cannot be asked.
     """
     if site.broker is not None:
         site.connection("status")

@@ -210,11 +210,7 @@ def world(
     beta: float = 2.0,
     window: int = 0,
 ) -> World:
-    """Return a workload on a GPU model as a world.
-
-    Raises:
-        ValueError: the tables do not have it.
-    """
+    """Return a workload on a GPU model as a world. Raises ValueError: the tables do not have it."""
     of_gpu = traces.powered.get(gpu, ())
     max_power_w = max((row.limit_w for row in of_gpu), default=0)
     by_size: dict[int, dict[int, SpentByTry]] = {}
@@ -257,12 +253,9 @@ def world(
 
 
 def pooled(members: Sequence[World]) -> World:
-    """Return a pool of GPU models as one world: with the batch sizes that all of them have.
+    """Return a pool of GPU models as one world, with the batch sizes of all. Raises ValueError: none.
 
-    The default is the size nearest to the first one's at which every run of every member reaches the target.
-
-    Raises:
-        ValueError: there is no such size.
+    The default is the size nearest to the first one's at which every run of every member converges.
     """
     first = members[0]
     common = set.intersection(*(set(member.sizes) for member in members))
@@ -319,10 +312,7 @@ def _metric_step(traces: Traces, dataset: str) -> float:
 
 
 def _trainings(traces: Traces, gpu: str, workload: RecordedWorkload) -> dict[int, list[RecordedTraining]]:
-    """Return the runs of a workload by batch size; those that say something of the target.
-
-    Their network is the one that the power table of the GPU model has.
-    """
+    """Return the runs of a workload by batch size; those that say something of the target."""
     networks = {
         (row.network, row.batch_size)
         for row in traces.powered.get(gpu, ())

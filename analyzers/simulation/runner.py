@@ -59,12 +59,7 @@ def _numbered(game: tuple[int, Game]) -> tuple[int, list[Played]]:
 
 
 def play_all(games: Sequence[Game], processes: int | None = None) -> Iterator[tuple[Game, list[Played]]]:
-    """Yield what came of the games, as they end.
-
-    Args:
-        games: to be played.
-        processes: so many at a time; None: as many as there are cores.
-    """
+    """Yield what came of games, as they end; ``processes``: at a time; None: as many as cores."""
     workers = min(processes or os.cpu_count() or 1, -(-len(games) // CHUNK))
     if workers <= 1:
         yield from ((game, game.play()) for game in games)

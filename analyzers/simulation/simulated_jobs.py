@@ -135,13 +135,8 @@ def play(
 ) -> list[Played]:
     """Return every try of a game, in the order in which they ended.
 
-    Args:
-        worlds: by recurrence, of one job; see `drifting`.
-        policy: plays.
-        seed: of all draws.
-        rules: of the game.
-        known: what the policy knows before; None: nothing.
-        first: number of the first try and recurrence, as the policy hears of them: above those it knows.
+    ``worlds``: by recurrence, see `drifting`. ``known``: to the policy before. ``first``: number of the first
+    try and recurrence, above those it knows.
     """
     game = _Game(worlds, policy, seed, rules, known or JobHistory(worlds[0].job), first)
     if rules.overlap == 0:

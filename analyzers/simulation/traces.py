@@ -54,11 +54,7 @@ class TraceGroup(Struct, frozen=True):
 
 
 def read(directory: Path = PUBLISHED) -> Traces:
-    """Return the tables of a directory.
-
-    Raises:
-        StorageError: a file is absent, unreadable or no such table. The text names file, line and column.
-    """
+    """Return the tables of a directory. Raises StorageError, with file, line and column."""
     trained = tuple(_trained(row) for row in _rows(directory / "summary_train.csv"))
     files = sorted(directory.glob(f"{_POWER}*.csv"))
     if not files:
@@ -85,11 +81,7 @@ def digest(directory: Path) -> str:
 
 
 def read_cluster(path: Path = PUBLISHED / "cluster.csv") -> tuple[TraceGroup, ...]:
-    """Return the job groups of a cluster.
-
-    Raises:
-        StorageError: the file is absent, unreadable or no such table. The text names line and column.
-    """
+    """Return the job groups of a cluster. Raises StorageError, with line and column."""
     groups = []
     for row in _rows(path, _NAME_A_CLUSTER):
         overlap = row.number("overlap")
@@ -194,10 +186,9 @@ def _workload(row: _Row) -> RecordedWorkload:
 
 
 def _derived(dataset: str, trained: Sequence[Trained]) -> RecordedWorkload:
-    """Return a workload whose target the runs themselves show.
+    """Return a workload whose target is the hardest level that every run of the largest size reaches.
 
-    That is the hardest level that every run of the largest size reaches, if there is one, and of the next
-    smaller one otherwise.
+    If there is none, it is that of the next smaller size.
     """
     its = [row for row in trained if row.dataset == dataset]
     optimizer = max(

@@ -40,15 +40,7 @@ SHARES = "FROM budgeted_gpus ORDER BY ALL"
 
 
 def moment(text: str, now: datetime) -> datetime:
-    """Return the instant written so: ``18:00`` (the next one, local time), or ISO 8601.
-
-    Args:
-        text: an ISO time without a zone is local.
-        now: with its zone.
-
-    Raises:
-        SettingsError: it is neither.
-    """
+    """Return the instant written so: ``18:00`` (the next, local), or ISO 8601. Raises SettingsError."""
     try:
         if re.fullmatch(r"\d{1,2}:\d\d", text):
             hour, minute = map(int, text.split(":"))
@@ -78,15 +70,9 @@ def nanoseconds(at: datetime) -> int:
 
 
 def members(group: str, words: tuple[str, ...], groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return which GPUs a budget of this name is about, as it has them; none: every GPU of the site.
+    """Return which GPUs a budget of this name is about; none: every GPU of the site.
 
-    Args:
-        group: the budget's name.
-        words: those that were named with it.
-        groups: of the settings, by name.
-
-    Raises:
-        SettingsError: a group of the settings and these are two things, or nothing says which GPUs.
+    ``words``: named with it. Raises SettingsError: a group of the settings and these are two things.
     """
     what = f"budget {group}: could not be set:"
     if group in groups and words:
@@ -121,11 +107,7 @@ def checked(budget: Budget, source: str) -> Budget:
 
 
 def load(path: Path, groups: Mapping[str, tuple[str, ...]]) -> tuple[Budget, ...]:
-    """Return the budgets; none if there is no file. ``groups``: of the settings, by name.
-
-    Raises:
-        StorageError: it cannot be understood.
-    """
+    """Return the budgets; none if there is no file. Raises StorageError: it cannot be understood."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         return tuple(checked(_read(group, values, groups), f"{path}") for group, values in stored.items())

@@ -66,9 +66,7 @@ def store(path: Path, gains: Mapping[str, Gain]) -> None:
 def calibrate(ask: Ask, meter: Record, source: str, gpu: str | None) -> tuple[str, Gain, int]:
     """Return the GPU, its gain, and the windows it is from.
 
-    Raises:
-        RefusedError: the archive has no readings of it then, or of several GPUs and none was named; or as
-            `analyzers.measurement.calibration.fit` refuses.
+    Raises RefusedError: the archive has no readings of it, or of several GPUs; or as `fit` refuses.
     """
     first, last = int(meter.t_ns[0]) - MARGIN_NS, int(meter.t_ns[-1]) + MARGIN_NS
     known = ask(_GPUS.format(first=first, last=last)).to_pylist()

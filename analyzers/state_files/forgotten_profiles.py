@@ -12,11 +12,7 @@ MOST_NS = 4_102_444_800 * 10**9
 
 
 def load(path: Path) -> dict[str, int]:
-    """Return by job UTC, ns since 1970; nothing if there is no file.
-
-    Raises:
-        StorageError: the file is damaged.
-    """
+    """Return by job UTC, ns since 1970; nothing without a file. Raises StorageError: it is damaged."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         return {str(job): _wall_ns(wall_ns) for job, wall_ns in stored.items()}

@@ -34,16 +34,7 @@ _FLAT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Z]{3})(?:/kWh)?\s*")
 
 
 def parse(text: str, file: str, imported_ns: int) -> list[SignalRow]:
-    """Return the rows of a file.
-
-    Args:
-        text: of the file.
-        file: named in errors.
-        imported_ns: UTC; a file that was imported has its own.
-
-    Raises:
-        SettingsError: the sentence names the line.
-    """
+    """Return the rows of a file, which errors name. Raises SettingsError: the sentence names the line."""
     lines = text.splitlines()
     about = _about(lines[0] if lines else "", file)
     if lines[1:2] != ["at,value"]:
@@ -118,15 +109,9 @@ def _wrong(file: str, line: int, why: str) -> SettingsError:
 
 
 def of_country(code: str, year: int | None, imported_ns: int) -> SignalRow:
-    """Return the yearly carbon intensity of a country from the table that is shipped.
+    """Return the yearly carbon intensity of a country (ISO 3166) from the table that is shipped.
 
-    Args:
-        code: ISO 3166, two or three letters. It is never guessed.
-        year: that has to be in the table. None: the newest that is there.
-        imported_ns: UTC.
-
-    Raises:
-        RefusedError: the table has no such country or year.
+    ``year``: None: the newest. Raises RefusedError: the table has no such country or year.
     """
     text = files("analyzers.state_files").joinpath("published", "carbon_intensity.csv").read_text("utf-8")
     rows = [row for row in csv.DictReader(io.StringIO(text)) if code.upper() in (row["code"], row["alpha2"])]
@@ -190,11 +175,7 @@ def _utc(t_ns: int) -> str:
 
 
 def load(folder: Path) -> list[SignalRow]:
-    """Return the rows of all signals of a folder; none if it is not there.
-
-    Raises:
-        StorageError: a file cannot be read, or is wrong.
-    """
+    """Return the rows of all signals of a folder; none if it is not there. Raises StorageError."""
     rows: list[SignalRow] = []
     for path in sorted(folder.glob("*.csv")):
         try:

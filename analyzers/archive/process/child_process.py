@@ -33,8 +33,5 @@ def start_child(module: str, **environment: str) -> ChildProcess:
 
 
 def start_store() -> ChildProcess:
-    """Start a process that will own an archive; it imports what it needs in the meantime.
-
-    It forks: threads of libraries would not be in its children.
-    """
+    """Start a process that will own an archive: another one, since it forks and may have no threads."""
     return start_child(STORE_PROCESS, ARROW_DEFAULT_MEMORY_POOL="system")

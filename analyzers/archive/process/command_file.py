@@ -87,10 +87,7 @@ class CommandFile:
         return [row for row in found if isinstance(row, Kept | _Stored)]
 
     def add(self, rows: Sequence[Kept]) -> bool:
-        """Add rows; they outlive this process. False: there is no room for all, so they need a commit.
-
-        Raises StorageError.
-        """
+        """Add rows; they outlive this process. False: no room, they need a commit. Raises StorageError."""
         return self._append(rows)
 
     def clear(self, end: int) -> None:

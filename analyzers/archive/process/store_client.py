@@ -57,10 +57,7 @@ class StoreClient:
 
     @classmethod
     def open(cls, path: Path, settings: Settings, started: ChildProcess | None = None) -> Self:
-        """Open the archive for writing, in a process of its own. Raises StorageError, as `DuckdbFile.open`.
-
-        ``started``: a process that has been started already.
-        """
+        """Open the archive in a process, which may run already. Raises StorageError as `DuckdbFile.open`."""
         client = cls(path, settings)
         client._start(again=False, started=started)
         client.archive_id, client.starts = client._call("archive_id"), client._call("starts")

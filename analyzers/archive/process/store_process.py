@@ -80,10 +80,7 @@ class StoreProcess:
             return False, wrong
 
     def tidy(self) -> None:
-        """Keep runs that ended, and checkpoint if it is due, after a reply: nobody waits.
-
-        A failure is answered at the next request.
-        """
+        """Keep runs that ended, and checkpoint if it is due, after a reply. A failure is the next answer."""
         try:
             self._archive.keep_ended()
             self._checkpoint()
@@ -211,10 +208,7 @@ def _answered(store: StoreProcess, channel: Connection, request: Request) -> boo
 
 
 def main() -> None:
-    """Serve the analyzer at the descriptor in the arguments, a stream socket.
-
-    When the analyzer goes without a word, the file is left as it is: the next to open it reads its WAL.
-    """
+    """Serve the analyzer at the descriptor in the arguments, a stream socket, until it goes."""
     channel = Connection(int(sys.argv[1]))
     share_one_heap()
     collect_seldom()

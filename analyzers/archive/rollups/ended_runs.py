@@ -46,15 +46,7 @@ UPDATE {table} SET sessions = NULL WHERE run IN (SELECT run FROM old_runs)
 
 
 def forget_changed(connection: Connection, tables: Mapping[str, pa.Table]) -> list[str]:
-    """Remove what is stored of runs that these rows change, within the caller's transaction.
-
-    Args:
-        connection: the rows are stored in it already.
-        tables: the rows of the transaction, by table.
-
-    Returns:
-        the runs to keep. Until then the views compute them.
-    """
+    """Remove what is stored of runs that these rows change, in the transaction. Return these runs."""
     ended, changed = _touched(tables)
     if changed:  # only of a run that is stored: a command may wait for this commit
         stored = "SELECT run FROM ended_waste WHERE run IN (SELECT unnest($1))"

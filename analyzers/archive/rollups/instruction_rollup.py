@@ -34,10 +34,7 @@ FROM (
 
 
 def roll_up(ran: Sequence[tuple[str, IterationRan, int]]) -> dict[str, pa.Table]:
-    """Return instructions as rows of ``instruction_minutes``; no table if there are none.
-
-    ``ran``: session and iteration, and UTC minus its host's clock.
-    """
+    """Return rows of ``instruction_minutes`` of sessions' iterations and their UTC minus host clock, ns."""
     sessions: dict[str, int] = {}
     parts = [
         _instructions(sessions.setdefault(session, len(sessions)), event, utc_ns)

@@ -55,12 +55,7 @@ class Needed(Struct, frozen=True):
 
 
 def needed(reader: FrameReader, code: str | None) -> Needed:
-    """Return what a restart interprets again.
-
-    Args:
-        reader: of the archive.
-        code: see `Store.prune`.
-    """
+    """Return what a restart interprets again. ``code``: see `Store.prune`."""
     with reader.cursor() as cursor:
         offsets = reader.replay_since(cursor)
         for row_code, log_ids, firsts in cursor.execute(CHECKPOINTS).fetchall():
@@ -72,17 +67,7 @@ def needed(reader: FrameReader, code: str | None) -> Needed:
 
 
 def prune(transaction: Transaction, ages: Ages, wall_ns: int, keep: Needed) -> dict[str, int]:
-    """Remove what is older than it is kept. Return the number of rows removed, by table.
-
-    Args:
-        transaction: of the archive.
-        ages: of rows that are kept.
-        wall_ns: UTC now, ns since 1970.
-        keep: what a restart interprets again.
-
-    Raises:
-        StorageError: it could not; then nothing is removed.
-    """
+    """Remove what is older than it is kept; return the rows removed by table. Raises StorageError."""
     removed: dict[str, int] = {}
     now = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None) + timedelta(microseconds=wall_ns // 1000)
     with transaction() as connection:

@@ -96,11 +96,7 @@ class Rollups:
         self._logs: dict[str, _Log] = {}
 
     def add(self, placed: Sequence[Placed]) -> dict[str, pa.Table]:
-        """Add frames; return the rows of the bins that they close, for ``seconds`` and ``minutes``.
-
-        Args:
-            placed: frames in order for each log, none of them twice.
-        """
+        """Add frames, in order for each log, each once; return the rows of the bins that they close."""
         by_log: dict[str, list[Placed]] = {}
         for each in placed:
             by_log.setdefault(each.frame.log_id, []).append(each)

@@ -33,10 +33,7 @@ class EventRows(NamedTuple):
 
 
 def event_rows(bodies: Iterable[object]) -> tuple[Columns, list[tuple[Any, ...] | None]]:
-    """Return the columns that the `EventRows` of these frames share, and the other fields of each.
-
-    ``bodies``: of the frames. Those that are no events have None.
-    """
+    """Return the columns that the `EventRows` of frames share, and the others of each; None: no events."""
     rows: list[tuple[Any, ...]] = []
     found: list[tuple[Any, ...] | None] = []
     for body in bodies:

@@ -93,14 +93,8 @@ def _explain() -> re.Pattern[str]:
 def checked(connection: Any, sql: str, jobs: Sequence[str] = ()) -> str:
     """Return the text to run in place of ``sql``. It may take much time and memory: limit both.
 
-    Args:
-        connection: of DuckDB; it parses, and runs nothing of the text.
-        sql: from outside.
-        jobs: patterns such as ``team-a-*``: the answer is of these jobs alone. None: of all that there is.
-
-    Raises:
-        RefusedError: it is not one statement that only reads.
-        duckdb.Error: it is not SQL.
+    ``jobs``: patterns such as ``team-a-*``, whose rows alone are read; none: all. Raises RefusedError: it is
+    not one statement that only reads. duckdb.Error: it is not SQL.
     """
     kind = _kind(connection, sql)
     if kind == "SELECT":

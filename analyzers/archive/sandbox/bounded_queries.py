@@ -67,12 +67,8 @@ class Queries:
     def answer(self, query: "Query | AskedQuery", key: object = None) -> tuple[AnswerEnd, list[bytes]]:
         """Return the parts of an Arrow IPC stream, to be joined. Waits for the answer.
 
-        Args:
-            query: from outside.
-            key: by which it can be cancelled.
-
-        Raises:
-            RefusedError: the statement, or DuckDB's word on it, or too long, or too large; in a sentence.
+        ``key``: by which it can be cancelled. Raises RefusedError: DuckDB refuses it, it is too long or too
+        large.
         """
         sql = query.sql
         if _SHOW_TABLES.fullmatch(sql):

@@ -55,8 +55,7 @@ def confine(
         keep: descriptors that stay as they are.
         write: the directory below which files may be made.
 
-    Raises:
-        OSError: something could not be confined; the child must end.
+    Raises OSError: something could not be confined; the child must end.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     _must(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
@@ -71,15 +70,7 @@ def confine(
 
 
 def confine_worker(limits: ProcessLimits, *, write: Path) -> None:
-    """Confine this process, which was started for queries, for good. It sets the time of each by itself.
-
-    Args:
-        limits: of memory and of a file.
-        write: the directory below which files may be made.
-
-    Raises:
-        OSError: something could not be confined; the process must end.
-    """
+    """Confine this process, started for queries, in memory and files. Raises OSError: it must end."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _limit(ctypes.CDLL(None, use_errno=True), limits, write)
 

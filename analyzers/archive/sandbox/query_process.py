@@ -30,11 +30,7 @@ def scratch(archive: Path, pid: int) -> Path:
 def start(connection: Any, archive: Path, question: Question, out: int) -> int:
     """Fork a child that writes its answer to ``out``; return its pid. Reap it, then remove its `scratch`.
 
-    Args:
-        connection: of DuckDB, outside a transaction.
-        archive: the file that it has open.
-        question: from outside.
-        out: descriptor of a pipe or socket; close it in this process afterwards.
+    ``connection``: outside a transaction. Close ``out`` in this process afterwards.
     """
     parent = os.getpid()
     with warnings.catch_warnings():

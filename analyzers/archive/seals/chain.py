@@ -81,12 +81,9 @@ class Chain:
         """Rows of this start, which come with its first commit."""
 
     def add(self, connection: Connection, tables: Mapping[str, pa.Table], wall_ns: int) -> ChainState:
-        """Add the rows of a commit, within its transaction, and return the state to keep if it succeeds.
+        """Add the rows of a commit, within its transaction; return the state to keep if it succeeds.
 
-        Args:
-            connection: in the transaction; the rows are stored, and there as ``incoming_NAME``.
-            tables: those rows.
-            wall_ns: UTC now, ns since 1970. The chain is sealed if it is time.
+        The rows are stored already, and there as ``incoming_NAME``. The chain is sealed if it is time.
         """
         state = self.state
         added = [*incoming(tables), *(self._start if state.gap < 0 else ())]

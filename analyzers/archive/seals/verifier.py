@@ -85,13 +85,7 @@ def seal_of(statement: str) -> Seal | None:
 
 
 def check(connection: Any, key: str | None = None, sought: Seal | None = None) -> Checked:
-    """Check an archive.
-
-    Args:
-        connection: of DuckDB, to the archive.
-        key: fingerprint that every seal has to have. None: any key.
-        sought: a seal from elsewhere, such as of a statement.
-    """
+    """Check an archive. ``key``: fingerprint of all seals. ``sought``: a seal from elsewhere."""
     [(archive_id,)] = connection.execute("SELECT archive_id FROM meta").fetchall()
     columns = "number, hash, sealed_ns, public_key, signature"
     stored = connection.execute(f"SELECT {columns} FROM seals ORDER BY number").fetchall()  # noqa: S608  (ours)

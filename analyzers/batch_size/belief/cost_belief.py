@@ -175,10 +175,7 @@ def _epochs(
     *,
     fractional: bool,
 ) -> tuple[Curves, Floats, Floats, Floats]:
-    """Return the log epochs at the first ``count`` sizes, their noise, weights, and what never converges.
-
-    See `CostBelief`. ``never`` is what is believed of that before any try failed.
-    """
+    """Return log epochs at the first ``count`` sizes, their noise, weights, and what never converges."""
     low = _below(octaves, era, seen)
     single = [i for i, (*_, tally) in enumerate(seen) if tally.count == 1 and len(seen) > 1 and i not in low]
     supposed = [

@@ -33,11 +33,8 @@ _LEFT_KNOWN = np.array([*(1 - NODE_Z[k:].var() for k in range(NODES)), 1])
 def outlook(belief: CostBelief, horizon: int) -> tuple[Floats, Floats]:
     """Return what a try of each size is expected to cost, with all that follows, and when to give it up.
 
-    Dimensions of what is in between: hypothesis; size tried; its epoch cost; node of epochs, after none or
-    more of which it is given up; size chosen later.
-
-    Returns:
-        Relative costs of this recurrence and those to come; epochs. Both of shape (n,).
+    Dimensions in between: hypothesis; size tried; its epoch cost; node of epochs after which it is given up;
+    size chosen later. Returns relative costs and epochs, both of shape (n,).
     """
     epochs, weight = belief.epochs, belief.weight
     price, price_variance = belief.cost.mean[0], belief.cost.variance[0]
@@ -106,16 +103,10 @@ AWAY, CLOSE = 2.0, 0.6
 
 
 def uncovered(job: Job, seen: TrySummary, belief: CostBelief, left: Sequence[int]) -> int | None:
-    """Return a size, by index, that no try of this era has judged and that may be tried despite the curve.
+    """Return the index of a size of ``left`` that no try judged and that may be tried despite the curve.
 
     The size that is expected to cost least above the best one goes first, once the recurrences to come may
     save more than that.
-
-    Args:
-        job: constants.
-        seen: tries so far.
-        belief: in all sizes of the job.
-        left: sizes among which it is chosen, by index.
     """
     if belief.fresh.all():
         return None  # nothing has run on this setup yet
@@ -140,10 +131,7 @@ def uncovered(job: Job, seen: TrySummary, belief: CostBelief, left: Sequence[int
 
 
 def _to_judge(seen: TrySummary, belief: CostBelief) -> Floats:
-    """Return what it costs to judge a size that is not better, in units of the best size's cost; shape (n,).
-
-    Where metrics are reported, that is as many epochs as one of the best size is worth.
-    """
+    """Return the cost of judging a size that is not better, in units of the best size's; shape (n,)."""
     price = belief.cost.mean[0]
     if not seen.metrics or not all(seen.metrics.values()):
         return np.full(len(price), COVERAGE_STOP)

@@ -18,15 +18,9 @@ STEPS = 60
 
 
 def failing_rate(missed: Mapping[int, int], runs: Mapping[int, int], size: int) -> float:
-    """Return the probability that a run of a batch size fails: its own runs, and the mean of the other sizes.
+    """Return the probability that a run of a size fails: its own runs, and the mean of the other sizes.
 
-    Args:
-        missed: runs that failed, by batch size.
-        runs: all runs of sizes that have converged, those included.
-        size: of the run.
-
-    Returns:
-        0 before a run has failed.
+    ``missed`` and ``runs``: by batch size, runs that failed, and all of sizes that have converged.
     """
     if not any(missed.values()):
         return 0.0
@@ -48,13 +42,7 @@ def surprise(rate: float) -> float:
 def bound_of_try(rate: float, deviation: float, most: float) -> tuple[float, float]:
     """Return after how many times the usual epochs a try is given up, and the cost of a success.
 
-    Args:
-        rate: probability that a run fails; 0: that is not known.
-        deviation: standard deviation of the log epochs of the others.
-        most: bound at most.
-
-    Returns:
-        Both in units of the usual epochs; the cost includes the tries that are given up.
+    ``deviation``: of the log epochs. The cost, in usual epochs, includes the tries that are given up.
     """
     if not rate:
         return most, 1.0

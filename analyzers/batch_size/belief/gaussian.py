@@ -75,15 +75,10 @@ class Curves(Struct, frozen=True):
         return np.maximum(np.diagonal(self.covariance, axis1=1, axis2=2), 0)
 
     def given_more(self, at: int, least: float, noise: Floats, bad: float) -> tuple["Curves", Floats]:
-        """Return them once a value seen at a size was above ``least``; the moments are matched.
+        """Return them once a value seen at a size was above ``least``, by matched moments, and its
+        likelihoods.
 
-        With them, how likely that was by the curves alone, by hypothesis.
-
-        Args:
-            at: index of the size.
-            least: what the value was above.
-            noise: variance of the value, by hypothesis.
-            bad: how likely it is that the value was above it whatever the curve says there.
+        ``noise``: variance of the value, by hypothesis. ``bad``: how likely the value was above it anyway.
         """
         deviation = np.sqrt(self.variance[:, at] + noise)
         z = (least - self.mean[:, at]) / deviation
@@ -122,12 +117,8 @@ def conditioned(
 ) -> Curves:
     """Return the curves of a group, given what was seen of all groups.
 
-    Args:
-        x: shape (n,).
-        common: what the curves of all groups have in common.
-        own: what each has to itself, as soon as there are two.
-        group: whose are wanted.
-        alone: standard deviation of what each size has to itself, by hypothesis; shape (h, n) or (h, 1).
+    ``common``: of all groups; ``own``: of each, as soon as there are two. ``alone``: standard deviation of
+    what each size has to itself, by hypothesis; shape (h, n) or (h, 1).
     """
     number = {of: i for i, of in enumerate(dict.fromkeys([group, *(point.group for point in points)]))}
     of = np.array([number[point.group] for point in points], dtype=int)

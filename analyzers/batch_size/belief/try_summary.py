@@ -25,16 +25,10 @@ class MetricPace(Struct, frozen=True):
 
 
 def pace_behind(metrics: Sequence[float], of_best: Sequence[float], paid: float) -> MetricPace | None:
-    """Return the pace of a try whose metric is not better than that of the cheapest size at the same cost.
+    """Return the pace of a try whose metric is not better than the cheapest size's at the same cost.
 
-    Args:
-        metrics: of the try, after each epoch so far.
-        of_best: of a run of the cheapest size that reached the target, after each of its epochs.
-        paid: how many epochs of the cheapest size would have cost as much.
-
-    Returns:
-        None where the try is ahead, or where that is not known: before the first epoch of the cheapest size
-        and past its last.
+    Metrics are one an epoch. ``paid``: how many epochs of the cheapest size would have cost as much. None:
+    the try is ahead, or that is not known.
     """
     if not metrics or not 1 <= paid < len(of_best):
         return None
@@ -61,17 +55,8 @@ RESOLVED = 4.0
 def epochs_to_target(epochs: int, metrics: Sequence[float], job: Job) -> float:
     """Return after how many epochs a try has reached its target, by a straight line through the last epoch.
 
-    The line begins at the best metric of the epochs before. Epochs are paid as a whole. Where two or three
-    are enough, whole epochs hide how batch sizes differ: the metric passes the target within the last.
-
-    Args:
-        epochs: whole ones, until the target was reached.
-        metrics: after each of them.
-        job: has the target, and how exactly the metric is known.
-
-    Returns:
-        ``epochs`` where the metric does not tell: after a single epoch, where the metric of an epoch is
-        missing, where it did not pass the target in the last epoch, or where it is only known in steps.
+    The line begins at the best metric of the epochs before. Where two or three epochs are enough, whole ones
+    hide how batch sizes differ. It is ``epochs`` where the metrics, one an epoch, do not tell.
     """
     target = job.target
     if target is None or epochs < 2 or len(metrics) != epochs or not all(map(isfinite, metrics)):
@@ -253,10 +238,7 @@ class TrySummary(Struct, frozen=True, eq=False, kw_only=True):
         return min(costs, key=costs.__getitem__, default=None)
 
     def pace_behind(self, a_try: Try) -> MetricPace | None:
-        """Return the pace of a try whose metric is not better than the cheapest size's at the same cost.
-
-        None: it is better, or that is not known; see `metric_pace`.
-        """
+        """Return the pace of a try whose metric is not better than the cheapest size's at the same cost."""
         best, epoch_j = self.cheapest(a_try.setup), a_try.epoch_cost_j
         if best is None or best == a_try.batch_size or not epoch_j or len(a_try.metrics) < a_try.epochs:
             return None

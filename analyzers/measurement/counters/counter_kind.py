@@ -107,9 +107,8 @@ CounterKind = Literal["integrating", "boxcar", "power"]
 class CounterKnowledge:
     """The knowledge of one GPU's counter.
 
-    Args:
-        suspect: the power sensor of this model sees a part of the time, and so may the counter. It is taken
-            for one that integrates even then (the reverse error is the greater one), but nothing is certain.
+    ``suspect``: the power sensor of this model sees a part of the time, and so may the counter. It is taken
+    for one that integrates even then (the reverse error is the greater one), but nothing is certain.
     """
 
     def __init__(self, *, suspect: bool = False) -> None:
@@ -215,11 +214,10 @@ class CounterKnowledge:
         self._moment[..., number] = 0.0
 
     def alike(self, born: int) -> bool:
-        """Return whether every kind of counter would have shown what this one did: then its kind is not
-        known, and does not matter.
+        """Return whether every kind of counter would have shown what this one did, so that its kind does not
+        matter.
 
-        Args:
-            born: kinds of segments and changes there have been; about one it has not seen nothing is known.
+        ``born``: kinds of segments and changes so far; about one it has not seen nothing is known.
         """
         return self._alike and born == self._born and self._covered() >= COVERED
 
@@ -228,12 +226,10 @@ class CounterKnowledge:
         return np.array([True, *(0.7 * self._period_s > np.array(self.windows_ns) / 1e9)])
 
     def _likely(self, *, by_expected: bool) -> Floats:
-        """Return the logarithm of each rival's likelihood, shape of `OWN` and rivals; a boxcar as wide as the
-        period has none.
+        """Return the log likelihood of `OWN` and each rival; a boxcar as wide as the period has none.
 
-        Args:
-            by_expected: a rival that explains the counter by means of kinds that are not expected, such as a
-                gap that draws as much as a step, is less likely.
+        ``by_expected``: a rival that explains the counter by means of kinds that are not expected, such as a
+        gap that draws as much as a step, is less likely.
         """
         ridge = 1e-9 * np.eye(MAX_KINDS) * (1 + self._normal[0, 0].trace())
         left = self._left(self._normal + ridge, self._moment, self._square)
@@ -315,15 +311,10 @@ class CounterKnowledge:
         until_ns: int = 0,
         refreshes: int = 0,
     ) -> None:
-        """Note which phases of segments at work a boxcar (the narrowest, while nothing is known) looked at,
-        at refreshes; the earlier looks fade.
+        """Note which phases of segments at work a boxcar (the narrowest, while nothing is known) looked at.
 
-        Args:
-            begin_s: of each segment; ``length_s``: how long it is; shape (s,).
-            refresh_s: when each look of the sensor was over; shape (r,).
-            fade: of the looks before.
-            until_ns: instant until which these were.
-            refreshes: that are new since the call before.
+        Segments of shape (s,), ends of looks of shape (r,). ``fade``: of earlier looks. ``refreshes``: new
+        ones.
         """
         window_s = (self.window_ns or WINDOWS_NS[0]) / 1e9
         edges = begin_s[:, None] + length_s[:, None] * np.linspace(0.0, 1.0, PHASES + 1)

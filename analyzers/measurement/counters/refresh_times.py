@@ -122,10 +122,7 @@ class RefreshTimes:
         self._doubt_ns = np.empty(0)
 
     def placed(self, knots: Knots, since_ns: int, last: int) -> Knots:
-        """Return the knots, those from ``since_ns`` to the one at ``last`` in step with those before them.
-
-        Each is placed once. ``since_ns`` never falls: those before it are forgotten.
-        """
+        """Return the knots, from ``since_ns`` (it never falls) to ``last`` in step with those before."""
         known = int(self._ns[0].searchsorted(since_ns))
         self._ns, self._doubt_ns = self._ns[:, known:], self._doubt_ns[known:]
         newest_ns = int(self._ns[0, -1]) if self._ns.size else since_ns

@@ -46,10 +46,7 @@ class MarkTimes:
         return self.names.index(name)
 
     def add(self, t_ns: Sequence[int], phases: Sequence[int]) -> None:
-        """Take in marks: from each instant on, the phase of this number is under way.
-
-        Marks that are earlier than those before them are placed with them.
-        """
+        """Take in marks: from each instant on, the phase of this number is under way."""
         fresh = np.array(t_ns, np.int64)
         if len(self._t_ns):
             fresh = np.maximum(fresh, self._t_ns[-1])
@@ -71,10 +68,7 @@ class MarkTimes:
         return self._phase[self._t_ns.searchsorted(t_ns, side="right") - 1]
 
     def until(self, t_ns: Ints) -> Floats:
-        """Return the seconds of each phase from the first mark until instants; shape (n, phases).
-
-        Before the first mark and after the last, the phases of those go on.
-        """
+        """Return the seconds of each phase from the first mark until instants; shape (n, phases)."""
         count = len(self.names)
         took_s = np.diff(self._t_ns, append=self._t_ns[-1]) / 1e9
         sums = np.zeros((len(took_s) + 1, count))
@@ -85,10 +79,7 @@ class MarkTimes:
         return seconds
 
     def entered(self, t_ns: Ints) -> Floats:
-        """Return how often each phase followed each, between instants; shape (n - 1, phases, phases).
-
-        The second index is the phase that ended, the third the one that began.
-        """
+        """Return how often each phase was followed by each, between instants; shape (n - 1, k, k)."""
         count = len(self.names)
         moved = np.flatnonzero(np.diff(self._phase)) + 1
         found = np.zeros((len(t_ns) - 1, count, count))

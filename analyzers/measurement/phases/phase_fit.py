@@ -222,10 +222,8 @@ class PhaseFit:
     ) -> "_Found":
         """Return the energies at the best lag.
 
-        Args:
-            power_w: at each lag, shape (lags, k); ``covariance``: of these, shape (lags, k, k).
-            unexplained: of each lag, J^2; shape (lags,).
-            turn: see `_turn`; ``seconds``: of each phase; shape (k,).
+        ``power_w`` at each lag: shape (lags, k), with its covariance; ``unexplained``: J^2, shape (lags,);
+        ``turn``: see `_turn`; ``seconds``: shape (k,).
         """
         noise_j2 = float(self._unexplained.min()) / self.refreshes
         left = unexplained + noise_j2 * ((LAGS_S - LAG_S) / LAG_ERROR_S) ** 2

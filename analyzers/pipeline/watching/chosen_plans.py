@@ -129,10 +129,7 @@ class ChosenPlans:
         return self.plan, max(self._settings.slowdown, wanted_s / self.base_s), why
 
     def answer(self, straggler: Straggler | None, t_ns: int) -> PlanRow | None:
-        """Choose the plan of the replicas beside a straggler; without one, all have the usual plan again.
-
-        None: the replicas concerned have these clocks already.
-        """
+        """Choose the plan of the replicas beside a straggler, or the usual one again; None: no change."""
         assert self.plan is not None
         before, clocks_mhz = self.straggler, self.last.clocks_mhz
         self.straggler, self._answer = straggler, None

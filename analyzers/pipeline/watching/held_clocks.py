@@ -66,11 +66,7 @@ class HeldClocks:
         return True
 
     def lose(self, gpu: str) -> bool:
-        """Take in that a lease ended. False: it was not held, or the GPU has been asked again since.
-
-        An analyzer that was away finds the leases of all its GPUs ended, one after the other. The answer to
-        the first asks all of them again.
-        """
+        """Take in that a lease ended. False: it was not held, or the GPU has been asked again since."""
         if gpu not in self._held:
             return False
         del self._held[gpu]

@@ -53,11 +53,7 @@ class Iterations:
     """Number of the last one."""
 
     def add(self, stages: Sequence[tuple[Timeline, Sequence[IterationRan]]]) -> bool:
-        """Take in iterations in a row. False: the energy of a stage is not known, or not yet.
-
-        Args:
-            stages: of each its GPU's timeline and its iterations, one more than are taken in; stage 0 first.
-        """
+        """Take in iterations in a row, by stage, one more than count. False: an energy is not known (yet)."""
         energies = [energies_j(timeline, [each.t_ns for each in ran]) for timeline, ran in stages]
         known = [each for each in energies if each is not None]
         if len(known) < len(energies):
@@ -109,13 +105,8 @@ def energies_j(timeline: Timeline, edges_ns: Sequence[int]) -> np.ndarray | None
 def compare(ran: Sequence[IterationRan], after: int, promised_s: float) -> tuple[float, bool] | None:
     """Return the mean duration of the latest WATCHED iterations, s, and whether it kept a promise.
 
-    Args:
-        ran: iterations of stage 0, in order.
-        after: only later ones ran under the plan.
-        promised_s: from the begin of an iteration to the begin of the next.
-
-    Returns:
-        None: too few ran yet. A promise counts as kept up to LATE times, and the 95 % interval beyond it.
+    ``after``: only later ones ran under the plan. None: too few ran yet. A promise counts as kept up to LATE
+    times, and the 95 % interval beyond it.
     """
     pairs = pairwise(each for each in ran if each.iteration > after)
     following = [(two.t_ns - one.t_ns) / 1e9 for one, two in pairs if two.iteration == one.iteration + 1]
@@ -136,13 +127,9 @@ def doubt(
 ) -> str:
     """Return why a profile does not describe the iterations that it was measured in; empty: it does.
 
-    Args:
-        graph: of one iteration.
-        profile: of its instructions.
-        iterations_s: from begin to begin, at the highest clock.
-        own_s: by stage, from the begin of its first instruction to the end of its last.
-        by_device: instructions are stamped when the GPU reaches them. Otherwise a queue between Python and
-            the GPU is seen only in the whole iteration.
+    ``iterations_s``: from begin to begin, at the highest clock. ``own_s``: by stage, from the begin of its
+    first instruction to the end of its last. ``by_device``: instructions are stamped when the GPU reaches
+    them. Otherwise a queue between Python and the GPU is seen only in the whole iteration.
     """
     if all(known[-1].time_s < DEPENDS * known[0].time_s for known in profile.options.values()):
         return "no instruction takes longer at a lower clock"

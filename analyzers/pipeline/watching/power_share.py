@@ -39,10 +39,7 @@ def has_changed(before_w: Mapping[int, float], now_w: Mapping[int, float]) -> bo
 
 
 def within_limits(profile: PipelineProfile, limits_w: Mapping[int, float]) -> PipelineProfile:
-    """Return the profile as it is under limits: above the clock that its limit allows nothing is faster.
-
-    Clocks that a limit allows no instruction of the stage are left out.
-    """
+    """Return the profile without the clocks that a power limit allows no instruction of the stage."""
     allowed = {name: _allowed(known, limits_w.get(name[0])) for name, known in profile.options.items()}
     first: dict[int, int] = {}
     for (stage, *_), at in allowed.items():

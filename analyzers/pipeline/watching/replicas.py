@@ -29,10 +29,7 @@ class Straggler(Struct, frozen=True):
 
 
 def replicas_of(stages: Iterable[StageRecord]) -> dict[int, list[StageRecord]]:
-    """Return the stages of each replica: the n-th lowest rank of every stage is of replica n.
-
-    Where t ranks run a stage together (tensor parallel), the n-th lowest t ranks.
-    """
+    """Return the stages of each replica: the n-th lowest rank (or t tensor-parallel) of each stage."""
     found: dict[int, list[StageRecord]] = {}
     seen: dict[int, int] = {}
     for stage in sorted(stages, key=lambda each: each.session.started.rank):
@@ -43,10 +40,7 @@ def replicas_of(stages: Iterable[StageRecord]) -> dict[int, list[StageRecord]]:
 
 
 def own_times_s(replicas: Mapping[int, Sequence[StageRecord]], after: int) -> dict[int, list[float]]:
-    """Return how long the latest iterations that all replicas have run took, at most RECENT.
-
-    ``after``: later ones only.
-    """
+    """Return how long the latest iterations after this one that all replicas ran took, at most RECENT."""
     firsts = {at: next(each for each in stages if each.began.stage == 0) for at, stages in replicas.items()}
     until = min((stage.iteration for stage in firsts.values()), default=-1)
     ran = {at: [e for e in stage.ran if after < e.iteration <= until] for at, stage in firsts.items()}
@@ -61,14 +55,8 @@ def find_straggler(
 ) -> Straggler | None:
     """Return the slowest replica, if it is slower than promised and than the others, beside their promises.
 
-    A busy host makes all replicas slower: what the next slowest one is slower by does not count.
-    Another replica than the known one is a straggler only after a return to the usual plan.
-
-    Args:
-        replicas: their stages.
-        promised_s: duration of an iteration, by replica.
-        after: iterations after this one ran under these promises.
-        known: the straggler that was answered last. It stays one until it is as fast as promised.
+    A busy host makes all replicas slower: what the next slowest one is slower by does not count. Another
+    replica than the known one is a straggler only after a return to the usual plan.
     """
     if len(replicas) < 2 or any(all(each.began.stage for each in of) for of in replicas.values()):
         return known

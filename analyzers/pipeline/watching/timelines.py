@@ -27,13 +27,9 @@ class Timelines:
     def keep(
         self, number: int, stages: Sequence[StageRecord], after: int, clock_mhz: Callable[[int, int], int]
     ) -> list[InstructionSpanRow]:
-        """Keep the latest iteration that every stage has run, once for each plan.
+        """Keep the latest iteration after this one that every stage ran, once for each plan (0: none).
 
-        Args:
-            number: of the plan; 0: none.
-            stages: of one replica.
-            after: only later iterations are meant.
-            clock_mhz: clock of an instruction, by stage and position in its order.
+        ``clock_mhz``: clock of an instruction, by stage and position in its order.
         """
         if number in self._kept or len(self._kept) >= MOST:
             return []
@@ -53,15 +49,7 @@ def _span_rows(
     iteration: int,
     clock_mhz: Callable[[int, int], int],
 ) -> list[InstructionSpanRow]:
-    """Return the instructions of an iteration of one replica.
-
-    Args:
-        run: its name.
-        number: of the plan that was followed; 0: none.
-        stages: of the replica.
-        iteration: known of every stage.
-        clock_mhz: clock of an instruction, by stage and position in its order.
-    """
+    """Return the instructions of an iteration of one replica; for the arguments see `keep`."""
     ran = [(stage, _of(stage, iteration)) for stage in stages]
     if sum(len(each.rows) for _, each in ran) > MOST_ROWS * 12:
         return []
