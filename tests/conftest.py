@@ -53,7 +53,7 @@ SWEEPS = (
     "analyzers/checkpoints/",
     "analyzers/fleet/test_ownership.py",
     "analyzers/live/",
-    "analyzers/measurement/counters/test_counter_kind.py",
+    "analyzers/measurement/test_counter_kind.py",
     "analyzers/measurement/test_calibration.py",
     "analyzers/measurement/test_late_events.py",
     "analyzers/measurement/test_named_windows.py",

@@ -1,7 +1,7 @@
 """Everything that was received, and everything derived from it, in one DuckDB file.
 
 One thread writes; each reader has a cursor of its own, in a read-only transaction. SQL from outside runs in a
-forked child, which locks its DuckDB first (`query_process`).
+forked child, which locks its DuckDB first (`confined_query`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,8 +30,8 @@ from analyzers.archive.opening import (
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.rollups import instruction_rollup
 from analyzers.archive.rollups.ended_runs import keep_ended
-from analyzers.archive.rollups.placing import add_hours
 from analyzers.archive.rollups.retention import needed, prune
+from analyzers.archive.rollups.rollup import add_hours
 from analyzers.archive.row_writer import RowWriter
 from analyzers.archive.rows.tables import Values
 from analyzers.archive.sandbox.question import Question
@@ -112,7 +112,6 @@ class DuckdbFile:
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
         return self.file.path
 
     @property
@@ -172,7 +171,6 @@ class DuckdbFile:
         return read_memory(self.reader, since, sessions)
 
     def checkpoint(self, name: str) -> CheckpointRow | None:
-        """Return the last checkpoint of that name."""
         with self.file.cursor() as cursor:
             return read_checkpoint(cursor, name)
 

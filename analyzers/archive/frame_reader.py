@@ -261,6 +261,5 @@ def _readings_frames(cursor: Connection, log_id: str, first: int, until: int) ->
 
 
 def as_row(kind: type[R], row: Sequence[Any]) -> R:
-    """Return a row of the archive, its lists as tuples."""
     values = (tuple(value) if isinstance(value, list) else value for value in row)
     return kind(**dict(zip(kind.__struct_fields__, values, strict=True)))

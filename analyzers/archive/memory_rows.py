@@ -63,7 +63,6 @@ def _rows(cursor: Connection, kind: type[R], source: str, values: Sequence[Any] 
 
 
 def read_checkpoint(cursor: Connection, name: str) -> CheckpointRow | None:
-    """Return the last checkpoint of that name."""
     found = _rows(cursor, CheckpointRow, "FROM checkpoints WHERE name = $1", [name])
     return found[0] if found else None
 
@@ -81,7 +80,6 @@ def read_begun(cursor: Connection, sessions: Sequence[str] | None = None) -> tup
 
 
 def read_settings(cursor: Connection, starts: Iterable[int]) -> dict[int, dict[str, str]]:
-    """Return the settings of the analyzer at these starts as they were spelled, where they are known."""
     rows = cursor.execute(
         "SELECT start, name, value FROM settings WHERE list_contains($1, start) ORDER BY start",
         [list(starts)],
@@ -110,7 +108,6 @@ def read_recalled(
 
 
 def read_owners(cursor: Connection, most: int = MAX_NAMES) -> KnownOwners:
-    """Return to whom the latest jobs, runs and sessions belong."""
     users = (
         "SELECT name, arg_min(uid, began_wall_ns), max(began_wall_ns) AS latest FROM ({}) JOIN sessions"
         " USING (session) WHERE uid IS NOT NULL GROUP BY name"

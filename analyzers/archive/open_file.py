@@ -1,9 +1,12 @@
 """A DuckDB file of ours that is open: readers, and queries from outside. Short commands import only this."""
 
+import fcntl
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -16,7 +19,7 @@ from analyzers.archive.opening import (
     connect,
     damage,
 )
-from analyzers.archive.sandbox import query_process
+from analyzers.archive.sandbox import confined_query
 from analyzers.archive.sandbox.question import Question
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
@@ -65,8 +68,8 @@ class OpenFile:
         self.connection.close()
 
     def fork_query(self, question: Question, out: int) -> int:
-        """Fork a child that answers a query into a pipe; return its pid (see `query_process`)."""
-        return query_process.start(self.connection, self.path, question, out)
+        """Fork a child that answers a query into a pipe; return its pid (see `confined_query`)."""
+        return confined_query.start(self.connection, self.path, question, out)
 
     def query(self, question: Question, out: int) -> Callable[[], None]:
         """Have a query answered into a pipe by a child of this process; return what ends it."""
@@ -79,7 +82,7 @@ class OpenFile:
                 ended = True
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-                query_process.remove_scratch(self.path, pid)
+                confined_query.remove_scratch(self.path, pid)
 
         return end
 
@@ -104,3 +107,71 @@ class OpenFile:
             raise StorageError(f"{self.path}: could not be read: {damage(str(wrong))}") from wrong
         finally:
             cursor.close()
+
+
+HEADERS_BYTES = 3 * 4096
+"""The main header of a DuckDB file and its two database headers."""
+TRIES = 20
+"""Copies that are tried: each fails only if a checkpoint ends while it is made."""
+
+
+@contextmanager
+def opened(path: Path, settings: Settings) -> Iterator[OpenFile]:
+    """Open an archive for queries, as it is now, whether another process writes it. Raises StorageError."""
+    if not is_written(path):
+        with closing(OpenFile.open_read_only(path, settings)) as archive:
+            yield archive
+        return
+    with tempfile.TemporaryDirectory(prefix="zeus-stream-") as directory:
+        copy = Path(directory) / "energy.duckdb"
+        copy_whole(path, copy)
+        with closing(OpenFile.open_read_only(copy, settings)) as archive:
+            yield archive
+
+
+def is_written(path: Path) -> bool:
+    """Tell whether another process has a DuckDB file open for writing: it holds a lock of the whole file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # opening it will say what is wrong
+    return False
+
+
+def copy_whole(path: Path, copy: Path) -> None:
+    """Copy a DuckDB file and its WAL as of one instant, while another process writes it. Raises StorageError.
+
+    A checkpoint of DuckDB writes to free blocks, and then replaces one of two headers. So a copy is whole if
+    no header changed while it was made. DuckDB ignores a tail of the WAL that is not complete.
+    """
+    try:
+        for _ in range(TRIES):
+            before = _headers(path)
+            shutil.copyfile(path, copy)
+            _copy_wal(path, copy)
+            if _headers(path) == before:
+                return
+    except OSError as wrong:
+        raise StorageError(
+            f"{path}: could not be copied to {copy.parent}: {wrong.strerror or wrong}."
+            " Make room, set TMPDIR to a larger directory, or stop the analyzer."
+        ) from wrong
+    raise StorageError(
+        f"{path}: could not be copied: it changed {TRIES} times. Stop the analyzer, or try again later."
+    )
+
+
+def _headers(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(HEADERS_BYTES)
+
+
+def _copy_wal(path: Path, copy: Path) -> None:
+    target = Path(f"{copy}.wal")
+    try:
+        shutil.copyfile(f"{path}.wal", target)
+    except FileNotFoundError:  # a checkpoint has just brought it into the file
+        target.unlink(missing_ok=True)

@@ -7,9 +7,9 @@ from typing import Literal
 
 import pyarrow as pa
 
+from analyzers.archive.open_file import opened
 from analyzers.archive.opening import Reader
 from analyzers.archive.sandbox.bounded_queries import AskedQuery, Queries
-from analyzers.archive.snapshot import opened
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.formulas import without_formulas
 from zeus_stream.settings import Settings

@@ -20,7 +20,7 @@ from analyzers.archive.frame_reader import FrameReader, Log
 from analyzers.archive.opening import Connection, first_line
 from analyzers.archive.rollups import instruction_rollup
 from analyzers.archive.rollups.ended_runs import forget_changed, keep_ended
-from analyzers.archive.rollups.placing import Placing, restore
+from analyzers.archive.rollups.rollup import Placing, restore
 from analyzers.archive.rows import columns
 from analyzers.archive.rows.event_rows import EventRows, event_rows
 from analyzers.archive.rows.tables import COLUMNS, COMPUTED, TABLES, Values, values_of
@@ -166,7 +166,6 @@ class RowWriter:
         return fresh
 
     def _received_tables(self, fresh: Fresh, placing: Placing) -> dict[str, pa.Table]:
-        """Return the rows of frames by the table that they go into."""
         placed = placing.place(fresh)
         readings: list[tuple[Frame, Readings]] = []
         utc_ns: list[int | None] = []
@@ -217,7 +216,6 @@ class RowWriter:
     # ---- what was derived ---------------------------------------------------------------------------
 
     def _derived_tables(self, rows: Sequence[Derived] | Values, *, replaying: bool) -> dict[str, pa.Table]:
-        """Return derived rows by the table that they go into."""
         tables, (values, steps) = {}, rows if isinstance(rows, Values) else values_of(rows)
         if replaying and steps:  # a row may replace one that is in columns
             values = {

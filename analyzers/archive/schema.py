@@ -46,7 +46,6 @@ META = "CREATE TABLE meta (application VARCHAR, schema_version INTEGER, archive_
 
 
 def newest() -> int:
-    """Return the version that this zeus-stream reads."""
     return 1 + len(MIGRATIONS)
 
 

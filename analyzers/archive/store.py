@@ -36,7 +36,6 @@ class Ages(Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Settings) -> "Ages":
-        """Return the ages that the settings ask for."""
         return cls(
             readings=settings.keep_readings_days,
             seconds=settings.keep_seconds_days,

@@ -44,8 +44,7 @@ from analyzers.batch_size.belief.cost_belief import CostBelief, believe, doubt
 from analyzers.batch_size.belief.coverage import COVERAGE_STOP, outlook, uncovered
 from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate
 from analyzers.batch_size.belief.gaussian import within
-from analyzers.batch_size.belief.job_history import JobHistory
-from analyzers.batch_size.belief.try_summary import Tally, TrySummary
+from analyzers.batch_size.belief.try_summary import JobHistory, Tally, TrySummary
 from analyzers.batch_size.policy import Choice, Job, Try, TryVerdict
 
 LOSS, LOSS_SHARE = 3.0, 0.02

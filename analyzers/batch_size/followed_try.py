@@ -4,16 +4,29 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
+from typing import Protocol
 
 from msgspec.structs import replace
 
-from analyzers.batch_size.history import LearnedHistory
-from analyzers.batch_size.job_events import JobRun
+from analyzers.batch_size.known_jobs import LearnedHistory
 from analyzers.batch_size.policy import Choice, TryVerdict
 from analyzers.fleet.fleet import Fleet
 from analyzers.fleet.session import Session
 from analyzers.results.rows import Ended, TryRow, WindowRow
 from zeus_stream.protocol.events import TryWanted
+
+
+class JobRun(Protocol):
+    """The run of a job: all that batch sizes depend on of it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sessions(self) -> Mapping[str, Session]: ...
+
+    @property
+    def over(self) -> bool: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,7 +186,6 @@ def begun_row(
 
 
 def measured_row(followed: FollowedTry, row: TryRow) -> TryRow:
-    """Return the row with all that is measured by now."""
     return replace(
         row,
         epochs=followed.epochs,
@@ -186,7 +198,6 @@ def measured_row(followed: FollowedTry, row: TryRow) -> TryRow:
 
 
 def settled_row(followed: FollowedTry, row: TryRow) -> TryRow:
-    """Return the row of a try that has ended and is measured."""
     assert followed.over is not None
     _, ended_wall_ns, how, why = followed.over
     if how == "lost" and _reached(followed):

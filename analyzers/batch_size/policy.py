@@ -6,7 +6,7 @@ A *recurrence* is one wish to have the model trained; it may take several *tries
 its own, until one reaches the target. Costs are joules: C = eta * energy + (1 - eta) * MAXPOWER * time, with
 MAXPOWER the highest power limit of the GPU model times the number of GPUs.
 
-A policy has no state. It is asked with the history of the job (`belief/job_history.py`), which is nothing but
+A policy has no state. It is asked with the history of the job (`belief/try_summary.py`), which is nothing but
 its tries: it can be made again from the rows of the archive at any time.
 
     choice = policy.choose(history, setup, rng)

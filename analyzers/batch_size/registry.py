@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from analyzers.batch_size import adaptive
 from analyzers.batch_size.adaptive import Adaptive
-from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Choice, Policy, Try, TryVerdict
 from analyzers.batch_size.thompson import Reference
 from zeus_stream.errors import SettingsError

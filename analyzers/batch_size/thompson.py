@@ -29,7 +29,7 @@ from statistics import fmean
 
 from msgspec import Struct
 
-from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Choice, Job, Try, TryVerdict
 
 
@@ -53,7 +53,6 @@ def observe(prior: CostNormal, seen: Sequence[float]) -> CostNormal:
 
 
 def draw(beliefs: Iterable[tuple[int, CostNormal]], rng: Random) -> int:
-    """Return the size whose draw is the least."""
     return min((rng.gauss(belief.mean, sqrt(belief.variance)), size) for size, belief in beliefs)[1]
 
 
@@ -117,7 +116,6 @@ class Reference(Struct, frozen=True):
         return Choice(pruning.step, bound, f"pruning, round {pruning.round} of {self.rounds}")
 
     def beliefs(self, history: JobHistory, setup: str) -> dict[int, CostNormal]:
-        """Return what is believed of the mean cost, J, of each size that is left and was tried."""
         pruning, known = self._now(history, setup)
         return {
             size: observe(CostNormal(), known.costs[size]) for size in pruning.sizes if size in known.costs
@@ -170,7 +168,6 @@ def _taken(done: Sequence[Try], window: int) -> _Known:
 
 
 def _mended(done: Sequence[Try], arms: Sequence[int], window: int) -> _Known:
-    """Return what tries that have ended say of a size's cost."""
     since, failed, converged = 0, set[int](), False
     for at, a_try in enumerate(done):
         if a_try.ended == "converged":

@@ -9,16 +9,17 @@ A choice is a row before it is an answer: it is given again to other ranks, and 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.batch_size import job_events
 from analyzers.batch_size.followed_try import (
     FollowedEpoch,
     FollowedRun,
     FollowedTry,
+    JobRun,
     add_epoch,
     begun_row,
     is_sound,
@@ -27,9 +28,7 @@ from analyzers.batch_size.followed_try import (
     setup_of,
     under_way,
 )
-from analyzers.batch_size.history import choose, verdict
-from analyzers.batch_size.job_events import JobRun
-from analyzers.batch_size.known_jobs import KnownJobs
+from analyzers.batch_size.known_jobs import KnownJobs, choose, verdict
 from analyzers.batch_size.policy import Choice, Policy
 from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.fleet.session import Session
@@ -55,6 +54,99 @@ PATIENCE_NS = 1_000_000_000
 """Frame time that a choice waits for ranks to be admitted, and for tries that have ended to be measured."""
 LOOK_NS = 50_000_000
 """Frame time between two looks at all trainings of a host. One to which something happened does not wait."""
+
+
+class RankJoined(Struct, frozen=True):
+    """A rank has begun, perhaps of a training that is followed."""
+
+    session: Session
+    run: JobRun
+
+
+class SizeWanted(Struct, frozen=True):
+    """A rank wants a batch size."""
+
+    session: Session
+    run: JobRun
+    event: TryWanted
+
+
+class RankBegan(Struct, frozen=True):
+    """A rank trains with a batch size."""
+
+    session: Session
+    event: TryBegan
+
+
+class RankDone(Struct, frozen=True):
+    """A rank says how its try ended."""
+
+    session: Session
+    event: TryEnded
+
+
+class MetricSent(Struct, frozen=True):
+    """A rank sent a metric: of its latest try, if that has not ended for it."""
+
+    session: Session
+    name: str
+    value: float
+
+
+class TryEpochPassed(Struct, frozen=True):
+    """A rank began an epoch, or ended it itself."""
+
+    session: Session
+    index: int
+    began: bool
+
+
+class WindowsMeasured(Struct, frozen=True):
+    """Windows were measured, each on all GPUs of its session: epochs among them, perhaps."""
+
+    rows: Sequence[WindowRow]
+
+
+class TryRankEnded(Struct, frozen=True):
+    """A session is over; if it was the last of its run, a try under way was lost."""
+
+    session: Session
+    t_ns: int
+    how: str
+
+
+class AdviceAsked(Struct, frozen=True):
+    """A script asks for a batch size, or whether to go on."""
+
+    host: str
+    ask: AskTry
+
+
+class TriesForgotten(Struct, frozen=True):
+    """A job begins again: its tries count no more."""
+
+    job: str
+
+
+class FrameMeasured(Struct, frozen=True):
+    """All events of a frame of this host have been measured."""
+
+    host: str
+
+
+JobEvent: TypeAlias = (
+    RankJoined
+    | SizeWanted
+    | RankBegan
+    | RankDone
+    | MetricSent
+    | TryEpochPassed
+    | WindowsMeasured
+    | TryRankEnded
+    | AdviceAsked
+    | TriesForgotten
+    | FrameMeasured
+)
 
 
 class JobTracker:
@@ -89,34 +181,33 @@ class JobTracker:
         self._now: Clocks = {}
         """Frame times at the event under way, by host."""
 
-    def handle(self, event: job_events.JobEvent, now: Clocks) -> Result:
-        """Take in an event. Return rows of jobs and tries, and answers to scripts."""
+    def handle(self, event: JobEvent, now: Clocks) -> Result:
         self._now = now
         match event:
-            case job_events.RankJoined(session, run):
+            case RankJoined(session, run):
                 if (training := self._trainings.get(run)) is not None:
                     self._join(training, session)
-            case job_events.SizeWanted(session, run, wanted):
+            case SizeWanted(session, run, wanted):
                 return self._wanted(session, run, wanted)
-            case job_events.RankBegan(session, began):
+            case RankBegan(session, began):
                 return self._began(session, began)
-            case job_events.RankDone(session, ended):
+            case RankDone(session, ended):
                 self._ended(session, ended)
-            case job_events.MetricSent(session, name, value):
+            case MetricSent(session, name, value):
                 self._metric(session, name, value)
-            case job_events.TryEpochPassed(session, index, began=True):
+            case TryEpochPassed(session, index, began=True):
                 self._epoch_began(session, index)
-            case job_events.TryEpochPassed(session, index):
+            case TryEpochPassed(session, index):
                 self._epoch_ended(session, index)
-            case job_events.WindowsMeasured(rows):
+            case WindowsMeasured(rows):
                 self._measured(rows)
-            case job_events.TryRankEnded(session, t_ns, how):
+            case TryRankEnded(session, t_ns, how):
                 self._session_ended(session, t_ns, how)
-            case job_events.AdviceAsked(host, ask):
+            case AdviceAsked(host, ask):
                 return self._ask(host, ask)
-            case job_events.TriesForgotten(job):
+            case TriesForgotten(job):
                 return NOTHING if (row := self.known.forget(job)) is None else rows_only([row])
-            case job_events.FrameMeasured(host):
+            case FrameMeasured(host):
                 return self._look(host)
         return NOTHING
 

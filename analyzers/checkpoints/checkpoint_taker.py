@@ -1,13 +1,17 @@
 """Take checkpoints of an interpreter: after a decision, and when it is time (`CheckpointTimes`)."""
 
+import hmac
 import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
 
+import msgpack
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from analyzers.checkpoints import machine_state, object_graph, state_classes
-from analyzers.checkpoints.signature import sign
 from analyzers.interpreter.state import SiteState
 from analyzers.live.live_site import LiveSite
 from analyzers.results.pipeline_rows import PipelineRow, PlanRow
@@ -15,6 +19,8 @@ from analyzers.results.result import Result
 from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow
 from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import anchor, monotonic_ns, thread_time_ns
+from zeus_stream.errors import MalformedError
+from zeus_stream.own_files import own_secret
 from zeus_stream.protocol.frames import Body, Frame
 
 EVERY_NS = 60_000_000_000
@@ -44,17 +50,14 @@ class CheckpointTimes:
         self._not_before_ns = now_ns
 
     def work(self, spent_ns: int) -> None:
-        """Take in that the interpreter has worked."""
         self._worked_ns += spent_ns
 
     def due(self, now_ns: int) -> bool:
-        """Return whether it is time."""
         late = self._worked_ns >= LITTLE_NS and now_ns - self._taken_ns >= EVERY_NS
         due = self.wanted or late or self._worked_ns >= WORK_NS // self._sooner
         return due and now_ns >= self._not_before_ns
 
     def taken(self, now_ns: int, cpu_ns: int) -> None:
-        """Take in that one was taken, with so much processor time."""
         self.wanted, self._worked_ns, self._taken_ns = False, 0, now_ns
         self._not_before_ns = now_ns + LEAST_TIMES * cpu_ns // self._sooner
         self._sooner = max(1, self._sooner // 2)
@@ -156,3 +159,30 @@ def complete(result: Result, live: LiveSite, key: bytes | None) -> Result:
         taken = [replace(row, live=state) for row in result.rows if isinstance(row, CheckpointRow)]
         rows += taken if key is None else [sign(row, key) for row in taken]
     return Result(tuple(rows), result.instructions)
+
+
+FILE = "checkpoint.key"
+KEY_BYTES = 32
+
+
+def load_key(state: Path) -> bytes:
+    """Return the key of a state directory; it is made at the first call. Raises StorageError.
+
+    Its owner alone may read it: who has only the archive cannot make the analyzer begin with any state.
+    """
+    return own_secret(state / FILE, KEY_BYTES)
+
+
+def sign(row: CheckpointRow, key: bytes) -> CheckpointRow:
+    return replace(row, signature=_signature(row, key))
+
+
+def verify(row: CheckpointRow, key: bytes) -> None:
+    """Check that this key signed a checkpoint. Raises MalformedError."""
+    if not hmac.compare_digest(row.signature, _signature(row, key)):
+        raise MalformedError("its signature is not of this analyzer.")
+
+
+def _signature(row: CheckpointRow, key: bytes) -> bytes:
+    content = to_builtins(replace(row, signature=b""), builtin_types=(bytes,))
+    return hmac.digest(key, msgpack.packb(content), sha256)

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from analyzers.archive.store import Store
 from analyzers.batch_size import registry
-from analyzers.checkpoints import machine_state, signature, state_classes
-from analyzers.checkpoints.checkpoint_taker import NAME, CheckpointTaker
+from analyzers.checkpoints import machine_state, state_classes
+from analyzers.checkpoints.checkpoint_taker import NAME, CheckpointTaker, verify
 from analyzers.dispatch.pending import Pending
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
@@ -62,7 +62,7 @@ def restart(archive: Store, settings: Settings, key: bytes | None) -> Restart:
 def _go_on(archive: Store, settings: Settings, row: CheckpointRow, key: bytes | None) -> Restart:
     """Return what goes on from a checkpoint. Raises MalformedError."""
     if key is not None:
-        signature.verify(row, key)
+        verify(row, key)
     if row.code != state_classes.version():
         raise MalformedError("its classes consist of other parts by now.")
     since = dict(zip(row.log_ids, row.offsets, strict=True))

@@ -70,7 +70,6 @@ class OwnUseLog:
         return f"not known: {self._reason}" if self._energy is None else self._energy.words
 
     async def publish(self, log: OwnLog) -> None:
-        """Publish the use once a minute, and when a run ends."""
         reason = "no collector of this host can read its CPUs"
         while True:
             await self._times.next()

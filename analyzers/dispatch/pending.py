@@ -96,7 +96,6 @@ class Pending:
     # ---- who may set limits
 
     def commander(self, gpu: str) -> str | None:
-        """Return the run that may set the limit of a GPU."""
         return self._commanders.get(gpu)
 
     def appoint(self, run: str, gpus: Iterable[str]) -> None:
@@ -106,18 +105,15 @@ class Pending:
             self._holdings[run].commanded[gpu] = None
 
     def dismiss(self, run: str) -> None:
-        """Let a run set no limits any more."""
         for gpu in self._holdings[run].commanded:
             if self._commanders.get(gpu) == run:
                 del self._commanders[gpu]
         self._holdings[run].commanded.clear()
 
     def holding(self, run: str) -> Holding:
-        """Return the limits of a run."""
         return self._holdings[run]
 
     def forget(self, run: str) -> None:
-        """Forget a run that is over."""
         self.dismiss(run)
         self._holdings.pop(run, None)
 
@@ -216,7 +212,6 @@ class Pending:
             self._of_budgets.pop(gpu, None)
 
     def lost(self, host: str, note: ControlLeaseEnded) -> None:
-        """Take in that a lease has ended."""
         self._hosts[host].in_force.pop((note.gpu, note.control), None)
         self._hosts[host].leases = None
         if note.control == "power_limit":
@@ -251,7 +246,6 @@ class Pending:
         return gpu in self._of_budgets
 
     def leases(self) -> Mapping[str, frozenset[str]]:
-        """Return, by host, the GPUs whose leases are to be renewed."""
         for known in self._hosts.values():
             if known.leases is None:
                 known.leases = _leased(known)
@@ -333,7 +327,6 @@ class Pending:
 
 
 def _leased(known: _Host) -> frozenset[str]:
-    """Return the GPUs of a host whose leases are to be renewed."""
     held = (of for of in known.in_force if of not in known.returned)
     return frozenset(gpu for gpu, _ in (*held, *known.sent.values()))
 

@@ -10,7 +10,7 @@ from analyzers.dispatch.pending import Pending
 from analyzers.fleet.ownership import Claims
 from analyzers.fleet.session import Session
 from analyzers.measurement import sensors
-from analyzers.measurement.counters.counter_kind import WINDOWS_NS, CounterKind, KnownCounter
+from analyzers.measurement.counter_kind import WINDOWS_NS, CounterKind, KnownCounter
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.sensors import Gain
@@ -124,7 +124,6 @@ class Fleet(Struct):
     """Limits in force: of a GPU that passes to another host, none is."""
 
     def calibrate(self, gains: Mapping[str, Gain]) -> None:
-        """From now on, take these gains of GPUs (UUIDs) out of their energies."""
         self.gains = gains
         for uuid, gpu in self.gpus.items():
             gpu.timeline.gain = gains.get(uuid)
@@ -147,7 +146,6 @@ class Fleet(Struct):
     # ---- who may speak for a GPU
 
     def belongs(self, host: str, uuid: str) -> bool:
-        """Return whether a GPU is known, and of this host."""
         gpu = self.gpus.get(uuid)
         return gpu is not None and gpu.host == host
 
@@ -183,7 +181,6 @@ class Fleet(Struct):
     # ---- what collectors say of GPUs
 
     def found(self, host: str, note: DeviceFound) -> Row:
-        """Take in what a collector found. Return the row of the GPU."""
         gpu = self.follow(host, note.gpu)
         if gpu.found is not None and gpu.found.driver != note.driver:
             gpu.shaped = None  # another driver may count in another way
@@ -196,13 +193,11 @@ class Fleet(Struct):
         return gpu_row(host, gpu, note)
 
     def learn(self, uuid: str, gpu: Gpu) -> None:
-        """Remember the kind of a GPU's counter for later runs."""
         kind = gpu.shaped.proven_kind if gpu.shaped else None
         if gpu.found is not None and kind is not None and kind != "power":
             gpu.known = self.counters[uuid] = KnownCounter(gpu.found.driver, kind, gpu.window_ns)
 
     def gone(self, host: str, note: DeviceGone) -> tuple[Row, ...]:
-        """Take in that a GPU is lost. Return a gap, and its row, once it had one."""
         gpu = self.follow(host, note.gpu)
         gpu.timeline.interrupt(note.reason, note.t_ns)
         gap = GapRow(host, "devices", note.t_ns, 1, f"GPU lost: {note.reason}")
@@ -218,14 +213,12 @@ class Fleet(Struct):
             others.append((note.since_ns, 2**62, note.processes))
 
     def host_restarted(self, host: str) -> None:
-        """Forget all readings of a host, whose clock began again."""
         for name, known in self.gpus.items():
             if known.host == host:
                 self.gpus[name] = Gpu(host=host, found=known.found, known=known.known)
 
 
 def known_counters(gpus: Iterable[GpuRow]) -> dict[str, KnownCounter]:
-    """Return the kinds of counters that are known, by GPU."""
     found: dict[str, KnownCounter] = {}
     for row in gpus:
         if row.counter_kind == "integrating":
@@ -238,7 +231,6 @@ def known_counters(gpus: Iterable[GpuRow]) -> dict[str, KnownCounter]:
 
 
 def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
-    """Return the row of a GPU as it is known now."""
     period_ns = gpu.timeline.period_ns
     gain = gpu.timeline.gain or sensors.prior(found.gpu, found.driver)
     return GpuRow(

@@ -88,5 +88,4 @@ def answer_of(rows: Sequence[WindowRow]) -> Answer:
 
 
 def missing(reason: str) -> Answer:
-    """Return an answer without energy."""
     return Answer("", None, (), reason)

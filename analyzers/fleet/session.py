@@ -1,13 +1,14 @@
 """One rank of a run, as its events tell it: where it is in its loop, and when its steps began. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import hypot
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from analyzers.fleet.allocation_row import allocation_row
 from analyzers.results.rows import AllocationRow, RunRow, WindowRow
-from zeus_stream.protocol.events import Placed, RunStarted, StepBoundary
+from zeus_stream.protocol.events import JobAllocation, Placed, RunStarted, StepBoundary
+from zeus_stream.protocol.fields import of_host
 from zeus_stream.protocol.notes import RunAdmitted
 
 
@@ -89,7 +90,6 @@ class Session:
         return self.phase_in(self.loop)
 
     def phase_in(self, loop: str) -> str:
-        """Return its phase at a place in the loop."""
         inner = next(reversed(self.named.values())) if self.named else ""
         return f"{self.started.job}/{inner}/{loop}"
 
@@ -105,7 +105,6 @@ class Session:
         )
 
     def note(self, boundaries: Sequence[StepBoundary]) -> None:
-        """Remember boundaries."""
         self._noted += boundaries
         if len(self._noted) > self._keep:
             self._take_in()
@@ -131,7 +130,6 @@ class Session:
                 del kept[next(iter(kept))]
 
     def began_ns(self, index: int) -> int | None:
-        """Return when a step began, if that is remembered."""
         self._take_in()
         return self._began.get(index)
 
@@ -162,7 +160,6 @@ class Session:
         return [self._step_ns[index] for index in range(span.first, span.end) if index in self._step_ns]
 
     def rows(self) -> tuple[RunRow | AllocationRow, ...]:
-        """Return what the archive has of the session itself."""
         if self.started.allocation is None:
             return (self._row(),)
         allocated = allocation_row(
@@ -204,3 +201,61 @@ class Session:
     def wall_ns(self, t_ns: int) -> int:
         """Return UTC, ns since 1970, at an instant of its host's clock."""
         return max(0, self.started.wall_ns + t_ns - self.started.t_ns)
+
+
+def allocation_row(
+    allocation: JobAllocation,
+    windows: Sequence[WindowRow],
+    *,
+    session: str,
+    host: str,
+    gpus: tuple[str, ...],
+    began_wall_ns: int,
+    ended_wall_ns: int | None,
+) -> AllocationRow:
+    """Return the row of an allocation. ``windows``: measured, a row a GPU or part; none: it goes on."""
+    parts = [row for row in windows if row.gpu is None or not of_host(row.gpu)]
+    missing = [row for row in parts if row.energy_j is None]
+    energy_j = _sum(row.energy_j for row in parts)
+    below_j, above_j = (
+        _hypot(_difference(getattr(row, name), row.energy_j) for row in parts)
+        for name in ("energy_p2_5_j", "energy_p97_5_j")
+    )
+    return AllocationRow(
+        session=session,
+        job_id=allocation.job_id,
+        array_task=allocation.array_task,
+        name=allocation.name,
+        uid=allocation.uid,
+        user_name=allocation.user_name,
+        partition=allocation.partition,
+        restarts=allocation.restarts,
+        node=allocation.node,
+        host=host,
+        gpus=gpus,
+        began_wall_ns=began_wall_ns,
+        ended_wall_ns=ended_wall_ns,
+        duration_s=parts[0].duration_s if parts else None,
+        energy_j=energy_j,
+        energy_low_j=_sum(row.energy_low_j for row in parts),
+        energy_high_j=_sum(row.energy_high_j for row in parts),
+        energy_p2_5_j=None if energy_j is None or below_j is None else max(energy_j - below_j, 0.0),
+        energy_p97_5_j=None if energy_j is None or above_j is None else energy_j + above_j,
+        quality="; ".join(dict.fromkeys(row.quality for row in missing or parts)),
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return a sum; None: there is no part, or one is not known."""
+    known = list(values)
+    return sum(filter(None, known)) if known and None not in known else None
+
+
+def _difference(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value - other
+
+
+def _hypot(values: Iterable[float | None]) -> float | None:
+    """Return the width of independent errors together; None: there is no part, or one is not known."""
+    known = list(values)
+    return hypot(*filter(None, known)) if known and None not in known else None

@@ -5,7 +5,7 @@ from functools import partial
 from itertools import groupby
 from typing import cast
 
-from analyzers.batch_size import job_events
+from analyzers.batch_size.tracker import MetricSent, RankBegan, RankDone, SizeWanted, TryEpochPassed
 from analyzers.fleet.questions import missing
 from analyzers.fleet.session import Session
 from analyzers.interpreter.sessions import (
@@ -21,7 +21,7 @@ from analyzers.interpreter.sessions import (
 )
 from analyzers.interpreter.state import SiteState
 from analyzers.measurement.windows import MAX_OPEN, Kind
-from analyzers.pipeline.pipeline_events import StageBegan, StageRan
+from analyzers.pipeline.pipeline_run import StageBegan, StageRan
 from analyzers.power_limit.run import EpochPassed, LengthPlanned, PipelineJoined, SearchAsked
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow, MetricRow
@@ -33,7 +33,6 @@ from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 
 def handle(site: SiteState, frame: Frame, body: Events) -> Result:
-    """Take in the events of one session."""
     host, result = frame.host, catch_up_with(site, body.session)
     if (owner := host_of(site, body.session, host)) != host:
         gaps = site.fleet.objection(host, f"session {body.session}", owner, "events", site.now_ns)
@@ -74,7 +73,7 @@ def _event(site: SiteState, session: Session, event: wire.Event) -> Result:
     now = site.now_ns
     if session.ended is not None:
         if isinstance(event, wire.TryEnded):  # late, but it says what became of the try
-            site.jobs.handle(job_events.RankDone(session, event), now)
+            site.jobs.handle(RankDone(session, event), now)
         return NOTHING
     match event:
         case wire.EpochBegan() | wire.EpochEnded():
@@ -109,7 +108,7 @@ def _epoch(site: SiteState, session: Session, event: wire.EpochBegan | wire.Epoc
     site.phases[session.session].epoch(event.t_ns, event.index if began else None)
     if not began:
         site.windows[session.session].end("epoch", event.index, event.t_ns, now[session.host])
-    site.jobs.handle(job_events.TryEpochPassed(session, event.index, began), now)
+    site.jobs.handle(TryEpochPassed(session, event.index, began), now)
     if began:
         return _begin_window(site, session, "epoch", event.index, "epoch", event.t_ns)
     return site.runs[session.started.run].handle(EpochPassed(session), now)
@@ -138,7 +137,6 @@ def _window(
 
 
 def _begin_window(site: SiteState, session: Session, kind: Kind, index: int, name: str, t_ns: int) -> Result:
-    """Begin to measure a window, unless too many are open."""
     if site.windows[session.session].begin(kind, index, name, t_ns):
         return NOTHING
     reason = f"session {session.session}: {MAX_OPEN} windows are open, so {name} is not measured. End some."
@@ -151,12 +149,12 @@ def _try(
     jobs, now = site.jobs, site.now_ns
     match event:
         case wire.TryWanted():
-            return jobs.handle(job_events.SizeWanted(session, site.runs[session.started.run], event), now)
+            return jobs.handle(SizeWanted(session, site.runs[session.started.run], event), now)
         case wire.TryBegan(batch_size=batch_size):
             session.batch_size = batch_size
-            return jobs.handle(job_events.RankBegan(session, event), now)
+            return jobs.handle(RankBegan(session, event), now)
         case wire.TryEnded():
-            return jobs.handle(job_events.RankDone(session, event), now)
+            return jobs.handle(RankDone(session, event), now)
         case wire.Metric():
             metric = MetricRow(
                 session=session.session,
@@ -167,5 +165,5 @@ def _try(
                 value=event.value,
                 epoch=event.epoch,
             )
-            result = jobs.handle(job_events.MetricSent(session, event.name, event.value), now)
+            result = jobs.handle(MetricSent(session, event.name, event.value), now)
             return result | rows_only([metric])

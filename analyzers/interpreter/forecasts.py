@@ -24,7 +24,6 @@ MAX_OPEN = 64
 
 
 def handle(site: SiteState, host: str, body: Body, rows: Iterable[Derived]) -> Result:
-    """Take in the plans in a frame, and the windows that were measured after it. Return forecasts."""
     if isinstance(body, Events):
         _plan(site, host, body)
     if not site.forecasts:
@@ -121,7 +120,6 @@ def _spent(site: SiteState, rows: Iterable[WindowRow], *, at_end: bool) -> Spent
 
 
 def _energy(site: SiteState, session: Session, gpu: str | None, t_ns: int) -> KnownEnergy | NoEnergy:
-    """Return the energy of a GPU since the session began."""
     if gpu is None:
         return NoEnergy("the session has no GPU")
     timeline, span = site.fleet.gpus[gpu].timeline, ((session.started.t_ns,), (t_ns,))

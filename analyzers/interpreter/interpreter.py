@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from analyzers.batch_size import job_events
 from analyzers.batch_size.policy import Policy
+from analyzers.batch_size.tracker import AdviceAsked, TriesForgotten
 from analyzers.dispatch.pending import Pending
 from analyzers.interpreter import events, forecasts, notes, readings, sessions
 from analyzers.interpreter.sessions import attempt
@@ -141,7 +141,7 @@ class Interpreter:
                     reason = f"a question could not be answered: {repr(wrong)[:500]}. Report it with the log."
                     return rows_only([GapRow(host, "questions", now_ns, 1, reason)])
             case JobForgotten(job):
-                return site.jobs.handle(job_events.TriesForgotten(job), site.now_ns)
+                return site.jobs.handle(TriesForgotten(job), site.now_ns)
             case Calibrated(gains):
                 site.fleet.calibrate(gains)
             case ProfilesForgotten(wall_ns):
@@ -153,7 +153,7 @@ class Interpreter:
             case Ask():
                 return Result((), tuple(self.site.questions.ask(host, ask, now_ns)))
             case AskTry():
-                return self.site.jobs.handle(job_events.AdviceAsked(host, ask), self.site.now_ns)
+                return self.site.jobs.handle(AdviceAsked(host, ask), self.site.now_ns)
 
     def _frame(self, frame: Frame, body: Body, now_ns: int, *, hurried: bool) -> Result:
         """Take in a frame, measure what can be measured by then, and keep to power budgets."""
@@ -230,6 +230,5 @@ class Interpreter:
         return {uuid: ratio for uuid, ratio in ratios.items() if ratio is not None}
 
     def searches(self) -> dict[str, SearchProgress]:
-        """Return, by run, where the search for its power limit stands."""
         runs = self.site.runs.items()
         return {name: run.search.progress for name, run in runs if run.settings.selector is not None}

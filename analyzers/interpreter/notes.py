@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from analyzers.fleet.fleet import FULL
 from analyzers.interpreter.sessions import admit, attempt, drop, end, measure
 from analyzers.interpreter.state import SiteState
-from analyzers.pipeline.pipeline_events import ClockLost, ClockSettled
+from analyzers.pipeline.pipeline_run import ClockLost, ClockSettled
 from analyzers.power_budget.enforcer import CollectorRestarted, CommandSettled
 from analyzers.power_limit.run import LimitLost, LimitSet, SetRefused
 from analyzers.results.result import NOTHING, OWN, Result, in_order, rows_only
@@ -41,7 +41,6 @@ MAX_HOSTS = 100_000
 
 
 def handle(site: SiteState, frame: Frame, body: Notes) -> Result:
-    """Take in the notes of a collector, in order."""
     return in_order(
         [
             attempt(site, frame, "notes", partial(_note, site, frame.host, note))

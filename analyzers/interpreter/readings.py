@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from analyzers.batch_size import job_events
+from analyzers.batch_size.tracker import FrameMeasured
 from analyzers.fleet.fleet import FULL, gpu_row, hangs
 from analyzers.fleet.session import Session
 from analyzers.interpreter.sessions import FEW, attempt, catch_up_with, drop, measure, needed_ns, users
@@ -30,7 +30,6 @@ LOOK_NS, LOOK_MORE_NS, LOOK_SELDOM_NS = 20_000_000, 200_000, 1_000_000_000
 
 
 def handle(site: SiteState, frame: Frame, body: Readings) -> Result:
-    """Take in the readings of a frame. Return rows of what was learned of GPUs, and gaps."""
     host = frame.host
     if not well_formed(body):
         return _gap(frame, 1, "a frame of them has figures that cannot be")
@@ -51,7 +50,6 @@ def handle(site: SiteState, frame: Frame, body: Readings) -> Result:
 
 
 def _add(site: SiteState, frame: Frame, uuid: str, rows: np.ndarray) -> list[Row]:
-    """Add readings to a GPU's timeline. Return what was learned."""
     host = frame.host
     gpu = site.fleet.follow(host, uuid)
     gpu.timeline.add(rows)
@@ -93,7 +91,7 @@ def measure_due(site: SiteState, frame: Frame, body: Body, *, hurried: bool) -> 
     for run in _searching(site, frame, body, due=due):
         work = partial(run.handle, ReadingsCame(), now)
         result |= attempt(site, frame, "trials", work, session=run.lead)
-    look = partial(site.jobs.handle, job_events.FrameMeasured(host), now)
+    look = partial(site.jobs.handle, FrameMeasured(host), now)
     result |= attempt(site, frame, "tries", look)
     if due:
         given = tuple(site.questions.time_out(host, frame.t_ns, 2 * site.settings.timeout_ns))
@@ -180,6 +178,5 @@ def measure_all(site: SiteState) -> Result:
 
 
 def _phases(site: SiteState, session: Session, phases: PhaseTracker, now_ns: int, *, ended: bool) -> Result:
-    """Return rows of the phases of a session, as far as readings have come."""
     meters = {gpu: site.fleet.gpus[gpu].meter for gpu in session.gpus}
     return rows_only(phases.measure(meters, now_ns, ended=ended))

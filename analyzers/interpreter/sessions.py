@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
-from analyzers.batch_size import job_events
+from analyzers.batch_size.tracker import RankJoined, TryRankEnded, WindowsMeasured
 from analyzers.fleet.fleet import Use
 from analyzers.fleet.ownership import name_of
 from analyzers.fleet.questions import answer_of
@@ -26,7 +26,7 @@ from analyzers.interpreter.state import SiteState
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.windows import Owner, Windows
-from analyzers.pipeline.pipeline_events import StageEnded
+from analyzers.pipeline.pipeline_run import StageEnded
 from analyzers.power_limit.limit_search import NOTHING_USED
 from analyzers.power_limit.run import RankEnded, Run, SetAside, StepsPassed
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
@@ -135,7 +135,6 @@ def needed_ns(site: SiteState, uuid: str) -> list[int]:
 
 
 def begin(site: SiteState, host: str, body: Events, started: RunStarted) -> Result:
-    """Follow a session from its first event on."""
     if body.session in site.sessions:
         return NOTHING
     if len(site.sessions) >= MAX_SESSIONS:
@@ -168,7 +167,7 @@ def begin(site: SiteState, host: str, body: Events, started: RunStarted) -> Resu
         del host_uses[:-MAX_USES]
     site.sessions[body.session] = site.on[host][body.session] = session
     run.sessions[body.session] = session
-    site.jobs.handle(job_events.RankJoined(session, run), site.now_ns)
+    site.jobs.handle(RankJoined(session, run), site.now_ns)
     result = rows_only(session.rows())
     if before:
         result |= end(site, before, before.received_ns, "it goes on in another session")
@@ -226,7 +225,6 @@ def _run(site: SiteState, name: str, session: str) -> Run:
 
 
 def admit(site: SiteState, host: str, admitted: RunAdmitted) -> Result:
-    """Take in the GPUs of a session, and whether it may set their limits."""
     session = site.sessions[admitted.session]
     if session.admitted is None and session.started.world_size:
         for uuid in admitted.gpus:
@@ -252,7 +250,6 @@ def mark(site: SiteState, session: Session, t_ns: int) -> None:
 
 
 def mark_steps(site: SiteState, session: Session, boundaries: Sequence[StepBoundary]) -> None:
-    """Mark the ends and begins of steps of a session on its GPUs."""
     name, phases = session.session, {loop: session.phase_in(loop) for loop in ("rest", "gap", "step")}
     marks = []
     for boundary in boundaries:
@@ -313,7 +310,6 @@ def let_wait(site: SiteState, frame: Frame, body: Events) -> bool:
 
 
 def _catch_up(site: SiteState, session: Session) -> Result:
-    """Take in what waits of a session."""
     if not session.waiting:
         return NOTHING
     waiting, session.waiting, given = session.waiting, [], list[Result]()
@@ -343,7 +339,6 @@ def catch_up_with(site: SiteState, name: str) -> Result:
 
 
 def catch_up_all(site: SiteState) -> Result:
-    """Take in all that waits."""
     return in_order([_catch_up(site, session) for session in list(site.waiting.values())])
 
 
@@ -364,7 +359,7 @@ def measure(site: SiteState, session: Session, now_ns: int, *, hurried: bool = F
     measured = [_remarked(row, site, alone=alone) for row in measured]
     rows = [row for row in measured if not isinstance(row, StepColumns)]
     about: tuple[Row, ...] = ()
-    instructions = site.jobs.handle(job_events.WindowsMeasured(rows), site.now_ns).instructions
+    instructions = site.jobs.handle(WindowsMeasured(rows), site.now_ns).instructions
     for window in dict.fromkeys(row.index for row in rows if row.kind == "window"):
         of_window = [row for row in rows if row.kind == "window" and row.index == window]
         answer = answer_of(of_window)
@@ -443,7 +438,7 @@ def end(site: SiteState, session: Session, t_ns: int, how: str) -> Result:
         site.fleet.gpus[gpu].shape.mark(session.session, t_ns, None)
     result = rows_only(session.rows()) | run.handle(RankEnded(session), site.now_ns)
     result |= site.pipelines.handle(StageEnded(session), site.now_ns)
-    site.jobs.handle(job_events.TryRankEnded(session, t_ns, how), site.now_ns)
+    site.jobs.handle(TryRankEnded(session, t_ns, how), site.now_ns)
     if run.over:
         del site.runs[run.name]
         site.pending.forget(run.name)

@@ -18,7 +18,7 @@ from analyzers.forecast.run_forecast import RunForecast, Spent
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.windows import Windows
 from analyzers.pipeline.known_pipelines import KnownPipelines
-from analyzers.pipeline.pipelines import Pipelines
+from analyzers.pipeline.pipeline_run import Pipelines
 from analyzers.power_budget.enforcer import Enforcer
 from analyzers.power_limit.limit_search import Used
 from analyzers.power_limit.profiles import KnownProfiles

@@ -184,7 +184,6 @@ class _Warnings:
         self._last = ""
 
     def warn(self, wrong: BaseException) -> None:
-        """Log an error, or those of a group."""
         while isinstance(wrong, BaseExceptionGroup):
             wrong = wrong.exceptions[0]
         if str(wrong) != self._last:
@@ -289,7 +288,6 @@ class Archiver:
             await anyio.sleep(RETRY_S)
 
     async def _read(self, part: PartStream, broker: JetstreamClient) -> None:
-        """Read the stream of a part until another process has it."""
         while not part.lost:
             last = await broker.last_sequence(part.number)
             if last is None:
@@ -350,7 +348,6 @@ class Archiver:
     # ---- commits
 
     async def _keep_storing(self) -> None:
-        """Commit what waits, of all parts at once."""
         more = False
         while True:
             await anyio.sleep(LOOK_S)

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from analyzers.archive.frame_reader import FrameReader, Log
 from analyzers.archive.opening import THREADS, Connection
 from analyzers.archive.rollups import instruction_rollup
-from analyzers.archive.rollups.placing import Placing, restore
+from analyzers.archive.rollups.rollup import Placing, restore
 from analyzers.archive.row_writer import RowWriter
 from analyzers.archive.rows import columns
 from analyzers.archive.store import Received
@@ -85,7 +85,6 @@ class LakeArchive:
         return archive
 
     def close(self) -> None:
-        """Close the connection. What is held stays held until its time is over."""
         self._connection.close()
 
     # ---- leases
@@ -115,7 +114,6 @@ class LakeArchive:
         self.held[name] = SiteLease(name, held.epoch, following)
 
     def next_offsets(self) -> dict[str, int]:
-        """Return the offset that comes next, by log."""
         return {log_id: log.next_offset for log_id, log in self._logs.items()}
 
     # ---- commits

@@ -110,13 +110,11 @@ class SiteLeases:
         self._stored = 0
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def create(self) -> None:
-        """Make the tables, unless they are there."""
         text = files("analyzers.leases").joinpath("leases.sql").read_bytes()
         with self._working() as connection, connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('zs.leases'))")
@@ -192,7 +190,6 @@ class SiteLeases:
             )
 
     def states(self) -> list[LeaseState]:
-        """Return all leases that were ever held, by name."""
         with self._working() as connection:
             rows = connection.execute(
                 """
@@ -241,7 +238,6 @@ class SiteLeases:
             )
 
     def log_positions(self) -> list[LogPosition]:
-        """Return how far each log is archived."""
         with self._working() as connection:
             rows = connection.execute("SELECT log_id, host, next_offset, logged_ns FROM zs.logs").fetchall()
         return [
@@ -351,7 +347,6 @@ class SiteLeases:
         return taken[0].epoch if taken else None
 
     def leave(self) -> None:
-        """Count no more as an analyzer of the site."""
         with self._working() as connection:
             connection.execute(
                 "DELETE FROM zs.analyzers WHERE site = %s AND holder = %s", (self.site, self.holder)
@@ -412,7 +407,6 @@ class SiteLeases:
         return sum(rows for (rows,) in gone)
 
     def remembered(self, shard: int) -> list[RememberedRow]:
-        """Return what a shard remembers."""
         with self._working() as connection:
             rows = connection.execute(
                 "SELECT kind, key, body FROM zs.remembered WHERE site = %s AND shard = %s ORDER BY kind, key",

@@ -148,7 +148,6 @@ class LiveRun:
         return bisect_right(steps, index)
 
     def take_decision(self, row: DecisionRow) -> None:
-        """Begin a stretch of steps, if a limit was chosen."""
         if row.power_limit_w is None:
             self.decision = self.decision or row
             return

@@ -44,7 +44,6 @@ TOGETHER = 1_000
 
 
 def exponents(values: Sequence[float]) -> list[int]:
-    """Return for each value the least exponent of two whose power is not below it."""
     mantissa, power = np.frexp(values)
     bounded = np.clip(power - (mantissa == 0.5), LEAST, MOST)
     return np.where(mantissa > 0, bounded, LEAST).tolist()  # type: ignore[no-any-return]  # NumPy says Any
@@ -60,7 +59,6 @@ class _Histogram:
 
     @property
     def total(self) -> float:
-        """Return the sum of all values."""
         return self.counted + sum(self.fresh)
 
     def add(self, values: Iterable[float]) -> None:
@@ -69,7 +67,6 @@ class _Histogram:
             self.count()
 
     def count(self) -> None:
-        """Count the fresh values."""
         self.counts.update(exponents(self.fresh))
         self.counted, self.fresh = self.total, []
 
@@ -89,7 +86,6 @@ class StepsByJob:
         self.add_many(job, (joules,), (seconds,))
 
     def add_many(self, job: str, joules: Iterable[float | None], seconds: Iterable[float]) -> None:
-        """Take in measured steps."""
         if (known := self._jobs.get(job)) is None:
             if len(self._jobs) >= MAX_JOB_ROWS - 1:
                 job = OTHER
@@ -99,7 +95,6 @@ class StepsByJob:
         energy.add([each for each in joules if each is not None])
 
     def rows(self) -> tuple[JobSteps, ...]:
-        """Return the histograms by job."""
         return tuple(
             JobSteps(
                 job=job,
@@ -139,7 +134,6 @@ class LiveRuns:
             run.ended_ns = None if run.ended_ns is None else now_ns - KEPT_NS
 
     def take_events(self, body: Events) -> None:
-        """Take in how far a rank is."""
         run = self._runs.get(self._of_session.get(body.session, ""))
         if run is None:
             return

@@ -57,7 +57,6 @@ class Cuts:
         self.begin()
 
     def begin(self) -> None:
-        """Forget all cuts, but not the marks that are to come nor the state."""
         self.t_ns = np.full(1, -(2**60), np.int64)
         self.kind = np.zeros((2, 1), np.int64)
         """Kind of the segment that begins, and of the change."""
@@ -65,7 +64,6 @@ class Cuts:
 
     @property
     def none(self) -> bool:
-        """There was no mark."""
         return len(self.t_ns) == 1 and not self._marks
 
     @property

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from analyzers.measurement.counters.counter_kind import COVERED
+from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy_fit import WAIT_NS, EnergyFit
 from analyzers.measurement.fixed_energies import FITTED, LeftOut
 from analyzers.measurement.knots import GAP_NS, Ints, Knots
@@ -119,7 +119,6 @@ def mixed(one: KnownEnergy | NoEnergy, other: KnownEnergy | NoEnergy, share: flo
 
 
 def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> KnownEnergy | NoEnergy:
-    """Return the energy of one window."""
     return measure(timeline, (begin_ns,), (end_ns,))[0]
 
 
@@ -161,7 +160,7 @@ class _Figures(Struct, kw_only=True):
     filled: npt.NDArray[np.bool_]
     """The counter jumped within, and its energy there is filled from power."""
     beats: npt.NDArray[np.bool_]
-    """See `analyzers.measurement.counters.counter_kind.CounterKnowledge.beats`."""
+    """See `analyzers.measurement.counter_kind.CounterKnowledge.beats`."""
     bounded: bool
     """``low_uj`` and ``high_uj`` are hard."""
 

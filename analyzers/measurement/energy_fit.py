@@ -15,7 +15,7 @@ comes with it. An energy that was given stays: windows that share an edge add up
 
 A boxcar counter (each refresh adds the mean power of the last ``window_ns``, times the period) is the same
 model observed through another row. Its total says nothing of what it did not see. Which of the two a counter
-is, it shows itself (`analyzers.measurement.counters.counter_kind`).
+is, it shows itself (`analyzers.measurement.counter_kind`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,14 +23,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from analyzers.measurement.counters.counter_kind import (
+from analyzers.measurement.counter_kind import (
     TOGETHER,
     WIDEST_NS,
     CounterKind,
     CounterKnowledge,
     Verdict,
 )
-from analyzers.measurement.counters.refresh_times import RefreshTimes
 from analyzers.measurement.cuts import Cuts, Mark, Parts
 from analyzers.measurement.fixed_energies import (
     FIT_FAILED,
@@ -42,15 +41,17 @@ from analyzers.measurement.fixed_energies import (
     LeftOut,
     Written,
 )
-from analyzers.measurement.knots import Floats, Ints, Knots
+from analyzers.measurement.knots import Floats, Ints, Knots, RefreshTimes
 from analyzers.measurement.observation import (
+    Believed,
     Observation,
+    Posterior,
     Stretch,
     boxcar,
     counted_by_rivals,
     integrating,
+    solve,
 )
-from analyzers.measurement.posterior import Believed, Posterior, solve
 from analyzers.measurement.power_model import MEMORY_S, PowerModel, Role
 from analyzers.measurement.timeline import Timeline
 
@@ -94,7 +95,7 @@ class EnergyFit:
 
     @property
     def kind(self) -> CounterKind | None:
-        """See `analyzers.measurement.counters.counter_kind.CounterKnowledge`."""
+        """See `analyzers.measurement.counter_kind.CounterKnowledge`."""
         return self.counter.kind
 
     @property
@@ -104,7 +105,7 @@ class EnergyFit:
 
     @property
     def window_ns(self) -> int | None:
-        """See `analyzers.measurement.counters.counter_kind.CounterKnowledge`."""
+        """See `analyzers.measurement.counter_kind.CounterKnowledge`."""
         return self.counter.window_ns
 
     @property
@@ -127,7 +128,6 @@ class EnergyFit:
                 self.rival.counter = CounterKnowledge.of_kind("boxcar", window_ns, checked=False)
 
     def remember(self, kind: CounterKind, window_ns: int | None) -> None:
-        """Take the counter for what it was in earlier runs, until it shows that it is not."""
         self.counter, self.rival = CounterKnowledge.of_kind(kind, window_ns), None
 
     @property
@@ -143,7 +143,6 @@ class EnergyFit:
         self.mark_all(((t_ns, who, phase, uncertainty_ns),))
 
     def mark_all(self, marks: Sequence[Mark]) -> None:
-        """Take in marks, as `mark` does."""
         self._cuts.mark(marks)
         if self.rival is not None:
             self.rival.mark_all(marks)

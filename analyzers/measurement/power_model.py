@@ -114,7 +114,6 @@ class PowerModel:
 
     @property
     def mean_w(self) -> float:
-        """Recent mean power."""
         return max(float(self._sums[1] / self._sums[0]), 1.0) if self._sums[0] else 100.0
 
     @property

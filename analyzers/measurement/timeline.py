@@ -112,7 +112,6 @@ class Timeline:
     # ---- what was read ---------------------------------------------------------------------------------
 
     def add(self, rows: npt.NDArray[np.void]) -> None:
-        """Take in readings of this GPU, of dtype `READING`, in any order."""
         self.gone = None
         if len(self._inbox) + rows.nbytes > UNREAD * READING_BYTES:
             self._read()
@@ -122,7 +121,6 @@ class Timeline:
             self._inbox += rows.tobytes()
 
     def _read(self) -> None:
-        """Take in what lies unread."""
         if self._inbox:
             rows, self._inbox = np.frombuffer(self._inbox, READING), b""
             self._take_in(rows)
@@ -326,14 +324,12 @@ class Timeline:
 
     @property
     def power_mw(self) -> int | None:
-        """The power that was read last."""
         self._read()
         power_mw = int(self._row(Row.POWER)[-1]) if self._size else ABSENT
         return None if power_mw == ABSENT else power_mw
 
     @property
     def limit_mw(self) -> int | None:
-        """The limit in force, as it was read last."""
         self._read()
         return self._limit_mw[-1] if self._limit_mw and self._limit_mw[-1] != ABSENT else None
 

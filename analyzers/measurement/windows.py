@@ -88,7 +88,6 @@ class _Waiting(Struct):
         return len(self.kind)
 
     def __iter__(self) -> Iterator[_Ended]:
-        """Yield each window."""
         return map(_Ended._make, zip(*self._columns, strict=True))
 
     @property
@@ -97,7 +96,6 @@ class _Waiting(Struct):
 
     @property
     def steps(self) -> bool:
-        """Return whether all are steps."""
         return self.kind.count(STEP) == len(self.kind)
 
     @property
@@ -106,7 +104,6 @@ class _Waiting(Struct):
         return self.steps and self.remark.count(None) == len(self.remark)
 
     def add(self, ended: _Ended) -> None:
-        """Add a window."""
         for column, value in zip(self._columns, ended, strict=True):
             column.append(value)
 
@@ -117,7 +114,6 @@ class _Waiting(Struct):
         end_ns: Sequence[int],
         received_ns: Sequence[int],
     ) -> None:
-        """Add steps."""
         count = len(number)
         self.kind += [STEP] * count
         self.number += number
@@ -183,7 +179,6 @@ class Windows:
         self._ended.add_steps(number, begin_ns, end_ns, at_ns)
 
     def cancel(self, kind: Kind, index: int) -> None:
-        """Forget an open window."""
         self._open.pop((kind, index), None)
 
     def end_all(self, t_ns: int, now_ns: int) -> None:
@@ -208,7 +203,6 @@ class Windows:
 
     @property
     def empty(self) -> bool:
-        """Nothing is open or waits."""
         return not self._open and self._step is None and not len(self._ended)
 
     def ready(self, now_ns: int) -> bool:
@@ -216,7 +210,6 @@ class Windows:
         return len(self._ended) > 0 and (self._urgent or not 0 <= now_ns - self._measured_ns < BATCH_NS)
 
     def hasten(self) -> None:
-        """Let steps be measured at the next look, however little has passed since the last."""
         self._measured_ns = -BATCH_NS
 
     def needed_ns(self) -> list[int]:

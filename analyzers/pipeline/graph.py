@@ -53,7 +53,6 @@ class PipelineGraph(Struct, frozen=True):
         return starts_s
 
     def makespan_s(self, durations_s: Sequence[float], reserves_s: Sequence[float] = ()) -> float:
-        """Return the duration of an iteration."""
         starts_s = self.starts_s(durations_s, reserves_s)
         return max(start_s + length_s for start_s, length_s in zip(starts_s, durations_s, strict=True))
 

@@ -77,7 +77,6 @@ class KnownPipelines:
 def is_alike(
     known: Sequence[StageProfile], measured: Mapping[int, Mapping[tuple[str, int, int], Sequence[float]]]
 ) -> bool:
-    """Tell whether durations, s, by stage and (kind, chunk, clock) are as a profile says."""
     then = {
         (each.stage, each.kind, each.chunk, each.clock_mhz): each.time_s
         for stage in known

@@ -19,12 +19,15 @@ slower: the others then have the plan for its duration. Such a plan is sent with
 
 from collections.abc import Mapping
 from math import ceil
-from typing import Literal, TypeAlias, assert_never
+from types import MappingProxyType
+from typing import ClassVar, Literal, TypeAlias, assert_never
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
+from analyzers.fleet.session import Session
 from analyzers.pipeline.clock_visits import (
     ClockVisits,
     are_there,
@@ -40,30 +43,64 @@ from analyzers.pipeline.known_pipelines import (
     PipelineIdentity,
     is_alike,
 )
-from analyzers.pipeline.pipeline_events import (
-    ClockLost,
-    ClockSettled,
-    PipelineEvent,
-    StageBegan,
-    StageEnded,
-    StageRan,
-)
-from analyzers.pipeline.plan_delivery import deliver, instruction_rows
+from analyzers.pipeline.plan import deliver, instruction_rows
 from analyzers.pipeline.profile import combine
-from analyzers.pipeline.stage_record import StageRecord
-from analyzers.pipeline.watching.chosen_plans import ChosenPlans
+from analyzers.pipeline.stage_record import StageRecord, Timelines
+from analyzers.pipeline.watching.chosen_plans import (
+    ChosenPlans,
+    find_straggler,
+    has_changed,
+    limits_w,
+    replicas_of,
+)
 from analyzers.pipeline.watching.held_clocks import HeldClocks
 from analyzers.pipeline.watching.measured import Iterations, compare, doubt, less
-from analyzers.pipeline.watching.power_share import has_changed, limits_w
-from analyzers.pipeline.watching.replicas import find_straggler, replicas_of
-from analyzers.pipeline.watching.timelines import Timelines
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl
 from analyzers.results.pipeline_rows import InstructionSpanRow, PipelineRow, PlanRow
-from analyzers.results.result import NOTHING, Result, rows_only
+from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
-from zeus_stream.protocol.notes import ControlApplied
-from zeus_stream.protocol.pipelines import IterationRan
+from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
+from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
+
+
+class StageBegan(Struct, frozen=True):
+    """A rank runs one stage from here on."""
+
+    session: Session
+    began: PipelineBegan
+
+
+class StageRan(Struct, frozen=True):
+    """A rank has run one iteration."""
+
+    session: Session
+    ran: IterationRan
+
+
+class StageEnded(Struct, frozen=True):
+    """A rank has ended."""
+
+    session: Session
+
+
+class ClockSettled(Struct, frozen=True):
+    """A command for a clock or a plan has its outcome."""
+
+    host: str
+    note: ControlApplied | ControlRefused
+
+
+class ClockLost(Struct, frozen=True):
+    """The lease on the graphics clock of a GPU has ended."""
+
+    gpu: str
+    cause: LeaseCause
+    reason: str
+
+
+PipelineEvent: TypeAlias = StageBegan | StageRan | StageEnded | ClockSettled | ClockLost
+
 
 State: TypeAlias = Literal["waiting", "profiling", "offering", "starting", "following", "over"]
 MOST_PLANS = 4
@@ -126,7 +163,6 @@ class PipelineRun:
         """That an iteration takes longer than its instructions by the profile, as of an optimizer."""
 
     def handle(self, event: PipelineEvent, now: Clocks) -> Result:
-        """Take in an event. Return rows to be stored and instructions to be carried out."""
         self._held.now = now
         match event:
             case StageBegan(session, began):
@@ -159,7 +195,6 @@ class PipelineRun:
 
     @property
     def empty(self) -> bool:
-        """Tell whether no rank is left."""
         return not self._stages
 
     # ---- profiling
@@ -181,7 +216,6 @@ class PipelineRun:
         return self._profile() if are_there(stages) else NOTHING
 
     def _profile(self) -> Result:
-        """Begin with the highest clock."""
         stages = tuple(self._stages.values())
         if (why := objection(stages)) is not None:
             return self._give_up(why)
@@ -312,7 +346,6 @@ class PipelineRun:
         return replicas_of(self._stages.values())
 
     def _send_plan(self, first_iteration: int | None) -> Result:
-        """Send the plan to the ranks that it is for."""
         plans, replicas = self._plans, self._replicas()
         assert plans is not None
         assert self._row is not None
@@ -502,3 +535,50 @@ class PipelineRun:
     @property
     def _first_session(self) -> str:
         return next(iter(self._stages), "-")
+
+
+MAX_PIPELINES = 1_000
+"""Runs at once; one more is not planned for."""
+
+
+class Pipelines:
+    """The pipelines of a site. None is planned for without settings."""
+
+    NOT_STATE: ClassVar = frozenset[str](("_settings",))
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: PipelineSettings | None,
+        pending: Pending,
+        shares: Mapping[str, Allocation] = MappingProxyType({}),
+        known: KnownPipelines | None = None,
+    ) -> None:
+        """Begin with no pipeline. ``settings``: None: nothing is planned. ``shares``: of budgets, by GPU."""
+        self._pending = pending
+        self._fleet, self._settings, self._shares = fleet, settings, shares
+        self.known = known or KnownPipelines()
+        self._runs: dict[str, PipelineRun] = {}
+
+    def plans_for(self, run: str) -> bool:
+        return run in self._runs
+
+    def handle(self, event: PipelineEvent, now: Clocks) -> Result:
+        match event:
+            case ClockSettled() | ClockLost():
+                return in_order([run.handle(event, now) for run in self._runs.values()])
+            case StageBegan(session) | StageRan(session) | StageEnded(session):
+                name = session.started.run
+                run = self._runs.get(name)
+                if run is None and isinstance(event, StageBegan) and self._settings is not None:
+                    if len(self._runs) >= MAX_PIPELINES:
+                        return NOTHING
+                    run = self._runs[name] = PipelineRun(
+                        name, self._fleet, self._settings, self._shares, self.known, self._pending
+                    )
+                if run is None:
+                    return NOTHING
+                result = run.handle(event, now)
+                if run.empty:
+                    del self._runs[name]
+                return result

@@ -1,6 +1,7 @@
 """One rank's stage of a pipeline, and what it ran at one clock. Pure."""
 
 from collections import deque
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from analyzers.fleet.session import Session
 from analyzers.measurement.timeline import Timeline
 from analyzers.pipeline.graph import PipelineInstruction
 from analyzers.pipeline.profile import EnergyWindow, InstructionSpan, cut_windows
+from analyzers.results.pipeline_rows import InstructionSpanRow
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan, decode_instruction, unpack_rows
 
 KEPT = 200
@@ -51,7 +53,6 @@ class StageRecord:
         return [ran for ran in self.ran if ran.t_ns >= t_ns]
 
     def instructions(self) -> list[PipelineInstruction]:
-        """Return the instructions of an iteration, in their order."""
         return [
             PipelineInstruction(self.began.stage, kind, micro_batch, chunk)  # type: ignore[arg-type]
             for kind, micro_batch, chunk in map(decode_instruction, self.order)
@@ -59,7 +60,6 @@ class StageRecord:
 
 
 def spans_of(iterations: list[IterationRan]) -> list[InstructionSpan]:
-    """Return the instructions of iterations in a row."""
     spans = []
     for ran in iterations:
         for code, begin_ns, end_ns in unpack_rows(ran):
@@ -69,7 +69,6 @@ def spans_of(iterations: list[IterationRan]) -> list[InstructionSpan]:
 
 
 def windows_of(spans: list[InstructionSpan], clock_mhz: int, timeline: Timeline) -> list[EnergyWindow]:
-    """Return the energy windows of a GPU while it ran these instructions."""
     knots = timeline.knots()
     within = (knots.mid_ns >= spans[0].begin_ns) & (knots.mid_ns <= spans[-1].end_ns)
     if not within.any() or len(np.unique(knots.epoch[within])) != 1:
@@ -77,3 +76,73 @@ def windows_of(spans: list[InstructionSpan], clock_mhz: int, timeline: Timeline)
     mid_ns, energy_uj = knots.mid_ns[within], knots.energy_uj[within]
     rising = np.diff(mid_ns, prepend=mid_ns[0] - 1) > 0
     return cut_windows(clock_mhz, spans, mid_ns[rising].tolist(), (energy_uj[rising] / 1e6).tolist())
+
+
+MOST = 20
+"""Iterations of a run that are kept as rows."""
+MOST_ROWS = 5_000
+"""Instructions of one iteration that are kept; a larger one is left out."""
+
+
+class Timelines:
+    """Iterations of one run as rows, for a drawing: one before the plans and one under each, in UTC."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._kept: set[int] = set()
+        """Numbers of plans; 0: before them."""
+
+    def keep(
+        self, number: int, stages: Sequence[StageRecord], after: int, clock_mhz: Callable[[int, int], int]
+    ) -> list[InstructionSpanRow]:
+        """Keep the latest iteration after this one that every stage ran, once for each plan (0: none).
+
+        ``clock_mhz``: clock of an instruction, by stage and position in its order.
+        """
+        if number in self._kept or len(self._kept) >= MOST:
+            return []
+        stages = tuple({stage.began.stage: stage for stage in reversed(stages)}.values())  # of each one rank
+        known = [{ran.iteration for ran in stage.ran if ran.iteration > after} for stage in stages]
+        iteration = max(set.intersection(*known), default=None) if known else None
+        if iteration is None:
+            return []
+        self._kept.add(number)
+        return _span_rows(self._run, number, stages, iteration, clock_mhz)
+
+
+def _span_rows(
+    run: str,
+    number: int,
+    stages: Sequence[StageRecord],
+    iteration: int,
+    clock_mhz: Callable[[int, int], int],
+) -> list[InstructionSpanRow]:
+    """Return the instructions of an iteration of one replica; for the arguments see `keep`."""
+    ran = [(stage, _of(stage, iteration)) for stage in stages]
+    if sum(len(each.rows) for _, each in ran) > MOST_ROWS * 12:
+        return []
+    origin_ns = min(stage.session.wall_ns(each.t_ns) for stage, each in ran)
+    rows = []
+    for stage, each in ran:
+        for position, (code, begin_ns, end_ns) in enumerate(unpack_rows(each)):
+            kind, micro_batch, chunk = decode_instruction(code)
+            rows.append(
+                InstructionSpanRow(
+                    run=run,
+                    plan=number,
+                    iteration=iteration,
+                    stage=stage.began.stage,
+                    position=position,
+                    kind=kind,
+                    micro_batch=micro_batch,
+                    chunk=chunk,
+                    clock_mhz=clock_mhz(stage.began.stage, position),
+                    begin_s=(stage.session.wall_ns(begin_ns) - origin_ns) / 1e9,
+                    duration_s=(end_ns - begin_ns) / 1e9,
+                )
+            )
+    return rows
+
+
+def _of(stage: StageRecord, iteration: int) -> IterationRan:
+    return next(ran for ran in stage.ran if ran.iteration == iteration)

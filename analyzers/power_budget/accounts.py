@@ -42,7 +42,6 @@ class Accounts:
     """The accounts of a site."""
 
     def __init__(self, fleet: Fleet, pending: Pending) -> None:
-        """Begin without any."""
         self.of: dict[str, Account] = {}
         """By GPU."""
         self.stale = False
@@ -67,7 +66,6 @@ class Accounts:
         self.stale = True
 
     def asked(self, command: ApplyControl) -> None:
-        """Note that a limit is asked for, by a run or in a budget's name."""
         if command.gpu in self.of:
             self.news[command.gpu] = None
 
@@ -125,7 +123,6 @@ class Accounts:
         return account.busy, account.busy != was
 
     def promised_mw(self, gpu: str) -> int:
-        """Return the most that a GPU has, may have, or was asked to have (mW)."""
         return max(self.limit_mw(gpu), self.of[gpu].most_mw, *self._pending.under_way_mw(gpu))
 
     def limit_mw(self, gpu: str) -> int:
@@ -140,7 +137,6 @@ class Accounts:
         return self._found_mw.get(gpu, found.found_limit_mw or 0)
 
     def least(self, gpu: str) -> int:
-        """Return the least limit of a GPU (mW)."""
         found = self._fleet.gpus[gpu].found
         assert found is not None
         return found.min_limit_mw or 0

@@ -158,7 +158,6 @@ class BudgetReports:
     """The rows that were given last."""
 
     def __init__(self, accounts: Accounts, shares: BudgetShares) -> None:
-        """Begin with none."""
         self.binding: dict[tuple[str, int], BudgetRow] = {}
         """Of the budgets that hold, by name and when they were set."""
         self._reported: dict[str, BudgetShareRow] = {}
@@ -296,11 +295,9 @@ class Enforcer:
 
     @property
     def allocations(self) -> Mapping[str, Allocation]:
-        """The share of a power budget that each GPU under one has."""
         return self._shares.allocations
 
     def handle(self, event: BudgetEvent, now: Clocks) -> Result:
-        """Take in an event. Return rows, and the limits to be set or given back."""
         self._now = now
         match event:
             case BudgetsSet(budgets=budgets):
@@ -425,7 +422,6 @@ class Enforcer:
         )
 
     def _give_back(self, gpu: str) -> Result:
-        """Leave a limit to the GPU's run, or give back what was found."""
         if not self._pending.is_of_budget(gpu) and not self._pending.under_way_mw(gpu):
             return NOTHING
         if (run := self._shares.commander(gpu)) is not None:

@@ -128,19 +128,16 @@ class LimitSearch:
 
     @property
     def progress(self) -> SearchProgress:
-        """Where the search stands, for people."""
         return progress(self.state, self.plan)
 
     @property
     def commands_limits(self) -> bool:
-        """True if it sets the power limits of its GPUs."""
         if self.state is None or isinstance(self.state.phase, Observing | Over):
             return False
         return not self.by_clock
 
     @property
     def by_clock(self) -> bool:
-        """True if the machine under way searches a clock."""
         return self.plan is not None and bool(self.plan.clocks_mhz)
 
     @property
@@ -161,7 +158,6 @@ class LimitSearch:
 
     @property
     def waits(self) -> bool:
-        """True while the cost of trials is to be measured."""
         return bool(self._trials)
 
     def validate(self) -> None:
@@ -171,7 +167,6 @@ class LimitSearch:
         self._single.validate()
 
     def stop(self) -> None:
-        """End the machines, and measure no trial any more."""
         self.state = None
         self._single.stop()
         self._trials.clear()
@@ -443,7 +438,6 @@ class LimitSearch:
         return instants_ns(session, spans, opened)
 
     def measure(self) -> Result:
-        """Measure what trials can be measured by now."""
         result = NOTHING
         for trial in tuple(self._trials):
             if trial in self._trials and (took := self._take(trial)) is not None:
@@ -466,7 +460,6 @@ class LimitSearch:
         )
 
     def _tell(self, asked: MeasureTrial, took: Taken | NoEnergy) -> Result:
-        """Pass what steps took to the machine that asked for them."""
         if asked.purpose is not Purpose.PER_GPU:
             if isinstance(took, NoEnergy):
                 return self.feed(TrialMissing(asked.number, took.reason))
@@ -524,7 +517,6 @@ class SingleLimits:
     """The machine of single GPUs of one run, and its results."""
 
     def __init__(self) -> None:
-        """Begin without a machine."""
         self.state: per_gpu.PerGpuState | None = None
         """None while the limits of all are the same."""
         self._plan: per_gpu.PerGpuPlan | None = None
@@ -541,20 +533,16 @@ class SingleLimits:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The GPUs in the order of the limits that are tried."""
         return () if self._plan is None else self._plan.gpus
 
     def validate(self) -> None:
-        """Check what holds between events."""
         if self.state is not None and self._plan is not None:
             per_gpu.validate(self.state, self._plan)
 
     def begin_again(self) -> None:
-        """Take in that all GPUs get one limit."""
         self._evened = False
 
     def stop(self) -> None:
-        """End the machine."""
         self.state = None
 
     def give_up(self, number: int) -> None:

@@ -157,7 +157,6 @@ class ProfilerPlan(Struct, frozen=True, kw_only=True):
         return dict(zip(self.limits_mw, self.clocks_mhz, strict=False)).get(limit_mw or 0)
 
     def spell(self, limit_mw: int) -> str:
-        """Return a level in words."""
         clock_mhz = self.clock_mhz(limit_mw)
         return f"{limit_mw / 1000:g} W" if clock_mhz is None else f"{clock_mhz} MHz"
 
@@ -264,7 +263,6 @@ class ProfilerState(Struct, frozen=True, kw_only=True):
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """Return the measurements of this round, one for each limit."""
         return by_limit(block for _, visit in self.visits for block in visit.blocks)
 
 
@@ -362,7 +360,6 @@ def step(state: ProfilerState, event: Event, plan: ProfilerPlan) -> Answer:
 
 
 def _follow(state: ProfilerState, outcome: Outcome | None, plan: ProfilerPlan) -> Answer:
-    """Do what follows from what the visit has come to."""
     match outcome:
         case VisitsDue():
             return _visit_next_limit(state, plan)
@@ -548,7 +545,6 @@ def _choose(
     plan: ProfilerPlan,
     confidence: Confidence | None = None,
 ) -> Answer:
-    """Tell the decision, and set the limit."""
     visiting = state.visiting
     took = visiting.steps - state.began if state.why else 0
     measured = next((trial for trial in state.trials if trial.limit_mw == chosen.limit_mw), None)
@@ -718,7 +714,6 @@ def _watch_workload(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) ->
 
 
 def _search_again(state: ProfilerState, chosen: Chosen, why: str, plan: ProfilerPlan) -> Answer:
-    """Begin a new round."""
     renewed = replace(_next_round(state, plan), why=why)
     step = state.visiting.step
     match state.phase:

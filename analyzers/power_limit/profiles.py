@@ -53,7 +53,6 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def workload(self) -> Workload:
-        """Everything but the driver and the range of limits."""
         return self.job, self.gpu_model, self.gpus, self.world_size, self.batch_size, self.control
 
 
@@ -74,7 +73,6 @@ class Profile(Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> list[ProfileRow]:
-        """Return it as rows of the archive."""
         return [
             ProfileRow(
                 session=self.session,

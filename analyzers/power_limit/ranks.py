@@ -50,7 +50,6 @@ class Ranks:
         return min(living, key=lambda session: session.started.rank, default=None)
 
     def gather(self, lead: Session, t_ns: int, timeout_ns: int) -> bool:
-        """Have the next machine be about those that are there, once all are, or have been waited for."""
         living = [session for session in self.sessions.values() if session.ended is None]
         ranks = tuple(session for session in living if session.admitted)
         complete = len(living) == len(ranks) >= lead.started.world_size
@@ -81,7 +80,6 @@ class Ranks:
         self.about, self.lead = (), None
 
     def gpus(self) -> list[str]:
-        """Return the GPUs of all ranks that the machine is about, each once."""
         return list(dict.fromkeys(gpu for session in self.about for gpu in session.gpus))
 
     def devices(self) -> list[DeviceFound]:

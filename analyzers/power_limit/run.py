@@ -278,24 +278,20 @@ class Run:
         return result
 
     def _set_aside(self) -> Result:
-        """Give back every limit, and leave the machine."""
         self._ranks.set_aside()
         self._search.stop()
         return self._commands.give_back(self._ranks.now)
 
     @property
     def settings(self) -> RunSettings:
-        """Those under which it goes."""
         return self._search.settings
 
     @property
     def sessions(self) -> dict[str, Session]:
-        """Its sessions, by name."""
         return self._ranks.sessions
 
     @property
     def lead(self) -> Session | None:
-        """The lowest rank there is, once a step has begun."""
         return self._ranks.lead
 
     @property

@@ -85,7 +85,6 @@ class RunDecisions:
     def decided(
         self, decided: Decide, plan: profiler.ProfilerPlan, state: profiler.ProfilerState, at: At
     ) -> list[Row]:
-        """Return the rows of a decision, and what it leaves to later runs."""
         assert self.recollection is not None
         number, recollection = decided.round, self.recollection
         tried = {trial.limit_mw for trial in state.trials}

@@ -85,7 +85,6 @@ class RunSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def steps_kept(self) -> int:
-        """Boundaries that a rank remembers."""
         return STEPS_KEPT + 2 * (self.warmup_steps + self.profile_steps)
 
     @classmethod

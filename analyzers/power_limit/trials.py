@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.fleet.session import Session, Span
-from analyzers.measurement.counters.counter_kind import COVERED
+from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy import Meter, NoEnergy, calibrated, measure
 from analyzers.power_limit.search.host_delays import delay_ns
 from analyzers.power_limit.search.visit_blocks import by_limit

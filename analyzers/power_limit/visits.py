@@ -197,7 +197,6 @@ class MeasureTrial(Struct, frozen=True, kw_only=True):
 
 
 def count_steps(spans: tuple[Span, ...]) -> int:
-    """Return the number of whole steps in spans."""
     return sum(span.end - span.first for span in spans)
 
 

@@ -20,7 +20,6 @@ class Result(NamedTuple):
     instructions: tuple[Instruction, ...] = ()
 
     def __or__(self, later: "Result") -> "Result":
-        """Return both, this one first."""
         if later is NOTHING:
             return self
         if self is NOTHING:
@@ -32,7 +31,6 @@ NOTHING = Result()
 
 
 def in_order(results: Iterable[Result]) -> Result:
-    """Return all of these in one."""
     results = [result for result in results if result is not NOTHING]
     if len(results) < 2:
         return results[0] if results else NOTHING

@@ -69,7 +69,6 @@ def sql_type(hint: Any) -> str:
 
 
 def create_table(kind: Any) -> str:
-    """Return the statement that makes the table of a row class."""
     parts = ",\n".join(f"    {quoted(name)} {type_}" for name, type_ in columns(kind))
     return f"CREATE TABLE {kind.TABLE.name} (\n{parts}\n);\n"
 

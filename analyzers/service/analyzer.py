@@ -32,9 +32,8 @@ from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.store import Store
 from analyzers.batch_size import registry
-from analyzers.checkpoints.checkpoint_taker import complete
+from analyzers.checkpoints.checkpoint_taker import complete, load_key
 from analyzers.checkpoints.restart import Restart, restart
-from analyzers.checkpoints.signature import load_key
 from analyzers.dispatch.own_log import OwnLog, OwnUseLog
 from analyzers.interpreter.interpreter import ProgressAsked
 from analyzers.live.live_site import site_head
@@ -345,7 +344,6 @@ class Analyzer:
         return self._hosts[host].last if host in self._hosts else None
 
     def behind_ns(self) -> int:
-        """Return how long the oldest frame waits."""
         return monotonic_ns() - self._received_ns[0] if self._received_ns else 0
 
     async def _deliver_all(self, results: MemoryObjectReceiveStream[Given]) -> None:
@@ -416,7 +414,6 @@ class Analyzer:
         return collector_rows(collector.name, collector.link, hosts, collector.counters)
 
     def _now(self, host: str | None) -> Snapshot:
-        """Return the live state of the site, or of one host."""
         links = {name: known.collector.link for name, known in self._hosts.items() if known.collector}
         head = site_head(links, self.archive.archive_id, anchor().wall_ns, self.behind_ns(), self._counters)
         return self._live.snapshot(head, self.interpretation.searches, monotonic_ns(), host)

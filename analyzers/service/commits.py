@@ -57,7 +57,6 @@ BEGINNINGS = RunRow | RecallRow
 
 
 def size_of(part: Sequence[Frame] | Break) -> int:
-    """Return the bytes of the bodies of frames."""
     return 0 if isinstance(part, Break) else sum(len(frame.body) for frame in part)
 
 
@@ -101,7 +100,6 @@ class Commits:
         """Rows of all kinds may be stored already."""
 
     def add_received(self, part: Received) -> None:
-        """Add frames or a break."""
         self._received.append(part)
         if not isinstance(part, Break):
             self._grow(sum(len(frame.body) // _share(body) for frame, body in part))
@@ -248,5 +246,4 @@ async def prune(store: Store, settings: Settings) -> None:
 
 
 def words(removed: dict[str, int]) -> str:
-    """Return the number of rows removed by table, in words."""
     return ", ".join(f"{count} rows of {table}" for table, count in removed.items())

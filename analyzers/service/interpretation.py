@@ -86,7 +86,6 @@ class Interpretation:
         return PAUSE_S if host in self.gathering else 0.0
 
     async def run(self, work: Callable[[Interpreter], T]) -> T:
-        """Return the result of some work with the interpreter."""
         return await run_sync(self._run, work, limiter=self._turn)
 
     async def handle(self, event: Input, host: str = "") -> Result:

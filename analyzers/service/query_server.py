@@ -140,7 +140,6 @@ class ResultsServer:
             self._stored = anyio.Event()
 
     def status(self) -> list[tuple[str, str, str]]:
-        """Return rows of the status."""
         kept = self._feed.end - self._feed.oldest
         return [
             ("results", "stored", str(self._feed.end)),
@@ -238,12 +237,10 @@ class QueryServer:
         self._asked = anyio.Event()
 
     def status_rows(self) -> list[tuple[str, str, str]]:
-        """Return rows of the status."""
         results = [] if isinstance(self._analyzer, str) else self._analyzer.results.status()
         return [("queries", "under way", str(self.under_way)), *results]
 
     async def run(self, channel: sockets.Listener, gate: AccessGate) -> None:
-        """Answer the query socket until cancelled."""
         async with anyio.create_task_group() as tasks:
             try:
                 tasks.start_soon(self._end_abandoned)
@@ -299,7 +296,6 @@ class QueryServer:
         reply: Callable[..., None],
         tasks: TaskGroup,
     ) -> None:
-        """Answer what only an analyzer knows."""
         if isinstance(self._analyzer, str):
             reply(No(self._analyzer))
             return

@@ -24,8 +24,8 @@ from analyzers.archive.memory_rows import (
     read_removed_runs,
     read_settings,
 )
+from analyzers.archive.open_file import opened
 from analyzers.archive.opening import Reader
-from analyzers.archive.snapshot import opened
 from analyzers.interpreter.interpreter import Calibrated, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
@@ -59,7 +59,6 @@ class Replayed(Struct):
     decisions: dict[tuple[str, int], DecisionRow] = field(default_factory=dict)
 
     def gpus_of(self, run: str) -> list[GpuRow]:
-        """Return the GPUs of all ranks of a run, each once."""
         names = dict.fromkeys(gpu for row in self.runs.values() if row.run == run for gpu in row.gpus)
         return [self.gpus[name] for name in names if name in self.gpus]
 
@@ -255,7 +254,6 @@ def decided(rows: Iterable[DecisionRow]) -> pa.Table:
 
 
 def differing(found: Iterable[Difference]) -> pa.Table:
-    """Return differences as a table for people."""
     return pa.table(
         _columns(
             ("run", "decision", "what", "stored", "replayed"),

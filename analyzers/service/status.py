@@ -29,7 +29,6 @@ class Insight(Struct, frozen=True):
 
 
 def insight_rows(insight: Insight) -> Rows:
-    """Return the rows about GPUs and profiles."""
     rows = []
     for gpu, ratio in insight.cross_checks.items():
         says = "agrees" if AGREES[0] <= ratio <= AGREES[1] else "DOUBTFUL: its joules cannot be believed"

@@ -103,12 +103,10 @@ async def watch(path: Path, known: int, take: Callable[[], Awaitable[None]]) -> 
 
 
 def take_gains(interpreter: Interpreter, file: Path) -> None:
-    """Have the interpreter take calibrations out of energies from now on."""
     interpreter.handle(Calibrated(calibrations.load(file)), 0)
 
 
 def take_forgotten(interpreter: Interpreter, file: Path) -> None:
-    """Have the interpreter start no run from forgotten profiles from now on."""
     interpreter.handle(ProfilesForgotten(forgotten_profiles.load(file)), 0)
 
 

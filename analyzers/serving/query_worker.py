@@ -4,7 +4,7 @@
            <------------------ IDLE ------------------      |
                                                             +--> lake or archive file, read-only
 
-The process is confined as the child that an analyzer forks for a query (`query_process`): the kernel bounds
+The process is confined as the child that an analyzer forks for a query (`confined_query`): the kernel bounds
 what it may write, and how much memory and time it takes. A query that goes over its time ends the process;
 the server starts another.
 """

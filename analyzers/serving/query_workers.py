@@ -36,7 +36,6 @@ class _Worker:
             return False
 
     def end(self) -> None:
-        """End it, with whatever it does."""
         self.process.kill()
         self.process.wait()
         self.channel.close()

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive
-from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Choice, Policy, Try, TryVerdict
 from analyzers.batch_size.registry import Default
 from analyzers.batch_size.thompson import Reference

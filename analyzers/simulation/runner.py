@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import (
     World,

@@ -16,7 +16,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Policy, Try
 from analyzers.results.rows import Ended
 from analyzers.simulation.recorded_jobs import NOTHING, RecordedTraining, Size, SpentByTry, World

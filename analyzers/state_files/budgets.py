@@ -65,7 +65,6 @@ def span(text: str) -> timedelta:
 
 
 def nanoseconds(at: datetime) -> int:
-    """Return an instant in ns since 1970, to the microsecond."""
     return round(at.timestamp() * 1e6) * 1000
 
 

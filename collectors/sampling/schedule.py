@@ -16,7 +16,7 @@ predicted, and is bounded by two reads:
     not seen by LATER of them   looked for at a fifth of the period, until it is seen
 
 All reads together take at most a BUDGET-th of the time: with slow calls most refreshes have no first read, so
-their bounds are a period wide (`analyzers.measurement.counters.refresh_times` places them); with slower ones
+their bounds are a period wide (`analyzers.measurement.knots` places them); with slower ones
 whole refreshes are left out. While all windows are long, most refreshes have no first read either.
 
 Reads at even distances (the search, a distance set by a person) would lock to the phase of the refreshes.

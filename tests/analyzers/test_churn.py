@@ -13,8 +13,7 @@ from analyzers.interpreter import sessions
 from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.live import live_runs
 from analyzers.live.live_site import LiveSite
-from analyzers.measurement import cuts, energy_fit, fixed_energies
-from analyzers.measurement.counters import counter_kind
+from analyzers.measurement import counter_kind, cuts, energy_fit, fixed_energies
 from analyzers.power_limit.run_settings import RunSettings
 from benchmarks.load.sessions import MS, START_NS, WALL_NS, S, begin, gpu, readings
 from tests.messages import RUN_STARTED

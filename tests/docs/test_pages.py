@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from analyzers.archive.open_file import opened
 from analyzers.archive.query import answer_some
 from analyzers.archive.sandbox.bounded_queries import Queries
-from analyzers.archive.snapshot import opened
 from tests.docs import packages, transitions
 from tests.docs.man_page import PAGE, man_page
 from tests.docs.reference import FOLDER, pages

@@ -38,7 +38,6 @@ _KINDS: tuple[type[Kept | _Stored], ...] = (CommandRow, RunRow, RecallRow, _Stor
 
 
 def beside(archive: Path) -> Path:
-    """Return where the rows beside an archive are."""
     return archive.with_name(f"{archive.name}.commands")
 
 
@@ -104,7 +103,6 @@ class CommandFile:
         self.end = 0
 
     def close(self) -> None:
-        """Close it, and remove it if it is empty."""
         os.close(self._file)
         if not self.end:
             self._path.unlink(missing_ok=True)

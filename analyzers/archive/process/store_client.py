@@ -81,7 +81,6 @@ class StoreClient:
         return self._process.pid
 
     def close(self) -> None:
-        """Close the file and end its process."""
         with self._lock:
             if self._channel is None or self._process is None:
                 return
@@ -127,7 +126,6 @@ class StoreClient:
         return value
 
     def checkpoint(self, name: str) -> CheckpointRow | None:
-        """Return the last checkpoint of that name."""
         value: CheckpointRow | None = self._call("checkpoint", name)
         return value
 

@@ -8,7 +8,7 @@ One thread does all of it, so each fork finds DuckDB between two transactions. T
 analyzer does, and may be killed at any time: what is committed stays, and what is not is sent again
 (`store_client`).
 
-The file is checkpointed only while no query child lives (see `query_process`). While the WAL is small they
+The file is checkpointed only while no query child lives (see `confined_query`). While the WAL is small they
 are waited for; above HOLD_BYTES new queries wait for the checkpoint; above KILL_BYTES running ones are
 ended.
 """
@@ -28,7 +28,7 @@ from typing import Any
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.opening import HeldError
 from analyzers.archive.process.store_channel import Call, EndQuery, OpenStore, Request, StartQuery, unpacked
-from analyzers.archive.sandbox import query_process
+from analyzers.archive.sandbox import confined_query
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.own_cost import collect_seldom, share_one_heap
 
@@ -65,7 +65,6 @@ class StoreProcess:
         return tuple(self._running)
 
     def ask(self, request: StartQuery, out: int) -> None:
-        """Answer a query into a pipe, as soon as it may be."""
         self._waiting.append((request, out))
         self.take_turn()
 
@@ -103,7 +102,6 @@ class StoreProcess:
                 return member(*arguments) if callable(member) else member
 
     def cancel(self, number: int) -> None:
-        """End a query that waits or runs."""
         for ask, out in list(self._waiting):
             if ask.number == number:
                 self._waiting.remove((ask, out))
@@ -117,7 +115,7 @@ class StoreProcess:
         pid, _ = self._running.pop(pidfd)
         os.close(pidfd)
         os.waitpid(pid, 0)
-        query_process.remove_scratch(self._path, pid)
+        confined_query.remove_scratch(self._path, pid)
 
     def take_turn(self) -> None:
         """Start the queries that wait, unless a checkpoint must come first."""
@@ -139,11 +137,9 @@ class StoreProcess:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close the file."""
         self._archive.close()
 
     def end_queries(self) -> None:
-        """End the queries that run."""
         for pidfd in self.running:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             self.reap(pidfd)
@@ -166,7 +162,6 @@ def _opened(channel: Connection, request: OpenStore) -> DuckdbFile:
 
 
 def serve(channel: Connection) -> None:
-    """Open the file that the first request names, then answer until the analyzer goes."""
     request: OpenStore = channel.recv()
     try:
         archive = _opened(channel, request)

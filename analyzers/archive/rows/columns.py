@@ -95,7 +95,6 @@ def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, EventRows]]) ->
 
 
 def worded(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with dictionaries in place of strings."""
     return pa.schema([each.with_type(_WORDS) if each.type == pa.string() else each for each in schema])
 
 

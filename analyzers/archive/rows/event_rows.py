@@ -48,7 +48,6 @@ def event_rows(bodies: Iterable[object]) -> tuple[Columns, list[tuple[Any, ...] 
 
 
 def gathered(events: Iterable[EventRows]) -> list[list[Any]]:
-    """Return the `COLUMNS` of the events of all these frames."""
     spans: list[tuple[Columns, int, int]] = []
     for each in events:
         if spans and spans[-1][0] is each.columns and spans[-1][2] == each.first:
@@ -84,7 +83,6 @@ _FIELDS: Mapping[type, tuple[str, str, str, str]] = {
 
 
 def _values(event: events.Event | Unknown) -> tuple[Any, ...]:
-    """Return the `COLUMNS` of an event."""
     if isinstance(event, events.StepBoundary):  # nearly all are
         t_ns = event.ended_ns if event.began_ns is None else event.began_ns
         placed, uncertainty_ns = event.placed, event.uncertainty_ns

@@ -32,7 +32,6 @@ _VALUES_OF = {kind: attrgetter(*names) for kind, names in COLUMNS.items()}
 
 
 def values_of(rows: Iterable[Derived]) -> Values:
-    """Return the values of rows."""
     values = defaultdict[type[Row], list[tuple[Any, ...]]](list)
     steps: list[StepColumns] = []
     for row in rows:

@@ -1,6 +1,6 @@
 """SQL for others: one statement, read-only, bounded in time, memory, rows and bytes.
 
-    Query -> child of the process that has the file open (`query_process`) -> pipe -> parts of the answer
+    Query -> child of the process that has the file open (`confined_query`) -> pipe -> parts of the answer
 
 What would write is refused twice: by what stands in its parse tree (`allowed_sql`), and by what its process
 may do (`confinement`).
@@ -102,7 +102,6 @@ class Queries:
                 os.close(sink)
 
     def cancel(self, key: object) -> None:
-        """End the query of this key, if it is under way."""
         for each in tuple(self._under_way):
             if each.key == key:
                 each.why = CANCELLED

@@ -2,13 +2,15 @@
 
     question -> checked (`allowed_sql`) -> DuckDB, locked -> parts of an Arrow IPC stream, and how it ended
 
-Two processes do so: a child that is forked for one query (`query_process`), and a worker that is started for
+Two processes do so: a child that is forked for one query (`start`), and a worker that is started for
 many (`query_worker`).
 """
 
 import io
 import json
 import os
+import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from analyzers.archive.sandbox.allowed_sql import checked
+from analyzers.archive.sandbox.confinement import ProcessLimits, confine
 from analyzers.archive.sandbox.question import DATA, DONE, HEAD, REFUSED, Question, out_of_memory
 from zeus_stream.errors import RefusedError
 
@@ -138,3 +141,51 @@ class _Parts(io.RawIOBase):
         if self._waiting:
             self._put(DATA, bytes(self._waiting))
             self._waiting.clear()
+
+
+SLACK_BYTES = 192 << 20
+"""Memory of a child beyond that of its DuckDB: for parsing, for Arrow, for what DuckDB does not count."""
+
+
+def scratch(archive: Path, pid: int) -> Path:
+    return Path(f"{archive}.tmp") / f"query-{pid}"
+
+
+def start(connection: Any, archive: Path, question: Question, out: int) -> int:
+    """Fork a child that writes its answer to ``out``; return its pid. Reap it, then remove its `scratch`.
+
+    The child has its parent's DuckDB by copy on write. The parent must be outside a transaction, and must not
+    checkpoint before the child has ended: that would give blocks to other rows which the child still reads.
+    """
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        # Threads of NumPy and of Arrow's allocator may be there; none of them holds a lock now.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _in_child(connection, archive, question, out, parent)
+    finally:
+        os._exit(1)
+
+
+def _in_child(connection: Any, archive: Path, question: Question, out: int, parent: int) -> None:
+    os.nice(NICE)
+    where = scratch(archive, os.getpid())
+    where.mkdir(parents=True, mode=0o700)
+    limits = ProcessLimits(
+        question.seconds, (question.memory_mb << 20) + SLACK_BYTES, 4 * (question.memory_mb << 20)
+    )
+    files = (archive, Path(f"{archive}.wal"))
+    try:
+        confine(parent, limits, read=files, keep=(out,), write=where)
+    except OSError as wrong:
+        put_into(out)(REFUSED, f"query: could not be answered: {wrong}".encode())
+        return
+    lock(connection, where)
+    write_answer(connection, question, out)
+
+
+def remove_scratch(archive: Path, pid: int) -> None:
+    shutil.rmtree(scratch(archive, pid), ignore_errors=True)

@@ -76,7 +76,6 @@ def confine_worker(limits: ProcessLimits, *, write: Path) -> None:
 
 
 def _limit(libc: ctypes.CDLL, limits: ProcessLimits, write: Path) -> None:
-    """Limit memory and files."""
     _write_only_in(libc, write)
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + limits.memory_bytes,) * 2)

@@ -48,7 +48,6 @@ def _text(values: Any) -> str:
 
 
 def key_of(table: SealedTable, row: tuple[Any, ...]) -> str:
-    """Return the key of a row as text."""
     return _text([row[table.columns.index(part)] for part in table.key])
 
 

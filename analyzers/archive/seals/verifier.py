@@ -72,7 +72,6 @@ class Checked(Struct, frozen=True):
 
 
 def fingerprint(public: str) -> str:
-    """Return the short name of a public key, for people to compare."""
     return sha256(bytes.fromhex(public)).hexdigest()[:16]
 
 

@@ -29,12 +29,10 @@ class MarkTimes:
 
     @property
     def first_ns(self) -> int:
-        """Instant of the oldest mark."""
         return int(self._t_ns[0])
 
     @property
     def last_ns(self) -> int:
-        """Instant of the newest mark."""
         return int(self._t_ns[-1])
 
     def number(self, name: str) -> int:
@@ -57,7 +55,6 @@ class MarkTimes:
             self._keep(len(self._t_ns) // 2)
 
     def forget(self, before_ns: int) -> None:
-        """Forget marks, but the last one before an instant."""
         self._keep(max(int(self._t_ns.searchsorted(before_ns, side="right")) - 1, 0))
 
     def _keep(self, first: int) -> None:

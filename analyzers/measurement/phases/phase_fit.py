@@ -116,7 +116,6 @@ class PhaseFit:
         self._moment = [np.pad(each, ((0, 0), (0, more))) for each in self._moment]
 
     def add(self, shares: Shares) -> None:
-        """Take in refreshes."""
         lagged = shares.lagged_s
         turned = lagged.transpose(0, 2, 1)
         if self._count[-1] >= self._size:

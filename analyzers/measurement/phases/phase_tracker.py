@@ -54,11 +54,9 @@ class PhaseTracker:
 
     @property
     def marked(self) -> bool:
-        """Phases were marked."""
         return len(self._marks) > 0
 
     def take(self, event: PhasesRan) -> None:
-        """Take in marks."""
         numbers = [0, *(self._marks.number(name) for name in event.names)]
         marks = [(t_ns, numbers[place] if place < len(numbers) else 0) for t_ns, place in unpack_marks(event)]
         if marks:
@@ -86,7 +84,6 @@ class PhaseTracker:
     # ---- readings
 
     def _take_in(self, gpu: str, meter: Meter, until_ns: int) -> None:
-        """Take in the refreshes of a GPU until an instant."""
         knots = meter.timeline.knots()
         window_ns = meter.shape.window_ns
         if not meter.timeline.follows_events or meter.timeline.estimator == "power":

@@ -7,14 +7,149 @@ a replica that is slower         -> the plan of the others, for its duration
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from analyzers.pipeline.frontier import PipelineProfile
+from msgspec import Struct
+from msgspec.structs import replace
+
+from analyzers.fleet.fleet import Allocation
+from analyzers.pipeline.frontier import ClockOption, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import FrequencyPlan, make_plans, play, unplanned_s
+from analyzers.pipeline.stage_record import StageRecord
 from analyzers.pipeline.watching.measured import LATE
-from analyzers.pipeline.watching.power_share import are_below, within_limits
-from analyzers.pipeline.watching.replicas import Straggler
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.pipeline_rows import PlanPointRow, PlanRow
+
+RECENT = 2
+"""Iterations in a row that show that a replica is slower, or no longer."""
+SLOWER = 1.03
+"""Times as long that a straggler takes, beside its promise, and beside what the next slowest one takes."""
+SAME_TIME = 0.02
+"""Of the duration of a straggler's iteration, after which it is answered again."""
+
+
+class Straggler(Struct, frozen=True):
+    """A replica that is slower than its plan."""
+
+    replica: int
+    time_s: float
+    """Of its iterations."""
+    slower: float
+    """Times as long as promised, and as the next slowest replica."""
+
+
+def replicas_of(stages: Iterable[StageRecord]) -> dict[int, list[StageRecord]]:
+    """Return the stages of each replica: the n-th lowest rank (or t tensor-parallel) of each stage."""
+    found: dict[int, list[StageRecord]] = {}
+    seen: dict[int, int] = {}
+    for stage in sorted(stages, key=lambda each: each.session.started.rank):
+        place = seen.get(stage.began.stage, 0)
+        seen[stage.began.stage] = place + 1
+        found.setdefault(place // stage.began.tensor_parallel, []).append(stage)
+    return found
+
+
+def own_times_s(replicas: Mapping[int, Sequence[StageRecord]], after: int) -> dict[int, list[float]]:
+    """Return how long the latest iterations after this one that all replicas ran took, at most RECENT.
+
+    Replicas wait for each other at the end of an iteration. So the time of one by itself is that of its stage
+    0, which begins first and ends last.
+    """
+    firsts = {at: next(each for each in stages if each.began.stage == 0) for at, stages in replicas.items()}
+    until = min((stage.iteration for stage in firsts.values()), default=-1)
+    ran = {at: [e for e in stage.ran if after < e.iteration <= until] for at, stage in firsts.items()}
+    return {at: [(e.ended_ns - e.t_ns) / 1e9 for e in of[-RECENT:]] for at, of in ran.items()}
+
+
+def find_straggler(
+    replicas: Mapping[int, Sequence[StageRecord]],
+    promised_s: Mapping[int, float],
+    after: int,
+    known: Straggler | None,
+) -> Straggler | None:
+    """Return the slowest replica, if it is slower than promised and than the others, beside their promises.
+
+    A busy host makes all replicas slower: what the next slowest one is slower by does not count. Another
+    replica than the known one is a straggler only after a return to the usual plan.
+    """
+    if len(replicas) < 2 or any(all(each.began.stage for each in of) for of in replicas.values()):
+        return known
+    times_s = own_times_s(replicas, after)
+    if any(len(each) < RECENT for each in times_s.values()):
+        return known
+    least = {replica: min(each) / promised_s[replica] for replica, each in times_s.items()}
+    slowest = max(least, key=lambda replica: least[replica])
+    common = max(1.0, *(ratio for replica, ratio in least.items() if replica != slowest))
+    if least[slowest] < SLOWER * common:
+        gone = known is not None and max(times_s[known.replica]) < SLOWER * common * promised_s[known.replica]
+        return None if known is None or gone else known
+    if known is not None and known.replica != slowest:
+        return None  # the slowest one has a plan for the known one's duration: all get the usual plan first
+    time_s = sum(times_s[slowest]) / RECENT / common
+    if known is not None and known.replica == slowest and abs(time_s / known.time_s - 1) < SAME_TIME:
+        return known
+    return Straggler(slowest, time_s, time_s / promised_s[slowest])
+
+
+CHANGED = 0.01
+"""Of a limit, after which another plan is looked for."""
+FILLED = 0.97
+"""Of a limit that an instruction may draw: its energy is known within a few percent."""
+
+
+def limits_w(
+    replicas: Mapping[int, Sequence[StageRecord]], shares: Mapping[str, Allocation]
+) -> dict[int, float]:
+    """Return the limit of each stage, W, the least of its replicas; a stage without a budget has none."""
+    found: dict[int, float] = {}
+    for stages in replicas.values():
+        for stage in stages:
+            for share in filter(None, map(shares.get, stage.session.gpus)):
+                at, limit_w = stage.began.stage, share.most_mw / 1000
+                found[at] = min(limit_w, found.get(at, limit_w))
+    return found
+
+
+def has_changed(before_w: Mapping[int, float], now_w: Mapping[int, float]) -> bool:
+    """Tell whether a plan that was made for limits is to be replaced."""
+    if before_w.keys() != now_w.keys():
+        return True
+    return any(abs(now_w[stage] / limit_w - 1) > CHANGED for stage, limit_w in before_w.items())
+
+
+def within_limits(profile: PipelineProfile, limits_w: Mapping[int, float]) -> PipelineProfile:
+    """Return the profile without the clocks that a power limit allows no instruction of the stage.
+
+    A limit binds at every instant: an instruction that would draw more at its clock runs at a lower one.
+    """
+    allowed = {name: _allowed(known, limits_w.get(name[0])) for name, known in profile.options.items()}
+    first: dict[int, int] = {}
+    for (stage, *_), at in allowed.items():
+        first[stage] = min(at, first.get(stage, at))
+    options = {
+        name: tuple(
+            replace(known[max(at, allowed[name])], clock_mhz=known[at].clock_mhz)
+            for at in range(first[name[0]], len(known))
+        )
+        for name, known in profile.options.items()
+    }
+    return replace(profile, options=options)
+
+
+def are_below(profile: PipelineProfile, limits_w: Mapping[int, float]) -> bool:
+    """Tell whether a limit is below what an instruction draws at the lowest clock: its time is not known."""
+    return any(
+        stage in limits_w and known[-1].energy_j > limits_w[stage] * known[-1].time_s
+        for (stage, *_), known in profile.options.items()
+    )
+
+
+def _allowed(known: Sequence[ClockOption], limit_w: float | None) -> int:
+    """Return the first option, from the highest clock on, that a limit allows, or the last one."""
+    if limit_w is None:
+        return 0
+    fit = (at for at, each in enumerate(known) if each.energy_j <= FILLED * limit_w * each.time_s)
+    return next(fit, len(known) - 1)
+
 
 SLOWDOWNS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5)
 """Points of the frontier that are stored."""
@@ -58,7 +193,6 @@ class ChosenPlans:
 
     @property
     def last(self) -> FrequencyPlan:
-        """The plan that was chosen last."""
         plan = self._answer or self.plan
         assert plan is not None
         return plan
@@ -69,7 +203,6 @@ class ChosenPlans:
         return f"{self._run[:100]}/{self.number}"
 
     def frontier(self) -> list[PlanPointRow]:
-        """Return points of the frontier as rows."""
         slowdowns = sorted({*SLOWDOWNS, self._settings.slowdown})
         plans = self._make(self.profile, [self.base_s * each for each in slowdowns], quick=True)
         self._points = [
@@ -88,7 +221,6 @@ class ChosenPlans:
 
     @property
     def lowers_clocks(self) -> bool:
-        """Tell whether the plan that was chosen last changes anything."""
         return self.last.clocks_mhz != self._top
 
     def _next_point(self, plan: FrequencyPlan) -> str:

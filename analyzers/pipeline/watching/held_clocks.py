@@ -29,7 +29,6 @@ class HeldClocks:
 
     @property
     def waits(self) -> bool:
-        """Tell whether a command has no outcome yet."""
         return bool(self._waiting)
 
     @property

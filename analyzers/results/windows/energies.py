@@ -32,14 +32,13 @@ class KnownEnergy(Struct, frozen=True, kw_only=True):
     """The truth is less than this in one case of 40, and in as many more than ``p97_5_uj``."""
     p97_5_uj: int
     phase_coverage: float | None
-    """See `analyzers.measurement.counters.counter_kind.CounterKnowledge.phase_coverage`."""
+    """See `analyzers.measurement.counter_kind.CounterKnowledge.phase_coverage`."""
     estimator: Estimator
     quality: str
     """``ok``, or what is wrong, separated by ``; ``."""
 
     @property
     def joules(self) -> Joules:
-        """In joules."""
         low_uj, high_uj = self.low_uj, self.high_uj
         return (
             self.energy_uj / 1e6,
@@ -87,7 +86,6 @@ class Energies(Struct, frozen=True, kw_only=True):
         )
 
     def each(self) -> list[KnownEnergy | NoEnergy]:
-        """Return the energies one by one."""
         unbounded = [None] * len(self.quality)
         bounds = (unbounded if bound is None else bound.tolist() for bound in (self.low_uj, self.high_uj))
         columns = self.known.tolist(), self.energy_uj.tolist(), *bounds

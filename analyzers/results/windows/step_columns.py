@@ -49,7 +49,6 @@ class StepColumns(Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in _OWNER} | {"kind": KIND, "name": KIND}
 
     def rows(self) -> Iterator[WindowRow]:
-        """Yield each row."""
         same = self.same
         for values in zip(*(self.values(name) for name in VARIED), strict=True):
             yield WindowRow(**same, **dict(zip(VARIED, values, strict=True)))
@@ -72,7 +71,6 @@ Derived: TypeAlias = Row | StepColumns
 
 
 def each_row(derived: Iterable[Derived]) -> Iterator[Row]:
-    """Yield each row, also those in columns."""
     for rows in derived:
         if type(rows) is StepColumns:
             yield from rows.rows()

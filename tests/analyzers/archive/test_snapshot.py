@@ -4,7 +4,7 @@ from pathlib import Path
 
 import duckdb
 
-from analyzers.archive.snapshot import copy_whole, is_written
+from analyzers.archive.open_file import copy_whole, is_written
 
 WRITER = """
 import duckdb, sys

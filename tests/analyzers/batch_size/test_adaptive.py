@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive, BelievedJob, beliefs
 from analyzers.batch_size.belief import cost_belief, gaussian
-from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Choice, Job, Try
 from analyzers.results.rows import Ended
 from analyzers.simulation.baselines import PLAYERS

@@ -7,7 +7,7 @@ from random import Random
 from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive
-from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Job, Try, TryVerdict
 from tests.messages import TRY
 

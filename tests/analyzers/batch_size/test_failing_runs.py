@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from analyzers.batch_size.adaptive import Adaptive, beliefs
 from analyzers.batch_size.belief.failing_runs import bound_of_try, failing_rate, surprise
-from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Job, Try
 
 POLICY = Adaptive()

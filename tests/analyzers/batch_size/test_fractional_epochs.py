@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive, beliefs
-from analyzers.batch_size.belief.job_history import JobHistory
-from analyzers.batch_size.belief.try_summary import epochs_to_target
-from analyzers.batch_size.history import LearnedHistory
+from analyzers.batch_size.belief.try_summary import JobHistory, epochs_to_target
+from analyzers.batch_size.known_jobs import LearnedHistory
 from analyzers.batch_size.policy import Job, Try
 from tests.analyzers.batch_size.test_history import ROW, a_try
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analyzers.batch_size import registry
-from analyzers.batch_size.belief.job_history import JobHistory
-from analyzers.batch_size.history import MAX_RECURRENCE_TRIES, LearnedHistory, choose
+from analyzers.batch_size.belief.try_summary import JobHistory
+from analyzers.batch_size.known_jobs import MAX_RECURRENCE_TRIES, LearnedHistory, choose
 from analyzers.batch_size.policy import Choice
 from analyzers.batch_size.registry import Default
 from analyzers.results.rows import Ended, JobRow, TryRow

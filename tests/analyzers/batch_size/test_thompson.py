@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzers.batch_size.belief.job_history import JobHistory
+from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Job, Try
 from analyzers.batch_size.thompson import CostNormal, Reference, draw, observe, prune
 from analyzers.results.rows import Ended

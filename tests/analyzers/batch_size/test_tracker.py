@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.batch_size import registry
-from analyzers.batch_size.belief.job_history import JobHistory
-from analyzers.batch_size.history import LearnedHistory
+from analyzers.batch_size.belief.try_summary import JobHistory
+from analyzers.batch_size.known_jobs import LearnedHistory
 from analyzers.batch_size.policy import Choice, Policy, Try, TryVerdict
 from analyzers.batch_size.registry import Default
 from analyzers.interpreter.interpreter import Interpreter, JobForgotten

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.checkpoints import checkpoint_taker, object_graph
-from analyzers.checkpoints.checkpoint_taker import CheckpointTaker, complete
+from analyzers.checkpoints.checkpoint_taker import CheckpointTaker, complete, load_key, sign
 from analyzers.checkpoints.restart import Restart, restart
-from analyzers.checkpoints.signature import load_key, sign
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
 from analyzers.power_limit import selectors

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple, replace
 
-from analyzers.measurement.counters.counter_kind import OWN, Compared, CounterKnowledge
+from analyzers.measurement.counter_kind import OWN, Compared, CounterKnowledge
 from analyzers.measurement.cuts import MAX_CUTS
 from analyzers.measurement.energy import KnownEnergy, Meter, measure
 from analyzers.measurement.energy_fit import EnergyFit

@@ -11,8 +11,7 @@ from analyzers.fleet.fleet import Allocation, Fleet, Gpu
 from analyzers.fleet.session import Session
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.known_pipelines import KnownPipelines
-from analyzers.pipeline.pipeline_events import ClockSettled, StageBegan, StageEnded, StageRan
-from analyzers.pipeline.pipeline_run import PipelineRun
+from analyzers.pipeline.pipeline_run import ClockSettled, PipelineRun, StageBegan, StageEnded, StageRan
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.instructions import ApplyControl, ApplyPlan, Instruction, RestoreControl
 from analyzers.results.pipeline_rows import PipelineRow, PlanRow

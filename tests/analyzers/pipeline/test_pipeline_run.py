@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from analyzers.pipeline.pipeline_events import ClockLost
+from analyzers.pipeline.pipeline_run import ClockLost
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.fleet_rows import CommandRow
 from analyzers.results.instructions import ApplyControl, ApplyPlan

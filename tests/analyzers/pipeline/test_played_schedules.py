@@ -11,8 +11,7 @@ import pytest
 
 from analyzers.pipeline.frontier import ClockOption, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph, PipelineInstruction
-from analyzers.pipeline.plan import make_plans, unplanned_s
-from analyzers.pipeline.plan_delivery import deliver
+from analyzers.pipeline.plan import deliver, make_plans, unplanned_s
 from analyzers.pipeline.stage_record import StageRecord
 from benchmarks.pipeline.groupings import draw
 from benchmarks.pipeline.schedules import SCHEDULES

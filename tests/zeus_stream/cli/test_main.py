@@ -15,9 +15,9 @@ import pytest
 
 import zeus_stream
 from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.open_file import opened
 from analyzers.archive.query import answer_some
 from analyzers.archive.sandbox.bounded_queries import Queries
-from analyzers.archive.snapshot import opened
 from collectors.devices.simulated import SimulatedBus
 from tests.analyzers.archives import BOOTED_NS, POWER_W, A, B, fill
 from tests.empty_archive import archive_at

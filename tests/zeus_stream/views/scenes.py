@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.open_file import opened
 from analyzers.archive.query import read_own
-from analyzers.archive.snapshot import opened
 from analyzers.live.live_site import site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import PipelineSettings, RunSettings

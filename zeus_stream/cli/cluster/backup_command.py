@@ -81,8 +81,8 @@ def backup(settings: Settings, directory: Path, *, restore: bool) -> None:
 
 
 def _make(directory: Path, archive: Path, settings: Settings) -> Manifest:
+    from analyzers.archive.open_file import copy_whole
     from analyzers.archive.repair import read_whole
-    from analyzers.archive.snapshot import copy_whole
 
     if directory.exists():
         raise RefusedError(f"{directory}: could not be written: it is there already. Name a new directory.")

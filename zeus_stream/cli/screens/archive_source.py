@@ -8,9 +8,9 @@ from pathlib import Path
 from threading import Lock, Timer
 from typing import TYPE_CHECKING
 
+from analyzers.archive.open_file import opened
 from analyzers.archive.query import answer_some, read_own
 from analyzers.archive.sandbox.bounded_queries import Queries
-from analyzers.archive.snapshot import opened
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places, holder
 from zeus_stream.screens.web.source import QueryRows

@@ -8,7 +8,7 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from analyzers.batch_size.history import MAX_TRIES, LearnedHistory, by_job, choose
+from analyzers.batch_size.known_jobs import MAX_TRIES, LearnedHistory, by_job, choose
 from analyzers.batch_size.policy import Choice
 from analyzers.batch_size.registry import estimates, parse
 from analyzers.results.rows import JobRow, TryRow

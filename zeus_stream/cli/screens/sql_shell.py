@@ -123,8 +123,8 @@ def open_shell(
 
 def serve_page(archive: Path) -> None:
     """Serve DuckDB's page over a copy of the archive until Ctrl-C. Raises RefusedError, StorageError."""
+    from analyzers.archive.open_file import copy_whole
     from analyzers.archive.opening import serve_ui
-    from analyzers.archive.snapshot import copy_whole
 
     with TemporaryDirectory(prefix="zeus-stream-") as directory:
         copy = Path(directory) / archive.name

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.open_file import opened
 from analyzers.archive.query import read_own
-from analyzers.archive.snapshot import opened
 from analyzers.results.rows import DecisionRow, GapRow, Row, RunRow, TrialRow
 from tests.analyzers.archives import GPU_LIMIT, WINDOW
 from tests.empty_archive import archive_at

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.fleet.fleet import Fleet, known_counters
-from analyzers.measurement.counters.counter_kind import KnownCounter
+from analyzers.measurement.counter_kind import KnownCounter
 from analyzers.measurement.energy import KnownEnergy, Meter, mixed
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.timeline import Timeline

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analyzers.measurement.counters.refresh_times import RefreshPeriod, RefreshTimes
-from analyzers.measurement.knots import Floats, Ints, Knots
+from analyzers.measurement.knots import Floats, Ints, Knots, RefreshPeriod, RefreshTimes
 from analyzers.measurement.timeline import Timeline
 from tests.analyzers.readings import MS, row
 from tests.analyzers.readings import readings as rows_of
