@@ -50,7 +50,7 @@ KEY_FILE = "seal.key"
 
 
 class DuckdbFile:
-    """One DuckDB file of ours. What raises StorageError has stored nothing and may be called again."""
+    """A `Store`: one DuckDB file. What raises StorageError has stored nothing and may be called again."""
 
     commands: CommandFile | None = None
     """None: rows that commands wait for are stored at once."""
@@ -114,11 +114,6 @@ class DuckdbFile:
     def path(self) -> Path:
         return self.file.path
 
-    @property
-    def malformed(self) -> int:
-        """Readings that were no rows; their bytes are in ``frames``."""
-        return self.writer.malformed
-
     def wal_bytes(self) -> int:
         """Return how much `flush` would bring into the file."""
         try:
@@ -155,19 +150,15 @@ class DuckdbFile:
         *,
         replaying: bool = False,
     ) -> None:
-        """Store what was received and derived, in one transaction; see `Store.put`."""
         self.writer.put(received, rows, interpreted, replaying=replaying)
 
     def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
-        """Return the log of a host that was followed last, and the offset it goes on with."""
         return self.reader.position(host)
 
     def replay(self, since: Mapping[str, int] | None = None) -> Iterator[Page]:
-        """Yield what has to be interpreted; see `Store.replay`."""
         return self.reader.replay(since)
 
     def memory(self, since: Mapping[str, int] | None = None, sessions: Sequence[str] = ()) -> Memory:
-        """Return what an analyzer needs at its start; see `Store.memory`."""
         return read_memory(self.reader, since, sessions)
 
     def checkpoint(self, name: str) -> CheckpointRow | None:
@@ -179,7 +170,6 @@ class DuckdbFile:
         return self.file.query(question, out)
 
     def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
-        """Remove what is older than it is kept; see `Store.prune`."""
         return prune(lambda: _transaction(self.file, {}), ages, wall_ns, needed(self.reader, code))
 
     def reading(self) -> AbstractContextManager[Reader]:

@@ -347,7 +347,6 @@ class JobTracker:
         return Result(tuple(rows), tuple(given)) if rows or given else NOTHING
 
     def _follow(self, training: FollowedRun) -> list[Row]:
-        """Return the rows that follow from what is known of a training by now."""
         rows: list[Row] = [*self._measure(training)]
         over = training.run.over
         for attempt, followed in training.tries.items():
@@ -474,7 +473,6 @@ class JobTracker:
         self._touch(training)
 
     def _drop(self, training: FollowedRun) -> None:
-        """Forget a training of which nothing more is to come."""
         del self._trainings[training.run]
         for session, host in training.joined.items():
             self._of.pop(session, None)

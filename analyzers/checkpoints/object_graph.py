@@ -189,7 +189,6 @@ class _ObjectReader:
         self._numbered: list[Any] = []
 
     def object_of(self, node: Any) -> Any:
-        """Return the object of a node."""
         if type(node) is not list:
             return node
         match node:

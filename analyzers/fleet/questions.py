@@ -44,7 +44,6 @@ class Questions:
         return []
 
     def sessions(self, host: str) -> set[str]:
-        """Return the sessions that questions of a host are about."""
         return {ask.session for asker, ask, _ in self._asks.values() if asker == host}
 
     def settle(self, session: str, window: int, answer: Answer) -> list[GiveAnswer]:

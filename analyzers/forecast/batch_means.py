@@ -79,7 +79,6 @@ class BatchMeans(Struct):
     total: float = 0.0
 
     def add(self, value: float) -> None:
-        """Take in the next value."""
         self.count += 1
         self.total += value
         self.open.append(value)

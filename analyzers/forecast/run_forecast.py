@@ -79,7 +79,6 @@ class RunForecast(Struct, kw_only=True):
         return None if self.steps is None else max(LEAST_BLOCK, ceil(self.steps / BLOCKS))
 
     def plan(self, epochs: int | None, steps: int | None) -> None:
-        """Take in how long the run is to be."""
         if (steps is None) != (self.steps is None):  # rounds are others now
             self.rest_j, self.rest_s, self.lengths = BatchMeans(), BatchMeans(), BatchMeans()
             self.last, self.open = None, _Round()
@@ -111,12 +110,10 @@ class RunForecast(Struct, kw_only=True):
         return Spent(sum(each.s for each in of) + self.open.s, sum(joules) + self.open.j if known else None)
 
     def begin_rounds(self, spent: Spent) -> None:
-        """Take in the state at the begin of the first round."""
         if self.last is None:
             self.last = spent
 
     def end_round(self, spent: Spent) -> None:
-        """Take in the state at the end of a round."""
         ended, self.open = self.open, _Round()
         before, self.last = self.last, spent
         if before is not None:

@@ -84,8 +84,10 @@ def _gap(frame: Frame, count: int, reason: str) -> Result:
 def measure_due(site: SiteState, frame: Frame, body: Body, *, hurried: bool) -> Result:
     """Measure what can be measured by now; ``hurried``: without the fit of the energy of single steps."""
     now, host = site.now_ns, frame.host
-    pause_ns = frame.t_ns - site.looked_ns.get(frame.host, 0)
-    due, result = _due(site, host, frame.t_ns), NOTHING
+    pause_ns = frame.t_ns - site.looked_ns.get(host, 0)
+    due, result = is_due(site, host, frame.t_ns), NOTHING
+    if due:
+        site.looked_ns[host] = frame.t_ns
     for session in _to_measure(site, frame, body, pause_ns if due else None):
         result |= _session(site, frame, session, hurried=hurried)
     for run in _searching(site, frame, body, due=due):
@@ -117,14 +119,6 @@ def is_due(site: SiteState, host: str, now_ns: int) -> bool:
     """Return whether it is time to look at all sessions of a host."""
     pause_ns = max(LOOK_NS, len(site.on[host]) * LOOK_MORE_NS)
     return not 0 <= now_ns - site.looked_ns.get(host, 0) < pause_ns
-
-
-def _due(site: SiteState, host: str, now_ns: int) -> bool:
-    """Return whether all sessions of a host are looked at now."""
-    if not is_due(site, host, now_ns):
-        return False
-    site.looked_ns[host] = now_ns
-    return True
 
 
 def _to_measure(site: SiteState, frame: Frame, body: Body, pause_ns: int | None) -> list[Session]:

@@ -96,11 +96,11 @@ class LakeArchive:
 
     def look_up(self) -> None:
         """Take in how far each log of the site is archived, by whatever process. Raises StorageError."""
-        for each in self._leases.log_positions():
-            log = Log(each.host, each.next_offset, each.logged_ns)
-            if self._logs.get(each.log_id) != log:
-                self._logs[each.log_id] = log
-                self._placed.discard(each.log_id)
+        for log_id, position in self._leases.log_positions().items():
+            log = Log(*position)
+            if self._logs.get(log_id) != log:
+                self._logs[log_id] = log
+                self._placed.discard(log_id)
 
     def drop(self, names: Iterable[str]) -> None:
         """Write for these leases no more: other processes have them."""

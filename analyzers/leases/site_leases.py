@@ -72,15 +72,6 @@ class SiteShards(Struct, frozen=True):
     """That are alive, this one included."""
 
 
-class LogPosition(Struct, frozen=True, kw_only=True):
-    """The end of what is archived of a log."""
-
-    log_id: str
-    host: str | None
-    next_offset: int
-    logged_ns: int | None
-
-
 class OutboxBatch(Struct, frozen=True):
     """Rows of a shard that wait for the lake."""
 
@@ -237,13 +228,11 @@ class SiteLeases:
                 (following, self.site, name, epoch),
             )
 
-    def log_positions(self) -> list[LogPosition]:
+    def log_positions(self) -> dict[str, tuple[str | None, int, int | None]]:
+        """Return by log: its host, the offset that comes next, and when its last frame was logged."""
         with self._working() as connection:
             rows = connection.execute("SELECT log_id, host, next_offset, logged_ns FROM zs.logs").fetchall()
-        return [
-            LogPosition(log_id=log_id, host=host, next_offset=offset, logged_ns=logged_ns)
-            for log_id, host, offset, logged_ns in rows
-        ]
+        return {log_id: (host, offset, logged_ns) for log_id, host, offset, logged_ns in rows}
 
     def outbox(self, max_bytes: int) -> list[OutboxBatch]:
         """Return the first batches of rows that wait for the lake: at least one, if there is any."""

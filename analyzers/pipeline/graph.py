@@ -102,7 +102,6 @@ def from_orders(orders: Sequence[Sequence[PipelineInstruction]]) -> PipelineGrap
 
 
 def spell(each: PipelineInstruction) -> str:
-    """Return an instruction for a sentence."""
     chunk = f" of chunk {each.chunk}" if each.chunk else ""
     return f"{each.kind} {each.micro_batch}{chunk} on stage {each.stage}"
 

@@ -61,7 +61,6 @@ class Accounts:
                 account.trouble, account.retry_ns = "", None
 
     def device_found(self, gpu: str) -> None:
-        """Note that a collector says what it found on a GPU."""
         self._found_mw.pop(gpu, None)
         self.stale = True
 
@@ -86,7 +85,6 @@ class Accounts:
                 pass
 
     def _trouble(self, gpu: str, account: Account, refused: ControlRefused, now: Clocks) -> None:
-        """Note that a GPU takes no command of a budget."""
         self.stale = True
         read_mw = self._fleet.gpus[gpu].timeline.limit_mw
         if refused.cause == "range" and read_mw is not None and read_mw < self.found(gpu):

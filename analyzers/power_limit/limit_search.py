@@ -578,7 +578,6 @@ class SingleLimits:
         return wanted
 
     def step(self, event: Event) -> Sequence[per_gpu.Instruction]:
-        """Pass an event to the machine, if there is one. Return what it wants."""
         if self.state is None or self._plan is None:
             return ()
         self.state, wanted = per_gpu.step(self.state, event, self._plan)

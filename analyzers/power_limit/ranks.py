@@ -83,7 +83,6 @@ class Ranks:
         return list(dict.fromkeys(gpu for session in self.about for gpu in session.gpus))
 
     def devices(self) -> list[DeviceFound]:
-        """Return what their collectors found of these GPUs."""
         found = (self.fleet.gpus[gpu].found for gpu in self.gpus())
         return [device for device in found if device is not None]
 

@@ -158,12 +158,12 @@ class Run:
         self._allocations = allocations
         self._ranks = Ranks(name, fleet, pending)
         self._commands = Commands(name, fleet, pending, allocations, self._ranks.sessions)
-        self._search = LimitSearch(self._ranks, self._commands, settings, known, used)
+        self.search = LimitSearch(self._ranks, self._commands, settings, known, used)
+        self.sessions = self._ranks.sessions
 
     # ---- what happens to it
 
     def handle(self, event: RunEvent, now: Clocks) -> Result:
-        """Take in an event. Return rows, and the limits to be set or given back."""
         self._ranks.now = now
         match event:
             case StepsPassed(session, boundaries):
@@ -173,7 +173,7 @@ class Run:
             case SearchAsked(wish):
                 return self._asked(wish)
             case LengthPlanned(steps):
-                self._search.planned = steps
+                self.search.planned = steps
                 return NOTHING
             case PipelineJoined():
                 return self._leave_to_pipeline()
@@ -181,7 +181,7 @@ class Run:
                 return self._rank_ended(session)
             case LimitSet(host, applied):
                 self._commands.applied(applied, host)
-                return self._search.land()
+                return self.search.land()
             case SetRefused(refused):
                 return self._refused(refused)
             case LimitLost():
@@ -189,7 +189,7 @@ class Run:
             case ShareChanged():
                 return self._reallocated()
             case ReadingsCame():
-                return self._search.measure()
+                return self.search.measure()
             case SetAside():
                 return self._set_aside()
 
@@ -202,19 +202,19 @@ class Run:
             self._ranks.lead = self._ranks.choose_lead()
         if session is self._ranks.lead:
             if boundary.began_ns is not None:
-                if self._search.state is None:
+                if self.search.state is None:
                     result |= self._start(session, boundary.began_ns)
-                self._search.steps = boundary.index + 1
-                result |= self._search.feed_both(StepBegan(boundary.index, boundary.began_ns))
+                self.search.steps = boundary.index + 1
+                result |= self.search.feed_both(StepBegan(boundary.index, boundary.began_ns))
             elif boundary.ended_ns is not None:
-                result |= self._search.feed_both(StepsPaused(boundary.index, boundary.ended_ns))
+                result |= self.search.feed_both(StepsPaused(boundary.index, boundary.ended_ns))
             elif (began_ns := session.began_ns(boundary.index - 1)) is not None:  # it was cancelled
-                result |= self._search.feed_both(StepsPaused(boundary.index - 1, began_ns))
-        return result | self._search.land()
+                result |= self.search.feed_both(StepsPaused(boundary.index - 1, began_ns))
+        return result | self.search.land()
 
     def _is_known(self, session: Session) -> bool:
         """Return False if a rank has joined that the machine is not about."""
-        return self._search.state is None or session in self._ranks.about or not session.admitted
+        return self.search.state is None or session in self._ranks.about or not session.admitted
 
     def _steps_passed(self, session: Session, boundaries: Sequence[StepBoundary]) -> Result:
         """Take in steps; a machine hears of each, and of none where nothing is searched for."""
@@ -222,8 +222,8 @@ class Run:
             session.note(boundaries)
             if session is self._ranks.lead:
                 began = [each.index for each in boundaries if each.began_ns is not None]
-                self._search.steps = began[-1] + 1 if began else self._search.steps
-            return self._search.land()
+                self.search.steps = began[-1] + 1 if began else self.search.steps
+            return self.search.land()
         results = []
         for boundary in boundaries:
             session.step = None if boundary.began_ns is None else boundary.index
@@ -234,13 +234,13 @@ class Run:
         if session is not self._ranks.lead or session.step is None:
             return NOTHING
         began_ns = session.began_ns(session.step)
-        return NOTHING if began_ns is None else self._search.feed_both(StepsPaused(session.step, began_ns))
+        return NOTHING if began_ns is None else self.search.feed_both(StepsPaused(session.step, began_ns))
 
     def _refused(self, note: ControlRefused) -> Result:
         if (attempt := self._commands.refused(note)) is None:
             return NOTHING
         refused = LimitRefused(attempt.number, note.cause, note.reason)
-        return self._search.feed_single(refused) if attempt.single else self._search.feed(refused)
+        return self.search.feed_single(refused) if attempt.single else self.search.feed(refused)
 
     def _lost(self, lost: LimitLost) -> Result:
         held, gpu = self._pending.holding(self.name).held, lost.gpu
@@ -252,9 +252,9 @@ class Run:
             case "released" | "run" | "plan":  # of a plan, that is a pipeline's
                 return NOTHING
             case "other_program":
-                return self._search.feed(Barred(what))
+                return self.search.feed(Barred(what))
             case "lapsed" | "shutdown" | "restart" | "device":
-                return self._search.feed(Lapsed(what, self._ranks.under_way(gpu, lost.t_ns)))
+                return self.search.feed(Lapsed(what, self._ranks.under_way(gpu, lost.t_ns)))
 
     def holds(self, host: str) -> list[ControlOfGpu]:
         """Return the controls of GPUs of a host that are ours."""
@@ -272,23 +272,19 @@ class Run:
 
     def _break_up(self, why: str) -> Result:
         """End the machine, since the ranks are others than it is about; limits are given back."""
-        result = self._search.feed(RunOver(why))
+        result = self.search.feed(RunOver(why))
         self._ranks.disperse(why)
-        self._search.stop()
+        self.search.stop()
         return result
 
     def _set_aside(self) -> Result:
         self._ranks.set_aside()
-        self._search.stop()
+        self.search.stop()
         return self._commands.give_back(self._ranks.now)
 
     @property
     def settings(self) -> RunSettings:
-        return self._search.settings
-
-    @property
-    def sessions(self) -> dict[str, Session]:
-        return self._ranks.sessions
+        return self.search.settings
 
     @property
     def lead(self) -> Session | None:
@@ -298,14 +294,9 @@ class Run:
     def over(self) -> bool:
         return self._ranks.over
 
-    @property
-    def search(self) -> LimitSearch:
-        """The search for its power limit."""
-        return self._search
-
     def rests(self, session: Session) -> bool:
         """Return whether no machine waits for steps of a rank: no limit is searched for, or may be set."""
-        state = self._search.state
+        state = self.search.state
         if self._ranks.lead is None or not self._is_known(session):
             return False
         if state is None:
@@ -315,14 +306,14 @@ class Run:
     @property
     def used(self) -> Used:
         """The numbers that it and earlier runs of its name have used."""
-        return self._search.used
+        return self.search.used
 
     # ---- the machine
 
     def _asked(self, wish: SearchWanted) -> Result:
         """Search as the script wishes, unless the search has begun."""
-        if self._search.state is None:
-            self._search.settings = self.settings.wished(wish)
+        if self.search.state is None:
+            self.search.settings = self.settings.wished(wish)
         return NOTHING
 
     def _leave_to_pipeline(self) -> Result:
@@ -330,15 +321,15 @@ class Run:
         settings = self.settings
         if settings.pipelines is None or settings.selector is None:
             return NOTHING
-        self._search.settings = replace(settings, selector=None)
-        return NOTHING if self._search.state is None else self._break_up("it runs a pipeline")
+        self.search.settings = replace(settings, selector=None)
+        return NOTHING if self.search.state is None else self._break_up("it runs a pipeline")
 
     def _start(self, lead: Session, t_ns: int) -> Result:
         """Start the machine once all ranks are there, or have been waited for."""
         selector = self.settings.selector
         if selector is None or not self._ranks.gather(lead, t_ns, self.settings.timeout_ns):
             return NOTHING
-        started, commands = self._search.start(lead, selector)
+        started, commands = self.search.start(lead, selector)
         return started | self._reallocated() if commands else started
 
     def _reallocated(self) -> Result:
@@ -346,5 +337,5 @@ class Run:
         shares = [share for gpu in self._ranks.gpus() if (share := self._allocations.get(gpu))]
         least = min(shares, key=lambda share: share.most_mw, default=None)
         cap = Capped(None) if least is None else Capped(least.most_mw, f"budget {least.group}")
-        state = self._search.state
-        return NOTHING if state is None or state.cap == cap else self._search.feed(cap)
+        state = self.search.state
+        return NOTHING if state is None or state.cap == cap else self.search.feed(cap)

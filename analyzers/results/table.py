@@ -74,5 +74,4 @@ def create_table(kind: Any) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as SQL takes it, also where it is a word of SQL."""
     return f'"{name}"'

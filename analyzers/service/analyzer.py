@@ -191,7 +191,6 @@ class Analyzer:
         self.queries = QueryServer(Queries(archive, settings), self.status, answers, self._counters)
 
     async def store_signals(self, rows: Sequence[SignalRow]) -> None:
-        """Store prices and carbon intensities."""
         await self._commits.add_derived(rows, {}, ())
         await self._commits.commit()
 

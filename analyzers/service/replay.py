@@ -232,7 +232,6 @@ def _limits_mw(gpus: Sequence[GpuRow], stride_mw: int) -> tuple[int, ...]:
 
 
 def decided(rows: Iterable[DecisionRow]) -> pa.Table:
-    """Return decisions as a table for people."""
     return pa.table(
         _columns(
             ("run", "round", "selector", "power_limit_w", "energy_per_step_j", "step_ms", "steps", "reason"),

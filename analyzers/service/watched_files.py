@@ -52,18 +52,12 @@ async def publish_budgets(
 
 async def follow_signals(folder: Path, store: Callable[[Sequence[SignalRow]], Awaitable[None]]) -> None:
     """Store the signals of a folder, now and whenever one of its files is replaced."""
-    known: int | None = None
-    while True:
-        if (now := changed(folder)) != known:
-            known = now
-            try:
-                rows = signal_files.load(folder)
-            except StorageError as wrong:
-                _log.warning("%s", wrong)
-            else:
-                if rows:
-                    await store(rows)
-        await anyio.sleep(to_next_s(LOOK_S))
+
+    async def take() -> None:
+        if rows := signal_files.load(folder):
+            await store(rows)
+
+    await watch(folder, None, take)
 
 
 Take = Callable[[Interpreter], None]
@@ -89,17 +83,16 @@ async def watch_all(
             tasks.start_soon(watch, file, known, partial(run, take))
 
 
-async def watch(path: Path, known: int, take: Callable[[], Awaitable[None]]) -> None:
-    """Take what is in a file whenever it changes. ``known``: when the file changed that was taken."""
+async def watch(path: Path, known: int | None, take: Callable[[], Awaitable[None]]) -> None:
+    """Take what is in a file whenever it changes. ``known``: when the file that was taken last changed."""
     while True:
+        if (now := changed(path)) != known:
+            known = now
+            try:
+                await take()
+            except StorageError as wrong:
+                _log.warning("%s", wrong)
         await anyio.sleep(to_next_s(LOOK_S))
-        if (now := changed(path)) == known:
-            continue
-        known = now
-        try:
-            await take()
-        except StorageError as wrong:
-            _log.warning("%s", wrong)
 
 
 def take_gains(interpreter: Interpreter, file: Path) -> None:

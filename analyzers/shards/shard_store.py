@@ -35,7 +35,7 @@ REMEMBERED: tuple[type[ProfileRow | RecallRow | JobRow | TryRow | CheckpointRow]
 
 
 class ShardStore:
-    """The store of a shard under one epoch."""
+    """The `Store` of a shard under one epoch."""
 
     def __init__(self, file: StoreClient, leases: SiteLeases, shard: int, epoch: int) -> None:
         """Read the memory of a shard into its file, which is new. Raises StorageError."""
@@ -82,11 +82,9 @@ class ShardStore:
         self._file.put(received, rows, interpreted, replaying=replaying)
 
     def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
-        """Return where the log of a host goes on; see `Store.position`."""
         return self._file.position(host)
 
     def replay(self, since: Mapping[str, int] | None = None) -> Iterator[Page]:
-        """Yield what has to be interpreted; see `Store.replay`."""
         return self._file.replay(since)
 
     def memory(self, since: Mapping[str, int] | None = None, sessions: Sequence[str] = ()) -> Memory:
@@ -99,11 +97,9 @@ class ShardStore:
         return self._checkpoint if self._checkpoint is not None and self._checkpoint.name == name else None
 
     def query(self, question: Question, out: int) -> Callable[[], None]:
-        """Have a query answered into a pipe; see `Store.query`."""
         return self._file.query(question, out)
 
     def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
-        """Remove what is older than it is kept; see `Store.prune`."""
         return self._file.prune(ages, wall_ns, code)
 
     def close(self) -> None:

@@ -126,7 +126,6 @@ class ShardedAnalyzer:
         self._given_up_ns = monotonic_ns()
 
     async def run(self, started: Callable[[str], None]) -> None:
-        """Hold shards until cancelled, then give them up."""
         site = self._site
         try:
             await run_sync(self._leases.open_shards, self._shards)

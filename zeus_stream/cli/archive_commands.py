@@ -577,8 +577,8 @@ def verify(settings: Settings, file: Path, *, key: str | None) -> None:
 
 
 def _check(path: Path, settings: Settings, key: str | None, sought: "Seal | None" = None) -> "Checked":
-    from analyzers.archive.seals.verifier import check
     from analyzers.archive.open_file import opened
+    from analyzers.archive.seals.verifier import check
 
     with opened(path, settings) as archive:
         archive.read_no_other_file()

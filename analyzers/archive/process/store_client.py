@@ -39,7 +39,7 @@ LINGER_S = 30.0
 
 
 class StoreClient:
-    """An archive that another process has open. For any thread; one request at a time."""
+    """A `Store` that another process has open. For any thread; one request at a time."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
         """For `open`."""
@@ -103,25 +103,21 @@ class StoreClient:
         *,
         replaying: bool = False,
     ) -> None:
-        """Store what was received and derived, in one transaction; see `Store.put`."""
         what = (list(map(packed, received)), values_of(rows), dict(interpreted or {}))
         # Asked twice, rows replace those of the first time.
         self._request(Call("put", (*what, replaying)), Call("put", (*what, True)))
 
     def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
-        """Remove what is older than it is kept; see `Store.prune`."""
         removed: dict[str, int] = self._call("prune", ages, wall_ns, code)
         return removed
 
     # ---- what it gives back -------------------------------------------------------------------------
 
     def position(self, host: str) -> tuple[str, int] | tuple[None, None]:
-        """Return where the log of a host goes on; see `Store.position`."""
         value: tuple[str, int] | tuple[None, None] = self._call("position", host)
         return value
 
     def memory(self, since: Mapping[str, int] | None = None, sessions: Sequence[str] = ()) -> Memory:
-        """Return what an analyzer needs at its start; see `Store.memory`."""
         value: Memory = self._call("memory", since, sessions)
         return value
 
@@ -130,7 +126,6 @@ class StoreClient:
         return value
 
     def replay(self, since: Mapping[str, int] | None = None) -> Iterator[Page]:
-        """Yield what has to be interpreted; see `Store.replay`."""
         seen: dict[str, int] = {}
         replaced = self.replaced
         begin = Call("begin_replay", (since,))

@@ -111,7 +111,6 @@ class StoreProcess:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     def reap(self, pidfd: int) -> None:
-        """Forget a query child that has ended."""
         pid, _ = self._running.pop(pidfd)
         os.close(pidfd)
         os.waitpid(pid, 0)

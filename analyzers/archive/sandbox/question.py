@@ -31,7 +31,6 @@ class Answering(Protocol):
 
 
 def out_of_memory(question: Question) -> str:
-    """Return the refusal of a query that took more memory than it may."""
     return (
         f"query: could not be answered: Out of Memory: it needs more than memory_mb = {question.memory_mb}."
         " Ask for less, or raise memory_mb of the analyzer."

@@ -53,7 +53,6 @@ class Seal(Struct, frozen=True):
 
     @property
     def described(self) -> str:
-        """Return what it says, for people."""
         at = datetime.fromtimestamp(self.sealed_ns // 1_000_000_000, UTC)
         return f"sealed {at:%Y-%m-%d %H:%M:%S} UTC by key {fingerprint(self.public)}, entry {self.number}"
 

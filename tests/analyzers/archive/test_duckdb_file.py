@@ -255,7 +255,7 @@ def test_a_new_log_begins_anew(archive: DuckdbFile) -> None:
 )
 def test_readings_that_are_none_are_kept_as_bytes_and_counted(archive: DuckdbFile, broken: Readings) -> None:
     archive.put([[frame(0, broken), frame(1, readings(1))]])
-    assert archive.malformed == 1
+    assert archive.writer.malformed == 1
     assert ask(archive, "SELECT count(*) FROM frames") == [(1,)]
     assert [frame.offset for frame, _ in replayed(archive)] == [1]
 
