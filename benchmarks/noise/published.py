@@ -9,6 +9,7 @@ from random import Random
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from analyzers.power_limit import selectors
 from analyzers.power_limit.selectors import Selector, Trial
@@ -62,6 +63,15 @@ def drawn_through(curve: Curve, count: int) -> Curve:
         return tuple(np.exp(logs).tolist())
 
     return Curve(curve.name, tuple(limits.tolist()), at(curve.step_ns), at(curve.step_mj))
+
+
+def scaled(curve: Curve, time: float, energy: float) -> Curve:
+    """Return a curve whose steps take so many times as long, and as much energy."""
+    return replace(
+        curve,
+        step_ns=tuple(time * ns for ns in curve.step_ns),
+        step_mj=tuple(energy * mj for mj in curve.step_mj),
+    )
 
 
 class Training(Struct):

@@ -52,6 +52,8 @@ class Done(Struct, frozen=True):
     chosen_mw: int
     visits: int
     confidence: Confidence | None = None
+    believed: tuple[Trial, ...] = ()
+    """Of all limits."""
 
 
 Way = Callable[[Training, Selector], Done]
@@ -67,16 +69,26 @@ def sweep(training: Training, selector: Selector) -> Done:
     return Done(selector.choose(trials, 1), len(trials))
 
 
-def adaptive(training: Training, selector: Selector) -> Done:
+def adaptive(
+    training: Training,
+    selector: Selector,
+    remembered: Sequence[Trial] = (),
+    *,
+    clocks: bool = False,
+    risk: float = advice.RISK,
+) -> Done:
     """Return the search's choice."""
     assert selector.goal is not None
     limits = training.curve.limits_mw
     training.go_on(0, 1)
     visits: list[Visit] = []
     while True:
-        advised = advice.advise(limits, 1, selector.goal, visits)
+        advised = advice.advise(
+            limits, 1, selector.goal, visits, remembered, clocks=clocks, tolerated_risk=risk
+        )
         if isinstance(advised, Choose):
-            return Done(advised.limit_mw, len(visits), advised.confidence)
+            believed = advised.costs.trials if advised.costs else ()
+            return Done(advised.limit_mw, len(visits), advised.confidence, believed)
         at = limits.index(advised.limit_mw)
         before: tuple[Trial, ...] = ()
         if visits and visits[-1].limit_mw == advised.limit_mw:
