@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import anyio
+
 T = TypeVar("T")
 SHORTEST_S, LONGEST_S = 0.005, 0.5
 
@@ -22,3 +24,10 @@ def until(condition: Callable[[], T | None], timeout_s: float = 180.0) -> T:
         time.sleep(min(max(SHORTEST_S, 3 * (now_s - asked_s)), LONGEST_S))
         asked_s = time.monotonic()
     return held
+
+
+async def eventually(condition: Callable[[], object], timeout_s: float = 180.0) -> None:
+    """Wait for what other tasks do until a condition holds. Raises TimeoutError."""
+    with anyio.fail_after(timeout_s):
+        while not condition():
+            await anyio.sleep(0.005)

@@ -5,7 +5,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -25,6 +25,7 @@ from collectors.service import AtSite, collect
 from tests.collectors.devices.arithmetic import FOUND_MW, PERIOD_NS, POWER_W, ArithmeticBus
 from tests.gpu.powercap import Powercap
 from tests.messages import RELEASE_CONTROL, RUN_STARTED, SET_CONTROL
+from tests.waiting import eventually
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import PermissionMissingError, RefusedError, UnsupportedError
 from zeus_stream.paths import Places, places
@@ -239,12 +240,6 @@ def logged(directory: Path) -> list[Frame]:
         return log.fetch(0, 10**6, 10**9)
     finally:
         log.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(PATIENCE_S):
-        while not condition():
-            await anyio.sleep(0.005)
 
 
 # ---- readings --------------------------------------------------------------------------------------
@@ -514,7 +509,7 @@ async def test_a_limit_is_set_within_its_record_and_put_back_on_release(zeus_dir
         assert isinstance(applied, ControlApplied)
         assert (bus.devices[0].requested_mw, record.exists()) == (250_000, True)
         assert (await client.release("c2")).value == FOUND_MW
-        await until(lambda: not record.exists())
+        await eventually(lambda: not record.exists())
         assert bus.devices[0].changes == [250_000, FOUND_MW]
         assert await client.notes(ControlApplied) == [applied, *(await client.notes(ControlApplied))[1:]]
         (ended,) = await client.notes(ControlLeaseEnded)
@@ -542,10 +537,10 @@ async def test_limit_and_clock_have_a_record_and_a_lease_each(zeus_dir: Path) ->
         assert rows["graphics clock"] == "locked at 1365 MHz"
         assert "run r of anna" in rows["graphics clock: lease"]
         await client.release("c4")
-        await until(lambda: records() == [".clock.json"])
+        await eventually(lambda: records() == [".clock.json"])
         assert isinstance(await client.lock("c5", 135), ControlApplied)
         assert (await client.unlock("c6")).value == UNLOCKED
-        await until(lambda: records() == [])
+        await eventually(lambda: records() == [])
         assert (device.locks, device.requested_mw) == ([1365, 135, 0], FOUND_MW)
         ended = [note for note in await client.notes(ControlLeaseEnded) if note.control == "graphics_clock"]
     assert [(note.cause, note.value) for note in ended] == [("released", UNLOCKED)]
@@ -588,7 +583,7 @@ async def test_a_gpu_that_names_clocks_but_cannot_lock_them_is_refused_and_left_
     async with collector(bus, zeus_dir, 1) as client:
         await client.start_run()
         refused = await client.lock("c1", 1365)
-        await until(lambda: not (zeus_dir / "restore" / f"{GPU}.clock.json").exists())
+        await eventually(lambda: not (zeus_dir / "restore" / f"{GPU}.clock.json").exists())
         assert await client.notes(ControlLeaseEnded) == []
     assert (refused.cause, "Not Supported" in refused.reason) == ("device", True)
     assert bus.devices[0].locks == []
@@ -732,7 +727,7 @@ async def test_a_run_that_ends_in_order_ends_its_leases_while_its_process_lives(
         await client.set("c2", 240)  # in its turn, after the end of s1: the run goes on with s2
         assert bus.devices[0].requested_mw == 240_000
         await client.say("s2", 1, RunEnded(1))
-        await until(lambda: bus.devices[0].requested_mw == FOUND_MW)
+        await eventually(lambda: bus.devices[0].requested_mw == FOUND_MW)
         assert await client.notes(SessionEnded) == []
 
 
@@ -754,7 +749,7 @@ async def test_the_end_of_an_allocation_ends_the_runs_of_its_user_on_its_gpus(ze
         await client.say("a12", 1, RunEnded(2))
         (ended,) = await client.wait_for(SessionEnded)
         assert (ended.session, ended.reason) == ("s1", "the job of slurm-12 has ended")
-        await until(lambda: bus.devices[0].requested_mw == FOUND_MW)
+        await eventually(lambda: bus.devices[0].requested_mw == FOUND_MW)
         frames = [
             codec.decode(f.body, Events) for f in await client.frames() if f.topic.startswith("events/")
         ]
@@ -848,7 +843,7 @@ async def test_without_room_on_disk_events_are_not_acknowledged_and_follow_when_
             await client.send(client.publish, codec.encode(Batch("s", 1, epochs)))
             renewal = RenewLeases("anna", client.incarnation, (GPU,), 300)
             await client.send(client.control, bytes(8), codec.encode(renewal))
-            await until(lambda: bus.devices[0].requested_mw == FOUND_MW)  # it goes on guarding
+            await eventually(lambda: bus.devices[0].requested_mw == FOUND_MW)  # it goes on guarding
             with anyio.move_on_after(0.2) as waited:
                 await client.publish.receive()
             assert waited.cancelled_caught

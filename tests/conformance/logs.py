@@ -16,7 +16,7 @@ from tests.empty_archive import archive_at
 from tests.messages import WELCOME
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.commands import Fetch, Fetched, Hello
+from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
 from zeus_stream.protocol.frames import Break, Frame, Part
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.settings import Settings
@@ -98,18 +98,16 @@ Read = Callable[[int | None], list[Part]]
 """Returns all that a log has from an offset on; None: from its oldest frame on."""
 
 
+def _welcome(extent: Extent) -> Welcome:
+    first, end = extent.first_offset, extent.next_offset
+    return replace(WELCOME, host=HOST, log_id=extent.log_id, first_offset=first, next_offset=end)
+
+
 def _answer(log: LogStore, request: Hello | Fetch) -> list[bytes]:
     """Return the reply of a collector."""
     extent = log.extent
     if isinstance(request, Hello):
-        welcome = replace(
-            WELCOME,
-            host=HOST,
-            log_id=extent.log_id,
-            first_offset=extent.first_offset,
-            next_offset=extent.next_offset,
-        )
-        return [codec.encode(welcome)]
+        return [codec.encode(_welcome(extent))]
     frames = log.fetch(request.first_offset, request.count, FETCH_BYTES)
     first = frames[0].offset if frames else request.first_offset
     fetched = Fetched(extent.log_id, first, extent.first_offset, extent.next_offset)
@@ -124,16 +122,7 @@ def fetched(log: LogStore, _directory: Path) -> Iterator[Read]:
         sequencer = FollowerSequence(
             None if next_offset is None else log.log_id, next_offset, Counter(), None
         )
-        extent = log.extent
-        parts = sequencer.welcome(
-            replace(
-                WELCOME,
-                host=HOST,
-                log_id=extent.log_id,
-                first_offset=extent.first_offset,
-                next_offset=extent.next_offset,
-            )
-        )
+        parts = sequencer.welcome(_welcome(log.extent))
         while (wanted := sequencer.wanted()) is not None:
             head, *rest = _answer(log, wanted)
             frames = [codec.decode_frame(*rest[n : n + 3]) for n in range(0, len(rest), 3)]

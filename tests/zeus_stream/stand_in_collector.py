@@ -5,7 +5,6 @@ As a program (``python -m tests.zeus_stream.stand_in_collector SOCKET``) it can 
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,14 +17,6 @@ from zeus_stream.protocol.events import Ack, Answer, Ask, AskTry, Batch, Event, 
 from zeus_stream.protocol.fields import Unknown
 
 M = TypeVar("M")
-
-
-def until(met: Callable[[], object], timeout_s: float = 180.0) -> None:
-    """Return once ``met()``; fail after ``timeout_s``."""
-    end_s = time.monotonic() + timeout_s
-    while not met():
-        assert time.monotonic() < end_s, "it did not come to be in time"
-        time.sleep(0.005)
 
 
 class Collector(AbstractContextManager["Collector"]):

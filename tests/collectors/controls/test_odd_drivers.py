@@ -8,8 +8,9 @@ import pytest
 from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from collectors.devices.nvml_bus import NvmlBus
-from tests.collectors.test_service import Client, collector, until
+from tests.collectors.test_service import Client, collector
 from tests.gpu.stand_in import Gpu, StandIn
+from tests.waiting import eventually
 from zeus_stream.clock import boot_id
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, DeviceFound
 
@@ -101,7 +102,7 @@ async def test_a_set_that_does_nothing_is_called_so_and_leaves_no_record(
     assert isinstance(refused, ControlRefused)
     assert refused.cause == "ignored"
     assert "the driver accepted the power limit and did not change it" in refused.reason
-    await until(lambda: not list((zeus_dir / "restore").glob("*.json")))
+    await eventually(lambda: not list((zeus_dir / "restore").glob("*.json")))
     assert await client.notes(ControlLeaseEnded) == []
     assert gpu.requested_mw == FOUND_MW
 

@@ -61,6 +61,7 @@ def said(completed: "subprocess.CompletedProcess[str]") -> str:
     [
         (("analyze", "--select", "fastest"), "fastest", "slowdown:"),
         (("analyze", "--select", "slowdown:0.5"), "0.5", "1"),
+        (("analyze", "--search", "wild"), "search = 'wild'", "could not be understood"),
         (("analyze", "--stride-w", "0"), "stride_w = '0'", "expected 1 to 1000"),
         (("collect", "--device", "tpu"), "'tpu'", "simulated:v100x4"),
         (("collect", "--device", "simulated:b300x1"), "b300", "v100"),
@@ -100,10 +101,6 @@ def test_a_budget_is_about_gpus_of_this_host_by_their_index(zeus: Cli) -> None:
 def test_a_budget_for_a_group_that_nothing_names_is_refused(zeus: Cli) -> None:
     assert "Give --gpus or --hosts" in said(zeus("budget", "--watts", "500", "--group", "rack1"))
     assert not (zeus.directory / "budgets.json").exists()
-
-
-def test_a_search_that_there_is_not_is_named(zeus: Cli) -> None:
-    assert "search = 'wild': could not be understood" in said(zeus.refused("analyze", "--search", "wild"))
 
 
 def test_a_file_that_is_no_archive_is_named(zeus: Cli) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.zeus_stream.stand_in_collector import Collector, until
+from tests.waiting import until
+from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.integrations.callbacks import INTERVAL, Interval, TrainingCallbacks, averages, training
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import (

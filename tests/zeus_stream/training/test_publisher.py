@@ -14,7 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.patience import complaints
-from tests.zeus_stream.stand_in_collector import Collector, answer, until
+from tests.waiting import until
+from tests.zeus_stream.stand_in_collector import Collector, answer
 from zeus_stream import paths
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import (

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.zeus_stream.stand_in_collector import Collector, until
+from tests.waiting import until
+from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import (

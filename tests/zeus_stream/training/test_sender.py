@@ -12,7 +12,8 @@ import zmq
 from msgspec.structs import replace
 
 from tests.messages import RUN_STARTED
-from tests.zeus_stream.stand_in_collector import Collector, answer, until
+from tests.waiting import until
+from tests.zeus_stream.stand_in_collector import Collector, answer
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.events import Metric
 from zeus_stream.training.answers import Missing

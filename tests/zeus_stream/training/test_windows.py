@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.zeus_stream.stand_in_collector import Collector, until
+from tests.waiting import until
+from tests.zeus_stream.stand_in_collector import Collector
 from tests.zeus_stream.training.test_publisher import script
 from zeus_stream.protocol.events import WindowBegan, WindowCancelled, WindowEnded
 from zeus_stream.training.answers import Later, Missing

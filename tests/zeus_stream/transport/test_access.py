@@ -2,7 +2,7 @@
 
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,7 @@ import pytest
 import zmq
 from msgspec.structs import replace
 
+from tests.waiting import eventually
 from zeus_stream.errors import RefusedError
 from zeus_stream.transport import keys, sockets
 from zeus_stream.transport.access import AccessGate
@@ -55,7 +56,7 @@ class Host:
         there = self.directory / name / "servers" / f"127.0.0.1:{self.port}.key"
         there.parent.mkdir(parents=True)
         issued.rename(there)
-        await until(lambda: f"key {name}" in [row[1] for row in self.gate.status()])
+        await eventually(lambda: f"key {name}" in [row[1] for row in self.gate.status()])
         return keys.ticket(self.directory / name, f"127.0.0.1:{self.port}")
 
     def distant(self, ticket: Ticket) -> Distant:
@@ -129,12 +130,6 @@ def clients() -> Iterator[Clients]:
         yield made
 
 
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(PATIENCE_S):
-        while not condition():
-            await anyio.sleep(0.005)
-
-
 async def echoed(channel: sockets.Channel, text: bytes = b"hello") -> tuple[str, str]:
     """Return by which name we are known, and what we lack to command."""
     with anyio.fail_after(PATIENCE_S):
@@ -170,7 +165,7 @@ async def test_a_key_that_is_not_on_the_list_is_refused_with_a_sentence_on_both_
         ticket = replace(await host.ticket("anna", "follow"), pair=sockets.new_keys())
         for _ in range(3):
             asking = clients.ask(host.distant(ticket).control)
-            await until(lambda: asking.trouble)  # noqa: B023  (it is over within the turn)
+            await eventually(lambda: asking.trouble)  # noqa: B023  (it is over within the turn)
             assert "refused the key anna" in str(asking.trouble)
             assert "zeus-stream keys create" in str(asking.trouble)
         assert host.gate.refused >= 3
@@ -186,9 +181,9 @@ async def test_a_key_for_another_host_is_refused_with_a_sentence_on_both_sides(
     async with running(zeus_dir) as host:
         ticket = replace(await host.ticket("anna", "follow"), server=sockets.new_keys().public)
         asking = clients.ask(host.distant(ticket).control)
-        await until(lambda: asking.trouble)
+        await eventually(lambda: asking.trouble)
         assert "could not agree on keys" in str(asking.trouble)
-        await until(lambda: host.gate.refused > 2 and caplog.records)
+        await eventually(lambda: host.gate.refused > 2 and caplog.records)
         assert [record.getMessage().count("it knows another key") for record in caplog.records] == [1]
 
 
@@ -199,7 +194,7 @@ async def test_who_comes_without_a_key_is_not_let_in(zeus_dir: Path) -> None:
             plain = context.socket(zmq.DEALER)
             plain.connect(f"tcp://127.0.0.1:{host.port + 1}")
             plain.send(b"hello")
-            await until(lambda: host.gate.refused)
+            await eventually(lambda: host.gate.refused)
             assert not plain.poll(50)
     finally:
         context.destroy(linger=0)
@@ -208,7 +203,7 @@ async def test_who_comes_without_a_key_is_not_let_in(zeus_dir: Path) -> None:
 async def test_a_door_opens_only_to_its_roles(zeus_dir: Path, clients: Clients) -> None:
     async with running(zeus_dir) as host:
         only_asks = clients.ask(host.distant(await host.ticket("otto", "query")).control)
-        await until(lambda: only_asks.trouble)
+        await eventually(lambda: only_asks.trouble)
         follower = host.distant(await host.ticket("anna", "follow"))
         await ticks(clients.follow(follower.feed))
         name, objection = await echoed(clients.ask(follower.control))
@@ -288,10 +283,10 @@ async def test_a_key_directory_that_cannot_be_read_revokes_nothing(
         allowed = zeus_dir / "keys" / "allowed"
         allowed.rename(allowed.with_name("moved"))
         allowed.write_text("as unreadable as a directory when no file can be opened")
-        await until(lambda: "are still let in" in caplog.text)
+        await eventually(lambda: "are still let in" in caplog.text)
         assert await echoed(anna) == ("anna", "None")
         assert await echoed(clients.ask(there.control)) == ("anna", "None")
         allowed.unlink()
         allowed.with_name("moved").rename(allowed)
         host.revoke("anna")
-        await until(lambda: not [row for row in host.gate.status() if "anna" in row[1]])
+        await eventually(lambda: not [row for row in host.gate.status() if "anna" in row[1]])

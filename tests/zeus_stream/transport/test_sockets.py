@@ -12,6 +12,7 @@ import pytest
 from anyio.to_thread import run_sync
 
 from tests import hostile
+from tests.waiting import eventually
 from zeus_stream.errors import SettingsError
 from zeus_stream.transport import sockets
 from zeus_stream.transport.sockets import REQUEST_BYTES
@@ -74,17 +75,12 @@ async def taken(listener: sockets.Listener) -> AsyncIterator[list[sockets.Receiv
             tasks.cancel_scope.cancel()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await anyio.sleep(0.001)
-
-
 async def test_the_kernel_says_who_sent_a_message(opened: Sockets, zeus_dir: Path) -> None:
     router = opened.listen(zeus_dir / "publish", mode=0o666)
     dealer = opened.ask(zeus_dir / "publish")
     async with taken(router) as messages:
-        await until(lambda: dealer.send(b"hello"))
-        await until(lambda: messages)
+        await eventually(lambda: dealer.send(b"hello"))
+        await eventually(lambda: messages)
         [message] = messages
         assert (message.parts, message.uid, message.pid) == ([b"hello"], os.geteuid(), os.getpid())
         assert router.send(message.sender, b"and you")
@@ -119,8 +115,8 @@ async def test_a_receive_that_is_cancelled_leaves_the_message_to_the_next(
     router = opened.listen(zeus_dir / "control")
     dealer = opened.ask(zeus_dir / "control")
     async with taken(router) as messages:
-        await until(lambda: dealer.send(b"hello"))
-        await until(lambda: messages)
+        await eventually(lambda: dealer.send(b"hello"))
+        await eventually(lambda: messages)
     assert dealer.send(b"again")
     with anyio.fail_after(PATIENCE_S):
         with anyio.CancelScope() as cancelled:
@@ -155,13 +151,13 @@ async def test_what_a_peer_does_not_read_is_counted_until_it_reads_or_goes(
     async with taken(router) as messages:
         with closing(await run_sync(hostile.dealer, zeus_dir / "query")) as deaf:
             deaf.sendall(hostile.zmtp(0, b"ask"))
-            await until(lambda: messages)
+            await eventually(lambda: messages)
             for count in (1, 2):
                 assert router.send(messages[0].sender, b"small", bytes(LARGE))
                 assert router.unread_bytes >= count * LARGE - KERNEL_BYTES
             await run_sync(read, deaf, LARGE + KERNEL_BYTES)
-            await until(lambda: router.unread_bytes < LARGE)
-        await until(lambda: not router.unread_bytes)
+            await eventually(lambda: router.unread_bytes < LARGE)
+        await eventually(lambda: not router.unread_bytes)
 
 
 def read(connection: socket.socket, size: int) -> None:
@@ -181,10 +177,10 @@ async def test_of_a_message_of_endless_parts_only_the_first_is_taken(
 ) -> None:
     router, dealer = opened.listen(zeus_dir / "control"), opened.ask(zeus_dir / "control")
     async with taken(router) as messages:
-        await until(lambda: dealer.send(b"whole", bytes(REQUEST_BYTES - 5)))
+        await eventually(lambda: dealer.send(b"whole", bytes(REQUEST_BYTES - 5)))
         assert dealer.send(*parts)
         assert dealer.send(b"still", b"there")
-        await until(lambda: len(messages) == 3)
+        await eventually(lambda: len(messages) == 3)
     assert [message.parts for message in messages[1:]] == [[b"first"], [b"still", b"there"]]
     assert messages[0].parts == [b"whole", bytes(REQUEST_BYTES - 5)]
 
@@ -198,7 +194,7 @@ async def test_a_client_that_breaks_the_protocol_is_cut_off_and_others_are_not(
         with closing(await run_sync(connect, zeus_dir / "control")) as greedy:
             with suppress(ConnectionError):
                 await run_sync(greedy.sendall, hostile.zmtp(0, bytes(REQUEST_BYTES + 1)))
-            await until(lambda: router.malformed)
-            await until(lambda: dealer.send(b"still", b"there"))
-            await until(lambda: messages)
+            await eventually(lambda: router.malformed)
+            await eventually(lambda: dealer.send(b"still", b"there"))
+            await eventually(lambda: messages)
     assert messages[0].parts == [b"still", b"there"]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.zeus_stream.transport.test_access import Clients, clients, echoed, running, until  # noqa: F401  (a fixture)
+from tests.waiting import eventually
+from tests.zeus_stream.transport.test_access import Clients, clients, echoed, running  # noqa: F401  (a fixture)
 from zeus_stream.transport.endpoints import PORTS
 from zeus_stream.transport.limits import memory_bytes
 from zeus_stream.transport.listening.tcp_port import NEWCOMERS
@@ -67,7 +68,7 @@ async def test_of_many_without_a_key_few_are_open_and_those_with_one_are_served(
         with ExitStack() as held:
             for _ in range(FLOOD):
                 held.enter_context(flooded(("127.0.0.1", host.port + PORTS["control"]), *parts))
-            await until(lambda: port.newcomers.refused + port.failed >= FLOOD - NEWCOMERS)
+            await eventually(lambda: port.newcomers.refused + port.failed >= FLOOD - NEWCOMERS)
             assert len(port.newcomers) <= NEWCOMERS
             assert memory_bytes() - before < MAX_BYTES
             assert known.send(b"still there"), "its connection was never ended"
@@ -81,6 +82,6 @@ async def test_who_shows_no_key_in_time_is_ended(zeus_dir: Path) -> None:
     async with running(zeus_dir) as host:
         address = ("127.0.0.1", host.port + PORTS["control"])
         with flooded(address) as silent, flooded(address, CURVE_GREETING) as begun:
-            await until(lambda: over(silent) and over(begun))
+            await eventually(lambda: over(silent) and over(begun))
             assert host.control.port is not None
             assert len(host.control.port.newcomers) == 0
