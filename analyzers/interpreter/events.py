@@ -26,9 +26,9 @@ from analyzers.power_limit.run import EpochPassed, LengthPlanned, PipelineJoined
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GapRow, MetricRow
 from zeus_stream.protocol import events as wire
+from zeus_stream.protocol.events import PhasesRan
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Events, Frame
-from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 

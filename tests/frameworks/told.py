@@ -21,13 +21,13 @@ from zeus_stream.protocol.events import (
     EpochEnded,
     Event,
     GpuEnergy,
+    PhasesRan,
     RunStarted,
     StepBoundary,
     WindowBegan,
     WindowEnded,
 )
 from zeus_stream.protocol.fields import Unknown
-from zeus_stream.protocol.phases import PhasesRan
 
 ROOT = Path(__file__).parents[2]
 POWER_W = 100.0

@@ -27,11 +27,10 @@ from tests.empty_archive import archive_at
 from tests.fuzz.targets import SETTINGS, recorded
 from zeus_stream.live.answer import blank
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.events import Ask, AskTry, Event, RunEnded, RunStarted
+from zeus_stream.protocol.events import MARK, Ask, AskTry, Event, RunEnded, RunStarted
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Note, Notes
-from zeus_stream.protocol.phases import MARK
 from zeus_stream.protocol.pipelines import ROW
 from zeus_stream.protocol.readings import READING_FIELDS, READING_STRUCT, Readings
 from zeus_stream.protocol.snapshots import Snapshot

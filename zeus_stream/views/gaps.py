@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from zeus_stream.protocol.snapshots import GapNow, HostNow
 
 CURES = {
@@ -26,29 +24,15 @@ SILENT = (
 """What it means that a collector is silent, and the cure."""
 
 
-class GapView(Struct, frozen=True, kw_only=True):
-    """Data of one kind that is missing."""
-
-    host: str
-    what: str
-    count: int
-    reason: str
-
-    @property
-    def cure(self) -> str:
-        """Return what to do about it; empty: not known."""
-        return CURES.get(self.what, "")
+def cure_of(gap: GapNow) -> str:
+    """Return what to do about missing data; empty: not known."""
+    return CURES.get(gap.what, "")
 
 
-def gaps_of_live(gaps: Iterable[GapNow]) -> tuple[GapView, ...]:
-    """Return the gaps since the service started."""
-    return tuple(GapView(host=gap.host, what=gap.what, count=gap.count, reason=gap.reason) for gap in gaps)
-
-
-def gaps_of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[GapView, ...]:
+def gaps_of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[GapNow, ...]:
     """Return the gaps that the archive has: rows with ``host``, ``what``, ``count`` and ``reason``."""
     return tuple(
-        GapView(
+        GapNow(
             host=str(row["host"] or "analyzer"), what=str(row["what"]), count=int(row["count"]),
             reason=str(row["reason"]),
         )

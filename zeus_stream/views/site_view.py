@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from zeus_stream.protocol.snapshots import Snapshot
-from zeus_stream.views.gaps import GapView, gaps_of_live, host_trouble
+from zeus_stream.protocol.snapshots import GapNow, Snapshot
+from zeus_stream.views.gaps import host_trouble
 from zeus_stream.views.gpu_view import GpuView, gpu_of_live
 from zeus_stream.views.quantity import Quantity, seconds
 from zeus_stream.views.run_view import RunView, run_of_live
@@ -37,7 +37,7 @@ class SiteView(Struct, frozen=True, kw_only=True):
     lag: Quantity
     late: bool
     gap_count: int
-    gaps: tuple[GapView, ...]
+    gaps: tuple[GapNow, ...]
     gpus: tuple[GpuView, ...]
     runs: tuple[RunView, ...]
     troubles: tuple[str, ...]
@@ -74,7 +74,7 @@ def site_of_live(now: Snapshot) -> SiteView:
         lag=Quantity(None if now.lag_ms is None else now.lag_ms / 1000, "s", absent="only readings are here"),
         late=now.lag_ms is not None and now.lag_ms >= LATE_MS,
         gap_count=totals.gaps,
-        gaps=gaps_of_live(now.gaps),
+        gaps=now.gaps,
         gpus=gpus,
         runs=tuple(
             run_of_live(run, as_of_ns, [known[gpu] for gpu in run.gpus if gpu in known]) for run in now.runs

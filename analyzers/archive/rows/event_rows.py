@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from zeus_stream.protocol import events
+from zeus_stream.protocol.events import PhasesRan
 from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Events
-from zeus_stream.protocol.phases import PhasesRan
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan
 
 COLUMNS = ("kind", "t_ns", "ended_ns", "index", "name", "value", "placed", "uncertainty_ns")

@@ -14,7 +14,7 @@ from analyzers.measurement.phases.mark_times import MarkTimes
 from analyzers.measurement.phases.phase_fit import AROUND_S, PhaseFit, Shares, hypotheses
 from analyzers.measurement.windows import Owner
 from analyzers.results.windows.window_rows import PhaseRow
-from zeus_stream.protocol.phases import PhasesRan, unpack_marks
+from zeus_stream.protocol.events import PhasesRan, unpack_marks
 
 SETTLE_NS = 60_000_000
 """Marks of an instant are there when a mark is this much later, or a frame much later."""

@@ -17,10 +17,18 @@ from tests.analyzers.archives import B as AS_CPU
 from tests.empty_archive import archive_at
 from tests.messages import COLLECTOR_STARTED, DEVICE_FOUND
 from tests.simulation.world import Output, asked, outputs_of
-from zeus_stream.protocol.events import Ask, Event, RunEnded, StepBoundary, WindowBegan, WindowEnded
+from zeus_stream.protocol.events import (
+    Ask,
+    Event,
+    PhasesRan,
+    RunEnded,
+    StepBoundary,
+    WindowBegan,
+    WindowEnded,
+    pack_marks,
+)
 from zeus_stream.protocol.frames import Body, Events
 from zeus_stream.protocol.notes import DeviceFound, GpuShared, Notes, RunAdmitted
-from zeus_stream.protocol.phases import PhasesRan, pack_marks
 from zeus_stream.settings import Settings
 
 CPU = "CPU-alpha-package-0"

@@ -7,8 +7,7 @@ import pytest
 
 from tests.zeus_stream.conftest import SIMULATED, Cli
 from zeus_stream.bench.energy_bench import BenchVariant
-from zeus_stream.cli.bench.bench_history import BenchSession, comparable_sessions
-from zeus_stream.cli.bench.bench_report import annotation, make_report
+from zeus_stream.cli.bench.bench_report import BenchSession, annotation, comparable_sessions, make_report
 
 KERNELS = """
 from zeus_stream import simulated

@@ -20,13 +20,14 @@ from zeus_stream.protocol.events import (
     EpochEnded,
     GpuEnergy,
     Metric,
+    PhasesRan,
     RunStarted,
     StepBoundary,
     WindowBegan,
     WindowCancelled,
     WindowEnded,
+    unpack_marks,
 )
-from zeus_stream.protocol.phases import PhasesRan, unpack_marks
 from zeus_stream.training.answers import Later, Missing, WindowEnergy
 from zeus_stream.training.publisher import Publisher
 

@@ -15,8 +15,7 @@ from zeus_stream.integrations.trackers import TrackedPoints
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.html.document import run_report
 from zeus_stream.screens.html.hour_panel import find_hour
-from zeus_stream.screens.html.questions import answered
-from zeus_stream.screens.html.run_question import find_run_rows
+from zeus_stream.screens.html.questions import answered, find_run_rows
 from zeus_stream.screens.metrics.job_metrics import JobMetrics
 from zeus_stream.screens.metrics.metrics import gpu_families, service_families
 from zeus_stream.screens.metrics.prometheus import text as prometheus_text

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.json import encode
 
-from zeus_stream.cli.bench.bench_history import BenchSession, read_sessions
 from zeus_stream.cli.bench.bench_report import (
     BenchReport,
+    BenchSession,
     annotation,
     describe_function,
     describe_report,
     make_report,
+    read_sessions,
 )
 from zeus_stream.cli.options import Command, given_settings, json_option, settings_options
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError

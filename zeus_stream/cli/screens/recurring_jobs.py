@@ -5,7 +5,6 @@ from typing import Any, TextIO, TypeVar
 
 import pyarrow as pa
 from msgspec import Struct
-from rich.table import Table
 from rich.text import Text
 
 from analyzers.batch_size.known_jobs import MAX_TRIES, LearnedHistory, by_job, choose
@@ -14,7 +13,7 @@ from analyzers.batch_size.registry import estimates, parse
 from analyzers.results.rows import JobRow, TryRow
 from zeus_stream.screens.html.questions import quoted
 from zeus_stream.screens.site.job_belief import Estimate, JobBelief, SetupBelief
-from zeus_stream.screens.text.tables import console_of, write
+from zeus_stream.screens.text.tables import console_of, print_facts, write
 
 ALL = "SELECT * FROM job_savings ORDER BY job, setup"
 SHOWN = {
@@ -127,13 +126,12 @@ def print_job(shown: Shown, out: TextIO) -> None:
     console, row = console_of(out), shown.learned.row
     console.rule(Text(row.job), align="left", style="dim")
     sizes = ", ".join(map(str, row.batch_sizes))
-    grid = Table.grid(padding=(0, 3))
     facts = [
         ("target", _target(row)),
         ("sizes", f"{sizes}; {row.default_batch_size} by default"),
         ("cost", f"{row.eta:g} x energy + {1 - row.eta:g} x highest power limit x time"),
+        ("policy", shown.policy),
     ]
-    facts.append(("policy", shown.policy))
     facts += [("next", f"{size} on {setup}: {why}") for setup, size, why in shown.next]
     facts += [
         (
@@ -143,9 +141,7 @@ def print_job(shown: Shown, out: TextIO) -> None:
         for of in shown.setups
         for one in of.estimates
     ]
-    for name, value in facts:
-        grid.add_row(Text(name, style="bold"), Text(value))
-    console.print(grid)
+    print_facts(console, facts)
     for title, table in (("Tries", shown.history), ("Sizes", shown.sizes), ("Saved", shown.saved)):
         if table.num_rows:
             console.print(f"\n{title}")

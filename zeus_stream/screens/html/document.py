@@ -4,10 +4,10 @@ It holds no clock: the same archive gives the same bytes.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -42,11 +42,6 @@ class Report(Struct, frozen=True, kw_only=True):
 
     page: str
     charts: dict[str, str]
-
-    @classmethod
-    def of(cls, page: str, charts: Mapping[str, Markup]) -> "Report":
-        """Return a report whose drawings stand alone."""
-        return cls(page=page, charts={name: standalone(chart) for name, chart in charts.items()})
 
 
 def style() -> str:
@@ -86,16 +81,29 @@ def run_report(
     if found is None:
         return None
     run = replace(found, price=price)
-    panels: list[tuple[PagePanel, Sequence[str]]] = []
     asked: tuple[DrawPanel, ...] = (result, power, *RUN_PANELS)
-    for ask in asked:
+    panels = ask_panels(answer, (ask(run) for ask in asked))
+    made = answered(_provenance(run, version, defaults), answer)
+    return report_of(f"{run.job}, run {run.run}", _under(run), panels, made)
+
+
+def ask_panels(answer: Answer, asked: Iterable[Asking[Any]]) -> list[tuple[PagePanel, Sequence[str]]]:
+    """Return the panels that have an answer, each with its SQL."""
+    panels: list[tuple[PagePanel, Sequence[str]]] = []
+    for asking in asked:
         queries: list[str] = []
-        panel = answered(ask(run), answer, queries)
+        panel = answered(asking, answer, queries)
         if panel is not None:
             panels.append((panel, queries))
-    made = answered(_provenance(run, version, defaults), answer)
-    charts = {each: chart for panel, _ in panels for each, chart in panel.charts.items()}
-    return Report.of(document(f"{run.job}, run {run.run}", _under(run), panels, made), charts)
+    return panels
+
+
+def report_of(
+    title: str, under: str, panels: Sequence[tuple[PagePanel, Sequence[str]]], provenance: Markup
+) -> Report:
+    """Return a report whose drawings stand alone."""
+    charts = {name: standalone(chart) for panel, _ in panels for name, chart in panel.charts.items()}
+    return Report(page=document(title, under, panels, provenance), charts=charts)
 
 
 def _under(run: PageRun) -> str:

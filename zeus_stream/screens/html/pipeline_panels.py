@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from msgspec import convert
 from msgspec.structs import asdict
 
 from zeus_stream.screens.html.elements import Markup, element
@@ -65,14 +66,7 @@ def pipeline(run: PageRun) -> Asking[PagePanel | None]:
 def _iteration(spans: Rows, number: int) -> Markup:
     end_s = max(span["begin_s"] + span["duration_s"] for span in spans)
     clocks = [span["clock_mhz"] for span in spans]
-    bars = [
-        Bar(
-            stage=span["stage"], begin_s=span["begin_s"], duration_s=span["duration_s"], kind=span["kind"],
-            micro_batch=span["micro_batch"], clock_mhz=span["clock_mhz"],
-        )
-        for span in spans
-        if span["plan"] == number
-    ]  # fmt: skip
+    bars = convert([span for span in spans if span["plan"] == number], list[Bar])
     lengths = [bar.begin_s + bar.duration_s for bar in bars]
     stages = len({bar.stage for bar in bars})
     words = f"An iteration of {max(lengths):.4g} s on {stages} stages, {len(bars)} instructions as bars."

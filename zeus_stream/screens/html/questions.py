@@ -6,12 +6,16 @@ A page asks them one by one over a socket, the report asks a file: both run the 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from zeus_stream.views.saving import Saving, saving_of_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
+from zeus_stream.views.costs import COSTS, at_price
+from zeus_stream.views.forecast import FORECAST
+from zeus_stream.views.pipeline_view import PIPELINE
+from zeus_stream.views.run_view import RunRows
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -151,7 +155,7 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks, ma
 FROM sessions WHERE run = {run}
 """
 GPUS = """
-SELECT gpu, host, index, name, driver, coalesce(period_ms, 100) AS period_ms, found_limit_w FROM gpus
+SELECT gpu, host, index, name AS model, driver, coalesce(period_ms, 100) AS period_ms, found_limit_w FROM gpus
 WHERE {which} ORDER BY host, index, gpu
 """
 _LAST = """
@@ -194,11 +198,54 @@ def find_first(host: str) -> Asking[int]:
 
 def find_gpus(which: str) -> Asking[tuple[PageGpu, ...]]:
     """Ask for the GPUs that a condition selects."""
-    rows = yield GPUS.format(which=which)
-    return tuple(
-        PageGpu(
-            gpu=row["gpu"], host=row["host"], index=row["index"], model=row["name"], driver=row["driver"],
-            period_ms=row["period_ms"], found_limit_w=row["found_limit_w"],
-        )
-        for row in rows
+    return convert((yield GPUS.format(which=which)), tuple[PageGpu, ...])
+
+
+WASTE = """
+SELECT cause, energy_j, duration_s, share FROM waste_of({run}) ORDER BY energy_j DESC NULLS LAST, cause
+"""
+_STEPS = """
+SELECT power_limit_w, sum(energy_j) / sum(steps) AS step_j FROM trials
+WHERE run = {run} AND NOT confirms GROUP BY round, power_limit_w
+QUALIFY round = max(round) OVER ()
+"""
+SO_FAR = """
+SELECT CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
+    (epoch_us(max(power.began_at)) + 1_000_000) * 1000 AS as_of_ns,
+    epoch(max(power.began_at)) + 1 - epoch(any_value(since.began_at)) AS duration_s
+FROM power JOIN (
+    SELECT gpu, min(began_at) AS began_at
+    FROM (SELECT unnest(gpus) AS gpu, began_at FROM sessions WHERE run = {run} AND ended_ns IS NULL)
+    GROUP BY gpu
+) AS since ON since.gpu = power.gpu AND power.began_at >= date_trunc('second', since.began_at)
+"""
+"""Of sessions that are open: the energy of their GPUs until now, to the second."""
+
+
+def find_run_rows(run: str) -> Asking[RunRows | None]:
+    """Ask for the rows of a run. None: the archive does not have it."""
+    name = quoted(run)
+    (totals,) = yield TOTALS.format(run=name, command=quoted(f"{run}{COMMAND}"))
+    if not totals["sessions"]:
+        return None
+    (whole,) = yield WHOLE.format(run=name)
+    savings = yield SAVING.format(run=name)
+    trials = (yield _STEPS.format(run=name)) if savings else ()
+    so_far = (yield SO_FAR.format(run=name)) if totals["open_sessions"] else ()
+    forecasts = (yield FORECAST.format(run=name)) if totals["open_sessions"] else ()
+    pipelines = yield PIPELINE.format(run=name)
+    waste = yield WASTE.format(run=name)
+    return RunRows(
+        run=run, totals=totals, whole=whole, waste=waste, trials=trials,
+        so_far=so_far[0] if so_far else None,
+        saving=savings[0] if savings else None,
+        forecast=forecasts[0] if forecasts else None,
+        pipeline=pipelines[0] if pipelines else None,
     )  # fmt: skip
+
+
+def find_costs(run: str, price: tuple[float, str] | None, energy_j: float | None = None) -> Asking[Rows]:
+    """Ask for money and carbon of a run by the signals, or for its energy at a price: see `at_price`."""
+    if price is not None:
+        return [at_price(energy_j, price)]
+    return (yield COSTS.format(run=quoted(run)))

@@ -9,8 +9,17 @@ from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, TablePanel, facts, plain, table
 from zeus_stream.screens.html.pipeline_panels import pipeline
 from zeus_stream.screens.html.power_question import Power, find_power
-from zeus_stream.screens.html.questions import SAVING, Asking, PageRun, Rows, quoted
-from zeus_stream.screens.html.run_question import SO_FAR, WASTE, find_costs, find_run_rows
+from zeus_stream.screens.html.questions import (
+    SAVING,
+    SO_FAR,
+    WASTE,
+    Asking,
+    PageRun,
+    Rows,
+    find_costs,
+    find_run_rows,
+    quoted,
+)
 from zeus_stream.screens.html.site_panels import waste_panel
 from zeus_stream.screens.svg.frontier_chart import frontier_chart, trial_points
 from zeus_stream.screens.svg.run_charts import EpochEnergy, epochs_chart, power_chart

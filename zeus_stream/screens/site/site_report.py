@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from zeus_stream.screens.html.document import Report, document, sources
+from zeus_stream.screens.html.document import Report, ask_panels, report_of, sources
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import PagePanel, facts, plain
 from zeus_stream.screens.html.questions import Asking, Row, Rows, answered
@@ -61,23 +61,17 @@ FROM costs WHERE run IN ({runs}) GROUP BY name, unit ORDER BY name, unit
 
 def site_report(answer: Answer, period: Period, version: str) -> Report:
     """Return the page and the drawings of a period."""
-    panels: list[tuple[PagePanel, Sequence[str]]] = []
-    for asking in (
+    panels = ask_panels(answer, (
         totals(period), over_time(period), JOBS_PANEL.ask(None, runs=period.runs), saved(period.runs),
         causes(period.runs), JOBS_WASTE.ask(runs=period.runs),
-    ):  # fmt: skip
-        queries: list[str] = []
-        panel = answered(asking, answer, queries)
-        if panel is not None:
-            panels.append((panel, queries))
+    ))  # fmt: skip
     begin, end = (f"{_utc(wall_ns):%Y-%m-%d %H:%M}" for wall_ns in (period.begin_ns, period.end_ns))
     under = f"Runs that began from {begin} to {end} UTC."
     if not panels:
         under += " There are none."
     (archive,) = answer("SELECT any_value(archive_id) AS archive_id FROM meta").to_pylist()
     made = sources([("zeus-stream", version), ("archive", archive["archive_id"])])
-    charts = {name: chart for panel, _ in panels for name, chart in panel.charts.items()}
-    return Report.of(document("Energy of the site", under, panels, made), charts)
+    return report_of("Energy of the site", under, panels, made)
 
 
 def totals(period: Period) -> Asking[PagePanel | None]:

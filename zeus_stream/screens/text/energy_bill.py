@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.screens.html.questions import quoted
-from zeus_stream.screens.text.tables import ABSENT, console_of, write_text
+from zeus_stream.screens.text.tables import ABSENT, console_of, print_facts, write_text
 
 _WINDOW = """
 SELECT gpu, gpus.index, gpus.name, duration_s, energy_j, energy_p2_5_j, energy_p97_5_j,
@@ -77,10 +77,7 @@ def print_bill(bill: Bill, sql: str, out: TextIO) -> None:
     """Print a bill. ``sql`` is the command that finds it again."""
     console = console_of(out)
     console.rule(Text(bill.name), align="left", style="dim")
-    grid = Table.grid(padding=(0, 3))
-    for name, value in _facts(bill):
-        grid.add_row(Text(name, style="bold"), Text(value))
-    console.print(grid)
+    print_facts(console, _facts(bill))
     if len(bill.parts) > 1:
         console.print()
         console.print(_by_gpu(bill))

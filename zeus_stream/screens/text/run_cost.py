@@ -10,12 +10,10 @@ from typing import Any, TextIO
 import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import asdict
-from rich.table import Table
 from rich.text import Text
 
-from zeus_stream.screens.html.questions import answered, quoted
-from zeus_stream.screens.html.run_question import find_costs, find_run_rows
-from zeus_stream.screens.text.tables import console_of, write, write_text
+from zeus_stream.screens.html.questions import answered, find_costs, find_run_rows, quoted
+from zeus_stream.screens.text.tables import console_of, print_facts, write, write_text
 from zeus_stream.screens.text.words import explained
 from zeus_stream.service_packages import install_command
 from zeus_stream.views.costs import OWN_USE, SIGNALS_NOW, at_price, cost_facts, own_use_facts
@@ -177,10 +175,7 @@ def print_summary(
     console = console_of(out)
     console.print()
     console.rule(Text(f"{summary.totals['job']}  ({summary.rows.run})"), align="left", style="dim")
-    grid = Table.grid(padding=(0, 3))
-    for name, value in (*_failure(summary, failed), *_facts(summary)):
-        grid.add_row(Text(name, style="bold"), Text(value))
-    console.print(grid)
+    print_facts(console, (*_failure(summary, failed), *_facts(summary)))
     if summary.trials.num_rows:
         console.print()
         write(summary.trials, "table", out)
@@ -217,10 +212,7 @@ def print_words(text: str, out: TextIO) -> None:
     """Print the words of a report that are ours alone, each with its meaning."""
     console = console_of(out)
     console.print()
-    grid = Table.grid(padding=(0, 3))
-    for word, meaning in explained(text):
-        grid.add_row(Text(word, style="bold"), Text(meaning))
-    console.print(grid)
+    print_facts(console, explained(text))
 
 
 def ended_by(exit_code: int) -> str:

@@ -67,6 +67,14 @@ def console_of(out: TextIO, *, wide: bool = False) -> Console:
     return console
 
 
+def print_facts(console: Console, facts: Iterable[tuple[str, str]]) -> None:
+    """Print names with their texts beside them."""
+    grid = Table.grid(padding=(0, 3))
+    for name, text in facts:
+        grid.add_row(Text(name, style="bold"), Text(text))
+    console.print(grid)
+
+
 def write_text(text: str, out: TextIO) -> None:
     """Write text for programs; a terminal receives no control character of it."""
     out.write(printable(text, keep="\n") if out.isatty() else text)

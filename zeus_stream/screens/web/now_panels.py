@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.protocol.snapshots import GapNow, Snapshot
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, as_is, facts, plain, quantity, table
 from zeus_stream.screens.html.questions import Rows
@@ -12,7 +12,7 @@ from zeus_stream.screens.html.run_panels import draw_trials, saving_items
 from zeus_stream.screens.html.site_panels import run_link
 from zeus_stream.screens.svg.bars import bar, strip
 from zeus_stream.views.costs import cost_words, costs_now
-from zeus_stream.views.gaps import GapView
+from zeus_stream.views.gaps import cure_of
 from zeus_stream.views.gpu_view import GpuStrip, GpuView, strips_of
 from zeus_stream.views.quantity import Quantity, bounds, whole
 from zeus_stream.views.run_view import RunView, sentence
@@ -155,9 +155,9 @@ def _runs(runs: Sequence[RunView], up: str = "") -> Markup:
     return table(rows, columns, "Runs now", MINOR)
 
 
-def _gaps(gaps: Sequence[GapView]) -> Markup:
+def _gaps(gaps: Sequence[GapNow]) -> Markup:
     rows = [
-        {"host": gap.host, "what": gap.what, "count": gap.count, "reason": gap.reason, "cure": gap.cure}
+        {"host": gap.host, "what": gap.what, "count": gap.count, "reason": gap.reason, "cure": cure_of(gap)}
         for gap in gaps
     ]
     columns: Columns = {

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.protocol.phases import MAX_NAMES, PhasesRan, pack_marks
+from zeus_stream.protocol.events import MAX_NAMES, PhasesRan, pack_marks
 from zeus_stream.training.hooks import WindowHooks
 from zeus_stream.training.identity import named
 from zeus_stream.training.steps.event_watch import EventWatch

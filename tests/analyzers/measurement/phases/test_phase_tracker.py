@@ -13,7 +13,7 @@ from analyzers.measurement.windows import Owner
 from analyzers.results.readings import READING
 from analyzers.results.windows.window_rows import PhaseRow
 from tests.analyzers.readings import MS, S
-from zeus_stream.protocol.phases import PhasesRan, pack_marks
+from zeus_stream.protocol.events import PhasesRan, pack_marks
 from zeus_stream.protocol.readings import Seen
 
 NAMES = ("forward", "backward")

@@ -12,7 +12,7 @@ from zeus_stream.screens.terminal.panels.power_chart import power_chart, power_t
 from zeus_stream.screens.terminal.panels.run_panel import search_lines
 from zeus_stream.views.costs import cost_words
 from zeus_stream.views.forecast import ForecastView
-from zeus_stream.views.gaps import GapView, gaps_of_rows
+from zeus_stream.views.gaps import cure_of, gaps_of_rows
 from zeus_stream.views.quantity import compact, seconds
 from zeus_stream.views.run_view import RunView
 from zeus_stream.views.saving import saving_of_row
@@ -125,13 +125,13 @@ def gaps_page(site: SiteView, stored: Sequence[Row], width: int) -> list[Line]:
     lines: list[Line] = []
     for trouble in site.troubles:
         lines += [*((StyledText(part, "bad"),) for part in wrapped(clean(trouble), width)), ()]
-    gaps: Sequence[GapView] = gaps_of_rows(stored) or site.gaps
+    gaps = gaps_of_rows(stored) or site.gaps
     for gap in gaps[:MOST_GAPS]:
         lines.append(
             (StyledText(clean(gap.host), "strong"), StyledText(f"  {gap.count:,} {clean(gap.what)}", "warn"))
         )
         lines += [(StyledText(f"   {part}"),) for part in wrapped(clean(gap.reason), width - 3)]
-        lines += [(StyledText(f"   {part}", "good"),) for part in wrapped(gap.cure, width - 3)]
+        lines += [(StyledText(f"   {part}", "good"),) for part in wrapped(cure_of(gap), width - 3)]
         lines.append(())
     if not lines:
         lines.append((StyledText("Nothing is missing.", "good"),))

@@ -12,7 +12,6 @@ from zeus_stream.errors import RefusedError, SettingsError, ZeusStreamError
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.html import site_panels
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.gpu_panels import gpu_panels
 from zeus_stream.screens.html.hour_panel import hour
 from zeus_stream.screens.html.panels import PagePanel, section
 from zeus_stream.screens.html.questions import (
@@ -27,7 +26,7 @@ from zeus_stream.screens.html.questions import (
     quoted,
 )
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_key, result
-from zeus_stream.screens.html.site_panels import EARLIER, LATEST, NO_RUN, recent_runs
+from zeus_stream.screens.html.site_panels import EARLIER, LATEST, NO_RUN, gpu_panels, recent_runs
 from zeus_stream.screens.site.job_belief import JobBelief, belief_panel
 from zeus_stream.screens.web import page_frame
 from zeus_stream.screens.web.now_feed import NowFeed
