@@ -12,8 +12,6 @@ BEGINNING_NS = 30_000_000_000
 COMMAND_NS = 20_000_000_000
 """From a command: the next may depend on what it brings."""
 QUESTION_NS = 2_000_000_000
-
-
 COUNT_NS, FEW = 10_000_000_000, 6
 """Windows are long where a session sends fewer events than that within that time."""
 

@@ -2,9 +2,12 @@
 
 import gc
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -14,48 +17,31 @@ import click
 
 from zeus_stream.cli.options import (
     QUERY,
+    RETENTION,
     Command,
+    CommandGroup,
     ask_sql,
     json_option,
     output_options,
     settings_options,
     without_numpy_threads,
 )
-from zeus_stream.errors import RefusedError
-from zeus_stream.paths import claim, places
+from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.paths import claim, holder, places, prepare
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from analyzers.archive.seals.verifier import Checked, Seal
+    from analyzers.results.signal_rows import SignalRow
     from zeus_stream.screens.text.tables import Form
 
     Ask = Callable[[str], pa.Table]
-import signal
-import threading
-from contextlib import closing
-from typing import TYPE_CHECKING
-
-from zeus_stream.cli.options import RETENTION
-
-if TYPE_CHECKING:
-    from analyzers.archive.seals.verifier import Checked, Seal
-import time
-from typing import TYPE_CHECKING
-
-from zeus_stream.cli.options import CommandGroup
-from zeus_stream.errors import StorageError
-from zeus_stream.paths import holder, prepare
-
-if TYPE_CHECKING:
-    from analyzers.results.signal_rows import SignalRow
-    from zeus_stream.screens.text.tables import Form
 
 STDIN = "-"
 NAMED = "@"
 """First character of the name of a shipped query."""
-
-
 PROVES = (
     "A seal proves: since then, nobody without its key changed, added or removed a row of runs, windows of"
     " runs and epochs, decisions, gaps and settings."
@@ -65,9 +51,7 @@ PROVES_NOT = (
     " after the last seal; or who has the key. Compare the key with the one that its site published."
 )
 MOST = 20
-"""Sentences that are printed."""
-
-
+"""Sentences of a check that are printed."""
 _LIST = """
 SELECT name, unit, place, year, count(*) AS values, min(begins_at) AS begins_at,
     CASE WHEN count(ends_at) = count(*) THEN max(ends_at) END AS ends_at, avg(value) AS mean,

@@ -5,10 +5,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import TYPE_CHECKING
 
 import click
@@ -118,7 +119,6 @@ def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: st
     """Run a service until SIGTERM or SIGINT cancels it. It restores everything before it ends."""
     import anyio
 
-    from zeus_stream.cli.running import systemd
     from zeus_stream.transport.listening.connection_limits import raise_file_limit
 
     raise_file_limit()  # the event loop needs the first of them
@@ -130,16 +130,16 @@ def _serve(service: Callable[[Callable[[str], None]], Awaitable[None]], name: st
 
                 def started(text: str) -> None:
                     _print_line(f"{name}: {text}")
-                    systemd.notify("READY=1")
+                    notify("READY=1")
 
                 async def serve() -> None:
                     await service(started)
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(serve)
-                tasks.start_soon(systemd.keep_alive)
+                tasks.start_soon(keep_alive)
                 async for _ in signals:
-                    systemd.notify("STOPPING=1")
+                    notify("STOPPING=1")
                     tasks.cancel_scope.cancel()
 
     anyio.run(serve_until_signal)
@@ -404,3 +404,30 @@ def revoke(settings: Settings, name: str) -> None:  # noqa: ARG001  (--dir has t
 
     revoke_key(places(os.environ).keys, name)
     click.echo(f"{name} is revoked.")
+
+
+def notify(state: str) -> None:
+    """Send a state such as ``READY=1`` to systemd, if it started this process; it notices a lost one."""
+    if not (address := os.environ.get("NOTIFY_SOCKET")):
+        return
+    with suppress(OSError), socket(AF_UNIX, SOCK_DGRAM) as door:
+        door.sendto(state.encode(), address.replace("@", "\0", 1) if address.startswith("@") else address)
+
+
+def watchdog_s(environ: Mapping[str, str]) -> float | None:
+    """Return the time within which systemd expects a notice of this process, in s. None: it expects none."""
+    wanted = environ.get("WATCHDOG_USEC", "")
+    if not wanted.isdecimal() or environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return None
+    return int(wanted) / 1e6
+
+
+async def keep_alive() -> None:
+    """Send notices for as long as the event loop runs: systemd ends one that hangs, and starts it again."""
+    import anyio
+
+    if (within_s := watchdog_s(os.environ)) is None:
+        return
+    while True:
+        notify("WATCHDOG=1")
+        await anyio.sleep(within_s / 3)

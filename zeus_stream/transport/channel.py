@@ -11,10 +11,10 @@ import zmq
 from msgspec import Struct
 
 from zeus_stream.protocol.codec import MAX_BYTES
+from zeus_stream.transport.endpoints import Address
 
 if TYPE_CHECKING:
     from zmq.utils.monitor import _MonitorMessage
-from zeus_stream.transport.endpoints import Address
 
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
 DRAIN = 256

@@ -5,7 +5,7 @@ from socket import AF_UNIX, SOCK_DGRAM, socket
 import pytest
 
 from tests.zeus_stream.conftest import SIMULATED, Cli
-from zeus_stream.cli.running.systemd import watchdog_s
+from zeus_stream.cli.service_commands import watchdog_s
 
 
 def test_a_service_says_when_it_is_ready_alive_and_stopping(zeus: Cli) -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TEAMCITY = {"|": "||", "'": "|'", "[": "|[", "]": "|]", "\n": "|n", "\r": "|r"}
-
-
 SESSIONS = 20
 """The latest sessions that count."""
 _SESSIONS = """

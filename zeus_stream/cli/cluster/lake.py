@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zeus_stream.cli.options import RETENTION, CommandGroup, output_options, settings_options
-from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.cli.options import RETENTION, Command, CommandGroup, output_options, settings_options
+from zeus_stream.cli.service_commands import _serve
+from zeus_stream.errors import RefusedError, SettingsError, StorageError
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
     from zeus_stream.broker.site_settings import SiteSettings
     from zeus_stream.screens.text.tables import Form
-from typing import TYPE_CHECKING
-
-from zeus_stream.cli.options import Command
-from zeus_stream.cli.service_commands import _serve
-from zeus_stream.errors import SettingsError
-
-if TYPE_CHECKING:
-    from zeus_stream.broker.site_settings import SiteSettings
 
 
 @click.group(cls=CommandGroup)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, convert
 
-from zeus_stream.views.saving import Saving, saving_of_row
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 from zeus_stream.views.costs import COSTS, at_price
 from zeus_stream.views.forecast import FORECAST
 from zeus_stream.views.pipeline_view import PIPELINE
 from zeus_stream.views.run_view import RunRows
+from zeus_stream.views.saving import Saving, saving_of_row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 Row = Mapping[str, Any]

@@ -23,8 +23,6 @@ GRANTED = "zeus_stream.granted"
 """Key of the scope of a request that showed the token."""
 Client = tuple[str, int]
 """Address and port of a client."""
-
-
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
 NLM_F_REQUEST = 1
