@@ -59,7 +59,7 @@ from analyzers.power_limit.search import advice, drift
 from analyzers.power_limit.search.advice import RISK, Choose, Measure
 from analyzers.power_limit.search.belief import TOLERATED, TRUSTED, Confidence
 from analyzers.power_limit.search.step_costs import StepCosts, carried_over
-from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, by_limit
+from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, by_limit, settled
 from analyzers.power_limit.selectors import Goal, Selector, Trial
 from analyzers.power_limit.visits import (
     BLOCK_NS,
@@ -109,8 +109,6 @@ MOST_WATCHED: Final = 40
 """Trials at the limit chosen that a search which is not sure uses."""
 MOST_LOCKED: Final = 6
 """Blocks of a visit in which a sensor saw the same parts of steps again and again."""
-MOST_WIDE: Final = 4
-"""Times the hypotheses of the watch, after searches that chose the same limit again."""
 BACKGROUND: Final = 12
 MAX_BACKGROUND: Final = 40
 """Blocks by which a search that is not sure goes on in the background, and how often it does."""
@@ -548,12 +546,14 @@ def _choose(
     visiting = state.visiting
     took = visiting.steps - state.began if state.why else 0
     measured = next((trial for trial in state.trials if trial.limit_mw == chosen.limit_mw), None)
-    longest = max((visit for _, visit in state.visits), key=lambda visit: len(visit.blocks), default=None)
-    wide, again, before = 1, 0, state.before
-    if before is not None and before.limit_mw == chosen.limit_mw:
-        wide = min(MOST_WIDE, before.watch.wide + before.watch.alarm)
-        again = 0 if before.watch.alarm else before.again + 1
-    watch = drift.begun(measured, () if longest is None else longest.blocks, wide)
+    started = settled([visit for _, visit in state.visits])
+    longest = max(started, key=lambda visit: len(visit.blocks), default=None)
+    again, before = 0, state.before
+    same = None if before is None or before.limit_mw != chosen.limit_mw else before
+    if same is not None:
+        again = 0 if same.watch.alarm else same.again + 1
+    blocks = () if longest is None else longest.blocks
+    watch = drift.begun(measured, blocks, None if same is None else same.watch)
     chosen = replace(chosen, watch=watch, cap=state.cap, again=again)
     reason += (f"; {state.why}" if state.why else "") + _by(state)
     state = replace(

@@ -28,9 +28,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.power_limit.profiler import MOST_WIDE, WATCH_STEPS
+from analyzers.power_limit.profiler import WATCH_STEPS
 from analyzers.power_limit.search import drift
 from analyzers.power_limit.search.step_costs import ShareInterval
+from analyzers.power_limit.search.visit_blocks import Visit, settled
 from analyzers.power_limit.selectors import Selector, Trial
 from benchmarks.harness import table
 from benchmarks.noise.driven import Driven
@@ -235,13 +236,16 @@ def watch_table(_: list[Curve], given: argparse.Namespace) -> None:
 def _alarms(noise: Noise, steps: int = SEARCHED + LONG_RUN) -> list[int]:
     """Return the steps at which the watch raises an alarm; then it begins again, as after a search."""
     energy, time = 50_000 * noise.energy[:steps], STEP_NS * noise.time[:steps]
-    searched, raised = _trials(energy[:SEARCHED], time[:SEARCHED], 4), []
-    watch, whole = drift.begun(None, searched), SEARCHED + (steps - SEARCHED) // WATCH_STEPS * WATCH_STEPS
+    searched, raised = settled([Visit(tuple(_trials(energy[:SEARCHED], time[:SEARCHED], 4)), 0)]), []
+    watch, whole = (
+        drift.begun(None, searched[0].blocks),
+        SEARCHED + (steps - SEARCHED) // WATCH_STEPS * WATCH_STEPS,
+    )
     for count, window in enumerate(_trials(energy[SEARCHED:whole], time[SEARCHED:whole], WATCH_STEPS), 1):
         watch = drift.seen(watch, window)
         if watch.alarm:
             raised.append(SEARCHED + count * WATCH_STEPS)
-            watch = drift.begun(None, searched, min(MOST_WIDE, watch.wide + 1))
+            watch = drift.begun(None, before=watch)
     return raised
 
 

@@ -2,100 +2,86 @@
 
     windows of steps, one after the other -> how energy and time per step have changed, once that is sure
 
-The same question as in a search: do steps differ before and after, by more than their noise? So the same
-models of noise answer it (`noise`). They know a swing from a change, and how little a mean is worth where
-steps follow each other. The latest windows, `LATEST` of them, are compared with those before, as two limits
-are. Two hypotheses are weighed for the difference of energy and of time: it is `CALM` at most, or `CHANGED`
-at least. A log likelihood ratio above `SURE` is an alarm. Between the hypotheses lies what no alarm should be
-raised for: a GPU that warms up, noise that is not quite what is believed.
+The latest windows are compared with those before. How far a block of windows is off by chance, the run itself
+has shown: its earlier blocks of as many windows scattered by so much. A block over a whole period hardly
+scatters, so a swing hides no change. Where shorter blocks scatter like independent ones, they tell how longer
+ones do: the variance falls as one over the length. There are more of them, so it is known better. Student's
+distribution says how rarely a block is off by more.
 
-Odd windows have a checkpoint, a stall or a rare long step in them. They are left out as in a search. No three
-windows are an alarm. Where odd ones come often, an alarm takes so many windows that all but `LOW` of them are
-odd by chance in one of `BY_CHANCE` (Chernoff's bound).
+Two figures of a block have to be off in one direction, each by more than it scatters and by `LEAST_CHANGE`:
+the mean of its windows, and what a quarter of them stays below. Some long steps move the mean, a change of
+all steps moves both. Windows that are far off are left out of the mean, unless more than by chance are.
+No three windows are an alarm.
 
-What changes slowly looks like noise that wanders. It is noticed when the latest `SLOW` windows are off by
-`CHANGED` from the first ones, whatever the noise is.
+What changes slowly looks like noise that wanders. So the latest `SLOW` windows are compared with the first
+ones as well, by `CHANGED` and by how blocks scatter around a line through all windows.
 
-An alarm after which the search chooses the same limit again has gained nothing. Both hypotheses then move
-away by as much again: the workload wanders that far. Another choice sets them back.
+After an alarm the search may choose the same limit again. If steps are as before, what raised the alarm is
+part of what is known of the noise, for as long as windows are remembered. If they have changed for good, it
+is not.
 
-Source: Willsky, Jones, "A Generalized Likelihood Ratio Approach to the Detection and Estimation of Jumps in
-Linear Systems", IEEE Transactions on Automatic Control 21, 1976.
+Source of blocks that grow until they scatter like independent ones: Flyvbjerg, Petersen, "Error Estimates on
+Averages of Correlated Data", J. Chem. Phys. 91, 1989. The constants were chosen by the variants in
+docs/measurements/search.md, "The watch".
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import accumulate
-from math import ceil, log
+from collections.abc import Sequence
+from functools import lru_cache
+from math import expm1, sqrt
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.power_limit.search import noise
-from analyzers.power_limit.search.curves import NOISE_UNKNOWN
 from analyzers.power_limit.search.noise import Floats
-from analyzers.power_limit.search.visit_blocks import (
-    LEAST_SCATTER,
-    NORMAL,
-    ODD,
-    Visit,
-    log_energy,
-    log_time,
-    series,
-)
+from analyzers.power_limit.search.visit_blocks import NORMAL, log_energy, log_time
 from analyzers.power_limit.selectors import Trial
 
 FIRST = 5
 """Windows that say what the workload is like."""
-LEAST, LATEST, OFTEN = 4, (10, 16, 26, 40), 4
-"""Windows that are compared with those before: at least, and those tried once in `OFTEN` windows."""
-BEFORE, BEFORE_TIMES = 60, 4
-"""Windows of a comparison, the latest included: at least, and times those."""
-KEPT = BEFORE_TIMES * LATEST[-1]
+LEAST, MOST = 4, 40
+"""Windows of a block."""
+LENGTHS = {9: range(LEAST, 10), 19: range(10, 20), MOST: range(20, MOST + 1, 2)}
+"""Windows of blocks, by how many of the latest may have changed; `MOST` once there are twice as many."""
+SHORTER, LONGER = (1, 2, 4, 6, 8, 12, 16), range(4, MOST + 1, 4)
+"""Windows of blocks that tell how longer ones scatter, and of those that show whether they do."""
+KNOWN = 240
+"""Windows that tell the noise."""
+KEPT = KNOWN + MOST
 """Windows that are remembered."""
-CALM, CHANGED = 0.045, 0.095
-"""Of a logarithm: 4.6 % and 10 % more."""
-SURE = 10.0
-"""Log likelihood ratio of an alarm."""
+CALM, LEAST_CHANGE, CHANGED = 0.045, 0.07, 0.095
+"""Of a logarithm: `LEAST` windows of a block, a block, and the latest `SLOW` windows are off by more."""
+MEAN_SURE, QUANTILE_SURE = 3.72, 2.33
+"""Standard deviations that a mean is off by in one of 10,000 blocks, and a quantile in one of 100."""
+INDEPENDENT = 1.3
+"""Times the variance of independent blocks that blocks may have which count as such."""
+ODD_SURE = 11.5
+"""Windows that are far off are more than come by chance: in one of 100,000 blocks (Chernoff's bound), of a
+logarithm."""
+SEEN, UNKNOWN = 4, 15.0
+"""Times as long as a block noise is known for; elsewhere a change is so many deviations of a window."""
+LEAST_FREEDOM = 3.0
+"""Degrees of freedom of a variance that is used."""
+DEVIATION, FREEDOM = 0.01, 2
+"""Standard deviation of a block that is believed beforehand, and the degrees of freedom that it is worth."""
 FARTHEST, FAR = 0.15, 3.0
-"""A window counts for no farther off than that and so many standard deviations: a long step is no change of
-all."""
+"""A window is far off from so much, and so many standard deviations on."""
+LEFT = {1: 0.25, -1: 0.5}
+"""Share of a block's windows that may stay as they were, by the direction of a change: long steps are common,
+quick ones are not."""
 SLOW = 30
-"""Windows whose quickest tell a slow change."""
-GUARD = 10
-"""The latest windows: they may have changed, and say nothing of how many are odd."""
-BY_CHANCE = 40_000
-FEW_ODD, MOST_ODD = 0.05, 0.5
-"""Odd windows before any was seen, of one; and their largest share."""
-LOW = 0.25
-"""Share of windows that say what is least. A change moves it; windows with a long step do not, unless nearly
-all have one."""
-SEARCHED = 20
-"""Windows since the choice, from which on blocks of the search say nothing more of the noise."""
+"""Windows that tell a slow change."""
 
 Pair = tuple[float, float]
 """Of energy, and of time."""
-VALUES = (log_energy, log_time)
-
-
-class MeanDifference(Struct, frozen=True):
-    """The difference of two means by each model of the noise, shapes (m,)."""
-
-    weight: Floats
-    mean: Floats
-    variance: Floats
-    freedom: int
-    """Degrees of freedom of the variance."""
 
 
 class Watch(Struct, frozen=True, kw_only=True):
     """The observations since the limit was chosen."""
 
-    noisy: tuple[Trial, ...] = ()
-    """Blocks of the search at one limit, one after the other: how noisy steps were."""
-    wide: int = 1
-    """Times `CALM` and `CHANGED`."""
+    noisy: tuple[Pair, ...] = ()
+    """By how much what was measured before was off, one after the other: logarithms; at most `KNOWN`."""
     windows: tuple[Trial, ...] = ()
     """Seen; at most `KEPT`, the latest."""
     count: int = 0
@@ -104,52 +90,83 @@ class Watch(Struct, frozen=True, kw_only=True):
     """Windows that others are compared with, at least; one where it is what was measured for the choice."""
     usual: Pair | None = None
     """Logarithms of what the first windows took: mJ and ns per step; None while not known."""
-    quick: Pair | None = None
-    """The same of the quickest of them."""
     alarm: bool = False
-    """The workload has changed."""
+    """The workload has changed; windows are not remembered until it is as it was again."""
+    back: int = 0
+    """Windows in a row that were as usual, while there is an alarm."""
+    latest: int = 0
+    """Windows that raised the alarm."""
     change: Pair = (0.0, 0.0)
     """By which shares: of a step's energy and time."""
 
 
-def begun(trial: Trial | None, blocks: Sequence[Trial] = (), wide: int = 1) -> Watch:
+def begun(trial: Trial | None, blocks: Sequence[Trial] = (), before: Watch | None = None) -> Watch:
     """Return the watch over a limit that was chosen by this measurement.
 
     Args:
         trial: what was measured of it.
         blocks: of the search, at one limit, one after the other.
-        wide: times the usual hypotheses.
+        before: the watch before the search, if the limit is the same; it knows the noise better.
     """
-    noisy = tuple(filter(_is_whole, blocks))
-    if trial is None or not _is_whole(trial):
-        return Watch(noisy=noisy, wide=wide)
-    return Watch(noisy=noisy, wide=wide, windows=(trial,), count=1, first=1)
+    noisy = _off([each for each in blocks if _is_whole(each)])
+    if trial is not None and not _is_whole(trial):
+        trial = None
+    if before is not None:
+        raised = 0 if trial is None or not _is_for_good(before, trial) else before.latest
+        noisy = (*before.noisy, *_off(before.windows[: len(before.windows) - raised]))
+    if trial is None:
+        return Watch(noisy=noisy[-KNOWN:])
+    return Watch(noisy=noisy[-KNOWN:], windows=(trial,), count=1, first=1)
+
+
+def _is_for_good(watch: Watch, trial: Trial) -> bool:
+    """Tell whether a trial after an alarm is nearer to the changed than to the usual."""
+    if not watch.alarm or watch.usual is None:
+        return False
+    change = np.log1p(watch.change)
+    most = int(np.argmax(np.abs(change)))
+    return bool((_logs([trial])[0] - watch.usual)[most] / change[most] > 0.5)
 
 
 def seen(watch: Watch, window: Trial) -> Watch:
     """Return the watch after one more window of steps at the limit chosen."""
     if not _is_whole(window):
         return watch
+    if watch.alarm and watch.usual is not None:
+        off = np.abs(_logs([window])[0] - watch.usual).max()
+        back = watch.back + 1 if off < LEAST_CHANGE else 0
+        return replace(watch, back=back) if back < LEAST else begun(None, before=watch)
     watch = replace(watch, windows=(*watch.windows, window)[-KEPT:], count=watch.count + 1)
     if watch.count < FIRST:
         return watch
-    logs = np.array([[value(of) for value in VALUES] for of in watch.windows])
-    if watch.alarm:
-        off = _off(watch, logs, LEAST)
-        return replace(watch, alarm=_far(watch, off), change=_pair(np.expm1(off)))
+    logs = _logs(watch.windows)
     if watch.count <= SLOW:
-        watch = replace(watch, usual=_pair(np.median(logs, axis=0)), quick=_pair(_quick(logs)))
-    elif watch.count >= 2 * SLOW and np.abs(off := _off(watch, logs, SLOW)).max() > watch.wide * CHANGED:
-        return replace(watch, alarm=True, change=_pair(np.expm1(off)))
-    for latest in _to_compare(watch, logs):
-        if watch.count > SLOW and not _far(watch, _off(watch, logs, latest)):
-            continue
-        change = _change(watch, logs, latest)
-        if change is not None:
-            before = logs[:-latest]
-            usual, quick = _pair(np.median(before, axis=0)), _pair(_quick(before))
-            return replace(watch, alarm=True, change=change, usual=usual, quick=quick)
-    return watch
+        watch = replace(watch, usual=_pair(np.mean(logs, axis=0)))
+    latest, usual = _changed(watch, logs)
+    if not latest:
+        return watch
+    change = np.expm1(np.median(logs[-latest:], axis=0) - usual)
+    return replace(watch, alarm=True, latest=latest, usual=_pair(usual), change=_pair(change))
+
+
+def _changed(watch: Watch, logs: Floats) -> tuple[int, Floats]:
+    """Return how many of the latest windows are surely off, and from what; none: 0."""
+    if watch.count >= 2 * SLOW and watch.usual is not None:
+        usual = np.array(watch.usual)
+        if Scatter(_without_trend(logs), SLOW).shows_change(logs[-SLOW:] - usual, CHANGED):
+            return SLOW, usual
+    scatter: dict[int, Scatter] = {}
+    for recent, lengths in LENGTHS.items():
+        known = len(logs) - (MOST if len(logs) >= 2 * MOST else recent)
+        if known < watch.first:
+            break
+        if known not in scatter:
+            scatter[known] = Scatter(_noise(watch, logs, known), known)
+        usual = np.median(logs[:known], axis=0)
+        for latest in lengths:
+            if scatter[known].shows_change(logs[-latest:] - usual, scatter[known].least(latest)):
+                return latest, usual
+    return 0, logs[0]
 
 
 def _is_whole(trial: Trial) -> bool:
@@ -157,108 +174,150 @@ def _is_whole(trial: Trial) -> bool:
     return min(trial.energy_mj, trial.duration_ns, trial.steps) > 0
 
 
+def _logs(trials: Sequence[Trial]) -> Floats:
+    """Return the logarithms of a step's energy and time, shape (n, 2)."""
+    return np.array([(log_energy(each), log_time(each)) for each in trials]).reshape(-1, 2)
+
+
 def _pair(of: Floats) -> Pair:
     return float(of[0]), float(of[1])
 
 
-def _off(watch: Watch, logs: Floats, latest: int) -> Floats:
-    """Return by how much the latest windows are off from the usual."""
-    assert watch.usual is not None
-    assert watch.quick is not None
-    return _shift(logs[-latest:], np.array(watch.usual), np.array(watch.quick))
+def _off(trials: Sequence[Trial]) -> tuple[Pair, ...]:
+    """Return by how much trials are off from their median."""
+    logs = _logs(trials)
+    return tuple(_pair(each) for each in logs - np.median(logs, axis=0)) if trials else ()
 
 
-def _shift(latest: Floats, usual: Floats, quick: Floats) -> Floats:
-    """Return by how much windows are off, by their median and by the quickest of them: by the lesser."""
-    off, of_quick = np.median(latest, axis=0) - usual, _quick(latest) - quick
-    least = np.minimum(np.abs(off), np.abs(of_quick))
-    return np.asarray(np.where(off * of_quick > 0, np.sign(off) * least, 0.0))
+def _noise(watch: Watch, logs: Floats, known: int) -> Floats:
+    """Return by how much windows were off from their median, shape (k, 2): the first ``known``, and others.
+
+    Few say less of the noise than what follows them.
+    """
+    before, after = logs[max(0, known - KNOWN) : known], logs[known:]
+    noisy = np.array(watch.noisy[max(0, len(watch.noisy) + len(before) - KNOWN) :]).reshape(-1, 2)
+    parts = [before, after] if len(before) < FIRST else [before]
+    return np.concatenate([noisy, *(part - np.median(part, axis=0) for part in parts)])
 
 
-def _quick(logs: Floats) -> Floats:
-    """Return what the quickest windows take. Long steps leave it as it is, a change of all steps does not."""
-    return np.asarray(np.quantile(logs, LOW, axis=0))
+def _without_trend(logs: Floats) -> Floats:
+    """Return by how much windows are off from a line through all, shape (n, 2)."""
+    at = np.arange(len(logs)) - (len(logs) - 1) / 2
+    off = logs - logs.mean(axis=0)
+    return np.asarray(off - np.outer(at, at @ off / (at @ at)))
 
 
-def _far(watch: Watch, off: Floats) -> bool:
-    """Tell whether that is nearer to a change than to none."""
-    return bool(np.abs(off).max() >= watch.wide * (CALM + CHANGED) / 2)
+class Scatter:
+    """By how much blocks of windows were off before."""
+
+    def __init__(self, noise: Floats, known: int) -> None:
+        """Take the noise of windows one after the other, shape (k, 2).
+
+        ``known``: windows that tell what is usual.
+        """
+        self.windows, self._noise = len(noise), noise
+        self._usual = min(known, len(noise))
+        self._most = FARTHEST + FAR * NORMAL * np.median(np.abs(noise), axis=0)
+        odd = np.abs(noise) > self._most
+        self._odd = (odd.sum(axis=0) + 0.5) / (len(noise) + 1)
+        self._middle = np.where(odd, 0.0, noise).sum(axis=0) / np.maximum(1, (~odd).sum(axis=0))
+        self._even = np.where(odd, self._middle, noise)
+        self._known: dict[tuple[int, float | None], tuple[Floats, Floats]] = {}
+
+    def least(self, length: int) -> Floats:
+        """Return the least change of a block; shape (2,)."""
+        if self.windows >= SEEN * length:
+            return np.full(2, LEAST_CHANGE)
+        variance = self.windows * self._blocks(1, None)[1] + FREEDOM * DEVIATION**2
+        return np.maximum(LEAST_CHANGE, UNKNOWN * np.sqrt(variance / (self.windows + FREEDOM)))
+
+    def shows_change(self, latest: Floats, least: Floats | float) -> bool:
+        """Tell whether a block of windows is off by more than blocks of as many were, and than ``least``."""
+        length = len(latest)
+        if length > self.windows or (np.abs(latest) > CALM).sum(axis=0).max() < LEAST:
+            return False
+        mean = self._mean_off(latest)
+        far = np.abs(mean) > least
+        far &= np.sort(np.sign(mean) * latest, axis=0)[-LEAST] > CALM  # three are no change, however odd
+        if not far.any():
+            return False
+        far &= np.abs(mean) > self._by_chance(length, None)
+        for direction, share in LEFT.items():
+            off = _block_quantiles(latest, length, share)[0] - self._blocks(length, share)[0]
+            most = np.maximum(least, self._by_chance(length, share))
+            if np.any(far & (direction * mean > 0) & (direction * off > most)):
+                return True
+        return False
+
+    def _mean_off(self, latest: Floats) -> Floats:
+        """Return by how much the mean of windows is off, without those that are far off by chance."""
+        odd = np.abs(latest) > self._most
+        now = np.maximum(odd.mean(axis=0), self._odd)
+        even = np.log(np.maximum(1 - now, 1e-9) / (1 - self._odd))
+        rare = len(latest) * (now * np.log(now / self._odd) + (1 - now) * even)
+        kept = ~odd | (rare > ODD_SURE)
+        off = np.where(kept, np.clip(latest, -self._most, self._most) - self._middle, 0.0)
+        count = kept.sum(axis=0)
+        return np.where(count < LEAST, 0.0, off.sum(axis=0) / np.maximum(1, count))
+
+    def _blocks(self, length: int, share: float | None) -> tuple[Floats, Floats]:
+        """Return the mean and the variance of a figure of blocks of some length, each of shape (2,).
+
+        ``share``: of the windows that are below the figure; None: it is their mean.
+        """
+        if (length, share) not in self._known:
+            of = (
+                _block_means(self._even, length)
+                if share is None
+                else _block_quantiles(self._noise, length, share)
+            )
+            self._known[length, share] = of.mean(axis=0), of.var(axis=0)
+        return self._known[length, share]
+
+    def _by_chance(self, length: int, share: float | None) -> Floats:
+        """Return by how much a figure of a block is off by chance at most."""
+        best = np.full(2, np.inf)
+        for of in (*(shorter for shorter in SHORTER if shorter < length), length):
+            freedom = self.windows / of - 1
+            if freedom < LEAST_FREEDOM:
+                break
+            variance = self._blocks(of, share)[1] * (1 + 1 / freedom) * of / length
+            variance = (freedom * variance + FREEDOM * DEVIATION**2) / (freedom + FREEDOM)
+            sure = _student(MEAN_SURE if share is None else QUANTILE_SURE, freedom + FREEDOM)
+            usual = variance * length / self._usual
+            if SEEN * self._usual <= self.windows:
+                usual = np.maximum(usual, self._blocks(self._usual, share)[1])
+            most = sure * np.sqrt(variance + usual)
+            counts = True if of == length else self._are_independent(of, share)
+            best = np.where(counts, np.minimum(best, most), best)
+        return best
+
+    def _are_independent(self, length: int, share: float | None) -> npt.NDArray[np.bool_]:
+        """Tell whether longer blocks scatter by no more than so many independent ones; shape (2,)."""
+        lengths = [length, *(longer for longer in LONGER if length < longer <= self.windows / 3)]
+        of = [self._blocks(each, share)[1] * each / (1 - each / self.windows) for each in lengths]
+        return np.asarray(np.all(np.array(of) <= INDEPENDENT * of[0], axis=0))
 
 
-def _to_compare(watch: Watch, logs: Floats) -> list[int]:
-    """Return how many of the latest windows may have changed: likeliest, and from time to time others."""
-    before = logs[: max(watch.first, len(logs) - GUARD)]
-    off = np.abs(before - np.median(before, axis=0))
-    odd = np.any(off > ODD * np.maximum(NORMAL * np.median(off, axis=0), LEAST_SCATTER), axis=1).sum()
-    share = min(MOST_ODD, (odd + FEW_ODD) / (len(before) + 1))
-    rare = (1 - LOW) * log((1 - LOW) / share) + LOW * log(LOW / (1 - share))
-    least = min(LATEST[-1], max(LEAST, ceil(log(BY_CHANCE) / rare)))
-    some = np.arange(least, min(len(logs) - watch.first, LATEST[-1]) + 1)
-    if not len(some):
-        return []
-    after = np.cumsum(logs[::-1], axis=0)[some - 1] / some[:, None]
-    off = np.abs(after - logs.mean(axis=0)).max(axis=1)
-    best = int(some[np.argmax(some * len(logs) / (len(logs) - some) * off**2)])
-    others = [latest for latest in LATEST if latest in some] if watch.count % OFTEN == 0 else []
-    return list(dict.fromkeys((best, *others)))
+def _block_means(values: Floats, length: int) -> Floats:
+    """Return the mean of each block of some length, wherever it begins; shape (blocks, 2)."""
+    sums = np.cumsum(np.concatenate([np.zeros((1, 2)), values]), axis=0)
+    return np.asarray((sums[length:] - sums[:-length]) / length)
 
 
-def _change(watch: Watch, logs: Floats, latest: int) -> Pair | None:
-    """Return how the latest windows differ from those before, if they surely do."""
-    known = max(BEFORE, BEFORE_TIMES * latest)
-    before = logs[-known:-latest]
-    usual = np.median(before, axis=0)
-    each = logs[-latest:] - usual
-    off = np.median(each, axis=0)
-    fewest = np.sort(np.sign(off) * each, axis=0)[-LEAST]  # three windows are no change, however odd
-    shift = _shift(logs[-latest:], usual, _quick(before))
-    if not _far(watch, np.where(fewest > watch.wide * CALM, shift, 0.0)):
-        return None
-    scatter = [np.median(np.abs(of), axis=0) for of in (before - usual, each - off)]
-    most = watch.wide * FARTHEST + FAR * NORMAL * np.max(scatter, axis=0)
-    parts = (
-        watch.noisy if len(before) < SEARCHED else (),
-        watch.windows[-known:-latest],
-        watch.windows[-latest:],
-    )
-    for of, low, high in zip(VALUES, usual - most, usual + most, strict=True):
-        means = _difference(parts, partial(_within, value=of, low=low, high=high))
-        if max(_likelier(sign, means, watch.wide) for sign in (1, -1)) > SURE:
-            return _pair(np.expm1(off))
-    return None
+def _block_quantiles(values: Floats, length: int, share: float) -> Floats:
+    """Return what a share of each block's windows stays below; shape (blocks, 2)."""
+    at = int(share * length)
+    blocks = np.lib.stride_tricks.sliding_window_view(values, length, axis=0)
+    return np.asarray(np.partition(blocks, at, axis=-1)[..., at])
 
 
-def _within(trial: Trial, value: Callable[[Trial], float], low: float, high: float) -> float:
-    return min(max(value(trial), low), high)
+@lru_cache(maxsize=1024)
+def _student(deviations: float, freedom: float) -> float:
+    """Return what Student's distribution exceeds as rarely as a normal one does so many deviations.
 
-
-def _difference(parts: Sequence[Sequence[Trial]], value: Callable[[Trial], float]) -> MeanDifference:
-    """Return how much more the last part takes than the one before it."""
-    ends = accumulate(sum(window.duration_ns for window in part) for part in parts)
-    visits = [
-        Visit(tuple(replace(window, limit_mw=number) for window in part), end)
-        for number, (part, end) in enumerate(zip(parts, ends, strict=True))
-        if part
-    ]
-    blocks = noise.merged(series(visits, value)[0])
-    means = noise.limit_means(blocks, NOISE_UNKNOWN, np.zeros((len(blocks.at), len(blocks.at))))
-    of = slice(noise.WITHIN)  # a jump between visits is what is asked for
-    weight = np.exp(means.log_weight[of] - means.log_weight[of].max())
-    mean, covariance = means.mean[of], means.covariance[of]
-    variance = covariance[:, -1, -1] + covariance[:, -2, -2] - 2 * covariance[:, -1, -2]
-    freedom = noise.DOF + len(blocks.at) - len(visits)
-    return MeanDifference(
-        weight / weight.sum(), mean[:, -1] - mean[:, -2], np.maximum(variance, 1e-12), freedom
-    )
-
-
-def _likelier(sign: int, of: MeanDifference, wide: int) -> float:
-    """Return the log likelihood ratio of `CHANGED` or more to `CALM` or less, upwards or downwards."""
-    up = sign * of.mean
-    off = up - wide * CALM, np.minimum(up - wide * CHANGED, 0.0)
-    share = np.log(np.maximum(of.weight, 1e-300)) - np.log(of.variance) / 2
-    calm, changed = (
-        np.logaddexp.reduce(share - (of.freedom + 1) / 2 * np.log1p(each**2 / of.variance / of.freedom))
-        for each in off
-    )
-    return float(changed - calm)
+    Within 5 % from five degrees of freedom on. Source: Gaver, Kafadar, "A Retrievable Recipe for Inverse t",
+    The American Statistician 38, 1984.
+    """
+    share = (freedom - 5 / 6) / (freedom - 2 / 3 + 0.1 / freedom) ** 2
+    return sqrt(freedom * expm1(deviations**2 * share))

@@ -132,14 +132,19 @@ def _without_head(
 def _started(visits: list[Visit]) -> list[Visit]:
     """Return the visits since the run has started.
 
-    Until then steps were slower than ever later at the same limit, by `STARTING` and than blocks scatter.
+    Until then steps were slower than ever later at the same limit, by `STARTING` and than blocks scatter. A
+    visit that is as quick as the quickest later at its limit shows that the run has started: what is slow
+    after it is another kind of step.
     """
     times = [[log_time(block) for block in visit.blocks] for visit in visits]
     most = max(STARTING, 4 * _scatter(times))
     first, done = 0, 0
     for i, visit in enumerate(visits):
         again = [j for j in range(i + 1, len(visits)) if visits[j].limit_mw == visit.limit_mw]
-        if again and median(times[i]) - max(median(times[j]) for j in again) > most:
+        later = [median(times[j]) for j in again]
+        if later and median(times[i]) - min(later) <= most:
+            break
+        if later and median(times[i]) - max(later) > most:
             first = max(first, again[0])
         done += visit.whole.steps
         if done >= STARTING_STEPS:

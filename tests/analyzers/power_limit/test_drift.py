@@ -46,7 +46,7 @@ def watched(seed: str, before: int, noise: float = 0.02) -> tuple[Watch, Iterato
 def test_a_shift_of_a_tenth_is_noticed_within_100_steps(energy: float, time: float) -> None:
     after = []
     for seed in range(30):
-        watch, come = watched(f"{seed} {energy} {time}", 2 * FIRST + 3 * seed)
+        watch, come = watched(f"{seed} {energy} {time}", FIRST + 3 * seed)
         after.append(0)
         while not watch.alarm:
             e, t = next(come)
@@ -55,8 +55,7 @@ def test_a_shift_of_a_tenth_is_noticed_within_100_steps(energy: float, time: flo
         assert 1 + watch.change[0] == pytest.approx(energy, rel=0.03)
         assert 1 + watch.change[1] == pytest.approx(time, rel=0.03)
     assert min(after) >= 4 * STEPS  # nothing is noticed before
-    assert sorted(after)[-2] <= 90  # a window may begin ten steps after the shift
-    assert max(after) <= 200
+    assert max(after) <= 90  # a window may begin ten steps after the shift
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.05])
@@ -73,7 +72,7 @@ def alarms(factors: Iterable[float]) -> int:
     for factor in factors:
         watch = seen(watch, trial(factor, factor))
         if watch.alarm:
-            raised, watch = raised + 1, begun(None, wide=watch.wide + 1)
+            raised, watch = raised + 1, begun(None, before=watch)
     return raised
 
 
@@ -214,6 +213,20 @@ def test_when_all_is_as_it_was_again_there_is_no_alarm_any_longer() -> None:
     for _ in range(10):
         watch = seen(watch, trial(*next(come)))
     assert not watch.alarm
+
+
+def test_a_false_alarm_hides_no_change() -> None:
+    """A load that comes and goes raises two alarms; then a tenth more is noticed within 300 steps."""
+    watch, come = watched("", 100)
+    load, raised = [1.2] * 12 + [1.0] * 60, []
+    for count, factor in enumerate((*load, *[1.1] * 30)):
+        e, t = next(come)
+        watch = seen(watch, trial(e * factor, t * factor))
+        if watch.alarm:
+            raised.append(count)
+            watch = begun(None, before=watch)
+    assert len(raised) == 3
+    assert raised[1] < len(load) <= raised[2]
 
 
 figures = st.integers(0, 10**15)

@@ -297,6 +297,9 @@ def test_visits_before_the_run_had_started_are_left_out() -> None:
     other = Visit(tuple(replace(each, limit_mw=100_000) for each in fast.blocks), 40 * S)
     assert settled([slow, other, fast]) == [fast]
     assert settled([fast, other, fast]) == [fast, other, fast]
+    slow_other = Visit(tuple(replace(each, limit_mw=100_000) for each in slow.blocks), 40 * S)
+    kinds_in_turn = [slow, other, fast, slow_other, other, slow, fast]
+    assert settled(kinds_in_turn) == kinds_in_turn[1:]  # the first steps are left out in any case
 
 
 @pytest.mark.parametrize(
