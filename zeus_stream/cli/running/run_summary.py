@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 REPORT_S = 3.0
 """Longest wait for the report, after the command. ``ZEUS_STREAM_FLUSH_S`` may be longer."""
+CLOSES = 2 / 3
+"""Of that wait: until the run is closed. The rest is for the queries of the report."""
 BEHIND_MS = 1_000
 """An analyzer that is behind by more is named as the reason."""
 LAST_WORDS_S = 0.5
@@ -50,7 +52,7 @@ def sessions_begun(now: Snapshot) -> int | None:
 def wait_for_summary(
     where: Places, name: str, signals: Signals, begun: int | None = None
 ) -> "Summary | None":
-    """Return the summary of a run once it is closed. None: the archive has none.
+    """Return the summary of a run once it is closed, or as far as it is known by then. None: it has none.
 
     Args:
         where: the setup of the analyzer.
@@ -79,7 +81,7 @@ def wait_for_summary(
         return bool(sessions and row["closed"])
 
     with deadline(longest_s, "the report"):
-        until(closed, longest_s, signals)
+        until(closed, CLOSES * longest_s, signals)
         return summarize(connection.sql, name) if sessions else None
 
 
