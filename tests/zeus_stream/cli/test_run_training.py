@@ -71,6 +71,34 @@ def test_one_sigint_to_the_process_group_reaches_the_script_once(zeus: Cli) -> N
     assert out == "1\n"
 
 
+MANY_SIGNALS = """
+import os, signal, subprocess, sys, threading, time
+from zeus_stream.cli.running.signals import Signals
+ignores = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); signal.pause()"
+def send():
+    for more in range(60):
+        os.killpg(0, signal.SIGINT)
+        time.sleep(0.02 + more / 10_000)  # the handler looks after 20 ms
+        os.killpg(0, signal.SIGINT)
+        time.sleep(0.06)
+    os.kill(os.getpid(), signal.SIGTERM)
+with Signals() as signals:
+    command = subprocess.Popen([sys.executable, "-c", ignores], stdout=subprocess.PIPE)
+    command.stdout.read(1)
+    with signals.passed_to(command):
+        threading.Thread(target=send).start()
+        print(command.wait())
+"""
+
+
+def test_signals_that_come_while_one_is_handled_wait_for_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_SIGNALS], capture_output=True, text=True, timeout=60, process_group=0,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, f"{-signal.SIGTERM}\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

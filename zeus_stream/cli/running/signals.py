@@ -30,6 +30,8 @@ class Signals:
         self.leaves = False
         """Whether somebody did not want to wait: nothing is waited for any more but the restored limits."""
         self._leavable = False
+        self._arrived: list[int] = []
+        """Signals that are not handled yet. The first is in hand, the others wait."""
         self._command: subprocess.Popen[bytes] | None = None
         self._witness = Witness()
         self._before: dict[int, Any] = {}
@@ -69,6 +71,17 @@ class Signals:
             self._leavable = False
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self._arrived.append(number)
+        if len(self._arrived) > 1:
+            return
+        try:
+            while self._arrived:
+                self._pass_on(self._arrived[0])
+                del self._arrived[0]
+        finally:
+            self._arrived.clear()
+
+    def _pass_on(self, number: int) -> None:
         again = self._command is None or self.passed is not None
         if self._command is None:
             self.told = self.told or number
