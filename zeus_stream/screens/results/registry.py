@@ -38,7 +38,7 @@ class ExporterKind(Struct, frozen=True):
     """One kind of exporters, as a registry entry."""
 
     spelling: str
-    """How a command names it, such as ``jsonl:FILE``."""
+    """Its form in a command, such as ``jsonl:FILE``."""
     help: str
     open: Callable[[str], Exporter]
     """Takes the text after the colon, empty without one. May raise SettingsError."""
