@@ -21,13 +21,11 @@ class JobRow(Struct, frozen=True, kw_only=True):
     version: int
     """a new version starts the job again: only tries of the latest version count"""
     batch_sizes: tuple[int, ...]
-    """list of those that may be tried"""
+    """that may be tried; the default is used where nothing is known"""
     default_batch_size: int
-    """the one of them that is used where nothing is known"""
     metric: str
-    """the metric that is to reach ``target``"""
+    """that is to reach ``target``"""
     target: float
-    """its value"""
     lower_is_better: bool
     """the metric is to fall"""
     max_epochs: int
@@ -47,44 +45,37 @@ class TryRow(Struct, frozen=True, kw_only=True):
         "tries",
         ("job", "number"),
         computed=(
-            Computed("began_at", "ended_wall_ns", "UTC"),
-            Computed("ended_at", "began_at", "UTC"),
+            Computed("began_at", "ended_wall_ns"),
+            Computed("ended_at", "began_at"),
         ),
     )
 
     job: str
-    """whose it is"""
+    """``number`` grows over the job, whatever its version"""
     number: int
-    """grows over the job, whatever its version"""
     version: int
-    """of the job"""
     recurrence: int
-    """one wish to have the model trained; it takes as many tries as it takes"""
+    """one wish to have the model trained, by one or more tries"""
     run: str
-    """of the process that asked first"""
+    """of the process that asked first, and which of its tries: asked again, it gets the same size"""
     session: str
     attempt: int
-    """its first try or a later one: a process that asks again for it gets the same batch size"""
     setup: str
     """model and number of the run's GPUs"""
     batch_size: int
-    """what it trains with"""
+    """what it trains with, who chose that, and why"""
     policy: str
-    """who chose that"""
     reason: str
-    """why"""
     stop_cost_j: float | None
     """joules: it ends before an epoch that would take its cost above this; NULL: no bound"""
     began_wall_ns: int
-    """ns since 1970, UTC"""
+    """UTC, and ns since 1970; NULL: it runs"""
     ended_wall_ns: int | None
-    """ns since 1970, UTC; NULL: it runs"""
     epochs: int
-    """number of whole and measured epochs"""
+    """whole and measured epochs; their joules on all GPUs, NULL if one is missing; seconds of the slowest
+    rank"""
     energy_j: float | None
-    """joules of these epochs, all GPUs of the run; NULL if that of one is missing"""
     duration_s: float
-    """seconds of these epochs, of the slowest rank"""
     cost_j: float | None
     """joules: eta x energy + (1 - eta) x highest limit of the GPUs x time; NULL: not known"""
     epoch_cost_j: float | None
@@ -92,9 +83,8 @@ class TryRow(Struct, frozen=True, kw_only=True):
     metrics: tuple[float, ...]
     """list: the metric after each epoch"""
     ended: Ended
-    """``running``, ``converged``, ``stopped``, ``exhausted`` or ``lost``"""
+    """``running``, ``converged``, ``stopped``, ``exhausted`` or ``lost``, and why"""
     ended_why: str
-    """why"""
 
 
 class SimulationRow(Struct, frozen=True, kw_only=True):
@@ -106,19 +96,13 @@ class SimulationRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("simulations", ("game",))
 
     game: str
-    """the key: all that it depends on, in words"""
+    """all that it depends on, in words; the columns have each: ``gpu`` is the model of the traces"""
     world: str
-    """where it was played"""
     gpu: str
-    """the model that the traces were recorded on"""
     workload: str
-    """what was trained"""
     player: str
-    """who played"""
     seed: int
-    """of all draws"""
     eta: float
-    """its options"""
     beta: float
     cost_window: int
     drift: str
@@ -136,17 +120,14 @@ class SimulatedTryRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("simulated_tries", ("game", "number"))
 
     game: str
-    """whose it is"""
+    """``number`` counts in the order in which they ended, recurrences from 0"""
     number: int
-    """counts in the order in which they ended"""
     recurrence: int
-    """from 0"""
     batch_size: int
     """what it trained with"""
     epochs: int
-    """number of epochs"""
+    """their number, and what they took in all"""
     energy_j: float
-    """of all its epochs"""
     time_s: float
     cost_j: float
     ended: str

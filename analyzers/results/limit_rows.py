@@ -12,28 +12,23 @@ from zeus_stream.protocol.fields import Control
 
 
 class TrialRow(Struct, frozen=True, kw_only=True):
-    """A visit of a power limit, measured."""
+    """A visit of a power limit, measured. A search may visit a limit more than once."""
 
     TABLE: ClassVar = Table("trials", ("run", "number"))
 
     run: str
-    """whose it is"""
+    """``number`` grows over the run; a drift begins a new ``round``"""
     number: int
-    """grows over the run"""
     round: int
-    """a drift begins a new round"""
     power_limit_w: float
-    """watts; a search may visit a limit more than once, each visit is a row. Of a clock: its nominal power"""
+    """watts; of a clock, its nominal power"""
     clock_mhz: int | None = None
     """MHz at which the graphics clock was locked; NULL: the power limit was searched"""
     steps: int
-    """number of steps measured"""
+    """steps measured; seconds of the slowest rank; joules and watts of all GPUs of the run"""
     duration_s: float
-    """seconds of these steps, of the slowest rank"""
     energy_j: float
-    """joules of these steps, all GPUs of the run"""
     average_power_w: float
-    """watts, all GPUs of the run"""
     cost: float | None
     """joules: ZeusCost, with the selector's eta; NULL: the selector has none"""
     temperature_c: float | None
@@ -51,15 +46,13 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("decisions", ("run", "number"))
 
     run: str
-    """whose it is"""
+    """as in ``trials``"""
     number: int
-    """grows over the run"""
     round: int
-    """of profiling"""
     t_ns: int
-    """when, on the clock of the lowest rank's host"""
+    """on the clock of the lowest rank's host"""
     selector: str
-    """who chose, as the settings have it"""
+    """as the settings have it"""
     power_limit_w: float | None
     """watts; NULL: none was chosen. Of a clock: its nominal power"""
     clock_mhz: int | None = None
@@ -80,26 +73,21 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     applied: bool
     """false: observing; the decision only says what would be saved"""
     reason: str
-    """why. It also says whether the curve was as remembered, and of a later round what had changed; a row
-    that repeats a limit says that it is kept although the workload has changed, and until when
-    (``profiling_share``); a row without limit, that a round began with other ranks: one has died or joined,
-    or some never came"""
+    """why; whether the curve was as remembered; what had changed before a later round; until when a limit is
+    kept although the workload has changed (``profiling_share``); which ranks have come or gone"""
     trials_run: str | None = None
-    """whose trials it was chosen from, or, where it was remembered, who measured the highest limit; NULL:
-    there were none"""
+    """whose trials it was chosen from, or who measured the highest limit that was remembered; NULL: none"""
     trials_round: int | None = None
     excess_percent: float | None = None
-    """how much more of what the selector minimizes (with ``slowdown``: how far beyond the bound, or how far
-    below it at a limit left out) is expected at the chosen limit than at the best one; NULL where every
-    limit was measured, or none chosen"""
+    """how much more than at the best limit is expected of what the selector minimizes (with ``slowdown``: how
+    far beyond the bound, or below it at a limit left out); NULL: every limit was measured, or none chosen"""
     excess_p95_percent: float | None = None
     """the same with 95 % confidence at most"""
     energy_saved_low_percent: float | None = None
-    """95 % interval of what a step saves at the chosen limit against the default, by the belief that chose;
-    NULL: every limit was measured, or it was chosen beside another control"""
+    """95 % intervals of what a step saves and adds against the default, by the belief that chose; NULL: every
+    limit was measured, or it was chosen beside another control"""
     energy_saved_high_percent: float | None = None
     time_added_low_percent: float | None = None
-    """95 % interval of the time that it adds"""
     time_added_high_percent: float | None = None
 
 
@@ -112,13 +100,10 @@ class GpuLimitRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("gpu_limits", ("run", "round", "gpu"))
 
     run: str
-    """whose it is"""
+    """as in ``decisions``"""
     round: int
-    """of profiling"""
     gpu: str
-    """UUID"""
     t_ns: int
-    """when, on the clock of the lowest rank's host"""
     power_limit_w: float
     """watts, of this GPU"""
     job_limit_w: float
@@ -155,15 +140,11 @@ class ProfileRow(Struct, frozen=True, kw_only=True):
     least_limit_w: float | None
     highest_limit_w: float | None
     control: Control = "power_limit"
-    """``power_limit``, or ``graphics_clock``: then every limit is the nominal power of a clock"""
     power_limit_w: float
-    """watts"""
+    """as in ``trials``"""
     steps: int
-    """number of steps measured"""
     duration_s: float
-    """of these steps: the slowest rank's time"""
     energy_j: float
-    """of these steps: all GPUs of the run"""
     measured_run: str
     """as in ``profiles``"""
     measured_round: int
@@ -191,18 +172,15 @@ class RecallRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("recalls", ("session", "round"))
 
     session: str
-    """of the run's lowest rank"""
+    """of the run's lowest rank; its first round"""
     run: str
-    """whose it is"""
     round: int
-    """its first round of profiling"""
     profile_run: str | None = None
     """whose profile it was, and when that was measured; NULL: none was known"""
     profile_round: int | None = None
     measured_wall_ns: int | None = None
     limits: tuple[AtLimit, ...] = ()
-    """list of the measurements: ``power_limit_w``, ``steps``, ``duration_s``, ``energy_j``, and ``run``,
-    ``round`` that measured it"""
+    """its measurements, with the ``run`` and ``round`` of each"""
 
 
 class BudgetRow(Struct, frozen=True, kw_only=True):
@@ -212,24 +190,24 @@ class BudgetRow(Struct, frozen=True, kw_only=True):
         "budgets",
         ("budget", "set_ns"),
         computed=(
-            Computed("set_at", "set_ns", "UTC"),
-            Computed("began_at", "begin_ns", "UTC"),
-            Computed("ended_at", "end_ns", "UTC"),
+            Computed("set_at", "set_ns"),
+            Computed("began_at", "begin_ns"),
+            Computed("ended_at", "end_ns"),
         ),
     )
 
     budget: str
     """its name"""
     set_ns: int
-    """when it was set: ns since 1970, UTC"""
+    """when it was set: ns since 1970, and UTC"""
     limit_w: float
     """watts that the limits of its GPUs may add up to"""
     begin_ns: int
-    """when it begins: ns since 1970, UTC"""
+    """when it begins"""
     end_ns: int
     """when it ends; an end in 2099 is none"""
     gpus: tuple[str, ...]
-    """list of UUIDs that it is about"""
+    """that it is about"""
     binding: bool
     """it holds, or is on its ramp"""
     reason: str
@@ -242,14 +220,13 @@ class BudgetShareRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("budget_shares", ("gpu",))
 
     gpu: str
-    """UUID"""
+    """the GPU"""
     budget: str | None
-    """the first budget that has it; NULL: none any more"""
+    """the first that has it; NULL: none any more"""
     run: str | None
-    """the run on it"""
+    """on it"""
     most_w: float | None
-    """watts: its limit may be so high. Where ``reason`` says that it cannot be commanded, its share if it
-    could"""
+    """watts: its limit may be so high, or could be if it could be commanded"""
     limit_w: float
     """watts: its limit, as last confirmed"""
     reason: str

@@ -13,9 +13,8 @@ class PipelineRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("pipelines", ("run",))
 
     run: str
-    """whose it is"""
+    """of this state, on the clock of the host of stage 0"""
     t_ns: int
-    """Of this state; CLOCK_MONOTONIC of the host of stage 0."""
     schedule: str
     """as the script names it"""
     stages: int
@@ -26,7 +25,7 @@ class PipelineRow(Struct, frozen=True, kw_only=True):
     iterations_profiled: int
     """until now, all clocks"""
     iteration_s: float | None
-    """At the highest clocks; None: not measured."""
+    """at the highest clocks; NULL: not measured"""
     reason: str
     """why it ended, or why its profile is measured again; empty otherwise"""
     profile_run: str | None = None
@@ -34,26 +33,23 @@ class PipelineRow(Struct, frozen=True, kw_only=True):
 
 
 class InstructionRow(Struct, frozen=True, kw_only=True):
-    """Time and energy of one kind of instruction of a stage at one clock, with 95 % intervals."""
+    """Time and energy of one kind of instruction of a stage at one clock."""
 
     TABLE: ClassVar = Table("instructions", ("run", "stage", "kind", "chunk", "clock_mhz"))
 
     run: str
-    """whose it is"""
+    """stages and chunks count from 0; MHz of the graphics clock"""
     stage: int
-    """from 0"""
     kind: str
     chunk: int
     clock_mhz: int
-    """MHz of the graphics clock"""
     samples: int
     """instructions measured"""
     time_s: float
-    """seconds of one, with the 95 % interval"""
+    """seconds and joules of one, with 95 % intervals"""
     time_low_s: float
     time_high_s: float
     energy_j: float
-    """joules of one, with the 95 % interval"""
     energy_low_j: float
     energy_high_j: float
     job: str = ""
@@ -71,23 +67,20 @@ class InstructionSpanRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("instruction_spans", ("run", "plan", "stage", "position"))
 
     run: str
-    """whose it is"""
+    """as in ``plans``; plan 0: the highest clock everywhere"""
     plan: int
-    """number of the plan, as in ``plans``; 0: the highest clock everywhere"""
     iteration: int
     stage: int
-    """from 0"""
+    """from 0, as is its place in the order of its stage"""
     position: int
-    """in the order of its stage, from 0"""
     kind: str
     micro_batch: int
     chunk: int
     clock_mhz: int
     """MHz of the graphics clock, by the plan"""
     begin_s: float
-    """seconds after the iteration began"""
+    """seconds after the iteration began, and how long it took"""
     duration_s: float
-    """seconds"""
 
 
 class PlanPointRow(Struct, frozen=True, kw_only=True):
@@ -96,15 +89,13 @@ class PlanPointRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("plan_points", ("run", "slowdown"))
 
     run: str
-    """whose it is"""
+    """duration that was asked for, relative to that at the highest clocks"""
     slowdown: float
-    """duration that was asked for, relative to that at the highest clocks."""
     time_s: float
-    """seconds of an iteration, by the profile"""
+    """seconds of an iteration, and joules of all GPUs of one replica, by the profile"""
     energy_j: float
-    """joules of an iteration, all GPUs of one replica"""
     bound_j: float
-    """No clocks need less, by the profile."""
+    """no clocks need less, by the profile"""
     unplanned_s: float
     """seconds and joules of an iteration at the highest clocks"""
     unplanned_j: float
@@ -116,34 +107,29 @@ class PlanRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("plans", ("run", "number"))
 
     run: str
-    """whose it is"""
+    """``number`` grows over the run; when it was offered, on the clock of the host of stage 0"""
     number: int
-    """grows over the run"""
     t_ns: int
-    """when it was offered, on the clock of the host of stage 0"""
     slowdown: float
-    """duration that was asked for, relative to that at the highest clocks"""
+    """as in ``plan_points``; seconds and joules of an iteration, by the profile"""
     promised_s: float
-    """seconds and joules of an iteration, by the profile"""
     promised_j: float
     unplanned_s: float
     unplanned_j: float
     first_iteration: int | None
-    """From which on clocks follow it; None: not known yet."""
+    """from which on clocks follow it; NULL: not known yet"""
     measured_s: float | None
-    """Mean duration of iterations under it; None: too few ran."""
+    """mean duration of iterations under it; NULL: too few ran"""
     iterations: int = 0
     """that the measured saving was taken from"""
     saved: float | None = None
-    """share of an iteration's energy, all GPUs, that it took less than at the highest clock, both measured,
-    with the 95 % interval; NULL: not measured yet"""
+    """shares by which iterations take less energy on all GPUs, and longer, than at the highest clock, both
+    measured, with 95 % intervals; NULL: not measured yet"""
     saved_low: float | None = None
     saved_high: float | None = None
     longer: float | None = None
-    """share by which iterations took longer, in the same way"""
     longer_low: float | None = None
     longer_high: float | None = None
     state: str
-    """``offered``, ``followed``, ``replaced`` or ``ended``"""
+    """``offered``, ``followed``, ``replaced`` or ``ended``, and why; empty: it is as wanted"""
     reason: str
-    """why it was chosen or, of one that ended, why that was; empty: it is as wanted"""

@@ -14,8 +14,8 @@ class SignalRow(Struct, frozen=True, kw_only=True):
         "signals",
         ("name", "imported_ns", "begin_ns"),
         computed=(
-            Computed("begins_at", "end_ns", "UTC"),
-            Computed("ends_at", "begins_at", "UTC; NULL: without an end"),
+            Computed("begins_at", "end_ns"),
+            Computed("ends_at", "begins_at"),
         ),
     )
 
@@ -24,18 +24,16 @@ class SignalRow(Struct, frozen=True, kw_only=True):
     unit: str
     """such as ``EUR/kWh``, or ``gCO2e/kWh``"""
     begin_ns: int
-    """from when it holds, UTC, ns since 1970"""
+    """it holds in between, UTC, ns since 1970; NULL: without an end"""
     end_ns: int | None
-    """until when; NULL: without an end"""
     value: float | None
     """NULL: the signal was removed"""
     place: str
-    """country that it is of; empty: not known"""
+    """its country; empty: not known"""
     year: int | None
     """in which it was measured; NULL: it is of its own time"""
     source: str
-    """where it is from"""
+    """where it is from, and the licence under which it was published"""
     licence: str
-    """under which it was published"""
     imported_ns: int
     """when it was imported, UTC, ns since 1970"""

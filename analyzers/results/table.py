@@ -19,7 +19,8 @@ class Computed(Struct, frozen=True):
     name: str
     after: str
     """The column before it."""
-    help: str
+    help: str = ""
+    """Empty: the description before it is of this column too."""
     sql_type: str = "TIMESTAMP"
 
 

@@ -56,7 +56,7 @@ def _table(kind: type) -> str:
     rows = [f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for names, text in described(kind)]
     parts = [
         f"### `{table.name}`\n",
-        f"<!-- Written from {kind.__name__} by `python -m tests.docs.reference`. Do not edit. -->\n",
+        f"<!-- {kind.__name__} -->\n",
         _markdown(inspect.getdoc(kind) or "") + f" The key is ({key}).\n",
         "| column | meaning |\n|---|---|",
         *rows,
@@ -75,7 +75,10 @@ def described(kind: type) -> list[tuple[list[str], str]]:
     def add_computed(after: str) -> None:
         for each in computed:
             if each.after == after:
-                found.append(([each.name], each.help))
+                if each.help:
+                    found.append(([each.name], each.help))
+                else:
+                    found[-1][0].append(each.name)
                 add_computed(each.name)
 
     for node, following in pairwise([*tree.body, ast.Pass()]):

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from datetime import datetime
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +16,6 @@ from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
 
 FOLDER = files("analyzers.archive").joinpath("queries")
-GUIDE = Path(__file__).parents[3] / "docs" / "reference" / "sql.md"
 J_A, J_B = 200, 100
 """Joules a second of the run."""
 
@@ -169,20 +167,6 @@ def test_a_metric_has_the_energy_of_the_steps_until_then(queries: Queries) -> No
     rows = shipped(queries, "metrics")
     assert [(row["value"], row["energy_j"]) for row in rows] == [(0.8, 10 * 300), (0.9, 30 * 300)]
     assert {row["run"] for row in rows} == {RUN.run}
-
-
-def test_the_guide_has_every_column_of_every_table(queries: Queries) -> None:
-    """Tables are sections; their columns are the first cells of its rows."""
-    documented: dict[str, set[str]] = {}
-    for line in GUIDE.read_text(encoding="utf-8").splitlines():
-        if line.startswith("### `"):
-            documented[name := line.split("`")[1]] = set()
-        elif line.startswith("| `"):
-            documented[name] |= set(line.split("|")[1].replace("`", "").replace(",", " ").split())
-    actual: dict[str, set[str]] = {}
-    for row in ask(queries, "SELECT table_name, column_name FROM information_schema.columns"):
-        actual.setdefault(row["table_name"], set()).add(row["column_name"])
-    assert documented == actual
 
 
 def test_the_widths_of_the_parts_add_up_in_squares(queries: Queries) -> None:
