@@ -1,6 +1,7 @@
 """The page of the Python functions, from their docstrings. `tests.docs.reference` writes it."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -43,13 +44,24 @@ RETURNED = {
     "Statistics": "training.answers",
 }
 """Classes of what the public functions return, and their modules."""
+FOR_CALLBACKS = {
+    "Publisher": {"follow", "know", "want_search", "silence"},
+    "OptimizerSteps": {
+        "begin", "end", "close", "forget", "begin_epoch", "end_epoch", "begin_step", "end_step",
+        "cancel_step", "mark", "begin_pause", "end_pause", "cancel_pause", "record", "end_interval",
+    },
+}  # fmt: skip
+"""Methods that callbacks of frameworks use, and no script."""
+AS_THE_FUNCTION = re.compile(r"see `zeus_stream\.(\w+)`\.$")
+"""The end of a method's docstring that says no more than the function of its name."""
 RETURNED_HEAD = """## What these return
 
 Nobody makes these objects: the functions above return them.
 """
 ZEUS_HEAD = """## zeus_stream.zeus
 
-Classes with the names and signatures of Zeus 0.16: see [Coming from Zeus](../coming-from/zeus.md).
+Classes with the names and signatures of Zeus 0.16: see [Coming from Zeus](../coming-from/zeus.md). `help()`
+has the arguments of their methods, which are those of Zeus.
 """
 
 
@@ -64,7 +76,7 @@ def python_page() -> str:
         parts += _described(name, kind, "###", made_by_others=True)
     parts.append(ZEUS_HEAD)
     for name in zeus.__all__:
-        parts += _described(name, getattr(zeus, name), "###")
+        parts += _described(name, getattr(zeus, name), "###", summaries=True)
     return "\n".join(parts)
 
 
@@ -73,11 +85,13 @@ def returned() -> dict[str, type]:
     return {name: getattr(import_module(f"zeus_stream.{home}"), name) for name, home in RETURNED.items()}
 
 
-def _described(name: str, value: Any, heading: str = "##", *, made_by_others: bool = False) -> Iterator[str]:
+def _described(
+    name: str, value: Any, heading: str = "##", *, made_by_others: bool = False, summaries: bool = False
+) -> Iterator[str]:
     yield f"{heading} {name}\n"
     texts = [_text(name, value, signed=not made_by_others)]
     if inspect.isclass(value):
-        texts += [_text(f"{name}.{each}", method) for each, method in _methods(value)]
+        texts += _texts_of_methods(name, value, summaries=summaries)
     yield "```text\n" + "\n\n".join(texts) + "\n```\n"
 
 
@@ -91,6 +105,19 @@ def _module(name: str, module: Any) -> Iterator[str]:
     yield "```text\n" + "\n\n".join(functions) + "\n```\n"
 
 
+def _texts_of_methods(name: str, kind: type, *, summaries: bool) -> Iterator[str]:
+    """Yield the text of each method that a script calls; those of a function's name share one line."""
+    methods = [(each, method) for each, method in _methods(kind) if each not in FOR_CALLBACKS.get(name, ())]
+    same = [
+        each for each, method in methods if AS_THE_FUNCTION.findall(inspect.getdoc(method) or "") == [each]
+    ]
+    if same:
+        yield f"{name}.{', .'.join(same)}\n    Do what the functions of these names in `zeus_stream` do."
+    for each, method in methods:
+        if each not in same:
+            yield _text(f"{name}.{each}", method, summary=summaries)
+
+
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
     ours = [each for each in kind.__mro__ if each.__module__.startswith("zeus_stream.")]
     members = {name: value for each in reversed(ours) for name, value in vars(each).items()}
@@ -99,7 +126,7 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _text(name: str, value: Any, *, signed: bool = True) -> str:
+def _text(name: str, value: Any, *, signed: bool = True, summary: bool = False) -> str:
     try:
         signature = (
             ""
@@ -108,7 +135,8 @@ def _text(name: str, value: Any, *, signed: bool = True) -> str:
         )
     except ValueError:
         signature = ""
-    lines = (inspect.getdoc(value) or "").splitlines()
+    text = inspect.getdoc(value) or ""
+    lines = (text.partition("\n\n")[0] if summary else text).splitlines()
     return "\n".join([f"{name}{_short(signature)}", *(f"    {line}".rstrip() for line in lines)])
 
 
