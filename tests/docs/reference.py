@@ -152,21 +152,19 @@ def _settings() -> str:
     defaults = {name: value for kind in kinds() for name, value in spelled(kind()).items()}
     for section, heading in SECTIONS.items():
         rows = [
-            f"| `{name}` | {each.text} | {_code(defaults.get(name, ''))} | {_range(each)} |"
+            f"| `{name}` | {each.text} | {_default(defaults.get(name, ''), each)} |"
             for name, each in list_settings().items()
             if each.section == section
         ]
-        table = ["| setting | meaning | default | range |", "|---|---|---|---|", *rows]
+        table = ["| setting | meaning | default (range) |", "|---|---|---|", *rows]
         parts += [f"## {heading}\n", "\n".join(table) + "\n"]
     return "\n".join(parts)
 
 
-def _code(text: str) -> str:
-    return f"`{text}`" if text else ""
-
-
-def _range(of: SettingHelp) -> str:
-    return "" if of.least is None else f"{of.least:g} to {of.most:,}"
+def _default(text: str, of: SettingHelp) -> str:
+    """Return the default of a setting, and its range if it has one."""
+    within = "" if of.least is None else f"({of.least:g} to {of.most:,})"
+    return " ".join(part for part in (f"`{text}`" if text else "", within) if part)
 
 
 def _queries() -> str:
