@@ -3,10 +3,13 @@
 What is stated of a choice comes from where the choice came from: visits without what was settling or odd,
 the models of their noise, drift between visits, and what is known of curves. A sum over all that was measured
 is another figure: of a slow start it took the first limit for twice as dear as it was.
+
+A search ends when the visits agree, so its belief is too sure where noise is strong. What the visits of both
+limits scatter by is not known to the scatter within them, and is added to the interval (`SCATTERED`).
 """
 
-from collections.abc import Sequence
-from math import ceil, exp, expm1, log
+from collections.abc import Callable, Sequence
+from math import ceil, exp, expm1, log, sqrt
 from statistics import fmean
 
 import numpy as np
@@ -15,10 +18,17 @@ from msgspec.structs import replace
 
 from analyzers.power_limit.search import curves
 from analyzers.power_limit.search.belief import Belief
-from analyzers.power_limit.search.visit_blocks import Visit, by_limit
+from analyzers.power_limit.search.visit_blocks import Visit, by_limit, log_energy, log_time, series
 from analyzers.power_limit.selectors import Goal, Trial
 
 ENERGY, TIME = Goal(1.0), Goal(0.0)
+NORMAL_95 = 1.96
+"""Half of a 95 % interval in standard deviations."""
+SCATTERED, MOST_SCATTER = 0.5, 1.5
+"""Share of the variance between visits that is added to that of the belief, and how many times the standard
+deviation of the belief that between visits counts at most: visits that swing are known better than that.
+
+Chosen on seed 1 of seven kinds of noise; docs/measurements/search.md has what it holds on other seeds."""
 
 
 class ShareInterval(Struct, frozen=True):
@@ -91,8 +101,13 @@ def step_costs(
         for at, (mw, count) in enumerate(zip(known_mw, steps, strict=True))
         if count
     )
-    at, against = known_mw.index(chosen_mw), known_mw.index(trials[0].limit_mw)
-    return StepCosts(trials, _more(energy, at, against), _more(time, at, against))
+    both_mw = chosen_mw, trials[0].limit_mw
+    at, against = map(known_mw.index, both_mw)
+    return StepCosts(
+        trials,
+        _more(energy, at, against, between_visits(measured, log_energy, *both_mw)),
+        _more(time, at, against, between_visits(measured, log_time, *both_mw)),
+    )
 
 
 def carried_over(
@@ -117,10 +132,38 @@ def carried_over(
     return by_limit([*measured, *others])
 
 
-def _more(belief: Belief, at: int, against: int) -> ShareInterval:
-    """Return how much more is taken at one limit than at another."""
+def between_visits(measured: Sequence[Visit], value: Callable[[Trial], float], *limits_mw: int) -> float:
+    """Return the variance of the difference of two limits' means, from how the visits of each scatter.
+
+    0 where one of them was visited less than twice.
+    """
+    blocks, seen_mw = series(measured, value)
+    variance = 0.0
+    for limit_mw in limits_mw:
+        if limit_mw not in seen_mw:
+            return 0.0
+        of = blocks.at == seen_mw.index(limit_mw)
+        _, visit = np.unique(blocks.visit[of], return_inverse=True)
+        steps = np.bincount(visit, blocks.steps[of])
+        if len(steps) < 2:
+            return 0.0
+        means = np.bincount(visit, blocks.steps[of] * blocks.value[of]) / steps
+        shares = steps / steps.sum()
+        squares = float(np.sum((shares * (means - shares @ means)) ** 2))
+        variance += squares * len(steps) / (len(steps) - 1)
+    return variance
+
+
+def _more(belief: Belief, at: int, against: int, between: float) -> ShareInterval:
+    """Return how much more is taken at one limit than at another.
+
+    ``between``: variance of the logarithm of their ratio, from the scatter between visits.
+    """
     if at == against:
         return ShareInterval(0.0, 0.0, 0.0)
     low, high = belief.difference(at, against)
     middle = float(belief.middle[at] - belief.middle[against])
-    return ShareInterval(*(expm1(each) for each in np.sort([low, middle, high])))
+    deviation = (high - low) / (2 * NORMAL_95)
+    wider = sqrt(1 + SCATTERED * min(between / deviation**2, MOST_SCATTER**2))
+    bounds = (middle + wider * (bound - middle) for bound in (low, high))
+    return ShareInterval(*(expm1(each) for each in np.sort([*bounds, middle])))

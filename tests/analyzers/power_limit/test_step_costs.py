@@ -3,13 +3,21 @@
 from bisect import bisect
 from collections.abc import Callable
 from itertools import accumulate
-from math import pi, sin
+from math import pi, sin, sqrt
 from random import Random
 
 import pytest
 
+from analyzers.power_limit.search import curves
 from analyzers.power_limit.search.advice import Choose
-from analyzers.power_limit.search.step_costs import ShareInterval
+from analyzers.power_limit.search.step_costs import (
+    ENERGY,
+    MOST_SCATTER,
+    SCATTERED,
+    ShareInterval,
+    step_costs,
+)
+from analyzers.power_limit.search.visit_blocks import Visit
 from analyzers.power_limit.selectors import Trial
 from tests.analyzers.power_limit.known_curve import KnownCurve, goal, published
 
@@ -97,3 +105,29 @@ def test_what_is_remembered_is_stated_at_the_level_of_now() -> None:
     assert {trial.limit_mw for trial in costs.trials} == {trial.limit_mw for trial in known.trials}
     for trial in costs.trials:
         assert trial.step_ns == pytest.approx(again.seconds(trial.limit_mw) * 1e9, rel=0.02)
+
+
+def visits(levels: list[float]) -> list[Visit]:
+    """Return visits of 300 and 200 W in turn, of quiet blocks, each at its own level."""
+    made = []
+    for number, level in enumerate(levels):
+        blocks = tuple(
+            Trial(200_000 if number % 2 else 300_000, round(4e6 * level * (1 + 0.001 * at)), 10**9, 4)
+            for at in (-1, 0, 1, 0)
+        )
+        made.append(Visit(blocks, (number + 1) * 8 * 10**9))
+    return made
+
+
+def test_what_visits_scatter_by_makes_the_interval_wider() -> None:
+    widths = []
+    for scatter in (0.0, 0.02):
+        signs = 1, 1, -1, -1, 1, 1
+        costs = step_costs((300_000, 200_000), 1, visits([1 + scatter * sign for sign in signs]), 200_000)
+        measured = visits([1 + scatter * sign for sign in signs])
+        energy = curves.believe((300_000, 200_000), 300_000, 1, ENERGY, measured)
+        low, high = energy.difference(1, 0)
+        widths.append((costs.energy.high - costs.energy.low) / (high - low))
+    quiet, scattered = widths
+    assert quiet == pytest.approx(1, abs=0.05)
+    assert 1.15 < scattered <= sqrt(1 + SCATTERED * MOST_SCATTER**2) + 0.05
