@@ -397,6 +397,12 @@ WITH chosen_limits AS (
         CASE WHEN clock_mhz IS NULL THEN abs(power_limit_w - default_limit_w) < 0.5
             ELSE clock_mhz IS NOT DISTINCT FROM default_clock_mhz END AS keeps
     FROM decisions WHERE run IN (SELECT unnest(wanted)) AND power_limit_w IS NOT NULL
+), spans AS (
+    -- Of decisions at one step the last counts.
+    SELECT * FROM (
+        SELECT *, coalesce(lead(first) OVER (PARTITION BY run ORDER BY first, number), 9223372036854775807) AS next
+        FROM chosen_limits
+    ) WHERE next > first
 ), stepped AS (
     SELECT run, index AS step, min(began_at) AS began_at, max(duration_s) AS duration_s,
         CASE WHEN count(power_limit_w) = count(*) THEN max(power_limit_w) END AS highest_limit_w,
@@ -411,9 +417,9 @@ SELECT stepped.run, step, began_at, duration_s, CASE
             THEN default_energy_per_step_j - stepped.energy_j
         WHEN keeps THEN 0
         ELSE stepped.energy_j * (default_energy_per_step_j / energy_per_step_j - 1) END AS saved_j
-FROM stepped ASOF JOIN chosen_limits ON stepped.run = chosen_limits.run AND stepped.step >= chosen_limits.first
+FROM stepped JOIN spans ON stepped.run = spans.run AND stepped.step >= spans.first AND stepped.step < spans.next
 WHERE applied AND CASE WHEN clock_mhz IS NULL THEN abs(highest_limit_w - power_limit_w) < 0.5
-    ELSE step >= chosen_limits.steps END;
+    ELSE step >= spans.steps END;
 
 -- The savings of some runs, from their steps. The runs are known before steps are read: milliseconds.
 CREATE MACRO savings_of(wanted) AS TABLE
@@ -601,7 +607,9 @@ WITH ranks AS MATERIALIZED (
     SELECT * REPLACE (CASE WHEN begin_ns < epoch_end_ns THEN epoch END AS epoch) FROM placed
 ), outside AS (
     -- Windows outside steps. A step that the device ends a moment after the window began is not in it.
-    SELECT windows.* FROM (FROM held WHERE kind = 'window') AS windows ASOF LEFT JOIN all_steps
+    SELECT windows.* FROM (FROM held WHERE kind = 'window') AS windows ASOF LEFT JOIN (
+        FROM all_steps SEMI JOIN (FROM held WHERE kind = 'window') AS windowed USING (session, gpu)
+    ) AS all_steps
         ON windows.session = all_steps.session AND windows.gpu = all_steps.gpu
         AND windows.end_ns > all_steps.begin_ns
     WHERE all_steps.begin_ns IS NULL OR (all_steps.begin_ns < windows.begin_ns
@@ -729,7 +737,7 @@ WITH ranks AS MATERIALIZED (
     SELECT run, 'not attributed', CASE WHEN energy_j < 0 AND run IN (SELECT run FROM split WHERE cause = 'steps')
         THEN 0 ELSE energy_j END, CASE WHEN gpu_s < 0 THEN 0 ELSE gpu_s END FROM rest
 )
-SELECT parts.run, totals.job, cause, sum(parts.energy_j) AS energy_j, sum(parts.gpu_s) / any_value(gpus) AS duration_s,
+SELECT parts.run, totals.job, cause, sum(parts.energy_j) AS energy_j, sum(parts.gpu_s) / nullif(any_value(gpus), 0) AS duration_s,
     sum(parts.energy_j) / any_value(totals.energy_j) AS share
 FROM parts JOIN totals USING (run) GROUP BY parts.run, totals.job, cause
 HAVING sum(parts.energy_j) IS DISTINCT FROM 0 OR sum(parts.gpu_s) IS DISTINCT FROM 0;
