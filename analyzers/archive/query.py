@@ -1,15 +1,18 @@
 """SQL on a file that no analyzer has open: one answer, or all tables as files."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from analyzers.archive.open_file import opened
-from analyzers.archive.opening import Reader
+from analyzers.archive.opening import Connection, Reader
 from analyzers.archive.sandbox.bounded_queries import AskedQuery, Queries
+from analyzers.archive.schema import view_sql
+from analyzers.results.signal_rows import SignalRow
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.formulas import without_formulas
 from zeus_stream.settings import Settings
@@ -40,6 +43,23 @@ def read_own(reader: Reader, sql: str) -> pa.Table:
     """Answer a query of ours, in this process: it needs no sandbox. Raises RefusedError."""
     schema, batches = reader.batches(sql, EXPORT_ROWS)
     return pa.Table.from_batches(batches, schema)
+
+
+def import_signals(connection: Connection, rows: Sequence[SignalRow]) -> None:
+    """Reckon money and carbon by these signals too, for this connection: a file may be of another machine."""
+    if not rows:
+        return
+    (file,) = connection.execute("SELECT current_database()").fetchone() or ("",)
+    connection.execute("CREATE TEMP TABLE imported AS FROM signals LIMIT 0")
+    for row in rows:
+        connection.execute(
+            "INSERT INTO imported BY NAME SELECT *, make_timestamp(begin_ns // 1000) AS begins_at,"
+            " make_timestamp(end_ns // 1000) AS ends_at FROM (SELECT unnest($1))",
+            [asdict(row)],
+        )
+    connection.execute(f'CREATE TEMP VIEW signals AS FROM "{file}".main.signals UNION FROM imported')
+    for view in ("costs", "forecast_costs"):
+        connection.execute(view_sql(view).replace("CREATE VIEW", "CREATE TEMP VIEW", 1))
 
 
 def answer_some(

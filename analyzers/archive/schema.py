@@ -65,6 +65,13 @@ def _schema_sql() -> str:
     return files("analyzers.archive").joinpath("schema.sql").read_text(encoding="utf-8")
 
 
+def view_sql(name: str) -> str:
+    """Return the statement that makes a view."""
+    found = re.search(rf"^CREATE VIEW {name} AS.*?;$", _schema_sql(), re.MULTILINE | re.DOTALL)
+    assert found, name
+    return found[0]
+
+
 def migrate(connection: Connection, version: int) -> None:
     """Bring a schema of an earlier version to the newest, within the caller's transaction."""
     for migration in MIGRATIONS[version - 1 :]:

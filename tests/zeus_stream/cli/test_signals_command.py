@@ -1,7 +1,9 @@
 """The commands of docs/how-to/costs-and-carbon.md."""
 
+import shutil
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.waiting import until
@@ -30,6 +32,14 @@ def test_the_commands_of_the_guide_run(ran: Ran, tmp_path: Path) -> None:
     shown = ran.zeus("report").stdout
     assert "gCO2e/kWh (Germany 2024), GPUs only; source: Ember" in shown
     assert "EUR at 0.3 EUR/kWh, GPUs only; source: a tariff" in shown
+    other = tmp_path / "of-another-machine.duckdb"
+    shutil.copy(ran.zeus.directory / "energy.duckdb", other)
+    with duckdb.connect(other) as archive:
+        archive.execute("DELETE FROM signals")
+    for form in ((), ("--html", str(page))):
+        shown = ran.zeus("report", "--archive", str(other), *form).stdout
+        shown = page.read_text() if form else shown
+        assert "at 0.3 EUR/kWh, GPUs only; source: a tariff" in shown, "signals are of the reader's machine"
     assert "Give one of FILE and --country" in ran.zeus("signals", "import").stderr
 
 

@@ -9,8 +9,10 @@ from threading import Lock, Timer
 from typing import TYPE_CHECKING
 
 from analyzers.archive.open_file import opened
-from analyzers.archive.query import answer_some, read_own
+from analyzers.archive.opening import Reader
+from analyzers.archive.query import answer_some, import_signals, read_own
 from analyzers.archive.sandbox.bounded_queries import Queries
+from analyzers.state_files import signal_files
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.paths import Places, holder
 from zeus_stream.screens.web.source import QueryRows
@@ -100,6 +102,7 @@ def answering(settings: Settings, where: Places) -> "Iterator[Callable[[str], pa
         connection = Connection(analyzer(os.environ, settings.analyzer))
         yield lambda sql: connection.sql(sql, timeout_s=settings.query_seconds)
         return
-    with opened(settings.archive or where.archive, settings) as archive, archive.reading() as reader:
+    with opened(settings.archive or where.archive, settings) as archive, archive.cursor() as cursor:
         archive.read_no_other_file()
-        yield partial(read_own, reader)
+        import_signals(cursor, signal_files.load(where.signals))
+        yield partial(read_own, Reader(cursor))
