@@ -1,9 +1,10 @@
 """Money, carbon and the use of zeus-stream itself, as text: rows of views, or a price of the question."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
-from zeus_stream.views.quantity import figure
+from zeus_stream.views.quantity import ends, figure, percent
 
 JOULES_PER_KWH = 3.6e6
 COSTS = "FROM costs WHERE run = {run} ORDER BY name"
@@ -45,7 +46,7 @@ def at_price(energy_j: float | None, price: tuple[float, str]) -> dict[str, Any]
 
 def costs_now(energy_j: float | None, signals: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what an energy costs at the values of now: rows of `SIGNALS_NOW` with an ``amount``."""
-    if energy_j is None:
+    if energy_j is None or not isfinite(energy_j):
         return []
     kwh = energy_j / JOULES_PER_KWH
     return [{**row, "amount": kwh * row["factor"] * (row["pue"] or 1.0)} for row in signals]
@@ -62,7 +63,7 @@ def cost_facts(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
 def money(energy_j: float | None, prices: Iterable[Mapping[str, Any]]) -> str:
     """Return what an energy costs; empty: no price is known. ``prices``: of `SIGNALS_NOW` or ``costs``."""
     price = next((row for row in prices if row["name"] == "price" and row["factor"]), None)
-    if price is None or energy_j is None:
+    if price is None or energy_j is None or not isfinite(energy_j):
         return ""
     amount = energy_j / JOULES_PER_KWH * price["factor"] * (price["pue"] or 1.0)
     return f"{_amount(amount)} {price['unit']}"
@@ -70,13 +71,12 @@ def money(energy_j: float | None, prices: Iterable[Mapping[str, Any]]) -> str:
 
 def cost_words(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return an amount of money or carbon, of ``costs`` or ``forecast_costs``; and its factor and source."""
-    if row["amount"] is None:
+    if row["amount"] is None or not isfinite(row["amount"]):
         return f"not known: {row['basis']}" if row.get("basis") else "not known", ""
     scale, unit = (1000, "kgCO2e") if row["unit"] == "gCO2e" and row["amount"] >= 1000 else (1, row["unit"])
     low, high = row.get("amount_p2_5"), row.get("amount_p97_5")
-    sure = (
-        "" if low is None or high is None else f" (95 %: {_amount(low / scale)} to {_amount(high / scale)})"
-    )
+    span = "" if low is None or high is None else ends(low, high, scale)
+    sure = f" (95 %: {span})" if span else ""
     of = " ".join(str(word) for word in (row.get("place"), row.get("year")) if word)
     pue = f", PUE {row['pue']:g}" if row["pue"] else ", GPUs only"
     factor = f"{row['factor']:.6g} {row['factor_unit']}{f' ({of})' if of else ''}"
@@ -102,12 +102,13 @@ def own_use_parts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str
     cores: dict[str, float] = {}
     for row in rows:
         cores[row["service"]] = cores.get(row["service"], 0.0) + row["core_percent"]
-    parts = ", ".join(f"{service} {percent:.1f}" for service, percent in sorted(cores.items()))
-    return [("zeus-stream itself", f"{sum(cores.values()):.1f} %", parts, _energy(rows))]
+    parts = ", ".join(f"{service} {percent(share)}" for service, share in sorted(cores.items()))
+    return [("zeus-stream itself", percent(sum(cores.values())), parts, _energy(rows))]
 
 
 def _energy(rows: Sequence[Mapping[str, Any]]) -> str:
     if any(row["share_low_percent"] is None for row in rows):  # the view has the reason
         return "energy unknown"
     low, high = (sum(row[f"share_{bound}_percent"] for row in rows) for bound in ("low", "high"))
-    return f"{low:.2g} to {high:.2g} % of the energy measured"
+    span = ends(low, high)
+    return f"{span} % of the energy measured" if span else f"{percent(high)} of the energy measured"

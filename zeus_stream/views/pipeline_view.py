@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from zeus_stream.views.costs import JOULES_PER_KWH, money
-from zeus_stream.views.quantity import Quantity, figure
+from zeus_stream.views.quantity import Quantity, seconds, with_bounds
 
 PIPELINE = """
 SELECT pipelines.*, number, slowdown, promised_s, promised_j, unplanned_s, unplanned_j, measured_s,
@@ -108,9 +108,9 @@ class PipelineView(Struct, frozen=True, kw_only=True):
         if row["number"] is not None:
             energy, time = _percent(row, "saved"), _percent(row, "longer")
             saved = Quantity(100 * (1 - row["promised_j"] / row["unplanned_j"]), "%")
-            details = f"promised were {figure(row['promised_s'], 's')} an iteration and {saved} less energy"
+            details = f"promised were {seconds(row['promised_s'])} an iteration and {saved} less energy"
             if row["measured_s"] is not None:
-                details += f"; the first iterations took {figure(row['measured_s'], 's')}"
+                details += f"; the first iterations took {seconds(row['measured_s'])}"
             if row["plan_reason"]:
                 details += f"; {row['plan_reason']}"
         return cls(
@@ -134,8 +134,8 @@ class PipelineView(Struct, frozen=True, kw_only=True):
         """Return what iterations under the plan took beside those before."""
         if self.energy.known is None:
             return f"energy and time under it are {self.energy.absent}"
-        energy = f"{_signed(self.energy)} of the energy of an iteration saved"
-        return f"{energy}, {_signed(self.time)} time added, against the highest clock, both measured"
+        energy = f"{with_bounds(self.energy)} of the energy of an iteration saved"
+        return f"{energy}, {with_bounds(self.time)} time added, against the highest clock, both measured"
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -150,11 +150,6 @@ def _percent(row: Mapping[str, Any], name: str) -> Quantity:
     """Return a share of a row with its interval, in percent."""
     found = [None if row[each] is None else 100 * row[each] for each in (name, f"{name}_low", f"{name}_high")]
     return Quantity(found[0], "%", found[1], found[2], absent="not measured yet")
-
-
-def _signed(quantity: Quantity) -> str:
-    low, high = quantity.interval or (0.0, 0.0)
-    return f"{quantity.known or 0.0:.1f} % (95 %: {low:.1f} to {high:.1f})"
 
 
 def _shape(row: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ A figure that is not known is ``-``, never 0. A figure that is not 0 is never sh
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from math import floor, isfinite, log10
+from math import floor, inf, isfinite, log10
 from typing import Literal
 
 from msgspec import Struct
@@ -101,17 +101,35 @@ def spelled(value: float | None, unit: Unit) -> str:
 
 
 def bounds(quantity: Quantity) -> str:
-    """Return the interval in words; empty: it is not known."""
+    """Return the interval in words. Empty: it is not known, or its ends are the same to all digits shown."""
     if quantity.known is None or (interval := quantity.interval) is None:
         return ""
     low, high = interval
+    scale, unit = 1.0, ""
     if quantity.unit == "J":
         scale, unit = energy_scale(quantity.known)
-        low, high = low / scale, high / scale
-        return f"{_supported(low, high - low)} to {_supported(high, high - low)} {unit}"
-    if quantity.unit == "s":
-        return f"{seconds(low)} to {seconds(high)}"
-    return f"{_supported(low, high - low)} to {_supported(high, high - low)}"
+    elif quantity.unit == "s":
+        low = max(low, 0.0)
+        scale, unit = _time_scale(max(quantity.known, 0.0))
+    span = ends(low, high, scale)
+    return f"{span} {unit}" if span and unit else span
+
+
+def ends(low: float, high: float, scale: float = 1.0) -> str:
+    """Return the ends of an interval to the digits that its width supports. Empty: they look the same."""
+    if not (isfinite(low) and isfinite(high)):
+        return ""
+    shown = [_supported(end / scale, (high - low) / scale) for end in (low, high)]
+    return "" if shown[0] == shown[1] else " to ".join(shown)
+
+
+def sure_words(quantity: Quantity) -> str:
+    """Return the interval, or that it is narrower than the digits shown, or that it is not known."""
+    if sure := bounds(quantity):
+        return f"95 %: {sure}"
+    if quantity.known is not None and quantity.interval is not None:
+        return "exact to the digits shown"
+    return f"interval not known{f': {quantity.absent}' if quantity.absent else ''}"
 
 
 def with_bounds(quantity: Quantity) -> str:
@@ -128,9 +146,13 @@ def with_half(quantity: Quantity) -> str:
         return str(quantity)
     half = (quantity.interval[1] - quantity.interval[0]) / 2
     width = max(2 * half, LEAST_WIDTH) if quantity.unit == "%" else 2 * half
-    sign = "+" if quantity.known > 0 else ""
-    sure = "under 0.01" if quantity.unit == "%" and half < LEAST_WIDTH / 20 else _supported(half, width)
-    return f"{sign}{_supported(quantity.known, width)} ± {sure} {quantity.unit}"
+    value, sure = _supported(quantity.known, width), _supported(half, width)
+    if quantity.unit == "%" and half < LEAST_WIDTH / 20:
+        sure = "under 0.01"
+    elif sure == "0":
+        sure = f"under {10.0**-MOST_PLACES:.{MOST_PLACES}f}"
+    sign = "+" if quantity.known > 0 and value != "0" else ""
+    return f"{sign}{value} ± {sure} {quantity.unit}"
 
 
 def figure(value: float | None, unit: str = "", digits: int = 4) -> str:
@@ -210,10 +232,10 @@ def in_one_unit(values: Sequence[float | None], unit: Unit) -> list[str]:
     def spell(value: float | None) -> str:
         if value is None or not isfinite(value) or (unit == "s" and value < 0):
             return ABSENT
-        shown = f"{value / scale:,.{places}f} {name}"
-        return (
-            shown if not value or float(f"{value / scale:.{places}f}") else f"under {10.0**-places:g} {name}"
-        )
+        shown = f"{value / scale:,.{places}f}"
+        if not value:
+            return f"0 {name}"
+        return f"{shown} {name}" if shown.strip("-0.,") else f"under {10.0**-places:g} {name}"
 
     return [spell(value) for value in values]
 
@@ -247,8 +269,9 @@ def _three(value: float) -> str:
 
 def _supported(value: float, width: float) -> str:
     """Return a figure with as many decimals as the width of its interval supports: two digits of it."""
-    places = 1 - floor(log10(width)) if width > 0 else 1
-    return f"{value:,.{min(max(places, 0), MOST_PLACES)}f}"
+    places = 1 - floor(log10(width)) if 0 < width < inf else 1
+    shown = f"{value:,.{min(max(places, 0), MOST_PLACES)}f}"
+    return shown if shown.strip("-0.,") else "0"
 
 
 def utc(wall_ns: int) -> str:

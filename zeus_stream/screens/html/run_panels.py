@@ -33,6 +33,7 @@ from zeus_stream.views.quantity import (
     joules,
     percent,
     seconds,
+    sure_words,
     utc,
     watts,
     with_half,
@@ -96,7 +97,7 @@ def result(run: PageRun) -> Asking[PagePanel]:
     if rows is None:
         return PagePanel(name="result", title="Result", body=Markup(""), text="")
     view = run_of_rows(rows)
-    costs = yield from find_costs(run.run, run.price, rows.whole["energy_j"])
+    costs = yield from find_costs(run.run, run.price, view.energy.known)
     own_use = yield OWN_USE.format(run=quoted(run.run))
     items = [
         ("energy", str(view.energy), _energy_note(view)),
@@ -120,9 +121,7 @@ def result(run: PageRun) -> Asking[PagePanel]:
 def _forecast(forecast: ForecastView, costs: Rows) -> Iterator[tuple[str, str, str]]:
     """Yield the latest forecast of a run that is open."""
     for name, quantity in (("energy", forecast.energy), ("time", forecast.duration)):
-        sure = bounds(quantity)
-        known = f"95 %: {sure}" if sure else "interval not known yet"
-        yield f"forecast: {name}", str(quantity), f"{known}; after {forecast.made_after}"
+        yield f"forecast: {name}", str(quantity), f"{sure_words(quantity)}; after {forecast.made_after}"
     for cost in costs:
         yield f"forecast: {cost['name']}", *cost_words(cost)
 
@@ -132,13 +131,12 @@ def _energy_note(view: RunView) -> str:
         return view.energy.absent
     if view.energy.as_of_ns is not None:
         return f"so far, until {utc(view.energy.as_of_ns)} UTC"
-    sure = bounds(view.energy)
     mean = (
         f"; {Quantity(view.energy.known / view.duration.known, 'W')} on average"
         if view.duration.known
         else ""
     )
-    return (f"95 %: {sure}" if sure else "interval not known") + mean
+    return sure_words(view.energy) + mean
 
 
 def saving_items(saving: Saving) -> list[tuple[str, str, str]]:
@@ -148,13 +146,9 @@ def saving_items(saving: Saving) -> list[tuple[str, str, str]]:
         return items
     verb = "" if saving.applied else "would be "
 
-    def note(quantity: Quantity) -> str:
-        sure = bounds(quantity)
-        return f"95 %: {sure}" if sure else f"interval not known: {quantity.absent}"
-
-    items.append((f"energy {verb}saved", str(saving.energy), note(saving.energy)))
+    items.append((f"energy {verb}saved", str(saving.energy), sure_words(saving.energy)))
     time = "no measurable change" if saving.time.covers_zero else str(saving.time)
-    items.append((f"time {verb}added", time, note(saving.time)))
+    items.append((f"time {verb}added", time, sure_words(saving.time)))
     if saving.saved.known is not None:
         sure = bounds(saving.saved)
         steps = f"in {saving.steps:,} steps" if saving.steps else ""

@@ -142,7 +142,7 @@ def summarize(
         trials=_levels(ask(_TRIALS)),
         gaps=ask(_GAPS),
         single=single,
-        costs=answered(find_costs(run, price, rows.whole["energy_j"]), answer),
+        costs=answered(find_costs(run, price, run_of_rows(rows).energy.known), answer),
         true=true,
         unnamed=next(iter(ask(_UNNAMED).to_pylist()), None) if unnamed >= NAMED_SHARE else None,
         own_use=ask(OWN_USE).to_pylist(),

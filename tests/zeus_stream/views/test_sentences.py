@@ -1,0 +1,153 @@
+"""Every sentence about extreme figures: none that cannot be, no rounding to 0, no interval of one point."""
+
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zeus_stream.protocol.snapshots import ForecastNow
+from zeus_stream.views.costs import at_price, cost_words, costs_now, money, own_use_parts
+from zeus_stream.views.forecast import forecast_facts, forecast_of_live, forecast_of_row
+from zeus_stream.views.pipeline_view import PipelineView
+from zeus_stream.views.quantity import (
+    Quantity,
+    bounds,
+    compact,
+    figure,
+    in_one_unit,
+    joules,
+    percent,
+    seconds,
+    watts,
+    with_bounds,
+    with_half,
+)  # fmt: skip
+from zeus_stream.views.saving import saving_of_row
+from zeus_stream.views.waste import waste_facts, waste_parts
+
+IMPOSSIBLE = {
+    "not a number": re.compile(r"(?<![\w-])(?:inf|nan|None)(?![\w-])"),
+    "minus zero": re.compile(r"(?<![\d.])-0(?:\.0+)?(?![\d.])"),
+    "zero by rounding": re.compile(
+        r"(?<![\w.,\d])[-+]?0\.0+ ?(?:[kMG]?J|[kmM]?Wh|W|%|m?s|EUR|gCO2e|kgCO2e)(?!\w)"
+    ),
+    "an interval of one point": re.compile(r"(?<![\d.,])(-?[\d.,]+(?: \w+)?) to \1(?![\d.,])"),
+    "a negative duration": re.compile(r"(?<![\w.])-\d[\d.,]* (?:µs|ms|s|min|h|d)\b"),
+}
+SIZES = st.floats(-15, 15).map(lambda power: 10.0**power)
+SIGNED = st.one_of(st.just(0.0), SIZES, SIZES.map(lambda size: -size))
+OPEN = st.one_of(st.none(), st.just(float("nan")), st.just(float("inf")), SIGNED)
+UNITS = st.sampled_from(["J", "W", "s", "%", "J/step"])
+SPANS = st.lists(st.one_of(st.just(0.0), SIZES), min_size=3, max_size=3).map(sorted)
+"""Low, middle and high."""
+
+
+def check(text: str) -> None:
+    for what, pattern in IMPOSSIBLE.items():
+        assert not pattern.search(text), f"{what}: {text}"
+
+
+@st.composite
+def quantities(draw: st.DrawFn) -> Quantity:
+    """Return figures whose interval holds them, as narrow as doubles go."""
+    unit: Any = draw(UNITS)
+    value = draw(SIZES if unit == "s" else SIGNED)
+    below, above = (abs(value) * 10.0 ** draw(st.floats(-16, 1)) for _ in range(2))
+    return Quantity(value, unit, value - below, value + above)
+
+
+@given(OPEN, UNITS)
+def test_a_figure_is_said_or_not_known(value: float | None, unit: Any) -> None:
+    for text in (str(Quantity(value, unit)), joules(value), watts(value), seconds(value), percent(value)):
+        check(text)
+    if unit != "s":  # `seconds` says those
+        check(f"{figure(value, unit)}, {compact(value, unit)}")
+
+
+@given(quantities())
+def test_an_interval_has_the_digits_that_tell_its_ends_apart(quantity: Quantity) -> None:
+    for text in (bounds(quantity), with_bounds(quantity), with_half(quantity)):
+        check(text)
+
+
+@given(st.lists(OPEN, max_size=4), st.sampled_from(["J", "s"]))
+def test_a_column_shows_nothing_small_as_nothing(values: list[float | None], unit: Any) -> None:
+    for text in in_one_unit(values, unit):
+        check(text)
+
+
+@given(OPEN, OPEN, OPEN, OPEN, SIZES)
+def test_waste(energy: Any, duration: Any, share: Any, more: Any, so_far: float) -> None:
+    rows = [
+        {"cause": cause, "energy_j": energy_j, "duration_s": duration, "share": share}
+        for cause, energy_j in (("steps", energy), ("not attributed", more), ("validation", energy))
+    ]
+    parts = waste_parts(rows, so_far)
+    for part in parts:
+        check(f"{part.energy}, {part.duration}, {part.share}, {part.cure}")
+        assert part.energy.known != 0 or part.duration.known != 0, "nothing is no part"
+    for _, text in waste_facts(parts):
+        check(text)
+
+
+@given(OPEN, OPEN, OPEN, OPEN, st.booleans())
+def test_savings(share: Any, low: Any, high: Any, saved: Any, applied: bool) -> None:  # noqa: FBT001
+    row = {
+        "run": "run", "trials_run": "run", "power_limit_w": 200.0, "default_limit_w": 300.0,
+        "applied": applied,
+        "energy_saved_percent": share, "energy_saved_low_percent": low, "energy_saved_high_percent": high,
+        "time_added_percent": high, "time_added_low_percent": share, "time_added_high_percent": low,
+        "saved_j": saved, "would_save_j": saved, "steps_at_limit": 3, "reason": "", "changed_percent": None,
+    }  # fmt: skip
+    saving = saving_of_row(row)
+    assert saving is not None
+    for text in (saving.headline, saving.effect, saving.saved_words):
+        check(text)
+
+
+@given(SPANS, SIZES)
+def test_costs_and_forecasts(span: list[float], factor: float) -> None:
+    low, energy, high = span
+    costs = [at_price(energy, (factor, "EUR"))]
+    signals = [{**costs[0], "pue": None}]
+    costs += [{**row, "amount_p2_5": low, "amount_p97_5": high} for row in costs_now(energy, signals)]
+    for row in costs:
+        check(" ".join(cost_words(row)))
+    check(money(energy, signals))
+    row = {
+        "energy_j": energy, "energy_p2_5_j": low, "energy_p97_5_j": high, "duration_s": energy,
+        "duration_p2_5_s": low, "duration_p97_5_s": high, "epochs": None, "steps": 9,
+        "epochs_done": 1, "step": 2,
+    }  # fmt: skip
+    for _, text in forecast_facts(forecast_of_row(row)):
+        check(text)
+
+
+@given(OPEN, OPEN, OPEN, SIZES)
+def test_pipelines(saved: Any, low: Any, high: Any, promised: float) -> None:
+    row = {
+        "number": 1, "saved": saved, "saved_low": low, "saved_high": high, "longer": saved, "longer_low": low,
+        "longer_high": high, "promised_j": promised, "unplanned_j": 1.0, "promised_s": promised,
+        "measured_s": promised, "plan_reason": "", "state": "following", "reason": "", "replicas": 1,
+        "stages": 2, "micro_batches": 4, "schedule": "1f1b", "iterations_profiled": 4,
+    }  # fmt: skip
+    view = PipelineView.of_row(row)
+    for text in (view.headline, view.details):
+        check(text)
+
+
+@given(SIZES, SIZES, SIZES)
+def test_own_use(cores: float, low: float, high: float) -> None:
+    rows = [{"service": "collector", "core_percent": cores, "share_low_percent": min(low, high),
+             "share_high_percent": max(low, high)}]  # fmt: skip
+    for parts in own_use_parts(rows):
+        check(" ".join(parts))
+
+
+def test_the_time_to_the_end_of_a_live_forecast_is_said() -> None:
+    now = ForecastNow(epochs=None, steps=9, energy_j=1.0, energy_low_j=None, energy_high_j=None, left_s=0.0,
+                      left_low_s=None, left_high_s=None)  # fmt: skip
+    view = forecast_of_live(now)
+    assert view is not None
+    check(view.left_words)
