@@ -42,6 +42,8 @@ does not average out, however long a window is."""
 HIDDEN = 0.15
 """The same, as a part of its power, for a window much shorter than a refresh: a reading is a mean of steps
 and gaps. Of a window as long as a refresh it is half as much, and so on."""
+FIRST_TIMES = 10
+"""Before a counter's first change its energy is known worse: at most one part in so many lies there."""
 SCATTER_NS = 10_000_000_000
 """Power readings within this much of a window tell how far they scatter."""
 
@@ -178,7 +180,9 @@ def measure_columns(
     end_ns: Sequence[int] | Ints,
     shape: EnergyFit | None = None,
 ) -> Energies:
-    """Return the energies of many windows at the price of one. Nothing is extrapolated.
+    """Return the energies of many windows at the price of one.
+
+    Nothing is extrapolated but from a counter's first change back to its first value, within both.
 
     Instants are CLOCK_MONOTONIC of the GPU's host; shape (n,). ``shape``: what was fixed of its energies;
     where it was not, or without one, lines are straight.
@@ -189,6 +193,7 @@ def measure_columns(
     edges = _locate(knots, np.concatenate((begin_ns, end_ns)).astype(np.int64, copy=False))
     before, after = edges.before, edges.after
     whole = ~edges.early & ~edges.late & (knots.epoch[before] == knots.epoch[after])
+    whole[:count] |= _begun(knots, edges)
     whole = whole[:count] & whole[count:] & (knots.epoch[after[:count]] == knots.epoch[before[count:]])
     ordered = edges.t_ns[:count] <= edges.t_ns[count:]
     figures = _straight(timeline, knots, edges)
@@ -281,9 +286,40 @@ def _between(line: Ints) -> Ints:
     return line[count:] - line[:count]
 
 
+def _begun(knots: Knots, edges: _Edges) -> npt.NDArray[np.bool_]:
+    """Return which windows begin after a counter's first value (odd epoch) and before its first change.
+
+    Only those count that are `FIRST_TIMES` as long as the time between both; shape (n,).
+    """
+    count = len(edges.t_ns) // 2
+    before, after = edges.before[:count], edges.after[:count]
+    first = (knots.epoch[before] % 2 == 1) & (knots.epoch[after] == knots.epoch[before] + 1)
+    long = _between(edges.t_ns) >= FIRST_TIMES * (knots.hi_ns[after] - knots.lo_ns[before])
+    begun: npt.NDArray[np.bool_] = first & long & ~edges.early[:count] & ~edges.late[:count]
+    return begun
+
+
+def _counted_uj(knots: Knots, edges: _Edges) -> Ints:
+    """Return the energy counted until each edge, by straight lines; shape (2n,).
+
+    How long a counter had stood at its first value is not known. From there to its first change the line is
+    that of the next interval.
+    """
+    counted_uj, first = edges.at(knots.energy_uj), knots.epoch[edges.left] % 2 == 1
+    if first.any():
+        change = edges.left[first] + 1
+        following = np.minimum(change + 1, len(knots.mid_ns) - 1)
+        grown_uj = knots.energy_uj[following] - knots.energy_uj[change]
+        slope = grown_uj / np.maximum(knots.mid_ns[following] - knots.mid_ns[change], 1)
+        back_uj = _rounded(slope * (knots.mid_ns[change] - edges.t_ns[first]))
+        least_uj = np.minimum(knots.energy_uj[change - 1], knots.energy_uj[change])
+        counted_uj[first] = np.maximum(knots.energy_uj[change] - np.maximum(back_uj, 0), least_uj)
+    return counted_uj
+
+
 def _straight(timeline: Timeline, knots: Knots, edges: _Edges) -> _Figures:
     """Return energies by straight lines, with bounds from the knots around each edge or from scatter."""
-    used_uj = _between(edges.at(knots.energy_uj))
+    used_uj = _between(_counted_uj(knots, edges))
     count = len(used_uj)
     if timeline.sees_all:
         least_uj, most_uj = knots.energy_uj[edges.before], knots.energy_uj[edges.after] + QUANTUM_UJ
@@ -330,7 +366,7 @@ def _overlay(figures: _Figures, shape: EnergyFit, knots: Knots, edges: _Edges) -
     figures.bounded &= shape.counter.bounded
     # What a boxcar counted and what was used run apart: there both ends are of one or the other.
     usable = fixed.known if shape.window_ns is None else np.tile(shaped, 2)
-    used_uj = _between(np.where(usable, fixed.energy_uj, edges.at(knots.energy_uj)))
+    used_uj = _between(np.where(usable, fixed.energy_uj, _counted_uj(knots, edges)))
     deviation_uj = 1e6 * np.sqrt(shape.variance(fixed))
     if shape.window_ns is not None:  # else it sees all
         begin_ns, end_ns = edges.t_ns[:count].tolist(), edges.t_ns[count:].tolist()

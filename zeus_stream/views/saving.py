@@ -56,7 +56,7 @@ class Saving(Struct, frozen=True, kw_only=True):
     def _kept_words(self) -> str:
         if self.next_percent is None:
             return "no better limit is known"
-        return f"no other limit is better (the next takes {percent(self.next_percent)} more energy)"
+        return f"none measured is better (the next takes {percent(self.next_percent)} more energy)"
 
     @property
     def energy_words(self) -> str:

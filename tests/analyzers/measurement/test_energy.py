@@ -143,6 +143,17 @@ def test_what_cannot_be_known_is_missing_for_a_reason(
     assert reason in answer.reason
 
 
+def test_a_window_may_begin_before_the_first_change_of_a_counter() -> None:
+    line = timeline(readings(row(Seen.FIRST, 40 * MS, 40 * MS, energy_mj=0)), steady(100, 15)[2:])
+    found = known(energy(line, 70 * MS, 1350 * MS))
+    assert found.energy_uj == 128_000_000
+    assert (found.low_uj, found.high_uj) == (119_999_000, 140_001_000), (
+        "the first refresh lies before or within"
+    )
+    assert isinstance(energy(line, 30 * MS, 1350 * MS), NoEnergy)
+    assert isinstance(energy(line, 70 * MS, 350 * MS), NoEnergy), "too much of it is not known"
+
+
 def test_a_gpu_that_went_away_is_named() -> None:
     line = timeline(steady(100, 5))
     line.interrupt("it fell off the bus")

@@ -14,7 +14,7 @@ KEPT = {
     ("energies", "words"),
     [
         ({300.0: 1.7}, "no better limit is known"),
-        ({300.0: 1.7, 250.0: 1.785}, "no other limit is better (the next takes 5.0 % more energy)"),
+        ({300.0: 1.7, 250.0: 1.785}, "none measured is better (the next takes 5.0 % more energy)"),
     ],
     ids=["no other was measured", "another was measured"],
 )

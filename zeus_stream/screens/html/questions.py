@@ -52,8 +52,10 @@ WHOLE = """
 SELECT max(duration_s) AS duration_s, bool_or(shared) AS shared,
     string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality,
     CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
-    sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)) AS energy_p2_5_j,
-    sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) AS energy_p97_5_j,
+    CASE WHEN count(energy_j) = count(*)
+        THEN sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)) END AS energy_p2_5_j,
+    CASE WHEN count(energy_j) = count(*)
+        THEN sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) END AS energy_p97_5_j,
     (SELECT any_value(cpu_energy_j) FROM whole('run') WHERE run = {run}) AS cpu_energy_j
 FROM windows WHERE run = {run} AND kind = 'run' AND NOT of_host(gpu)
 """
