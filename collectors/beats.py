@@ -2,7 +2,8 @@
 
 while somebody waits (a command, a question, a young run)     every BEAT_NS: readings are logged at once
 while a lease is held, or a device is read closely            every REST_NS, and at the end of a lease
-at rest: no lease, and every device is read seldom            after each reading of the devices
+at rest: no lease, and every device is read seldom            after each reading of the devices; between
+                                                              them a frame without readings, each ALIVE_NS
 """
 
 from collections.abc import Callable, Iterator
@@ -64,7 +65,8 @@ class Beats:
         gather_ns = self._pace.gather_ns(now_ns)
         resting = self._resting()
         if resting or now_ns - self._logged_ns >= gather_ns:
-            self._guards.log_readings()
+            if not self._guards.log_readings() and resting:
+                self._guards.say_alive()
             self._logged_ns = now_ns
         check_ns = self._guards.beat()
         self._journal.flush()
@@ -82,7 +84,7 @@ class Beats:
         if hurried:
             return to_next_ns(now_ns, BEAT_NS)
         if resting and self._journal.trouble is None:
-            return to_next_ns(now_ns - AFTER_READING_NS, schedule.RELAXED_NS)
+            return to_next_ns(now_ns - AFTER_READING_NS, schedule.ALIVE_NS)
         rest_ns = to_next_ns(now_ns, REST_NS)
         return min((rest_ns, *(max(due_ns - now_ns, 0) for due_ns in self._due_ns(now_ns))))
 

@@ -13,6 +13,7 @@ from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
+from zeus_stream.protocol.readings import Readings
 
 REPLAYED_OFFSETS = 200
 """Frames of a log that are read at a time, at most."""
@@ -21,7 +22,7 @@ FIRST_OFFSETS = 10
 PAGE_BYTES = 200_000
 """Of frames; a page of more is large. Commits wait while one is read."""
 LEAD_NS = 5_000_000_000
-_KEPT: tuple[type[Events | Notes], ...] = (Events, Notes)
+_KEPT: tuple[type[Readings | Events | Notes], ...] = (Readings, Events, Notes)
 """Bodies that are kept as bytes."""
 
 R = TypeVar("R", bound=Struct)
@@ -242,7 +243,8 @@ def _kept_frames(cursor: Connection, log_id: str, first: int, until: int) -> Ite
             body: Body = codec.decode(frame.body, *_KEPT)
         except MalformedError:
             continue  # it was counted when it was received
-        yield frame, body
+        if not (isinstance(body, Readings) and body.rows):  # as was one whose rows cannot be
+            yield frame, body
 
 
 def _readings_frames(cursor: Connection, log_id: str, first: int, until: int) -> Iterator[tuple[Frame, Body]]:

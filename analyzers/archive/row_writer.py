@@ -175,7 +175,7 @@ class RowWriter:
         anchors: list[tuple[Any, ...]] = []
         for (frame, body), place in zip(fresh, placed, strict=True):
             match body:
-                case Readings() if place.body is not None:
+                case Readings() if place.body is not None and body.rows:
                     readings.append((frame, body))
                     utc_ns.append(place.utc_ns)
                     continue
@@ -187,7 +187,7 @@ class RowWriter:
                 case Notes():
                     anchors += columns.anchor_rows(frame, body)
                 case Readings():
-                    self.malformed += 1
+                    self.malformed += place.body is None
                 case None:
                     pass
             kept.append(frame)

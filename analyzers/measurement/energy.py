@@ -203,12 +203,15 @@ def measure_columns(
     # A counter's first value (odd epoch) is not yet a change.
     early = edges.early[:count] | (knots.epoch[before[:count]] % 2 == 1)
     late = edges.late[count:]
-    unseen_ns, coarse_ns = _between(edges.at(knots.unseen_ns)), _widest(edges)
+    unseen_ns = _between(edges.at(knots.unseen_ns))
+    apart = (edges.width_ns > GAP_NS) & ~timeline.rested(edges.left + 1)
+    apart_ns = np.where(apart, edges.width_ns, 0)
+    coarse_ns = np.maximum(apart_ns[:count], apart_ns[count:])
     known = whole & ordered
     quality = _qualities(timeline, shape, edges, figures)
     for i in np.flatnonzero(known & figures.filled).tolist():
         quality[i] = FILLED if quality[i] == "ok" else f"{FILLED}; {quality[i]}"
-    plain = known & (unseen_ns <= 0) & (coarse_ns <= GAP_NS)
+    plain = known & (unseen_ns <= 0) & (coarse_ns <= 0)
     for i in np.flatnonzero(~plain).tolist():
         if known[i]:
             gaps = _gaps(int(unseen_ns[i]), int(coarse_ns[i]))
@@ -252,13 +255,6 @@ def _qualities(timeline: Timeline, shape: EnergyFit | None, edges: _Edges, figur
 
     alike = 8 * (unfitted - FITTED) + 4 * wide + 2 * coarse + figures.beats
     return list(map(words_of, alike.tolist()))
-
-
-def _widest(edges: _Edges) -> Ints:
-    """Return how far apart the readings around the edges of each window are, at most."""
-    count = len(edges.t_ns) // 2
-    wide_ns: Ints = np.maximum(edges.width_ns[:count], edges.width_ns[count:])
-    return wide_ns
 
 
 def _locate(knots: Knots, t_ns: Ints) -> _Edges:
@@ -424,7 +420,7 @@ def _rounded(values: npt.NDArray[np.float64]) -> Ints:
 def _gaps(unseen_ns: int, coarse_ns: int) -> Iterator[str]:
     if unseen_ns > 0:
         yield f"unseen for {_duration(unseen_ns)}"
-    if coarse_ns > GAP_NS:
+    if coarse_ns > 0:
         yield f"an edge between readings {coarse_ns / 1e9:.1f} s apart"
 
 

@@ -9,11 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 GAP_NS = 1_500_000_000
-"""Longer between two knots (three default heartbeats), and the time between them counts as unseen."""
+"""Longer between two knots (three default heartbeats), beside a rest, and the time between them counts as
+unseen."""
 HANG_NS = 1_500_000_000
 """A read that took longer than this hung in the driver, and its time counts as unseen."""
 MARGIN = 1.5
 """Power may exceed the highest limit by this factor for a moment: no reading above it is believed either."""
+RESTED_NS = 100_000_000
+"""The counter was refreshed at most so long before a read that ends a rest."""
 LATE_NS = 100_000_000
 """A refresh may be late by this, and the next one punctual."""
 FILLED = 0.05
@@ -45,7 +48,9 @@ class Row:
     FIRST = 7
     """0; 1 after a pause; `RESET`."""
     TEMPERATURE = 8
-    COUNT = 9
+    RESTED = 9
+    """1: the device was at rest before its read."""
+    COUNT = 10
 
 
 RESET = 2
@@ -64,7 +69,7 @@ class Knots(NamedTuple):
     energy_uj: Ints
     """Counted by then, within its epoch; never falls within one."""
     unseen_ns: Ints
-    """Time so far that lay between knots more than `GAP_NS` apart."""
+    """Time so far that lay between knots more than `GAP_NS` apart, and not at rest."""
     epoch: Ints
     doubt_ns: Floats
     """Standard deviations of ``mid_ns``."""
@@ -75,13 +80,16 @@ def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:
 
     One that a late look left wide open is where the regular ones before it let expect it, within its bounds.
     After a read within which the counter may have been refreshed more than once, it is where the energy at
-    the recent mean power predicts it.
+    the recent mean power predicts it; at the end of a rest, shortly before the read.
     """
     lo_ns, hi_ns = knots[Row.LO], knots[Row.HI]
     mid_ns = np.concatenate((before_ns, lo_ns + (hi_ns - lo_ns) // 2))
     energy_uj = np.concatenate((before_uj, knots[Row.ENERGY]))
     for place in np.flatnonzero(hi_ns - lo_ns > WIDE_NS):
         at = len(before_ns) + place
+        if knots[Row.RESTED, place]:
+            mid_ns[at] = max(hi_ns[place] - RESTED_NS // 2, mid_ns[at])
+            continue
         period_ns = _period_ns(mid_ns[max(at - PERIODS - 1, 0) : at].tolist())
         if period_ns is None:
             continue
@@ -177,7 +185,9 @@ def hung_ns(knots: Ints, before: Ints | None) -> Ints:
     last = knots[Row.LO, :1] if before is None else before[Row.HI]
     since_ns = np.maximum(knots[Row.LO], np.concatenate((last, knots[Row.HI, :-1])))
     open_ns = knots[Row.HI] - since_ns
-    hung: Ints = np.where((open_ns > HANG_NS) & (knots[Row.FIRST] == 0), open_ns, 0)
+    hung: Ints = np.where(
+        (open_ns > HANG_NS) & (knots[Row.FIRST] == 0) & (knots[Row.RESTED] == 0), open_ns, 0
+    )
     return hung
 
 
@@ -186,7 +196,7 @@ def chain(knots: Ints, before: Ints | None, estimator: Estimator) -> None:
     last = knots[:, :1] if before is None else before
     previous = np.concatenate((last, knots[:, :-1]), axis=1)
     elapsed_ns = knots[Row.MID] - previous[Row.MID]
-    unseen_ns = np.where(elapsed_ns > GAP_NS, elapsed_ns, hung_ns(knots, before))
+    unseen_ns = np.where((elapsed_ns > GAP_NS) & (knots[Row.RESTED] == 0), elapsed_ns, hung_ns(knots, before))
     knots[Row.UNSEEN] = (0 if before is None else last[Row.UNSEEN]) + np.cumsum(unseen_ns)
     if estimator == "power":
         held_uj = previous[Row.POWER] * elapsed_ns // 1_000_000  # mW x ns = pJ
@@ -215,6 +225,8 @@ ALIKE = 0.1
 """Two distances in a row that differ by less than this part are a period."""
 STRAYED = 1e-6
 """A refresh in bounds less likely than this is none of this rhythm: a new phase begins."""
+LONGEST_NS = 500_000_000
+"""No period is longer."""
 MOST_PERIODS = 64
 """After a pause longer than this the phase is a new one."""
 WIDER = 1.2
@@ -281,7 +293,7 @@ class RefreshPeriod:
 
     def ambiguous(self, open_ns: int) -> bool:
         """Return whether bounds so far apart leave open which refresh lies within."""
-        return 0 < AMBIGUOUS * self._period_ns < open_ns
+        return open_ns > AMBIGUOUS * (self._period_ns or LONGEST_NS)
 
     def _search(self, mid_ns: float, var: float) -> None:
         """Take the distance of two refreshes for the period, if it is that of the two before."""

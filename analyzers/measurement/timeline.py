@@ -136,7 +136,8 @@ class Timeline:
         if self._estimator == "counter":
             fit, lag_ns = counted, 0
         else:
-            fit, lag_ns = (rows["seen"] == Seen.POWER) & (rows["power_mw"] != ABSENT), self.sensor.lag_ns
+            sensed = (rows["seen"] == Seen.POWER) | (rows["seen"] == Seen.RESTED)
+            fit, lag_ns = sensed & (rows["power_mw"] != ABSENT), self.sensor.lag_ns
         if rows["t_hi_ns"][0] - lag_ns <= self._whole_since_ns:
             timely = rows["t_hi_ns"] - lag_ns > self._whole_since_ns
             self._late += int(np.count_nonzero(fit & ~timely))
@@ -176,6 +177,7 @@ class Timeline:
         fresh[Row.POWER] = rows["power_mw"]
         fresh[Row.TEMPERATURE] = rows["temperature_c"]
         fresh[Row.FIRST] = _FIRST[rows["seen"]]
+        fresh[Row.RESTED] = rows["seen"] == Seen.RESTED
         if self._broken:
             fresh[Row.FIRST, 0] = max(fresh[Row.FIRST, 0], 1)
             self._broken = False
@@ -262,7 +264,12 @@ class Timeline:
         self._read()
         rows = (Row.LO, Row.HI, Row.MID, Row.ENERGY, Row.UNSEEN, Row.EPOCH)
         lo_ns, hi_ns, mid_ns, energy_uj, unseen_ns, epoch = (self._row(row) for row in rows)
-        return Knots(lo_ns, hi_ns, mid_ns, energy_uj, unseen_ns, epoch, (hi_ns - lo_ns) / 12**0.5)
+        open_ns = np.where(self._row(Row.RESTED), 2 * (hi_ns - mid_ns), hi_ns - lo_ns)
+        return Knots(lo_ns, hi_ns, mid_ns, energy_uj, unseen_ns, epoch, open_ns / 12**0.5)
+
+    def rested(self, knots: Ints) -> npt.NDArray[np.bool_]:
+        """Return before which of these knots, by their places, the device was at rest."""
+        return self._row(Row.RESTED)[knots] > 0
 
     def settled(self, t_ns: int) -> bool:
         """Return whether later readings can no longer change what is known of ``t_ns``."""
@@ -307,11 +314,12 @@ class Timeline:
         if first < 0 or epoch[first] != epoch[-1]:
             return None
         power_mw = self._row(Row.POWER)[first + 1 :]
-        if (power_mw == ABSENT).any():
-            return None
+        took_ns = np.where(self._row(Row.RESTED)[first + 1 :], 0, np.diff(mid_ns[first:]))
+        if (power_mw == ABSENT).any() or took_ns.sum() < CHECK_NS / 2:
+            return None  # a reading of power says nothing of a rest
         # A reading of power is a mean over time before it; mW x ns = pJ.
-        drawn_uj = float(power_mw @ np.diff(mid_ns[first:])) / 1e6
-        counted_uj = int(energy_uj[-1] - energy_uj[first])
+        drawn_uj = float(power_mw @ took_ns) / 1e6
+        counted_uj = int(np.diff(energy_uj[first:]) @ (took_ns > 0))
         return counted_uj / drawn_uj if drawn_uj else None
 
     @property

@@ -118,6 +118,10 @@ class DeviceThread:
         """Tell whether it is read seldom, or not there."""
         return self._sampled.paused or self._description is None
 
+    def rests(self, now_ns: int) -> bool:
+        """Tell whether it is there and read seldom, and no read is overdue."""
+        return self._description is not None and self._sampled.paused and not self._sampled.overdue(now_ns)
+
     def start(self) -> None:
         self._thread.start()
 
@@ -126,7 +130,7 @@ class DeviceThread:
         self._jobs.put(job)
 
     def relax(self, *, relaxed: bool) -> None:
-        """Read about once a second from now on, or again each refresh, and then at once."""
+        """Read seldom from now on, or again each refresh, and then at once."""
         if self._sampled.relax(relaxed=relaxed):
             self._poller.read_now(self)
 

@@ -46,7 +46,7 @@ LOOK_S = schedule.RETURN_NS / 1e9
 LOOK_AGAIN_S = 60.0
 """Between two looks for devices once there are some: a GPU that was lost at the start, or is new."""
 UNUSED_NS = 30_000_000_000
-"""A device that no session has used for so long is read about once a second."""
+"""A device that no session has used for so long is read seldom."""
 SEE_S = 2.0
 """Wait at most this long for a device to say who computes on it."""
 SHUTDOWN_S = 5.0
@@ -200,8 +200,8 @@ class Supervisor:
             await seen.wait()
         return None if waited.cancelled_caught else guard.pids
 
-    def log_readings(self) -> None:
-        """Log the readings that have come together."""
+    def log_readings(self) -> bool:
+        """Log the readings that have come together. Return whether there were any."""
         rows: list[bytes] = []
         for watch in (watches := self._watches.values()):
             rows += watch.take_rows(MAX_ROWS - len(rows))
@@ -210,6 +210,14 @@ class Supervisor:
         if rows:  # a device that was never found has a place, but no row refers to it
             gpus = tuple(watch.gpu or "-" for watch in watches)
             self._journal.readings(Readings(gpus, b"".join(rows)), len(rows))
+        return bool(rows)
+
+    def say_alive(self) -> None:
+        """Log which devices are at rest, in place of their readings."""
+        now_ns = monotonic_ns()
+        gpus = tuple(watch.gpu for watch in self._watches.values() if watch.rests(now_ns))
+        if gpus:
+            self._journal.readings(Readings(gpus, b""), 0)
 
     def beat(self) -> int | None:
         """Let time pass for leases and reads; return when to look whether a read hangs, if there is one."""

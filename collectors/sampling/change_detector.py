@@ -10,6 +10,7 @@ process), that stays true, and the stamps say how little is known.
     counter fell                           RESET
     counter as before                      UNCHANGED, once a heartbeat and when a limit changed
     no counter                             POWER, when the power changed, and as above
+    grew, or power, after a rest           RESTED (`collectors.sampling.sampled_device`)
 """
 
 from struct import Struct

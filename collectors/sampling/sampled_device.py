@@ -10,8 +10,13 @@ from zeus_stream.protocol.readings import Seen
 
 MAX_READINGS = 20_000
 """Readings that wait for the event loop; past it new ones are dropped and counted."""
+OVERDUE_NS = 500_000_000
+"""A read at rest that is late by so much hangs, or its device does not answer."""
+_GROWN = (Seen.CHANGED, Seen.POWER)
 MAX_TOOK = 512
 """Reads of which the duration is remembered."""
+RECENT_NS = 30_000_000_000
+"""Reads that are no longer ago than this make the cost."""
 
 
 class ReadCost(NamedTuple):
@@ -37,8 +42,17 @@ class SampledDevice:
         self._relaxed = False
         self.closely = True
         """Windows of its sessions are short."""
-        self.paused = False
-        """The pause before the next read is a long one."""
+        self._due_ns: int | None = None
+        """The planned end of the pause before the next read, if that is a long one."""
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether the pause before the next read is a long one."""
+        return self._due_ns is not None
+
+    def overdue(self, now_ns: int) -> bool:
+        """Tell whether a read after a long pause should be over."""
+        return self._due_ns is not None and now_ns > self._due_ns + OVERDUE_NS
 
     @property
     def period_ns(self) -> int | None:
@@ -48,10 +62,10 @@ class SampledDevice:
     def begin(self, begun_ns: int) -> None:
         """Forget what was seen: the device was found, or is back."""
         self._seen = change_detector.DetectorState()
-        self._schedule, self.paused = schedule.Schedule(begun_ns, self._schedule.poll_ns), False
+        self._schedule, self._due_ns = schedule.Schedule(begun_ns, self._schedule.poll_ns), None
 
     def relax(self, *, relaxed: bool) -> bool:
-        """Read it about once a second from now on, or closely again. Return whether it is to be read now."""
+        """Read it seldom from now on, or closely again. Return whether it is to be read now."""
         sooner, self._relaxed = self._relaxed and not relaxed, relaxed
         return sooner
 
@@ -77,6 +91,8 @@ class SampledDevice:
         fresh = last is not None and change_detector.figure(sample) != change_detector.figure(last)
         self._seen = change_detector.keep_period(self._seen, seen) if self.paused else seen
         if reading is not None:
+            if self.paused and reading.seen in _GROWN and not self.overdue(after_ns):
+                reading = reading._replace(seen=Seen.RESTED)
             if len(self._readings) < MAX_READINGS:
                 self._readings.append(reading)
             else:
@@ -92,13 +108,13 @@ class SampledDevice:
         relaxed_ns = None
         if self._relaxed:
             self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns)
-        self.paused = relaxed_ns is not None
+        self._due_ns = relaxed_ns
         return schedule.next_poll_ns(self._schedule, after_ns) if relaxed_ns is None else relaxed_ns
 
     @property
     def cost(self) -> ReadCost | None:
         """The cost of the last reads; None: there were fewer than two."""
-        took = list(self._took)
+        took = [each for each in self._took if each[0] >= self._took[-1][0] - RECENT_NS]
         if len(took) < 2:
             return None
         each_ns = sorted(took_ns for _, took_ns in took)

@@ -54,8 +54,10 @@ DITHER = 0.5
 """Even distances are spread over this part of their mean."""
 _GOLDEN = 0x9E3779B97F4A7C15
 """The golden ratio's fraction in units of 2^-64: whole numbers stay exact however long a device is read."""
-RELAXED_NS = 900_000_000
-"""Between two reads of a device that no session uses; an analyzer takes 1.5 s for a hang."""
+ALIVE_NS = 900_000_000
+"""Between two signs of life of a collector whose devices are all at rest."""
+RELAXED_NS = 6 * ALIVE_NS
+"""Between two reads of a device that no session uses."""
 RETRY_MOST_NS = 1_000_000_000
 """Failed reads double the distance, up to this."""
 RETURN_NS = 3_000_000_000

@@ -52,7 +52,7 @@ MINUTE_NS = 60_000_000_000
 MINUTES = 60
 _ROW = Struct(READING_STRUCT)
 _WORDS = READING_BYTES // 2
-_GROWS = {Seen.CHANGED, Seen.UNCHANGED}
+_GROWS = {Seen.CHANGED, Seen.UNCHANGED, Seen.RESTED}
 _MOST_MJ, _MOST_MW, _MOST_MHZ, _MOST_C, _MOST_PERCENT = 2**53, 100_000_000, 100_000, 3_000, 1_000
 
 
@@ -75,6 +75,8 @@ class LatestDevice:
     """Age of the reading when it came."""
     pause_ns: int = 0
     """Between its last two readings."""
+    rests_ns: int | None = None
+    """When a frame named it as at rest, and no reading of it overdue."""
 
     def age_ns(self, now_ns: int) -> int | None:
         return None if self.seen_ns is None else max(0, now_ns - self.seen_ns) + self.behind_ns
@@ -83,6 +85,8 @@ class LatestDevice:
         """Return whether the device answers."""
         if self.gone is not None:
             return "gone"
+        if self.rests_ns is not None and now_ns - self.rests_ns <= SILENT_NS:
+            return "there"
         age_ns = self.age_ns(now_ns)
         silent = age_ns is None or age_ns > max(SILENT_NS, SILENT_PAUSES * self.pause_ns)
         return "silent" if silent else "there"
@@ -128,7 +132,7 @@ class Latest:
     def restart(self) -> None:
         """Take in that this process was restarted: readings before that are of an unknown age."""
         for device in self.devices.values():
-            device.seen_ns = None
+            device.seen_ns = device.rests_ns = None
         self._minutes = _Minutes()
 
     def take_readings(self, host: str, t_ns: int, body: Readings, now_ns: int | None) -> None:
@@ -139,6 +143,9 @@ class Latest:
         if len(body.rows) % READING_BYTES:
             return
         devices = [self._device(host, gpu, now_ns) for gpu in body.gpus]
+        for device in devices if now_ns is not None and not body.rows else ():
+            if device is not None:
+                device.rests_ns, device.gone = now_ns, None
         used_mj = 0
         for row in _rows_that_tell(body.rows):
             device = devices[row[9]] if row[9] < len(devices) else None

@@ -21,6 +21,9 @@ class Seen(IntEnum):
     """The counter fell: a new counter epoch. The difference to the last value means nothing."""
     POWER = 4
     """A device without counter: power, read between the two stamps."""
+    RESTED = 5
+    """The counter, or the power of a device without one, changed as above. Nobody used the device, so no read
+    was due between the two stamps."""
 
 
 READING_FIELDS = (
@@ -45,7 +48,10 @@ ABSENT = -1
 
 
 class Readings(Struct, frozen=True):
-    """Readings of one host's devices, in bulk. ``rows`` is READING_BYTES a reading, oldest first per GPU."""
+    """Readings of one host's devices, in bulk. ``rows`` is READING_BYTES a reading, oldest first per GPU.
+
+    Without rows it is a sign of life: these devices are at rest, and no reading of them is overdue.
+    """
 
     gpus: Gpus
     rows: Annotated[bytes, Meta(max_length=READING_BYTES * 10_000)]

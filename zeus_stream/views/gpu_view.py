@@ -8,8 +8,6 @@ from msgspec import Struct
 from zeus_stream.protocol.snapshots import GpuNow
 from zeus_stream.views.quantity import Quantity, seconds
 
-OLD_MS = 3_000
-"""Age of a reading that is named."""
 ODD = 0.15
 """A GPU whose share of its limit is so far from that of the others is odd."""
 MOST_ODD = 4
@@ -129,7 +127,7 @@ def _trouble(gpu: GpuNow) -> str:
         return f"gone: {gpu.why}"
     if gpu.age_ms is None:
         return "no reading yet"
-    if gpu.state == "silent" or gpu.age_ms > OLD_MS:
+    if gpu.state == "silent":
         return f"no reading for {seconds(gpu.age_ms / 1000, 2)}"
     return ""
 

@@ -214,7 +214,8 @@ def _spans(columns: Columns, gpu: Ints, utc_ns: int) -> Ints:
     """Return the energy between readings in a row of a GPU, by GPU and second; in order as for `_points`."""
     seen, t_hi_ns, energy_mj, power_mw = (columns[name] for name in _SUMMED[:4])
     t_ns = np.diff(t_hi_ns)
-    power, absent = seen == Seen.POWER, energy_mj == ABSENT
+    absent = energy_mj == ABSENT
+    power = (seen == Seen.POWER) | (seen == Seen.RESTED) & absent
     begins = ~(power | absent)
     continues = begins & (seen != Seen.RESET)
     longest_ns = np.where(seen[1:] == Seen.FIRST, GAP_NS, CHAIN_NS)

@@ -124,6 +124,13 @@ def test_what_was_stored_comes_back_in_order(archive: DuckdbFile) -> None:
             assert body == original
 
 
+def test_a_frame_that_says_who_is_at_rest_comes_back(archive: DuckdbFile) -> None:
+    alive = Readings(("GPU-a",), b"")
+    archive.put([[frame(0, alive)]])
+    assert [body for _, body in replayed(archive)] == [alive]
+    assert archive.writer.malformed == 0
+
+
 def test_what_a_device_does_not_say_is_null(archive: DuckdbFile) -> None:
     fill(archive)
     assert ask(

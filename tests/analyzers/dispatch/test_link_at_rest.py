@@ -8,7 +8,7 @@ import pytest
 
 from analyzers.dispatch import collector_link
 from analyzers.dispatch.collector_link import FIRST_NS, GREET_S, RESEND_S, SILENCE_NS, Commander, Link
-from collectors.sampling.schedule import RELAXED_NS
+from collectors.sampling.schedule import ALIVE_NS
 from tests.analyzers.dispatch.virtual_loop import IN_VIRTUAL_TIME
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Hello, RenewLeases, Welcome
@@ -16,7 +16,7 @@ from zeus_stream.transport import sockets
 from zeus_stream.transport.channel import Received
 
 pytestmark = pytest.mark.anyio
-FIRST_S, SILENCE_S, FRAMES_S = FIRST_NS / 1e9, SILENCE_NS / 1e9, RELAXED_NS / 1e9
+FIRST_S, SILENCE_S, FRAMES_S = FIRST_NS / 1e9, SILENCE_NS / 1e9, ALIVE_NS / 1e9
 HOUR_S = 3600.0
 WELCOME = Welcome(
     host="host", incarnation="incarnation", log_id="log", first_offset=0, next_offset=10, observe=False
@@ -70,7 +70,7 @@ class Collector:
         return Way(self)
 
     async def log(self) -> None:
-        """Log a frame after each reading of devices at rest."""
+        """Log a frame each time that a collector at rest says that it is alive."""
         while True:
             await anyio.sleep(FRAMES_S)
             if self.logs:

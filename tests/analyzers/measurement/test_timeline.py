@@ -75,6 +75,33 @@ def test_a_change_that_was_looked_for_late_is_placed_where_the_others_let_expect
     assert placed.tolist() == [100 * MS, 201 * MS, pytest.approx(400 * MS, abs=2 * MS)]
 
 
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        pytest.param(Seen.RESTED, "", id="a rest is no gap"),
+        pytest.param(Seen.CHANGED, "unseen", id="a hang is one"),
+    ],
+)
+def test_the_energy_of_a_gpu_at_rest_is_the_growth_of_its_counter(seen: Seen, words: str) -> None:
+    line, last_ns = Timeline(), 3900 * MS
+    line.add(steady(60, 40))
+    for _ in range(5):
+        read_ns = last_ns + 5400 * MS
+        energy_mj = 60 * (read_ns // (100 * MS)) * 100
+        line.add(readings(row(seen, last_ns, read_ns, energy_mj=energy_mj, power_mw=60_000)))
+        last_ns = read_ns
+    found = energy(line, 6 * S, 24 * S)
+    assert isinstance(found, KnownEnergy)
+    assert words in found.quality
+    assert (found.quality == "ok") == (not words)
+    if not words:
+        assert found.energy_uj == pytest.approx(60 * 18e6, rel=0.003)
+        assert not line.hangs_ns
+    assert found.low_uj is not None
+    assert found.high_uj is not None
+    assert found.low_uj <= 60 * 18e6 <= found.high_uj
+
+
 @pytest.mark.parametrize("jump_j", [100, 50_000])
 def test_the_energy_at_a_jump_of_the_counter_is_filled_from_power(jump_j: int) -> None:
     drawn = steady(200, 60)

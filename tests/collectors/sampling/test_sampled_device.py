@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from collectors.device import Sample
+from collectors.sampling import schedule
 from collectors.sampling.change_detector import Reading
 from collectors.sampling.sampled_device import SampledDevice
 from zeus_stream.protocol.readings import Seen
@@ -70,3 +71,24 @@ def test_each_refresh_lies_between_its_bounds_however_late_reads_come(late: floa
         assert energy_mj is not None
         assert reading.t_lo_ns <= energy_mj * PERIOD_NS + PHASE_NS <= reading.t_hi_ns
     assert device.period_ns == pytest.approx(PERIOD_NS, rel=0.02)
+
+
+def test_at_rest_it_is_read_less_than_once_in_five_seconds_and_readings_say_so() -> None:
+    device, now_ns, starts = SampledDevice(0, 0, 500 * MS), 0, list[int]()
+    device.relax(relaxed=True)
+    while now_ns < 120_000 * MS:
+        starts.append(now_ns)
+        sample = Sample((now_ns - PHASE_NS) // PERIOD_NS, 100_000, 250_000, 250_000)
+        now_ns = device.take_in(sample, now_ns, now_ns + READ_NS)
+    first, *later = (start_ns for start_ns in starts if start_ns > schedule.SEARCH_FOR_NS)
+    assert len(later) <= 0.2 * (120_000 * MS - first) / 1e9
+    readings = [reading for reading in device.take_readings(20_000) if reading.t_lo_ns > first]
+    assert {reading.seen for reading in readings} == {Seen.RESTED}
+    assert device.cost is not None
+    assert device.cost.per_s < 0.2
+    assert device.paused
+    assert not device.overdue(now_ns)
+    assert device.overdue(now_ns + 600 * MS), "its read hangs"
+    late_ns = now_ns + 600 * MS
+    device.take_in(Sample(10**9, 100_000, 250_000, 250_000), now_ns, late_ns)
+    assert device.take_readings(9)[-1].seen == Seen.CHANGED, "so the pause before is a gap"

@@ -90,7 +90,8 @@ def test_a_frame_of_many_readings_shows_what_they_show_one_by_one(seed: int) -> 
     heard(whole, *rows, gpus=gpus)
     for each in rows:
         heard(single, each, gpus=gpus)
-    heard(single, gpus=gpus)
+    for latest in (whole, single):
+        heard(latest, gpus=gpus)
     assert shown(whole) == shown(single)
     assert [each.pause_ns for each in whole.devices.values()] == [
         each.pause_ns for each in single.devices.values()
@@ -141,6 +142,16 @@ def test_a_lost_gpu_says_why_and_is_there_again_with_its_next_reading() -> None:
     )
     heard(latest, row(1, 5))
     assert the_gpu(shown(latest)).state == "there"
+
+
+def test_a_gpu_at_rest_is_there_as_long_as_its_collector_says_so() -> None:
+    latest = Latest()
+    heard(latest, row(S, energy_mj=1))
+    for second in range(2, 7):
+        heard(latest, at=second * S)
+    assert latest.devices["GPU-0"].state(7 * S) == "there"
+    assert latest.devices["GPU-0"].age_ns(7 * S) == 6 * S, "of its reading"
+    assert latest.devices["GPU-0"].state(10 * S) == "silent", "as soon as one that is read each refresh"
 
 
 def test_readings_from_the_archive_have_no_age_and_are_silent() -> None:

@@ -34,7 +34,7 @@ def readings(**figures: int) -> Readings:
         pytest.param({"power_mw": 2**31 - 1}, id="two megawatts"),
         pytest.param({"limit_mw": -(2**31)}, id="a negative limit"),
         pytest.param({"gpu": 1}, id="a GPU that is not in the list"),
-        pytest.param({"seen": 5}, id="an unknown kind"),
+        pytest.param({"seen": len(Seen)}, id="an unknown kind"),
     ],
 )
 def test_figures_that_cannot_be_make_a_gap_and_no_more(figures: dict[str, int]) -> None:
