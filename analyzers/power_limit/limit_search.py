@@ -23,9 +23,9 @@ from analyzers.power_limit.profiles import KnownProfiles, Recollection
 from analyzers.power_limit.ranks import Ranks, instants_ns
 from analyzers.power_limit.run_decisions import At, RunDecisions
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.power_limit.search import advice
 from analyzers.power_limit.search.levels import Level, foretold, limit_levels
 from analyzers.power_limit.search.search_progress import SearchProgress, progress
+from analyzers.power_limit.search.step_costs import ENERGY
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.trials import Taken, taken
 from analyzers.power_limit.visits import (
@@ -232,7 +232,7 @@ class LimitSearch:
             expected if is_foretold else remembered,
         )
         if is_foretold:
-            plan = replace(plan, known_as="clocks foretold", tolerated_risk=advice.RISK_BESIDE)
+            plan = replace(plan, foretold=True)
         self.plan = plan
         self.state = profiler.start(plan, self.numbers, self.rounds)
         self.rounds = self.state.round
@@ -254,40 +254,45 @@ class LimitSearch:
         begun = self._begin(lead, plan.selector, found, 0, profiler.curve(state, plan))
         return rows_only([begun]) | unlocked | self.feed(state.cap)
 
-    def _go_back_to_clock(self, clock: _ChosenClock, decided: Decide) -> Result:
+    def _compare(self, clock: _ChosenClock, decided: Decide) -> tuple[float, Decide, Decide]:
+        """Compare the best limit with the chosen clock.
+
+        Returns:
+            By which share a step at the limit costs more, infinite if it is not known, and a decision for
+            each, whose bound is over the best of both controls. With a bound on the time it is of its own.
+        """
+        plan, chosen = clock.plan, clock.state.chosen
+        assert chosen is not None
+        before = profiler.curve(clock.state, plan)
+        locked = Decide(
+            chosen.limit_mw, clock.state.round, before, plan.selector.text, chosen.confidence, chosen.costs
+        )
+        of_limit, of_clock = (
+            next((trial for trial in each.trials if trial.limit_mw == each.limit_mw), None)
+            for each in (decided, locked)
+        )
+        if of_limit is None or of_clock is None:
+            return float("inf"), decided, locked
+        goal = plan.selector.goal or ENERGY
+        more = goal.more(of_limit, of_clock, plan.limits_mw[0], plan.gpus)
+        limit, found = decided.confidence, chosen.confidence
+        if limit is not None and found is not None and goal.factor is None:
+            less = 1 / (1 + more) - 1
+            decided = replace(decided, confidence=limit.beside(found, less))
+            locked = replace(locked, confidence=found.beside(limit, more))
+        return more, decided, locked
+
+    def _go_back_to_clock(self, clock: _ChosenClock, kept: Decide, reason: str) -> Result:
         """Lock the clock again that was chosen before: no limit is better."""
         assert self.state is not None
-        assert clock.state.chosen is not None
-        cap, spelled = self.state.cap, self.plan.spell(decided.limit_mw) if self.plan else ""
+        cap = self.state.cap
         self.plan = clock.plan
         self._trials.clear()
         self._rows.begin(clock.recollection)
         given_back = self._commands.release("power_limit", self._ranks.now)
         self.state, wanted = profiler.take_up(clock.state, self.state.visiting)
-        chosen = clock.state.chosen
-        kept = Decide(
-            chosen.limit_mw,
-            clock.state.round,
-            profiler.curve(clock.state, clock.plan),
-            f"{clock.plan.selector.text}: a step at the best limit, {spelled}, costs"
-            f" {self._costs_more(decided, clock):+.1%} compared with this clock",
-            costs=chosen.costs,
-        )
+        kept = replace(kept, reason=f"{kept.reason}: {reason}")
         return given_back | in_order([self._carry_out(each) for each in (kept, *wanted)]) | self.feed(cap)
-
-    def _costs_more(self, decided: Decide, clock: _ChosenClock) -> float:
-        """Return by which share a step at a limit costs more than at a clock; infinite: it is not known."""
-        plan, chosen = clock.plan, clock.state.chosen
-        before = {trial.limit_mw: trial for trial in profiler.curve(clock.state, plan)}
-        of_limit = {trial.limit_mw: trial for trial in decided.trials}.get(decided.limit_mw)
-        of_clock = None if chosen is None else before.get(chosen.limit_mw)
-        if of_limit is None or of_clock is None:
-            return float("inf")
-        goal = plan.selector.goal
-        if goal is None or goal.factor is not None:  # both keep the bound on the time
-            return of_limit.step_mj / of_clock.step_mj - 1
-        limit, clocked = (goal.of(trial, plan.limits_mw[0], plan.gpus) for trial in (of_limit, of_clock))
-        return limit / clocked - 1
 
     def _search_again(self, renewed: ProfilerState) -> Result:
         """Search both controls again, the clock first: a machine of limits has begun another round."""
@@ -325,8 +330,14 @@ class LimitSearch:
         decided = next((each for each in wanted if isinstance(each, Decide)), None)
         if decided is not None and (clock := self._clock) is not None:
             self._clock = None
-            if self._costs_more(decided, clock) > -BETTER:
-                return self._go_back_to_clock(clock, decided)
+            more, of_both, kept = self._compare(clock, decided)
+            if more > -BETTER:
+                reason = (
+                    f"a step at the best limit, {self.plan.spell(decided.limit_mw)}, costs {more:+.1%}"
+                    " compared with this clock"
+                )
+                return self._go_back_to_clock(clock, kept, reason)
+            wanted = tuple(of_both if each is decided else each for each in wanted)
         if not isinstance(self.state.phase, Measuring):
             self._single.stop()  # whatever it tries: the limits of all are about to change
         return in_order([self._carry_out(instruction) for instruction in wanted])

@@ -56,7 +56,7 @@ from msgspec.structs import replace
 
 from analyzers.power_limit import visits
 from analyzers.power_limit.search import advice, drift
-from analyzers.power_limit.search.advice import RISK, Choose, Measure
+from analyzers.power_limit.search.advice import Choose, Measure
 from analyzers.power_limit.search.belief import TOLERATED, TRUSTED, Confidence
 from analyzers.power_limit.search.step_costs import StepCosts, carried_over
 from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, by_limit, settled
@@ -137,12 +137,10 @@ class ProfilerPlan(Struct, frozen=True, kw_only=True):
     """Wait this long for the outcome of a command."""
     goal: Goal | None = None
     """What an adaptive search minimizes; None: every limit is measured."""
-    tolerated_risk: float = RISK
-    """That an adaptive search leaves a level which is much better."""
     remembered: tuple[Trial, ...] = ()
     """What earlier runs of the same identity measured, one for each limit; some this run may not have."""
-    known_as: str = "remembered"
-    """That, in the reason of a decision."""
+    foretold: bool = False
+    """What is remembered of limits was measured at clocks."""
     steps_left: int | None = None
     """Of the run, as its script says. None: not known."""
     profiling_share: float = 0.05
@@ -219,6 +217,8 @@ class Chosen(Struct, frozen=True, kw_only=True):
     """What a power budget allowed when it was chosen."""
     costs: StepCosts | None = None
     """What the belief that chose it says of steps; None: every limit was measured."""
+    confidence: Confidence | None = None
+    """Of an adaptive search."""
     again: int = 0
     """Times that it was chosen again without a change."""
 
@@ -466,7 +466,7 @@ def _advice(
         state.memory,
         more,
         clocks=bool(plan.clocks_mhz),
-        tolerated_risk=plan.tolerated_risk,
+        foretold=plan.foretold,
         steps_left=steps_left,
     )
 
@@ -504,15 +504,22 @@ def _follow_search(state: ProfilerState, plan: ProfilerPlan, now_mw: int | None 
             reason = f"{plan.selector.text} of {len(limits_mw)} {levels}, {seen} of them measured"
             as_remembered = remembered is not None and remembered >= TRUSTED
             if remembered is not None:
-                reason += f", as {plan.known_as}" if as_remembered else f", not as {plan.known_as}"
+                known_as = "clocks foretold" if plan.foretold else "remembered"
+                reason += f", as {known_as}" if as_remembered else f", not as {known_as}"
             unsure = not sure and confidence.p95 > TOLERATED
             if unsure:
                 reason += (
                     f"; not sure yet: it may cost {100 * confidence.p95:.1f} % more than the best;"
                     " the search goes on in the background while the run lasts"
                 )
-            chosen = Chosen(limit_mw=limit_mw, as_remembered=as_remembered, unsure=unsure, costs=costs)
-            return _choose(state, chosen, reason, plan, confidence)
+            chosen = Chosen(
+                limit_mw=limit_mw,
+                as_remembered=as_remembered,
+                unsure=unsure,
+                costs=costs,
+                confidence=confidence,
+            )
+            return _choose(state, chosen, reason, plan)
 
 
 def _decide_if_last(state: ProfilerState, plan: ProfilerPlan) -> Answer:
@@ -541,7 +548,6 @@ def _choose(
     chosen: Chosen,
     reason: str,
     plan: ProfilerPlan,
-    confidence: Confidence | None = None,
 ) -> Answer:
     visiting = state.visiting
     took = visiting.steps - state.began if state.why else 0
@@ -563,7 +569,9 @@ def _choose(
         began=visiting.steps,
         profiled=state.profiled + took,
     )
-    decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, confidence, chosen.costs)
+    decided = Decide(
+        chosen.limit_mw, state.round, curve(state, plan), reason, chosen.confidence, chosen.costs
+    )
     state, then = _apply_limit(state, chosen.limit_mw)
     return state, (decided, *then)
 

@@ -78,6 +78,12 @@ class Goal(Struct, frozen=True):
             return energy_mj * time_s**self.delay_exponent
         return self.energy_weight * energy_mj + (1 - self.energy_weight) * most_mw * time_s
 
+    def more(self, trial: Trial, other: Trial, top_mw: int, gpus: int) -> float:
+        """Return by which share a trial costs more than another; with a bound on the time, in energy."""
+        if self.factor is not None:
+            return trial.step_mj / other.step_mj - 1
+        return self.of(trial, top_mw, gpus) / self.of(other, top_mw, gpus) - 1
+
 
 Choose = Callable[[Sequence[Trial], int], int]
 """Trials (one or more, a limit each) and the number of GPUs of the job -> one of the limits, mW."""

@@ -3,32 +3,41 @@
 Every published workload of every simulated GPU model (`simulated_gpu/workloads.py`; 36) is a curve over 21
 power limits and over the clocks that `levels` picks from the hundreds of a model. Steps of 250 ms carry noise
 as in `search.py`. A limit and a clock of the same time draw the same power there: nobody published the clocks
-of these workloads, so a gain is only what limits cannot reach. That a locked clock saves more than a limit
-which makes the clock fluctuate is published (Kareus, 2026), but not with figures for these workloads.
+of these workloads. That a locked clock saves more than a limit which makes the clock fluctuate is published
+(Kareus, 2026), but not with figures for these workloads. So worlds with ``--offset`` make steps at a limit
+that binds take longer or shorter by a share of up to that, drawn for each.
+
+``off``: what the choice costs above the cheaper of the two choices of one control alone, with a bound on the
+time in energy. ``bound holds``: it costs at most the stated bound above the best limit or clock.
 
 python -m benchmarks.noise.controls [--noise 0.02] [--selectors energy cost:0.5 slowdown:1.1] [--seeds 1]
+    [--offset 0.05] [--seed 0]
 """
 
+import argparse
 from collections.abc import Sequence
 from itertools import product
 from random import Random
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from analyzers.power_limit.limit_search import BETTER
-from analyzers.power_limit.search import advice
+from analyzers.power_limit.search.belief import Confidence
 from analyzers.power_limit.search.levels import clock_levels, foretold
 from analyzers.power_limit.selectors import Selector
 from benchmarks.harness import options, table
-from benchmarks.noise.published import STEP_NS, Curve, Training, named
-from benchmarks.noise.search import adaptive
+from benchmarks.noise.published import STEP_NS, Curve, Training, excess, named
+from benchmarks.noise.search import Done, adaptive
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.simulated_gpu.workloads import Model, Workload, load
 
 LIMITS = 21
-SHARE = 1.001
-"""Rounding of powers to mW."""
+OFF = 0.01
+"""More than the better of the two controls alone both may not cost."""
+BINDS = 0.03
+"""Share of its power that a limit has to take, so that the whole offset counts."""
 
 
 class Case(Struct, frozen=True):
@@ -37,6 +46,8 @@ class Case(Struct, frozen=True):
     name: str
     model: Model
     workload: Workload
+    offset: float = 0.0
+    """By which share steps take longer at a limit that binds than at a clock of the same power."""
 
     @property
     def limits_mw(self) -> tuple[int, ...]:
@@ -46,24 +57,40 @@ class Case(Struct, frozen=True):
     def at(self, limit_mw: int, clock_mhz: int = UNLOCKED) -> tuple[float, float]:
         """Return ns and mJ of a step."""
         first = self.workload.slowdown(self.model.default_limit_mw)
-        ns = STEP_NS * self.workload.slowdown(limit_mw, clock_mhz) / first
-        return ns, self.workload.power_mw(limit_mw, clock_mhz) * ns / 1e9
+        ns, power_mw = (
+            STEP_NS * self.workload.slowdown(limit_mw, clock_mhz) / first,
+            self.workload.power_mw(limit_mw, clock_mhz),
+        )
+        if clock_mhz == UNLOCKED:
+            less = 1 - power_mw / self.workload.power_mw(self.model.default_limit_mw)
+            ns *= 1 + self.offset * min(1.0, less / BINDS)
+        return ns, power_mw * ns / 1e9
 
     def by_limit(self) -> Curve:
         figures = [self.at(limit_mw) for limit_mw in self.limits_mw]
         return Curve(self.name, self.limits_mw, *map(tuple, zip(*figures, strict=True)))
 
+    def cost(self, selector: Selector, ns: float, mj: float) -> float:
+        """Return what a step costs: with a bound on the time its energy."""
+        goal = selector.goal
+        assert goal is not None
+        return (
+            mj if goal.factor is not None else float(goal.of_step(mj, ns / 1e9, self.model.default_limit_mw))
+        )
+
+    def cheapest(self, selector: Selector, curve: Curve) -> float:
+        return min(self.cost(selector, *each) for each in zip(curve.step_ns, curve.step_mj, strict=True))
+
     @property
     def clocks_mhz(self) -> range:
         return range(self.model.max_clock_mhz, self.model.idle_clock_mhz - 1, -15)
 
-    def by_clock(self) -> tuple[Curve, tuple[int, ...]]:
-        """Return the curve over nominal powers at the highest limit, and the clocks."""
+    def by_clock(self) -> Curve:
+        """Return the curve over nominal powers at the highest limit."""
         levels = clock_levels(self.clocks_mhz, self.model.default_limit_mw)
-        clocks = tuple(level.clock_mhz or 0 for level in levels)
-        figures = [self.at(self.model.default_limit_mw, clock) for clock in clocks]
+        figures = [self.at(self.model.default_limit_mw, level.clock_mhz or 0) for level in levels]
         nominal = tuple(level.limit_mw for level in levels)
-        return Curve(self.name, nominal, *map(tuple, zip(*figures, strict=True))), clocks
+        return Curve(self.name, nominal, *map(tuple, zip(*figures, strict=True)))
 
 
 class Found(Struct, frozen=True):
@@ -72,83 +99,95 @@ class Found(Struct, frozen=True):
     steps: int
     ns: float
     mj: float
+    bound: float
+    excess: float
+    """Over the best limit or clock that it chose from; what its bound is about."""
 
 
 def found(case: Case, selector: Selector, control: str, noise: float, seed: str) -> Found:
     """Search, and return what a step takes at the choice."""
+    curve = case.by_clock()
+    if control == "power_limit":
+        training = Training(case.by_limit(), noise, Random(seed))
+        return outcome(selector, training.curve, adaptive(training, selector), training.steps)
+    training = Training(curve, noise, Random(f"clock {seed}"))
+    clock = adaptive(training, selector, clocks=True)
+    if control == "graphics_clock":
+        return outcome(selector, curve, clock, training.steps)
+    training = Training(case.by_limit(), noise, Random(seed), training.steps)
+    expected = foretold(case.limits_mw, clock.believed, 1)
+    limit = adaptive(training, selector, expected, foretold=True)
     assert selector.goal is not None
-    top_mw, steps, of_clock, known = case.model.default_limit_mw, 0, None, ()
-    curve, clocks = case.by_clock()
-    clock_mhz = UNLOCKED
-    if control != "power_limit":
-        training = Training(curve, noise, Random(f"clock {seed}"))
-        done = adaptive(training, selector, clocks=True)
-        known, clock_mhz, steps = done.believed, clocks[curve.limits_mw.index(done.chosen_mw)], training.steps
-        of_clock = {trial.limit_mw: trial for trial in known}[done.chosen_mw]
-        if control == "graphics_clock":
-            return Found(steps, *case.at(top_mw, clock_mhz))
-    limits_mw = case.limits_mw
-    training = Training(case.by_limit(), noise, Random(seed), steps)
-    expected = foretold(limits_mw, known, 1)
-    risk = advice.RISK_BESIDE if of_clock else advice.RISK
-    done = adaptive(training, selector, expected, risk=risk)
-    if of_clock is not None:
-        of_limit = {trial.limit_mw: trial for trial in done.believed}[done.chosen_mw]
-        energy = selector.goal.factor is not None
-        cost, before = (
-            trial.step_mj if energy else selector.goal.of(trial, top_mw, 1) for trial in (of_limit, of_clock)
-        )
-        if cost > before * (1 - BETTER):
-            return Found(training.steps, *case.at(top_mw, clock_mhz))
-    return Found(training.steps, *case.at(done.chosen_mw))
+    more = selector.goal.more(limit.trial, clock.trial, case.model.default_limit_mw, 1)
+    kept, other = (clock, limit) if more > -BETTER else (limit, clock)
+    of_kept = curve if kept is clock else training.curve
+    of_both = outcome(selector, of_kept, kept, training.steps)
+    if selector.goal.factor is not None:
+        return of_both
+    bound = confident(kept).beside(confident(other), more if kept is clock else 1 / (1 + more) - 1).p95
+    least = min(case.cheapest(selector, each) for each in (curve, training.curve))
+    return replace(of_both, bound=bound, excess=case.cost(selector, of_both.ns, of_both.mj) / least - 1)
 
 
-def at_equal_time(case: Case, limit: Found) -> float:
-    """Return how much less energy a step takes at the best clock that is no slower than a limit's choice."""
-    pairs = [case.at(case.model.default_limit_mw, clock_mhz) for clock_mhz in case.clocks_mhz]
-    return 1 - min((mj for ns, mj in pairs if ns <= limit.ns * SHARE), default=limit.mj) / limit.mj
+def outcome(selector: Selector, curve: Curve, done: Done, steps: int) -> Found:
+    at = curve.limits_mw.index(done.chosen_mw)
+    ns, mj = curve.step_ns[at], curve.step_mj[at]
+    return Found(steps, ns, mj, confident(done).p95, excess(curve, selector, done.chosen_mw)[0])
 
 
-def rows(cases: Sequence[Case], texts: Sequence[str], noise: float, seeds: int) -> list[list[str]]:
-    made = []
-    for text in texts:
-        selector = named(text)
-        of: dict[str, list[Found]] = {}
-        for control in ("power_limit", "graphics_clock", "both"):
-            of[control] = [
-                found(case, selector, control, noise, f"{seed} {number} {noise}")
-                for seed, (number, case) in product(range(seeds), enumerate(cases))
-            ]
-        tops = [case.at(case.model.default_limit_mw) for _, case in product(range(seeds), cases)]
-        for control, outcomes in of.items():
-            steps = [each.steps for each in outcomes]
-            saved = [1 - each.mj / top[1] for each, top in zip(outcomes, tops, strict=True)]
-            added = [each.ns / top[0] - 1 for each, top in zip(outcomes, tops, strict=True)]
-            limits = of["power_limit"]
-            less = [1 - each.mj / limit.mj for each, limit in zip(outcomes, limits, strict=True)]
-            made.append(
-                [
-                    text,
-                    control,
-                    f"{np.median(steps):.0f}",
-                    f"{np.percentile(steps, 90):.0f}",
-                    f"{100 * np.mean(saved):.1f}",
-                    f"{100 * np.mean(added):+.1f}",
-                    f"{100 * np.mean(less):+.1f}",
-                ]
-            )
-        equal = [
-            at_equal_time(case, limit)
-            for (_, case), limit in zip(product(range(seeds), cases), of["power_limit"], strict=True)
+def confident(done: Done) -> Confidence:
+    assert done.confidence is not None
+    return done.confidence
+
+
+def rows(cases: Sequence[Case], text: str, given: argparse.Namespace) -> list[list[str]]:
+    """Return a row for each control."""
+    selector, made = named(text), []
+    worlds = [
+        (replace(case, offset=given.offset * Random(f"{seed} {number}").uniform(-1, 1)), f"{seed} {number}")
+        for seed, (number, case) in product(range(given.seed, given.seed + given.seeds), enumerate(cases))
+    ]
+    of = {
+        control: [found(case, selector, control, given.noise, f"{of} {given.noise}") for case, of in worlds]
+        for control in ("power_limit", "graphics_clock", "both")
+    }
+    alone = zip(of["power_limit"], of["graphics_clock"], strict=True)
+    least = [
+        min(case.cost(selector, each.ns, each.mj) for each in pair)
+        for (case, _), pair in zip(worlds, alone, strict=True)
+    ]
+    for control, outcomes in of.items():
+        off = np.array([
+            case.cost(selector, each.ns, each.mj) / better - 1
+            for (case, _), each, better in zip(worlds, outcomes, least, strict=True)
+        ])  # fmt: skip
+        saved = [
+            1 - each.mj / case.at(case.model.default_limit_mw)[1]
+            for (case, _), each in zip(worlds, outcomes, strict=True)
         ]
-        made.append([text, "best clock at most as slow", "-", "-", "-", "-", f"{100 * np.mean(equal):+.1f}"])
+        steps = [each.steps for each in outcomes]
+        made.append(
+            [
+                text,
+                control,
+                f"{np.median(steps):.0f}",
+                f"{np.percentile(steps, 90):.0f}",
+                f"{100 * np.mean(saved):.1f}",
+                f"{100 * off.mean():+.2f}",
+                f"{100 * off.max():+.1f}",
+                f"{100 * np.mean(off > OFF):.0f}",
+                f"{100 * np.mean([each.excess <= each.bound + 1e-4 for each in outcomes]):.0f}",
+                f"{100 * np.median([each.bound for each in outcomes]):.1f}",
+            ]
+        )
     return made
 
 
 def main() -> None:
     given = options(
-        __doc__, noise=0.02, selectors=["energy", "cost:0.5", "slowdown:1.1"], gpus=list(load()), seeds=1
-    )
+        __doc__, noise=0.02, selectors=["energy", "cost:0.5", "slowdown:1.1"], gpus=list(load()), seeds=1,
+        offset=0.0, seed=0,
+    )  # fmt: skip
     cases = [
         Case(f"{key} {name}", model, workload)
         for key, model in load().items()
@@ -156,11 +195,14 @@ def main() -> None:
         for name, workload in model.workloads.items()
     ]
     head = (
-        "selector | control | steps to decide, median | p90 | energy saved, mean % | time added, mean % | "
-        "less energy than the limit's choice, mean %"
+        "selector | control | steps to decide, median | p90 | energy saved, mean % | off, mean % | most | "
+        f"off by more than {100 * OFF:.0f} %, % | bound holds, % | bound, median %"
     )
-    title = f"{len(cases)} simulated workloads, noise {100 * given.noise:g} %, {given.seeds} seed(s)"
-    table(title, head, rows(cases, given.selectors, given.noise, given.seeds))
+    title = (
+        f"{len(cases)} simulated workloads, noise {100 * given.noise:g} %, offset {100 * given.offset:g} %, "
+        f"{given.seeds} seed(s) from {given.seed}"
+    )
+    table(title, head, [row for text in given.selectors for row in rows(cases, text, given)])
 
 
 if __name__ == "__main__":

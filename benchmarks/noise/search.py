@@ -55,6 +55,11 @@ class Done(Struct, frozen=True):
     believed: tuple[Trial, ...] = ()
     """Of all limits."""
 
+    @property
+    def trial(self) -> Trial:
+        """Steps at the choice, as believed."""
+        return next(trial for trial in self.believed if trial.limit_mw == self.chosen_mw)
+
 
 Way = Callable[[Training, Selector], Done]
 
@@ -75,7 +80,7 @@ def adaptive(
     remembered: Sequence[Trial] = (),
     *,
     clocks: bool = False,
-    risk: float = advice.RISK,
+    foretold: bool = False,
 ) -> Done:
     """Return the search's choice."""
     assert selector.goal is not None
@@ -84,7 +89,7 @@ def adaptive(
     visits: list[Visit] = []
     while True:
         advised = advice.advise(
-            limits, 1, selector.goal, visits, remembered, clocks=clocks, tolerated_risk=risk
+            limits, 1, selector.goal, visits, remembered, clocks=clocks, foretold=foretold
         )
         if isinstance(advised, Choose):
             believed = advised.costs.trials if advised.costs else ()

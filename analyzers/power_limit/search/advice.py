@@ -108,7 +108,7 @@ def advise(
     more_blocks: int = 0,
     *,
     clocks: bool = False,
-    tolerated_risk: float = RISK,
+    foretold: bool = False,
     steps_left: int | None = None,
 ) -> Measure | Choose:
     """Return what to do next.
@@ -122,15 +122,16 @@ def advise(
             others.
         more_blocks: that may be measured on top of `most_blocks`.
         clocks: the limits are nominal powers of clocks.
-        tolerated_risk: that a limit is left which is better by `TOLERATED`.
+        foretold: what is remembered was measured at clocks, one of which was chosen.
         steps_left: of the run. None: not known.
     """
     visits = [visit for visit in visits if visit.limit_mw in limits_mw]
+    tolerated_risk = RISK_BESIDE if foretold else RISK
     left = _blocks_left(visits, most_blocks(len(limits_mw)) + more_blocks, steps_left)
     if steps_left is not None:
         tolerated_risk = max(tolerated_risk, min(HIGHEST_RISK, WORTHWHILE_STEPS / max(1, steps_left)))
     visits = settled(evenly_delayed(visits))
-    memory = curves.recall(limits_mw, gpus, goal, remembered, visits, clocks=clocks)
+    memory = curves.recall(limits_mw, gpus, goal, remembered, visits, clocks=clocks, foretold=foretold)
     if not visits:
         return Measure(_first(limits_mw, goal, memory))
     if goal.factor is not None and all(visit.limit_mw != limits_mw[0] for visit in visits):
@@ -152,7 +153,7 @@ def advise(
         chosen = _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
         known = memory is not None and belief.as_remembered
         of = limits_mw, gpus, visits, chosen.limit_mw, remembered
-        return replace(chosen, costs=step_costs(*of, as_remembered=known, clocks=clocks))
+        return replace(chosen, costs=step_costs(*of, as_remembered=known, clocks=clocks, foretold=foretold))
     if sure:
         return Measure(limits_mw[_to_check(belief, best)])
     return Measure(_next_mw(limits_mw, belief, visits, risk))

@@ -34,6 +34,13 @@ class Confidence(Struct, frozen=True):
     expected: float
     p95: float
 
+    def beside(self, other: "Confidence", more: float) -> "Confidence":
+        """Return the excess over the best of two searches, where the other one's choice costs ``more``."""
+        return Confidence(
+            max(self.expected, (1 + other.expected) / (1 + more) - 1),
+            max(self.p95, (1 + other.p95) / (1 + more) - 1),
+        )
+
 
 class Curve(Struct, frozen=True):
     """A normal distribution of curves: the objective's logarithm at each of n limits."""

@@ -58,6 +58,7 @@ def step_costs(
     *,
     as_remembered: bool = False,
     clocks: bool = False,
+    foretold: bool = False,
 ) -> StepCosts:
     """Return what steps take at limits after some visits.
 
@@ -69,22 +70,17 @@ def step_costs(
         remembered: what an earlier run or round measured.
         as_remembered: what was measured agrees with that.
         clocks: the limits are nominal powers of clocks.
+        foretold: what is remembered was measured at clocks.
     """
     top_mw = limits_mw[0]
     kept = {known.limit_mw: known for known in remembered if known.limit_mw <= top_mw}
     known_mw = sorted({*limits_mw, *(kept if as_remembered else ())}, reverse=True)
-    energy, time = (
-        curves.believe(
-            known_mw,
-            top_mw,
-            gpus,
-            goal,
-            measured,
-            curves.recall(known_mw, gpus, goal, remembered, measured, clocks=clocks),
-            clocks=clocks,
-        )
-        for goal in (ENERGY, TIME)
-    )
+
+    def believed(goal: Goal) -> Belief:
+        memory = curves.recall(known_mw, gpus, goal, remembered, measured, clocks=clocks, foretold=foretold)
+        return curves.believe(known_mw, top_mw, gpus, goal, measured, memory, clocks=clocks)
+
+    energy, time = believed(ENERGY), believed(TIME)
     steps = energy.steps.astype(int).tolist()
     if as_remembered:
         steps = [

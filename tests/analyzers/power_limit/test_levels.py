@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from analyzers.power_limit import limit_search, selectors
 from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.search.belief import Confidence
 from analyzers.power_limit.search.levels import LOWEST, MOST, clock_levels, foretold, nominal_mw
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.instructions import ApplyControl, RestoreControl
@@ -173,10 +174,27 @@ def test_limits_beside_a_clock_take_few_steps_where_clocks_foretell_them() -> No
     world = played(plan, replace(TRAINING, steps=1_000, noise=0.01))
     clock, kept = decided(world)[:2]
     assert kept.clock_mhz == clock.clock_mhz
+    assert kept.excess_p95_percent is not None
+    assert clock.excess_p95_percent is not None
+    assert kept.excess_p95_percent >= clock.excess_p95_percent, "the best limit may be better by more"
     of_limits = [row for row in world.rows(TrialRow) if row.round == 2 and not row.confirms]
     assert len({row.number for row in of_limits}) <= 4
     kept_rows = [row.power_limit_w for row in world.rows(ProfileRow) if row.control == "power_limit"]
     assert set(kept_rows) <= {row.power_limit_w for row in of_limits}, "what was foretold is no measurement"
+
+
+@pytest.mark.parametrize(
+    ("more", "bound"),
+    [
+        pytest.param(0.2, 0.01, id="a dear choice of the other search says nothing"),
+        pytest.param(0.0, 0.03, id="an equal one may leave a better one"),
+        pytest.param(-0.05, 1.03 / 0.95 - 1, id="so does a cheaper one"),
+    ],
+)
+def test_the_bound_of_both_controls_is_over_the_best_of_both(more: float, bound: float) -> None:
+    found = Confidence(0.004, 0.01).beside(Confidence(0.01, 0.03), more)
+    assert found.p95 == pytest.approx(bound)
+    assert found.expected <= found.p95
 
 
 def test_a_later_run_starts_from_the_clocks_of_an_earlier_one_and_not_from_limits() -> None:
