@@ -186,7 +186,8 @@ class CollectorService:
             LiveAnswers(self._now).answer,
             observe=settings.observe,
         )
-        self._watchdog = None if settings.observe else WatchdogProcess(settings.device, where)
+        guard = WatchdogProcess(settings.device, where, settings.set_command)
+        self._watchdog = None if settings.observe else guard
         self._pace = GatherPace(lambda: self._beats.hurry())  # noqa: PLW0108  (made below)
         self._use_times = own_cost.RecordTimes()
         self._guards = Supervisor(

@@ -84,6 +84,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         "Time between two reads of an energy counter, ms. 0: a fifth of its refresh period.",
         "expert", 0, 1000
     )] = 0.0
+    set_command: Annotated[str, SettingHelp(
+        "Command that sets a power limit or a clock, where the collector may not. {control}, {gpu} and"
+        " {value} are replaced.  [the driver is asked]", "expert"
+    )] = ""
     energy_unit: Annotated[str, SettingHelp(
         "Unit of energies for people: J, Wh, or auto: J, kJ, and from 1 kWh on kWh."
     )] = "auto"

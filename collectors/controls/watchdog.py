@@ -1,6 +1,6 @@
 """The guard: a process beside the collector that restores what the collector changed if that is killed.
 
-    python -m collectors.controls.watchdog DEVICE RUN RECORDS
+    python -m collectors.controls.watchdog DEVICE RUN RECORDS SET_COMMAND
 
 Its stdin is a pipe whose other end only the collector has: the kernel closes it however the collector
 ends. Until then the guard waits and holds nothing, not even the libraries that restoring takes. After a
@@ -46,7 +46,7 @@ def _clean(records: str) -> bool:
         return False  # not there, or not to be read: what restores knows which
 
 
-def _restore(device: str, run: str, records: str) -> bool:
+def _restore(device: str, run: str, records: str, set_command: str) -> bool:
     # Imported now: until here the guard weighs next to nothing.
     from pathlib import Path  # noqa: PLC0415  (see above)
 
@@ -57,7 +57,7 @@ def _restore(device: str, run: str, records: str) -> bool:
     where = Path(run)
     try:
         return restore_patiently(
-            lambda: open_bus(device, where),
+            lambda: open_bus(device, where, set_command=set_command),
             Path(records),
             where / "collector.lock",
             "the guard of a collector that died",

@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 class WatchdogProcess:
     """One guard at a time, replaced when it dies. `close` ends it: it restores what is left."""
 
-    def __init__(self, device: str, where: Places) -> None:
-        self._arguments = (device, str(where.run), str(where.records))
+    def __init__(self, device: str, where: Places, set_command: str = "") -> None:
+        self._arguments = (device, str(where.run), str(where.records), set_command)
         self._guard: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
         """The end whose closing the guard waits for."""

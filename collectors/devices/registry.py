@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from collectors.device import Bus, Device
 from collectors.devices.rapl import RaplBus
+from collectors.devices.set_command import SetCommandBus, parse_command
 from zeus_stream import plugins
 from zeus_stream.errors import DeviceError, LostError, SettingsError
 
@@ -116,8 +117,8 @@ class HostBus:
         self._cpus.close()
 
 
-def open_bus(device: str, run: Path, *, cpu: str = "off", host: str = UNNAMED) -> Bus:
-    """Return the bus of the settings ``device`` and ``cpu``. Raises SettingsError.
+def open_bus(device: str, run: Path, *, cpu: str = "off", host: str = UNNAMED, set_command: str = "") -> Bus:
+    """Return the bus of the settings ``device``, ``cpu`` and ``set_command``. Raises SettingsError.
 
     ``run``: where simulated GPUs live. ``host`` names what has no UUID: CPUs and simulated GPUs.
     """
@@ -125,6 +126,8 @@ def open_bus(device: str, run: Path, *, cpu: str = "off", host: str = UNNAMED) -
         raise SettingsError(f"cpu {cpu!r}: could not be understood. Choose auto, on or off.")
     name = device.partition(":")[0]
     gpus = find(name).open(device, run, host)
+    if set_command:
+        gpus = SetCommandBus(gpus, parse_command(set_command), run)
     if name == "cpu" or cpu == "off" or (cpu == "auto" and name == "simulated"):
         return gpus  # simulated joules and real ones are not to be added up unasked
     return HostBus(gpus, RaplBus(host), wanted=cpu == "on")

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -125,6 +126,11 @@ class Collector:
         )
         reply = self._exchange(codec.encode(request))
         return None if reply is None else codec.decode(reply, ControlApplied, ControlRefused)
+
+    def send(self, limit_mw: int) -> bool:
+        """Ask for a limit without waiting for the outcome. False: nobody answers."""
+        threading.Thread(target=self.ask, args=(limit_mw,), daemon=True).start()
+        return self.process.poll() is None
 
     def lapse(self) -> None:
         """Let the lease of what is held end soon, unless the request gets lost: then ask again."""

@@ -230,11 +230,11 @@ def _permission(settings: Settings, where: Places, devices: Sequence[Device]) ->
         return Check("warns", what, "The collector only observes: it refuses every change.", cure)
     if settings.device.startswith("simulated:"):
         return Check("works", what, "Simulated GPUs need none.")
-    if not _capable():
+    if not settings.set_command and not _capable():
         says = "This process has no CAP_SYS_ADMIN: it measures, and reports what limits would save."
         return Check("warns", what, says, "Run the collector as root or with CAP_SYS_ADMIN.")
     if (collector := holder(where.run / "collector.lock")) is not None:
-        says = f"This process has CAP_SYS_ADMIN; collector {collector} has the GPUs, so no driver was asked."
+        says = f"Collector {collector} has the GPUs, so no driver was asked."
         return Check("works", what, says)
     asked = 0
     for device in devices:

@@ -59,7 +59,13 @@ def collect(settings: Settings, site: "SiteSettings", *, parent_pid: int | None)
     from collectors.service import collect as service
     from collectors.service import host_name
 
-    bus = open_bus(settings.device, places(os.environ).run, cpu=settings.cpu, host=host_name(settings))
+    bus = open_bus(
+        settings.device,
+        places(os.environ).run,
+        cpu=settings.cpu,
+        host=host_name(settings),
+        set_command=settings.set_command,
+    )
     at_site = None if site.broker is None else partial(plugins.find(plugins.HOST_AT_BROKER), site=site)
     run = partial(service, settings, bus, environ=os.environ, at_site=at_site)
     _serve(lambda started: run(started=started), "collector")
@@ -261,7 +267,11 @@ def doctor(settings: Settings, *, as_json: bool, sensor: str | None, sets: bool,
             card = sensor_card(bus, sensor, seconds, where.records if sets else None)
         click.echo(json.dumps(to_builtins(card), indent=2) if as_json else "\n".join(card.lines()))
         return
-    checks = examine(settings, where, lambda: open_bus(settings.device, where.run))
+    checks = examine(
+        settings,
+        where,
+        lambda: open_bus(settings.device, where.run, set_command=settings.set_command),
+    )
     if as_json:
         click.echo(json.dumps(to_builtins(checks), indent=2))
     else:
@@ -314,7 +324,7 @@ def restore(settings: Settings, *, dry_run: bool, default: bool, force: bool) ->
             f"restore: could not begin: the collector runs as process {collector} and restores what it"
             " changed. Stop it, or add --force if that process is no collector."
         )
-    with closing(open_bus(settings.device, where.run)) as bus:
+    with closing(open_bus(settings.device, where.run, set_command=settings.set_command)) as bus:
         dry = dry_run or settings.observe
         outcomes = restore_devices(bus, where.records, by="zeus-stream restore", dry_run=dry, default=default)
     for outcome in outcomes:

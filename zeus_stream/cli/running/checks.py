@@ -39,7 +39,7 @@ def check_settings(settings: Settings) -> None:
 
     RunSettings.of(settings, parse_selector(settings.select))
     parse_policy(settings.policy)
-    open_bus(settings.device, Path(), cpu=settings.cpu).close()
+    open_bus(settings.device, Path(), cpu=settings.cpu, set_command=settings.set_command).close()
 
 
 def say_ignored(given: Mapping[str, Sequence[str]], absent: Sequence[str]) -> None:
