@@ -36,7 +36,7 @@ from zeus_stream.simulated_gpu.accelerator import attach
 with attach("imagenet") as gpu:
     for epoch in zeus_stream.epochs(4):
         for _ in zeus_stream.steps(range(int(sys.argv[1]) // 4)):
-            gpu.run(0.01)
+            gpu.run(0.01 * int((sys.argv[2:] or [1])[0]))
         with zeus_stream.window("validation"):
             gpu.run(0.05)
 print("trained")
@@ -159,16 +159,17 @@ ENDED = "ended.json"
 
 
 TRIES = 5
-"""A busy machine may answer the first commands after so short a training has ended: another is tried then."""
+"""A busy machine may answer the first commands after a short training: then the next has slower steps."""
 
 
 def _train(kept: Path) -> None:
     """Train until a limit is chosen, and keep the files in a directory that is not there before they are."""
-    for _ in range(TRIES):
+    for slower in range(1, TRIES + 1):
         with short_directory() as directory:
             script, zeus = directory / "train.py", Cli(directory)
             script.write_text(SCRIPT, encoding="utf-8")
-            done = zeus("run", "--device", SIMULATED, *QUICK, "--", sys.executable, str(script), "240")
+            command = (sys.executable, str(script), "240", str(slower))
+            done = zeus("run", "--device", SIMULATED, *QUICK, "--", *command)
             ended = [done.returncode, done.stdout, done.stderr]
             (directory / ENDED).write_text(json.dumps(ended), encoding="utf-8")
             if done.returncode or zeus("sql", "FROM decisions", "--format", "csv").stdout.count("\n") > 1:
