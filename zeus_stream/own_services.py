@@ -25,6 +25,8 @@ LOG = "keeper.log"
 LOG_BYTES = 100_000
 """Of it that are read."""
 LOOK_S = 0.05
+STARTS_S = 20.0
+"""Longest wait of a script for a collector that starts beside it."""
 YES = {"1", "true", "yes", "on"}
 """Values of a variable of the environment that switch something on."""
 _held: dict[Path, int] = {}
@@ -82,9 +84,18 @@ def start(timeout_s: float = 60.0, *, stop_at: str | None = None) -> bool:
 
 def start_if_asked() -> bool:
     """Start the services if ``ZEUS_STREAM_START`` says so. Return whether this script has asked for them."""
+    wait_for_starting()
     if os.environ.get("ZEUS_STREAM_START", "").lower() in YES:
         start()
     return bool(_held)
+
+
+def wait_for_starting() -> None:
+    """Wait for `STARTS_S` at most until the collector of `zeus-stream run`, if it starts, has its devices."""
+    until_ns = monotonic_ns() + round(STARTS_S * 1e9)
+    starting = os.environ.get("ZEUS_STREAM_STARTING")
+    while starting and Path(starting).exists() and monotonic_ns() < until_ns:
+        time.sleep(LOOK_S)
 
 
 def print_cost(run: str) -> None:

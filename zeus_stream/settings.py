@@ -20,8 +20,8 @@ from zeus_stream.errors import SettingsError, without_passwords
 FILE = "zeus-stream.toml"
 PREFIX = "ZEUS_STREAM_"
 OTHER_VARIABLES = (
-    "BATCH_SIZE", "BOUNDARY", "FLUSH_S", "GPUS", "INHERITED", "JOB", "LAKE", "OFF", "QUIET", "RUN", "START",
-    "STOP_AT",
+    "BATCH_SIZE", "BOUNDARY", "FLUSH_S", "GPUS", "INHERITED", "JOB", "LAKE", "OFF", "QUIET",
+    "RUN", "START", "STARTING", "STOP_AT",
 )  # fmt: skip
 """Variables of the environment, without `PREFIX`, that are no settings."""
 _YES = {"1", "true", "yes", "on"}

@@ -7,8 +7,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from analyzers.batch_size import adaptive
-from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Choice, Policy, Try, TryVerdict
 from analyzers.batch_size.thompson import Reference
@@ -28,11 +26,8 @@ class Default(Struct, frozen=True):
 def estimates(policy: Policy[Any], history: JobHistory, setup: str) -> dict[int, tuple[float, float, float]]:
     """Return the believed cost of each batch size with its 95 % interval, J; nothing where there is none."""
     match policy:
-        case Adaptive():
-            return {
-                each.batch_size: (each.expected_cost_j, each.low_j, each.high_j)
-                for each in adaptive.beliefs(history, setup)
-            }
+        case Default():
+            return {}
         case Reference():
             return {
                 size: (belief.mean, belief.mean - half, belief.mean + half)
@@ -40,7 +35,18 @@ def estimates(policy: Policy[Any], history: JobHistory, setup: str) -> dict[int,
                 for half in [1.96 * sqrt(belief.variance)]
             }
         case _:
-            return {}
+            from analyzers.batch_size.adaptive import beliefs  # noqa: PLC0415  (with numpy)
+
+            return {
+                each.batch_size: (each.expected_cost_j, each.low_j, each.high_j)
+                for each in beliefs(history, setup)
+            }
+
+
+def _adaptive() -> Policy[Any]:
+    from analyzers.batch_size.adaptive import Adaptive  # noqa: PLC0415  (numpy takes 0.1 s, a check needs none)
+
+    return Adaptive()
 
 
 class PolicyKind(Struct, frozen=True):
@@ -51,7 +57,7 @@ class PolicyKind(Struct, frozen=True):
 
 
 BUILT_IN: Mapping[str, PolicyKind] = {
-    "adaptive": PolicyKind("Two curves, of epochs and of cost, fitted to all sizes together", Adaptive),
+    "adaptive": PolicyKind("Two curves, of epochs and of cost, fitted to all sizes together", _adaptive),
     "reference": PolicyKind("Thompson sampling, each size on its own, as Zeus has it", Reference),
     "default": PolicyKind("Always the default size: jobs are only measured", Default),
 }
@@ -60,9 +66,14 @@ BUILT_IN: Mapping[str, PolicyKind] = {
 
 def parse(text: str) -> Policy[Any]:
     """Return the policy of this name. Raises SettingsError: there is none."""
+    return kind_of(text).make()
+
+
+def kind_of(text: str) -> PolicyKind:
+    """Return the entry of a policy. Raises SettingsError: there is none of this name."""
     if (kind := BUILT_IN.get(text)) is None:
         raise SettingsError(
             f"policy = {text!r}: could not be understood: there is no such policy."
             f" Choose one of {', '.join(BUILT_IN)}."
         )
-    return kind.make()
+    return kind

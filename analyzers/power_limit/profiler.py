@@ -758,7 +758,7 @@ def _go_on_in_background(state: ProfilerState, chosen: Chosen, plan: ProfilerPla
         awaited=(),
         background=state.background + 1,
         began=visiting.steps,
-        why=f"search {state.background + 1} in the background",
+        why=f"continued search {state.background + 1}",
     )
     return _follow_search(state, plan)
 

@@ -19,22 +19,23 @@ Design", IEEE Symposium on Low Power Electronics, 1994.
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from zeus_stream.errors import SettingsError
 from zeus_stream.plugins import names, registered
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `zeus-stream run` checks a selector before it starts anything: numpy takes 0.1 s
     from importlib.metadata import EntryPoint
+
+    import numpy as np
+    import numpy.typing as npt
+
+    Figure: TypeAlias = float | npt.NDArray[np.float64]
 
 GROUP = "zeus_stream.selectors"
 """Entry points of packages that add selectors."""
-
-Figure = float | npt.NDArray[np.float64]
 
 
 class Trial(Struct, frozen=True):
@@ -72,7 +73,7 @@ class Goal(Struct, frozen=True):
         """Return a step's objective in a trial: mJ, or mJ * s ** ``delay_exponent``."""
         return float(self.of_step(trial.step_mj, trial.step_ns / 1e9, top_mw * gpus))
 
-    def of_step(self, energy_mj: Figure, time_s: Figure, most_mw: int) -> Figure:
+    def of_step(self, energy_mj: "Figure", time_s: "Figure", most_mw: int) -> "Figure":
         """Return the objective of a step. ``most_mw``: the highest limit, of all GPUs that drew energy."""
         if self.delay_exponent is not None:
             return energy_mj * time_s**self.delay_exponent

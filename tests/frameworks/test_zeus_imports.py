@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.told import need
+from tests.zeus_stream.conftest import ROOT
 
 need("zeus", "pandas", "transformers")
 
@@ -75,7 +77,10 @@ def test_a_test_of_zeus_passes(tmp_path: Path, name: str) -> None:
     (tmp_path / "tests" / "profile_data").mkdir(parents=True)  # one of them lists it when it is imported
     (tmp_path / "test_it.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", f"test_it.py{RUN[name]}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    ours = {**os.environ, "PYTHONPATH": str(ROOT)}  # `make test-zeus-examples` installs only what this needs
+    done = subprocess.run(
+        command, cwd=tmp_path, env=ours, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.own_services import YES
+from zeus_stream.own_services import YES, wait_for_starting
 from zeus_stream.paths import publish_candidates
 from zeus_stream.protocol.events import (
     Answer,
@@ -195,6 +195,8 @@ class Publisher:
         self._silent = "ZEUS_STREAM_OFF is set" if off else ""
         """Why nothing is published. Empty: it is."""
         self._boundaries = Boundaries(monotonic_ns, self._warn, MainThreadNudge())
+        if not off:
+            wait_for_starting()
         self._started = describe_run(job, run, gpus, batch_size, self._queue())
         self._outbox = Outbox(self._started, lambda: os.urandom(12).hex(), hold_ns=HOLD_NS)
         self._steps = StepRecorder(self._outbox, self._boundaries, self._queue, self._warn)

@@ -1,5 +1,6 @@
 """`HFGlobalPowerLimitOptimizer`: the optimizer of the power limit as a callback of a Hugging Face trainer."""
 
+from functools import wraps
 from typing import Any
 
 from transformers import TrainerCallback
@@ -10,6 +11,7 @@ from zeus_stream.zeus.optimizer.power_limit import GlobalPowerLimitOptimizer
 class HFGlobalPowerLimitOptimizer(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """A callback for ``Trainer(callbacks=[...])``. The arguments are those of `GlobalPowerLimitOptimizer`."""
 
+    @wraps(GlobalPowerLimitOptimizer.__init__)  # type: ignore[misc]  # with its signature, as Zeus has it
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self.optimizer = GlobalPowerLimitOptimizer(*arguments, **named)
 
