@@ -327,10 +327,8 @@ def _checked(given: Mapping[str, Any], source: str) -> dict[str, Any]:
     for key, value in given.items():
         if key not in known:
             close = closest(key, known)
-            raise SettingsError(
-                f"{source}: could not set {key}: there is no such setting."
-                f"{f' Did you mean {close}?' if close else ''} The settings are {', '.join(known)}."
-            )
+            more = f"Did you mean {close}?" if close else f"The settings are {', '.join(known)}."
+            raise SettingsError(f"{source}: could not set {key}: there is no such setting. {more}")
         try:
             checked[key] = _convert(value, hints[key])
         except (ValueError, TypeError, AttributeError) as wrong:
