@@ -230,12 +230,18 @@ def test_without_energy_the_time_is_forecast_all_the_same() -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    ("planned", "device"),
-    [((5, None), "simulated:v100x2"), ((5, 300), "simulated:v100x1")],
-    ids=["epochs", "steps"],
+    ("planned", "device", "epoch_steps"),
+    [
+        ((5, None), "simulated:v100x2", 60),
+        ((5, 300), "simulated:v100x1", 60),
+        ((1, 300), "simulated:v100x1", 300),
+    ],
+    ids=["epochs", "steps", "one epoch whose steps are known"],
 )
-def test_the_forecast_of_a_run_comes_true(planned: tuple[int | None, int | None], device: str) -> None:
-    training = Training("imagenet", 0.05, 300, epoch_steps=60, checkpoint_s=0.5, planned=planned)
+def test_the_forecast_of_a_run_comes_true(
+    planned: tuple[int | None, int | None], device: str, epoch_steps: int
+) -> None:
+    training = Training("imagenet", 0.05, 300, epoch_steps=epoch_steps, checkpoint_s=0.5, planned=planned)
     world = World(device, training, QUICK)
     world.run()
     whole_j = sum(row.energy_j or 0 for row in world.rows(WindowRow) if row.kind == "run")

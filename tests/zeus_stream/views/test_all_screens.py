@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 
 import anyio
@@ -153,6 +154,7 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
             found = [page[max(0, at.start() - 60) : at.end() + 20] for at in pattern.finditer(page)]
             assert not found, f"{what} on {screen}: {found[:3]}"
     assert rows is not None
+    assert all(isfinite(row["duration_s"] or 0.0) for row in rows.waste)
     view = run_of_rows(rows)
     assert all(part.share.known is not None for part in view.waste if part.energy.known and view.energy.known)
     stored_energy = "-" if view.energy.known is None else joules(view.energy.known)
