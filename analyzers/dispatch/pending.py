@@ -241,6 +241,10 @@ class Pending:
         """Return the limit of a GPU that is in force by our doing."""
         return self._hosts[host].in_force.get((gpu, "power_limit"))
 
+    def caught_up(self, host: str) -> bool:
+        """Tell whether a host's log was interpreted to its end since the start."""
+        return self._hosts[host].caught_up
+
     def is_of_budget(self, gpu: str) -> bool:
         """Return whether the limit of a GPU is in force, or asked for, in the name of a budget."""
         return gpu in self._of_budgets

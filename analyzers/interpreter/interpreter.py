@@ -21,6 +21,7 @@ from analyzers.interpreter.sessions import attempt
 from analyzers.interpreter.state import new_site, validate
 from analyzers.measurement.sensors import Gain
 from analyzers.power_budget.enforcer import FrameHandled, LimitAsked, RunsChanged
+from analyzers.power_budget.grants import GpuUse
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search.search_progress import SearchProgress
 from analyzers.results.instructions import ApplyControl, Instruction
@@ -211,6 +212,10 @@ class Interpreter:
         validate(self.site)
 
     # ---- what is known
+
+    def shard_use(self) -> tuple[dict[str, GpuUse], dict[str, int]]:
+        """Return what is used under power budgets, as `Enforcer.shard_use` does."""
+        return self.site.enforcer.shard_use()
 
     def frame_ns(self, host: str) -> int:
         """Return the time of the latest frame of a host; 0: there was none."""

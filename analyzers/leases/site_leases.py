@@ -107,7 +107,7 @@ class SiteLeases:
 
     def create(self) -> None:
         text = files("analyzers.leases").joinpath("leases.sql").read_bytes()
-        with self._working() as connection, connection.transaction():
+        with self.working() as connection, connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('zs.leases'))")
             there = connection.execute("SELECT to_regclass('zs.leases') IS NOT NULL").fetchone()
             if there != (True,):
@@ -115,14 +115,14 @@ class SiteLeases:
 
     def run(self, script: bytes) -> None:
         """Run statements of ours, all or none."""
-        with self._working() as connection, connection.transaction():
+        with self.working() as connection, connection.transaction():
             connection.execute(script)
 
     # ---- leases
 
     def take(self, names: Collection[str], ttl_s: float) -> list[SiteLease]:
         """Take leases that nobody holds or that have ended. One that was held has another epoch then."""
-        with self._working() as connection:
+        with self.working() as connection:
             rows = connection.execute(
                 """
                 INSERT INTO zs.leases AS held (site, name, holder, epoch, until, ttl_s)
@@ -148,7 +148,7 @@ class SiteLeases:
         if not held:
             return set()
         late = behind_ms or {}
-        with self._working() as connection:
+        with self.working() as connection:
             rows = connection.execute(
                 """
                 WITH kept AS (
@@ -173,7 +173,7 @@ class SiteLeases:
 
     def release(self, name: str, epoch: int) -> None:
         """Give a lease up: another process may take it at once."""
-        with self._working() as connection:
+        with self.working() as connection:
             connection.execute(
                 "UPDATE zs.leases SET until = now() - interval '1 hour', holder = ''"
                 " WHERE site = %s AND name = %s AND epoch = %s",
@@ -181,7 +181,7 @@ class SiteLeases:
             )
 
     def states(self) -> list[LeaseState]:
-        with self._working() as connection:
+        with self.working() as connection:
             rows = connection.execute(
                 """
                 SELECT name, CASE WHEN until < now() THEN 'none' ELSE holder END, epoch, next,
@@ -202,7 +202,7 @@ class SiteLeases:
 
     def archivers(self) -> int:
         """Return the number of processes that hold parts of the stream."""
-        with self._working() as connection:
+        with self.working() as connection:
             row = connection.execute(
                 "SELECT count(DISTINCT holder) FROM zs.leases"
                 " WHERE site = %s AND name LIKE 'frames-%%' AND until >= now()",
@@ -212,7 +212,7 @@ class SiteLeases:
 
     def positions_of(self, held: Mapping[str, int]) -> dict[str, int]:
         """Return where the stream of each part goes on, of those that are still held under these epochs."""
-        with self._working() as connection:
+        with self.working() as connection:
             rows = connection.execute(
                 "SELECT name, next FROM zs.leases JOIN unnest(%s::text[], %s::bigint[]) AS mine(name, epoch)"
                 " USING (name, epoch) WHERE site = %s",
@@ -222,7 +222,7 @@ class SiteLeases:
 
     def move(self, name: str, epoch: int, following: int) -> None:
         """Let the stream of a part go on at another message. The positions of logs stay."""
-        with self._working() as connection:
+        with self.working() as connection:
             connection.execute(
                 "UPDATE zs.leases SET next = %s WHERE site = %s AND name = %s AND epoch = %s",
                 (following, self.site, name, epoch),
@@ -230,13 +230,13 @@ class SiteLeases:
 
     def log_positions(self) -> dict[str, tuple[str | None, int, int | None]]:
         """Return by log: its host, the offset that comes next, and when its last frame was logged."""
-        with self._working() as connection:
+        with self.working() as connection:
             rows = connection.execute("SELECT log_id, host, next_offset, logged_ns FROM zs.logs").fetchall()
         return {log_id: (host, offset, logged_ns) for log_id, host, offset, logged_ns in rows}
 
     def outbox(self, max_bytes: int) -> list[OutboxBatch]:
         """Return the first batches of rows that wait for the lake: at least one, if there is any."""
-        with self._working() as connection:
+        with self.working() as connection:
             rows = connection.execute(
                 """
                 SELECT id, shard, body FROM zs.outbox JOIN (
@@ -250,7 +250,7 @@ class SiteLeases:
 
     def outbox_batches(self) -> int:
         """Return the number of batches that wait for the lake; without a lake none does."""
-        with self._working() as connection:
+        with self.working() as connection:
             if not self._has_lake(connection):
                 return 0
             row = connection.execute(
@@ -262,7 +262,7 @@ class SiteLeases:
     def committing(self) -> Iterator[None]:
         """Let no other archiver commit for as long as a block runs, or for STATEMENT_MS without it."""
         locked = False
-        with self._working() as connection:
+        with self.working() as connection:
             try:
                 connection.execute(f"SELECT pg_advisory_lock({COMMIT_LOCK})".encode())
                 locked = True
@@ -272,7 +272,7 @@ class SiteLeases:
             yield
         finally:
             if locked:
-                with self._working() as connection:
+                with self.working() as connection:
                     connection.execute(f"SELECT pg_advisory_unlock({COMMIT_LOCK})".encode())
 
     # ---- shards
@@ -280,7 +280,7 @@ class SiteLeases:
     def open_shards(self, shards: int) -> None:
         """Make the tables, unless they are there. Raises RefusedError: of another version or shard count."""
         self.create()
-        with self._working() as connection:
+        with self.working() as connection:
             connection.execute(
                 "INSERT INTO zs.sites VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
                 (self.site, shards, VERSION),
@@ -309,7 +309,7 @@ class SiteLeases:
             ttl_s,
             {f"{SHARD}{shard}": late for shard, late in behind_ms.items()},
         )
-        with self._working() as connection:
+        with self.working() as connection:
             connection.execute(
                 """
                 INSERT INTO zs.analyzers VALUES (%(site)s, %(holder)s, now() + %(ttl)s * interval '1 s')
@@ -336,7 +336,7 @@ class SiteLeases:
         return taken[0].epoch if taken else None
 
     def leave(self) -> None:
-        with self._working() as connection:
+        with self.working() as connection:
             connection.execute(
                 "DELETE FROM zs.analyzers WHERE site = %s AND holder = %s", (self.site, self.holder)
             )
@@ -349,7 +349,7 @@ class SiteLeases:
         Memories replace those of the same key. Return how many waiting rows were removed, as more than
         OUTBOX_BYTES waited. Raises RefusedError: another analyzer has the shard; nothing was kept.
         """
-        with self._working() as connection, connection.transaction():
+        with self.working() as connection, connection.transaction():
             row = connection.execute(
                 "SELECT holder FROM zs.leases WHERE site = %s AND name = %s AND epoch = %s FOR SHARE",
                 (self.site, f"{SHARD}{shard}", epoch),
@@ -396,7 +396,7 @@ class SiteLeases:
         return sum(rows for (rows,) in gone)
 
     def remembered(self, shard: int) -> list[RememberedRow]:
-        with self._working() as connection:
+        with self.working() as connection:
             rows = connection.execute(
                 "SELECT kind, key, body FROM zs.remembered WHERE site = %s AND shard = %s ORDER BY kind, key",
                 (self.site, shard),
@@ -409,7 +409,7 @@ class SiteLeases:
         return {"site": self.site, "holder": self.holder, "ttl": ttl_s}
 
     @contextmanager
-    def _working(self) -> Iterator[psycopg.Connection]:
+    def working(self) -> Iterator[psycopg.Connection]:
         """Give a connection in autocommit. After an error the next use connects again."""
         try:
             if self._connection is None or self._connection.closed:

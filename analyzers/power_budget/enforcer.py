@@ -24,6 +24,7 @@ from analyzers.dispatch.pending import BACK, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.power_budget.accounts import Account, Accounts
 from analyzers.power_budget.allocation import Bound, Unit, least, most_mw, share_out, speeds
+from analyzers.power_budget.grants import GpuUse
 from analyzers.power_limit.run import Run, ShareChanged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.visits import limits_mw
@@ -323,6 +324,33 @@ class Enforcer:
     def active(self) -> bool:
         """True while there are budgets, or rows of some are still open."""
         return bool(self._budgets or self._reports.binding)
+
+    def shard_use(self) -> tuple[dict[str, GpuUse], dict[str, int]]:
+        """Return the use of GPUs whose hosts' logs were read to the end, and the budgets that are obeyed."""
+        gpus = {
+            gpu: self._gpu_use(gpu)
+            for gpu, known in self._fleet.gpus.items()
+            if known.found is not None and self._pending.caught_up(known.host)
+        }
+        obeyed = () if self._accounts.stale else self._budgets
+        return gpus, {budget.group: budget.limit_mw for budget in obeyed}
+
+    def _gpu_use(self, gpu: str) -> GpuUse:
+        account, accounts = self._accounts.of.get(gpu), self._accounts
+        run = self._shares.commander(gpu) or self._shares.user(gpu)
+        under_way_mw = self._pending.under_way_mw(gpu)
+        limit_mw = accounts.limit_mw(gpu)
+        used_mw = max([limit_mw, *under_way_mw]) if account is None else accounts.promised_mw(gpu)
+        works = run is not None or (account is not None and account.busy)
+        wanted_mw = run.search.wanted_mw if run is not None and run.search.commands_limits else None
+        in_force_mw = self._pending.limit_mw(self._fleet.gpus[gpu].host, gpu)
+        return GpuUse(
+            used_mw=used_mw,
+            least_mw=accounts.least(gpu),
+            wanted_mw=(wanted_mw or accounts.found(gpu)) if works else accounts.least(gpu),
+            busy=run is not None,
+            returned=in_force_mw is None and not under_way_mw and account is None,
+        )
 
     def validate(self) -> None:
         """Check what holds between events. Raises AssertionError."""

@@ -16,7 +16,15 @@ Any number of collectors is followed, one of each host; their frames are interpr
 import logging
 import sys
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -138,7 +146,10 @@ async def analyze(
                 tasks.start_soon(gate.run)
                 tasks.start_soon(limits.give_back)
                 tasks.start_soon(watched_files.watch_all, watched, analyzer.interpretation.run)
-                tasks.start_soon(analyzer.follow, where.budgets)
+                groups = dict(settings.budget_groups)
+                tasks.start_soon(
+                    analyzer.follow, partial(watched_files.publish_budgets, where.budgets, groups)
+                )
                 if roster is not None:
                     tasks.start_soon(roster, analyzer)
                 tasks.start_soon(watched_files.follow_signals, where.signals, analyzer.store_signals)
@@ -194,8 +205,15 @@ class Analyzer:
         await self._commits.add_derived(rows, {}, ())
         await self._commits.commit()
 
-    async def follow(self, budgets: Path, *, alone: bool = True) -> None:
-        """Archive and interpret all streams, and our own words. ``alone``: in this process."""
+    async def follow(
+        self, state_budgets: Callable[[OwnLog], Coroutine[None, None, None]], *, alone: bool = True
+    ) -> None:
+        """Archive and interpret all streams, and our own words.
+
+        Args:
+            state_budgets: states power budgets in our own log.
+            alone: in this process. If not, hosts are followed only after budgets were stated.
+        """
         send, receive = anyio.create_memory_object_stream[list[Frame] | Break](BACKLOG)
         stored, decoded = anyio.create_memory_object_stream[Decoded](STORED_AHEAD)
         self._questions, questions = anyio.create_memory_object_stream[tuple[str, Ask | AskTry]](
@@ -215,10 +233,11 @@ class Analyzer:
                 tasks.start_soon(self._answer, questions)
                 log_id, first = self.archive.position(OWN)
                 log = OwnLog(log_id or f"own-{self.archive.archive_id}", first or 0, send)
-                publish = watched_files.publish_budgets
-                tasks.start_soon(publish, budgets, dict(self._settings.budget_groups), log)
                 if alone:
+                    tasks.start_soon(state_budgets, log)
                     tasks.start_soon(self._own_use.publish, log)
+                else:
+                    await state_budgets(log)
                 self._replayed.set()
 
     async def _replay(self, tasks: TaskGroup) -> None:

@@ -26,6 +26,7 @@ from analyzers.service.analyzer import Analyzer
 from analyzers.shards.brokered_collector import Begin, BrokeredCollector
 from analyzers.shards.roll_call import RollCall
 from analyzers.shards.shard_store import ShardStore
+from analyzers.shards.site_budgets import DecidedShard, SiteBudgets
 from zeus_stream.broker.channels import BrokeredHost
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.requests import Announced, unpack_earlier
@@ -78,6 +79,10 @@ class InterpretedShard:
         """Take in how far a log is interpreted."""
         self._next[log_id] = max(next_offset, self._next.get(log_id, 0))
 
+    def next_offset(self, log_id: str) -> int | None:
+        """Return the first offset of a log that is not interpreted. None: the log was never followed."""
+        return self._next.get(log_id)
+
     def first_offset(self, log_id: str, spans: Iterable[LogSpan]) -> int | None:
         """Return where the first span of a log begins that is not interpreted to its end. None: all are."""
         known, unfinished = self._next.get(log_id, 0), self._unfinished
@@ -110,6 +115,7 @@ class SharedSite(Struct, frozen=True, kw_only=True):
     context: sockets.Context
     dsn: str
     holder: str
+    budgets: SiteBudgets
     started: int
     """UTC, ns since 1970: it names files."""
 
@@ -146,40 +152,50 @@ async def decide(site: SharedSite, lease: ShardLease, file: StoreClient, path: P
     """
     settings, where = site.settings, places_of(site.where, lease.shard)
     leases = SiteLeases(site.dsn, site.options.site, site.holder)
-    channel = None
+    channel = decided = None
     try:
         archive = await run_sync(ShardStore, file, leases, lease.shard, lease.epoch)
         begin = await run_sync(restart, archive, settings, None)
         watched = watched_files.take_all(site.where, begin.interpreter)
         analyzer = Analyzer(archive, path, settings, begin, ())
         lease.behind_ns = analyzer.behind_ns
+        decided = DecidedShard(lease.shard, lease.epoch, analyzer, lambda: lease.valid)
+        await site.budgets.begin(decided)
         prepare(where, settings.group)
         with claim(where.run / "analyzer.lock", "analyzer"):
             channel = sockets.listen(where.query, group=settings.group)
             gate = AccessGate(None, where.keys, {"query": channel})
             _log.info("shard %d: is decided here under epoch %d.", lease.shard, lease.epoch)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(partial(analyzer.follow, where.budgets, alone=False))
+                tasks.start_soon(
+                    partial(analyzer.follow, partial(site.budgets.publish, decided), alone=False)
+                )
                 tasks.start_soon(analyzer.queries.run, channel, gate)
                 tasks.start_soon(watched_files.watch_all, watched, analyzer.interpretation.run)
                 tasks.start_soon(watched_files.follow_signals, site.where.signals, analyzer.store_signals)
                 progress = InterpretedShard(archive.interpreted(), archive.unfinished())
-                tasks.start_soon(_follow_hosts, site, lease, analyzer, begin.since or {}, progress)
+                tasks.start_soon(_follow_hosts, site, decided, lease, begin.since or {}, progress)
     finally:
         with anyio.CancelScope(shield=True):
             await run_sync(leases.close)
+            if decided is not None:
+                site.budgets.end(decided)
             if channel is not None:
                 channel.close()
 
 
 async def _follow_hosts(
     site: SharedSite,
+    decided: DecidedShard,
     lease: ShardLease,
-    analyzer: Analyzer,
     since: Mapping[str, int],
     progress: InterpretedShard,
 ) -> None:
-    """Let the hosts of the shard's runs join, and leave when their runs are over and measured."""
+    """Let the hosts of the shard's runs join, and leave when their runs are over and measured.
+
+    A host stays as long as the shard may command its GPUs under a power budget.
+    """
+    analyzer = decided.analyzer
     shards, followed = site.options.shards, dict[str, tuple[anyio.CancelScope, int]]()
     spans = dict[str, tuple[LogSpan, ...]]()
     roll, seen = site.roll, 0
@@ -197,9 +213,13 @@ async def _follow_hosts(
                 progress.reach(frame.log_id, frame.offset + 1)
         changed, seen = tuple(roll.changed_since(seen)), roll.changed
         spans |= {host: spans_of(roll.hosts[host], lease.shard, shards) for host in changed}
-        for host in followed.keys() | changed:  # nothing is new about the others
+        for host in followed.keys() | set(changed) | decided.hosts:  # nothing is new about the others
             announced = roll.hosts.get(host)
+            if announced is not None and host not in spans:
+                spans[host] = spans_of(announced, lease.shard, shards)
             first = None if announced is None else progress.first_offset(announced.log_id, spans[host])
+            if announced is not None and first is None and host in decided.hosts:
+                first = progress.next_offset(announced.log_id)
             if announced is None or first is None:
                 continue
             progress.follow(spans[host])

@@ -22,16 +22,15 @@ from msgspec.structs import replace
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.leases.renewal import DECIDING, Renewal, valid_until_ns
 from analyzers.leases.site_leases import SHARD, SiteLeases, SiteShards
-from analyzers.power_budget.allocation import over
 from analyzers.service.analyzer import only_analyzer
 from analyzers.shards.roll_call import RollCall
 from analyzers.shards.shard import ShardLease, SharedSite, decide, places_of
-from analyzers.state_files import budgets
+from analyzers.shards.site_budgets import SiteBudgets
 from zeus_stream import own_cost
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import anchor, monotonic_ns
-from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
+from zeus_stream.errors import MalformedError, RefusedError, StorageError
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import shard_of
@@ -52,8 +51,9 @@ SPARE_S = 2.0
 """A spare file is opened so long after the last was taken: a take-over needs the processor first."""
 RETRY_S = 1.0
 """From the failure of a shard to the next try to take one."""
-LEASE_MS = 10_000
-"""Least length of the leases of limits: a limit outlasts a take-over."""
+LEASE_MS = 30_000
+"""Least length of the leases of limits. A limit outlasts a take-over; and if nobody takes a shard over, the
+others make room under a power budget before its limits return (`budget_grants.ABANDONED_S`)."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,44 +61,31 @@ _log = logging.getLogger(__name__)
 async def analyze_shards(
     settings: Settings, site: SiteSettings, *, environ: Mapping[str, str], started: Callable[[str], None]
 ) -> None:
-    """Run an analyzer of some shards until cancelled. Raises SettingsError, StorageError, RefusedError."""
+    """Run an analyzer of some shards until cancelled. Raises StorageError, RefusedError."""
     dsn = site.dsn("analyze")
-    if settings.budget_groups:
-        raise SettingsError(
-            "analyze: could not start: a power budget needs one analyzer for all its GPUs. Leave out --shards"
-            " or the budgets."
-        )
     exchange = Exchange(site, "analyze")
     settings = replace(settings, lease_ms=max(settings.lease_ms, LEASE_MS))
     with only_analyzer(settings, environ) as where:
-        _refuse_budgets(where)
         context = sockets.context()
+        roll = RollCall(exchange, site.site)
+        holder = f"{socket.gethostname()}/{os.getpid()}"
+        groups = dict(settings.budget_groups)
         shared = SharedSite(
             settings=settings,
             options=site,
             where=where,
             exchange=exchange,
-            roll=RollCall(exchange, site.site),
+            roll=roll,
             context=context,
             dsn=dsn,
-            holder=f"{socket.gethostname()}/{os.getpid()}",
+            holder=holder,
+            budgets=SiteBudgets(SiteLeases(dsn, site.site, holder), roll, where.budgets, groups),
             started=anchor().wall_ns,
         )
         try:
             await ShardedAnalyzer(shared).run(started)
         finally:
             context.destroy(linger=0)
-
-
-def _refuse_budgets(where: Places) -> None:
-    """Raise SettingsError if a budget was set by command: it needs one analyzer for all its GPUs."""
-    now_ns = anchor().wall_ns
-    for budget in budgets.load(where.budgets, {}):
-        if not over(budget, now_ns):
-            raise SettingsError(
-                f"analyze: could not start: the power budget {budget.group} needs one analyzer for all its"
-                f" GPUs. Leave out --shards, or end it with `zeus-stream budget --end {budget.group}`."
-            )
 
 
 class ShardedAnalyzer:
@@ -136,6 +123,7 @@ class ShardedAnalyzer:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(site.exchange.run)
                 tasks.start_soon(site.roll.run)
+                tasks.start_soon(site.budgets.run)
                 tasks.start_soon(self._serve_status)
                 tasks.start_soon(limits.give_back)
                 tasks.start_soon(self._watch)
@@ -320,6 +308,7 @@ class ShardedAnalyzer:
             ("analyzer", "own processor time", own_cost.words()),
             ("analyzer", "hosts at the broker", str(len(site.roll.hosts))),
             ("analyzer", "broker", site.exchange.trouble or "connected"),
+            ("analyzer", "power budgets", site.budgets.trouble or "kept by grants"),
             ("analyzer", "database", self._renewal.trouble or "answers"),
             *(
                 ("shards", f"shard {shard}", f"is decided here under epoch {lease.epoch}")

@@ -4,7 +4,7 @@ import gc
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import anyio
@@ -29,6 +29,7 @@ from analyzers.results.windows.step_columns import Derived, StepColumns
 from analyzers.service.analyzer import Analyzer, analyze
 from analyzers.service.collectors import Collector
 from analyzers.service.interpretation import PAUSE_S, Interpretation
+from analyzers.service.watched_files import publish_budgets
 from analyzers.shards.sharded_analyzer import analyze_shards
 from tests.empty_archive import archive_at
 from tests.messages import WELCOME
@@ -171,7 +172,7 @@ async def running(zeus_dir: Path, kind: type[DuckdbFile] = DuckdbFile) -> AsyncI
         with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(collector.run)
-                tasks.start_soon(analyzer.follow, where.budgets)
+                tasks.start_soon(analyzer.follow, partial(publish_budgets, where.budgets, {}))
                 yield Bench(analyzer, archive, analyzer.interpretation, collector, gate)
                 if isinstance(archive, StalledArchive):
                     archive.go.set()

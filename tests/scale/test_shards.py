@@ -28,9 +28,9 @@ from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import RunEnded, StepBoundary
-from zeus_stream.protocol.fields import shard_of
+from zeus_stream.protocol.fields import Unknown, shard_of
 from zeus_stream.protocol.frames import Events
-from zeus_stream.protocol.notes import ControlApplied, Notes
+from zeus_stream.protocol.notes import ControlApplied, Note, Notes
 from zeus_stream.settings import Settings
 
 SITE, JOB, SHARDS = "site", "resnet", 2
@@ -222,25 +222,25 @@ class Site:
         self.leases.open_shards(SHARDS)
         processes.callback(self.leases.close)
 
-    def _run(self, name: str, where: Path, *arguments: str) -> None:
+    def start(self, name: str, where: Path, *arguments: str) -> None:
         self.running[name] = spawn(self._processes, where / f"{name}.txt", where, *arguments)
         self.where[name] = where
 
-    def collect(self) -> None:
-        self._run("collector", self.host, "-m", "zeus_stream", "collect", "--host", "alpha", "--cpu", "off",
-                  "--device", "simulated:a40x1", "--broker", self._broker.url, "--site", SITE)  # fmt: skip
+    def collect(self, device: str = "simulated:a40x1") -> None:
+        self.start("collector", self.host, "-m", "zeus_stream", "collect", "--host", "alpha", "--cpu", "off",
+                  "--device", device, "--broker", self._broker.url, "--site", SITE)  # fmt: skip
 
     def archive(self) -> None:
         where = self._processes.enter_context(short_directory())
-        self._run("archiver", where, "-m", "zeus_stream", "archive", "--database", self._dsn, "--broker",
+        self.start("archiver", where, "-m", "zeus_stream", "archive", "--database", self._dsn, "--broker",
                   self._broker.url, "--site", SITE)  # fmt: skip
 
     def train(self) -> None:
-        self._run("training", self.host, "-c", TRAINER, JOB)
+        self.start("training", self.host, "-c", TRAINER, JOB)
 
     def analyze(self, name: str) -> None:
         where = self._processes.enter_context(short_directory())
-        self._run(name, where, "-m", "zeus_stream", "analyze", "--shards", str(SHARDS), "--database",
+        self.start(name, where, "-m", "zeus_stream", "analyze", "--shards", str(SHARDS), "--database",
                   self._dsn, "--broker", self._broker.url, "--site", SITE)  # fmt: skip
 
     def holder(self) -> tuple[str, int] | None:
@@ -260,13 +260,16 @@ class Site:
 
     def applied(self) -> list[ControlApplied]:
         """Return what was set on the host, in order."""
-        found: list[ControlApplied] = []
+        return [note for note in self.noted() if isinstance(note, ControlApplied)]
+
+    def noted(self) -> list[Note | Unknown]:
+        """Return the notes that the host has logged, in order."""
+        found: list[Note | Unknown] = []
         with closing(sqlite3.connect(f"file:{self.host / 'log.sqlite'}?mode=ro", uri=True)) as database:
             for (body,) in database.execute(
                 "SELECT body FROM frames WHERE topic LIKE 'notes/%' ORDER BY \"offset\""
             ):
-                notes = codec.decode(body, Notes).notes
-                found += [note for note in notes if isinstance(note, ControlApplied)]
+                found += codec.decode(body, Notes).notes
         return found
 
     def steps(self) -> tuple[set[int], bool]:

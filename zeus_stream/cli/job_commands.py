@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zeus_stream.cli.options import QUERY, Command, CommandGroup, ask_sql, output_options, settings_options
-from zeus_stream.errors import RefusedError, UnreachableError
-from zeus_stream.paths import Places, holder, places, prepare
+from zeus_stream.errors import RefusedError
+from zeus_stream.paths import holder, places, prepare
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -164,7 +164,6 @@ def budget(settings: Settings, *, watts: float | None, end: str | None, **given:
         budgets.store(where.budgets, budgets.without(listed, end, now_ns))
         click.echo(f"{end}: ends now. Limits return to what runs want, or to what was found.")
     elif watts is not None:
-        _refuse_shards(where)
         new = _new_budget(watts, settings, now, **given)
         budgets.store(where.budgets, budgets.with_one(listed, budgets.checked(new, "budget")))
         click.echo(budgets.says(new, now_ns))
@@ -178,21 +177,6 @@ def budget(settings: Settings, *, watts: float | None, end: str | None, **given:
                 write(ask_sql(settings, query), "table", sys.stdout)
     if settings.analyzer is None and holder(where.run / "analyzer.lock") is None:
         click.echo("No analyzer runs here. The budget takes effect once one is started.", err=True)
-
-
-def _refuse_shards(where: Places) -> None:
-    """Raise RefusedError if the analyzer here shares its site: nobody would keep the budget."""
-    from zeus_stream.transport.client import status
-
-    try:
-        rows = status(where, "analyzer").rows
-    except UnreachableError:
-        return  # it is refused when one starts
-    if any(section == "shards" for section, _, _ in rows):
-        raise RefusedError(
-            "budget: could not be set: the analyzer here shares its site with others, and a power budget"
-            " needs one analyzer for all its GPUs. Start it without --shards."
-        )
 
 
 def _new_budget(
