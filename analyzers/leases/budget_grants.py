@@ -12,7 +12,7 @@ import psycopg
 
 from analyzers.leases.site_leases import SHARD, SiteLeases
 from analyzers.power_budget.allocation import in_force, most_mw, over
-from analyzers.power_budget.grants import Grant, Grants, Member, ShardUse, Use
+from analyzers.power_budget.grants import Grant, GrantedPower, Grants, Member, ShardUse
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.notes import Budget, BudgetsSet
 
@@ -196,7 +196,7 @@ def _limit_mw(budget: Budget, book: Grants, now_ns: int) -> int:
     return min((most_mw(each, found_mw) for each in at), default=found_mw)
 
 
-def _granted(budget: Budget, use: Use) -> Budget:
+def _granted(budget: Budget, use: GrantedPower) -> Budget:
     """Return the budget of one shard: it holds at once, and changes with the next exchange."""
     return Budget(
         group=budget.group,

@@ -67,10 +67,10 @@ class ShardUse(Struct, frozen=True, kw_only=True):
     """That it follows, and whose hosts' logs it has read to their end."""
     weight: float = 1.0
     obeyed_mw: Mapping[str, int]
-    """By budget, the limit of the last `Use` of this epoch, if the shard obeys that one."""
+    """By budget, the limit of the last `GrantedPower` of this epoch, if the shard obeys that one."""
 
 
-class Use(Struct, frozen=True):
+class GrantedPower(Struct, frozen=True):
     """What a shard may use from now on."""
 
     limit_mw: int
@@ -96,7 +96,7 @@ class Grants:
             grant.abandoned = True
             grant.granted_mw = max(grant.granted_mw, self._found_mw(shard))
 
-    def exchange(self, use: ShardUse, budget: str, most_mw: int) -> Use:
+    def exchange(self, use: ShardUse, budget: str, most_mw: int) -> GrantedPower:
         """Take in what a shard uses, and return what it may use. ``most_mw``: of the whole budget."""
         grant = self.grants.setdefault(use.shard, Grant(use.epoch))
         mine = {gpu: member for gpu, member in self.members.items() if member.shard == use.shard}
@@ -120,7 +120,9 @@ class Grants:
             _hand_over(mine, use.gpus, grant)
         aside_mw = sum(member.found_mw for member in mine.values() if member.leaving)
         limit_mw = min(target_mw, grant.granted_mw) - aside_mw - _room_to_return(mine, use.gpus, grant)
-        return Use(max(limit_mw, 1), tuple(gpu for gpu, member in mine.items() if not member.leaving))
+        return GrantedPower(
+            max(limit_mw, 1), tuple(gpu for gpu, member in mine.items() if not member.leaving)
+        )
 
     def _found_mw(self, shard: int) -> int:
         return sum(member.found_mw for member in self.members.values() if member.shard == shard)

@@ -19,6 +19,7 @@ from msgspec import Struct
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.checkpoints.restart import restart
 from analyzers.dispatch.collector_link import Commander
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.leases.renewal import Renewal
 from analyzers.leases.site_leases import SHARD, SiteLeases
 from analyzers.service import watched_files
@@ -159,7 +160,12 @@ async def decide(site: SharedSite, lease: ShardLease, file: StoreClient, path: P
         watched = watched_files.take_all(site.where, begin.interpreter)
         analyzer = Analyzer(archive, path, settings, begin, ())
         lease.behind_ns = analyzer.behind_ns
-        decided = DecidedShard(lease.shard, lease.epoch, analyzer, lambda: lease.valid)
+        decided = DecidedShard(
+            lease.shard,
+            lease.epoch,
+            partial(analyzer.interpretation.run, Interpreter.shard_use),
+            lambda: lease.valid,
+        )
         await site.budgets.begin(decided)
         prepare(where, settings.group)
         with claim(where.run / "analyzer.lock", "analyzer"):
@@ -174,7 +180,7 @@ async def decide(site: SharedSite, lease: ShardLease, file: StoreClient, path: P
                 tasks.start_soon(watched_files.watch_all, watched, analyzer.interpretation.run)
                 tasks.start_soon(watched_files.follow_signals, site.where.signals, analyzer.store_signals)
                 progress = InterpretedShard(archive.interpreted(), archive.unfinished())
-                tasks.start_soon(_follow_hosts, site, decided, lease, begin.since or {}, progress)
+                tasks.start_soon(_follow_hosts, site, decided, lease, analyzer, begin.since or {}, progress)
     finally:
         with anyio.CancelScope(shield=True):
             await run_sync(leases.close)
@@ -188,6 +194,7 @@ async def _follow_hosts(
     site: SharedSite,
     decided: DecidedShard,
     lease: ShardLease,
+    analyzer: Analyzer,
     since: Mapping[str, int],
     progress: InterpretedShard,
 ) -> None:
@@ -195,7 +202,6 @@ async def _follow_hosts(
 
     A host stays as long as the shard may command its GPUs under a power budget.
     """
-    analyzer = decided.analyzer
     shards, followed = site.options.shards, dict[str, tuple[anyio.CancelScope, int]]()
     spans = dict[str, tuple[LogSpan, ...]]()
     roll, seen = site.roll, 0

@@ -6,7 +6,7 @@ While PostgreSQL is away, each shard keeps to its last grant.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import anyio
@@ -14,11 +14,9 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from analyzers.dispatch.own_log import OwnLog
-from analyzers.interpreter.interpreter import Interpreter
 from analyzers.leases.budget_grants import BudgetGrants, SiteGpu
 from analyzers.leases.site_leases import SiteLeases
 from analyzers.power_budget.grants import GpuUse, ShardUse
-from analyzers.service.analyzer import Analyzer
 from analyzers.shards.roll_call import RollCall
 from analyzers.state_files import budgets
 from zeus_stream.clock import anchor, monotonic_ns, to_next_s
@@ -37,7 +35,8 @@ class DecidedShard(Struct):
 
     shard: int
     epoch: int
-    analyzer: Analyzer
+    ask_use: Callable[[], Awaitable[tuple[dict[str, GpuUse], dict[str, int]]]]
+    """Returns what `Enforcer.shard_use` does."""
     valid: Callable[[], bool]
     log: OwnLog | None = None
     """None until it states budgets."""
@@ -47,14 +46,10 @@ class DecidedShard(Struct):
     """Hosts of GPUs that the shard may command."""
 
     async def use(self) -> ShardUse:
-        gpus, obeyed_mw = await self.analyzer.interpretation.run(_use)
+        gpus, obeyed_mw = await self.ask_use()
         stated_mw = {budget.group: budget.limit_mw for budget in self.granted or ()}
         same = self.granted is not None and obeyed_mw == stated_mw
         return ShardUse(shard=self.shard, epoch=self.epoch, gpus=gpus, obeyed_mw=obeyed_mw if same else {})
-
-
-def _use(interpreter: Interpreter) -> tuple[dict[str, GpuUse], dict[str, int]]:
-    return interpreter.shard_use()
 
 
 class SiteBudgets:

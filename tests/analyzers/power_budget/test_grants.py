@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from analyzers.power_budget.grants import GpuUse, Grants, Member, ShardUse, Use, share
+from analyzers.power_budget.grants import GpuUse, GrantedPower, Grants, Member, ShardUse, share
 
 LEAST, FOUND = 100, 700
 LEASE_S = 30
@@ -23,7 +23,7 @@ class Holder:
     limits: dict[str, int]
     """In force, by GPU: shared with the world."""
     holders: dict[str, int]
-    use: Use | None = None
+    use: GrantedPower | None = None
     obeyed_mw: int | None = None
     asked: dict[str, int | None] = field(default_factory=dict)
     """None: the limit is given back."""
