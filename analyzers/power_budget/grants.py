@@ -5,7 +5,7 @@
 A GPU that no shard has counts at the limit that was found on it. The first shard with a run on it admits it,
 and its count becomes part of that shard's grant. A grant shrinks only to what its holder has confirmed, and
 grows only by what nobody else counts: grants and free GPUs never add up to more than the budget, once they
-did not. Whoever takes a shard over begins with the grant of the holder before.
+did not. An analyzer that takes a shard over begins with the grant of the holder before.
 
 A GPU that another shard needs is given back by its shard once no run of its own is there. While it is given
 back, what was found is set aside for it. The GPUs of a shard that nobody decides on count at what was found:
@@ -45,7 +45,7 @@ class Grant(Struct):
 
 
 class GpuUse(Struct, frozen=True, kw_only=True):
-    """What the holder of a shard knows of a GPU."""
+    """A GPU, as the holder of a shard knows it."""
 
     used_mw: int
     """The highest of what is in force, asked for and allowed."""
@@ -59,7 +59,7 @@ class GpuUse(Struct, frozen=True, kw_only=True):
 
 
 class ShardUse(Struct, frozen=True, kw_only=True):
-    """What the holder of a shard uses."""
+    """The use of a shard, as its holder knows it."""
 
     shard: int
     epoch: int
@@ -71,7 +71,7 @@ class ShardUse(Struct, frozen=True, kw_only=True):
 
 
 class GrantedPower(Struct, frozen=True):
-    """What a shard may use from now on."""
+    """The power and the GPUs that a shard may use from now on."""
 
     limit_mw: int
     gpus: tuple[str, ...]
