@@ -195,7 +195,7 @@ release: packages ## check version, tag, changelog and a second build; write SHA
 	$(BIN)/python packaging/release.py dist $(if $(KEY),--key $(KEY))
 
 lock:            ## renew requirements.lock (needs uv)
-	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra services --extra demo --extra mcp --extra otel --extra pipeline \
+	uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --extra services --extra demo --extra kubernetes --extra mcp --extra otel --extra pipeline \
 		--extra png --group dev \
 		--python-version 3.11 pyproject.toml -o requirements.lock
 	uv pip compile --quiet --universal --no-deps --generate-hashes --no-annotate --no-header --python-version 3.11 requirements-scale.in -o requirements-scale.lock

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from collectors.ingest.sessions import PublisherSession
 from zeus_stream.live.answer import blank
 from zeus_stream.live.latest import Latest
@@ -23,7 +25,10 @@ def host_snapshot(
     """Return the state of a host. ``now_ns``: CLOCK_MONOTONIC. ``host``: only its rows; None: this one's."""
     here = HostNow(host=name, state="connected", trouble=trouble)
     base = blank("collector", version, wall_ns, (here,), counters=(*counters, *latest.counts()))
-    return latest.snapshot(base, _runs(sessions, name), now_ns, host=host)
+    snapshot = latest.snapshot(base, _runs(sessions, name), now_ns, host=host)
+    pods = {gpu: session.pod for session in sessions if not session.over for gpu in session.gpus}
+    gpus = tuple(replace(each, pod=pods.get(each.gpu)) for each in snapshot.gpus)
+    return replace(snapshot, gpus=gpus) if any(pods.values()) else snapshot
 
 
 def _runs(sessions: Sequence[PublisherSession], host: str) -> list[RunNow]:
@@ -48,6 +53,7 @@ def _runs(sessions: Sequence[PublisherSession], host: str) -> list[RunNow]:
             watts=None,
             energy_j=None,
             search=None,
+            pods=tuple(dict.fromkeys(session.pod for session in of_run if session.pod))[:256],
         )
         for run, of_run in ranks.items()
     ]

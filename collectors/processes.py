@@ -2,9 +2,12 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import anyio
+
+from zeus_stream.protocol.fields import MOST_WORDS
 
 PROC = Path("/proc")
 MPS_SERVER = "nvidia-cuda-mps"
@@ -82,6 +85,18 @@ def owner(pid: int, proc: Path = PROC) -> int | None:
         return (proc / str(pid)).stat().st_uid
     except OSError:
         return None
+
+
+def cgroup(pid: int, proc: Path = PROC) -> str | None:
+    """Return the cgroup of a process, as from the root of the host; None: it cannot be seen."""
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    path = paths.get("") or paths.get("name=systemd") or next(iter(paths.values()), None)
+    # In a cgroup namespace of its own the reader sees other branches through "..".
+    return None if path is None else re.sub(r"^(/\.\.)+", "", path)[:MOST_WORDS] or "/"
 
 
 async def ended(pid: int, started_ticks: int | None) -> None:

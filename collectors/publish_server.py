@@ -6,6 +6,7 @@ the end of its process.
 
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from collectors import processes
 from collectors.controls.supervisor import Supervisor
-from collectors.ingest import gpu_processes
+from collectors.ingest import gpu_processes, kubelet
 from collectors.ingest.gpu_processes import GpuProcesses, works_for
 from collectors.ingest.pace import BEGINNING_NS, QUESTION_NS, GatherPace, ShortWindows
 from collectors.ingest.sessions import (
@@ -39,12 +40,12 @@ from collectors.ingest.user_budget import UserBudgets
 from collectors.log.feed import LogFeed
 from collectors.log.store import SessionMemory
 from zeus_stream.clock import boot_id, monotonic_ns
-from zeus_stream.errors import MalformedError
+from zeus_stream.errors import MalformedError, UnreachableError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
-from zeus_stream.protocol.fields import BUDGET, names_of_run
+from zeus_stream.protocol.fields import BUDGET, MOST_WORDS, names_of_run
 from zeus_stream.protocol.frames import Events
-from zeus_stream.protocol.notes import Lost, RunAdmitted, SessionEnded
+from zeus_stream.protocol.notes import Lost, Pod, RunAdmitted, SessionEnded
 from zeus_stream.protocol.queries import No
 from zeus_stream.transport.sockets import Listener, Received
 
@@ -88,6 +89,8 @@ class PublishServer:
         """``pass_on`` takes a question about a job to its analyzer; False: there is none."""
         self.run_ended: Callable[[], None] = lambda: None
         """Called when the last session of a run has ended."""
+        self.kubelet: Path | None = None
+        """The kubelet's pod-resources socket. None: there is none here."""
         self._channel = channel
         self._journal = journal
         self._guards = guards
@@ -289,7 +292,10 @@ class PublishServer:
             admission = admit(session, self._guards.descriptions, self._trusted_uids, owned)
             if admission != told and (admission.gpus or look >= PATIENT_LOOKS):
                 told = admission
-                self._tell(session, admission)
+                cgroup, pod = await self._find_place(session, admission.gpus)
+                if (session := self._sessions.get(name)) is None:
+                    return
+                self._tell(replace(session, cgroup=cgroup, pod=pod), admission)
             if admission.missing and self._guards.looked and not missed:
                 missed = True
                 reason = f"run {session.run}: not found on this host: {', '.join(admission.missing)}."
@@ -311,6 +317,22 @@ class PublishServer:
             for gpu, pids in seen.items()
         }
 
+    async def _find_place(
+        self, session: PublisherSession, gpus: tuple[str, ...]
+    ) -> tuple[str | None, Pod | None]:
+        """Return cgroup and pod of a session. An unknown pod is a gap."""
+        if session.pod is not None or not session.pid or not session.process_known:
+            return session.cgroup, session.pod
+        cgroup = processes.cgroup(session.pid)
+        if cgroup is None or kubelet.OF_PODS not in cgroup or self.kubelet is None:
+            return cgroup, None
+        asked = (self.kubelet, session.asked_gpus, gpus, self._guards.descriptions)
+        try:
+            return cgroup, await anyio.to_thread.run_sync(kubelet.find_pod, *asked)
+        except UnreachableError as wrong:
+            self._journal.say(Lost(monotonic_ns(), "pods", 1, f"run {session.run}: {wrong}"[:MOST_WORDS]))
+            return cgroup, None
+
     def _tell(self, session: PublisherSession, word: Admission) -> None:
         session = replace(session, gpus=word.gpus, may_command=word.may_command)
         self._sessions[session.session] = session
@@ -322,6 +344,8 @@ class PublishServer:
                 gpus=word.gpus,
                 may_command=word.may_command,
                 reason=word.reason,
+                cgroup=session.cgroup,
+                pod=session.pod,
             )
         )
         self._journal.remember(_memory(session))

@@ -30,6 +30,7 @@ from collectors.controls.supervisor import Supervisor
 from collectors.controls.watchdog_process import WatchdogProcess
 from collectors.device import Bus
 from collectors.devices.rapl import RaplBus
+from collectors.ingest import kubelet
 from collectors.ingest.analyzers_known import AnalyzersKnown
 from collectors.ingest.pace import COMMAND_NS, GatherPace
 from collectors.ingest.sessions import PublisherSession
@@ -205,6 +206,7 @@ class CollectorService:
             doors.publish, self._journal, self._guards, users, self._server.pass_on, self._pace
         )
         self._publish.run_ended = self._use_times.run_ended
+        self._publish.kubelet = settings.kubelet or (kubelet.SOCKET if kubelet.SOCKET.exists() else None)
         kept = settings.log_mb * 1_000_000, round(settings.log_hours * 3.6e12)
         self._beats = Beats(self._guards, self._journal, self._pace, self._note_use, *kept)
         placed = where.position, doors.limits

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Install this checkout with its services into an environment: ``install.py /opt/zeus-stream [--lake]``.
 
-The packages are those of the bill of materials and the client of the broker, with the versions and hashes of
-requirements.lock; for a lake also those of the extra ``scale``, with its version of DuckDB.
+The packages are those of the bill of materials and the clients of broker and kubelet, with the versions and
+hashes of requirements.lock; for a lake also those of the extra ``scale``, with its version of DuckDB.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BROKER = {"nats-py"}
+CLUSTER = {"nats-py", "grpcio"}
 LAKE = {"psycopg", "psycopg-binary"}
 _STANZA = re.compile(r"^([A-Za-z0-9._-]+)==[^\\\n]*(?:\\\n[^\\\n]*)*", re.MULTILINE)
 
@@ -23,7 +23,7 @@ _STANZA = re.compile(r"^([A-Za-z0-9._-]+)==[^\\\n]*(?:\\\n[^\\\n]*)*", re.MULTIL
 def requirements(*, lake: bool) -> str:
     """Return the part of the locks that is installed, with hashes."""
     components = json.loads((ROOT / "packaging" / "sbom.cdx.json").read_text(encoding="utf-8"))["components"]
-    names = {component["name"].lower() for component in components} | BROKER
+    names = {component["name"].lower() for component in components} | CLUSTER
     stanzas = [*_stanzas("requirements.lock", lambda name: name in names)]
     if lake:  # its DuckDB in place of ours
         stanzas = [

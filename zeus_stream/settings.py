@@ -71,6 +71,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     listen: Annotated[str | None, SettingHelp(
         "HOST:PORT for other hosts that have a key. The next two ports are used too.", "hosts"
     )] = None
+    kubelet: Annotated[Path | None, SettingHelp(
+        "Socket on which the kubelet says which pod has which GPU."
+        "  [/var/lib/kubelet/pod-resources/kubelet.sock, if it is there]", "hosts"
+    )] = None
     device: Annotated[str, SettingHelp(
         "Devices to sample: nvml, amd, cpu, recorded:DIR or simulated:MODELxCOUNT, as simulated:v100x4."
     )] = "nvml"

@@ -40,6 +40,12 @@ CREATE TABLE allocations (
     "quality" VARCHAR
 );
 """,
+    """
+ALTER TABLE sessions ADD COLUMN cgroup VARCHAR;
+ALTER TABLE sessions ADD COLUMN namespace VARCHAR;
+ALTER TABLE sessions ADD COLUMN pod VARCHAR;
+ALTER TABLE sessions ADD COLUMN container VARCHAR;
+""",
 )
 """SQL by version: the first text brings a schema of version 1 to version 2."""
 META = "CREATE TABLE meta (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"

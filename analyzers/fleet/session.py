@@ -175,6 +175,7 @@ class Session:
 
     def _row(self) -> RunRow:
         started, admitted = self.started, self.admitted
+        pod = admitted.pod if admitted else None
         return RunRow(
             session=self.session,
             run=started.run,
@@ -196,6 +197,10 @@ class Session:
             or (admitted.reason if admitted else "the collector has not admitted the run yet"),
             batch_size=self.batch_size,
             start=self._start,
+            cgroup=admitted.cgroup if admitted else None,
+            namespace=pod.namespace if pod else None,
+            pod=pod.name if pod else None,
+            container=pod.container if pod else None,
         )
 
     def wall_ns(self, t_ns: int) -> int:

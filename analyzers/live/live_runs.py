@@ -22,6 +22,7 @@ from analyzers.results.windows.step_columns import StepColumns
 from zeus_stream.protocol.events import EpochBegan, StepBoundary
 from zeus_stream.protocol.fields import MOST_WALL_NS, of_host
 from zeus_stream.protocol.frames import Events
+from zeus_stream.protocol.notes import Pod
 from zeus_stream.protocol.snapshots import (
     MAX_JOB_ROWS,
     MAX_TRIAL_ROWS,
@@ -312,6 +313,7 @@ class LiveRuns:
             energy_j=self._energy_j(run),
             search=_search(run, progress),
             forecast=None if ended else _forecast(run.forecast, wall_ns),
+            pods=tuple(dict.fromkeys(pod for rank in ranks if (pod := _pod(rank))))[:256],
         )
 
     def _energy_j(self, run: LiveRun) -> float | None:
@@ -345,6 +347,12 @@ def _forecast(row: ForecastRow | None, wall_ns: int) -> ForecastNow | None:
         left_low_s=left[1],
         left_high_s=left[2],
     )
+
+
+def _pod(rank: RunRow) -> Pod | None:
+    if rank.namespace is None or rank.pod is None or rank.container is None:
+        return None
+    return Pod(namespace=rank.namespace, name=rank.pod, container=rank.container)
 
 
 def _ended_wall_ns(rank: RunRow) -> int:

@@ -54,6 +54,12 @@ class RunRow(Struct, frozen=True, kw_only=True):
     """samples of one rank's batch; NULL: not known"""
     start: int | None = None
     """number in ``settings`` of those that the run keeps to"""
+    cgroup: str | None = None
+    """cgroup of its process; NULL: it cannot be seen"""
+    namespace: str | None = None
+    """that the kubelet has given its GPUs to; NULL: it is in no pod, or `gaps` says why that is not known"""
+    pod: str | None = None
+    container: str | None = None
 
 
 class AllocationRow(Struct, frozen=True, kw_only=True):

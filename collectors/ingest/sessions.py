@@ -1,18 +1,19 @@
 """Sessions of training processes: what is new in a batch and allowed, which GPUs a run may command. Pure."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TypeAlias, TypeVar
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from collectors.device import Description
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol.events import Batch, Event, JobAllocation, RunEnded, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import BUDGET, Unknown, of_host
+from zeus_stream.protocol.notes import Pod
 
 MAX_SESSIONS = 1_000
 MAX_PROCESS_SESSIONS = 64
@@ -61,16 +62,16 @@ class PublisherSession(Struct, frozen=True, kw_only=True):
     """The process of its pid can have made its connection: same user, and no younger than the connection."""
     allocation: bool = False
     """It is an allocation of a batch system to its user. It has no process."""
+    cgroup: str | None = None
+    pod: Pod | None = None
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return msgspec.json.encode(self).decode()
 
 
 def from_json(text: str) -> PublisherSession:
     """Return the session that `PublisherSession.to_json` wrote."""
-    content = json.loads(text)
-    content["asked_gpus"], content["gpus"] = tuple(content["asked_gpus"]), tuple(content["gpus"])
-    return PublisherSession(**content)
+    return msgspec.json.decode(text, type=PublisherSession)
 
 
 def receive(session: PublisherSession, batch: Batch) -> tuple[PublisherSession, tuple[Event | Unknown, ...]]:

@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,6 +34,8 @@ from zeus_stream.transport.client import Connection, ask_now
 BEGINS_S = 0.7
 """Longest wait for the collector and its devices before the command: it begins 1 s after ours at the latest,
 unless there are many processes for each core."""
+PAUSED = -1
+"""In place of an exit code: the command was stopped, to be started again."""
 DEVICES_S = 3.0
 """Longest wait for a collector that has just started to find its devices."""
 LEAVES_S = 1.0
@@ -207,8 +210,16 @@ def as_environment(settings: Struct) -> dict[str, str]:
     return {f"ZEUS_STREAM_{name.upper()}": value for name, value in spelled(settings).items()}
 
 
-def carry_out(command: Sequence[str], environment: Mapping[str, str], where: Places, signals: Signals) -> int:
+def carry_out(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    where: Places,
+    signals: Signals,
+    stop_ns: int | None = None,
+) -> int:
     """Run a command to its end; a second Ctrl-C leaves it. Return its exit code, 128 + n after signal n.
+
+    At ``stop_ns`` (UTC) it gets a SIGTERM. Its end after that is waited for, and gives `PAUSED`.
 
     Raises SettingsError: it cannot be started.
     """
@@ -224,16 +235,28 @@ def carry_out(command: Sequence[str], environment: Mapping[str, str], where: Pla
     with signals.passed_to(process):
         try:
             with signals.leavable():
-                code = process.wait()
+                code, stopped = _wait_until(process, stop_ns)
         except Left:
             try:
                 code = process.wait(LEAVES_S)
             except subprocess.TimeoutExpired:
                 say(f"the command (process {process.pid}) has not ended. It goes on unmeasured.")
                 return 128 + SIGINT
+        else:
+            if stopped and not signals.passed:
+                return PAUSED
     if code < 0:
         return 128 - code
     return 128 + signals.passed if code and signals.passed else code
+
+
+def _wait_until(process: "subprocess.Popen[bytes]", stop_ns: int | None) -> tuple[int, bool]:
+    """Return the exit code of a process, and whether it was stopped."""
+    try:
+        return process.wait(None if stop_ns is None else max(0.0, (stop_ns - time.time_ns()) / 1e9)), False
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        return process.wait(), True
 
 
 def behind_s(where: Places) -> float:

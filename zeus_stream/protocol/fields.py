@@ -15,6 +15,7 @@ VERSION = 1
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 """Job, run, window, metric, host, owner, ids."""
+KubernetesName = Annotated[str, Meta(min_length=1, max_length=253)]
 MOST_WORDS = 2_000
 """Characters."""
 Text = Annotated[str, Meta(max_length=MOST_WORDS)]

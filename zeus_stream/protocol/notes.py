@@ -10,6 +10,7 @@ from zeus_stream.protocol.fields import (
     Count,
     Gpu,
     Gpus,
+    KubernetesName,
     Milliwatts,
     Name,
     Ns,
@@ -73,6 +74,15 @@ class GpuShared(Struct, frozen=True, tag=True):
     """0: they are gone."""
 
 
+class Pod(Struct, frozen=True, kw_only=True):
+    """A container of Kubernetes."""
+
+    namespace: KubernetesName
+    name: KubernetesName
+    """Of its pod."""
+    container: KubernetesName
+
+
 class RunAdmitted(Struct, frozen=True, kw_only=True, tag=True):
     """The collector's word on a `RunStarted`: the UUIDs it resolved, and whether it may command."""
 
@@ -82,6 +92,10 @@ class RunAdmitted(Struct, frozen=True, kw_only=True, tag=True):
     gpus: Gpus
     may_command: bool
     reason: Text
+    cgroup: Text | None = None
+    """Of its process. None: it cannot be seen."""
+    pod: Pod | None = None
+    """That its process is in, and that its GPUs are given to. None: none, or it is not known."""
 
 
 class SessionEnded(Struct, frozen=True, tag=True):

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from zeus_stream.protocol.fields import Count, Gpu, Gpus, Milliwatts, Name, Text, WallNs
+from zeus_stream.protocol.notes import Pod
 
 MAX_GPU_ROWS = 2_000
 """GPUs in one snapshot; `Totals` covers all."""
@@ -71,6 +72,8 @@ class GpuNow(Struct, frozen=True, kw_only=True):
     """Why it is gone."""
     step_j: Figure | None = None
     """Mean energy of the last closed steps (at most 40) of its run on this GPU."""
+    pod: Pod | None = None
+    """Of its run. Only a collector says so."""
 
 
 class PartNow(Struct, frozen=True, kw_only=True):
@@ -173,6 +176,7 @@ class RunNow(Struct, frozen=True, kw_only=True):
     search: SearchNow | None
     forecast: ForecastNow | None = None
     """None: its script does not say how long it is to be, or its first epoch has not ended."""
+    pods: Annotated[tuple[Pod, ...], Meta(max_length=256)] = ()
 
 
 Bucket = tuple[Annotated[int, Meta(ge=-60, le=100)], Count]

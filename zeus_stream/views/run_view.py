@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from zeus_stream.protocol.notes import Pod
 from zeus_stream.protocol.snapshots import RunNow
 from zeus_stream.views.forecast import ForecastView, forecast_of_live, forecast_of_row
 from zeus_stream.views.gpu_view import GpuView
@@ -43,6 +44,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     duration: Quantity
     saving: Saving | None
     forecast: ForecastView | None
+    pods: tuple[Pod, ...] = ()
     trouble: str = ""
     """Why nothing new is known of an open run: its figures are old. Empty: they are not."""
     undecided: str = ""
@@ -85,7 +87,8 @@ class RunView(Struct, frozen=True, kw_only=True):
     def gpus_words(self) -> str:
         """Return the number of its GPUs and where they are."""
         hosts = ", ".join(self.hosts) or "-"
-        return f"{len(self.gpus)} GPU{'' if len(self.gpus) == 1 else 's'} on {hosts}"
+        gpus = f"{len(self.gpus)} GPU{'' if len(self.gpus) == 1 else 's'} on {hosts}"
+        return ", ".join([gpus, *dict.fromkeys(f"pod {pod.namespace}/{pod.name}" for pod in self.pods)])
 
     @property
     def mean_power(self) -> Quantity:
@@ -119,6 +122,7 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
         job=run.job,
         hosts=run.hosts,
         gpus=run.gpus,
+        pods=run.pods,
         ended=ended,
         phase=phase_of(run),
         epoch=run.epoch,

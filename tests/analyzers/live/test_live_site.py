@@ -9,9 +9,10 @@ from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import DecisionRow, GapRow, WindowRow
+from analyzers.results.rows import DecisionRow, GapRow, RunRow, WindowRow
 from tests.analyzers.archives import RUN
 from tests.analyzers.forecast.test_run_forecast import QUICK
+from tests.messages import RUN_ADMITTED
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.clock import monotonic_ns
@@ -19,9 +20,11 @@ from zeus_stream.live.answer import LiveAnswers, encoded
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import MOST_COUNT, MOST_WALL_NS, MOST_WORDS
 from zeus_stream.protocol.frames import Body, Frame
+from zeus_stream.protocol.notes import Pod
 from zeus_stream.protocol.queries import No
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
+from zeus_stream.screens.metrics.job_metrics import JobMetrics
 
 
 class Watched(World):
@@ -233,3 +236,20 @@ def test_a_frame_that_the_live_state_cannot_follow_is_a_gap(monkeypatch: pytest.
     answers = LiveAnswers(world.now)
     refused = codec.decode(answers.answer(AskNow(), monotonic_ns()), No)
     assert refused.reason.startswith("now: could not be answered")
+
+
+def test_a_run_has_the_pods_of_its_ranks_in_its_rows_live_and_in_metrics() -> None:
+    world = Watched("simulated:v100x1", Training("imagenet", 0.05, 400), QUICK)
+    world.run(1.0)
+    rank = world.rows(RunRow)[-1]
+    pod = Pod(namespace="ml", name="train-0", container="main")
+    said = replace(RUN_ADMITTED, session=rank.session, run=rank.run, gpus=rank.gpus)
+    world.hosts[0].note(replace(said, cgroup="/kubepods/1", pod=pod))
+    row = world.rows(RunRow)[-1]
+    assert (row.cgroup, row.namespace, row.pod, row.container) == ("/kubepods/1", "ml", "train-0", "main")
+    world.site.take([], [replace(row, session="other", rank=1, pod="train-1")], world.now_ns, live=True)
+    (run,) = world.now().runs
+    assert [each.name for each in run.pods] == ["train-0", "train-1"]
+    families = JobMetrics().families(world.now())
+    [info] = next(each for each in families if each.name == "zeus_stream_run_info").samples
+    assert {("namespace", "ml"), ("pod", "train-0,train-1"), ("container", "main")} <= set(info.labels)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files.signal_files import parse
 from tests.zeus_stream.conftest import Cli, Ran
-from zeus_stream.cli.screens.wait_command import PastRun, describe_plan, plan_wait
+from zeus_stream.cli.screens.wait_command import PastRun, describe_pauses, describe_plan, plan_wait
 from zeus_stream.errors import RefusedError
 
 HOUR_NS = 3_600 * 10**9
@@ -76,14 +76,37 @@ def test_the_saving_has_an_interval_from_the_scatter_of_earlier_runs() -> None:
     values=st.lists(st.floats(0.001, 1), min_size=4, max_size=24),
     hours=st.floats(0.1, 3),
     within=st.integers(1, 24),
+    pause_s=st.none() | st.floats(1, 3_600),
 )
-def test_waiting_never_costs_more_and_never_begins_too_late(
-    values: list[float], hours: float, within: int
+def test_waiting_never_costs_more_and_all_waits_together_are_never_too_long(
+    values: list[float], hours: float, within: int, pause_s: float | None
 ) -> None:
-    plan = plan_wait("price", hourly(*values), NOW_NS, within * 3_600, [PastRun(hours * 3_600, 3.6e6)])
-    assert 0 <= plan.wait_s <= within * 3_600
+    runs = [PastRun(hours * 3_600, 3.6e6)]
+    plan = plan_wait("price", hourly(*values), NOW_NS, within * 3_600, runs, None, pause_s)
+    paused_s = sum(end - begin for begin, end in plan.pauses) / 1e9
+    assert 0 <= plan.wait_s + paused_s <= within * 3_600
+    assert plan.later_s <= plan.wait_s + paused_s + len(plan.pauses) * (pause_s or 0) + 1e-6
+    assert plan.pauses == () or pause_s is not None
     assert plan.saved is not None
     assert plan.saved >= 0
+
+
+def test_a_run_that_can_pause_computes_in_the_cheap_hours_alone() -> None:
+    rows = hourly(0.1, 0.5, 0.1, 0.4, 0.3)
+    plan = plan_wait("price", rows, NOW_NS, 3_600, [PastRun(5_400, 3.6e6)], None, 360)
+    assert (plan.wait_s, plan.pauses) == (0, ((NOW_NS + HOUR_NS, NOW_NS + 2 * HOUR_NS),))
+    assert plan.later_s == pytest.approx(3_600 + 360)
+    assert plan.saved == pytest.approx((1 * 0.1 + 0.5 * 0.5) / 1.5 - 0.1 * 1.6 / 1.5)
+    assert "pauses while the price is above 0.1, ends 66.0 min later: saves" in describe_plan(plan)
+    assert plan_wait("price", rows, NOW_NS, 3_600, [PastRun(5_400, 3.6e6)], None, 3_600).pauses == ()
+
+
+def test_what_pauses_have_saved_is_said_against_running_on() -> None:
+    rows = hourly(0.1, 0.5, 0.1, 0.4)
+    parts = [(NOW_NS, NOW_NS + HOUR_NS), (NOW_NS + 2 * HOUR_NS, NOW_NS + 3 * HOUR_NS)]
+    said = describe_pauses("price", rows, parts)
+    assert said == "paused 1 time, 60.0 min in all: the mean price was 66.7 % lower than without a pause."
+    assert "does not cover it" in describe_pauses("price", rows, [*parts, (NOW_NS + 9 * HOUR_NS,) * 2])
 
 
 def test_a_run_that_the_signal_does_not_cover_is_refused() -> None:
@@ -103,6 +126,35 @@ def soon(zeus: Cli, cheap_in_s: int) -> Path:
     ]
     path.write_text("\n".join(['# name=price unit=EUR/kWh source="test"', "at,value", *lines]) + "\n")
     return path
+
+
+CHECKPOINTED = """
+import os, pathlib, signal, sys, time
+saved = pathlib.Path(sys.argv[1])
+if saved.exists():
+    sys.exit(3 if saved.read_text() == os.environ["ZEUS_STREAM_RUN"] else "another run")
+def save(*_):
+    saved.write_text(os.environ["ZEUS_STREAM_RUN"])
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+time.sleep(600)
+"""
+
+
+@pytest.mark.sweep
+def test_a_job_with_checkpoints_pauses_in_dear_time_and_goes_on_as_the_same_run(zeus: Cli) -> None:
+    begin_ns, path = time.time_ns(), zeus.directory / "price.csv"
+    path.write_text(text([0.1, 0.1, 0.5, *[0.1] * 40], begin_ns, 10))
+    options = ("--price", "--within", "14s", "--pause", "1s", "--lasts", "60s", "--file", str(path))
+    command = (sys.executable, "-c", CHECKPOINTED, str(zeus.directory / "saved"))
+    done = zeus("wait", *options, "--", *command)
+    assert time.time_ns() >= begin_ns + 30 * 10**9
+    assert done.returncode == 3, done.stderr
+    planned, paused, ended = done.stderr.splitlines()
+    assert "pauses while the price is above 0.1, ends 11" in planned
+    assert "wait: paused until" in paused
+    assert "wait: paused 1 time, " in ended
+    assert "lower than without a pause" in ended
 
 
 STAMP = "import sys, time, pathlib; pathlib.Path(sys.argv[1]).write_text(str(time.time_ns())); sys.exit(3)"

@@ -1,4 +1,4 @@
-"""The command ``wait``: run a command when energy is cheap, or has little carbon."""
+"""The command ``wait``: run a command when energy is cheap, or has little carbon, and pause it when not."""
 
 import os
 import re
@@ -6,9 +6,12 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from secrets import token_hex
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from msgspec import Struct
@@ -20,11 +23,14 @@ from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import places
 from zeus_stream.settings import Settings
 from zeus_stream.transport.client import quoted
+from zeus_stream.views.quantity import Quantity
 
 if TYPE_CHECKING:
     from analyzers.results.signal_rows import SignalRow
 
 J_PER_KWH = 3.6e6
+Waits: TypeAlias = tuple[tuple[int, int], ...]
+"""Begin and end of each, UTC ns."""
 RUNS = 20
 """The latest runs of a job that count."""
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -60,6 +66,12 @@ class WaitPlan(Struct, frozen=True, kw_only=True):
     saved_percent_high: float | None
     runs: int
     """Earlier runs whose lengths and energies count."""
+    pauses: tuple[tuple[int, int], ...] = ()
+    """Begin and end of each pause after the start, UTC ns. A run may end before one."""
+    above: float | None = None
+    """The value of the signal above which it pauses. None: it does not."""
+    later_s: float = 0.0
+    """How much later a run ends than one that begins now."""
 
 
 class _Duration(click.ParamType[float]):
@@ -77,7 +89,18 @@ class _Duration(click.ParamType[float]):
 @click.option("--price", "signal", flag_value="price", help="Wait for a low price.")
 @click.option("--carbon", "signal", flag_value="carbon", help="Wait for a low carbon intensity.")
 @click.option(
-    "--within", type=_Duration(), required=True, metavar="TIME", help="Begin within 30m, 12h or 2d."
+    "--within",
+    type=_Duration(),
+    required=True,
+    metavar="TIME",
+    help="Wait no longer than 30m, 12h or 2d, all pauses together.",
+)
+@click.option(
+    "--pause",
+    type=_Duration(),
+    metavar="TIME",
+    help="Pause COMMAND in dear hours: end it by SIGTERM, start it again later. It has to go on from what it"
+    " saved at SIGTERM; that costs it TIME.",
 )
 @click.option("--lasts", type=_Duration(), metavar="TIME", help="How long COMMAND takes.  [that of --job]")
 @click.option("--job", metavar="NAME", help="Job whose earlier runs say how long it takes, and its energy.")
@@ -92,6 +115,7 @@ def wait(
     *,
     signal: str | None,
     within: float,
+    pause: float | None,
     lasts: float | None,
     job: str | None,
     file: Path | None,
@@ -105,6 +129,7 @@ def wait(
     \b
     zeus-stream wait --price --within 12h --job train -- zeus-stream run -- python train.py
     zeus-stream wait --carbon --within 8h --lasts 2h --file carbon.csv -- sbatch train.sh
+    zeus-stream wait --price --within 12h --pause 5m --job train -- zeus-stream run -- python train.py
     """
     if signal is None:
         raise click.UsageError("Give --price or --carbon.")
@@ -115,11 +140,11 @@ def wait(
         runs = [PastRun(lasts, each.energy_j * lasts / each.duration_s) for each in runs]
     now_ns = time.time_ns()
     rows = [row for row in _signals(file, now_ns) if row.name == signal]
-    plan = plan_wait(signal, rows, now_ns, within, runs, lasts)
+    plan = plan_wait(signal, rows, now_ns, within, runs, lasts, pause)
     if dry_run:
         sys.stdout.write(encode(plan).decode() + "\n")
         return
-    sys.exit(_wait_and_run(plan, command))
+    sys.exit(_wait_and_run(plan, command, rows))
 
 
 def _past_runs(settings: Settings, job: str) -> list[PastRun]:
@@ -150,37 +175,40 @@ def plan_wait(
     within_s: float,
     runs: Sequence[PastRun],
     lasts_s: float | None = None,
+    pause_s: float | None = None,
 ) -> WaitPlan:
-    """Return the start with the least cost. A run is taken to draw the same power all the time.
+    """Return the start and the pauses that cost least. A run is taken to draw the same power all the time.
 
-    ``now_ns``: UTC. ``within_s``: the latest start. ``runs``: that may come again; empty: only ``lasts_s``
-    is known. Raises RefusedError: the signal does not cover a run that begins now.
+    ``now_ns``: UTC. ``within_s``: the longest wait, pauses included. ``runs``: that may come again; empty:
+    only ``lasts_s`` is known. ``pause_s``: by which a pause makes a run longer; None: it cannot pause. Raises
+    RefusedError: the signal does not cover a run that begins now.
     """
     likely = list(runs) or [PastRun(lasts_s or 0.0, J_PER_KWH)]
-    end_ns = now_ns + round(within_s * 1e9)
-    edges = {row.begin_ns for row in rows} | {row.end_ns for row in rows if row.end_ns is not None}
-    starts = edges | {edge - round(run.duration_s * 1e9) for edge in edges for run in likely}
+    plans = _candidates(rows, now_ns, round(within_s * 1e9), likely, can_pause=pause_s is not None)
 
-    def costs(start_ns: int) -> list[float] | None:
-        found = [_mean(rows, start_ns, round(run.duration_s * 1e9)) for run in likely]
-        if any(each is None for each in found):
-            return None
-        return [run.energy_j / J_PER_KWH * (mean or 0.0) for run, mean in zip(likely, found, strict=True)]
+    def parts_of(waits: Waits, run: PastRun) -> list[tuple[int, int]]:
+        return _running(waits, now_ns, round(run.duration_s * 1e9), round((pause_s or 0) * 1e9))
 
-    now = costs(now_ns)
+    def costs(waits: Waits) -> list[float] | None:
+        found = [_cost(rows, run, parts_of(waits, run)) for run in likely]
+        known = [each for each in found if each is not None]
+        return known if len(known) == len(found) else None
+
+    now = costs(())
     if now is None:
         raise RefusedError(
             f"wait: could not plan: the signal {signal} does not cover a run that begins now."
             " Import newer values with `zeus-stream signals import FILE`, or give --file."
         )
-    priced = [
-        (start, found) for start in sorted(starts) if now_ns < start <= end_ns and (found := costs(start))
-    ]
-    start_ns, then = min([(now_ns, now), *priced], key=lambda each: (round(fmean(each[1]), 12), each[0]))
+    priced = [(found, above, waits) for above, waits in plans if (found := costs(waits))]
+    first: tuple[list[float], float | None, Waits] = now, None, ()
+    then, above, waits = min([first, *priced], key=lambda each: round(fmean(each[0]), 12))
     saved = [before - after for before, after in zip(now, then, strict=True)]
     shares = [100 * each / before if before else 0.0 for each, before in zip(saved, now, strict=True)]
     amount_low, amount_high = _next_interval(saved)
     share_low, share_high = _next_interval(shares)
+    start_ns = waits[0][1] if waits and waits[0][0] <= now_ns else now_ns
+    ends = [parts_of(waits, run)[-1][1] - now_ns - round(run.duration_s * 1e9) for run in likely]
     return WaitPlan(
         signal=signal,
         unit=rows[0].unit.partition("/")[0],
@@ -193,7 +221,61 @@ def plan_wait(
         saved_percent_low=share_low,
         saved_percent_high=share_high,
         runs=len(runs),
+        pauses=tuple(wait for wait in waits if wait[0] > now_ns),
+        above=above,
+        later_s=fmean(ends) / 1e9,
     )
+
+
+def _candidates(
+    rows: "Sequence[SignalRow]", now_ns: int, within_ns: int, likely: Sequence[PastRun], *, can_pause: bool
+) -> list[tuple[float | None, Waits]]:
+    """Return the waits to choose from: until a start, or in all times when the signal is above a value."""
+    edges = {row.begin_ns for row in rows} | {row.end_ns for row in rows if row.end_ns is not None}
+    starts = edges | {edge - round(run.duration_s * 1e9) for edge in edges for run in likely}
+    within = [start for start in sorted(starts) if now_ns < start <= now_ns + within_ns]
+    values = sorted({row.value for row in rows if row.value is not None}) if can_pause else []
+    return [
+        *((None, ((now_ns, start),)) for start in within),
+        *((above, _dear_times(rows, now_ns, above, within_ns)) for above in values),
+    ]
+
+
+def _cost(rows: "Sequence[SignalRow]", run: PastRun, parts: Sequence[tuple[int, int]]) -> float | None:
+    """Return the cost of a run that computes at these times. None: the signal does not cover them."""
+    means = [(_mean(rows, begin, end - begin), end - begin) for begin, end in parts]
+    kwh_per_ns = run.energy_j / J_PER_KWH / (run.duration_s or 1) * 1e-9
+    if any(mean is None for mean, _ in means):
+        return None
+    return kwh_per_ns * sum((mean or 0.0) * length_ns for mean, length_ns in means)
+
+
+def _dear_times(rows: "Sequence[SignalRow]", now_ns: int, above: float, most_ns: int) -> Waits:
+    """Return when a signal is higher than a value, from now on, until that is ``most_ns`` together."""
+    times: list[tuple[int, int]] = []
+    for row in sorted(rows, key=lambda row: row.begin_ns):
+        if row.value is None or row.value <= above or row.end_ns is None or row.end_ns <= now_ns:
+            continue
+        begin_ns = max(row.begin_ns, now_ns)
+        if times and times[-1][1] == begin_ns:
+            begin_ns = times.pop()[0]
+        end_ns = min(row.end_ns, begin_ns + most_ns - sum(end - begin for begin, end in times))
+        if end_ns > begin_ns:
+            times.append((begin_ns, end_ns))
+    return tuple(times)
+
+
+def _running(waits: Waits, now_ns: int, length_ns: int, pause_ns: int) -> list[tuple[int, int]]:
+    """Return when a run computes that lasts ``length_ns``, and ``pause_ns`` longer for each pause."""
+    parts, at_ns = [], now_ns
+    for begin_ns, end_ns in waits:
+        if begin_ns >= at_ns + length_ns:
+            break
+        if begin_ns > at_ns:
+            parts.append((at_ns, begin_ns))
+            length_ns += pause_ns - (begin_ns - at_ns)
+        at_ns = end_ns
+    return [*parts, (at_ns, at_ns + length_ns)]
 
 
 def _next_interval(values: Sequence[float]) -> tuple[float | None, float | None]:
@@ -217,11 +299,15 @@ def _mean(rows: "Sequence[SignalRow]", start_ns: int, length_ns: int) -> float |
     return total / length_ns if length_ns and covered_ns == length_ns else None
 
 
+def _utc(wall_ns: int) -> str:
+    return datetime.fromtimestamp(wall_ns / 1e9, UTC).isoformat(timespec="seconds")
+
+
 def describe_plan(plan: WaitPlan) -> str:
     """Return a plan as a sentence."""
-    if plan.wait_s <= 0:
+    if plan.wait_s <= 0 and not plan.pauses:
         return f"waiting saves nothing: the {plan.signal} is lowest now."
-    at = datetime.fromtimestamp(plan.start_ns / 1e9, UTC).isoformat(timespec="seconds")
+    at = _utc(plan.start_ns)
     percent = f"{plan.saved_percent:.1f} %"
     if plan.saved_percent_low is not None:
         percent += f" ({plan.saved_percent_low:.1f} to {plan.saved_percent_high:.1f})"
@@ -232,16 +318,55 @@ def describe_plan(plan: WaitPlan) -> str:
     known = f"by {plan.runs} earlier runs" if plan.runs else "no interval: no earlier run is known"
     if plan.runs == 1:
         known = "no interval: one earlier run is known"
+    if plan.above is not None:
+        at = f"{at}, pauses while the {plan.signal} is above {plan.above:g}, ends"
+        at = f"{at} {Quantity(plan.later_s, 's')} later"
     return f"begins at {at}: saves {percent} of the {plan.signal}{amount}; {known}."
 
 
-def _wait_and_run(plan: WaitPlan, command: Sequence[str]) -> int:
-    from zeus_stream.cli.run_training import carry_out
+def _is_past(wall_ns: int) -> bool:
+    return time.time_ns() >= wall_ns
+
+
+def _wait_and_run(plan: WaitPlan, command: Sequence[str], rows: "Sequence[SignalRow]") -> int:
+    from zeus_stream.cli.run_training import PAUSED, carry_out
     from zeus_stream.cli.running.signals import Signals
     from zeus_stream.cli.running.waits import say, until
 
+    # The attempts are one run.
+    environment = {**os.environ}
+    if plan.pauses:
+        environment.setdefault("ZEUS_STREAM_RUN", f"run-{token_hex(4)}")
+    parts: list[tuple[int, int]] = []
     with Signals() as signals:
         say(f"wait: {describe_plan(plan)}")
-        if not until(lambda: time.time_ns() >= plan.start_ns, plan.wait_s + 86_400, signals):
-            return 128 + (signals.told or 0)
-        return carry_out(command, os.environ, places(os.environ), signals)
+        start_ns, pauses = plan.start_ns, list(plan.pauses)
+        while True:
+            left_s = max(0.0, (start_ns - time.time_ns()) / 1e9)
+            if not until(partial(_is_past, start_ns), left_s + 86_400, signals):
+                return 128 + (signals.told or 0)
+            began_ns = time.time_ns()
+            pauses = [pause for pause in pauses if pause[1] > began_ns]
+            stop_ns = pauses[0][0] if pauses else None
+            code = carry_out(command, environment, places(os.environ), signals, stop_ns)
+            parts.append((began_ns, time.time_ns()))
+            if code != PAUSED:
+                break
+            start_ns = pauses.pop(0)[1]
+            say(f"wait: paused until {_utc(start_ns)}: the {plan.signal} is above {plan.above:g}.")
+        if len(parts) > 1:
+            say(f"wait: {describe_pauses(plan.signal, rows, parts)}")
+        return code
+
+
+def describe_pauses(signal: str, rows: "Sequence[SignalRow]", parts: Sequence[tuple[int, int]]) -> str:
+    """Return what the pauses have saved: the mean of the signal, against the same time without a pause."""
+    paused_s = sum(later[0] - each[1] for each, later in pairwise(parts)) / 1e9
+    length_ns = sum(end - begin for begin, end in parts)
+    means = [(_mean(rows, begin, end - begin), end - begin) for begin, end in parts]
+    at_once = _mean(rows, parts[0][0], length_ns)
+    number = f"paused {len(parts) - 1} time{'' if len(parts) == 2 else 's'}, {Quantity(paused_s, 's')} in all"
+    if not at_once or any(mean is None for mean, _ in means):
+        return f"{number}; what that saved is not known: the signal does not cover it."
+    share = 1 - sum((mean or 0.0) * part_ns for mean, part_ns in means) / length_ns / at_once
+    return f"{number}: the mean {signal} was {100 * share:.1f} % lower than without a pause."

@@ -110,7 +110,8 @@ def _under(run: PageRun) -> str:
     model = ", ".join(sorted({gpu.model for gpu in run.gpus})) or "no GPU"
     ranks = f"{run.ranks} rank{'' if run.ranks == 1 else 's'}"
     ends = run.ended_how or "runs"
-    return f"{len(run.gpus)} x {model} on {', '.join(run.hosts)}, {ranks}. Began {run.began_at} UTC, {ends}."
+    hosts = ", ".join(run.hosts) + (f", pod {run.pods}" if run.pods else "")
+    return f"{len(run.gpus)} x {model} on {hosts}, {ranks}. Began {run.began_at} UTC, {ends}."
 
 
 def document(

@@ -70,6 +70,7 @@ TOTALS = """
 SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     count(DISTINCT rank) FILTER (world_size > 0) AS ranks_came,
     len(list_distinct(flatten(list(gpus)))) AS gpus,
+    string_agg(DISTINCT namespace || '/' || pod, ', ' ORDER BY namespace || '/' || pod) AS pods,
     string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
     (SELECT any_value(ended_how) FROM sessions WHERE run = {command}) AS command_ended_how,
     (SELECT count(DISTINCT session) FROM windows WHERE run = {run} AND kind = 'run') AS closed,
@@ -135,6 +136,8 @@ class PageRun(Struct, frozen=True, kw_only=True):
     ranks: int
     hosts: tuple[str, ...]
     gpus: tuple[PageGpu, ...]
+    pods: str
+    """NAMESPACE/POD of each. Empty: none is known."""
     batch_size: int | None
     began_at: str
     """UTC, to the second."""
@@ -153,7 +156,8 @@ SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks, ma
     list_sort(list_distinct(list(host))) AS hosts, list_sort(list_distinct(flatten(list(gpus)))) AS gpus,
     strftime(min(began_at), '%Y-%m-%d %H:%M:%S') AS began_at, min(began_wall_ns) AS began_wall_ns,
     CASE WHEN count(ended_ns) = count(*) THEN max(began_wall_ns + ended_ns - began_ns) END AS ended_wall_ns,
-    string_agg(DISTINCT ended_how, '; ') AS ended_how
+    string_agg(DISTINCT ended_how, '; ') AS ended_how,
+    string_agg(DISTINCT namespace || '/' || pod, ', ' ORDER BY namespace || '/' || pod) AS pods
 FROM sessions WHERE run = {run}
 """
 GPUS = """
@@ -179,7 +183,7 @@ def find_run(run: str) -> Asking[PageRun | None]:
         last_wall_ns = yield from find_last(*row["hosts"])
     return PageRun(
         run=run, job=row["job"], sessions=row["sessions"], ranks=row["ranks"], hosts=tuple(row["hosts"]),
-        gpus=gpus, batch_size=row["batch_size"], began_at=row["began_at"],
+        gpus=gpus, pods=row["pods"] or "", batch_size=row["batch_size"], began_at=row["began_at"],
         began_wall_ns=row["began_wall_ns"], ended_wall_ns=row["ended_wall_ns"],
         last_wall_ns=max(last_wall_ns, row["began_wall_ns"]), ended_how=row["ended_how"] or "",
     )  # fmt: skip

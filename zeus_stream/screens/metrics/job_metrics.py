@@ -11,6 +11,7 @@ from zeus_stream.screens.metrics.metrics import (
     MetricSample,
     family,
     gpu_families,
+    pod_labels,
     service_families,
     up_family,
 )
@@ -138,7 +139,8 @@ def _run_families(snapshot: Snapshot) -> list[Family]:
     phases = {run.run: run.search.phase if run.search else "" for run in snapshot.runs}
 
     def labels(run: RunView) -> Labels:
-        return (("training_job", run.job), ("run", run.run), ("host", ",".join(run.hosts)))
+        named = (("training_job", run.job), ("run", run.run), ("host", ",".join(run.hosts)))
+        return (*named, *pod_labels(run.pods))
 
     def samples(figure: Callable[[RunView], Quantity | None], scale: float) -> Iterator[MetricSample]:
         for run in views:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from zeus_stream.protocol.notes import Pod
 from zeus_stream.protocol.snapshots import GpuNow, Snapshot
 
 Labels = tuple[tuple[str, str], ...]
@@ -117,9 +118,16 @@ def _info(gpu: GpuNow) -> Labels:
 
 
 def gpu_labels(gpu: GpuNow) -> Labels:
-    """Return the labels that every series of a GPU has."""
+    """Return the labels that every series of a GPU has; if a run in a pod has it, those of the pod."""
     index = "" if gpu.index is None else str(gpu.index)
-    return (("host", gpu.host), ("gpu", index), ("gpu_uuid", gpu.gpu))
+    return (("host", gpu.host), ("gpu", index), ("gpu_uuid", gpu.gpu), *pod_labels(filter(None, [gpu.pod])))
+
+
+def pod_labels(pods: Iterable[Pod]) -> Labels:
+    """Return the labels by which Kubernetes knows pods; none: there is no pod."""
+    named = [(pod.namespace, pod.name, pod.container) for pod in pods]
+    columns = zip(("namespace", "pod", "container"), zip(*named, strict=True), strict=False)
+    return tuple((label, ",".join(dict.fromkeys(names))) for label, names in columns)
 
 
 def _samples(gpus: Iterable[GpuNow], name: str, scale: float) -> tuple[MetricSample, ...]:
@@ -135,7 +143,8 @@ def _dcgm(gpus: Iterable[GpuNow], names: Names) -> list[Family]:
     def labels(gpu: GpuNow) -> Labels:
         index = "" if gpu.index is None else str(gpu.index)
         place = (("gpu", index), ("UUID", gpu.gpu), ("pci_bus_id", ""), ("device", f"nvidia{index}"))
-        return (*place, ("modelName", gpu.model or ""), (host, gpu.host))
+        pod = pod_labels(filter(None, [gpu.pod]))
+        return (*place, ("modelName", gpu.model or ""), (host, gpu.host), *pod)
 
     def samples(name: str, scale: float) -> Iterable[MetricSample]:
         values = ((gpu, getattr(gpu, name)) for gpu in gpus)

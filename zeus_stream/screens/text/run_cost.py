@@ -273,6 +273,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     gpus = f"{totals['gpus']} GPU{'' if totals['gpus'] == 1 else 's'}"
     facts = [
         ("work", f"{totals['epochs']} epochs, {totals['steps']} steps on {gpus}"),
+        *([("pod", totals["pods"])] if totals["pods"] else []),
         ("time", with_bounds(view.duration)),
         ("energy", view.energy_words),
         *_true_energy(summary.true),

@@ -155,6 +155,15 @@ def test_a_closed_run_says_energy_with_bounds_the_choice_and_the_saving(of: Summ
     assert "missing" not in text
 
 
+def test_a_run_in_pods_names_them_each_once(of: Summarize) -> None:
+    assert "pod" not in shown(of([RUN]))
+    in_pod = replace(RUN, namespace="ml", pod="train-0", container="main")
+    other = replace(in_pod, session="other", rank=1, pod="train-1")
+    assert "pod ml/train-0, ml/train-1 time" in shown(
+        of([in_pod, replace(in_pod, session="s", rank=2), other])
+    )
+
+
 def test_the_parts_of_the_energy_are_shown_with_their_causes(of: Summarize) -> None:
     saving = replace(
         WHOLE, kind="window", index=7, name="checkpoint", begin_ns=5 * S, end_ns=8 * S, energy_j=300.0
