@@ -141,7 +141,8 @@ def _text(name: str, value: Any, *, signed: bool = True, summary: bool = False) 
 
 
 def _short(signature: str) -> str:
-    """Return a signature without the homes of its types, which no reader needs."""
+    """Return a signature without ``self``, the homes of its types, and that nothing is returned."""
+    signature = re.sub(r"^\(self(, )?", "(", signature).removesuffix(" -> None")
     for home in HOMES:
         signature = signature.replace(home, "")
     return signature

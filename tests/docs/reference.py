@@ -23,6 +23,8 @@ NOTE = "<!-- Written by `python -m tests.docs.reference`. Do not edit. -->\n"
 WIDTH = 100
 HELP = re.compile(r"^  (-h, )?--help +Show this message and exit\.\n|\nOptions:\n(?=\n|\Z)", re.MULTILINE)
 """The option of every command, and the heading that is left without any."""
+NO_ARGUMENT = re.compile(r"^Usage: [^\n]*\[OPTIONS\]\n\n")
+"""The usage of a command without arguments, which says no more than its heading."""
 
 
 def pages() -> dict[str, str]:
@@ -124,7 +126,7 @@ def _command(command: click.Command, path: tuple[str, ...]) -> list[str]:
     context = click.Context(own, info_name=" ".join(path[1:]), parent=root, terminal_width=WIDTH)
     formatter = click.HelpFormatter(width=WIDTH)
     own.format_help(context, formatter)
-    text = HELP.sub("", formatter.getvalue()).rstrip()
+    text = NO_ARGUMENT.sub("", HELP.sub("", formatter.getvalue())).rstrip()
     parts = [f"### {' '.join(path[1:])}\n", f"```text\n{text}\n```\n"]
     listed = [
         f"`{each.opts[0]}`"
