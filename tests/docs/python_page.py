@@ -107,7 +107,8 @@ def _module(name: str, module: Any) -> Iterator[str]:
 
 def _texts_of_methods(name: str, kind: type, *, summaries: bool) -> Iterator[str]:
     """Yield the text of each method that a script calls; those of a function's name share one line."""
-    methods = [(each, method) for each, method in _methods(kind) if each not in FOR_CALLBACKS.get(name, ())]
+    left_out = FOR_CALLBACKS.get(name, set()) | (_methods_of_public_bases(kind) if summaries else set())
+    methods = [(each, method) for each, method in _methods(kind) if each not in left_out]
     same = [
         each for each, method in methods if AS_THE_FUNCTION.findall(inspect.getdoc(method) or "") == [each]
     ]
@@ -116,6 +117,12 @@ def _texts_of_methods(name: str, kind: type, *, summaries: bool) -> Iterator[str
     for each, method in methods:
         if each not in same:
             yield _text(f"{name}.{each}", method, summary=summaries)
+
+
+def _methods_of_public_bases(kind: type) -> set[str]:
+    """Return the methods that the page has under another class of Zeus's names, which this one extends."""
+    bases = [base for base in kind.__mro__[1:] if base.__name__ in zeus.__all__]
+    return {each for base in bases for each, _ in _methods(base)}
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
