@@ -46,7 +46,7 @@ def _clean(records: str) -> bool:
         return False  # not there, or not to be read: what restores knows which
 
 
-def _restore(device: str, run: str, records: str, set_command: str) -> bool:
+def _restore(device: str, run: str, records: str, set_command: str = "") -> bool:
     # Imported now: until here the guard weighs next to nothing.
     from pathlib import Path  # noqa: PLC0415  (see above)
 

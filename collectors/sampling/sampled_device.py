@@ -114,7 +114,8 @@ class SampledDevice:
     @property
     def cost(self) -> ReadCost | None:
         """The cost of the last reads; None: there were fewer than two."""
-        took = [each for each in self._took if each[0] >= self._took[-1][0] - RECENT_NS]
+        known = list(self._took)  # the thread that reads goes on
+        took = [each for each in known if each[0] >= known[-1][0] - RECENT_NS]
         if len(took) < 2:
             return None
         each_ns = sorted(took_ns for _, took_ns in took)

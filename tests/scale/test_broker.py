@@ -371,6 +371,7 @@ def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
         for name in ("archiver-1", "archiver-2"):
             site.stop(name)
     connection = catalog.attach(dsn, Settings(), read_only=True)
+    logged = {offset: count for offset, count in logged.items() if count}  # at rest a frame has no row
     stored = dict(connection.execute('SELECT "offset", count(*) FROM readings GROUP BY "offset"').fetchall())
     assert stored == logged
     assert connection.execute("SELECT count(*) FROM gaps").fetchall() == [(0,)]

@@ -93,13 +93,15 @@ def test_a_report_has_the_share_of_both_services_in_the_energy_measured(ask: Ask
     assert analyzer["share_low_percent"] == pytest.approx(analyzer["share_high_percent"] / 4)
     [(name, text)] = own_use_facts([collector, analyzer])
     assert name == "zeus-stream itself"
-    assert text.startswith("12.5 % of a core (analyzer 7.5, collector 5.0), ")
+    assert text.startswith("12.5 % of a core (analyzer 7.5 %, collector 5.0 %), ")
     assert text.endswith(" % of the energy measured")
 
 
 def test_without_a_counter_there_is_processor_time_alone(ask: Ask) -> None:
     found = ask([ENDED, window("run", 0, 10, 50, A), row("analyzer", BEGAN_NS, ENDED_NS, 3.0, None)])
-    assert own_use_facts(found) == [("zeus-stream itself", "7.5 % of a core (analyzer 7.5), energy unknown")]
+    assert own_use_facts(found) == [
+        ("zeus-stream itself", "7.5 % of a core (analyzer 7.5 %), energy unknown")
+    ]
 
 
 def test_records_of_less_than_half_of_a_run_say_nothing_of_it(ask: Ask) -> None:

@@ -76,7 +76,7 @@ def test_a_change_has_two_decimals_at_most_and_no_interval_is_0() -> None:
 
 def test_figures_of_one_column_have_one_unit() -> None:
     assert in_one_unit([762_300.0, 98_703.0, None, 12.0], "J") == ["762.3 kJ", "98.7 kJ", "-", "under 0.1 kJ"]
-    assert in_one_unit([300.0, 42.0, -1.0, 0.0], "s") == ["5.00 min", "0.70 min", "-", "0.00 min"]
+    assert in_one_unit([300.0, 42.0, -1.0, 0.0], "s") == ["5.00 min", "0.70 min", "-", "0 min"]
 
 
 def test_the_parts_of_an_open_run_have_their_share_of_the_energy_so_far() -> None:
