@@ -1,6 +1,6 @@
 """The guard: a process beside the collector that restores what the collector changed if that is killed.
 
-    python -m collectors.controls.watchdog DEVICE RUN RECORDS SET_COMMAND
+    python -m collectors.controls.watchdog DEVICE RUN RECORDS [SET_COMMAND]
 
 Its stdin is a pipe whose other end only the collector has: the kernel closes it however the collector
 ends. Until then the guard waits and holds nothing, not even the libraries that restoring takes. After a
