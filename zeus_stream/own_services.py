@@ -8,6 +8,7 @@ import fcntl
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,12 +26,16 @@ LOG = "keeper.log"
 LOG_BYTES = 100_000
 """Of it that are read."""
 LOOK_S = 0.05
-STARTS_S = 20.0
-"""Longest wait of a script for a collector that starts beside it."""
+SAYS_S = 1.0
+"""A wait that takes longer is named."""
+COST_S = 60.0
+"""Longest wait for the line at the end: the process that asks for it has deadlines of its own."""
 YES = {"1", "true", "yes", "on"}
 """Values of a variable of the environment that switch something on."""
 _held: dict[Path, int] = {}
 """Descriptors of the locks that this process holds: to its end."""
+_served: set[Path] = set()
+"""Setups whose services have answered this script."""
 
 
 def start(timeout_s: float = 60.0, *, stop_at: str | None = None) -> bool:
@@ -61,10 +66,11 @@ def start(timeout_s: float = 60.0, *, stop_at: str | None = None) -> bool:
     until_ns = monotonic_ns() + round(timeout_s * 1e9)
     where = places(os.environ)
     try:
-        if not os.environ.get("ZEUS_STREAM_DIR") and _run(Places(ROOT_RUN, ROOT_RUN)):
+        if not os.environ.get("ZEUS_STREAM_DIR") and where.run != ROOT_RUN and _listens(ROOT_RUN / "publish"):
             return True  # root's services serve everybody
         if not _hold(where, until_ns):
             return _failed(where, f"the services did not stop within {timeout_s:g} s")
+        keeper = None
         if not _run(where):
             if absent := absent_packages():
                 return _failed(
@@ -72,42 +78,72 @@ def start(timeout_s: float = 60.0, *, stop_at: str | None = None) -> bool:
                     f"the services are not installed here: {', '.join(absent)} are absent."
                     f" {install_command('services')} installs them",
                 )
-            _spawn_keeper(where)
-        while monotonic_ns() < until_ns:
+            keeper = _spawn_keeper(where)
+        for _ in _looks(until_ns, "the collector and the analyzer to start"):
             if _run(where) and (holder(where.run / KEEPER) is None or (where.run / READY).exists()):
+                _served.add(where.run)
                 return True
-            time.sleep(LOOK_S)
+            if keeper is not None and os.waitpid(keeper, os.WNOHANG)[0]:
+                keeper = None  # another one is first, or its services have ended
+            if keeper is None and not _run(where) and holder(where.run / KEEPER) is None:
+                return _failed(where, "they have ended")
     except OSError as wrong:
         return _failed(where, str(wrong))
     return _failed(where, f"they did not answer within {timeout_s:g} s")
 
 
 def start_if_asked() -> bool:
-    """Start the services if ``ZEUS_STREAM_START`` says so. Return whether this script has asked for them."""
-    wait_for_starting()
+    """Start the services if ``ZEUS_STREAM_START`` says so. Return whether those asked for have answered."""
     if os.environ.get("ZEUS_STREAM_START", "").lower() in YES:
         start()
-    return bool(_held)
-
-
-def wait_for_starting() -> None:
-    """Wait for `STARTS_S` at most until the collector of `zeus-stream run`, if it starts, has its devices."""
-    until_ns = monotonic_ns() + round(STARTS_S * 1e9)
-    starting = os.environ.get("ZEUS_STREAM_STARTING")
-    while starting and Path(starting).exists() and monotonic_ns() < until_ns:
-        time.sleep(LOOK_S)
+    return bool(_served)
 
 
 def print_cost(run: str) -> None:
-    """Print in one line what a run cost, if a keeper has the services, unless ``ZEUS_STREAM_QUIET``."""
-    where = places(os.environ)
-    if os.environ.get("ZEUS_STREAM_QUIET", "").lower() in YES or holder(where.run / KEEPER) is None:
+    """Print in one line what a run cost, unless ``ZEUS_STREAM_QUIET``."""
+    if _quiet():
         return
     import subprocess  # noqa: PLC0415  (few scripts come here)
 
-    with suppress(OSError, subprocess.TimeoutExpired):
-        command = python_child("zeus_stream.cli.running.run_summary", run)
-        subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=False)  # noqa: S603  (ours)
+    command = python_child("zeus_stream.cli.running.run_summary", run)
+    try:
+        subprocess.run(command, stdin=subprocess.DEVNULL, timeout=COST_S, check=False)  # noqa: S603  (ours)
+    except (OSError, subprocess.TimeoutExpired) as wrong:
+        _say(f"the cost of this run is not known yet: {wrong}. More: zeus-stream report {run}")
+
+
+def _quiet() -> bool:
+    return os.environ.get("ZEUS_STREAM_QUIET", "").lower() in YES
+
+
+def _say(sentence: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # the script has closed its stderr
+        sys.stderr.write(f"zeus-stream: {sentence}\n")
+        sys.stderr.flush()
+
+
+def _looks(until_ns: int, waited_for: str) -> Iterator[None]:
+    """Yield again and again until then, and print once what is waited for."""
+    began_ns = monotonic_ns()
+    said = _quiet()
+    while (now_ns := monotonic_ns()) < until_ns:
+        if not said and now_ns - began_ns > SAYS_S * 1e9:
+            said = True
+            _say(f"waiting for {waited_for}: {(until_ns - began_ns) / 1e9:.0f} s at most ...")
+        yield
+        time.sleep(LOOK_S)
+
+
+def _listens(path: Path) -> bool:
+    """Tell whether a process listens at a socket file that this user may use."""
+    import socket  # noqa: PLC0415  (few scripts come here)
+
+    with socket.socket(socket.AF_UNIX) as asking:
+        try:
+            asking.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def _run(where: Places) -> bool:
@@ -125,27 +161,23 @@ def _hold(where: Places, until_ns: int) -> bool:
     if path in _held:
         return True
     lock = open_own(path, os.O_RDWR | os.O_CREAT)
-    while True:
-        try:
+    for _ in _looks(until_ns, "the services of a script before to stop"):
+        with suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if monotonic_ns() > until_ns:
-                os.close(lock)
-                return False
-            time.sleep(LOOK_S)
-        else:
             _held[path] = lock
             return True
+    os.close(lock)
+    return False
 
 
-def _spawn_keeper(where: Places) -> None:
-    """Start a keeper, unless there is one: a second one ends at once."""
+def _spawn_keeper(where: Places) -> int:
+    """Start a keeper, and return its process. If there is one already, the new one ends at once."""
     log = open_own(where.run / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)]
         actions = [*nothing, (os.POSIX_SPAWN_DUP2, log, 2)]
         command = python_child("zeus_stream.cli.keeper")
-        os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setsid=True)
+        return os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setsid=True)
     finally:
         os.close(log)
 
@@ -154,11 +186,13 @@ def _failed(where: Places, why: str) -> bool:
     import logging  # noqa: PLC0415  (few scripts come here)
 
     try:
-        last = read_own(where.run / LOG, LOG_BYTES).decode(errors="replace").strip().splitlines()[-1:]
+        lines = read_own(where.run / LOG, LOG_BYTES).decode(errors="replace").strip().splitlines()
     except OSError:
-        last = []
+        lines = []
+    reasons = [line.removeprefix("zeus-stream: ") for line in lines if line.startswith("zeus-stream: ")]
     logging.getLogger("zeus_stream").warning(
-        "zeus-stream: start: could not start a collector and an analyzer: %s. Training goes on unmeasured."
-        " Try `zeus-stream doctor`. %s", why, *last or ("",),
-    )  # fmt: skip
+        "zeus-stream: start: could not start a collector and an analyzer: %s."
+        " Training goes on unmeasured. Try `zeus-stream doctor`.",
+        ": ".join((why, *(reasons or lines)[-1:])).rstrip("."),
+    )
     return False

@@ -20,8 +20,8 @@ from zeus_stream.errors import SettingsError, without_passwords
 FILE = "zeus-stream.toml"
 PREFIX = "ZEUS_STREAM_"
 OTHER_VARIABLES = (
-    "BATCH_SIZE", "BOUNDARY", "FLUSH_S", "GPUS", "INHERITED", "JOB", "LAKE", "OFF", "QUIET",
-    "RUN", "START", "STARTING", "STOP_AT",
+    "BATCH_SIZE", "BOUNDARY", "FLUSH_S", "GPUS", "INHERITED", "JOB", "LAKE", "OFF", "QUIET", "RUN", "START",
+    "STOP_AT",
 )  # fmt: skip
 """Variables of the environment, without `PREFIX`, that are no settings."""
 _YES = {"1", "true", "yes", "on"}
@@ -262,7 +262,8 @@ def read(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
     if file is not None or path.exists():
         values |= _checked(_read(path), f"{path}")
     names = {f"{PREFIX}{name.upper()}": name for name in known}
-    _refuse_misspelled(environ, names)
+    if wrong := misspelled(environ):
+        raise SettingsError(wrong)
     values |= _checked(
         {names[key]: value for key, value in environ.items() if key in names and value}, "environment"
     )
@@ -308,14 +309,16 @@ def _read(path: Path) -> dict[str, Any]:
         ) from wrong
 
 
-def _refuse_misspelled(environ: Mapping[str, str], names: Mapping[str, str]) -> None:
-    """Refuse a variable that is almost one of ours. Others may begin as ours do: Kubernetes sets some."""
-    known = {*names, *(PREFIX + name for name in OTHER_VARIABLES)}
+def misspelled(environ: Mapping[str, str]) -> str | None:
+    """Return a sentence about a variable that is almost one of ours. None: there is none.
+
+    Others may begin as ours do: Kubernetes sets some.
+    """
+    known = {PREFIX + name.upper() for name in (*list_settings(), *OTHER_VARIABLES)}
     for variable in environ:
         if variable.startswith(PREFIX) and variable not in known and (close := closest(variable, known)):
-            raise SettingsError(
-                f"environment: could not set {variable}: there is no such variable. Did you mean {close}?"
-            )
+            return f"environment: could not set {variable}: there is no such variable. Did you mean {close}?"
+    return None
 
 
 def closest(word: str, known: Iterable[str], alike: float = 0.85) -> str | None:

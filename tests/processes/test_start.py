@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests.environment import environment
 from tests.patience import complaints
 from tests.waiting import until
+from zeus_stream import own_services
 from zeus_stream.paths import holder
 
 SIMULATED = {"ZEUS_STREAM_DEVICE": "simulated:v100x1"}
@@ -62,6 +64,37 @@ def test_a_bare_script_says_at_its_end_what_it_cost(zeus_dir: Path, start: str, 
     until(lambda: not running(zeus_dir))
 
 
+def test_the_line_at_the_end_comes_also_where_services_ran_before(zeus_dir: Path) -> None:
+    env = environment(zeus_dir, **SIMULATED, ZEUS_STREAM_START="1")
+    services = [
+        subprocess.Popen([sys.executable, "-m", "zeus_stream", verb], env=env, stderr=subprocess.DEVNULL)
+        for verb in ("collect", "analyze")
+    ]
+    try:
+        until(lambda: (zeus_dir / "query").exists() and (zeus_dir / "publish").exists())
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURES], env=env, capture_output=True, text=True, timeout=300, check=True
+        )
+        assert "zeus-stream: this run used " in done.stderr
+        assert "keeper" not in running(zeus_dir)
+    finally:
+        for service in services:
+            service.terminate()
+            service.wait()
+
+
+def test_services_of_root_serve_a_script_that_asks_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_services, "ROOT_RUN", tmp_path)
+    monkeypatch.delenv("ZEUS_STREAM_DIR", raising=False)
+    with socket.socket(socket.AF_UNIX) as listens:
+        listens.bind(str(tmp_path / "publish"))
+        listens.listen()
+        assert own_services.start(timeout_s=1)
+    assert not (tmp_path / "scripts.lock").exists()
+
+
 def test_services_outlive_the_first_of_two_scripts_and_end_after_the_last_was_killed(zeus_dir: Path) -> None:
     env = environment(zeus_dir, **SIMULATED)
     scripts = [
@@ -105,11 +138,12 @@ def test_services_end_with_a_keeper_that_is_killed(zeus_dir: Path) -> None:
 
 def test_what_cannot_be_started_is_said_and_the_script_goes_on(zeus_dir: Path) -> None:
     (zeus_dir / "energy.duckdb").write_text("not an archive")
-    text = "import zeus_stream; print(zeus_stream.start(timeout_s=5))"
+    text = "import zeus_stream; print(zeus_stream.start(timeout_s=600))"
     done = subprocess.run(
         [sys.executable, "-c", text],
         env=environment(zeus_dir, **SIMULATED), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "False\n")
-    assert "could not start a collector and an analyzer" in done.stderr
+    assert "could not start a collector and an analyzer: they have ended: " in done.stderr
+    assert str(zeus_dir / "energy.duckdb") in done.stderr
     until(lambda: not running(zeus_dir))

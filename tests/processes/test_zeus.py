@@ -34,7 +34,7 @@ with simulated.attach("imagenet") as gpu:
         optimizer.on_epoch_end()
         measured = monitor.end_window("epoch")
         assert len(open(sys.argv[1]).readlines()) == 2 + epoch, "the row is there when end_window returns"
-        assert pickle.loads(pickle.dumps(measured)) == pickle.loads(pickle.dumps(measured))
+        assert pickle.loads(pickle.dumps(measured)) == measured == pickle.loads(pickle.dumps(measured))
         assert measured.total_energy == measured.gpu_energy[0] > 0, measured
         assert isinstance(optimizer.state, (Ready, Profiling, Done)), optimizer.state
     monitor.begin_window("twice")

@@ -10,11 +10,12 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
+from zeus_stream.cli.running.child_services import VERBS
 from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.own_services import KEEPER, READY, SCRIPTS
 from zeus_stream.paths import Places, claim, holder, places, prepare
@@ -41,17 +42,27 @@ def main() -> None:
         held.callback(ready.unlink, missing_ok=True)
         # They set a limit if a script asks, unless somebody chose.
         environment = {"ZEUS_STREAM_SELECT": "script", **os.environ}
-        for name, verb in (("collector", "collect"), ("analyzer", "analyze")):
-            if holder(where.run / f"{name}.lock") is None:
-                held.enter_context(_service(verb, environment))
-        if _answer(where, scripts):
+        locks = {verb: where.run / f"{name}.lock" for name, verb in VERBS.items()}
+        started = {
+            verb: held.enter_context(_service(verb, environment))
+            for verb, lock in locks.items()
+            if holder(lock) is None
+        }
+
+        def ended() -> bool:
+            return any(
+                own.poll() is not None and holder(locks[verb]) is None for verb, own in started.items()
+            )
+
+        if _answer(where, scripts, ended):
             ready.touch()
-        _wait_for_scripts(scripts)
+        if not ended():
+            _wait_for_scripts(scripts)
 
 
-def _answer(where: Places, scripts: IO[str]) -> bool:
-    """Wait until both services answer and the collector has looked for devices."""
-    while not _free(scripts):
+def _answer(where: Places, scripts: IO[str], ended: Callable[[], bool]) -> bool:
+    """Wait until both services answer and the collector has looked for devices, or one has ``ended``."""
+    while not _free(scripts) and not ended():
         try:
             now = ask_now(where, process="collector", timeout_s=1.0)
             ask_now(where, timeout_s=1.0)
@@ -90,7 +101,7 @@ def _wait_for_scripts(scripts: IO[str]) -> None:
 
 
 @contextmanager
-def _service(verb: str, environment: Mapping[str, str]) -> Iterator[None]:
+def _service(verb: str, environment: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
     process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
         python_child("zeus_stream", verb, "--parent-pid", str(os.getpid())),
         env=environment,
@@ -99,7 +110,7 @@ def _service(verb: str, environment: Mapping[str, str]) -> Iterator[None]:
         start_new_session=True,
     )
     try:
-        yield
+        yield process
     finally:
         process.terminate()
         try:

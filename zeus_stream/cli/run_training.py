@@ -1,39 +1,32 @@
 """Run a command with a collector and an analyzer, and print what it cost.
 
 Services that run already are used and left running. Others are started here, and are stopped at the end or
-when this process is killed. The command begins once the collector answers, and after `BEGINS_S` in any case;
-the analyzer starts beside it.
+when this process is killed. The command begins once the collector answers; the analyzer starts beside it.
 """
 
 import secrets
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from signal import SIGINT
 
 from msgspec import Struct
 
 from zeus_stream.cli.running.checks import check, say_ignored
-from zeus_stream.cli.running.child_services import STARTS_S, ServicesOfCommand, services
+from zeus_stream.cli.running.child_services import ServicesOfCommand, services
 from zeus_stream.cli.running.energy_watch import energy_watch
 from zeus_stream.cli.running.run_summary import sessions_begun, so_far, wait_for_summary
 from zeus_stream.cli.running.signals import Left, Signals
 from zeus_stream.cli.running.waits import Late, say, until
 from zeus_stream.cli.running.web_page import web_page
-from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError, UnreachableError, ZeusStreamError
 from zeus_stream.integrations.run_budget import budget_of
 from zeus_stream.paths import Places, places
 from zeus_stream.settings import Settings, spelled
 from zeus_stream.transport.client import Connection, ask_now
 
-BEGINS_S = 0.7
-"""Longest wait for the collector and its devices before the command: it begins 1 s after ours at the latest,
-unless there are many processes for each core."""
 PAUSED = -1
 """In place of an exit code: the command was stopped, to be started again."""
 DEVICES_S = 3.0
@@ -64,13 +57,14 @@ def run(
     name = environment.setdefault("ZEUS_STREAM_RUN", f"run-{secrets.token_hex(4)}")
     with Signals() as signals, ExitStack() as held:
         try:
-            begin_by_ns = monotonic_ns() + round(BEGINS_S * 1e9)
-            own = held.enter_context(services(where, environment, signals, ["collector"], BEGINS_S))
+            own = held.enter_context(services(where, environment, signals, ["collector"]))
             say_ignored(given, own.absent)
-            found = _devices_by(begin_by_ns, own, environment, where, signals)
+            found = find_devices(where, signals)
         except ZeusStreamError as wrong:
             say(f"{wrong}\nThe command runs unmeasured.")
             return 128 + signals.told if signals.told else carry_out(command, environment, where, signals)
+        if found.trouble:
+            say(f"{found.trouble}\n{NO_GPU} The command runs without measurements.")
         if web and signals.told is None:
             held.enter_context(web_page(environment, signals))
         if signals.told is not None:
@@ -136,49 +130,7 @@ class FoundDevices(Struct, frozen=True):
     """Sessions that have published to it. None: it does not say."""
 
 
-def _devices_by(
-    begin_by_ns: int,
-    own: ServicesOfCommand,
-    environment: dict[str, str],
-    where: Places,
-    signals: Signals,
-) -> FoundDevices:
-    """Return the devices of the collector, as far as it knows them by then; go on asking beside the command.
-
-    A script that begins before the collector has its devices waits for it where it first uses zeus_stream:
-    while a file exists, which is named in its environment. Raises UnreachableError.
-    """
-    found = FoundDevices(begun=0)
-    if own.wait_for(["collector"], 0, must=False):
-        left_s = (begin_by_ns - monotonic_ns()) / 1e9
-        found = find_devices(where, signals, within_s=max(0.0, left_s))
-    if found.trouble:
-        say(f"{found.trouble}\n{NO_GPU} The command runs without measurements.")
-    elif not found.number and signals.told is None:
-        say("the collector is still starting. The command begins, and waits for it at its first step.")
-        starting = where.run / f"{secrets.token_hex(4)}.starting"
-        starting.touch()
-        environment["ZEUS_STREAM_STARTING"] = str(starting)
-        threading.Thread(target=_wait_for_devices, args=(starting, own, where, signals), daemon=True).start()
-    return found
-
-
-def _wait_for_devices(starting: Path, own: ServicesOfCommand, where: Places, signals: Signals) -> None:
-    """Remove a file once the collector has its devices, or will have none, and print why."""
-    try:
-        until(lambda: own.answered("collector"), STARTS_S, signals)
-        found = find_devices(where, signals)
-    except UnreachableError:
-        return  # the watch of the services says so
-    finally:
-        starting.unlink(missing_ok=True)
-    if found.trouble:
-        say(f"{found.trouble}\n{NO_GPU} The command runs without measurements.")
-
-
-def find_devices(
-    where: Places, signals: Signals, same_looks: int = 1, within_s: float = DEVICES_S
-) -> FoundDevices:
+def find_devices(where: Places, signals: Signals, same_looks: int = 1) -> FoundDevices:
     """Wait until the collector has found its devices. Raises UnreachableError.
 
     ``same_looks``: checks in a row that must give the same number: more are sure to see all devices.
@@ -193,7 +145,7 @@ def find_devices(
         same = [each.number for each in answers[-same_looks:]] == [number] * same_looks
         return same if number else bool(trouble)
 
-    until(found, within_s, signals, "the collector to find its devices")
+    until(found, DEVICES_S, signals, "the collector to find its devices")
     return answers[-1]
 
 

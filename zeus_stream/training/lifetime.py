@@ -74,7 +74,8 @@ def describe_failure(error: BaseException | None = None) -> str | None:
         error = getattr(sys, "last_value", None)
     if error is None or isinstance(error, SystemExit):
         return None
-    return f"{type(error).__name__}: {error}"[:MAX_FAILURE].encode("utf-8", "replace").decode()
+    name, text = type(error).__name__, str(error)
+    return (f"{name}: {text}" if text else name)[:MAX_FAILURE].encode("utf-8", "replace").decode()
 
 
 publishers = PublisherLifetimes()

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.own_services import YES, wait_for_starting
+from zeus_stream.own_services import YES
 from zeus_stream.paths import publish_candidates
 from zeus_stream.protocol.events import (
     Answer,
@@ -196,7 +196,7 @@ class Publisher:
         """Why nothing is published. Empty: it is."""
         self._boundaries = Boundaries(monotonic_ns, self._warn, MainThreadNudge())
         if not off:
-            wait_for_starting()
+            self._warn_of_misspelled()
         self._started = describe_run(job, run, gpus, batch_size, self._queue())
         self._outbox = Outbox(self._started, lambda: os.urandom(12).hex(), hold_ns=HOLD_NS)
         self._steps = StepRecorder(self._outbox, self._boundaries, self._queue, self._warn)
@@ -520,6 +520,13 @@ class Publisher:
             import logging  # noqa: PLC0415  (few scripts are warned, and it takes a twentieth of the first use)
 
             logging.getLogger("zeus_stream").warning("zeus-stream: %s", sentence)
+
+    def _warn_of_misspelled(self) -> None:
+        if any(name.startswith("ZEUS_STREAM_") for name in os.environ):
+            from zeus_stream.settings import misspelled  # noqa: PLC0415  (17 ms, where there is a variable)
+
+            if wrong := misspelled(os.environ):
+                self._warn("variable", wrong)
 
     def _queue(self) -> torch_events.TorchQueue | None:
         """Return the device's queue, which is looked for at the beginning of a loop. None: by dispatch."""

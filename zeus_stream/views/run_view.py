@@ -23,6 +23,9 @@ from zeus_stream.views.waste import WastePart, waste_parts
 
 Row = Mapping[str, Any]
 ENDED = "the run has ended"
+NO_COUNTER, NO_GPU = "a GPU has no energy counter", "the run uses no GPU"
+STOPPED = ("ended by SIGINT", "ended by SIGTERM", "ended by SIGHUP", "KeyboardInterrupt")
+"""A run that ended so was stopped by somebody: it did not fail."""
 
 
 class RunView(Struct, frozen=True, kw_only=True):
@@ -107,6 +110,11 @@ class RunView(Struct, frozen=True, kw_only=True):
         return f"{with_bounds(self.energy)}{so_far}{mean}"
 
 
+def end_words(ended_how: str) -> str:
+    """Return how a run ended, as ``runs`` has it, in words. Empty: it has not ended."""
+    return f"stopped ({ended_how})" if ended_how.startswith(STOPPED) else ended_how or "runs"
+
+
 def sentence(text: str) -> str:
     """Return a text with a capital at its beginning and a full stop."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
@@ -135,7 +143,7 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
             as_of_ns=as_of_ns,
             absent="the run has ended" if ended else "a GPU gives no reading",
         ),
-        energy=Quantity(run.energy_j, "J", as_of_ns=as_of_ns, absent="a GPU has no energy counter"),
+        energy=Quantity(run.energy_j, "J", as_of_ns=as_of_ns, absent=NO_COUNTER if run.gpus else NO_GPU),
         duration=Quantity(
             None if run.began_wall_ns is None else max(0, until_ns - run.began_wall_ns) / 1e9,
             "s",
@@ -203,11 +211,8 @@ def _energy(rows: RunRows, *, ended: bool) -> Quantity:
         return Quantity(whole_j, "J", low_j, high_j, absent=why_no_energy(rows.totals, rows.whole))
     so_far_j, as_of_ns = rows.so_far["energy_j"], rows.so_far["as_of_ns"]
     if so_far_j is None:
-        late, without = "its energy by second is not in the archive yet", "a GPU has no energy counter"
-        absent = late if as_of_ns is None else without
-        return Quantity(
-            None, "J", as_of_ns=as_of_ns, absent=absent if rows.totals["gpus"] else "the run uses no GPU"
-        )
+        absent = "its energy by second is not in the archive yet" if as_of_ns is None else NO_COUNTER
+        return Quantity(None, "J", as_of_ns=as_of_ns, absent=absent if rows.totals["gpus"] else NO_GPU)
     earlier_j = whole_j or 0.0 if rows.totals["closed"] else 0.0
     return Quantity(so_far_j + earlier_j, "J", as_of_ns=as_of_ns)
 

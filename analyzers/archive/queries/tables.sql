@@ -6,7 +6,6 @@ SELECT * FROM (VALUES
     ('named', 'a part of a script that has a name'),
     ('phases', 'a phase of steps: forward, backward and others'),
     ('run_energy', 'a whole run: joules, each GPU counted once'),
-    ('job_energy', 'a job, over all its runs'),
     ('decisions', 'a power limit that was chosen, and why'),
     ('trials', 'a power limit that was measured'),
     ('savings', 'a chosen limit: the joules it has saved'),

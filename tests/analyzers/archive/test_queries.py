@@ -140,7 +140,7 @@ def test_runs_have_their_energy_and_its_interval(queries: Queries) -> None:
 def test_the_tables_that_are_shown_are_a_screen_of_them_and_exist(queries: Queries) -> None:
     shown = ask(queries, "show tables;")
     assert shown == shipped(queries, "tables")
-    assert len(shown) <= 16
+    assert len(shown) == 15
     known = {row["name"] for row in ask(queries, "SHOW ALL TABLES")}
     assert {row["name"] for row in shown} <= known
 

@@ -17,9 +17,8 @@ from tests.waiting import until
 from tests.zeus_stream.cli.test_main import said
 from tests.zeus_stream.conftest import QUICK, ROOT, SIMULATED, Cli
 from zeus_stream.cli.run_training import as_environment
-from zeus_stream.paths import Places, holder
+from zeus_stream.paths import holder
 from zeus_stream.settings import Settings, load
-from zeus_stream.transport.client import Connection
 
 
 def test_settings_survive_the_environment() -> None:
@@ -138,6 +137,7 @@ def test_without_a_driver_it_says_so_at_once_and_trains(zeus: Cli) -> None:
         (("--archive", "."), "Is a directory"),
         (("--archive", "absent/energy.duckdb"), "there is no such directory"),
         (("--dir", "/proc/zeus-stream"), "could not be created"),
+        (("--dir", "notes.txt/state"), "could not be created: Not a directory"),
         (("--dir", f"/tmp/{'a' * 110}"), "its path is over 107 bytes"),
     ],
 )
@@ -195,6 +195,12 @@ def test_a_command_that_is_interrupted_is_stopped_not_failed(zeus: Cli, ends: st
     assert ours.returncode == 128 + signal.SIGINT, err
     assert re.search("^stopped +ended by SIGINT", err, re.MULTILINE), err
     assert "failed" not in err
+    if ends == "raise":
+        archive = ("--archive", str(zeus.directory / "energy.duckdb"))
+        text = zeus("report", *archive).stdout
+        assert re.search("^stopped +.*KeyboardInterrupt *$", text, re.MULTILINE), text
+        assert zeus("report", *archive, "--html", "page.html").returncode == 0
+        assert "UTC, stopped (KeyboardInterrupt)." in (zeus.directory / "page.html").read_text()
 
 
 def test_a_second_ctrl_c_leaves_a_command_that_does_not_end_with_the_limits_restored(zeus: Cli) -> None:
@@ -254,44 +260,6 @@ def test_a_training_begins_before_the_analyzer_answers(zeus: Cli) -> None:
     script = f"import os; print(os.path.exists({str(zeus.directory / 'query')!r}))"
     completed = zeus("run", "--device", SIMULATED, "--", sys.executable, "-c", script)
     assert completed.stdout == "False\n"
-
-
-def test_a_command_begins_while_the_collector_is_still_starting_and_is_measured_whole(
-    zeus: Cli,
-) -> None:
-    """The collector is stopped before it can answer, as on a host with many processes for each core."""
-    go = zeus.directory / "go"
-    script = f"""
-import pathlib, time, zeus_stream
-print("trains", flush=True)
-end_s = time.monotonic() + 60
-for _ in zeus_stream.steps(iter(int, 1)):
-    time.sleep(0.01)
-    if pathlib.Path({str(go)!r}).exists() or time.monotonic() > end_s:
-        break
-"""
-    with zeus.start(
-        "run", "--device", SIMULATED, "--select", "none", "--", sys.executable, "-c", script
-    ) as ours:
-        assert ours.stdout is not None
-        children = Path(f"/proc/{ours.pid}/task/{ours.pid}/children")
-        collector = int(until(children.read_text).split()[0])
-        command = Path(f"/proc/{collector}/cmdline")
-        until(lambda: b"collect" in command.read_bytes().split(b"\0"))  # it has left the code of its parent
-        os.kill(collector, signal.SIGSTOP)
-        began_s = time.monotonic()
-        assert ours.stdout.readline() == "trains\n"
-        assert time.monotonic() - began_s < 20  # it would be a minute
-        os.kill(collector, signal.SIGCONT)
-        until((zeus.directory / "query").exists)
-        connection = Connection(Places(zeus.directory, zeus.directory))
-        until(lambda: connection.sql("FROM windows WHERE kind = 'step' AND energy_j > 0 LIMIT 1").to_pylist())
-        go.touch()
-        _, said = ours.communicate(timeout=300)
-    assert "the collector is still starting. The command begins, and waits for it at its first step." in said
-    assert "no collector" not in said
-    assert "J (95 %:" in said  # of the whole run: nothing of it came before the collector
-    assert not list(zeus.directory.glob("*.starting"))
 
 
 def test_the_example_learns_and_is_measured(zeus: Cli) -> None:

@@ -50,7 +50,9 @@ def test_a_shipped_query_needs_no_semicolon_and_ctrl_c_drops_a_query() -> None:
     text = answered("FROM", KeyboardInterrupt, "FROM epochs;")
     assert "FROM epochs" in text
     assert "FROM FROM" not in text
-    assert answered("quit", "FROM epochs;") == ""
+    for word in ("quit", "exit;", ".quit"):
+        assert answered(word, "FROM epochs;") == ""
+    assert answered(".help", "help", "quit") == 2 * HELP
 
 
 def test_words_are_completed_whatever_their_case() -> None:

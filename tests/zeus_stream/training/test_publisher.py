@@ -275,6 +275,17 @@ def test_windows_that_begin_and_end_in_different_places_are_known_by_name(
     ]
 
 
+def test_a_misspelled_variable_is_named_and_what_others_set_is_not(
+    collector: Collector, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZEUS_STREAM_SELCT", "energy")
+    monkeypatch.setenv("ZEUS_STREAM_SERVICE_HOST", "10.0.0.7")  # Kubernetes, of a service of our name
+    Publisher(gpus=[0]).close()
+    assert collector.seen(RunStarted)
+    [line] = caplog.messages
+    assert "ZEUS_STREAM_SELCT: there is no such variable. Did you mean ZEUS_STREAM_SELECT?" in line
+
+
 def test_open_windows_are_bounded(collector: Collector, caplog: pytest.LogCaptureFixture) -> None:
     with Publisher() as pub:
         windows = [pub.begin_window(f"w{number}") for number in range(MAX_OPEN_WINDOWS + 1)]

@@ -61,10 +61,6 @@ class ServicesOfCommand:
         self._outputs = ExitStack()
         self._ended = threading.Event()
 
-    def answered(self, name: str) -> bool:
-        """Tell whether this service has answered once."""
-        return name in self._answered
-
     def start(self, names: Sequence[str]) -> None:
         """Start those of these services that did not run."""
         for name in names:
@@ -81,30 +77,25 @@ class ServicesOfCommand:
                 )
                 self.started.append(ChildService(name, process, output))
 
-    def wait_for(self, names: Sequence[str], within_s: float = STARTS_S, *, must: bool = True) -> bool:
-        """Wait until each of these services has answered once, or a signal arrives. Return whether each has.
+    def wait_for(self, names: Sequence[str]) -> None:
+        """Wait until each of these services has answered once, or a signal arrives.
 
-        Raises UnreachableError: one has ended, or ``must`` answer and does not within this time. The
-        sentence holds the last output of those started here.
+        Raises UnreachableError: one does not; the sentence holds the last output of those started here.
         """
         silent = [name for name in names if name not in self._answered]
 
         def all_answer() -> bool:
             if silent and _answers(self._where, silent[0]):
                 self._answered.add(silent.pop(0))
-            return not silent or failed()
+            return not silent or any(service.failed(self._where) for service in self.started)
 
-        def failed() -> bool:
-            return any(service.failed(self._where) for service in self.started)
-
-        until(all_answer, within_s, self._signals, f"the {' and the '.join(names)} to start")
-        if silent and self._signals.told is None and (must or failed()):
+        until(all_answer, STARTS_S, self._signals, f"the {' and the '.join(names)} to start")
+        if silent and self._signals.told is None:
             outputs = [f"\n{output}" for service in self.started if (output := service.last_output())]
             raise UnreachableError(
                 f"run: could not start: the {' and the '.join(silent)} did not answer in {self._where.run}."
                 f" Try `zeus-stream doctor`.{''.join(outputs)}"
             )
-        return not silent
 
     def watch(self, name: str) -> None:
         """Note that a service which was started here answers, and print at once that it has ended."""
@@ -150,7 +141,6 @@ def services(
     environment: Mapping[str, str],
     signals: Signals,
     needed: Sequence[str] = ("collector", "analyzer"),
-    within_s: float | None = None,
 ) -> Iterator[ServicesOfCommand]:
     """Start the collector and the analyzer unless they run, and stop at the end those started here.
 
@@ -159,7 +149,6 @@ def services(
         environment: of those that are started.
         signals: end the waits.
         needed: those that must answer before the block begins; the other one starts after them.
-        within_s: the block begins after this time at the latest, whether they answer or not.
 
     Raises:
         UnreachableError: one of the needed does not answer; the sentence holds its last output.
@@ -169,7 +158,7 @@ def services(
         say(f"starting the {' and the '.join(own.absent)} ...")
     try:
         own.start(needed)
-        own.wait_for(needed, STARTS_S if within_s is None else within_s, must=within_s is None)
+        own.wait_for(needed)
         own.start([name for name in VERBS if name not in needed])
         for name in VERBS:
             own.watch(name)

@@ -102,7 +102,8 @@ def so_far(where: Places, name: str) -> str:
 
 def in_words(view: RunView) -> str:
     """Return the energy of a run, its interval, and what its limit saved."""
-    parts = [f"this run used {view.energy_words}"]
+    known = view.energy.known is not None
+    parts = [f"this run used {view.energy_words}" if known else f"its energy is {view.energy_words}"]
     if view.saving is not None:
         parts.append(view.saving.headline)
     elif view.undecided:

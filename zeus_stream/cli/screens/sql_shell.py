@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 PROMPT, MORE = "sql> ", "...> "
 HISTORY = 1_000
 """Lines that are kept."""
-HELP = "A query ends with ; and may take several lines. @NAME asks a shipped query. Ctrl-D leaves.\n"
+HELP = (
+    "A query ends with ; and may take several lines. SHOW TABLES; lists tables, @NAME asks a shipped query."
+    " Ctrl-D leaves.\n"
+)
 _WORDS = "SELECT DISTINCT table_name, column_name FROM information_schema.columns"
 _KEYWORDS = (
     "SELECT",
@@ -61,8 +64,12 @@ def run_shell(
             lines.clear()
             continue
         text = "\n".join(lines).strip()
-        if text in {"exit", "quit", "exit;", "quit;"}:
+        if text.rstrip(";").lstrip(".") in {"exit", "quit"}:
             return
+        if text.rstrip(";").lstrip(".") == "help":
+            out.write(HELP)
+            lines.clear()
+            continue
         if not text or text.endswith(";") or text.startswith("@"):
             lines.clear()
             if text:

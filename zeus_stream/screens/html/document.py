@@ -16,6 +16,7 @@ from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, plain, section, table
 from zeus_stream.screens.html.questions import Asking, PageRun, answered, find_run, quoted
 from zeus_stream.screens.html.run_panels import RUN_PANELS, DrawPanel, power, result
+from zeus_stream.views.run_view import end_words
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,8 +110,8 @@ def report_of(
 def _under(run: PageRun) -> str:
     model = ", ".join(sorted({gpu.model for gpu in run.gpus})) or "no GPU"
     ranks = f"{run.ranks} rank{'' if run.ranks == 1 else 's'}"
-    ends = run.ended_how or "runs"
     hosts = ", ".join(run.hosts) + (f", pod {run.pods}" if run.pods else "")
+    ends = end_words(run.ended_how)
     return f"{len(run.gpus)} x {model} on {hosts}, {ranks}. Began {run.began_at} UTC, {ends}."
 
 

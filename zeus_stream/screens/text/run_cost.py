@@ -21,7 +21,7 @@ from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import forecast_facts
 from zeus_stream.views.pipeline_view import POINTS, PRICED, PipelineChoice, choices_of
 from zeus_stream.views.quantity import Quantity, joules, percent, with_bounds
-from zeus_stream.views.run_view import RunRows, RunView, run_of_rows
+from zeus_stream.views.run_view import STOPPED, RunRows, RunView, run_of_rows
 from zeus_stream.views.saving import Saving
 from zeus_stream.views.undecided import BEHIND_S, behind_facts
 from zeus_stream.views.waste import NOT_KNOWN, waste_facts
@@ -79,8 +79,6 @@ NAMED_SHARE = 0.05
 """Share of the energy that is not attributed from which on its largest part is named."""
 VERSION = 1
 """Of the JSON form; it changes when a field changes its meaning or goes."""
-STOPPED = ("ended by SIGINT", "ended by SIGTERM", "ended by SIGHUP", "KeyboardInterrupt")
-"""A run that ended so was stopped by somebody: it did not fail."""
 SIGNALLED = 128
 """Exit codes above it stand for signals."""
 
