@@ -34,13 +34,12 @@ from analyzers.archive.rollups.retention import needed, prune
 from analyzers.archive.rollups.rollup import add_hours
 from analyzers.archive.row_writer import RowWriter
 from analyzers.archive.rows.tables import Values
-from analyzers.archive.sandbox.question import Question
+from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.archive.seals.chain import Chain
 from analyzers.archive.store import Ages, Page, Received
 from analyzers.results.memory import Memory
-from analyzers.results.rows import CheckpointRow
+from analyzers.results.rows import CheckpointRow, Derived
 from analyzers.results.table import Table
-from analyzers.results.windows.step_columns import Derived
 from zeus_stream.clock import anchor
 from zeus_stream.errors import StorageError, without_passwords
 from zeus_stream.settings import Settings, spelled

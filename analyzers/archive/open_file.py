@@ -20,7 +20,7 @@ from analyzers.archive.opening import (
     damage,
 )
 from analyzers.archive.sandbox import confined_query
-from analyzers.archive.sandbox.question import Question
+from analyzers.archive.sandbox.bounded_queries import Question
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 

@@ -25,9 +25,8 @@ from analyzers.archive.rows import columns
 from analyzers.archive.rows.event_rows import EventRows, event_rows
 from analyzers.archive.rows.tables import COLUMNS, COMPUTED, TABLES, Values, values_of
 from analyzers.archive.store import Received
-from analyzers.results.rows import Row, WindowRow
+from analyzers.results.rows import Derived, Row, WindowRow, each_row
 from analyzers.results.table import Table
-from analyzers.results.windows.step_columns import Derived, each_row
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Notes

@@ -12,10 +12,9 @@ from msgspec import Struct
 
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.rows.event_rows import EventRows
-from analyzers.archive.sandbox.question import Question
+from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.results.memory import Memory
-from analyzers.results.rows import CheckpointRow
-from analyzers.results.windows.step_columns import Derived
+from analyzers.results.rows import CheckpointRow, Derived
 from zeus_stream.protocol.frames import Body, Break, Frame
 from zeus_stream.settings import Settings
 

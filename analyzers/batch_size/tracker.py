@@ -32,8 +32,7 @@ from analyzers.batch_size.known_jobs import KnownJobs, choose, verdict
 from analyzers.batch_size.policy import Choice, Policy
 from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.fleet.session import Session
-from analyzers.results.instructions import GiveAdvice
-from analyzers.results.result import NOTHING, Result, rows_only
+from analyzers.results.result import NOTHING, GiveAdvice, Result, rows_only
 from analyzers.results.rows import Row, TryRow, WindowRow
 from zeus_stream.protocol.events import Advice, AskTry, TryBegan, TryEnded, TryWanted
 from zeus_stream.protocol.fields import of_host

@@ -16,8 +16,7 @@ from analyzers.interpreter.state import SiteState
 from analyzers.live.live_site import LiveSite
 from analyzers.results.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.result import Result
-from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow
-from analyzers.results.windows.step_columns import Derived
+from analyzers.results.rows import CheckpointRow, DecisionRow, Derived, GpuRow
 from zeus_stream.clock import anchor, monotonic_ns, thread_time_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.own_files import own_secret

@@ -4,6 +4,7 @@ Outcomes of commands are not read here: they come through the log, like everythi
 interpreted. A reply only ends the sending again.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeAlias
@@ -12,8 +13,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from analyzers.dispatch.lease_length import LeaseLength
-from analyzers.results.instructions import (
+from analyzers.results.result import (
     ApplyControl,
     ApplyPlan,
     GiveAdvice,
@@ -39,6 +39,39 @@ from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
 from zeus_stream.transport.channel import FollowedSource, MessageWay
+
+MAX_DELAYS = 1_000
+
+
+class LeaseLength:
+    """The length of the leases that one process renews."""
+
+    def __init__(
+        self, least_ms: int, *, factor: float = 4, most_ms: int = 30_000, remembered_s: float = 60
+    ) -> None:
+        """Begin with the least length. A lease outlasts ``factor`` times the longest delay remembered.
+
+        What is leased stays up to ``most_ms`` after its holder has ended, or ``least_ms`` if that is more.
+        """
+        self.least_ms, self._most_ms = least_ms, most_ms
+        """Where nothing delays; and the greatest."""
+        self._factor, self._remembered_ns = factor, round(remembered_s * 1e9)
+        self._delays: deque[tuple[int, int]] = deque(maxlen=MAX_DELAYS)
+        """When and how long, ns; descending in length: a longer one hides those before it."""
+
+    def delayed(self, now_ns: int, delay_ns: int) -> None:
+        """Note that a renewal left, or an answer came, this much later than it was due."""
+        while self._delays and self._delays[-1][1] <= delay_ns:
+            self._delays.pop()
+        self._delays.append((now_ns, delay_ns))
+
+    def ms(self, now_ns: int) -> int:
+        """Return the length of a lease that is asked for now."""
+        while self._delays and now_ns - self._delays[0][0] > self._remembered_ns:
+            self._delays.popleft()
+        worst_ms = self._delays[0][1] / 1e6 if self._delays else 0.0
+        return max(self.least_ms, round(min(self._factor * worst_ms, self._most_ms)))
+
 
 BEAT_S = 0.3
 """Between renewals of leases."""

@@ -7,8 +7,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
 from analyzers.results.result import OWN
-from analyzers.results.rows import OwnUseRow, RunRow
-from analyzers.results.windows.step_columns import Derived
+from analyzers.results.rows import Derived, OwnUseRow, RunRow
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.own_cost import PAUSE_S, OwnEnergy, OwnUseMeter, RecordTimes
 from zeus_stream.protocol import codec

@@ -16,7 +16,7 @@ from typing import ClassVar
 from msgspec import Struct, field
 
 from analyzers.results.fleet_rows import CommandRow
-from analyzers.results.instructions import ApplyControl, ApplyPlan, Command, Instruction, RestoreControl
+from analyzers.results.result import ApplyControl, ApplyPlan, Command, Instruction, RestoreControl
 from zeus_stream.protocol.fields import BUDGET, UNLOCKED, Control
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from analyzers.results.instructions import GiveAnswer
+from analyzers.results.result import GiveAnswer
 from analyzers.results.rows import WindowRow
 from zeus_stream.protocol.events import Answer, Ask, GpuEnergy
 from zeus_stream.protocol.fields import of_host

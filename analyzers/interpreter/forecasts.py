@@ -11,8 +11,7 @@ from analyzers.forecast.run_forecast import RunForecast, Spent
 from analyzers.interpreter.state import FollowedForecast, SiteState
 from analyzers.measurement.energy import KnownEnergy, NoEnergy, calibrated, measure
 from analyzers.results.result import NOTHING, Result, rows_only
-from analyzers.results.rows import ForecastRow, WindowRow
-from analyzers.results.windows.step_columns import Derived, StepColumns, each_row
+from analyzers.results.rows import Derived, ForecastRow, StepColumns, WindowRow, each_row
 from zeus_stream.protocol.events import RunPlanned
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.protocol.frames import Body, Events

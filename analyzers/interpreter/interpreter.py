@@ -24,9 +24,8 @@ from analyzers.power_budget.enforcer import FrameHandled, LimitAsked, RunsChange
 from analyzers.power_budget.grants import GpuUse
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search.search_progress import SearchProgress
-from analyzers.results.instructions import ApplyControl, Instruction
 from analyzers.results.memory import Memory
-from analyzers.results.result import NOTHING, Result, rows_only
+from analyzers.results.result import NOTHING, ApplyControl, Instruction, Result, rows_only
 from analyzers.results.rows import DecisionRow, GapRow, RunRow
 from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Body, Events, Frame

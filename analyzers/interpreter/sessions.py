@@ -30,8 +30,7 @@ from analyzers.pipeline.pipeline_run import StageEnded
 from analyzers.power_limit.limit_search import NOTHING_USED
 from analyzers.power_limit.run import RankEnded, Run, SetAside, StepsPassed
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
-from analyzers.results.rows import GapRow, Row, WindowRow
-from analyzers.results.windows.step_columns import StepColumns
+from analyzers.results.rows import GapRow, Row, StepColumns, WindowRow
 from zeus_stream.protocol.events import RunStarted, StepBoundary
 from zeus_stream.protocol.fields import are_of_one_run, of_host, part_name
 from zeus_stream.protocol.frames import Events, Frame

@@ -29,8 +29,7 @@ from analyzers.archive.row_writer import RowWriter
 from analyzers.archive.rows import columns
 from analyzers.archive.store import Received
 from analyzers.lake.catalog import LAKE, attach, check, why
-from analyzers.leases.outbox import unpack
-from analyzers.leases.site_leases import OutboxBatch, SiteLease, SiteLeases
+from analyzers.leases.site_leases import OutboxBatch, SiteLease, SiteLeases, unpack
 from analyzers.results.rows import Row
 from analyzers.results.table import Table
 from zeus_stream.errors import MalformedError, RefusedError, StorageError

@@ -8,7 +8,8 @@ Archivers hold parts of the stream and the outbox, analyzers hold shards, and on
 keeper of a lake. With `analyzers.lake.roles`, this is the only module that speaks to PostgreSQL.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import NamedTuple
@@ -16,8 +17,10 @@ from typing import NamedTuple
 import psycopg
 from msgspec import Struct
 
-from analyzers.leases.outbox import Packed
-from zeus_stream.errors import RefusedError, StorageError
+from analyzers.archive.rows.tables import KINDS
+from analyzers.results.rows import CheckpointRow, Derived, Row, each_row
+from zeus_stream.errors import MalformedError, RefusedError, StorageError
+from zeus_stream.protocol import codec
 
 VERSION = 2
 """Of these tables."""
@@ -85,6 +88,13 @@ class RememberedRow(NamedTuple):
 
     kind: str
     key: str
+    body: bytes
+
+
+class Packed(NamedTuple):
+    """Rows as bytes."""
+
+    rows: int
     body: bytes
 
 
@@ -427,3 +437,33 @@ class SiteLeases:
                 f"PostgreSQL of the site: could not be asked: {says}. Start the server, give this role the"
                 " right to use the schema zs, or correct --database."
             ) from wrong
+
+
+BATCH_ROWS = 1_000
+"""Rows of a batch, at most: it is below what a message may hold."""
+
+
+# ---- rows on their way into the lake --------------------------------------------------------------------
+#
+#     analyzer: rows -> batches, in the transaction that checks its epoch -> zs.outbox
+#     archiver: batches -> rows, and one commit of the lake that takes these batches out of zs.outbox
+#
+# Each batch is in the outbox or in the lake, whatever is killed. A row that comes again after a take-over
+# replaces the one of its key.
+
+
+def pack(rows: Iterable[Derived]) -> Iterator[Packed]:
+    """Yield rows as batches. Checkpoints stay out: they are large, and only the next holder needs them."""
+    chosen = [row for row in each_row(rows) if not isinstance(row, CheckpointRow)]
+    for begin in range(0, len(chosen), BATCH_ROWS):
+        part = chosen[begin : begin + BATCH_ROWS]
+        yield Packed(len(part), zlib.compress(codec.encode_records(part), 1))
+
+
+def unpack(body: bytes) -> list[Row]:
+    """Return the rows of a batch of the kinds that this version knows. Raises MalformedError."""
+    try:
+        records = codec.decode_records(zlib.decompress(body), KINDS)
+    except zlib.error as wrong:
+        raise MalformedError(f"batch of rows: could not be read: {wrong}.") from wrong
+    return [record for record in records if isinstance(record, KINDS)]

@@ -17,8 +17,7 @@ from analyzers.live.live_run import (
     sum_of,
 )
 from analyzers.power_limit.search.search_progress import SearchProgress
-from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
-from analyzers.results.windows.step_columns import StepColumns
+from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, StepColumns, TrialRow, WindowRow
 from zeus_stream.protocol.events import EpochBegan, StepBoundary
 from zeus_stream.protocol.fields import MOST_WALL_NS, of_host
 from zeus_stream.protocol.frames import Events

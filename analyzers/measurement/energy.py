@@ -26,7 +26,7 @@ from analyzers.measurement.energy_fit import WAIT_NS, EnergyFit
 from analyzers.measurement.fixed_energies import FITTED, LeftOut
 from analyzers.measurement.knots import GAP_NS, Ints, Knots
 from analyzers.measurement.timeline import Timeline
-from analyzers.results.windows.energies import NO_JOULES, Energies, Estimator, KnownEnergy, NoEnergy
+from analyzers.results.window_rows import NO_JOULES, Energies, Estimator, KnownEnergy, NoEnergy
 
 __all__ = ("NO_JOULES", "Energies", "Estimator", "KnownEnergy", "Meter", "NoEnergy", "energy", "measure")
 

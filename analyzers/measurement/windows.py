@@ -17,8 +17,7 @@ from msgspec import Struct, field
 
 from analyzers.measurement.energy import NO_JOULES, KnownEnergy, Meter, NoEnergy, calibrated
 from analyzers.measurement.energy_fit import EVENTS_ARRIVE_NS
-from analyzers.results.rows import WindowRow
-from analyzers.results.windows.step_columns import StepColumns
+from analyzers.results.rows import StepColumns, WindowRow
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.fields import of_host
 

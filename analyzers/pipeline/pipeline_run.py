@@ -28,8 +28,20 @@ from msgspec.structs import replace
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
+from analyzers.pipeline.chosen_plans import (
+    ChosenPlans,
+    Iterations,
+    compare,
+    doubt,
+    find_straggler,
+    has_changed,
+    less,
+    limits_w,
+    replicas_of,
+)
 from analyzers.pipeline.clock_visits import (
     ClockVisits,
+    HeldClocks,
     are_there,
     clocks_to_visit,
     common_clocks,
@@ -46,19 +58,9 @@ from analyzers.pipeline.known_pipelines import (
 from analyzers.pipeline.plan import deliver, instruction_rows
 from analyzers.pipeline.profile import combine
 from analyzers.pipeline.stage_record import StageRecord, Timelines
-from analyzers.pipeline.watching.chosen_plans import (
-    ChosenPlans,
-    find_straggler,
-    has_changed,
-    limits_w,
-    replicas_of,
-)
-from analyzers.pipeline.watching.held_clocks import HeldClocks
-from analyzers.pipeline.watching.measured import Iterations, compare, doubt, less
 from analyzers.power_limit.run_settings import PipelineSettings
-from analyzers.results.instructions import ApplyControl
 from analyzers.results.pipeline_rows import InstructionSpanRow, PipelineRow, PlanRow
-from analyzers.results.result import NOTHING, Result, in_order, rows_only
+from analyzers.results.result import NOTHING, ApplyControl, Result, in_order, rows_only
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan

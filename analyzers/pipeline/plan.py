@@ -21,8 +21,8 @@ from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.profile import StageProfile
 from analyzers.pipeline.solvers import Vector
 from analyzers.pipeline.stage_record import StageRecord
-from analyzers.results.instructions import ApplyPlan
 from analyzers.results.pipeline_rows import InstructionRow
+from analyzers.results.result import ApplyPlan
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.pipelines import encode_instruction
 

@@ -8,8 +8,7 @@ from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.search.levels import Level
 from analyzers.power_limit.visits import LimitApplied, StepBegan
-from analyzers.results.instructions import ApplyControl, Command, RestoreControl
-from analyzers.results.result import Result
+from analyzers.results.result import ApplyControl, Command, RestoreControl, Result
 from analyzers.results.rows import Row
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused

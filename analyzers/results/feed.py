@@ -12,8 +12,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from analyzers.results.rows import CheckpointRow, Row
-from analyzers.results.windows.step_columns import Derived, StepColumns, each_row
+from analyzers.results.rows import CheckpointRow, Derived, Row, StepColumns, each_row
 
 MAX_RESULTS = 20_000
 """Kept. About a minute of a busy site, and 15 MB."""

@@ -19,10 +19,18 @@ from anyio.to_thread import run_sync
 
 from analyzers.archive.store import Ages, Received, Store
 from analyzers.checkpoints import state_classes
-from analyzers.results.instructions import Command, GiveAnswer, Instruction
-from analyzers.results.result import OWN
-from analyzers.results.rows import CheckpointRow, CommandRow, JobRow, OwnUseRow, RecallRow, RunRow, TryRow
-from analyzers.results.windows.step_columns import Derived, StepColumns
+from analyzers.results.result import OWN, Command, GiveAnswer, Instruction
+from analyzers.results.rows import (
+    CheckpointRow,
+    CommandRow,
+    Derived,
+    JobRow,
+    OwnUseRow,
+    RecallRow,
+    RunRow,
+    StepColumns,
+    TryRow,
+)
 from zeus_stream.clock import anchor, to_next_s
 from zeus_stream.protocol.frames import Break, Frame
 from zeus_stream.protocol.readings import Readings

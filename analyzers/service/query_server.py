@@ -19,7 +19,7 @@ from msgspec import Struct
 from analyzers.archive.sandbox import bounded_queries
 from analyzers.archive.sandbox.bounded_queries import CANCELLED
 from analyzers.results.feed import MAX_RESULTS, FeedPage, Place, ResultsFeed
-from analyzers.results.windows.step_columns import Derived
+from analyzers.results.rows import Derived
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError, RefusedError
 from zeus_stream.protocol import codec

@@ -24,9 +24,9 @@ from msgspec import Struct
 
 from analyzers.archive.open_file import check
 from analyzers.archive.opening import Connection, connect
+from analyzers.archive.sandbox.bounded_queries import REFUSED, Question
 from analyzers.archive.sandbox.confined_query import NICE, WORDS, lock, put_into, write_answer
 from analyzers.archive.sandbox.confinement import ProcessLimits, confine_worker
-from analyzers.archive.sandbox.question import REFUSED, Question
 from zeus_stream.errors import StorageError, ZeusStreamError
 from zeus_stream.settings import Settings
 

@@ -7,7 +7,7 @@ from queue import Queue
 from threading import Lock
 
 from analyzers.archive.process.child_process import start_child
-from analyzers.archive.sandbox.question import Question
+from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.serving import query_worker
 from analyzers.serving.query_worker import QuerySource
 

@@ -14,13 +14,11 @@ from msgspec.structs import replace
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.rows.tables import TABLES
-from analyzers.archive.sandbox.question import Question
+from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.archive.store import Ages, Page, Received
-from analyzers.leases.outbox import pack
-from analyzers.leases.site_leases import RememberedRow, SiteLeases
+from analyzers.leases.site_leases import RememberedRow, SiteLeases, pack
 from analyzers.results.memory import Memory
-from analyzers.results.rows import CheckpointRow, GapRow, JobRow, ProfileRow, RecallRow, Row, TryRow
-from analyzers.results.windows.step_columns import Derived
+from analyzers.results.rows import CheckpointRow, Derived, GapRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec
 

@@ -30,8 +30,7 @@ from analyzers.live.live_site import LiveSite
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.readings import READING
 from analyzers.results.result import in_order
-from analyzers.results.rows import GapRow, WindowRow
-from analyzers.results.windows.step_columns import Derived, each_row
+from analyzers.results.rows import Derived, GapRow, WindowRow, each_row
 from benchmarks.harness import options
 from tests.messages import COLLECTOR_STARTED, DEVICE_FOUND, RUN_ADMITTED, RUN_STARTED
 from zeus_stream import own_cost

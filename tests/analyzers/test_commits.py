@@ -15,10 +15,8 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.command_file import MAX_BYTES, CommandFile
-from analyzers.results.instructions import ApplyControl, Command, GiveAdvice, Instruction
-from analyzers.results.result import OWN
-from analyzers.results.rows import CommandRow, RecallRow, Row
-from analyzers.results.windows.step_columns import Derived
+from analyzers.results.result import OWN, ApplyControl, Command, GiveAdvice, Instruction
+from analyzers.results.rows import CommandRow, Derived, RecallRow, Row
 from analyzers.service import commits
 from analyzers.service.commits import QUIET_COMMITS, Commits
 from tests.analyzers.archives import HOST, RUN, A, frame

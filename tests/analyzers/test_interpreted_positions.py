@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.results.rows import Row
-from analyzers.results.windows.step_columns import Derived
+from analyzers.results.rows import Derived, Row
 from analyzers.service.commits import Commits
 from tests.analyzers.archives import LOG, RUN, frames
 from tests.empty_archive import archive_at

@@ -12,8 +12,8 @@ from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.fleet_rows import EarlierUse
-from analyzers.results.instructions import ApplyControl, GiveAnswer, RestoreControl
 from analyzers.results.memory import Memory
+from analyzers.results.result import ApplyControl, GiveAnswer, RestoreControl
 from analyzers.results.rows import (
     CommandRow,
     DecisionRow,
@@ -23,10 +23,10 @@ from analyzers.results.rows import (
     ProfileRow,
     RecallRow,
     RunRow,
+    StepColumns,
     TrialRow,
     WindowRow,
 )
-from analyzers.results.windows.step_columns import StepColumns
 from tests.analyzers.readings import steady
 from tests.messages import COLLECTOR_STARTED, LEASE_ENDED, RUN_ADMITTED, RUN_STARTED
 from tests.simulation.simulated_site import START_NS, Training

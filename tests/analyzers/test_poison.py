@@ -13,9 +13,8 @@ from analyzers.measurement.fixed_energies import FIT_FAILED, SHED
 from analyzers.measurement.timeline import Timeline
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Selector, Trial
-from analyzers.results.instructions import RestoreControl
-from analyzers.results.rows import GapRow, RunRow, WindowRow
-from analyzers.results.windows.step_columns import each_row
+from analyzers.results.result import RestoreControl
+from analyzers.results.rows import GapRow, RunRow, WindowRow, each_row
 from analyzers.service.replay import interpret
 from tests.analyzers.readings import steady
 from tests.simulation.simulated_site import Training

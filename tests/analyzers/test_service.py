@@ -23,9 +23,8 @@ from analyzers.live.live_site import LiveSite
 from analyzers.measurement.fixed_energies import SHED
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.instructions import ApplyControl
-from analyzers.results.result import Result
-from analyzers.results.windows.step_columns import Derived, StepColumns
+from analyzers.results.result import ApplyControl, Result
+from analyzers.results.rows import Derived, StepColumns
 from analyzers.service.analyzer import Analyzer, analyze
 from analyzers.service.collectors import Collector
 from analyzers.service.interpretation import PAUSE_S, Interpretation

@@ -8,7 +8,7 @@ import pytest
 from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import parse
-from analyzers.results.windows.step_columns import StepColumns
+from analyzers.results.rows import StepColumns
 from benchmarks.load.sessions import frames
 from zeus_stream.protocol.frames import Events, Frame
 

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_client import StoreClient
-from analyzers.archive.sandbox.bounded_queries import Queries
-from analyzers.archive.sandbox.question import Question
+from analyzers.archive.sandbox.bounded_queries import Queries, Question
 from analyzers.archive.store import Store
 from analyzers.results.fleet_rows import EarlierUse, RunRow
 from analyzers.results.result import OWN

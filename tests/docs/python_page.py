@@ -20,7 +20,7 @@ HOMES = (
     "training.publisher.",
     "training.windows.",
     "training.recurring.",
-    "training.steps.loop.",
+    "training.steps.step_recorder.",
     "transport.client.",
     "live.archive_file.",
     "integrations.optimizer.",
@@ -34,7 +34,7 @@ HOMES = (
 """Modules that signatures name, and no reader needs."""
 RETURNED = {
     "Window": "training.windows",
-    "Loop": "training.steps.loop",
+    "Loop": "training.steps.step_recorder",
     "Recurring": "training.recurring",
     "Pipeline": "training.steps.pipeline_recorder",
     "OptimizerSteps": "integrations.optimizer",

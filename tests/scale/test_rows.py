@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from analyzers.lake import keeper
 from analyzers.leases import site_leases
-from analyzers.leases.outbox import BATCH_ROWS, Packed, pack, unpack
-from analyzers.leases.site_leases import ROWS, SiteLeases
+from analyzers.leases.site_leases import BATCH_ROWS, ROWS, Packed, SiteLeases, pack, unpack
 from analyzers.results.rows import CheckpointRow, MetricRow, Row
 from tests.analyzers.archives import BOOTED_NS, RUN, SECOND, A, rows, window
 from tests.scale import held_part

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from analyzers.interpreter.interpreter import Interpreter
-from analyzers.results.instructions import ApplyControl, RestoreControl
+from analyzers.results.result import ApplyControl, RestoreControl
 from analyzers.results.rows import Row
 from tests.simulation.processes import MS, Process, S
 from tests.simulation.world import outputs_of

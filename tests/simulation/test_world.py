@@ -6,7 +6,7 @@ from analyzers.measurement.timeline import RECENT_NS
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Trial
-from analyzers.results.instructions import ApplyControl
+from analyzers.results.result import ApplyControl
 from analyzers.results.rows import DecisionRow, TrialRow, WindowRow
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from analyzers.interpreter.interpreter import Interpreter, Logged, ProgressAsked
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.instructions import ApplyControl, GiveAnswer, Instruction, RestoreControl
-from analyzers.results.rows import Row
-from analyzers.results.windows.step_columns import each_row
+from analyzers.results.result import ApplyControl, GiveAnswer, Instruction, RestoreControl
+from analyzers.results.rows import Row, each_row
 from collectors.devices.simulated_spec import Spec, parse
 from collectors.sampling import change_detector, schedule
 from tests.messages import RUN_STARTED

@@ -5,6 +5,7 @@ Each repeat is a window of the publisher, so the archive has all of them. The nu
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from statistics import fmean
@@ -12,13 +13,38 @@ from statistics import fmean
 from msgspec import Struct
 
 from zeus_stream.bench.energy_difference import order_of_round
-from zeus_stream.bench.settled_temperature import SPAN_S, SettledTemperature
 from zeus_stream.errors import RefusedError, UnreachableError
 from zeus_stream.training.answers import Later, Missing, WindowEnergy
 from zeus_stream.training.identity import MAX_NAME
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.transport.client import Connection
 from zeus_stream.zeus.monitor.energy import synchronize
+
+SPAN_S = 10.0
+"""The temperature is stable if it has changed by at most `CHANGE_C` for so long."""
+CHANGE_C = 1
+
+
+class SettledTemperature:
+    """The latest temperatures of all GPUs of a benchmark."""
+
+    def __init__(self, span_s: float = SPAN_S) -> None:
+        self._span_s = span_s
+        self._seen: deque[tuple[float, tuple[int, ...]]] = deque()
+
+    def look(self, now_s: float, temperatures_c: tuple[int, ...]) -> bool:
+        """Add the temperatures, C, of the GPUs in order, and tell whether they are stable. Empty: no."""
+        if not temperatures_c or (self._seen and len(self._seen[-1][1]) != len(temperatures_c)):
+            self._seen.clear()
+            return False
+        self._seen.append((now_s, temperatures_c))
+        while len(self._seen) > 2 and self._seen[1][0] <= now_s - self._span_s:
+            self._seen.popleft()
+        if self._seen[0][0] > now_s - self._span_s:
+            return False
+        columns = zip(*(row for _, row in self._seen), strict=True)
+        return all(max(column) - min(column) <= CHANGE_C for column in columns)
+
 
 ANSWER_S = 60.0
 LOOK_S = 0.5

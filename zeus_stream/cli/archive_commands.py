@@ -442,8 +442,8 @@ def prune(settings: Settings) -> None:
     are kept for ever. Nothing is removed that a restart of the analyzer would interpret again. If half of the
     file is free by then, it is rewritten; that takes room for what is left.
     """
-    from analyzers.archive.compaction import compact
     from analyzers.archive.duckdb_file import DuckdbFile
+    from analyzers.archive.repair import compact
     from analyzers.archive.store import Ages
     from analyzers.checkpoints import state_classes
     from analyzers.service.commits import words

@@ -1,11 +1,13 @@
 """Answers to a training script: the energy of a window, or the reason why it is not known. Pure."""
 
-from collections.abc import Callable
-from typing import ClassVar
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from zeus_stream.protocol.events import GpuEnergy
+from zeus_stream.protocol.events import Advice, GpuEnergy
 
 
 class WindowEnergy(Struct, frozen=True, kw_only=True):
@@ -104,3 +106,39 @@ class Statistics(Struct, frozen=True, kw_only=True):
     """Messages that were not understood, and failures of the publisher itself."""
     unplaced: int
     """Step boundaries that the device did not reach in time: they are placed where Python dispatched them."""
+
+
+Box: TypeAlias = queue.Queue[Advice]
+"""Holds the analyzer's answer to a question, once it has arrived."""
+
+
+class WindowHooks(Struct, frozen=True, kw_only=True):
+    """The publisher, as a window sees it."""
+
+    numbers: Iterator[int]
+    """Numbers of the session's windows."""
+    put: Callable[[tuple[Any, ...]], None]
+    """Queues an event."""
+    warn: Callable[[str, str], None]
+    """Logs a sentence, once for each cause."""
+    energy: Callable[[str, int, float], WindowEnergy | Missing]
+    """Waits for the energy of a window: name, number, seconds at most."""
+    later: Callable[[str, int, float], Later]
+    """Asks for it without waiting."""
+
+
+class PublisherHooks(Struct, frozen=True, kw_only=True):
+    """The publisher, as a recurring job sees it."""
+
+    attempts: Iterator[int]
+    """Numbers of the session's tries."""
+    put: Callable[[tuple[Any, ...]], None]
+    epoch: Callable[[], AbstractContextManager[None]]
+    metric: Callable[[str, float], None]
+    question: Callable[[int, int, int], Box | None]
+    """Asks about an attempt after a number of epochs, until an instant. None: nobody can be asked."""
+    silence: Callable[[], str]
+    """Names the process that did not answer."""
+    warn: Callable[[str, str], None]
+    rank: int
+    world_size: int

@@ -10,9 +10,9 @@ from zeus_stream.training.identity import named
 from zeus_stream.training.lifetime import publishers
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.recurring import ANSWER_S, Recurring
-from zeus_stream.training.steps.loop import Loop
 from zeus_stream.training.steps.phase_recorder import Marking
 from zeus_stream.training.steps.pipeline_recorder import Pipeline
+from zeus_stream.training.steps.step_recorder import Loop
 from zeus_stream.training.windows import Window
 
 T = TypeVar("T")

@@ -13,15 +13,66 @@ run goes on in a new session, which begins with its `RunStarted` like every othe
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zeus_stream.protocol.events import Ack, Ask, AskTry, Batch, Event, EventsDropped, RunStarted
+from zeus_stream.protocol.events import (
+    Ack,
+    Ask,
+    AskTry,
+    Batch,
+    Event,
+    EventsDropped,
+    RunStarted,
+    StepBoundary,
+)
 from zeus_stream.protocol.fields import Name, Ns
-from zeus_stream.training.steps.step_stamps import StepStamps
+
+
+class StepStamps:
+    """Steps of one loop without a pause in between. One thread appends, another reads.
+
+    The loop appends the instant at which each step began and the one at which it ended, and asks one flag.
+    The sender works out all else: the number of a step, its boundary, the room that it takes.
+    """
+
+    __slots__ = ("before", "ended_ns", "first", "instants_ns", "stop")
+
+    def __init__(self, first: int, ended_ns: Ns | None, before: int) -> None:
+        self.first = first
+        """Number of the first step."""
+        self.ended_ns = ended_ns
+        """End of the step before the first, if that is of the same loop."""
+        self.before = before
+        """Steps of this process that began before and were stamped so."""
+        self.instants_ns: list[Ns] = []
+        """Began, ended, began, ...: only ever appended to."""
+        self.stop = False
+        """The loop is to take its next stamps elsewhere. Any thread may say so."""
+
+    @property
+    def begun(self) -> int:
+        """Return the number of steps that began."""
+        return (len(self.instants_ns) + 1) // 2
+
+    @property
+    def last_ended_ns(self) -> Ns | None:
+        """Return the end of the step that ended last. None: one is open."""
+        instants_ns = self.instants_ns
+        if len(instants_ns) % 2:
+            return None
+        return instants_ns[-1] if instants_ns else self.ended_ns
+
+    def boundaries(self, start: int, end: int) -> Iterator[StepBoundary]:
+        """Return the boundaries at which its steps from ``start`` to before ``end`` began."""
+        instants_ns = self.instants_ns[max(0, 2 * start - 1) : 2 * end - 1]
+        began_ns = instants_ns[1::2] if start else instants_ns[::2]
+        ended_ns = instants_ns[::2] if start else [self.ended_ns, *instants_ns[1::2]]
+        return map(StepBoundary, range(self.first + start, self.first + end), ended_ns, began_ns)
+
 
 ROOM = 100_000
 """Events kept for a collector that is not there: 18 MB, or 25 minutes of 15 ms steps. A loop notices after

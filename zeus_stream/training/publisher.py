@@ -29,8 +29,15 @@ from zeus_stream.protocol.events import (
     RunStarted,
     SearchWanted,
 )
-from zeus_stream.training.answers import Later, Missing, Statistics, WindowEnergy
-from zeus_stream.training.hooks import Box, PublisherHooks, WindowHooks
+from zeus_stream.training.answers import (
+    Box,
+    Later,
+    Missing,
+    PublisherHooks,
+    Statistics,
+    WindowEnergy,
+    WindowHooks,
+)
 from zeus_stream.training.identity import INHERITED, batch_of, counted_from_zero, length_of, named
 from zeus_stream.training.lifetime import describe_failure, publishers
 from zeus_stream.training.outbox import Outbox
@@ -40,10 +47,9 @@ from zeus_stream.training.run_started import describe_run
 from zeus_stream.training.sender import EventSender, flush_s
 from zeus_stream.training.steps import torch_events
 from zeus_stream.training.steps.event_watch import EventWatch
-from zeus_stream.training.steps.loop import Loop
 from zeus_stream.training.steps.phase_recorder import PhaseRecorder
 from zeus_stream.training.steps.step_boundaries import Boundaries
-from zeus_stream.training.steps.step_recorder import StepRecorder
+from zeus_stream.training.steps.step_recorder import Loop, StepRecorder
 from zeus_stream.training.windows import NamedWindows, Window
 
 SIGNAL = signal.SIGRTMAX - 7

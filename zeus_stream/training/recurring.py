@@ -25,7 +25,7 @@ from msgspec.structs import asdict
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.events import TryBegan, TryEnded, TryWanted
-from zeus_stream.training.hooks import Box, PublisherHooks
+from zeus_stream.training.answers import Box, PublisherHooks
 from zeus_stream.training.identity import named
 
 ANSWER_S = 2.0

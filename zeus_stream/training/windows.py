@@ -8,8 +8,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.events import WindowBegan, WindowCancelled, WindowEnded
-from zeus_stream.training.answers import Later, Missing, WindowEnergy
-from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.answers import Later, Missing, WindowEnergy, WindowHooks
 
 ANSWER_S = 10.0
 MAX_OPEN_WINDOWS = 1_000

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from analyzers.archive.rows.event_rows import Columns, EventRows, event_rows
-from analyzers.archive.sandbox.question import Question
+from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.archive.store import Received
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec

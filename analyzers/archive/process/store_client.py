@@ -22,11 +22,10 @@ from analyzers.archive.process.child_process import ChildProcess, start_store
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_channel import Call, EndQuery, OpenStore, Request, StartQuery, packed
 from analyzers.archive.rows.tables import values_of
-from analyzers.archive.sandbox.question import Question
+from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.archive.store import Ages, Page, Received
 from analyzers.results.memory import Memory
-from analyzers.results.rows import CheckpointRow
-from analyzers.results.windows.step_columns import Derived
+from analyzers.results.rows import CheckpointRow, Derived
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
 

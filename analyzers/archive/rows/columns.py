@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from analyzers.archive.rows.event_rows import COLUMNS, EventRows, gathered
 from analyzers.results.readings import READING, SEEN
-from analyzers.results.windows.step_columns import VARIED, StepColumns
+from analyzers.results.rows import VARIED, StepColumns
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Notes
 from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS, Readings

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, get_args
 
-from analyzers.results.rows import Row, RunRow
+from analyzers.results.rows import Derived, Row, RunRow, StepColumns
 from analyzers.results.table import Table
-from analyzers.results.windows.step_columns import Derived, StepColumns
 
 KINDS: tuple[type[Row], ...] = tuple(sorted(get_args(Row), key=lambda kind: kind is not RunRow))
 """Row classes. Runs come first: windows take their UTC from them."""

@@ -13,17 +13,50 @@ import json
 import os
 import re
 import select
+import struct
 import time
 from collections.abc import Callable
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from analyzers.archive.sandbox.question import DATA, DONE, HEAD, Answering, Question
+from msgspec import Struct
+
 from zeus_stream.errors import RefusedError
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
     from zeus_stream.protocol.queries import Query
+
+HEAD = struct.Struct("<cI")
+"""Kind and length of a part of the answer."""
+DATA, DONE, REFUSED = b"D", b"E", b"R"
+
+
+class Question(Struct, frozen=True):
+    """A query from outside, and what its answer may take."""
+
+    sql: str
+    rows: int
+    seconds: float
+    memory_mb: int
+    answer_bytes: int
+    jobs: tuple[str, ...] = ()
+    """Patterns of the jobs that it may be about; none: everything."""
+
+
+class Answering(Protocol):
+    """Data that can be asked."""
+
+    def query(self, question: Question, out: int) -> Callable[[], None]:
+        """Have a query answered into a pipe; return what ends it."""
+
+
+def out_of_memory(question: Question) -> str:
+    return (
+        f"query: could not be answered: Out of Memory: it needs more than memory_mb = {question.memory_mb}."
+        " Ask for less, or raise memory_mb of the analyzer."
+    )
+
 
 MAX_ANSWER_BYTES = 256 << 20
 THREADS = 2

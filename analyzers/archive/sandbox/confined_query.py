@@ -19,8 +19,8 @@ import duckdb
 import pyarrow as pa
 
 from analyzers.archive.sandbox.allowed_sql import checked
+from analyzers.archive.sandbox.bounded_queries import DATA, DONE, HEAD, REFUSED, Question, out_of_memory
 from analyzers.archive.sandbox.confinement import ProcessLimits, confine
-from analyzers.archive.sandbox.question import DATA, DONE, HEAD, REFUSED, Question, out_of_memory
 from zeus_stream.errors import RefusedError
 
 BATCH_ROWS = 10_000

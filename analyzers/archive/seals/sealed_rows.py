@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from analyzers.results.fleet_rows import RunRow
 from analyzers.results.limit_rows import DecisionRow
-from analyzers.results.windows.window_rows import GapRow, WindowRow
+from analyzers.results.window_rows import GapRow, WindowRow
 
 
 class SealedTable(Struct, frozen=True):

@@ -13,7 +13,7 @@ from analyzers.measurement.knots import Ints, Knots
 from analyzers.measurement.phases.mark_times import MarkTimes
 from analyzers.measurement.phases.phase_fit import AROUND_S, PhaseFit, Shares, hypotheses
 from analyzers.measurement.windows import Owner
-from analyzers.results.windows.window_rows import PhaseRow
+from analyzers.results.window_rows import PhaseRow
 from zeus_stream.protocol.events import PhasesRan, unpack_marks
 
 SETTLE_NS = 60_000_000

@@ -5,8 +5,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from analyzers.archive.compaction import compact
 from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.repair import compact
 from tests.empty_archive import archive_at
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings

@@ -13,9 +13,8 @@ from analyzers.batch_size.known_jobs import LearnedHistory
 from analyzers.batch_size.policy import Choice, Policy, Try, TryVerdict
 from analyzers.batch_size.registry import Default
 from analyzers.interpreter.interpreter import Interpreter, JobForgotten
-from analyzers.results.instructions import GiveAdvice
 from analyzers.results.memory import Memory
-from analyzers.results.result import NOTHING
+from analyzers.results.result import NOTHING, GiveAdvice
 from analyzers.results.rows import JobRow, TryRow, WindowRow
 from tests.analyzers.batch_size.test_history import SETUP, Turns
 from tests.simulation.simulated_site import Training

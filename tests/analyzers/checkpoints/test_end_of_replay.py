@@ -8,8 +8,7 @@ from analyzers.interpreter.interpreter import Interpreter, Logged, ProgressAsked
 from analyzers.interpreter.sessions import FEW
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import Result
-from analyzers.results.rows import WindowRow
-from analyzers.results.windows.step_columns import each_row
+from analyzers.results.rows import WindowRow, each_row
 from benchmarks.load.sessions import MS, START_NS, S, frames
 from zeus_stream.protocol.events import Ask, WindowBegan, WindowEnded
 from zeus_stream.protocol.frames import Body, Events, Frame

@@ -18,7 +18,7 @@ from analyzers.interpreter.interpreter import Interpreter, LinkSeen, Logged
 from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import PipelineSettings, RunSettings
-from analyzers.results.instructions import ApplyControl
+from analyzers.results.result import ApplyControl
 from analyzers.results.rows import DecisionRow, TryRow
 from tests.analyzers.batch_size.test_history import Turns
 from tests.analyzers.batch_size.test_tracker import PLAN as OF_JOBS

@@ -29,7 +29,7 @@ from analyzers.checkpoints.machine_state import restore
 from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.windows.step_columns import each_row
+from analyzers.results.rows import each_row
 from zeus_stream.errors import MalformedError
 with open(sys.argv[1], "rb") as file:
     settings, state, frames = pickle.load(file)

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.dispatch.collector_link import Commander, Link
-from analyzers.results.instructions import ApplyControl, RestoreControl
+from analyzers.results.result import ApplyControl, RestoreControl
 from tests.messages import SET_CONTROL, WELCOME
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec

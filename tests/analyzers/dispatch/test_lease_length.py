@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.dispatch.lease_length import LeaseLength
+from analyzers.dispatch.collector_link import LeaseLength
 
 MS, S = 1_000_000, 1_000_000_000
 

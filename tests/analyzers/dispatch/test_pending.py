@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.dispatch.pending import BACK, MAX_SENT, Pending
-from analyzers.results.instructions import ApplyControl, GiveAnswer, RestoreControl
+from analyzers.results.result import ApplyControl, GiveAnswer, RestoreControl
 from tests.messages import COLLECTOR_STARTED
 from zeus_stream.protocol.events import Answer
 from zeus_stream.protocol.fields import BUDGET, UNLOCKED, Control

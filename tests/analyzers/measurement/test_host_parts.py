@@ -10,7 +10,7 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_file
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.instructions import GiveAnswer
+from analyzers.results.result import GiveAnswer
 from analyzers.results.rows import GpuRow, PhaseRow, RunRow, WindowRow
 from tests.analyzers.archives import FOUND, HOST, SECOND, STARTED, A, energy_mj, frame, readings
 from tests.analyzers.archives import B as AS_CPU

@@ -6,8 +6,7 @@ import pytest
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import Owner, Windows
-from analyzers.results.rows import WindowRow
-from analyzers.results.windows.step_columns import each_row
+from analyzers.results.rows import WindowRow, each_row
 from benchmarks.windows.loads import load
 from tests.analyzers.readings import MS, S
 from tests.simulation.played import counter, readings

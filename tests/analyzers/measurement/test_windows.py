@@ -3,8 +3,7 @@ import pytest
 from analyzers.measurement.energy import Meter
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import MAX_OPEN, MAX_WAITING, Owner, Windows
-from analyzers.results.rows import WindowRow
-from analyzers.results.windows.step_columns import each_row
+from analyzers.results.rows import WindowRow, each_row
 from tests.analyzers.readings import MS, S, readings, row, steady
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.readings import Seen

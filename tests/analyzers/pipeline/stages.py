@@ -13,12 +13,10 @@ from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.known_pipelines import KnownPipelines
 from analyzers.pipeline.pipeline_run import ClockSettled, PipelineRun, StageBegan, StageEnded, StageRan
 from analyzers.power_limit.run_settings import PipelineSettings
-from analyzers.results.instructions import ApplyControl, ApplyPlan, Instruction, RestoreControl
 from analyzers.results.pipeline_rows import PipelineRow, PlanRow
 from analyzers.results.readings import READING
-from analyzers.results.result import NOTHING, Result
-from analyzers.results.rows import Row
-from analyzers.results.windows.step_columns import each_row
+from analyzers.results.result import NOTHING, ApplyControl, ApplyPlan, Instruction, RestoreControl, Result
+from analyzers.results.rows import Row, each_row
 from benchmarks.pipeline.schedules import make_graph
 from tests.messages import DEVICE_FOUND, RUN_STARTED
 from zeus_stream.protocol.fields import UNLOCKED

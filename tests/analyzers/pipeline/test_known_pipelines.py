@@ -7,8 +7,8 @@ import pytest
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.pipeline.known_pipelines import KnownPipelines, PipelineIdentity
 from analyzers.power_limit.run_settings import PipelineSettings
-from analyzers.results.instructions import ApplyControl
 from analyzers.results.pipeline_rows import InstructionRow, PipelineRow
+from analyzers.results.result import ApplyControl
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
 from tests.empty_archive import archive_at
 from zeus_stream.settings import Settings

@@ -6,9 +6,8 @@ import pytest
 from analyzers.pipeline.pipeline_run import ClockLost
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.fleet_rows import CommandRow
-from analyzers.results.instructions import ApplyControl, ApplyPlan
 from analyzers.results.pipeline_rows import InstructionRow, PipelineRow, PlanPointRow, PlanRow
-from analyzers.results.result import NOTHING, Result
+from analyzers.results.result import NOTHING, ApplyControl, ApplyPlan, Result
 from tests.analyzers.pipeline.stages import CLOCKS_MHZ, Stages
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from analyzers.fleet.fleet import Allocation
 from analyzers.power_limit.run_settings import PipelineSettings
-from analyzers.results.instructions import ApplyControl, ApplyPlan
 from analyzers.results.pipeline_rows import PipelineRow, PlanRow
+from analyzers.results.result import ApplyControl, ApplyPlan
 from tests.analyzers.pipeline.stages import Stages
 
 

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.instructions import ApplyControl, RestoreControl
-from analyzers.results.result import OWN
+from analyzers.results.result import OWN, ApplyControl, RestoreControl
 from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, DecisionRow
 from tests.analyzers.readings import readings, row
 from tests.messages import COLLECTOR_STARTED, DEVICE_FOUND, LEASE_ENDED, RUN_ADMITTED, RUN_STARTED

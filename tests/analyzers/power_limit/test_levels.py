@@ -10,7 +10,7 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search.belief import Confidence
 from analyzers.power_limit.search.levels import LOWEST, MOST, clock_levels, foretold, nominal_mw
 from analyzers.power_limit.selectors import Trial
-from analyzers.results.instructions import ApplyControl, RestoreControl
+from analyzers.results.result import ApplyControl, RestoreControl
 from analyzers.results.rows import CommandRow, DecisionRow, ProfileRow, RecallRow, TrialRow
 from tests.analyzers.power_limit.known_curve import KnownCurve, goal
 from tests.simulation.simulated_site import Training

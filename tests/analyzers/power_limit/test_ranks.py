@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.instructions import ApplyControl, RestoreControl
+from analyzers.results.result import ApplyControl, RestoreControl
 from analyzers.results.rows import DecisionRow, GpuLimitRow, TrialRow
 from tests.messages import COLLECTOR_STARTED
 from tests.simulation.simulated_site import Training

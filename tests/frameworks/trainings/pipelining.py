@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from zeus_stream.integrations.pipeline_engines import follow_torch
 from zeus_stream.protocol.pipelines import IterationRan, decode_instruction, unpack_rows
-from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.answers import WindowHooks
 from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.pipeline_recorder import Pipeline
 

@@ -1,6 +1,6 @@
 """When a temperature is stable."""
 
-from zeus_stream.bench.settled_temperature import SettledTemperature
+from zeus_stream.bench.energy_bench import SettledTemperature
 
 
 def test_it_is_stable_once_it_stayed_for_the_whole_span() -> None:

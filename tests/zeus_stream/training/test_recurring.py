@@ -30,7 +30,7 @@ from zeus_stream.protocol.events import (
     TryEnded,
     TryWanted,
 )
-from zeus_stream.training.hooks import PublisherHooks
+from zeus_stream.training.answers import PublisherHooks
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.recurring import MAX_TRIES, Recurring, Wish, checked
 

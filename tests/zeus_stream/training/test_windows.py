@@ -14,8 +14,7 @@ from tests.waiting import until
 from tests.zeus_stream.stand_in_collector import Collector
 from tests.zeus_stream.training.test_publisher import script
 from zeus_stream.protocol.events import WindowBegan, WindowCancelled, WindowEnded
-from zeus_stream.training.answers import Later, Missing
-from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.answers import Later, Missing, WindowHooks
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.windows import Window
 

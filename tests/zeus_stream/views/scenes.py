@@ -16,7 +16,7 @@ from analyzers.archive.query import read_own
 from analyzers.live.live_site import site_head
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import PipelineSettings, RunSettings
-from analyzers.results.instructions import Instruction
+from analyzers.results.result import Instruction
 from analyzers.results.rows import Row
 from tests.analyzers.archives import RUN, window
 from tests.analyzers.archives import SECOND as S

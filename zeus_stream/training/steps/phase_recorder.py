@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.events import MAX_NAMES, PhasesRan, pack_marks
-from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.answers import WindowHooks
 from zeus_stream.training.identity import named
 from zeus_stream.training.steps.event_watch import EventWatch
 

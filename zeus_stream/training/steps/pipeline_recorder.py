@@ -29,7 +29,7 @@ from zeus_stream.protocol.pipelines import (
     encode_instruction,
     pack_rows,
 )
-from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.answers import WindowHooks
 from zeus_stream.training.steps.event_watch import EventWatch
 
 if TYPE_CHECKING:

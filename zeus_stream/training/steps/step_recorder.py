@@ -5,15 +5,38 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, Generic, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.events import StepBoundary
-from zeus_stream.training.outbox import Outbox
+from zeus_stream.training.outbox import Outbox, StepStamps
 from zeus_stream.training.steps.step_boundaries import Boundaries, Output
-from zeus_stream.training.steps.step_stamps import StepStamps
 from zeus_stream.training.steps.torch_events import TorchQueue
+
+T = TypeVar("T")
+
+
+class Loop(Generic[T]):
+    """An iterable each of whose turns is recorded, as a step or an epoch. It has the iterable's length.
+
+    Example:
+        >>> len(zeus_stream.steps(range(3)))
+        3
+    """
+
+    def __init__(self, iterable: Iterable[T], turns: Callable[[Iterable[T]], Iterator[T]]) -> None:
+        self._iterable = iterable
+        self._turns = turns
+
+    def __len__(self) -> int:
+        return len(cast("Sized", self._iterable))
+
+    def __iter__(self) -> Iterator[T]:
+        return self._turns(self._iterable)
+
+    def __repr__(self) -> str:
+        return f"Loop({self._iterable!r})"
 
 
 def ready_output(value: Any) -> Output | None:
@@ -24,7 +47,6 @@ def ready_output(value: Any) -> Output | None:
 
 
 LOOK_AGAIN_S = 0.001
-T = TypeVar("T")
 
 
 class StepRecorder:

@@ -11,7 +11,7 @@ from analyzers.measurement.phases.phase_tracker import NOT_IDENTIFIED, PhaseTrac
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import Owner
 from analyzers.results.readings import READING
-from analyzers.results.windows.window_rows import PhaseRow
+from analyzers.results.window_rows import PhaseRow
 from tests.analyzers.readings import MS, S
 from zeus_stream.protocol.events import PhasesRan, pack_marks
 from zeus_stream.protocol.readings import Seen

@@ -9,7 +9,7 @@ import pytest
 from tests.waiting import until
 from tests.zeus_stream.training.steps.stepped_gpu import SteppedGpu
 from zeus_stream.protocol.events import MAX_NAMES, PhasesRan, unpack_marks
-from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.answers import WindowHooks
 from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.phase_recorder import MAX_HELD, PhaseRecorder
 

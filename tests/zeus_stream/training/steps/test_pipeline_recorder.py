@@ -19,7 +19,7 @@ from zeus_stream.protocol.pipelines import (
     encode_instruction,
     unpack_rows,
 )
-from zeus_stream.training.hooks import WindowHooks
+from zeus_stream.training.answers import WindowHooks
 from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.pipeline_recorder import Pipeline
 

@@ -1,1 +1,0 @@
-"""Measured windows, as rows and as columns."""
