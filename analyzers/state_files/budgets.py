@@ -1,17 +1,17 @@
 """The power budgets of a setup, one file: what is written there, and what people read of them."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, time, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.power_budget.allocation import in_force, over
+from analyzers.state_files.json_file import load_json, store_json
 from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
-from zeus_stream.paths import rewrite
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.notes import Budget, BudgetsSet
 
@@ -105,66 +105,66 @@ def checked(budget: Budget, source: str) -> Budget:
 # ---- the file --------------------------------------------------------------------------------------------
 
 
+class StoredBudget(Struct, kw_only=True, omit_defaults=True, rename={"begin": "from"}):
+    """A budget as the file has it, under the name of its group: watts, and times with their offset."""
+
+    watts: float
+    gpus: tuple[str, ...] | None = None
+    """None: those of the group of this name in the settings."""
+    set: datetime | None = None
+    begin: datetime | None = None
+    until: datetime | None = None
+    ramp_s: float | None = None
+    """None: `RAMP_S`."""
+    before_watts: float | None = None
+
+
 def load(path: Path, groups: Mapping[str, tuple[str, ...]]) -> tuple[Budget, ...]:
     """Return the budgets; none if there is no file. Raises StorageError: it cannot be understood."""
+    what, cure = "the power budgets", "Those before hold on. Mend it, or move it away."
+    stored = load_json(path, dict[str, StoredBudget], what, cure) or {}
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        return tuple(checked(_read(group, values, groups), f"{path}") for group, values in stored.items())
-    except FileNotFoundError:
-        return ()
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, SettingsError) as wrong:
-        raise StorageError(
-            f"{path}: the power budgets could not be read: {wrong!r}. Those before hold on. Mend it, or move"
-            " it away."
-        ) from wrong
+        return tuple(checked(_read(group, each, groups), f"{path}") for group, each in stored.items())
+    except SettingsError as wrong:
+        raise StorageError(f"{path}: {what} could not be read: {wrong} {cure}") from wrong
 
 
-def _read(group: str, values: Mapping[str, Any], groups: Mapping[str, tuple[str, ...]]) -> Budget:
-    def at(name: str, default_ns: int) -> int:
-        text = values.get(name)
-        return default_ns if text is None else nanoseconds(datetime.fromisoformat(text))
+def _read(group: str, stored: StoredBudget, groups: Mapping[str, tuple[str, ...]]) -> Budget:
+    def at(moment: datetime | None, default_ns: int) -> int:
+        return default_ns if moment is None else nanoseconds(moment)
 
-    set_ns = at("set", 0)
-    before = values.get("before_watts")
+    set_ns = at(stored.set, 0)
     return Budget(
         group=group,
-        limit_mw=round(values["watts"] * 1000),
-        gpus=tuple(values["gpus"]) if "gpus" in values else members(group, (), groups),
+        limit_mw=round(stored.watts * 1000),
+        gpus=members(group, (), groups) if stored.gpus is None else stored.gpus,
         set_ns=set_ns,
-        begin_ns=at("from", set_ns),
-        end_ns=at("until", NEVER_NS),
-        ramp_ns=round(values.get("ramp_s", RAMP_S) * 1e9),
-        before_mw=None if before is None else round(before * 1000),
+        begin_ns=at(stored.begin, set_ns),
+        end_ns=at(stored.until, NEVER_NS),
+        ramp_ns=round((RAMP_S if stored.ramp_s is None else stored.ramp_s) * 1e9),
+        before_mw=None if stored.before_watts is None else round(stored.before_watts * 1000),
     )
 
 
 def store(path: Path, budgets: Iterable[Budget]) -> None:
     """Put all budgets in the place of those there. Raises StorageError."""
-    text = json.dumps({budget.group: _written(budget) for budget in budgets}, indent=2)
-    try:
-        rewrite(path, text + "\n")
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: the power budget could not be written: {wrong.strerror}. Make room, or run this as the"
-            " user of the analyzer."
-        ) from wrong
+    store_json(path, {budget.group: _stored(budget) for budget in budgets}, "the power budget")
 
 
-def _written(budget: Budget) -> dict[str, Any]:
-    values = {
-        "watts": budget.limit_mw / 1000,
-        "gpus": list(budget.gpus),
-        "set": _iso(budget.set_ns),
-        "from": _iso(budget.begin_ns),
-        "until": None if budget.end_ns == NEVER_NS else _iso(budget.end_ns),
-        "ramp_s": budget.ramp_ns / 1e9,
-        "before_watts": None if budget.before_mw is None else budget.before_mw / 1000,
-    }
-    return {name: value for name, value in values.items() if value is not None}
+def _stored(budget: Budget) -> StoredBudget:
+    return StoredBudget(
+        watts=budget.limit_mw / 1000,
+        gpus=budget.gpus,
+        set=_local_time(budget.set_ns),
+        begin=_local_time(budget.begin_ns),
+        until=None if budget.end_ns == NEVER_NS else _local_time(budget.end_ns),
+        ramp_s=budget.ramp_ns / 1e9,
+        before_watts=None if budget.before_mw is None else budget.before_mw / 1000,
+    )
 
 
-def _iso(t_ns: int) -> str:
-    return datetime.fromtimestamp(t_ns / 1e9).astimezone().isoformat()
+def _local_time(t_ns: int) -> datetime:
+    return datetime.fromtimestamp(t_ns / 1e9).astimezone()
 
 
 # ---- changes ---------------------------------------------------------------------------------------------

@@ -1,21 +1,19 @@
 """The calibrations of a setup, one file; and how one comes about: archive against meter."""
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import asdict
 
 from analyzers.measurement import sensors
 from analyzers.measurement.calibration import Record, compared, fit
 from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
-from zeus_stream.errors import RefusedError, StorageError
-from zeus_stream.paths import rewrite
+from analyzers.state_files.json_file import load_json, store_json
+from zeus_stream.errors import RefusedError
 from zeus_stream.protocol.readings import ABSENT, Seen
 
 if TYPE_CHECKING:
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
 
 Ask = Callable[[str], "pa.Table"]
 """Answers SQL over the archive."""
+WHAT = "the calibrations"
 MARGIN_NS = 2_000_000_000
 """Time of readings that is looked at before the meter's record and after it."""
 
@@ -40,27 +39,12 @@ ORDER BY t_hi_ns
 
 def load(path: Path) -> dict[str, Gain]:
     """Return the gains by GPU; none if there is no file. Raises StorageError when it is damaged."""
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        return {gpu: Gain(**values) for gpu, values in stored.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, AttributeError) as wrong:
-        raise StorageError(
-            f"{path}: the calibrations could not be read: {wrong}. Move it away, then calibrate again."
-        ) from wrong
+    return load_json(path, dict[str, Gain], WHAT, "Move it away, then calibrate again.") or {}
 
 
 def store(path: Path, gains: Mapping[str, Gain]) -> None:
     """Put all gains in the place of those there. Raises StorageError."""
-    text = json.dumps({gpu: asdict(gain) for gpu, gain in gains.items()}, indent=2)
-    try:
-        rewrite(path, text + "\n")
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: the calibration could not be written: {wrong.strerror}. Make room, or run this as the"
-            " user of the analyzer."
-        ) from wrong
+    store_json(path, dict(gains), WHAT)
 
 
 def calibrate(ask: Ask, meter: Record, source: str, gpu: str | None) -> tuple[str, Gain, int]:
