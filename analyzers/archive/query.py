@@ -23,9 +23,10 @@ _NAME = re.compile(r"[A-Za-z0-9_]{1,100}")
 """Of a table that a file can be named after."""
 
 
-def read_file(path: Path, sql: str, settings: Settings) -> pa.Table:
-    """Answer one query from the file. Raises StorageError, RefusedError."""
+def read_file(path: Path, sql: str, settings: Settings, signals: Sequence[SignalRow] = ()) -> pa.Table:
+    """Answer one query from the file, with these signals too for costs. Raises StorageError, RefusedError."""
     with opened(path, settings) as archive:
+        import_signals(archive.connection, signals)
         queries = Queries(archive, settings)
         try:
             table, truncated = answer_some(queries, sql, settings.query_rows, settings.query_seconds)

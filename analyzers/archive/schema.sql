@@ -273,6 +273,12 @@ WITH used AS (
         SELECT *, CASE WHEN covered_at IS NULL OR began_at >= covered_at THEN 1
             WHEN began_at + to_microseconds((end_ns - begin_ns) // 1000) <= covered_at THEN 0 END AS share
         FROM placed
+        UNION ALL  -- what an open run has used so far, in whole roll-ups
+        SELECT gpu, power.energy_j, covered_s, power.began_at, NULL, NULL, NULL, 1
+        FROM power JOIN (
+            SELECT unnest(gpus) AS gpu, make_timestamp(min(began_wall_ns) // 1000) AS began_at
+            FROM sessions WHERE ended_ns IS NULL GROUP BY 1
+        ) AS open USING (gpu) WHERE power.began_at >= open.began_at
     ) GROUP BY gpu
 )
 SELECT gpu, host, idle.energy_j, idle.duration_s, idle.energy_j / nullif(all_j, 0) AS share

@@ -189,5 +189,6 @@ def ask_sql(settings: Settings, query: str) -> "pa.Table":
         connection = Connection(analyzer(os.environ, settings.analyzer))
         return connection.sql(query, max_rows=settings.query_rows, timeout_s=settings.query_seconds)
     from analyzers.archive.query import read_file
+    from analyzers.state_files import signal_files
 
-    return read_file(settings.archive or where.archive, query, settings)
+    return read_file(settings.archive or where.archive, query, settings, signal_files.load(where.signals))

@@ -94,27 +94,30 @@ class LatestDevice:
 
 @dataclass(slots=True)
 class _Minutes:
-    """Energy of the last hour, by minute of this process's clock."""
+    """Energy of the last hour of a host, by minute of its clock: what a log hands on late is not of now."""
 
+    began_ns: int
+    t_ns: int = 0
+    """Of the last frame, on the host's clock."""
+    seen_ns: int = 0
+    """When it came, on the clock of this process."""
     energy_mj: deque[tuple[int, int]] = field(default_factory=deque)
-    began_ns: int | None = None
 
-    def add(self, energy_mj: int, now_ns: int) -> None:
-        self.began_ns = now_ns if self.began_ns is None else self.began_ns
-        minute = now_ns // MINUTE_NS
+    def add(self, energy_mj: int, t_ns: int, now_ns: int) -> None:
+        self.t_ns, self.seen_ns = t_ns, now_ns
+        minute = t_ns // MINUTE_NS
         if self.energy_mj and self.energy_mj[-1][0] == minute:
             energy_mj += self.energy_mj.pop()[1]
         self.energy_mj.append((minute, energy_mj))
         while self.energy_mj[0][0] <= minute - MINUTES:
             self.energy_mj.popleft()
 
-    def whole(self, now_ns: int) -> tuple[int | None, int]:
-        """Return the energy of the last hour, and the seconds that it is of."""
-        if self.began_ns is None:
-            return None, 0
-        first = now_ns // MINUTE_NS - MINUTES + 1
-        begin_ns = max(self.began_ns, first * MINUTE_NS)
-        return sum(mj for minute, mj in self.energy_mj if minute >= first), (now_ns - begin_ns) // 10**9
+    def whole(self, now_ns: int) -> tuple[int, int]:
+        """Return the energy of the last hour, and the time that it is of, ns."""
+        t_ns = self.t_ns + now_ns - self.seen_ns
+        first = t_ns // MINUTE_NS - MINUTES + 1
+        energy_mj = sum(mj for minute, mj in self.energy_mj if minute >= first)
+        return energy_mj, t_ns - max(self.began_ns, first * MINUTE_NS)
 
 
 class Latest:
@@ -125,7 +128,8 @@ class Latest:
         self._gaps: dict[tuple[str, str], tuple[int, str]] = {}
         self._gap_count = 0
         self._counts = Counter({"commands applied": 0, "commands refused": 0, "leases ended": 0})
-        self._minutes = _Minutes()
+        self._minutes: dict[str, _Minutes] = {}
+        """By host."""
         self._in_order: list[tuple[str, LatestDevice]] | None = None
         """By host and index; None: to be sorted again."""
 
@@ -133,7 +137,7 @@ class Latest:
         """Take in that this process was restarted: readings before that are of an unknown age."""
         for device in self.devices.values():
             device.seen_ns = device.rests_ns = None
-        self._minutes = _Minutes()
+        self._minutes.clear()
 
     def take_readings(self, host: str, t_ns: int, body: Readings, now_ns: int | None) -> None:
         """Take in the readings of a frame, but rows that cannot be. ``t_ns``: on their host's clock.
@@ -146,13 +150,14 @@ class Latest:
         for device in devices if now_ns is not None and not body.rows else ():
             if device is not None:
                 device.rests_ns, device.gone = now_ns, None
-        used_mj = 0
+        used_mj, first_ns = 0, t_ns
         for row in _rows_that_tell(body.rows):
             device = devices[row[9]] if row[9] < len(devices) else None
             if device is None:
                 continue
             _, t_hi_ns, energy_mj, *_, seen = row
             before, device.row = device.row, row
+            first_ns = min(first_ns, t_hi_ns)
             device.gone = None
             if before is not None:
                 device.pause_ns = max(0, t_hi_ns - before[1])
@@ -165,7 +170,9 @@ class Latest:
                 device.energy_mj += more_mj
                 used_mj += 0 if of_host(body.gpus[row[9]]) else more_mj
         if now_ns is not None:
-            self._minutes.add(used_mj, now_ns)
+            if host not in self._minutes or t_ns < self._minutes[host].t_ns:  # new, or it has booted
+                self._minutes[host] = _Minutes(first_ns)
+            self._minutes[host].add(used_mj, t_ns, now_ns)
 
     def take_note(self, host: str, note: Note | Unknown) -> None:
         """Take in what a collector notes of a device, or of data that is lost."""
@@ -304,7 +311,7 @@ class Latest:
     ) -> Totals:
         gpus = [device for gpu, device in self.devices.items() if not of_host(gpu)]
         powers = [power for device in gpus if (power := self._power_mw(device, now_ns)) is not None]
-        hour_mj, hour_s = self._minutes.whole(now_ns)
+        hour = [minutes.whole(now_ns) for minutes in self._minutes.values()]
         return Totals(
             hosts=len(hosts),
             hosts_connected=sum(each.state == "connected" for each in hosts),
@@ -312,8 +319,8 @@ class Latest:
             gpus_there=sum(device.state(now_ns) == "there" for device in gpus),
             runs=sum(run.ended_wall_ns is None for run in runs),
             power_mw=min(sum(powers), _MOST_MJ) if powers else None,
-            hour_mj=None if hour_mj is None else min(hour_mj, _MOST_MJ),
-            hour_s=hour_s,
+            hour_mj=min(sum(energy_mj for energy_mj, _ in hour), _MOST_MJ) if hour else None,
+            hour_s=min(max((of_ns for _, of_ns in hour), default=0) // 10**9, 60 * MINUTES),
             saved_j=saved[0],
             saved_percent=saved[1],
             gaps=self._gap_count,

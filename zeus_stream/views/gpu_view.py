@@ -1,6 +1,6 @@
 """One GPU for people. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 from msgspec import Struct
@@ -53,6 +53,13 @@ class GpuView(Struct, frozen=True, kw_only=True):
         """Return its power over its limit."""
         power, limit = self.power.known, self.limit.known
         return power / limit if power is not None and limit else None
+
+
+def with_places(text: str, places: Mapping[str, str]) -> str:
+    """Return a reason with the place of each GPU, such as ``node1:0``, instead of its UUID."""
+    for gpu, place in places.items():
+        text = text.replace(gpu, place)
+    return text
 
 
 class GpuStrip(Struct, frozen=True, kw_only=True):

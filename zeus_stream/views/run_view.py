@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zeus_stream.protocol.notes import Pod
 from zeus_stream.protocol.snapshots import RunNow
 from zeus_stream.views.forecast import ForecastView, forecast_of_live, forecast_of_row
-from zeus_stream.views.gpu_view import GpuView
+from zeus_stream.views.gpu_view import GpuView, with_places
 from zeus_stream.views.pipeline_view import PipelineView
 from zeus_stream.views.quantity import Quantity, with_bounds
 from zeus_stream.views.saving import Saving, saving_of_row, saving_of_search
@@ -125,6 +126,9 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
     ended = run.ended_wall_ns is not None
     as_of_ns = None if ended else wall_ns
     until_ns = run.ended_wall_ns or wall_ns
+    if run.search is not None:
+        reason = with_places(run.search.reason, {gpu.gpu: gpu.place for gpu in gpus})
+        run = replace(run, search=replace(run.search, reason=reason))
     return RunView(
         run=run.run,
         job=run.job,
@@ -180,13 +184,20 @@ class RunRows(Struct, frozen=True, kw_only=True):
 def run_of_rows(rows: RunRows) -> RunView:
     """Return a run of an archive."""
     totals = rows.totals
+    where = totals["places"] or ()
+    places = {gpu["gpu"]: gpu["place"] for gpu in where}
+    rows = replace(
+        rows,
+        whole={**rows.whole, "quality": with_places(rows.whole["quality"] or "", places)},
+        saving=rows.saving and {**rows.saving, "reason": with_places(rows.saving["reason"] or "", places)},
+    )
     ended = totals["closed"] == totals["sessions"]
     saving, energy = saving_of_row(rows.saving, rows.trials), _energy(rows, ended=ended)
     return RunView(
         run=rows.run,
         job=totals["job"],
-        hosts=tuple(totals.get("hosts") or ()),
-        gpus=tuple(totals.get("gpu_names") or ()),
+        hosts=tuple(dict.fromkeys(gpu["host"] for gpu in where)),
+        gpus=tuple(places),
         ended=ended,
         phase=_phase(rows, saving, ended=ended),
         epoch=totals["epochs"] or None,

@@ -1,6 +1,7 @@
 """A site for people: its totals, GPUs, runs and services, and what is missing. Pure."""
 
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -172,15 +173,19 @@ def power_of_rows(
         jobs[run["run"]] = run["job"]
     limit_w: list[float | None] = [0.0] * buckets
     free = watts.setdefault("", [0.0] * buckets)
-    for row in rows:
+    last_w: dict[str, float | None] = {}
+    for row in sorted(rows, key=itemgetter("bucket")):
         at = row["bucket"]
         if not 0 <= at < buckets or not row["covered_s"] or row["energy_j"] is None:
             continue
         middle_ns = begin_ns + int((at + 0.5) * bucket_s * 1e9)
         name = next((run["run"] for run in on.get(row["gpu"], ()) if _runs_at(run, middle_ns)), "")
         (watts[name] if name else free)[at] += row["energy_j"] / row["covered_s"]
-        before = limit_w[at]
-        limit_w[at] = None if before is None or row["limit_w"] is None else before + row["limit_w"]
+        known_w = (
+            last_w.get(row["gpu"]) if row["limit_w"] is None else row["limit_w"]
+        )  # rests, and is read rarely
+        last_w[row["gpu"]], before = known_w, limit_w[at]
+        limit_w[at] = None if before is None or known_w is None else before + known_w
     layers = [
         RunPower(
             run=name, job=jobs.get(name, ""), watts=tuple(each), energy=Quantity(sum(each) * bucket_s, "J"),

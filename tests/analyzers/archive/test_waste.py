@@ -12,7 +12,7 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, Row, RunRow, TrialRow, WindowRow
-from tests.analyzers.archives import DECISION, RUN, SECOND, WINDOW, A, B, fill, trial
+from tests.analyzers.archives import DECISION, RUN, SECOND, WINDOW, A, B, fill, frames, trial
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
@@ -424,6 +424,16 @@ def test_gpus_of_no_run_are_idle(tmp_path: Path) -> None:
     assert idle["duration_s"] == pytest.approx(2 * 79.9)
     gpus = {each["gpu"]: each for each in ask(archive, "FROM idle_gpus")}
     assert gpus[A]["energy_j"] == pytest.approx(200 * 19 + 50 * 60.9)
+    archive.close()
+
+
+def test_a_gpu_of_an_open_run_is_idle_until_that_begins(tmp_path: Path) -> None:
+    """200 W for the 10 s before the run, which is still open when readings end at 120.9 s."""
+    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
+    archive.put([list(frames())], [replace(RUN, ended_ns=None)], {})
+    (idle,) = ask(archive, f"FROM idle_gpus WHERE gpu = '{A}'")
+    assert 8.9 <= idle["duration_s"] <= 10
+    assert idle["energy_j"] == pytest.approx(200 * idle["duration_s"], abs=10)
     archive.close()
 
 

@@ -198,6 +198,16 @@ def test_the_last_hour_forgets_what_is_older() -> None:
     assert shown(latest, 70 * MINUTE_NS).totals.hour_mj == 5_000
 
 
+def test_what_a_log_hands_on_late_is_of_when_it_was_measured() -> None:
+    latest, minutes = Latest(), 90
+    for minute in range(minutes + 1):  # all within a second, as an analyzer that starts catches up
+        latest.take_readings(
+            "h", minute * MINUTE_NS, Readings(("GPU-0",), row(minute * MINUTE_NS, 100 * minute)), S
+        )
+    now = shown(latest, S).totals
+    assert (now.hour_mj, now.hour_s) == (100 * 60, 59 * 60)
+
+
 def test_a_part_of_the_host_is_no_gpu() -> None:
     latest = Latest()
     heard(latest, row(1, 0, 50_000), row(2, 100, 50_000), gpus=("CPU-0",))

@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tests.zeus_stream.screens.metrics.test_otel import receiving
 from tests.zeus_stream.screens.web.asking import ask
 from tests.zeus_stream.views.scenes import SCENES, Answer, Scene, stored
 from zeus_stream.integrations.trackers import TrackedPoints
@@ -18,7 +19,8 @@ from zeus_stream.screens.html.document import run_report
 from zeus_stream.screens.html.hour_panel import find_hour
 from zeus_stream.screens.html.questions import answered, find_run_rows
 from zeus_stream.screens.metrics.job_metrics import JobMetrics
-from zeus_stream.screens.metrics.metrics import gpu_families, service_families
+from zeus_stream.screens.metrics.metrics import Family, gpu_families, service_families
+from zeus_stream.screens.metrics.otel import MAX_SPANS, RUN_ROWS, OtelSender
 from zeus_stream.screens.metrics.prometheus import text as prometheus_text
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.once import print_once
@@ -58,11 +60,28 @@ def terminal(scene: Scene) -> str:
     return "\n".join(lines)
 
 
-def metrics(scene: Scene) -> str:
+def families(scene: Scene) -> list[Family]:
     jobs = JobMetrics()
     jobs.take(scene.now.runs)
-    families = [*gpu_families(scene.now), *jobs.families(scene.now), *service_families(scene.now)]
-    return prometheus_text(families)
+    return [*gpu_families(scene.now), *jobs.families(scene.now), *service_families(scene.now)]
+
+
+def otlp(scene: Scene, answer: Answer) -> str:
+    """Return the metrics and the spans of the run that a receiver of OpenTelemetry gets."""
+    with receiving() as receiver:
+        with OtelSender(receiver.url, lambda: families(scene), every_ms=600_000) as sender:
+            sender.flush()
+            sender.send_run(answer(RUN_ROWS.format(run="'run'", limit=MAX_SPANS)).to_pylist())
+        lines = [
+            f"{name} in {unit}: {value} {sorted(attributes.items())}"
+            for name, points in receiver.metrics().items()
+            for attributes, value, unit in points
+        ]
+        spans = [
+            f"{span.name} { {each.key: each.value.double_value for each in span.attributes} }"
+            for span in receiver.spans()
+        ]
+    return "\n".join([*lines, *spans])
 
 
 def text_report(answer: Answer) -> str:
@@ -116,7 +135,8 @@ def screens(scene: Scene, answer: Answer) -> Mapping[str, str]:
         "text": text_report(answer),
         "html": html_report(answer),
         "json": json_report(answer),
-        "metrics": metrics(scene),
+        "metrics": prometheus_text(families(scene)),
+        "OTLP": otlp(scene, answer),
         "trackers": "\n".join(f"{name} {value}" for each in points for name, value in each.values.items()),
     }
 
@@ -173,6 +193,8 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
         for screen in ("html", "/runs/run", "/", "/jobs/job"):
             forms = str(view.saving.energy), with_half(view.saving.energy)
             assert any(form in shown[screen] for form in forms), screen
+    if view.ended and view.energy.known is not None:
+        assert f"'zeus_stream.energy': {view.energy.known}" in shown["OTLP"]
     if not scene.now.runs:
         return
     (live,) = site_of_live(scene.now).runs

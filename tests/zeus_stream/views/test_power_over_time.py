@@ -38,6 +38,11 @@ def test_a_limit_that_is_not_known_leaves_a_hole_in_the_line_of_limits() -> None
     assert power.limit_w == (None,)
 
 
+def test_a_gpu_that_rests_and_is_read_rarely_keeps_its_limit() -> None:
+    rows = [part("B", 1, 500.0, 200.0), part("A", 1, 68.0, None), part("A", 0, 68.0), part("B", 0, 500.0)]
+    assert power_of_rows(rows, [], 0, 2.0, 2, {}, {}).limit_w == (500.0, 450.0)
+
+
 def test_limits_are_compared_with_the_one_found_and_have_words() -> None:
     def trial(limit_w: float, step_j: float, *, number: int = 2, confirms: bool = False) -> dict[str, Any]:
         return {

@@ -6,9 +6,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.zeus_stream.screens.live_snapshots import NOW_NS, a_gpu, a_run, a_search
 from zeus_stream.protocol.snapshots import ForecastNow
 from zeus_stream.views.costs import at_price, cost_words, costs_now, money, own_use_parts
 from zeus_stream.views.forecast import forecast_facts, forecast_of_live, forecast_of_row
+from zeus_stream.views.gpu_view import gpu_of_live
 from zeus_stream.views.pipeline_view import PipelineView
 from zeus_stream.views.quantity import (
     Quantity,
@@ -23,6 +25,7 @@ from zeus_stream.views.quantity import (
     with_bounds,
     with_half,
 )  # fmt: skip
+from zeus_stream.views.run_view import run_of_live
 from zeus_stream.views.saving import saving_of_row
 from zeus_stream.views.waste import waste_facts, waste_parts
 
@@ -151,3 +154,10 @@ def test_the_time_to_the_end_of_a_live_forecast_is_said() -> None:
     view = forecast_of_live(now)
     assert view is not None
     check(view.left_words)
+
+
+def test_a_reason_names_gpus_by_host_and_index() -> None:
+    """As screens do: nobody knows a GPU by its UUID."""
+    search = a_search(phase="observing", reason="GPU-node2-1: the lease ended")
+    run = run_of_live(a_run(search=search), NOW_NS, [gpu_of_live(a_gpu(1, "node2"), NOW_NS)])
+    assert (run.reason, run.phase.more) == ("node2:1: the lease ended", "node2:1: the lease ended")

@@ -30,8 +30,10 @@ OLDEST_NS = 10_000_000_000
 class ArchiveSource:
     """An archive file that stays open while a page asks. For any thread."""
 
-    def __init__(self, path: Path, settings: Settings) -> None:
-        self._path = path
+    def __init__(self, path: Path, signals: Path, settings: Settings) -> None:
+        """``signals``: directory of this machine's signals, by which money and carbon are reckoned."""
+        self.path = path
+        self._signals = signals
         self._settings = settings
         self._lock = Lock()
         self._held: ExitStack | None = None
@@ -71,9 +73,9 @@ class ArchiveSource:
             self._held = self._queries = None
         if self._queries is None:
             with ExitStack() as held:
-                self._queries = Queries(
-                    held.enter_context(opened(self._path, self._settings)), self._settings
-                )
+                archive = held.enter_context(opened(self.path, self._settings))
+                import_signals(archive.connection, signal_files.load(self._signals))
+                self._queries = Queries(archive, self._settings)
                 held.callback(self._queries.stop)
                 self._held = held.pop_all()
             self._opened_ns = monotonic_ns()

@@ -130,7 +130,7 @@ async def show(
     from zeus_stream.transport.async_client import AsyncClient
     from zeus_stream.transport.client import Connection, analyzer, table_of
 
-    file = ArchiveSource(settings.archive or where.archive, settings)
+    file = ArchiveSource(settings.archive or where.archive, where.signals, settings)
     if settings.archive is not None:
         site = Site(source=Source(file.ask), feed=None, believed=_believed, max_rows=settings.query_rows)
         await serve(site, listening, started)

@@ -70,6 +70,8 @@ TOTALS = """
 SELECT any_value(job) AS job, count(*) AS sessions, max(world_size) AS ranks,
     count(DISTINCT rank) FILTER (world_size > 0) AS ranks_came,
     len(list_distinct(flatten(list(gpus)))) AS gpus,
+    (SELECT list({{gpu: gpu, host: host, place: host || ':' || index}} ORDER BY host, index) FROM gpus
+        WHERE gpu IN (SELECT unnest(gpus) FROM sessions WHERE run = {run})) AS places,
     string_agg(DISTINCT namespace || '/' || pod, ', ' ORDER BY namespace || '/' || pod) AS pods,
     string_agg(DISTINCT ended_how, '; ') FILTER (ended_how <> 'ended') AS ended_how,
     (SELECT any_value(ended_how) FROM sessions WHERE run = {command}) AS command_ended_how,

@@ -183,7 +183,7 @@ JOBS_WASTE = TablePanel(
 )  # fmt: skip
 IDLE = TablePanel(
     name="idle", title="Idle GPUs", sql=_IDLE, bars=("name", "GPU"), half=True,
-    text="GPUs while no run had them. Where an open run has one, its energy is known after that run.",
+    text="GPUs while no run had them.",
     columns={"duration_s": ("time", seconds), "percent": ("share of it", percent)},
     made={"name": lambda row, up: element("a", row["name"], href=f"{up}gpus/{quote(row['gpu'], safe='')}")},
 )  # fmt: skip

@@ -4,6 +4,7 @@ import gzip
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import ceil, log2
 from pathlib import Path
@@ -67,6 +68,11 @@ class Receiver(ThreadingHTTPServer):
                     found.setdefault(f"{metric.name} {metric.unit}", []).append(metric.exponential_histogram)
         return found
 
+    def spans(self) -> list[Any]:
+        """Return the spans that came."""
+        requests = map(ExportTraceServiceRequest.FromString, self.bodies.get("/v1/traces", []))
+        return [span for each in requests for span in each.resource_spans[0].scope_spans[0].spans]
+
 
 class _Take(BaseHTTPRequestHandler):
     server: Receiver
@@ -84,14 +90,20 @@ class _Take(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
+@contextmanager
+def receiving() -> Iterator[Receiver]:
     with Receiver() as served:
         thread = threading.Thread(target=served.serve_forever, args=(0.01,))
         thread.start()
         yield served
         served.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as served:
+        yield served
 
 
 def test_metrics_have_the_names_units_and_attributes_of_the_conventions(receiver: Receiver) -> None:
@@ -194,8 +206,7 @@ def test_a_closed_run_is_a_trace_with_the_instants_and_joules_of_its_parts(recei
         assert otlp.send_run([run, epoch, window]) == 3
         assert otlp.send_run([run | {"end_ns": None}]) == 0
         assert otlp.send_run([]) == 0
-    (body,) = receiver.bodies["/v1/traces"]
-    spans = ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
+    spans = receiver.spans()
     by_name = {span.name: span for span in spans}
     assert set(by_name) == {"run", "epoch", "checkpoint"}
     root = by_name["run"]
@@ -224,8 +235,7 @@ def test_the_spans_of_a_run_in_the_archive_are_its_epochs_and_named_windows(
     archive.close()
     with OtelSender(receiver.url, list, every_ms=3_600_000) as otlp:
         assert otlp.send_run(rows) == 1 + 4 + 4
-    (body,) = receiver.bodies["/v1/traces"]
-    spans = ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
+    spans = receiver.spans()
     second, begin_ns = archives.SECOND, archives.RUN.began_wall_ns - 10 * archives.SECOND
     found = {
         (

@@ -117,7 +117,7 @@ def test_why_a_run_has_no_decision(situation: Mapping[str, Any], sentence: str |
         "duration_s": None,
         "quality": "",
     }
-    totals = {"job": "job", "epochs": 0, **totals}
+    totals = {"job": "job", "epochs": 0, "places": None, **totals}
     headed = run_of_rows(RunRows(run="run", totals=totals, whole=whole)).headline
     words = "no power limit was searched for" if sentence is None else sentence
     assert headed == f"{words[:1].upper()}{words[1:]}."

@@ -29,7 +29,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchiveSource]:
     archives.fill(archive)
     archive.put([], [_hostile(HOSTILE), _hostile(LONG)], {}, replaying=False)
     archive.close()
-    source = ArchiveSource(path, Settings())
+    source = ArchiveSource(path, path.parent / "signals", Settings())
     yield source
     source.close()
 

@@ -37,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ArchiveSource]:
     archive = DuckdbFile.open(archive_at(path), Settings())
     archive.put([], [ROW, *[row for row in TRIES if row.version]], {}, replaying=False)
     archive.close()
-    source = ArchiveSource(path, Settings())
+    source = ArchiveSource(path, path.parent / "signals", Settings())
     yield source
     source.close()
 

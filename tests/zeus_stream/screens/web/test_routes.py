@@ -6,6 +6,7 @@ import io
 from hashlib import sha256
 from html.parser import HTMLParser
 from importlib.resources import files
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from zeus_stream.screens.web.now_feed import NowFeed
 from zeus_stream.screens.web.routes.site import Site
 from zeus_stream.screens.web.source import QueryRows, Source
 from zeus_stream.screens.web.static_files import static_files
+from zeus_stream.settings import Settings
 
 pytestmark = pytest.mark.anyio
 UPLOT = {
@@ -92,6 +94,18 @@ async def test_the_run_page_shows_what_the_archive_knows(app: ASGIApp) -> None:
     assert "the publisher&#x27;s buffer was full" in text
     assert text.count('role="img"') == 3  # power, frontier, epochs
     assert "95 % intervals" in text
+
+
+async def test_a_file_is_priced_by_the_signals_of_the_machine_that_shows_it(
+    known: ArchiveSource, tmp_path: Path
+) -> None:
+    (tmp_path / "price.csv").write_text(
+        '# name=price unit=EUR/kWh source="a tariff"\nat,value\n1970-01-01T00:00+00:00,0.3\n'
+    )
+    priced = ArchiveSource(known.path, tmp_path, Settings())
+    app = build(Site(source=Source(priced.ask), feed=None), WebSecurity(TOKEN, frozenset(LOOPBACK)))
+    assert "at 0.3 EUR/kWh, GPUs only; source: a tariff" in (await page(app, "/runs/run-1")).text
+    priced.close()
 
 
 async def test_panels_of_a_page_share_what_they_ask(known: ArchiveSource) -> None:
