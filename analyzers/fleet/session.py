@@ -159,6 +159,11 @@ class Session:
         self._take_in()
         return [self._step_ns[index] for index in range(span.first, span.end) if index in self._step_ns]
 
+    def last_step_ns(self) -> int:
+        """Return how long the last whole step took, without the wait for its batch; 0: not known."""
+        self._take_in()
+        return next(reversed(self._step_ns.values()), 0)
+
     def rows(self) -> tuple[RunRow | AllocationRow, ...]:
         if self.started.allocation is None:
             return (self._row(),)

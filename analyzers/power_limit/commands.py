@@ -7,7 +7,7 @@ from analyzers.dispatch.pending import ControlOfGpu, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Fleet
 from analyzers.fleet.session import Session
 from analyzers.power_limit.search.levels import Level
-from analyzers.power_limit.visits import LimitApplied, StepBegan
+from analyzers.power_limit.visits import MIXED, LimitApplied, StepBegan
 from analyzers.results.result import ApplyControl, Command, RestoreControl, Result
 from analyzers.results.rows import Row
 from zeus_stream.protocol.fields import Control
@@ -143,13 +143,19 @@ class Commands:
         return attempt
 
     def landed(self, ranks: Iterable[Session], lead: Session | None) -> tuple[Attempt, LimitApplied] | None:
-        """Return the attempt whose limits are in force, once the ranks concerned have begun a step since."""
+        """Return the attempt whose limits are in force, once the ranks concerned have begun a step since.
+
+        A step under way counts if the limits came within the first `MIXED` of it.
+        """
         attempt = self._attempt
         if attempt is None or attempt.waiting or lead is None:
             return None
         applied_ns = attempt.applied_ns
         concerned = [session for session in ranks if session.gpus and session.host in applied_ns]
-        firsts = [session.first_since(applied_ns[session.host]) for session in concerned]
+        firsts = [
+            session.first_since(applied_ns[session.host] - round(MIXED * session.last_step_ns()))
+            for session in concerned
+        ]
         known = [first for first in firsts if first is not None]
         if len(known) < len(firsts):
             return None
@@ -161,7 +167,7 @@ class Commands:
         waited_ns = min((began - applied for began, applied in begins if began is not None), default=0)
         self._attempt = None
         since = StepBegan(index, began_ns)
-        return attempt, LimitApplied(attempt.number, since, attempt.taken_mw, max(0, waited_ns))
+        return attempt, LimitApplied(attempt.number, since, attempt.taken_mw, waited_ns)
 
     def _name(self, gpu: str) -> str:
         """Return the next command's id: the same when the stream is interpreted again, and no other run's."""

@@ -18,7 +18,8 @@ on what comes out of them. The machine counts in steps of the run; its only cloc
 
 The rules:
 
- 1. A setting is warm after `Pace.warmup_steps` whole steps, and `Pace.settle_ns` after it was confirmed.
+ 1. A setting is warm after `Pace.warmup_steps` whole steps, and `Pace.settle_ns` after it was confirmed. The
+    step in which it becomes warm counts if that is within the first `MIXED` of it.
  2. A trial lasts from the begin of its first step to the begin of the one after its last. A pause (the end of
     an epoch or of a loop) cuts it into spans that add up: short epochs count, and a trial may end at a pause.
  3. A lapse (the analyzer or the collector was away) keeps the steps before it. The limit is asked for again
@@ -47,6 +48,10 @@ LONG_BLOCK_NS: Final = 2_000_000_000
 
 Steps of 20 s with 1 % noise, seven limits, 12 worlds (docs/measurements/search.md): 105 steps until a limit
 is chosen with blocks of four steps, 40 with this. The choice is off by 0.0 and 0.06 % on average."""
+MIXED: Final = 0.05
+"""Share of a step that may have been at another setting: a step of 20 s counts from the begin.
+
+See `python -m benchmarks.noise.step_lengths`."""
 MAX_AWAITED: Final = 8
 """Measurements under way; until one returns, the trial at hand grows longer."""
 
@@ -78,14 +83,14 @@ class StepsPaused(Struct, frozen=True):
 
 
 class LimitApplied(Struct, frozen=True):
-    """Confirmed on every GPU. ``step`` is the first that began since on every rank."""
+    """Confirmed on every GPU. ``step`` is the first that was at it on every rank, but for `MIXED` of it."""
 
     attempt: int
     step: StepBegan
     taken_mw: int | None = None
     """The limit that the driver made of the one asked for; None: it took that one."""
     waited_ns: int = 0
-    """That it had been in force on every GPU, at least, when that step began."""
+    """That it had been in force on every GPU, at least, when that step began; below 0: it came later."""
 
 
 class LimitRefused(Struct, frozen=True):
@@ -306,6 +311,8 @@ class Visiting(Struct, frozen=True, kw_only=True):
     phase: Phase = Waiting()
     step: StepBegan | None = None
     """The step under way; None in a pause."""
+    step_ns: int = 0
+    """From the begin of the step before to that of the one under way; 0: not known."""
     steps: int = 0
     """Of the run, that have begun."""
     attempts: int = 0
@@ -405,6 +412,9 @@ def step(
         case _, StepBegan(index) if visiting.step is not None and index <= visiting.step.index:
             return visiting, None  # a repeat
         case _, StepBegan():
+            if visiting.step is not None:
+                took_ns = (event.t_ns - visiting.step.t_ns) // (event.index - visiting.step.index)
+                visiting = replace(visiting, step_ns=took_ns)
             return _step_began(replace(visiting, step=event, steps=event.index + 1), event, pace, length)
         case Measuring(opened=StepBegan() as opened) as trial, StepsPaused(index, t_ns):
             trial = _close_span(trial, opened, index, t_ns)
@@ -467,7 +477,9 @@ def warm_up(visiting: Visiting, pace: Pace) -> Visiting:
     """Begin a trial with the step under way, if it is late enough (rule 1)."""
     assert isinstance(visiting.phase, Warming)
     (limit_mw, since), now = (visiting.phase.limit_mw, visiting.phase.since), visiting.step
-    if now is None or now.index - since.index < pace.warmup_steps or now.t_ns - since.t_ns < pace.settle_ns:
+    if now is None or now.index - since.index < pace.warmup_steps:
+        return visiting
+    if since.t_ns + pace.settle_ns - now.t_ns > MIXED * visiting.step_ns:
         return visiting
     trial = visiting.kept or Measuring(limit_mw, None)
     return replace(visiting, phase=replace(trial, opened=now), kept=None)
@@ -507,6 +519,7 @@ def _before(trial: Measuring, until: StepBegan | None) -> Measuring | None:
 def validate(visiting: Visiting) -> None:
     """Check what holds between events; an AssertionError names the visit."""
     phase, kept = visiting.phase, visiting.kept
+    assert visiting.step_ns >= 0, visiting
     assert 0 <= visiting.locked <= visiting.numbers, visiting
     assert visiting.first is None or 0 < visiting.first <= visiting.numbers, visiting
     assert kept is None or (kept.opened is None and kept.spans), visiting

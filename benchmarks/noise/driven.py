@@ -1,7 +1,8 @@
 """The profiling machine, driven through the steps of a published curve.
 
 A step of `published.Training` after the other; commands take effect with the next step, and measurements come
-back `LATE_NS` after their last step, as in the analyzer.
+back `LATE_NS` after their last step, as in the analyzer. In a long step a limit that was asked for then is in
+force `APPLIED_NS` later.
 """
 
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from analyzers.power_limit.profiler import Apply, Decide, ProfilerPlan
 from analyzers.power_limit.search.host_delays import delay_ns
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.visits import (
+    MIXED,
     Event,
     LimitApplied,
     MeasureTrial,
@@ -22,7 +24,7 @@ from analyzers.power_limit.visits import (
 )
 from benchmarks.noise.published import Training
 
-LATE_NS = 200_000_000
+LATE_NS, APPLIED_NS = 200_000_000, 100_000_000
 PLAN = ProfilerPlan(
     limits_mw=(),
     gpus=1,
@@ -78,7 +80,29 @@ class Driven:
         if self._attempt is not None:
             attempt, self._attempt = self._attempt, None
             self._tell(LimitApplied(attempt, began, waited_ns=round(began.t_ns - self._asked_ns)))
-        self._steps.append(self.training.go_on(self.at, 1))
+        took_ns = self._steps[-1].duration_ns if self._steps else 0
+        if self._late and APPLIED_NS + self._late[0][0] - began.t_ns <= MIXED * took_ns:
+            self._steps.append(self._long_step(began))
+        else:
+            self._steps.append(self.training.go_on(self.at, 1))
+
+    def _long_step(self, began: StepBegan) -> Trial:
+        """Return a step soon after whose begin a measurement comes back, and perhaps another limit."""
+        before = self.at
+        due_ns, asked = self._late.pop(0)
+        self._measured(asked)
+        step = self.training.go_on(self.at, 1)
+        if self._attempt is None:
+            return step
+        attempt, self._attempt = self._attempt, None
+        came_ns = due_ns + APPLIED_NS - began.t_ns
+        self._tell(LimitApplied(attempt, began, waited_ns=-round(came_ns)))
+        curve = self.training.curve
+        done = came_ns / step.duration_ns * curve.step_ns[self.at] / curve.step_ns[before]
+        energy = done * curve.step_mj[before] / curve.step_mj[self.at] + 1 - done
+        mixed_ns = round(came_ns + (1 - done) * step.duration_ns)
+        self.training.t_ns += mixed_ns - step.duration_ns
+        return replace(step, duration_ns=mixed_ns, energy_mj=round(energy * step.energy_mj))
 
     def _measured(self, asked: MeasureTrial) -> None:
         steps = [step for span in asked.spans for step in self._steps[span.first : span.end]]

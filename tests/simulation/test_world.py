@@ -64,6 +64,21 @@ def test_the_limit_chosen_costs_within_half_a_percent_of_the_best(
             assert chosen_mw <= best_mw + 25_000
 
 
+@pytest.mark.sweep
+def test_a_search_over_steps_of_20_s_needs_one_step_for_each_visit() -> None:
+    """A step in which a limit came soon after its begin was left out: 20 steps and more."""
+    plan = RunSettings(selector=selectors.parse("energy"))
+    training = Training("imagenet", 20.0, 40, noise=0.01)
+    world = decided(World("simulated:v100x1,noise=0.01", training, plan))
+    chosen = world.rows(DecisionRow)[0]
+    assert chosen.applied
+    _, trials = best_limits("v100", "imagenet", "energy")
+    least_mj = min(trial.energy_mj for trial in trials.values())
+    assert trials[round(chosen.power_limit_w or 0) * 1000].energy_mj <= 1.005 * least_mj
+    steps = sum(row.kind == "step" for row in world.rows(WindowRow))
+    assert steps <= 16
+
+
 def test_epochs_of_5_steps_decide() -> None:
     training = Training("imagenet", 0.05, 600, epoch_steps=5, pause_s=0.2)
     world = World(

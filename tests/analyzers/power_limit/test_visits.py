@@ -214,12 +214,24 @@ class Waits(Struct, frozen=True):
 
 
 @pytest.mark.parametrize(
-    ("waited_ms", "phase"), [(0, Warming), (499, Warming), (500, Measuring), (19_000, Measuring)]
+    ("step_ms", "waited_ms", "phase"),
+    [
+        (100, 494, Warming),
+        (100, 500, Measuring),
+        (3_000, 349, Warming),
+        (3_000, 350, Measuring),
+        (3_000, -100, Warming),
+        (20_000, -501, Warming),
+        (20_000, -500, Measuring),
+        (20_000, 19_000, Measuring),
+    ],
 )
-def test_a_limit_settles_from_when_it_is_in_force(waited_ms: int, phase: type[Phase]) -> None:
-    """Of steps of 20 s, the first that begins at a limit is measured; it settled in the one before."""
+def test_a_step_counts_if_its_limit_settles_within_a_twentieth_of_it(
+    step_ms: int, waited_ms: int, phase: type[Phase]
+) -> None:
+    """``waited_ms``: that the limit was in force when the step began; it settles in 500 ms."""
     visiting, attempt = visits.ask(Visiting(step=StepBegan(3, 60_000 * MS)), 200_000)
-    began = StepBegan(4, 80_000 * MS)
+    began = StepBegan(4, (60_000 + step_ms) * MS)
     for event in (began, LimitApplied(attempt, began, waited_ns=waited_ms * MS)):
         visiting, _ = visits.step(visiting, event, Waits(), None)
     assert isinstance(visiting.phase, phase)
