@@ -13,7 +13,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 FAST_WORKERS := $(shell getconf _NPROCESSORS_ONLN)  # few of its tests wait, and each worker reads all of them: 7 s of a core
 
-.PHONY: chaos docs figures help packages release install demo demo-page test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics test-slurm check fuzz soak audit sbom lock clean
+.PHONY: chaos docs figures help packages release test-pythons install demo demo-page test lint bytecode types test-main test-scale demo-cluster test-fast test-frameworks test-zeus-examples test-screens screens test-metrics test-slurm check fuzz soak audit sbom lock clean
 
 help:            ## what there is
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' Makefile | sed 's/:[^#]*##/\t/'
@@ -191,6 +191,10 @@ packages: install .packages/.installed ## build wheel, sdist and .deb into dist/
 	/usr/bin/python3 packaging/debian/build.py dist
 	DIST=$(CURDIR)/dist $(BIN)/python -m pytest -rs tests/packaging
 
+PYTHON_TESTS ?= tests/packaging/test_wheel.py tests/zeus_stream/protocol tests/conformance
+test-pythons:    ## test the wheel with each Python from 3.11 to 3.14 that this machine has; PYTHON_TESTS=tests for others
+	$(PYTHON) packaging/pythons.py $(PYTHON_TESTS)
+
 release: packages ## check version, tag, changelog and a second build; write SHA256SUMS into dist/; KEY=ssh-key signs it
 	$(BIN)/python packaging/release.py dist $(if $(KEY),--key $(KEY))
 
@@ -201,4 +205,4 @@ lock:            ## renew requirements.lock (needs uv)
 	uv pip compile --quiet --universal --no-deps --generate-hashes --no-annotate --no-header --python-version 3.11 requirements-scale.in -o requirements-scale.lock
 
 clean:           ## remove what the other targets made
-	rm -rf $(VENV) $(SCALE) .audit .frameworks .zeus-examples .fuzz .prometheus .packages .docs dist demo-out
+	rm -rf $(VENV) $(SCALE) .audit .frameworks .zeus-examples .fuzz .prometheus .packages .pythons .docs dist demo-out

@@ -19,7 +19,7 @@ class Description(Struct, frozen=True, kw_only=True):
     """The identity and abilities of a device. Read once, when it is opened or comes back."""
 
     gpu: str
-    """UUID (``GPU-...``); ``CPU-...`` and ``DRAM-...`` are parts of the host (`of_host`)."""
+    """UUID (``GPU-...``); ``CPU-...``, ``DRAM-...`` and meters are parts of the host (`of_host`)."""
     index: int
     """Position in PCI bus order, for people and for ``CUDA_VISIBLE_DEVICES`` integers; parts of the host are
     counted apart."""
@@ -43,6 +43,10 @@ class Description(Struct, frozen=True, kw_only=True):
     """UUIDs (``MIG-...``) of its MIG instances."""
     scope: Literal["gpu", "module"] = "gpu"
     """What its figures are of; a module's include the CPU beside the GPU."""
+    every_ns: int = 0
+    """Time between two reads of a slow device, which has a thread of its own; 0: by its refreshes."""
+    error_ppm: int | None = None
+    """Half of the 95 % interval of a meter's gain, millionths; None: not known, or no meter."""
     unanswered: tuple[str, ...] = ()
     """What the driver did not answer when it was described, a sentence each."""
 

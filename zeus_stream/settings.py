@@ -81,6 +81,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     cpu: Annotated[str, SettingHelp(
         "Measure CPUs and DRAM beside the GPUs: auto (if they can be read), on, off."
     )] = "auto"
+    meters: Annotated[tuple[str, ...], SettingHelp(
+        "Meters of the whole host or site, such as wall=ipmi 3%: redfish, ipmi, snmp, cray, file, command.",
+        secret=True
+    )] = ()
     observe: Annotated[bool, SettingHelp(
         "Only measure. Refuse every change of a power limit or a clock."
     )] = False

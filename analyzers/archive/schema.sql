@@ -76,8 +76,9 @@ CREATE TABLE seals (number BIGINT, hash VARCHAR, sealed_ns BIGINT, public_key VA
 
 -- ---- energy -------------------------------------------------------------------------------------
 
--- Whether it is no GPU but a CPU or its memory: everybody's on the host, and in no sum over GPUs.
-CREATE MACRO of_host(gpu) AS coalesce(starts_with(gpu, 'CPU-') OR starts_with(gpu, 'DRAM-'), false);
+-- Whether it is no GPU but a CPU, its memory or a meter: everybody's on the host, and in no sum over GPUs.
+CREATE MACRO of_host(gpu) AS coalesce(starts_with(gpu, 'CPU-') OR starts_with(gpu, 'DRAM-')
+    OR starts_with(gpu, 'WALL-') OR starts_with(gpu, 'SITE-'), false);
 
 -- The windows of one kind, added up over the GPUs and ranks of a run. A sum with a part missing is NULL.
 -- Errors of parts are independent: the widths of their 95 % intervals add up in squares.
@@ -255,6 +256,72 @@ WITH kept AS (
 SELECT gpu, host, began_at, length_s, energy_j, covered_s, energy_j / covered_s AS power_w,
     * EXCLUDE (gpu, host, began_at, length_s, energy_j, covered_s)
 FROM parts;
+
+-- The energy of whole hosts by hour, where a meter is read: GPUs + CPUs + memory + rest = wall. Of the minutes
+-- that are kept and that every device of the host covers. The interval of the rest has the scatter of its minutes,
+-- and what is known of the gains of meters and GPUs: each kind is taken to be off in one direction.
+CREATE VIEW balance AS
+WITH devices AS (
+    SELECT minutes.host, gpu, began_at, energy_j / coalesce(sensor_gain, 1) / covered_s AS power_w, covered_s,
+        CASE split_part(gpu, '-', 1) WHEN 'WALL' THEN 'wall' WHEN 'CPU' THEN 'cpu' WHEN 'DRAM' THEN 'memory'
+            ELSE 'gpu' END AS part,
+        -- Of a CPU nothing is known, of a GPU what is published, of a meter what its setting says, or nothing.
+        CASE WHEN part = 'wall' THEN sensor_gain_error ELSE coalesce(sensor_gain_error / sensor_gain, 0) END * power_w
+            AS doubt_w
+    FROM (
+        SELECT host, gpu, began_at, sum(energy_j) AS energy_j, sum(covered_s) AS covered_s FROM minutes
+        WHERE covered_s > 0 AND NOT starts_with(gpu, 'SITE-')
+            AND host IN (SELECT host FROM gpus WHERE starts_with(gpu, 'WALL-'))
+        GROUP BY host, gpu, began_at
+    ) AS minutes LEFT JOIN gpus USING (gpu)
+), known AS (
+    SELECT host, began_at, max(covered_s) AS covered_s, count(*) AS devices,
+        min(covered_s) >= 0.9 * max(covered_s) AS even, sum(power_w) FILTER (part = 'wall') AS wall_w,
+        sum(power_w) FILTER (part = 'gpu') AS gpu_w, sum(power_w) FILTER (part = 'cpu') AS cpu_w,
+        sum(power_w) FILTER (part = 'memory') AS memory_w,
+        CASE WHEN bool_and(doubt_w IS NOT NULL) FILTER (part = 'wall')
+            THEN sum(doubt_w) FILTER (part = 'wall') END AS wall_doubt_w,
+        coalesce(sum(doubt_w) FILTER (part = 'gpu'), 0) AS gpu_doubt_w
+    FROM devices GROUP BY host, began_at
+), whole AS (
+    SELECT *, wall_w - coalesce(gpu_w, 0) - coalesce(cpu_w, 0) - coalesce(memory_w, 0) AS rest_w,
+        max(devices) OVER (PARTITION BY host, date_trunc('hour', began_at)) AS most
+    FROM known WHERE even AND wall_w IS NOT NULL
+)
+SELECT host, date_trunc('hour', began_at) AS began_at, sum(covered_s) AS covered_s, sum(gpu_w * covered_s) AS gpu_j,
+    sum(cpu_w * covered_s) AS cpu_j, sum(memory_w * covered_s) AS memory_j, sum(rest_w * covered_s) AS rest_j,
+    CASE WHEN count(wall_doubt_w) = count(*) AND count(*) >= 4 THEN sqrt(
+        sum(wall_doubt_w * covered_s) ** 2 + sum(gpu_doubt_w * covered_s) ** 2
+        + (2 * stddev_samp(rest_w) / sqrt(count(*)) * sum(covered_s)) ** 2) END AS rest_within_j,
+    sum(wall_w * covered_s) AS wall_j, wall_j / nullif(gpu_j, 0) AS wall_per_gpu
+FROM whole WHERE devices = most GROUP BY host, date_trunc('hour', began_at);
+
+-- The power usage effectiveness of a site by hour, where one of its hosts reads the site's meter: site over hosts.
+-- ``of_gpus`` is over GPUs, what costs are multiplied by. Hosts without a meter are missing in ``hosts_j``.
+CREATE VIEW site_pue AS
+WITH meters AS (
+    SELECT date_trunc('hour', began_at) AS began_at, sum(energy_j) AS site_j, sum(covered_s) / count(DISTINCT gpu) AS site_s
+    FROM minutes WHERE starts_with(gpu, 'SITE-') GROUP BY ALL
+), hosts AS (
+    SELECT began_at, sum(wall_j / covered_s) AS hosts_w, sum(gpu_j / covered_s) AS gpus_w, count(*)::BIGINT AS hosts
+    FROM balance GROUP BY began_at
+)
+SELECT began_at, hosts, site_s AS covered_s, site_j, hosts_w * site_s AS hosts_j,
+    site_j / nullif(hosts_w * site_s, 0) AS pue, site_j / nullif(gpus_w * site_s, 0) AS of_gpus
+FROM meters JOIN hosts USING (began_at) WHERE site_s > 0;
+
+-- Wall power over that of GPUs while each run lasted: of the site where it has a meter, else of the run's hosts.
+CREATE VIEW measured_pue AS
+SELECT run, coalesce(max(of_gpus), sum(wall_j) / nullif(sum(gpu_j), 0)) AS measured_pue
+FROM (
+    SELECT DISTINCT run_energy.run, host, run_energy.began_at, run_energy.ended_at FROM run_energy
+    JOIN sessions USING (run)
+) AS ran JOIN balance ON balance.host = ran.host AND balance.began_at < ended_at
+    AND balance.began_at + INTERVAL 1 HOUR > ran.began_at
+LEFT JOIN (
+    SELECT began_at AS hour_at, of_gpus FROM site_pue
+) AS site ON hour_at = balance.began_at
+GROUP BY run;
 
 -- What GPUs used while no run had them, from roll-ups. NULL where two runs had one at the same time in part.
 CREATE VIEW idle_gpus AS
@@ -808,18 +875,20 @@ WITH present AS (
         WHERE settings.name = 'pue' AND start = (SELECT max(start) FROM settings)) AS pue
 ), weighted AS (
     SELECT run_energy.run, job, about.name, split_part(unit, '/', 1) AS unit, run_energy.energy_j / 3.6e6 AS energy_kwh,
-        pue, CASE WHEN covered_us >= epoch_us(ended_at) - epoch_us(began_at) - 1_000_000 THEN
+        coalesce(pue, measured_pue) AS pue, pue IS NULL AS measured,
+        CASE WHEN covered_us >= epoch_us(ended_at) - epoch_us(began_at) - 1_000_000 THEN
             coalesce(weighted + greatest(run_energy.energy_j - by_steps.energy_j, 0) * mean_value,
                 run_energy.energy_j * mean_value) / nullif(run_energy.energy_j, 0) END AS factor,
         unit AS factor_unit, place, year, source, licence, run_energy.energy_j IS NULL AS missing
-    FROM run_energy CROSS JOIN about CROSS JOIN pue LEFT JOIN means ON means.run = run_energy.run
+    FROM run_energy CROSS JOIN about CROSS JOIN pue LEFT JOIN measured_pue ON measured_pue.run = run_energy.run
+    LEFT JOIN means ON means.run = run_energy.run
         AND means.name = about.name
     LEFT JOIN by_steps ON by_steps.run = run_energy.run AND by_steps.name = about.name
 )
 SELECT run, job, name, unit, energy_kwh * factor * coalesce(pue, 1) AS amount, energy_kwh, factor, factor_unit, pue,
     place, year, source, licence,
     CASE WHEN missing THEN 'energy of a GPU is missing' WHEN factor IS NULL THEN 'the signal does not cover the run'
-        WHEN pue IS NULL THEN 'GPUs only' ELSE 'GPUs x PUE' END AS basis
+        WHEN pue IS NULL THEN 'GPUs only' WHEN measured THEN 'GPUs x PUE, by meters' ELSE 'GPUs x PUE' END AS basis
 FROM weighted;
 
 -- The latest forecast of each run.

@@ -16,7 +16,7 @@ from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.rows import GapRow, GpuRow, Row
-from zeus_stream.protocol.fields import BUDGET, of_host
+from zeus_stream.protocol.fields import BUDGET, of_host, of_meter
 from zeus_stream.protocol.notes import DeviceFound, DeviceGone, GpuShared
 
 Clocks = Mapping[str, int]
@@ -133,7 +133,7 @@ class Fleet(Struct):
         gpu = self.gpus.get(uuid)
         if gpu is None:
             gpu = self.gpus[uuid] = Gpu(host=host)
-            if of_host(uuid):
+            if of_host(uuid) and not of_meter(uuid):  # one is read too seldom for windows to wait for it
                 self.parts.setdefault(host, {})[uuid] = None
         return gpu
 
@@ -233,6 +233,8 @@ def known_counters(gpus: Iterable[GpuRow]) -> dict[str, KnownCounter]:
 def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
     period_ns = gpu.timeline.period_ns
     gain = gpu.timeline.gain or sensors.prior(found.gpu, found.driver)
+    if of_meter(found.gpu) and found.error_ppm is not None:
+        gain = sensors.Gain(1.0, found.error_ppm / 1e6, 0.0, "the setting `meters`", "")
     return GpuRow(
         gpu=found.gpu,
         host=host,

@@ -134,7 +134,8 @@ class ForecastRow(Struct, frozen=True, kw_only=True):
 
 
 class GpuRow(Struct, frozen=True, kw_only=True):
-    """GPUs, and the CPUs and their memory beside them (``CPU-HOST-package-0``, ``DRAM-HOST-package-0``)."""
+    """GPUs, and parts of hosts: CPUs and their memory (``CPU-HOST-package-0``, ``DRAM-HOST-package-0``),
+    and meters (``WALL-HOST-NAME``, ``SITE-HOST-NAME``)."""
 
     TABLE: ClassVar = Table("gpus", ("gpu",))
 

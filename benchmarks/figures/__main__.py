@@ -88,6 +88,7 @@ BENCHMARKS = (
         repeats=1,
         small=("--only", "reference", "--seeds", "2"),
     ),
+    Benchmark("benchmarks.noise.bench_drift", arguments=("--sessions", "600", "--seed", "77"), repeats=1),
     Benchmark("benchmarks.noise.search", arguments=("--gpus", "v100"), repeats=1, traces=True),
 )
 QUOTES = (

@@ -215,9 +215,9 @@ class DeviceThread:
         controls = tuple(self._find_controls(description, requested_mw))
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
-        self._sampled.begin(now_ns)
+        self._sampled.begin(now_ns, description.every_ns)
         self._mail.put(self, DeviceAnswers(now_ns, description, requested_mw, controls))
-        self._poller.add(self)
+        self._poller.add(self, alone=description.every_ns > 0)
         return None
 
     def _find_controls(self, description: Description, requested_mw: int | None) -> Iterator[FoundControl]:

@@ -355,6 +355,7 @@ class Supervisor:
                 scope=description.scope,
                 tenants=description.tenants,
                 graphics_clocks_mhz=description.graphics_clocks_mhz,
+                error_ppm=description.error_ppm,
             )
         )
         for control, instructions in todo:

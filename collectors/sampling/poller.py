@@ -9,6 +9,8 @@ is slow again and again, is left to a thread of its own:
     SLOW_READS in a row of SLOW_NS        seen by its thread, which does the same
     ALONE_NS later                        read with the others again
 
+A device that is known to be slow has a thread of its own for good, without real-time priority.
+
 A read is early by at most `TOGETHER_NS`, never late: looks at a counter come no farther apart.
 """
 
@@ -32,6 +34,7 @@ SLOW_NS = 2_000_000
 SLOW_READS = 8
 ALONE_NS = 60_000_000_000
 _LONGEST_NS = 3_600_000_000_000
+_NEVER_NS = 2**63
 
 
 class Polled(Protocol):
@@ -67,9 +70,14 @@ class _Turns:
         mutex: threading.Lock,
         entries: list[_Due],
         after: Callable[["_Turns", _Entry, int | None, int], None],
+        *,
+        in_time: bool,
     ) -> None:
-        """``after``: called after each read with when the next is due, and the end of this one."""
-        self._mutex, self._after = mutex, after
+        """``after``: called after each read with when the next is due, and the end of this one.
+
+        ``in_time``: with real-time priority.
+        """
+        self._mutex, self._after, self._in_time = mutex, after, in_time
         self.entries = entries
         """A heap, without the one that is being read."""
         self.reading: _Entry | None = None
@@ -84,7 +92,8 @@ class _Turns:
         self._bell.put(None)
 
     def _run(self) -> None:
-        take_real_time_priority()
+        if self._in_time:
+            take_real_time_priority()
         entry: _Entry | None = None
         due_ns: int | None = None
         now_ns = until_ns = monotonic_ns()
@@ -135,14 +144,18 @@ class Poller:
         """The number of devices that are read by a thread of their own."""
         return max(len(self._threads) - 1, 0)
 
-    def add(self, polled: Polled) -> None:
-        """Read a device from now on."""
+    def add(self, polled: Polled, *, alone: bool = False) -> None:
+        """Read a device from now on. ``alone``: in a thread of its own, since each read may take seconds."""
         with self._mutex:
             if not self._threads:
                 self._threads.append(self._start([]))
-            shared = self._threads[0]
             self._added += 1
-            heappush(shared.entries, (0, self._added, _Entry(polled, self._added)))
+            entry = _Entry(polled, self._added, alone_until_ns=_NEVER_NS if alone else 0)
+            if alone:
+                self._threads.append(self._start([(0, self._added, entry)], in_time=False))
+                return
+            shared = self._threads[0]
+            heappush(shared.entries, (0, self._added, entry))
         shared.ring()
 
     def read_now(self, polled: Polled) -> None:
@@ -179,8 +192,8 @@ class Poller:
             each.thread.join(timeout_s)
         return not any(each.thread.is_alive() for each in threads)
 
-    def _start(self, entries: Iterable[_Due]) -> _Turns:
-        turns = _Turns(self._mutex, list(entries), self._after)
+    def _start(self, entries: Iterable[_Due], *, in_time: bool = True) -> _Turns:
+        turns = _Turns(self._mutex, list(entries), self._after, in_time=in_time)
         turns.thread.start()
         return turns
 
@@ -199,7 +212,7 @@ class Poller:
             entry.slow = 0
             if shared:
                 self._part()
-            entry.alone_until_ns = now_ns + self._alone_ns
+            entry.alone_until_ns = max(entry.alone_until_ns, now_ns + self._alone_ns)
         elif not shared and (due_ns is None or now_ns >= entry.alone_until_ns):
             turns.ended = True
             self._threads.remove(turns)

@@ -59,10 +59,10 @@ class SampledDevice:
         """The refresh interval of the device, as far as it was seen."""
         return self._schedule.period_ns
 
-    def begin(self, begun_ns: int) -> None:
-        """Forget what was seen: the device was found, or is back."""
+    def begin(self, begun_ns: int, every_ns: int = 0) -> None:
+        """Forget what was seen: the device was found, or is back. ``every_ns``: its own distance of reads."""
         self._seen = change_detector.DetectorState()
-        self._schedule, self._due_ns = schedule.Schedule(begun_ns, self._schedule.poll_ns), None
+        self._schedule, self._due_ns = schedule.Schedule(begun_ns, every_ns or self._schedule.poll_ns), None
 
     def relax(self, *, relaxed: bool) -> bool:
         """Read it seldom from now on, or closely again. Return whether it is to be read now."""

@@ -59,7 +59,7 @@ ALIVE_NS = 900_000_000
 RELAXED_NS = 6 * ALIVE_NS
 """Between two reads of a device that no session uses."""
 RETRY_MOST_NS = 1_000_000_000
-"""Failed reads double the distance, up to this."""
+"""Failed reads double the distance, up to this, or to that set by a person."""
 RETURN_NS = 3_000_000_000
 """Between two looks for a lost device, and between two looks for a driver."""
 
@@ -151,7 +151,7 @@ def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
     """Return when to read next, ns after which it is due."""
     if schedule.failures:
         distance_ns = _distance_ns(schedule, now_ns) << min(schedule.failures, 10)
-        return now_ns + min(distance_ns, RETRY_MOST_NS)
+        return now_ns + max(min(distance_ns, RETRY_MOST_NS), schedule.poll_ns)
     if schedule.poll_ns == 0 and schedule.period_ns is not None and schedule.expected_ns is not None:
         soonest_ns, width_ns = now_ns + LEAST_NS // 2, schedule.width_ns
         first_ns, second_ns = schedule.expected_ns - width_ns, schedule.expected_ns + width_ns

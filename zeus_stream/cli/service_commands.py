@@ -55,17 +55,22 @@ def collect(settings: Settings, site: "SiteSettings", *, parent_pid: int | None)
     _end_with(parent_pid)
     _set_niceness(settings.nice, "collector")
     without_numpy_threads()
+    from collectors.device import Bus
     from collectors.devices.registry import open_bus
     from collectors.service import collect as service
     from collectors.service import host_name
 
-    bus = open_bus(
+    bus: Bus = open_bus(
         settings.device,
         places(os.environ).run,
         cpu=settings.cpu,
         host=host_name(settings),
         set_command=settings.set_command,
     )
+    if settings.meters:
+        from collectors.meters.metered_bus import MeteredBus
+
+        bus = MeteredBus(bus, settings.meters, host_name(settings))
     at_site = None if site.broker is None else partial(plugins.find(plugins.HOST_AT_BROKER), site=site)
     run = partial(service, settings, bus, environ=os.environ, at_site=at_site)
     _serve(lambda started: run(started=started), "collector")

@@ -47,9 +47,18 @@ BUDGET = "budget:"
 have such a name."""
 
 
+WALL, SITE = "WALL-", "SITE-"
+"""Begin the UUID of a meter: of all that a host draws, and of a site with its cooling."""
+
+
 def of_host(gpu: Gpu) -> bool:
-    """Tell whether it is no GPU but a part of the host, used by all who run there: a CPU or its memory."""
-    return gpu.startswith(("CPU-", "DRAM-"))
+    """Tell whether it is no GPU but a part of the host that all runs use: a CPU, its memory, or a meter."""
+    return gpu.startswith(("CPU-", "DRAM-", WALL, SITE))
+
+
+def of_meter(gpu: Gpu) -> bool:
+    """Tell whether it is a meter: its energy has that of the other devices in it."""
+    return gpu.startswith((WALL, SITE))
 
 
 _KEPT_OF_USER, _KEPT_OF_PART = 180, 170

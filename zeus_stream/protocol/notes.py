@@ -55,6 +55,8 @@ class DeviceFound(Struct, frozen=True, kw_only=True, tag=True):
     """At which the graphics clock can be locked, descending."""
     tenants: Gpus = ()
     """UUIDs (``MIG-...``) of the instances that share the GPU."""
+    error_ppm: Count | None = None
+    """Half of the 95 % interval of a meter's gain, millionths; None: not known, or no meter."""
 
 
 class DeviceGone(Struct, frozen=True, tag=True):

@@ -77,7 +77,7 @@ class GpuNow(Struct, frozen=True, kw_only=True):
 
 
 class PartNow(Struct, frozen=True, kw_only=True):
-    """The latest reading of a part of a host: a CPU (``CPU-0``) or its memory (``DRAM-0``)."""
+    """The latest reading of a part of a host: a CPU (``CPU-...``), its memory (``DRAM-...``), or a meter."""
 
     part: Gpu
     host: Name

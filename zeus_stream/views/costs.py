@@ -78,7 +78,8 @@ def cost_words(row: Mapping[str, Any]) -> tuple[str, str]:
     span = "" if low is None or high is None else ends(low, high, scale)
     sure = f" (95 %: {span})" if span else ""
     of = " ".join(str(word) for word in (row.get("place"), row.get("year")) if word)
-    pue = f", PUE {row['pue']:g}" if row["pue"] else ", GPUs only"
+    measured = " by meters" if str(row.get("basis", "")).endswith("by meters") else ""
+    pue = f", PUE {row['pue']:.4g}{measured}" if row["pue"] else ", GPUs only"
     factor = f"{row['factor']:.6g} {row['factor_unit']}{f' ({of})' if of else ''}"
     return f"{_amount(row['amount'] / scale)} {unit}{sure}", f"at {factor}{pue}; source: {row['source']}"
 

@@ -76,6 +76,20 @@ def test_a_read_that_hangs_is_left_to_its_thread_and_the_others_go_on() -> None:
         until(lambda: hangs.reads > reads + 3)
 
 
+def test_a_device_known_to_be_slow_has_its_own_thread_from_the_first_read_on() -> None:
+    slow, other = Device(), Device()
+    slow.answers.clear()
+    with polling(other) as poller:
+        poller.add(slow, alone=True)
+        until(lambda: slow.threads)
+        reads = other.reads
+        until(lambda: other.reads > reads + 20)  # nobody calls `check`: no read of the other waits for it
+        slow.answers.set()
+        until(lambda: slow.reads > 20)
+        assert slow.threads.isdisjoint(other.threads)
+        assert len(slow.threads) == 1
+
+
 def test_a_device_that_is_slow_again_and_again_has_a_thread_of_its_own_for_a_time() -> None:
     slow, other = Device(), Device()
     slow.takes_s = 2 * SLOW_NS / 1e9

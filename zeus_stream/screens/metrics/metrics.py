@@ -93,6 +93,11 @@ def gpu_families(snapshot: Snapshot, dcgm: Names = "none") -> list[Family]:
         for part in snapshot.parts
         if part.energy_mj is not None
     )
+    powers = (
+        MetricSample((("host", part.host), ("part", part.part)), part.power_mw / 1000)
+        for part in snapshot.parts
+        if part.power_mw is not None and part.energy_mj is None
+    )
     families = [
         family(name, text, _samples(there, field, scale), otel, unit)
         for name, otel, unit, field, scale, text in _GPU
@@ -106,8 +111,11 @@ def gpu_families(snapshot: Snapshot, dcgm: Names = "none") -> list[Family]:
                "1 while the GPU gives readings; 0: it is silent or gone, and its figures are left out.",
                ups, "zeus_stream.gpu.up"),
         family("zeus_stream_host_part_energy_joules_total",
-               "Energy of a CPU or of its memory, since the collector started. It is not the whole host.",
+               "Energy of a CPU, of its memory, or by a meter that counts, since the collector started.",
                parts, "hw.energy", "J"),
+        family("zeus_stream_host_part_power_watts",
+               "Power by a meter of the whole host (WALL-) or site (SITE-) that does not count energy.",
+               powers, "hw.power", "W"),
     ]  # fmt: skip
     return families + (_dcgm(there, dcgm) if dcgm != "none" else [])
 
