@@ -1,7 +1,7 @@
 """GPUs + CPUs + memory + rest = wall: what the views make of the minutes of hosts with a meter."""
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from math import hypot, sqrt
 from statistics import stdev
 from typing import Any
@@ -10,6 +10,9 @@ import duckdb
 import pytest
 
 from analyzers.archive import schema
+from zeus_stream.screens.html.questions import answered
+from zeus_stream.screens.site.host_balance import whole_hosts
+from zeus_stream.screens.site.period import Period
 
 BEGAN = datetime(2026, 1, 1, 7, 0)  # noqa: DTZ001  (a column without a zone is UTC)
 HOST = {
@@ -112,6 +115,16 @@ def test_what_is_not_read_is_in_the_rest(archive: duckdb.DuckDBPyConnection) -> 
     (row,) = ask(archive, "FROM balance")
     assert (row["cpu_j"], row["memory_j"]) == (None, None)
     assert row["rest_j"] == pytest.approx(500 * 600)
+
+
+def test_the_report_of_a_site_shows_hosts_with_a_meter(archive: duckdb.DuckDBPyConnection) -> None:
+    fill(archive, [HOST] * 10)
+    whole = Period(0, 2 * round(BEGAN.replace(tzinfo=UTC).timestamp()) * 10**9)
+    panel = answered(whole_hosts(whole), lambda sql: archive.sql(sql).to_arrow_table())
+    assert panel is not None
+    for words in ("330.0 kJ", "60,000 J", "12,000 J", "78,000 J", "480.0 kJ", "1.455"):
+        assert words in str(panel.body), str(panel.body)
+    assert answered(whole_hosts(Period(0, 1)), lambda sql: archive.sql(sql).to_arrow_table()) is None
 
 
 def test_a_site_with_a_meter_has_its_pue(archive: duckdb.DuckDBPyConnection) -> None:
