@@ -97,8 +97,10 @@ def service(version: Environment, directory: Path, name: str, *arguments: str) -
     )  # fmt: skip
     try:
         assert process.stderr is not None
-        first = process.stderr.readline()
-        assert first.startswith(("collector:", "analyzer:")), first + process.stderr.read()
+        line = ""
+        while not line.startswith(("collector:", "analyzer:")):  # before that: what it migrates or interprets
+            line = process.stderr.readline()
+            assert line, f"{name} has ended"
         yield
     finally:
         process.terminate()
