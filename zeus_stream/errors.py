@@ -16,6 +16,8 @@ The text of each reads: who: could not what: why. What to do.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -84,3 +86,19 @@ class PermissionMissingError(DeviceError):
 
 class LostError(DeviceError):
     """The device is gone (fell off the bus, needs a reset, driver unloaded). It may return."""
+
+
+@contextmanager
+def explaining(kind: type[ZeusStreamError], could_not: str, cure: str) -> Iterator[None]:
+    """Raise what the system refuses in the block as an error of ours.
+
+    Args:
+        kind: of error.
+        could_not: who, and what could not be done: ``/a/file: could not be written``.
+        cure: what to do about it, as a sentence.
+    """
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as wrong:
+        why = (wrong.strerror if isinstance(wrong, OSError) else None) or wrong
+        raise kind(f"{could_not}: {why}. {cure}") from wrong

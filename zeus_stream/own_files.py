@@ -11,7 +11,7 @@ from errno import EACCES
 from pathlib import Path
 from secrets import token_bytes
 
-from zeus_stream.errors import StorageError
+from zeus_stream.errors import StorageError, explaining
 
 
 def open_own(path: Path, flags: int = os.O_RDONLY, *, others_may: int = 0) -> int:
@@ -58,14 +58,10 @@ def own_secret(path: Path, size: int) -> bytes:
 
     Raises StorageError: it can be neither read nor made, or is no secret of ``size`` bytes.
     """
-    try:
+    with explaining(StorageError, f"{path}: could not be used", "Make it readable for this user alone."):
         if not path.exists():
             _make_secret(path, size)
         secret = read_own(path, size + 1)
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: could not be used: {wrong.strerror}. Make it readable for this user alone."
-        ) from wrong
     if len(secret) != size:
         raise StorageError(f"{path}: could not be used: it is no key. Move it aside for another.")
     return secret

@@ -16,7 +16,7 @@ from typing import IO
 
 from msgspec import Struct
 
-from zeus_stream.errors import RefusedError, SettingsError, StorageError
+from zeus_stream.errors import RefusedError, SettingsError, StorageError, explaining
 from zeus_stream.own_files import open_own
 
 MAX_IPC_BYTES = 107
@@ -133,7 +133,8 @@ def prepare(where: Places, group: str | None = None) -> None:
     From here on this process makes files that only its user can read. Raises StorageError.
     """
     for directory, mode in ((where.state, 0o700), (where.run, 0o755)):
-        try:
+        cure = "Set ZEUS_STREAM_DIR to a directory that this user can write."
+        with explaining(StorageError, f"{directory}: could not be created", cure):
             directory.mkdir(parents=True, exist_ok=True)
             owner = directory.stat().st_uid
             if (laid := directory.lstat().st_uid) != 0:  # another user may have put a link under /tmp
@@ -144,11 +145,6 @@ def prepare(where: Places, group: str | None = None) -> None:
                     " Set ZEUS_STREAM_DIR to a directory of your own."
                 )
             directory.chmod(mode)
-        except OSError as wrong:
-            raise StorageError(
-                f"{directory}: could not be created: {wrong.strerror}. Set ZEUS_STREAM_DIR to a directory"
-                " that this user can write."
-            ) from wrong
     os.umask(PRIVATE_UMASK)
     if group is not None:
         try:
@@ -219,12 +215,9 @@ def holder(path: Path) -> int | None:
 
 
 def _open_lock(path: Path) -> IO[str]:
-    try:
+    cure = "Set ZEUS_STREAM_DIR to a directory of your own."
+    with explaining(StorageError, f"{path}: could not be opened", cure):
         descriptor = open_own(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: could not be opened: {wrong.strerror}. Set ZEUS_STREAM_DIR to a directory of your own."
-        ) from wrong
     return os.fdopen(descriptor, "a+", encoding="ascii", errors="replace")
 
 

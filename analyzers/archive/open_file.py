@@ -21,7 +21,7 @@ from analyzers.archive.opening import (
 )
 from analyzers.archive.sandbox import confined_query
 from analyzers.archive.sandbox.bounded_queries import Question
-from zeus_stream.errors import StorageError
+from zeus_stream.errors import StorageError, explaining
 from zeus_stream.settings import Settings
 
 
@@ -147,18 +147,14 @@ def copy_whole(path: Path, copy: Path) -> None:
     A checkpoint of DuckDB writes to free blocks, and then replaces one of two headers. So a copy is whole if
     no header changed while it was made. DuckDB ignores a tail of the WAL that is not complete.
     """
-    try:
+    cure = "Make room, set TMPDIR to a larger directory, or stop the analyzer."
+    with explaining(StorageError, f"{path}: could not be copied to {copy.parent}", cure):
         for _ in range(TRIES):
             before = _headers(path)
             shutil.copyfile(path, copy)
             _copy_wal(path, copy)
             if _headers(path) == before:
                 return
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: could not be copied to {copy.parent}: {wrong.strerror or wrong}."
-            " Make room, set TMPDIR to a larger directory, or stop the analyzer."
-        ) from wrong
     raise StorageError(
         f"{path}: could not be copied: it changed {TRIES} times. Stop the analyzer, or try again later."
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.settings import Settings
 
 THREADS = 1
@@ -72,13 +72,9 @@ def serve_ui(path: Path) -> tuple[Connection, str]:
 
 def _is_database(path: Path) -> bool:
     """Tell by the file's head; DuckDB itself would look for an extension that reads, say, SQLite."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(12)
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: could not be opened: {wrong.strerror}. Name another file with --archive."
-        ) from wrong
+    cure = "Name another file with --archive."
+    with explaining(StorageError, f"{path}: could not be opened", cure), path.open("rb") as file:
+        head = file.read(12)
     return not head or head[8:] == b"DUCK"
 
 

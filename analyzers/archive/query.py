@@ -13,7 +13,7 @@ from analyzers.archive.opening import Connection, Reader
 from analyzers.archive.sandbox.bounded_queries import AskedQuery, Queries
 from analyzers.archive.schema import view_sql
 from analyzers.results.signal_rows import SignalRow
-from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.formulas import without_formulas
 from zeus_stream.settings import Settings
 
@@ -78,7 +78,8 @@ def export(
 
     Raises StorageError: the archive cannot be read, a table's name is no file's, or it cannot be written.
     """
-    try:
+    cure = "Make room, or name another directory."
+    with explaining(StorageError, f"{directory}: could not be written", cure):
         directory.mkdir(parents=True, exist_ok=True)
         with opened(path, settings) as archive, archive.reading() as reader:
             archive.read_no_other_file()
@@ -92,11 +93,6 @@ def export(
             for name in names:
                 target = directory / f"{name}.{form}"
                 yield target, _write(reader, name, target, form)
-    except OSError as wrong:
-        raise StorageError(
-            f"{directory}: could not be written: {wrong.strerror or wrong}."
-            " Make room, or name another directory."
-        ) from wrong
 
 
 def _write(reader: Reader, name: str, target: Path, form: Literal["parquet", "csv"]) -> int:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from analyzers.archive.open_file import OpenFile
 from analyzers.archive.opening import THREADS, first_line
-from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.settings import Settings
 
 
@@ -81,14 +81,10 @@ def read_whole(path: Path, settings: Settings) -> Sequence[tuple[str, datetime]]
 
 def _move(path: Path, suffix: str) -> Path:
     target = path.with_name(f"{path.name}.{suffix}")
-    try:
+    with explaining(StorageError, f"{path}: could not be moved", "Ask for the rights in its directory."):
         if target.exists():
             raise StorageError(f"{target}: could not be written: it is there already. Move it away.")
         path.rename(target)
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: could not be moved: {wrong.strerror}. Ask for the rights in its directory."
-        ) from wrong
     return target
 
 

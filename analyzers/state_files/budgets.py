@@ -25,7 +25,6 @@ NEVER_NS = 4_070_908_800 * 10**9
 RAMP_S = 10.0
 ALL = "all"
 """The name of a budget that was given none: it is about every GPU of the site."""
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 SUMS = """
 SELECT budgets.budget, any_value(budgets.limit_w) AS budget_w, count(gpu) AS gpus,
@@ -53,15 +52,6 @@ def moment(text: str, now: datetime) -> datetime:
         raise SettingsError(
             f"{text!r}: could not be understood: it is no time. Write 18:00, or 2026-05-01T18:00."
         ) from wrong
-
-
-def span(text: str) -> timedelta:
-    """Return the duration written so: ``30s``, ``90m``, ``2h``, ``1d``. Raises SettingsError."""
-    if (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)) is None:
-        raise SettingsError(
-            f"{text!r}: could not be understood: it is no duration. Write 30s, 90m, 2h or 1d."
-        )
-    return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
 
 
 def nanoseconds(at: datetime) -> int:

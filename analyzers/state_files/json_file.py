@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from msgspec import MsgspecError, json
 
-from zeus_stream.errors import StorageError
+from zeus_stream.errors import StorageError, explaining
 from zeus_stream.paths import rewrite
 
 T = TypeVar("T")
@@ -23,10 +23,6 @@ def load_json(path: Path, kind: type[T], what: str, cure: str) -> T | None:
 
 def store_json(path: Path, values: object, what: str) -> None:
     """Put values in the place of those in a file. Raises StorageError."""
-    try:
+    cure = "Make room, or run this as the user of the analyzer."
+    with explaining(StorageError, f"{path}: {what} could not be written", cure):
         rewrite(path, json.format(json.encode(values)).decode() + "\n")
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: {what} could not be written: {wrong.strerror}. Make room, or run this as the user of"
-            " the analyzer."
-        ) from wrong

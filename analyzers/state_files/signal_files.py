@@ -20,7 +20,7 @@ from math import isfinite
 from pathlib import Path
 
 from analyzers.results.signal_rows import SignalRow
-from zeus_stream.errors import RefusedError, SettingsError, StorageError
+from zeus_stream.errors import RefusedError, SettingsError, StorageError, explaining
 from zeus_stream.paths import rewrite
 
 NAMES = ("price", "carbon")
@@ -162,11 +162,8 @@ def store(folder: Path, rows: Iterable[SignalRow]) -> Path:
     head = "# " + " ".join(shlex.quote(f"{key}={value}") for key, value in keys.items())
     lines = [f"{_utc(row.begin_ns)},{row.value!r}" for row in rows]
     target = folder / f"{first.name}.csv"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as wrong:
-        raise StorageError(f"{folder}: could not be created: {wrong.strerror}. Make room.") from wrong
-    rewrite(target, "\n".join([head, "at,value", *lines]) + "\n")
+    with explaining(StorageError, f"{target}: could not be written", "Make room."):
+        rewrite(target, "\n".join([head, "at,value", *lines]) + "\n")
     return target
 
 

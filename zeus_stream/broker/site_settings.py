@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from zeus_stream.broker.batches import PARTS
-from zeus_stream.errors import SettingsError, without_passwords
+from zeus_stream.errors import SettingsError, explaining, without_passwords
 from zeus_stream.settings import SettingHelp
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -118,13 +118,9 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
             options["user_credentials"] = self.broker_credentials
         if self.broker_ca is None and self.broker_certificate is None:
             return options
-        try:
+        cure = "Correct broker_ca, broker_certificate or broker_key."
+        with explaining(SettingsError, "broker: could not use its certificates", cure):
             tls = ssl.create_default_context(cafile=self.broker_ca)
             if self.broker_certificate is not None:
                 tls.load_cert_chain(self.broker_certificate, self.broker_key)
-        except OSError as wrong:
-            raise SettingsError(
-                f"broker: could not use its certificates: {wrong}. Correct broker_ca, broker_certificate or"
-                " broker_key."
-            ) from wrong
         return options | {"tls": tls}

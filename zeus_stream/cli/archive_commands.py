@@ -26,7 +26,7 @@ from zeus_stream.cli.options import (
     settings_options,
     without_numpy_threads,
 )
-from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.paths import claim, holder, places, prepare
 from zeus_stream.settings import Settings
 
@@ -427,10 +427,8 @@ def set_aside(settings: Settings) -> None:
 
 def _text_of(file: Path, what: str, instead: str) -> str:
     """Return the text of a file. Raises RefusedError."""
-    try:
+    with explaining(RefusedError, f"{file}: could not read the {what}", f"Name {instead}."):
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as wrong:
-        raise RefusedError(f"{file}: could not read the {what}: {wrong}. Name {instead}.") from wrong
 
 
 @click.command(cls=Command)

@@ -3,14 +3,22 @@
 import os
 import sys
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from zeus_stream.cli.options import QUERY, Command, CommandGroup, ask_sql, output_options, settings_options
+from zeus_stream.cli.options import (
+    QUERY,
+    Command,
+    CommandGroup,
+    Duration,
+    ask_sql,
+    output_options,
+    settings_options,
+)
 from zeus_stream.errors import RefusedError
 from zeus_stream.paths import holder, places, prepare
 from zeus_stream.settings import Settings
@@ -142,7 +150,13 @@ def forget_profiles(settings: Settings, job: str) -> None:
 @click.option("--hosts", metavar="HOST,HOST", default="", help="All GPUs of these hosts.")
 @click.option("--from", "begin", metavar="TIME", help="Start: 18:00, or 2026-05-01T18:00.  [now]")
 @click.option("--until", metavar="TIME", help="End, in the same form.  [none]")
-@click.option("--for", "lasts", metavar="TIME", help="Duration instead of --until: 30s, 90m, 2h or 1d.")
+@click.option(
+    "--for",
+    "lasts_s",
+    type=Duration(),
+    metavar="TIME",
+    help="Duration instead of --until: 30s, 90m, 2h or 1d.",
+)
 @click.option(
     "--ramp", type=click.FloatRange(0, 86_400), default=10.0, metavar="S", help="Time to reach it, s.  [10]"
 )
@@ -189,7 +203,7 @@ def _new_budget(
     hosts: str,
     begin: str | None,
     until: str | None,
-    lasts: str | None,
+    lasts_s: float | None,
     ramp: float,
 ) -> Any:
     """Return the budget that these options describe. Raises SettingsError: they contradict each other."""
@@ -197,7 +211,7 @@ def _new_budget(
     from collectors.service import host_name
     from zeus_stream.protocol.notes import Budget
 
-    if until is not None and lasts is not None:
+    if until is not None and lasts_s is not None:
         raise click.UsageError("--until and --for exclude each other.")
     here = host_name(settings)
     listed = [f"{here}:{gpu}" if gpu.isdecimal() else gpu for gpu in gpus.split(",") if gpu]
@@ -205,8 +219,8 @@ def _new_budget(
     names = budgets.members(group, words, dict(settings.budget_groups))
     begins = now if begin is None else budgets.moment(begin, now)
     ends_ns = budgets.NEVER_NS if until is None else budgets.nanoseconds(budgets.moment(until, begins))
-    if lasts is not None:
-        ends_ns = budgets.nanoseconds(begins + budgets.span(lasts))
+    if lasts_s is not None:
+        ends_ns = budgets.nanoseconds(begins + timedelta(seconds=lasts_s))
     begins_ns, now_ns = budgets.nanoseconds(begins), budgets.nanoseconds(now)
     return Budget(
         group=group,

@@ -1,6 +1,7 @@
 """Options that commands share: flags of settings, output formats, and help in groups."""
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,21 @@ ANALYZER = (
 QUERY = ("archive", "query_seconds", "analyzer")
 FORMATS = ("table", "csv", "json", "arrow")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+class Duration(click.ParamType[float]):
+    """A length of time in seconds, written 90s, 30m, 12h or 2d; at most a year."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value))
+        if found is None or not 0 < float(found[1]) * _UNITS_S[found[2]] <= 366 * 86_400:
+            self.fail(f"{value!r} is no length of time: give one such as 90s, 30m, 12h or 2d.", param, ctx)
+        return float(found[1]) * _UNITS_S[found[2]]
 
 
 class SettingOption(click.Option):

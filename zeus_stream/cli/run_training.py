@@ -21,7 +21,7 @@ from zeus_stream.cli.running.run_summary import sessions_begun, so_far, wait_for
 from zeus_stream.cli.running.signals import Left, Signals
 from zeus_stream.cli.running.waits import Late, say, until
 from zeus_stream.cli.running.web_page import web_page
-from zeus_stream.errors import SettingsError, UnreachableError, ZeusStreamError
+from zeus_stream.errors import SettingsError, UnreachableError, ZeusStreamError, explaining
 from zeus_stream.integrations.run_budget import budget_of
 from zeus_stream.paths import Places, places
 from zeus_stream.settings import Settings, spelled
@@ -177,13 +177,9 @@ def carry_out(
     """
     # A script looks for the collector of root first; this variable leads it to ours.
     environment = {**environment, "ZEUS_STREAM_DIR": str(where.run)}
-    try:
+    cure = "Give the command as you would without zeus-stream, after `--`."
+    with explaining(SettingsError, f"{command[0]}: could not be started", cure):
         process = subprocess.Popen(command, env=environment)  # noqa: S603  (the user's own command)
-    except OSError as wrong:
-        raise SettingsError(
-            f"{command[0]}: could not be started: {wrong.strerror}."
-            " Give the command as you would without zeus-stream, after `--`."
-        ) from wrong
     with signals.passed_to(process):
         try:
             with signals.leavable():

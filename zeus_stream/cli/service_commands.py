@@ -27,7 +27,7 @@ from zeus_stream.cli.options import (
     without_numpy_threads,
 )
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import RefusedError, StorageError, UnreachableError
+from zeus_stream.errors import RefusedError, StorageError, UnreachableError, explaining
 from zeus_stream.paths import holder, places, prepare
 from zeus_stream.settings import Settings
 
@@ -299,12 +299,8 @@ def record(settings: Settings, *, directory: Path, seconds: float) -> None:
 
     with closing(open_bus(settings.device, places(os.environ).run)) as bus:
         until_ns = monotonic_ns() + round(seconds * 1e9)
-        try:
+        with explaining(StorageError, f"{directory}: could not be written", "Name a new directory."):
             lines = write_recording(bus.discover(), directory, until_ns, time.sleep)
-        except OSError as wrong:
-            raise StorageError(
-                f"{directory}: could not be written: {wrong.strerror}. Name a new directory."
-            ) from wrong
     click.echo(f"{directory}: {lines} answers. Play them: zeus-stream collect --device recorded:{directory}")
 
 

@@ -29,7 +29,7 @@ from analyzers.simulation.simulated_jobs import (
     tried_limits_w,
 )
 from analyzers.simulation.traces import PUBLISHED, digest, read, read_cluster
-from zeus_stream.errors import SettingsError, StorageError
+from zeus_stream.errors import SettingsError, StorageError, explaining
 from zeus_stream.screens.html.simulation_report import QUERIES, USUAL, page
 from zeus_stream.settings import Settings
 from zeus_stream.transport.client import quoted
@@ -321,9 +321,6 @@ def _rows(archive: DuckdbFile, sql: str) -> list[dict[str, Any]]:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    cure = "Name another file with --report."
+    with explaining(StorageError, f"{path}: the report could not be written", cure):
         path.write_text(text, encoding="utf-8")
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: the report could not be written: {wrong.strerror}. Name another file with --report."
-        ) from wrong

@@ -11,10 +11,10 @@ import anyio
 from zeus_stream.errors import RefusedError
 from zeus_stream.paths import trusted
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.queries import Cancel, No, Query, QueryDone, Request
+from zeus_stream.protocol.queries import Cancel, Query, QueryDone, Request
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
 from zeus_stream.transport import sockets
-from zeus_stream.transport.client import table_of, too_many, unreachable
+from zeus_stream.transport.client import reply_of, table_of, too_many
 from zeus_stream.transport.endpoints import Address
 
 if TYPE_CHECKING:
@@ -91,12 +91,7 @@ class AsyncClient:
             del self._waiting[correlation]
             if isinstance(message, Query) and not waiting.parts:
                 self._channel.send(correlation, codec.encode(Cancel(correlation)))
-        if not waiting.parts:
-            raise unreachable(self._process, self._address)
-        reply: M | No = codec.decode(waiting.parts[0], expected, No)
-        if isinstance(reply, No):
-            raise RefusedError(reply.reason)
-        return reply, waiting.parts[1:]
+        return reply_of(waiting.parts, expected, self._process, self._address)
 
     def _send(self, correlation: bytes, message: Request) -> bool:
         """Send a request. False: nothing is there yet. Raises RefusedError: this key is not let in."""

@@ -237,6 +237,16 @@ def _ask(
 ) -> tuple[M, list[bytes]]:
     there = not isinstance(address, Path) or (address.exists() and paths.trusted(address))
     parts = sockets.exchange(address, codec.encode(request), timeout_s) if there else None
+    return reply_of(parts, expected, process, address)
+
+
+def reply_of(
+    parts: list[bytes] | None, expected: type[M], process: str, address: Address
+) -> tuple[M, list[bytes]]:
+    """Return the reply in a message, and the parts behind it. None: there is no message.
+
+    Raises UnreachableError: there is none. RefusedError: the process refused.
+    """
     if not parts:
         raise unreachable(process, address)
     reply: M | No = codec.decode(parts[0], expected, No)

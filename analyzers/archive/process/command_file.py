@@ -13,13 +13,14 @@ import os
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from analyzers.results.rows import CommandRow, RecallRow, RunRow
-from zeus_stream.errors import MalformedError, StorageError
+from zeus_stream.errors import MalformedError, StorageError, explaining
 from zeus_stream.protocol import codec
 
 MAX_BYTES = 1 << 20
@@ -48,19 +49,15 @@ class CommandFile:
         """Open it, or make it. Raises StorageError."""
         self._path = beside(archive)
         self._archive_id = archive_id.encode()
-        try:
+        with self._explaining("be opened"):
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             self.end = os.fstat(self._file).st_size
             """Where the next line begins."""
-        except OSError as wrong:
-            raise self._failure("be opened", wrong) from wrong
 
     def read(self) -> list[Kept]:
         """Return the rows that an earlier start left, the oldest first. Raises StorageError."""
-        try:
+        with self._explaining("be read"):
             lines = os.pread(self._file, self.end, 0).splitlines(keepends=True)
-        except OSError as wrong:
-            raise self._failure("be read", wrong) from wrong
         rows: list[tuple[int, Kept]] = []
         at = 0
         for line in lines:
@@ -96,10 +93,8 @@ class CommandFile:
             return
         if not end:
             return
-        try:
+        with self._explaining("be written"):
             os.ftruncate(self._file, 0)
-        except OSError as wrong:
-            raise self._failure("be written", wrong) from wrong
         self.end = 0
 
     def close(self) -> None:
@@ -112,20 +107,16 @@ class CommandFile:
         line = b"%08x %b\n" % (self._crc(content), b64encode(content))
         if self.end + len(line) > MAX_BYTES:
             return False
-        try:
+        with self._explaining("be written"):
             whole = os.write(self._file, line) == len(line)
             if not whole:  # the next line is not to continue a part of this one
                 os.ftruncate(self._file, self.end)
-        except OSError as wrong:
-            raise self._failure("be written", wrong) from wrong
         self.end += len(line) if whole else 0
         return whole
 
     def _crc(self, content: bytes) -> int:
         return zlib.crc32(content, zlib.crc32(self._archive_id))
 
-    def _failure(self, what: str, wrong: OSError) -> StorageError:
-        return StorageError(
-            f"{self._path}: could not {what}: {wrong.strerror or wrong}. Make room or give access, then start"
-            " the analyzer again."
-        )
+    def _explaining(self, what: str) -> AbstractContextManager[None]:
+        cure = "Make room or give access, then start the analyzer again."
+        return explaining(StorageError, f"{self._path}: could not {what}", cure)

@@ -46,19 +46,6 @@ def test_what_is_no_time_is_named(text: str) -> None:
         budgets.moment(text, NOW)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("30s", 30), ("90m", 5400), ("2h", 7200), ("1.5h", 5400), ("1d", 86_400)]
-)
-def test_a_duration_has_a_unit(text: str, seconds: int) -> None:
-    assert budgets.span(text) == timedelta(seconds=seconds)
-
-
-@pytest.mark.parametrize("text", ["2", "h", "-1h", "2 weeks"])
-def test_what_is_no_duration_is_named(text: str) -> None:
-    with pytest.raises(SettingsError, match="it is no duration"):
-        budgets.span(text)
-
-
 def test_what_was_stored_is_read(tmp_path: Path) -> None:
     path = tmp_path / "state" / "budgets.json"
     listed = (

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files.signal_files import parse
 from tests.zeus_stream.conftest import Cli, Ran
+from zeus_stream.cli.options import Duration
 from zeus_stream.cli.screens.wait_command import PastRun, describe_pauses, describe_plan, plan_wait
 from zeus_stream.errors import RefusedError
 
@@ -216,3 +218,16 @@ def test_what_cannot_be_planned_is_refused_with_a_cure(
     done = ran.zeus("wait", *options, "--", "true")
     assert done.returncode != 0
     assert sentence in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30), ("90m", 5400), ("2h", 7200), ("1.5h", 5400), ("1d", 86_400)]
+)
+def test_a_length_of_time_has_a_unit(text: str, seconds: int) -> None:
+    assert Duration().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["2", "h", "-1h", "0s", "2 weeks", "400d"])
+def test_what_is_no_length_of_time_is_named(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no length of time: give one such as 90s"):
+        Duration().convert(text, None, None)

@@ -19,7 +19,7 @@ from zeus_stream.cli.options import QUERY, Command, CommandGroup, ask_sql, setti
 from zeus_stream.cli.running.signals import Signals
 from zeus_stream.cli.running.waits import until
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
-from zeus_stream.errors import RefusedError, StorageError, UnreachableError
+from zeus_stream.errors import RefusedError, StorageError, UnreachableError, explaining
 from zeus_stream.own_files import open_own, read_own
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
@@ -220,12 +220,10 @@ def _file(where: Places, started: RunStarted) -> Path:
 
 def _remember(path: Path, started: RunStarted) -> None:
     """Keep what the session begins with until the job ends."""
-    try:
+    with explaining(StorageError, f"{path}: could not be written", "Run it as root."):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:  # noqa: PTH123
             file.write(codec.encode(started))
-    except OSError as wrong:
-        raise StorageError(f"{path}: could not be written: {wrong.strerror}. Run it as root.") from wrong
 
 
 def _session(where: Places, started: RunStarted) -> tuple[Outbox, EventSender]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from zeus_stream.cli.options import Command, settings_options
-from zeus_stream.errors import RefusedError, SettingsError, ZeusStreamError
+from zeus_stream.errors import RefusedError, SettingsError, ZeusStreamError, explaining
 from zeus_stream.paths import places
 from zeus_stream.service_packages import install_command
 from zeus_stream.settings import Settings
@@ -96,10 +96,8 @@ def metrics(
 def _token(path: Path | None) -> str | None:
     if path is None:
         return None
-    try:
+    with explaining(SettingsError, f"{path}: could not read the token", "Name a text file."):
         token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as wrong:
-        raise SettingsError(f"{path}: could not read the token: {wrong}. Name a text file.") from wrong
     if not token:
         raise SettingsError(
             f"{path}: could not read the token: the file is empty. Write a random word into it."

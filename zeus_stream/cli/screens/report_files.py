@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zeus_stream.errors import RefusedError, SettingsError, StorageError
+from zeus_stream.errors import RefusedError, SettingsError, StorageError, explaining
 from zeus_stream.package_version import VERSION
 from zeus_stream.screens.html.document import Report, run_report
 from zeus_stream.screens.html.questions import last_run
@@ -85,14 +85,10 @@ def picture(chart: str) -> bytes:
 
 def _write(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
+    with explaining(StorageError, f"{path}: could not be written", "Make room, or name another file."):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             partial.write_bytes(content)
             os.replace(partial, path)  # noqa: PTH105  (its name says what it does)
         finally:
             partial.unlink(missing_ok=True)
-    except OSError as wrong:
-        raise StorageError(
-            f"{path}: could not be written: {wrong.strerror}. Make room, or name another file."
-        ) from wrong

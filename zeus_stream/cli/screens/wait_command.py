@@ -1,7 +1,6 @@
 """The command ``wait``: run a command when energy is cheap, or has little carbon, and pause it when not."""
 
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -11,15 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 from secrets import token_hex
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 from msgspec import Struct
 from msgspec.json import encode
 
 from zeus_stream.bench.energy_difference import SHOWN, student_quantile
-from zeus_stream.cli.options import QUERY, Command, ask_sql, settings_options
-from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.cli.options import QUERY, Command, Duration, ask_sql, settings_options
+from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.paths import places
 from zeus_stream.settings import Settings
 from zeus_stream.transport.client import quoted
@@ -33,7 +32,6 @@ Waits: TypeAlias = tuple[tuple[int, int], ...]
 """Begin and end of each, UTC ns."""
 RUNS = 20
 """The latest runs of a job that count."""
-_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _RUNS = """
 SELECT epoch(ended_at - began_at) AS duration_s, energy_j FROM run_energy
 WHERE job = {job} AND energy_j > 0 AND ended_at > began_at ORDER BY ended_at DESC LIMIT {runs}
@@ -74,35 +72,25 @@ class WaitPlan(Struct, frozen=True, kw_only=True):
     """How much later a run ends than one that begins now."""
 
 
-class _Duration(click.ParamType[float]):
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(value))
-        if found is None or not 0 < float(found[1]) * _UNITS_S[found[2]] <= 30 * 86_400:
-            self.fail(f"{value!r} is no length of time: give one such as 90s, 30m, 12h or 2d.", param, ctx)
-        return float(found[1]) * _UNITS_S[found[2]]
-
-
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--price", "signal", flag_value="price", help="Wait for a low price.")
 @click.option("--carbon", "signal", flag_value="carbon", help="Wait for a low carbon intensity.")
 @click.option(
     "--within",
-    type=_Duration(),
+    type=Duration(),
     required=True,
     metavar="TIME",
     help="Wait no longer than 30m, 12h or 2d, all pauses together.",
 )
 @click.option(
     "--pause",
-    type=_Duration(),
+    type=Duration(),
     metavar="TIME",
     help="Pause COMMAND in dear hours: end it by SIGTERM, start it again later. It has to go on from what it"
     " saved at SIGTERM; that costs it TIME.",
 )
-@click.option("--lasts", type=_Duration(), metavar="TIME", help="How long COMMAND takes.  [that of --job]")
+@click.option("--lasts", type=Duration(), metavar="TIME", help="How long COMMAND takes.  [that of --job]")
 @click.option("--job", metavar="NAME", help="Job whose earlier runs say how long it takes, and its energy.")
 @click.option(
     "--file", type=click.Path(path_type=Path, dir_okay=False), help="CSV of the signal.  [those imported]"
@@ -162,10 +150,8 @@ def _signals(file: Path | None, now_ns: int) -> "list[SignalRow]":
 
     if file is None:
         return signal_files.load(places(os.environ).signals)
-    try:
+    with explaining(StorageError, f"{file}: could not be read", "Name a CSV file."):
         return signal_files.parse(file.read_text(encoding="utf-8"), str(file), now_ns)
-    except (OSError, UnicodeDecodeError) as wrong:
-        raise StorageError(f"{file}: could not be read: {wrong}. Name a CSV file.") from wrong
 
 
 def plan_wait(

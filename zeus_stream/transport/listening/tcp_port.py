@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from zeus_stream.errors import SettingsError
+from zeus_stream.errors import SettingsError, explaining
 from zeus_stream.transport.channel import HEARTBEAT_MS, SILENCE_MS
 from zeus_stream.transport.curve import raw_key, text_key
 from zeus_stream.transport.listening.connection_limits import ConnectionLimits
@@ -25,17 +25,13 @@ class TcpPort(ListeningSocket):
         """Listen at ``tcp://HOST:PORT``. ``most``: connections of this process. Raises SettingsError."""
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         host = host.strip("[]")
-        try:
+        cure = "Give a free port and an address of this host with --listen."
+        with explaining(SettingsError, f"{address}: could not be listened at", cure):
             found = socket.getaddrinfo(
                 None if host == "*" else host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             family, _, _, _, at = found[0]
             opened = socket.create_server(at, family=family, backlog=BACKLOG)
-        except OSError as wrong:
-            raise SettingsError(
-                f"{address}: could not be listened at: {wrong.strerror}."
-                " Give a free port and an address of this host with --listen."
-            ) from wrong
         opened.setblocking(False)  # noqa: FBT003  (the socket's own signature)
         super().__init__(opened)
         self.failed = 0
