@@ -217,16 +217,24 @@ class Posterior(Struct, frozen=True, kw_only=True):
     inverse: Floats
     """Of the covariance of what refreshes show; shape (n, n)."""
     left: Floats
-    """That, times what they showed beside what was expected; shape (n,)."""
+    """`inverse` times the residuals, what refreshes showed beyond what was expected; shape (n,)."""
     of_part: Floats
     """Which kind each part is of; shape (c, k)."""
 
 
 def solve(seen: Observation, parts: Parts, believed: Believed, point_t: Floats, alone_s: float) -> Posterior:
-    """Return the energies at points, their covariance, and what refreshes left unexplained; equation (6).
+    """Return the energy at instants inside a stretch, given what its refreshes showed; equation (6).
 
-    ``point_t``: seconds; shape (p,). Rows of ``seen`` are moved to where changes came early. ``alone_s``:
-    changes this far from the next ones can be distinguished.
+    Energies of parts and of refreshes are jointly Gaussian before the refreshes are used (``believed``). The
+    posterior is that Gaussian, conditioned on the energy that each refresh showed.
+
+    Args:
+        seen: n refreshes and p instants as sums over parts. Where the counter shows that a change came before
+            its mark, its rows are changed in place (`_move_early`).
+        parts: the c segments and changes of the stretch.
+        believed: the prior of the kinds and of the parts.
+        point_t: the instants, s after the first knot; shape (p,).
+        alone_s: changes that are at least so far apart can be told from each other.
     """
     count, mean, unsure, own = seen.count, believed.mean, believed.unsure, believed.own
     of_part = np.eye(len(mean))[parts.kind]

@@ -193,10 +193,16 @@ class PowerModel:
             self._sums += seconds, joules
 
     def regress(self, shares: Floats, took_s: Floats, grown_j: Floats, doubt_j2: Floats) -> None:
-        """Learn means from refreshes; what was known of them fades by the time they took.
+        """Learn the mean of each kind from r refreshes, by weighted least squares that forgets.
 
-        ``shares``: of each kind, s (a change: how many), shape (r, n); ``took_s``, ``grown_j`` (counted):
-        shape (r,); ``doubt_j2``: covariance of that beside the means, shape (r, r).
+        The normal equations are kept and fade with `MEMORY_S` by the time that the refreshes took;
+        `parameters` solves them.
+
+        Args:
+            shares: seconds of each kind in each refresh, of a change how many; shape (r, n).
+            took_s: duration of each refresh, s; shape (r,).
+            grown_j: energy counted in each, J; shape (r,).
+            doubt_j2: covariance of ``grown_j`` about what the means explain; shape (r, r).
         """
         n, seconds = shares.shape[1], float(took_s.sum())
         fade = float(np.exp(-seconds / MEMORY_S))
@@ -208,14 +214,22 @@ class PowerModel:
         self._sums += seconds, grown_j.sum()
 
     def deviated(self, kind: Ints, scores: Floats, gram: Floats, spread: Floats) -> None:
-        """Learn how much parts deviate from the mean of their kind.
+        """Learn the variance of each kind from part to part.
 
-        Those of one kind count as so many independent ones as give the sum of the squares of their scores its
-        mean and variance. ``kind``, ``scores`` (over their variance): shape (p,); ``gram``: covariance of the
-        scores, shape (p, p); ``spread``: of each kind so far, shape (n,).
+        A part's score is its estimated deviation from the mean of its kind, over the variance of that
+        estimate. Scores of a kind depend on each other, so the sum of their squares is taken for a scaled
+        chi-squared variable of the same mean and variance (Satterthwaite). Its degrees of freedom are how
+        many independent parts these are worth. The likelihood of each standard deviation of `GRIDS` follows.
+
+        Args:
+            kind: of each part; shape (p,).
+            scores: see above; shape (p,).
+            gram: covariance of the scores; shape (p, p).
+            spread: variance of each kind as believed so far; shape (n,).
         """
         n = len(spread)
         of_kind = np.eye(n)[kind]
+        # The sum of squares of each kind, its expectation, and half of its variance.
         squares, mean = scores**2 @ of_kind, gram.diagonal() @ of_kind
         variance = ((of_kind.T @ gram**2) * of_kind.T).sum(axis=1)
         seen = np.flatnonzero(mean > 0)
@@ -226,10 +240,13 @@ class PowerModel:
         self._spread[seen] -= count[:, None] / 2 * (np.log(total) + found[:, None] / total)
 
     def flickered(self, seconds: Floats, scores: Floats, certain: Floats, noise_w2s: Floats) -> None:
-        """Learn the noise within segments from refreshes.
+        """Learn the noise within segments, at work and at rest, from r refreshes.
 
-        ``seconds``: of each kind, shape (r, n); ``scores`` as in `deviated`, ``certain`` (their variances):
-        shape (r,); ``noise_w2s``: of each kind so far, shape (n,).
+        Args:
+            seconds: of each kind in each refresh; shape (r, n).
+            scores: the residual of each refresh over its variance, as in `deviated`; shape (r,).
+            certain: variances of the scores; shape (r,).
+            noise_w2s: of each kind as believed so far; shape (n,).
         """
         role = self.role[: len(noise_w2s)]
         for place, of_role in enumerate((role < Role.REST, role == Role.REST)):
@@ -243,7 +260,7 @@ class PowerModel:
             self._flicker[place] -= likely[took_s > 0].sum(axis=0) / 2
 
     def tested(self, errors: Floats) -> None:
-        """Learn how far off the model is: squares of the errors of refreshes, over their variances."""
+        """Learn how far off the model is. ``errors``: squared errors of refreshes over their variances."""
         self._tested += len(errors), np.minimum(errors, OUTLIER).sum()
 
     def relearn(self, normal: Floats, moment: Floats) -> None:
