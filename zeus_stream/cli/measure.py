@@ -135,8 +135,8 @@ def watching(
     def fail(wrong: Exception) -> None:
         say(f"measure: could not go on: {wrong!r}.")
 
-    courier = EventSender(outbox, (where.publish,), warn, fail)
-    courier.start()
+    sender = EventSender(outbox, (where.publish,), warn, fail)
+    sender.start()
     try:
         watch = HostWindow(
             run=run,
@@ -150,7 +150,7 @@ def watching(
         yield watch
     finally:
         outbox.close((RunEnded, monotonic_ns()))
-        courier.stop()
+        sender.stop()
 
 
 def measure_for(

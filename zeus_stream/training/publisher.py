@@ -95,10 +95,10 @@ class EnergyQuestions:
     """The questions of one publisher."""
 
     def __init__(
-        self, courier: EventSender, wait_for_device: Callable[[int], None], silent: Callable[[], str]
+        self, sender: EventSender, wait_for_device: Callable[[int], None], silent: Callable[[], str]
     ) -> None:
         """``wait_for_device``: until steps before the window have ended there. ``silent``: why, or empty."""
-        self._courier = courier
+        self._sender = sender
         self._wait_for_device = wait_for_device
         self._silent = silent
 
@@ -108,7 +108,7 @@ class EnergyQuestions:
             return Missing(reason=f"window {name!r}: its energy is not known: {silent}.", name=name)
         until_ns = _until_ns(timeout_s)
         self._wait_for_device(until_ns)
-        answer = self._courier.ask(number, max(0, until_ns - monotonic_ns()) / 1e9)
+        answer = self._sender.ask(number, max(0, until_ns - monotonic_ns()) / 1e9)
         return self._window_energy(name, timeout_s, answer)
 
     def later(self, name: str, number: int, timeout_s: float) -> Later:
@@ -116,7 +116,7 @@ class EnergyQuestions:
         if self._silent():
             return Later(lambda: self.energy(name, number, 0.0))
         until_ns = _until_ns(timeout_s)
-        box = self._courier.question(number, until_ns)
+        box = self._sender.question(number, until_ns)
 
         def look() -> WindowEnergy | Missing | None:
             late = monotonic_ns() >= until_ns  # read before the box: what came in time is found
@@ -128,10 +128,10 @@ class EnergyQuestions:
 
     def _window_energy(self, name: str, timeout_s: float, answer: Answer | None) -> WindowEnergy | Missing:
         what = f"window {name!r}: its energy is not known"
-        if answer is None and self._courier.absent:
-            return Missing(reason=f"{what}: {self._courier.silence()}.", name=name)
+        if answer is None and self._sender.absent:
+            return Missing(reason=f"{what}: {self._sender.silence()}.", name=name)
         if answer is None:
-            return Missing(reason=f"{what}: {self._courier.silence()} within {timeout_s:g} s.", name=name)
+            return Missing(reason=f"{what}: {self._sender.silence()} within {timeout_s:g} s.", name=name)
         if answer.missing is not None or answer.duration_s is None or not answer.gpus:
             return Missing(reason=f"{what}: {answer.missing or 'the run has no GPU.'}", name=name)
         return WindowEnergy(
@@ -206,14 +206,14 @@ class Publisher:
         self._started = describe_run(job, run, gpus, batch_size, self._queue())
         self._outbox = Outbox(self._started, lambda: os.urandom(12).hex(), hold_ns=HOLD_NS)
         self._steps = StepRecorder(self._outbox, self._boundaries, self._queue, self._warn)
-        self._courier = EventSender(
+        self._sender = EventSender(
             self._outbox,
             publish_candidates(os.environ),
             self._warn,
             self._fail,
             flush_s(os.environ.get("ZEUS_STREAM_FLUSH_S", "")),
         )
-        questions = EnergyQuestions(self._courier, self._steps.wait_for_device, lambda: self._silent)
+        questions = EnergyQuestions(self._sender, self._steps.wait_for_device, lambda: self._silent)
         self.window_hooks = WindowHooks(
             numbers=itertools.count(),
             put=self._outbox.put,
@@ -227,7 +227,7 @@ class Publisher:
             self._outbox.empty()
             return
         try:
-            self._courier.start()
+            self._sender.start()
         except RuntimeError as wrong:  # no more threads, or the interpreter is ending
             self._fail(wrong)
             return
@@ -401,7 +401,7 @@ class Publisher:
             epoch=self.epoch,
             metric=self.metric,
             question=self._question_of_try,
-            silence=self._courier.silence,
+            silence=self._sender.silence,
             warn=self._warn,
             rank=self._started.rank,
             world_size=self._started.world_size,
@@ -409,7 +409,7 @@ class Publisher:
         return Recurring(hooks, checked(wish), timeout_s, agree)
 
     def _question_of_try(self, attempt: int, epochs: int, until_ns: int) -> Box | None:
-        return None if self._silent else self._courier.question_of_try(attempt, epochs, until_ns)
+        return None if self._silent else self._sender.question_of_try(attempt, epochs, until_ns)
 
     def want_search(self, search: Callable[[], SearchWanted]) -> None:
         """Ask for a search of this run's power limit.
@@ -471,10 +471,10 @@ class Publisher:
 
     def statistics(self) -> Statistics:
         """Return the publisher's counters."""
-        outbox, courier = self._outbox, self._courier
+        outbox, sender = self._outbox, self._sender
         return Statistics(
             acknowledged=outbox.acknowledged, waiting=outbox.waiting, dropped=outbox.dropped,
-            reconnects=courier.reconnects, errors=courier.errors, unplaced=self._boundaries.unplaced,
+            reconnects=sender.reconnects, errors=sender.errors, unplaced=self._boundaries.unplaced,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -493,7 +493,7 @@ class Publisher:
         self._steps.pause()
         self._boundaries.close()
         self._outbox.close((RunEnded, monotonic_ns(), describe_failure(self._error)))
-        self._courier.stop()
+        self._sender.stop()
         if (lost := self._outbox.waiting) and "collector" not in self._warned:
             self._warn("undelivered", f"{lost} events of this run did not reach a collector in time.")
         self._silent = "the publisher is closed"

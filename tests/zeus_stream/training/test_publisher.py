@@ -754,7 +754,7 @@ def test_an_answer_can_be_picked_up_later(collector: Collector) -> None:
         late, in_vain = window.energy_later(60), window.energy_later(0)
         assert late() is None
         assert in_vain() == Missing(
-            reason=f"window 'w': its energy is not known: {pub._courier.silence()} within 0 s.", name="w"
+            reason=f"window 'w': its energy is not known: {pub._sender.silence()} within 0 s.", name="w"
         )
         collector.answer = lambda ask: codec.encode(
             Answer(ask.question, 0.5, (GpuEnergy("GPU-1", 6.0, 5.0, 7.0),), None)
@@ -778,7 +778,7 @@ def test_a_question_whose_answer_nobody_waits_for_is_forgotten(collector: Collec
         for _ in range(10):
             window.energy_later(60)
         gc.collect()
-        assert len(pub._courier._answers) == 0
+        assert len(pub._sender._answers) == 0
         until(lambda: collector.asks)
 
 

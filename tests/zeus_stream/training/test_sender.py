@@ -75,7 +75,7 @@ STARTED = replace(RUN_STARTED, gpus=("GPU-0",))
 
 
 class Waits:
-    """The lock by which a courier waits, in virtual time; something happens at an instant of it."""
+    """The lock by which a sender waits, in virtual time; something happens at an instant of it."""
 
     def __init__(self, at_s: float, happen: Callable[[], None]) -> None:
         self.now_s, self.turns, self._at_s, self._happen = 0.0, 0, at_s, happen
@@ -99,11 +99,11 @@ def test_an_event_is_looked_for_while_somebody_waits_for_it(gather_s: float, *, 
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         for event_s in (0.001, 0.004, 0.007, 0.0095):
             outbox = Outbox(STARTED, lambda: "session")
-            courier = EventSender(outbox, [], lambda *_: None, lambda _: None)
+            sender = EventSender(outbox, [], lambda *_: None, lambda _: None)
             waits = Waits(event_s, partial(outbox.put, (Metric, 1, "loss", 1.0)))
-            courier._wake, courier._socket, courier._gather_s = waits, socket, gather_s  # type: ignore[assignment]
-            courier._progress_ns = monotonic_ns() + 10**15  # acknowledged, however late this test runs
-            courier._stops(1)
+            sender._wake, sender._socket, sender._gather_s = waits, socket, gather_s  # type: ignore[assignment]
+            sender._progress_ns = monotonic_ns() + 10**15  # acknowledged, however late this test runs
+            sender._stops(1)
             assert outbox.fresh
             late_s.append(waits.now_s - event_s)
             assert looks or waits.turns == 1
@@ -113,23 +113,23 @@ def test_an_event_is_looked_for_while_somebody_waits_for_it(gather_s: float, *, 
 def test_the_event_after_the_first_is_looked_for_as_closely() -> None:
     """The time since the boot of the host counted as that between the first two."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        courier = EventSender(Outbox(STARTED, lambda: "session"), [], lambda *_: None, lambda _: None)
-        courier._socket, courier._progress_ns = socket, monotonic_ns() + 10**15
+        sender = EventSender(Outbox(STARTED, lambda: "session"), [], lambda *_: None, lambda _: None)
+        sender._socket, sender._progress_ns = socket, monotonic_ns() + 10**15
         for event_s in (0.001, 0.004):
-            courier._outbox = Outbox(STARTED, lambda: "session")
-            waits = Waits(event_s, partial(courier._outbox.put, (Metric, 1, "loss", 1.0)))
-            courier._wake = waits  # type: ignore[assignment]
-            courier._stops(1)
+            sender._outbox = Outbox(STARTED, lambda: "session")
+            waits = Waits(event_s, partial(sender._outbox.put, (Metric, 1, "loss", 1.0)))
+            sender._wake = waits  # type: ignore[assignment]
+            sender._stops(1)
             assert waits.now_s - event_s <= 1.5 * GLANCE_S
 
 
 def test_steps_that_last_long_are_looked_for_no_oftener_than_every_tick() -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        courier = EventSender(Outbox(STARTED, lambda: "session"), [], lambda *_: None, lambda _: None)
+        sender = EventSender(Outbox(STARTED, lambda: "session"), [], lambda *_: None, lambda _: None)
         waits = Waits(-1, lambda: None)
-        courier._wake, courier._socket = waits, socket  # type: ignore[assignment]
-        courier._progress_ns = monotonic_ns() + 10**15
-        courier._between_ns = 1_000_000_000
+        sender._wake, sender._socket = waits, socket  # type: ignore[assignment]
+        sender._progress_ns = monotonic_ns() + 10**15
+        sender._between_ns = 1_000_000_000
         for turns in range(100):
-            courier._stops(turns)
+            sender._stops(turns)
     assert waits.turns <= 1.1 * waits.now_s / TICK_S

@@ -59,11 +59,11 @@ def begin() -> None:
     if started is None:
         return
     _remember(_file(where, started), started)
-    outbox, courier = _session(where, started)
-    courier.start()
+    outbox, sender = _session(where, started)
+    sender.start()
     outbox.close()
-    courier.stop()
-    _check(outbox, courier)
+    sender.stop()
+    _check(outbox, sender)
 
 
 @slurm.command(cls=Command)
@@ -78,16 +78,16 @@ def end() -> None:
         started = codec.decode(read_own(path, MOST_BYTES), RunStarted)
     except FileNotFoundError:
         return  # it has no GPUs, or its prolog did not run
-    outbox, courier = _session(where, started)
+    outbox, sender = _session(where, started)
     outbox.put((WindowEnded, now_ns, 0))
     outbox.put((RunEnded, now_ns))
     outbox.batch(now_ns)
     outbox.gather(now_ns)  # all of it together: what the collector has of it is acknowledged at once
-    courier.start()
-    answer = courier.ask(0, LONGEST_S)
+    sender.start()
+    answer = sender.ask(0, LONGEST_S)
     outbox.close()
-    courier.stop()
-    _check(outbox, courier)
+    sender.stop()
+    _check(outbox, sender)
     path.unlink()
     click.echo(line_of(started, answer))
     if output := output_of(started, os.environ, _standard_input()):
@@ -243,10 +243,10 @@ def _session(where: Places, started: RunStarted) -> tuple[Outbox, EventSender]:
     return outbox, EventSender(outbox, (where.publish,), say, fail, LONGEST_S)
 
 
-def _check(outbox: Outbox, courier: EventSender) -> None:
+def _check(outbox: Outbox, sender: EventSender) -> None:
     """Raise UnreachableError if the collector has not logged everything."""
     if outbox.waiting:
         raise UnreachableError(
-            f"slurm: could not report the job: {courier.silence()} within {LONGEST_S:g} s."
+            f"slurm: could not report the job: {sender.silence()} within {LONGEST_S:g} s."
             " Start the collector: systemctl start zeus-stream-collect."
         )

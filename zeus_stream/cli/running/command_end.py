@@ -22,12 +22,12 @@ _PYTHON = re.compile(r"python\d*(\.\d+)?")
 def record_exit(where: Places, run: str, program: str, how: str, say: Callable[[str], None]) -> None:
     """Store how a command failed, in ``runs``, under the name of its run and `COMMAND`."""
     outbox = Outbox(describe_command(f"{run}{COMMAND}", program), lambda: os.urandom(12).hex())
-    courier = EventSender(
+    sender = EventSender(
         outbox, (where.publish,), lambda _cause, sentence: say(sentence), lambda wrong: say(repr(wrong))
     )
-    courier.start()
+    sender.start()
     outbox.close((RunEnded, monotonic_ns(), how))
-    courier.stop()
+    sender.stop()
 
 
 def lacking_package(command: Sequence[str]) -> str | None:

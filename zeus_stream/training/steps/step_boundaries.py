@@ -1,13 +1,13 @@
 """Where steps end on the device: marks put into its queue, looked at later, and placed on the host's clock.
 
-    training thread                                  courier
+    training thread                                  sender
       mark -> pending -> seen complete, by a look ->   clock fitted -> boundary settled, in order
                     \\-> too many, too late, no result -> boundary by dispatch
 
 A look asks the oldest marks whether they are complete, and waits for nothing. It happens at boundaries, where
-the script waits anyway, and when the courier nudges; in the thread of the loop only, and never while that
+the script waits anyway, and when the sender nudges; in the thread of the loop only, and never while that
 captures a CUDA graph. A mark completed after the last look that found it incomplete, and before the first
-that found it complete: these are its bounds. The courier narrows them by the device's own clock.
+that found it complete: these are its bounds. The sender narrows them by the device's own clock.
 
 Boundaries alone are not enough: a host that is held back by a full queue comes by whenever the device has
 reached the same place in its work, so every look is equally late. Nudges come at any time.
@@ -87,7 +87,7 @@ class Mark:
         self.low_ns = low_ns
         """It was not complete."""
         self.high_ns = 0
-        """It was complete. 0: not yet. Written last: the courier reads it first."""
+        """It was complete. 0: not yet. Written last: the sender reads it first."""
         self.until_ns = until_ns
         """Nobody waits longer for it."""
         self.device_ns: Ns | None = None
@@ -139,9 +139,9 @@ class Boundaries:
         """Of the mark completed last: the next is so much later."""
         self._device_ns = 0
         self._busy = self._failed = self._over = False
-        # From it to the courier; of what a courier without a collector does not fetch, the oldest goes.
+        # From it to the sender; of what a sender without a collector does not fetch, the oldest goes.
         self._seen: deque[Mark] = deque(maxlen=10 * MAX_PENDING)
-        # Of the courier:
+        # Of the sender:
         self._clock = DeviceClock()
         self._floor_ns = 0
         """Nothing is given out before what was given out."""
@@ -261,7 +261,7 @@ class Boundaries:
             mark.until_ns = 0
         self._pending.clear()
 
-    # ---- the courier
+    # ---- the sender
 
     def settle(self, boundary: Boundary, now_ns: Ns) -> tuple[Any, ...] | None:
         """Return a boundary as an entry of the outbox, in order. None: it may still become better."""

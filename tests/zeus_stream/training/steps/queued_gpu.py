@@ -158,7 +158,7 @@ class QueuedGpu:
 
 
 class Nudges:
-    """Asked for by the courier, done by the host when it is in Python again."""
+    """Asked for by the sender, done by the host when it is in Python again."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -210,7 +210,7 @@ def train(gpu: QueuedGpu, steps: int) -> list[Placing]:
                     true_ns = gpu.marked.get(asked_ns)
                     placed.append(Placing(asked_ns, began_ns, true_ns, event, gpu.now_ns))
 
-    def courier() -> None:
+    def sender() -> None:
         nonlocal next_ns, turns
         if gpu.now_ns >= next_ns:
             next_ns, turns = gpu.now_ns + round(pause_s(turns) * 1e9), turns + 1
@@ -222,7 +222,7 @@ def train(gpu: QueuedGpu, steps: int) -> list[Placing]:
         boundaries.mark(gpu.asked_ns)
         return gpu.asked_ns
 
-    gpu.meanwhile = courier
+    gpu.meanwhile = sender
     boundaries.begin(gpu)
     ended_ns: int | None = None
     for index in range(steps):

@@ -56,7 +56,7 @@ class Published:
         return Pipeline(hooks, watch, environ={"ZEUS_STREAM_DIR": str(self.directory)}, **settings)
 
     def events(self) -> list[Any]:
-        """Return the events as the courier makes them."""
+        """Return the events as the sender makes them."""
         return [make(*fields) for make, *fields in self.entries]
 
     def positions(self, *, ends: bool = False) -> list[tuple[int, tuple[str, int, int]]]:

@@ -102,7 +102,7 @@ def test_a_loop_that_finds_no_room_goes_on_and_its_loss_is_counted_and_its_numbe
 
 
 def watched(script: Script, steps: int, *, deliver: bool) -> Iterator[int]:
-    """Loop over steps; in each of them the courier comes by."""
+    """Loop over steps; in each of them the sender comes by."""
     for step in script.recorder.loop(range(steps)):
         script.box.watch()
         if deliver:
