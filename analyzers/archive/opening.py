@@ -141,7 +141,7 @@ def first_line(says: str) -> str:
 
 
 class Reader:
-    """A cursor that sees one snapshot and can change nothing. For one thread; others may interrupt it."""
+    """A cursor that sees one snapshot and can change nothing. For one thread."""
 
     def __init__(self, cursor: Connection) -> None:
         self._cursor = cursor
@@ -163,10 +163,6 @@ class Reader:
                     yield batch
 
         return reader.schema, stream()
-
-    def interrupt(self) -> None:
-        """End what is under way with a RefusedError. Does nothing when nothing is."""
-        self._cursor.interrupt()
 
 
 @contextmanager

@@ -114,8 +114,6 @@ class FrontierProgram:
         fastest = [hull[0][0] for hull in self._hulls]
         self.fastest_s = self._makespan_s(fastest)
         self._reserved_s = self._makespan_s(fastest, self._reserves_s)
-        self.slowest_s = self._makespan_s([hull[-1][0] for hull in self._hulls])
-        """Past this duration nothing is to be saved."""
 
     def solve(self, deadline_s: float, *, quick: bool = False) -> FrontierPoint:
         """Return clocks of about the least energy for an iteration of at most ``deadline_s``.
