@@ -52,7 +52,7 @@ from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
 from zeus_stream.protocol.snapshots import SESSIONS_BEGUN, Snapshot
 from zeus_stream.settings import Settings
-from zeus_stream.transport import limits, sockets
+from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.listening.connection_limits import ConnectionLimits, process_limits
 
@@ -229,7 +229,7 @@ class CollectorService:
                 tasks.start_soon(self._positions.serve)
                 tasks.start_soon(self._doors.gate.run)
                 tasks.start_soon(self._doors.feed.serve)
-                tasks.start_soon(limits.give_back)
+                tasks.start_soon(own_cost.return_free_memory)
                 tasks.start_soon(self._beats.run)
                 tasks.start_soon(self._tell_time)
                 tasks.start_soon(self._tell_own_use)

@@ -1,14 +1,15 @@
-"""The cost of zeus-stream itself: processor time of this process and its children, and the energy of it."""
+"""The cost of zeus-stream itself: processor time with its children, its energy, and its memory."""
 
 import ctypes
 import gc
 import os
+import resource
 from pathlib import Path
 
 import anyio
 from msgspec import Struct
 
-from zeus_stream.clock import anchor, monotonic_ns
+from zeus_stream.clock import anchor, monotonic_ns, to_next_s
 from zeus_stream.protocol.notes import OwnUse
 
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
@@ -153,3 +154,34 @@ def own_energy(use: OwnUse, host_j: float | None) -> OwnEnergy | None:
         return None
     high_j = host_j * min(use.cpu_ns / use.host_cpu_ns, 1.0)
     return OwnEnergy(min(host_j * use.cpu_ns / (use.processors * use.took_ns), high_j), high_j)
+
+
+TRIM_S = 5.0
+"""Between two returns of freed memory: each looks through all that is free."""
+TRIM_BYTES = 32 << 20
+"""Growth since the start that is worth it."""
+
+
+async def return_free_memory() -> None:
+    """Give freed memory back to the system, now and then, once this process has grown. Until cancelled.
+
+    Memory of large messages is not back with the system when they are freed: glibc keeps it.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None:
+        return  # not glibc
+    most_bytes = memory_bytes() + TRIM_BYTES
+    while True:
+        await anyio.sleep(to_next_s(TRIM_S))
+        if memory_bytes() > most_bytes:
+            trim(0)
+
+
+def memory_bytes() -> int:
+    """Return the resident memory of this process."""
+    statm = os.open("/proc/self/statm", os.O_RDONLY)
+    try:
+        resident = os.read(statm, 200).split()[1]
+    finally:
+        os.close(statm)
+    return int(resident) * resource.getpagesize()

@@ -234,7 +234,7 @@ def solve(seen: Observation, parts: Parts, believed: Believed, point_t: Floats, 
         parts: the c segments and changes of the stretch.
         believed: the prior of the kinds and of the parts.
         point_t: the instants, s after the first knot; shape (p,).
-        alone_s: changes that are at least so far apart can be told from each other.
+        alone_s: changes that are at least so far apart can be distinguished.
     """
     count, mean, unsure, own = seen.count, believed.mean, believed.unsure, believed.own
     of_part = np.eye(len(mean))[parts.kind]

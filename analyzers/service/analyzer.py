@@ -68,7 +68,7 @@ from zeus_stream.protocol.queries import Status
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings
-from zeus_stream.transport import limits, sockets
+from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.endpoints import source
 
@@ -144,7 +144,7 @@ async def analyze(
             started(f"archives into {path}, selects by {settings.select}, answers SQL at {where.query}")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
-                tasks.start_soon(limits.give_back)
+                tasks.start_soon(own_cost.return_free_memory)
                 tasks.start_soon(watched_files.watch_all, watched, analyzer.interpretation.run)
                 groups = dict(settings.budget_groups)
                 tasks.start_soon(

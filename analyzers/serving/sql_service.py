@@ -19,7 +19,7 @@ from analyzers.serving.query_workers import QueryWorkers
 from zeus_stream import own_cost
 from zeus_stream.paths import claim, places, prepare
 from zeus_stream.protocol.queries import Status
-from zeus_stream.transport import limits, sockets
+from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
 
 ONLY_SQL = "serve-sql: could not answer: it answers SQL only. Ask the analyzer for its state and its jobs."
@@ -48,7 +48,7 @@ async def serve_sql(
             opened.callback(channel.close)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(gate.run)
-                tasks.start_soon(limits.give_back)
+                tasks.start_soon(own_cost.return_free_memory)
                 tasks.start_soon(server.run, channel, gate)
         finally:
             pool.close()

@@ -37,7 +37,7 @@ from zeus_stream.protocol.fields import shard_of
 from zeus_stream.protocol.queries import AskResults, AskStatus, ForgetJob, No, Query, Reply, Status
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.settings import Settings
-from zeus_stream.transport import limits, sockets
+from zeus_stream.transport import sockets
 
 FIRST_RENEWALS = 4
 """Nothing is taken before: analyzers that start together share from the beginning."""
@@ -125,7 +125,7 @@ class ShardedAnalyzer:
                 tasks.start_soon(site.roll.run)
                 tasks.start_soon(site.budgets.run)
                 tasks.start_soon(self._serve_status)
-                tasks.start_soon(limits.give_back)
+                tasks.start_soon(own_cost.return_free_memory)
                 tasks.start_soon(self._watch)
                 for _ in range(SPARES):
                     tasks.start_soon(self._keep_spare)

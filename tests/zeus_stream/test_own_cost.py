@@ -3,9 +3,12 @@ import sys
 import time
 from pathlib import Path
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
+from tests.processes.under_fire import PATIENCE_S
+from zeus_stream import own_cost
 from zeus_stream.own_cost import OwnEnergy, OwnUseMeter, cpu_seconds, host_cpu_seconds, own_energy, words
 from zeus_stream.protocol.notes import OwnUse
 
@@ -133,3 +136,27 @@ def heaps(mode: str) -> int:
 def test_the_threads_of_a_service_share_one_heap() -> None:
     """What a thread had freed stayed in its heap: an analyzer grew with the sessions that came and went."""
     assert heaps("shared") == 1 < heaps("each its own")
+
+
+BLOCK = 100_000
+"""Bytes; glibc keeps blocks of this size for later, where larger ones go back at once."""
+BLOCKS = 2_000
+
+
+@pytest.mark.anyio
+async def test_what_a_flood_took_is_given_back_once_it_is_over() -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(own_cost.return_free_memory)
+        await anyio.wait_all_tasks_blocked()
+        before = own_cost.memory_bytes()
+        flood: list[bytearray] = []
+        while own_cost.memory_bytes() <= before + BLOCK * BLOCKS and len(flood) < 10 * BLOCKS:
+            flood += [bytearray(BLOCK) for _ in range(100)]  # into what earlier tests left free at first
+        last = [bytearray(1_000) for _ in range(1_000)]  # above them: the heap cannot just be cut off
+        assert own_cost.memory_bytes() > before + BLOCK * BLOCKS
+        flood.clear()
+        with anyio.fail_after(PATIENCE_S):
+            while own_cost.memory_bytes() > before + own_cost.TRIM_BYTES:
+                await anyio.sleep(0.01)
+        assert last
+        tasks.cancel_scope.cancel()

@@ -307,16 +307,6 @@ def test_pruned_room_is_used_again(path: Path) -> None:
     log.close()
 
 
-def test_a_fetch_is_bounded_in_frames_and_bytes_but_never_empty(path: Path) -> None:
-    log = opened(path)
-    fill(log, 10, size=1000)
-    assert [frame.offset for frame in log.fetch(3, 4, 10**6)] == [3, 4, 5, 6]
-    assert len(log.fetch(0, 10, 3500)) == 3
-    assert len(log.fetch(0, 10, 1)) == 1
-    assert log.fetch(10, 10, 10**6) == []
-    log.close()
-
-
 def test_without_room_nothing_of_a_transaction_is_kept_and_later_it_works_again(path: Path) -> None:
     log = opened(path)
     fill(log, 10)

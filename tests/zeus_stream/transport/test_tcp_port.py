@@ -8,8 +8,8 @@ import pytest
 
 from tests.waiting import eventually
 from tests.zeus_stream.transport.test_access import Clients, clients, echoed, running  # noqa: F401  (a fixture)
+from zeus_stream.own_cost import memory_bytes
 from zeus_stream.transport.endpoints import PORTS
-from zeus_stream.transport.limits import memory_bytes
 from zeus_stream.transport.listening.tcp_port import NEWCOMERS
 from zeus_stream.transport.listening.zmtp import CURVE_GREETING
 
