@@ -1,5 +1,6 @@
 """``python -m zeus_stream`` and ``zeus-stream``: the command line."""
 
+import signal
 import sys
 from typing import NoReturn
 
@@ -15,11 +16,15 @@ from zeus_stream.service_packages import (
 
 def main() -> None:
     """Run the command line in a process that finds our services first."""
+    if starting := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during imports: no traceback
     import_services_first()
     if absent := absent_packages(COLLECTOR):
         _fail(*absent)
     from zeus_stream.cli.main import main as run  # noqa: PLC0415  (it may import the services)
 
+    if starting:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run(prog_name="zeus-stream")
     except ModuleNotFoundError as wrong:

@@ -42,7 +42,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def commands(page: Path) -> list[str]:
     """Return the lines of a page that a reader would type, without their comments."""
-    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
+    lines = [line for block in blocks(page, "console") for line in block.replace("\\\n", "").splitlines()]
     typed = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
     return [re.sub(r"\s{2,}#.*", "", line) for line in typed]
 

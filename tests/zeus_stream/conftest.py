@@ -173,13 +173,13 @@ def _train(kept: Path) -> None:
             ended = [done.returncode, done.stdout, done.stderr]
             (directory / ENDED).write_text(json.dumps(ended), encoding="utf-8")
             if done.returncode or zeus("sql", "FROM decisions", "--format", "csv").stdout.count("\n") > 1:
-                made = Path(shutil.copytree(directory, kept.with_name("ran.part"), ignore=_no_files))
+                made = Path(shutil.copytree(directory, kept.with_name("ran.part"), ignore=no_files))
                 made.rename(kept)
                 return
     pytest.fail(f"no limit was chosen in {TRIES} trainings")
 
 
-def _no_files(folder: str, names: list[str]) -> list[str]:
+def no_files(folder: str, names: list[str]) -> list[str]:
     """Return what cannot be copied: sockets."""
     return [name for name in names if not ((path := Path(folder, name)).is_file() or path.is_dir())]
 

@@ -65,6 +65,10 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
 """Every command, by the heading under which ``zeus-stream --help`` lists it, and its place: a module of
 `zeus_stream.cli`, and a name there. The only registry of them. A command's module is imported on use."""
 FAILED = 1
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
+QUERY_INTERRUPTED = "Query interrupted"
+"""What DuckDB raises as a RuntimeError after Ctrl-C."""
 
 
 def load_commands() -> dict[str, tuple[click.Command, ...]]:
@@ -79,16 +83,30 @@ def _load(place: str) -> click.Command:
 
 
 class CommandLine(CommandGroup):
-    """The command ``zeus-stream``: prints our errors, alone or grouped, as sentences and exits with 1."""
+    """The command ``zeus-stream``: prints our errors, alone or grouped, as sentences and exits with 1.
+
+    After Ctrl-C it exits with 130, and prints no traceback.
+    """
 
     def invoke(self, ctx: click.Context) -> object:
         sentences: list[str] = []
+        code = FAILED
+        # Raised in a handler, an exit would end in a traceback of the group before Python 3.11.4.
+        try:
+            return self._invoke(ctx)
+        except* ZeusStreamError as group:
+            sentences += map(str, _leaves(group))
+        except* KeyboardInterrupt:
+            code = INTERRUPTED
+        return fail(*sentences, code=code)
+
+    def _invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except* ZeusStreamError as group:
-            # Raised here, an exit would end in a traceback of the group before Python 3.11.4.
-            sentences += map(str, _leaves(group))
-        return fail(*sentences)
+        except RuntimeError as wrong:
+            if str(wrong) != QUERY_INTERRUPTED:
+                raise
+            raise KeyboardInterrupt from wrong
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -124,11 +142,11 @@ def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
     ]
 
 
-def fail(*sentences: str) -> NoReturn:
+def fail(*sentences: str, code: int = FAILED) -> NoReturn:
     """Print each sentence once to stderr, and exit."""
     for sentence in dict.fromkeys(sentences):
         click.echo(f"zeus-stream: {sentence}", err=True)
-    sys.exit(FAILED)
+    sys.exit(code)
 
 
 @click.group(
