@@ -343,8 +343,8 @@ WITH used AS (
         UNION ALL  -- what an open run has used so far, in whole roll-ups
         SELECT gpu, power.energy_j, covered_s, power.began_at, NULL, NULL, NULL, 1
         FROM power JOIN (
-            SELECT unnest(gpus) AS gpu, make_timestamp(min(began_wall_ns) // 1000) AS began_at
-            FROM sessions WHERE ended_ns IS NULL GROUP BY 1
+            SELECT gpu, make_timestamp(min(began_wall_ns) // 1000) AS began_at
+            FROM (SELECT unnest(gpus) AS gpu, began_wall_ns FROM sessions WHERE ended_ns IS NULL) GROUP BY gpu
         ) AS open USING (gpu) WHERE power.began_at >= open.began_at
     ) GROUP BY gpu
 )

@@ -9,6 +9,7 @@ from collectors.device import Description
 from collectors.ingest.sessions import resolve
 from zeus_stream.errors import UnreachableError
 from zeus_stream.protocol.notes import Pod
+from zeus_stream.service_packages import install_command
 
 SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 ANSWER_S = 2.0
@@ -60,7 +61,7 @@ def _list(socket: Path) -> Any:
         import grpc  # noqa: PLC0415  (an extra, and seconds to import)
     except ImportError as wrong:
         raise UnreachableError(
-            f"{socket}: could not be asked: grpcio is missing. Run pip install 'zeus-stream[kubernetes]'."
+            f"{socket}: could not be asked: grpcio is missing. Run {install_command('kubernetes')}."
         ) from wrong
     with grpc.insecure_channel(f"unix://{socket.absolute()}", options=_OPTIONS) as channel:
         ask = channel.unary_unary("/v1.PodResourcesLister/List", response_deserializer=_answer().FromString)

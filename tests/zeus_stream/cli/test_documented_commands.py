@@ -1,6 +1,6 @@
 """Every command of the pages is typed as it stands, in its order, and every verb is interrupted once.
 
-The tutorial and the guide of a site have tests of their own: test_pages.py, and test_guide.py of tests/scale.
+The tutorial and the guide of a site have tests of their own: test_pages.py and test_guide.py.
 """
 
 import os
