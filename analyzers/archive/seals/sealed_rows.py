@@ -1,7 +1,7 @@
 """Hashes of rows and the text of seals, as the chain and its verifier agree on. Pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -54,6 +54,17 @@ def key_of(table: SealedTable, row: tuple[Any, ...]) -> str:
 def hash_row(row: tuple[Any, ...]) -> str:
     """Return the SHA-256 of the values of a row, as DuckDB gives them to Python."""
     return sha256(_text(list(row)).encode()).hexdigest()
+
+
+def row_hashes(row: tuple[Any, ...]) -> Iterator[str]:
+    """Yield the hashes that a row may be chained with: an earlier version had fewer columns.
+
+    A migration adds columns behind the others, and they are NULL in the rows that were there.
+    """
+    yield hash_row(row)
+    while row and row[-1] is None:
+        row = row[:-1]
+        yield hash_row(row)
 
 
 def entry_hash(before: str, table: str, key: str, row: str) -> str:

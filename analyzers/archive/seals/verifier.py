@@ -16,7 +16,7 @@ from msgspec import Struct
 from nacl.exceptions import CryptoError
 from nacl.signing import VerifyKey
 
-from analyzers.archive.seals.sealed_rows import TABLES, entry_hash, hash_row, key_of, seal_text
+from analyzers.archive.seals.sealed_rows import TABLES, entry_hash, key_of, row_hashes, seal_text
 
 PAGE = 10_000
 _SEAL = re.compile(r"zeus-seal:([0-9a-f-]{36}):(\d+):([0-9a-f]{64}):(\d+):([0-9a-f]{64}):([0-9a-f]{128})")
@@ -106,7 +106,7 @@ def check(connection: Any, key: str | None = None, sought: Seal | None = None) -
             number, hashed = last_of.get((table.name, key_text), (0, ""))
             if not number:
                 changed.append((entries + 1, f"{table.name} {key_text}: added behind the chain."))
-            elif hashed != hash_row(row):
+            elif hashed not in row_hashes(row):
                 changed.append((number, f"{table.name} {key_text}: changed since entry {number}."))
         changed += [
             (number, f"{name} {key_text}: removed since entry {number}.")
