@@ -27,6 +27,7 @@ class MeterDevice:
     """A meter as a device that cannot be set (a `collectors.device.Device`)."""
 
     def __init__(self, setting: MeterSetting, meter: HostMeter, host: str, index: int) -> None:
+        self.name = setting.name
         self._setting, self._meter, self._index = setting, meter, index
         self._gpu = f"{setting.prefix}{host[:50]}-{setting.name}"
 
@@ -75,13 +76,7 @@ class MeteredBus:
 
     def __init__(self, bus: Bus, meters: Sequence[str], host: str) -> None:
         """``meters``: the setting. Raises SettingsError."""
-        self._bus = bus
-        settings = [parse_meter(text) for text in meters]
-        if len({each.name for each in settings}) < len(settings):
-            raise SettingsError("meters: could not tell two meters of one name apart. Name each differently.")
-        self._meters = tuple(
-            MeterDevice(each, _open(each), host, index) for index, each in enumerate(settings)
-        )
+        self._bus, self._meters = bus, open_meters(meters, host)
 
     def discover(self) -> tuple[Device, ...]:
         """Return the devices of the bus, then the meters, which are not read for that.
@@ -92,6 +87,14 @@ class MeteredBus:
 
     def close(self) -> None:
         self._bus.close()
+
+
+def open_meters(meters: Sequence[str], host: str) -> tuple[MeterDevice, ...]:
+    """Return the meters of the setting ``meters``; none is read. Raises SettingsError."""
+    settings = [parse_meter(text) for text in meters]
+    if len({each.name for each in settings}) < len(settings):
+        raise SettingsError("meters: could not tell two meters of one name apart. Name each differently.")
+    return tuple(MeterDevice(each, _open(each), host, index) for index, each in enumerate(settings))
 
 
 def _open(setting: MeterSetting) -> HostMeter:

@@ -21,8 +21,16 @@ from collectors.controls.value_changes import change, put_back
 from collectors.device import Bus, Description, Device, Sample
 from collectors.devices.rapl import POWERCAP, RaplBus
 from collectors.devices.sensor_card import LimitSets, SensorCard, make_card, read_closely
+from collectors.meters.metered_bus import open_meters
 from zeus_stream.clock import boot_id, monotonic_ns
-from zeus_stream.errors import DeviceError, LostError, RefusedError, StorageError, ZeusStreamError
+from zeus_stream.errors import (
+    DeviceError,
+    LostError,
+    RefusedError,
+    SettingsError,
+    StorageError,
+    ZeusStreamError,
+)
 from zeus_stream.paths import Places, endpoint, holder
 from zeus_stream.protocol.fields import of_host
 from zeus_stream.screens.text.tables import Check
@@ -52,9 +60,29 @@ def examine(
         *_other_hosts(settings, where),
         *_devices(settings, where, open_bus),
         *_cpus(settings, powercap),
+        *_meters(settings),
         *_processes(where),
         _archive(settings, where),
     ]
+
+
+def _meters(settings: Settings) -> Iterator[Check]:
+    """Read each meter once."""
+    try:
+        meters = open_meters(settings.meters, "here")
+    except SettingsError as wrong:
+        yield _wrong("meters", wrong)
+        return
+    for meter in meters:
+        name = f"meter {meter.name}"
+        try:
+            sample = meter.sample()
+        except DeviceError as wrong:
+            yield _wrong(name, wrong)
+            continue
+        counts = sample.energy_mj is not None
+        shown = f"{(sample.energy_mj or 0) / 1000:g} J" if counts else _watts(sample.power_mw)
+        yield Check("works", name, f"It {'counts' if counts else 'shows'} {shown}.")
 
 
 def _wrong(what: str, error: ZeusStreamError, more: str = "") -> Check:

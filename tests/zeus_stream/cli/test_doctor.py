@@ -193,6 +193,17 @@ def test_cpus_that_can_be_read_are_named_and_those_that_are_not_there_are_no_tro
     assert "CPU package 0" in checked("auto").says
 
 
+def test_each_meter_is_read_once_and_one_without_a_figure_has_a_cure(where: Places, tmp_path: Path) -> None:
+    (tmp_path / "wall").write_text("812.5\n", encoding="ascii")
+    meters = (f"wall=file:{tmp_path}/wall", f"site=file:{tmp_path}/none kWh")
+    checks = examine(replace(SETTINGS, meters=meters), where, lambda: Bench((A100,)), tmp_path)
+    assert found(checks, "meter wall").says == "It shows 812.5 W."
+    assert found(checks, "meter site").verdict == "fails"
+    assert found(checks, "meter site").cure == "It is read again when it is."
+    checks = examine(replace(SETTINGS, meters=("wall=modbus",)), where, lambda: Bench((A100,)), tmp_path)
+    assert "Choose redfish" in found(checks, "meters").cure
+
+
 def test_a_module_and_the_tenants_of_a_divided_gpu_are_named(where: Places) -> None:
     module = replace(A100, index=1, gpu="GPU-b", scope="module")
     divided = replace(A100, mig=True, tenants=("MIG-1", "MIG-2"))
