@@ -8,8 +8,9 @@ seen: among the steps of a block, some were quick. So time and energy of a step 
     energy = energy at the limit + b d    b: draw of GPUs that idle
 
 and blocks are brought to the mean delay of all. Costs at that delay have the same order as those measured for
-long. This is done only where delays explain nearly all differences between blocks of a limit, and GPUs drew
-little during them. Batches of unlike lengths fail the first, long steps of the GPU the second.
+long. This is done only where delays explain nearly all differences between blocks of a limit, GPUs drew
+little during them, and limits do not explain the delays. Batches of unlike lengths fail the first, long steps
+of the GPU the second, and steps of two kinds, of which a limit slows one, the third.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ from analyzers.power_limit.selectors import Trial
 LEAST_BLOCKS = 6
 """Fewer may agree with the fit by chance."""
 EXPLAINED = 0.8
-"""Share of the variance of time that delays explain, at least."""
+"""Share of the variance of time that delays explain, at least, and that limits explain of delays, at most."""
 IDLE = 0.55
 """Share of the mean power that GPUs draw in a delay, at most."""
 
@@ -49,6 +50,8 @@ def evenly_delayed(visits: Sequence[Visit]) -> list[Visit]:
     of_delay, of_time = products[0, 0], products[1, 1]
     if of_delay <= 0 or products[0, 1] ** 2 < EXPLAINED * of_delay * of_time:
         return list(visits)
+    if _explained_by_limits(visits) > EXPLAINED:
+        return list(visits)
     longer, idle = products[0, 1] / of_delay, products[0, 2] / of_delay
     delay, duration, energy = sums.sum(axis=1)
     if not 0 <= idle * duration < IDLE * energy:
@@ -64,3 +67,17 @@ def evenly_delayed(visits: Sequence[Visit]) -> list[Visit]:
         )
 
     return [replace(visit, blocks=tuple(map(even, visit.blocks))) for visit in visits]
+
+
+def _explained_by_limits(visits: Sequence[Visit]) -> float:
+    """Return the share of the variance of delays between visits that limits explain (adjusted R^2).
+
+    0 where no limit was visited twice.
+    """
+    wholes = [visit.whole for visit in visits]
+    limits_mw = {whole.limit_mw for whole in wholes}
+    if len(limits_mw) in {1, len(wholes)}:
+        return 0.0
+    delays = [[w.delay_ns / w.steps for w in wholes if w.limit_mw == limit_mw] for limit_mw in limits_mw]
+    within = sum(len(of) * float(np.var(of)) for of in delays) / (len(wholes) - len(limits_mw))
+    return 1 - within / float(np.var([w.delay_ns / w.steps for w in wholes], ddof=1) or 1.0)

@@ -4,16 +4,18 @@ A visit is what was measured at one limit from a change of limit to the next, in
 its blocks say what a step takes there:
 
     settling    at its head power and clocks still settle; at the head of the first one the run starts
-    odd         a checkpoint, a garbage collection, a stall of the input: far off the visit's median, for a
-                block or two; longer spans are how steps are
+    odd         a checkpoint, a garbage collection, a stall of the input: far above the visit's median, for a
+                block or two; longer spans are how steps are, and so are those that come at one limit and
+                not at others
     first       of the run, once their limit was measured twice since
 
 They are left out. What is left is one series of blocks in time, as `noise` takes it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby, pairwise
-from math import log
+from math import comb, log
 from statistics import median
 
 import numpy as np
@@ -33,8 +35,9 @@ STARTED_STEPS, AGAIN = 100, 2
 """First steps of a run that are left out, whatever they took, once their limit was visited so often again."""
 ODD, ODD_BLOCKS = 4.5, 2
 """Standard deviations off its visit's median from which on blocks are odd, and how many in a row may be."""
-MOST_ODD = 0.3
-"""A larger share of blocks is not odd: that is how steps are."""
+MOST_ODD, BY_CHANCE = 0.3, 0.05
+"""A larger share of blocks is not odd, nor are those that one limit has and others have not, unless that is so
+likely by chance: that is how steps are."""
 NORMAL = 1.4826
 """Standard deviation over median absolute deviation, where noise is normal."""
 LEAST_SCATTER = 0.001
@@ -197,6 +200,8 @@ def series(visits: Sequence[Visit], value: Callable[[Trial], float]) -> tuple[Bl
     """
     limits = list(dict.fromkeys(visit.limit_mw for visit in visits))
     keep = _without_odd([[value(block) for block in visit.blocks] for visit in visits])
+    if not _at_any_limit(visits, keep):
+        keep = [[True] * len(of) for of in keep]
     at, position, steps, values, numbers = [], [], [], [], []
     done, ended_ns = 0.0, None
     for number, (visit, kept) in enumerate(zip(visits, keep, strict=True)):
@@ -235,12 +240,26 @@ def _without_odd(values: Sequence[Sequence[float]]) -> list[list[bool]]:
     return keep
 
 
+def _at_any_limit(visits: Sequence[Visit], keep: Sequence[Sequence[bool]]) -> bool:
+    """Tell whether blocks that are not kept come at each limit as often, but for chance (hypergeometric)."""
+    blocks, odd = Counter[int](), Counter[int]()
+    for visit, kept in zip(visits, keep, strict=True):
+        blocks[visit.limit_mw] += len(kept)
+        odd[visit.limit_mw] += len(kept) - sum(kept)
+    others, all_odd = blocks.total() - odd.total(), odd.total()
+    return all(
+        sum(comb(all_odd, i) * comb(others, of - i) for i in range(odd[limit_mw], min(all_odd, of) + 1))
+        >= BY_CHANCE * comb(blocks.total(), of)
+        for limit_mw, of in blocks.items()
+    )
+
+
 def _normal(values: Sequence[float], most: float) -> list[bool]:
     """Tell which values are off by so much at most: off the lowest that are several, else off the median."""
     upwards = sorted(values)
     gap = next((i + 1 for i, (x, y) in enumerate(pairwise(upwards)) if i and y - x > most), len(upwards))
     usual = median(upwards[:gap])
-    off = [abs(x - usual) for x in values]
+    off = [x - usual for x in values]
     least = max(most, min(off, default=0.0))
     return [each <= least for each in off]
 

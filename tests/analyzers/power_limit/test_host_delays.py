@@ -75,6 +75,19 @@ def test_blocks_are_brought_to_the_same_delay() -> None:
         assert energy_mj == pytest.approx(10 * step_mj + 56.25 * IDLE_W, abs=1)
 
 
+def test_delays_that_come_with_a_limit_are_no_delays() -> None:
+    """Of two kinds of step in turn the limit slows one, so long that its GPU draws little."""
+    quick, slow = [0.0, 1.0, 0.0, 2.0], [250.0, 120.0, 130.0, 240.0]
+    turns = [
+        Visit(tuple(blocks_of(limit_mw, late, 5_000, IDLE_W)), number * S)
+        for number, (limit_mw, late) in enumerate(
+            [(250_000, quick), (100_000, slow)] * 2 + [(250_000, quick)]
+        )
+    ]
+    assert evenly_delayed(turns[:2]) != turns[:2], "of one visit each nobody can tell"
+    assert evenly_delayed(turns) == turns
+
+
 def test_long_steps_in_which_gpus_work_stay_as_they_are() -> None:
     assert evenly_delayed(visits(180)) == visits(180)
 

@@ -131,3 +131,17 @@ def test_what_visits_scatter_by_makes_the_interval_wider() -> None:
     quiet, scattered = widths
     assert quiet == pytest.approx(1, abs=0.05)
     assert 1.15 < scattered <= sqrt(1 + SCATTERED * MOST_SCATTER**2) + 0.05
+
+
+@pytest.mark.parametrize(("slow_mw", "more"), [({200_000}, 0.033), ({200_000, 300_000}, 0.0)])
+def test_long_blocks_that_come_at_one_limit_alone_count(slow_mw: set[int], more: float) -> None:
+    """A checkpoint comes at any limit and is left out; a kind of step that a limit slows is not."""
+    measured = []
+    for number in range(10):
+        limit_mw = 200_000 if number % 2 else 300_000
+        times = [1.1 if limit_mw in slow_mw and at == 1 else 1 + 0.001 * (at % 2) for at in range(3)]
+        blocks = tuple(Trial(limit_mw, round(4e6 * each), round(1e9 * each), 4) for each in times)
+        measured.append(Visit(blocks, (number + 1) * 8 * 10**9))
+    costs = step_costs((300_000, 200_000), 1, measured, 200_000)
+    assert costs.time.middle == pytest.approx(more, abs=0.01)
+    assert holds(costs.time, more)
