@@ -5,8 +5,8 @@
     rounds: epochs, or blocks of steps --+
 
 A round is an epoch, or a block of steps where the script says how many steps there are. What a round takes
-besides its steps (data, validation, checkpoints, pauses) is its *rest*. Steps count at the limit that the
-last step had: trials of other limits say nothing of the steps to come.
+besides its steps (data, validation, checkpoints, pauses) is its *rest*; without steps, all of it. Steps count
+at the limit that the last step had: trials of other limits say nothing of the steps to come.
 """
 
 from math import ceil
@@ -137,7 +137,11 @@ class RunForecast(Struct, kw_only=True):
     def forecast(self, wall_ns: int) -> ForecastRow | None:
         """Return the forecast that the rounds so far allow. ``wall_ns``: UTC, of the end of the last one."""
         left, at, spent = self._left(), self.at_limits.get(self.limit_w), self.last
-        if left is None or at is None or spent is None or at.seconds.count < FEW_STEPS:
+        if at is None and not self.steps_done:
+            at = _AtLimit()  # a script that marks its epochs alone: each is all rest
+        elif at is not None and at.seconds.count < FEW_STEPS:
+            return None
+        if left is None or at is None or spent is None:
             return None
         steps, rounds = left
         seconds = added((*_steps_to_come(at.seconds, steps), self.rest_s.next(rounds)))
@@ -170,8 +174,10 @@ class RunForecast(Struct, kw_only=True):
 
 def _steps_to_come(cost: BatchMeans, steps: Sum) -> tuple[Sum | None, ...]:
     """Return what the steps that are left take, and what it adds that their number is not known."""
+    if not steps.mean:
+        return ()
     taken = cost.next(steps.mean)
-    if taken is None or not steps.mean:
+    if taken is None:
         return (taken,)
     variance = None if steps.variance is None else (taken.mean / steps.mean) ** 2 * steps.variance
     return taken, Sum(0.0, variance, steps.freedom)

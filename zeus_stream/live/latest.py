@@ -24,6 +24,7 @@ from zeus_stream.protocol.notes import (
     ControlRefused,
     DeviceFound,
     DeviceGone,
+    GpuShared,
     Lost,
     Note,
 )
@@ -63,6 +64,8 @@ class LatestDevice:
     host: str
     found: DeviceFound | None = None
     gone: str | None = None
+    others: int = 0
+    """Processes of no run that compute on it."""
     row: tuple[int, ...] | None = None
     """The fields of its last reading, in the order of `READING_STRUCT`."""
     last_mj: int | None = None
@@ -179,8 +182,11 @@ class Latest:
         match note:
             case DeviceFound(gpu=gpu):
                 if (device := self._device(host, gpu, None)) is not None:
-                    device.found, device.gone = note, None
+                    device.found, device.gone, device.others = note, None, 0
                     self._in_order = None
+            case GpuShared(gpu=gpu, processes=others):
+                if (device := self._device(host, gpu, None)) is not None:
+                    device.others = others
             case DeviceGone(gpu=gpu, reason=reason):
                 if (device := self._device(host, gpu, None)) is not None:
                     device.gone = reason
@@ -387,4 +393,5 @@ def _gpu(gpu: str, device: LatestDevice, run: str | None, step_j: float | None, 
         state=state,
         why=device.gone or "",
         step_j=step_j if run is not None else None,
+        others=device.others,
     )

@@ -74,6 +74,8 @@ class GpuNow(Struct, frozen=True, kw_only=True):
     """Mean energy of the last closed steps (at most 40) of its run on this GPU."""
     pod: Pod | None = None
     """Of its run. Only a collector says so."""
+    others: Count = 0
+    """Processes of no run that compute on it."""
 
 
 class PartNow(Struct, frozen=True, kw_only=True):

@@ -51,11 +51,12 @@ class ForecastView(Struct, frozen=True, kw_only=True):
     @property
     def length_words(self) -> str:
         """Return the length of the run that the forecast is about."""
-        return (
-            f"{self.steps:,} steps"
-            if self.epochs is None
-            else f"{self.epochs:,} epochs, {self.steps:,} steps"
-        )
+        return _length(self.epochs, self.steps)
+
+
+def _length(epochs: int | None, steps: int) -> str:
+    counted = ((epochs, "epoch"), (steps or None, "step"))
+    return ", ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counted if n is not None)
 
 
 def _with(duration: Quantity) -> str:
@@ -86,7 +87,7 @@ def forecast_of_row(row: Row | None) -> ForecastView | None:
         left=Quantity(None, "s"),
         epochs=row["epochs"],
         steps=row["steps"],
-        made_after=f"{row['epochs_done']:,} epochs, {row['step']:,} steps",
+        made_after=_length(row["epochs_done"], row["step"]),
     )
 
 

@@ -139,5 +139,18 @@ def _trouble(gpu: GpuNow) -> str:
     return ""
 
 
+def shared_words(gpu: GpuNow) -> str:
+    """Return that a GPU is shared, with the cure. Empty: it is not."""
+    if not gpu.others or gpu.state == "gone":
+        return ""
+    processes = (
+        "a process of no run computes" if gpu.others == 1 else f"{gpu.others} processes of no run compute"
+    )
+    return (
+        f"{gpu.host}:{gpu.index}: {processes} on it, and the energy is in that of its runs. End that, or give"
+        " it another GPU"
+    )
+
+
 def _watts(power_mw: int | None) -> float | None:
     return None if power_mw is None else power_mw / 1000

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import GapNow, Snapshot
 from zeus_stream.views.gaps import host_trouble
-from zeus_stream.views.gpu_view import GpuView, gpu_of_live
+from zeus_stream.views.gpu_view import GpuView, gpu_of_live, shared_words
 from zeus_stream.views.quantity import Quantity, seconds
 from zeus_stream.views.run_view import RunView, run_of_live
 from zeus_stream.views.saving import Saving
@@ -42,7 +42,7 @@ class SiteView(Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuView, ...]
     runs: tuple[RunView, ...]
     troubles: tuple[str, ...]
-    """Of hosts, each a sentence with the cure."""
+    """Of hosts and GPUs, each a sentence with the cure."""
     left_out: str
     """Rows that the snapshot has no room for. Empty: none."""
 
@@ -80,7 +80,7 @@ def site_of_live(now: Snapshot) -> SiteView:
         runs=tuple(
             run_of_live(run, as_of_ns, [known[gpu] for gpu in run.gpus if gpu in known]) for run in now.runs
         ),
-        troubles=tuple(filter(None, map(host_trouble, now.hosts))),
+        troubles=(*filter(None, map(host_trouble, now.hosts)), *filter(None, map(shared_words, now.gpus))),
         left_out=_left_out(now),
     )  # fmt: skip
 

@@ -36,8 +36,8 @@ STARTED_STEPS, AGAIN = 100, 2
 ODD, ODD_BLOCKS = 4.5, 2
 """Standard deviations off its visit's median from which on blocks are odd, and how many in a row may be."""
 MOST_ODD, BY_CHANCE = 0.3, 0.05
-"""A larger share of blocks is not odd, nor are those that one limit has and others have not, unless that is so
-likely by chance: that is how steps are."""
+"""A larger share of blocks is not odd, nor are those that come at one limit more often than at others, unless
+chance does that so often: they are how steps are."""
 NORMAL = 1.4826
 """Standard deviation over median absolute deviation, where noise is normal."""
 LEAST_SCATTER = 0.001

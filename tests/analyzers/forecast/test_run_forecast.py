@@ -6,6 +6,7 @@ from random import Random
 from statistics import median
 
 import pytest
+from msgspec.structs import asdict
 
 from analyzers.forecast.batch_means import MOST, BatchMeans, added, t_quantile
 from analyzers.forecast.run_forecast import RunForecast, Spent
@@ -14,6 +15,7 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, ForecastRow, WindowRow
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
+from zeus_stream.views.forecast import forecast_of_row
 
 QUICK = RunSettings(
     selector=selectors.parse("energy"),
@@ -213,6 +215,27 @@ def test_without_a_plan_or_steps_there_is_no_forecast(plan: tuple[int | None, No
         forecast.add_step(step, 2.0, 0.1, None)
     forecast.end_round(Spent(3.0, 45.0))
     assert forecast.forecast(0) is None
+
+
+def test_epochs_without_steps_have_a_forecast_from_the_second_on_with_its_interval() -> None:
+    forecast = RunForecast(run="r")
+    forecast.plan(10, None)
+    made = []
+    for epoch in range(2):
+        forecast.begin_rounds(Spent(3.0 * epoch, 45.0 * epoch))
+        forecast.epochs_done = epoch + 1
+        forecast.end_round(Spent(3.0 * (epoch + 1), 45.0 * (epoch + 1)))
+        made.append(forecast.forecast(0))
+    first, second = made
+    assert first is not None
+    assert second is not None
+    assert [(each.energy_j, each.duration_s, each.steps) for each in (first, second)] == [
+        (450.0, 30.0, 0)
+    ] * 2
+    assert (first.energy_p2_5_j, second.energy_p2_5_j) == (None, 450.0)
+    view = forecast_of_row(asdict(second))
+    assert view is not None
+    assert view.length_words == "10 epochs"
 
 
 def test_without_energy_the_time_is_forecast_all_the_same() -> None:

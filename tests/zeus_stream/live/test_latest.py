@@ -10,7 +10,7 @@ from tests.messages import DEVICE_FOUND
 from zeus_stream.live.answer import LiveAnswers, blank, encoded
 from zeus_stream.live.latest import MINUTE_NS, Latest
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.notes import DeviceFound, DeviceGone, Lost
+from zeus_stream.protocol.notes import DeviceFound, DeviceGone, GpuShared, Lost
 from zeus_stream.protocol.readings import READING_STRUCT, Readings, Seen
 from zeus_stream.protocol.snapshots import (
     MAX_GPU_ROWS,
@@ -21,6 +21,7 @@ from zeus_stream.protocol.snapshots import (
     RunNow,
     Snapshot,
 )
+from zeus_stream.views.site_view import site_of_live
 
 S = 1_000_000_000
 HERE = HostNow(host="h", state="connected", trouble="")
@@ -206,6 +207,19 @@ def test_what_a_log_hands_on_late_is_of_when_it_was_measured() -> None:
         )
     now = shown(latest, S).totals
     assert (now.hour_mj, now.hour_s) == (100 * 60, 59 * 60)
+
+
+def test_a_gpu_that_others_compute_on_says_so_until_they_are_gone() -> None:
+    """Their energy is in that of its runs."""
+    latest = Latest()
+    latest.take_note("h", found("GPU-0", 3))
+    heard(latest, row(1, 0))
+    troubles = []
+    for processes in (2, 1, 0):
+        latest.take_note("h", GpuShared(S, "GPU-0", 0, processes))
+        troubles.append(site_of_live(shown(latest)).troubles)
+    assert [len(each) for each in troubles] == [1, 1, 0]
+    assert "h:3: 2 processes of no run compute on it" in troubles[0][0]
 
 
 def test_a_part_of_the_host_is_no_gpu() -> None:

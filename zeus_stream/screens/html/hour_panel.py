@@ -99,7 +99,7 @@ def hour() -> Asking[PagePanel | None]:
         "energy": ("energy", quantity), "saved": ("saved", quantity),
     }  # fmt: skip
     chart = element("figure", power_layers(power, text), class_="wide")
-    body = element("div", chart, legend, table(rows, columns, "Power by run", ("job", "power")))
+    body = element("div", chart, legend, table(rows, columns, "Power by run", ("job", "spark", "power")))
     return PagePanel(name="hour", title="Power of the last hour", body=body, text=f"{text}.")
 
 

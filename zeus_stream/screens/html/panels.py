@@ -9,7 +9,6 @@ from msgspec import Struct, field
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.questions import Asking, Row, Rows
 from zeus_stream.screens.svg.bars import bar
-from zeus_stream.screens.svg.site_charts import bar_chart
 from zeus_stream.screens.text.words import WORDS
 from zeus_stream.views.quantity import (
     ABSENT,
@@ -168,8 +167,6 @@ class TablePanel(Struct, frozen=True, kw_only=True):
     text: str = ""
     made: Mapping[str, Callable[[Row, str], object]] = field(default_factory=dict)
     """Cells that are made of a row and of the way to the root of the site: links."""
-    chart: str = ""
-    """Title of the bars as a drawing of its own. Empty: they are only in the table."""
     half: bool = False
 
     def ask(self, up: str | None = "", **given: object) -> Asking[PagePanel | None]:
@@ -183,18 +180,9 @@ class TablePanel(Struct, frozen=True, kw_only=True):
             body = table(drawn, self.columns, self.title)
         else:
             body = bars(drawn, *self.bars, self.columns)
-        charts = {self.name: energy_chart(self.chart, rows, self.bars[0])} if self.chart and self.bars else {}
         return PagePanel(
-            name=self.name, title=self.title, body=body, text=self.text, rows=rows, half=self.half,
-            charts=charts,
-        )  # fmt: skip
-
-
-def energy_chart(title: str, rows: Rows, name: str) -> Markup:
-    """Return rows as a drawing of their energies, for a file of its own."""
-    drawn = [(plain(row[name]), row["energy_j"]) for row in rows]
-    first = ", ".join(f"{each} {joules(energy_j)}" for each, energy_j in drawn[:3])
-    return bar_chart(drawn, f"{title}: {first}.")
+            name=self.name, title=self.title, body=body, text=self.text, rows=rows, half=self.half
+        )
 
 
 def facts(pairs: Iterable[tuple[str, str | Markup, str | Markup]]) -> Markup:

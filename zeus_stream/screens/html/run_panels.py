@@ -219,7 +219,10 @@ def limits(run: PageRun) -> Asking[PagePanel | None]:
     trials = trials_of_rows(rows, within, found_w, chosen_w)
     body, chart = draw_trials(trials)
     what = "clock" if trials[0].clock_mhz is not None else "power limit"
-    text = f"Energy and time are against the {what} found, with 95 % intervals; the least cost decides."
+    text = (
+        f"Energy and time are against the {what} found, with 95 % intervals. The cost decides, with what the"
+        " search knows of noise and of other rounds."
+    )
     if any(each.old for each in trials):
         text += (
             " Grey points are of earlier rounds: before the workload changed, or before the search went on."

@@ -145,7 +145,7 @@ def link_run(row: Row, up: str) -> Markup:
 
 
 JOBS_PANEL = TablePanel(
-    name="jobs", title="Energy by job", sql=JOBS, bars=("job", "job"), chart="Energy by job",
+    name="jobs", title="Energy by job", sql=JOBS, bars=("job", "job"),
     text="Energy of the runs of each job. Runs that were not measured to their end are not in it.",
     columns={"runs": ("runs", plain), "unmeasured": ("not measured", plain), "gpu_h": ("GPU hours", figure)},
     made={"job": _link_job},
@@ -190,7 +190,6 @@ IDLE = TablePanel(
 _SAVED_PANEL = TablePanel(
     name="saved", title="Saved", bars=("run", "run"),
     sql=f"SELECT *, saved_j AS energy_j FROM ({SAVED})", text="At the chosen power limits.",  # noqa: S608  (ours)
-    chart="Saved at the chosen power limits",
     columns={
         "job": ("job", plain), "default_limit_w": ("found", watts), "power_limit_w": ("chosen", watts),
         "energy_saved_percent": ("saved", percent), "time_added_percent": ("time added", percent),

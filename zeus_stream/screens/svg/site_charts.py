@@ -1,56 +1,18 @@
-"""Charts of a site: energy by name, and energy over time. Pure."""
+"""Charts of a site: energy and power over time. Pure."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.svg.axes import LETTER, Axis, ChartFrame, Scale, drawing, frame
+from zeus_stream.screens.svg.axes import Axis, ChartFrame, drawing, frame
 from zeus_stream.screens.svg.run_charts import SECONDS, TALL, WIDE
 from zeus_stream.screens.svg.series_chart import COLOURS
 from zeus_stream.views.quantity import energy_scale, joules
 from zeus_stream.views.site_view import PowerView
 
-ROW = 26
-"""Height of a bar with the space below it."""
-BAR = 14
-MOST_BARS = 20
-LONGEST = 38
-"""Letters of a name; longer ones are cut."""
 TICKS = 8
 WHOLE, LOW = 1000, 250
 """Size of a chart over the whole width of a page."""
-
-
-def bar_chart(bars: Sequence[tuple[str, float | None]], alternative: str) -> Markup:
-    """Return energies by name, J, as bars, the first `MOST_BARS`. One that is not known has no bar."""
-    shown = bars[:MOST_BARS]
-    names = [_cut(name) for name, _ in shown]
-    left = LETTER * max(map(len, names), default=0) + 22
-    right, height = WIDE - 92.0, ROW * len(shown) + 12.0
-    most = max((energy_j for _, energy_j in shown if energy_j is not None), default=0.0)
-    across = Scale(0, most or 1.0, left, right)
-    parts = []
-    for at, (name, (whole, energy_j)) in enumerate(zip(names, shown, strict=True)):
-        y = 8 + at * ROW
-        base = f"{y + BAR - 2.5:.1f}"
-        end = left if energy_j is None else across(max(energy_j, 0))
-        parts += [
-            element("text", name, class_="name", x=f"{left - 8:.1f}", y=base, text_anchor="end"),
-            element(
-                "rect", class_="track", x=f"{left:.1f}", y=f"{y}", width=f"{right - left:.1f}",
-                height=f"{BAR}",
-            ),
-            element(
-                "rect", element("title", f"{whole}: {joules(energy_j)}"), class_="amount", x=f"{left:.1f}",
-                y=f"{y}", width=f"{end - left:.1f}", height=f"{BAR}",
-            ),
-            element("text", joules(energy_j), class_="tick", x=f"{right + 8:.1f}", y=base),
-        ]  # fmt: skip
-    empty = ChartFrame(
-        width=WIDE, height=height, across=across, up=Scale(0, 1, height, 0), grid=Markup(""), left=left,
-        right=right, top=0, bottom=height,
-    )  # fmt: skip
-    return drawing(empty, alternative, *parts)
 
 
 def time_chart(columns: Sequence[tuple[str, float | None]], alternative: str) -> Markup:
@@ -140,7 +102,3 @@ def sparkline(values: Sequence[float]) -> Markup:
         "svg", element("polyline", points=points), viewBox=f"0 0 {max(len(values) - 1, 1)} 20",
         preserveAspectRatio="none", class_="spark", aria_hidden="true",
     )  # fmt: skip
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"

@@ -18,7 +18,7 @@ from zeus_stream.views.quantity import Quantity, bounds, whole
 from zeus_stream.views.run_view import RunView, sentence
 from zeus_stream.views.site_view import SiteView, site_of_live
 
-MINOR = ("job", "epoch", "step", "step_j", "step_ms", "in_all")
+MINOR = ("job", "epoch", "step", "step_j", "step_ms", "power", "in_all")
 """Columns of runs that a phone leaves out."""
 TILES = 8
 """More GPUs than so many are strips, a line a run."""
@@ -30,7 +30,7 @@ def draw_now(now: Snapshot) -> Markup:
     parts = [element("section", _totals(site), class_="panel", aria_label="Site")]
     if site.troubles:
         listed = element("ul", [element("li", trouble) for trouble in site.troubles])
-        parts.append(element("section", element("h2", "Silent hosts"), listed, class_="panel"))
+        parts.append(element("section", element("h2", "What is wrong"), listed, class_="panel"))
     if site.runs:
         parts.append(element("section", element("h2", "Runs now"), _runs(site.runs), class_="panel"))
     if site.gpus:
