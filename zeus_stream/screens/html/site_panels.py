@@ -14,7 +14,6 @@ from zeus_stream.screens.html.panels import (
     TablePanel,
     as_is,
     bars,
-    energy_chart,
     facts,
     plain,
     quantity,
@@ -208,10 +207,7 @@ def causes(runs: str = LATEST) -> Asking[PagePanel | None]:
     rows = yield CAUSES.format(runs=runs, limit=SHOWN)
     prices = yield SIGNALS_NOW
     panel = waste_panel("causes", "What can be regained", waste_of_runs(rows), prices, half=False)
-    if panel is None:
-        return None
-    rest = [row for row in rows if row["cause"] != USEFUL]
-    return replace(panel, rows=rows, charts={"causes": energy_chart(panel.title, rest, "cause")})
+    return panel and replace(panel, rows=rows)
 
 
 def waste_panel(
