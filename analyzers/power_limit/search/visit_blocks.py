@@ -35,7 +35,7 @@ STARTED_STEPS, AGAIN = 100, 2
 """First steps of a run that are left out, whatever they took, once their limit was visited so often again."""
 ODD, ODD_BLOCKS = 4.5, 2
 """Standard deviations off its visit's median from which on blocks are odd, and how many in a row may be."""
-MOST_ODD, BY_CHANCE = 0.3, 0.05
+MOST_ODD, BY_CHANCE = 0.25, 0.05
 """A larger share of blocks is not odd, nor are those that come at one limit more often than at others, unless
 chance does that so often: they are how steps are."""
 NORMAL = 1.4826
