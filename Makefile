@@ -59,7 +59,7 @@ bytecode: install # else each worker compiles all tests, at the same time
 # A failed test is asked once more, alone: docs/decisions/19. $(1): python, $(2): its memory of failures, $(3): arguments
 define pytest
 $(1) -m pytest --override-ini cache_dir=.pytest_cache/$(2) $(3) || \
-	$(1) -m pytest --override-ini cache_dir=.pytest_cache/$(2) --last-failed --last-failed-no-failures none
+	$(1) -m pytest --override-ini cache_dir=.pytest_cache/$(2) --last-failed
 endef
 
 test-main: install

@@ -37,6 +37,18 @@ def test_every_page_is_in_the_navigation() -> None:
         assert name in listed or f"{Path(name).parent}/*" in listed, name
 
 
+def test_links_to_pages_lead_to_pages_of_the_site() -> None:
+    """What `make docs` would refuse: a page that the site does not have."""
+    pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"}
+    elsewhere = [
+        (page.name, link)
+        for page in pages
+        for link in re.findall(r"\]\((?!https?://)([^)#\s]+\.md)", page.read_text(encoding="utf-8"))
+        if (page.parent / link).resolve() not in pages
+    ]
+    assert elsewhere == []
+
+
 @pytest.mark.sweep
 def test_the_demo_page_is_files_that_need_no_service_and_nothing_from_elsewhere(tmp_path: Path) -> None:
     page = tmp_path / "page"
