@@ -471,24 +471,20 @@ class LimitSearch:
         )
 
     def _tell(self, asked: MeasureTrial, took: Taken | NoEnergy) -> Result:
+        feed = self.feed_single if asked.purpose is Purpose.PER_GPU else self.feed
+        if isinstance(took, NoEnergy):
+            return feed(TrialMissing(asked.number, took.reason))
+        figures = took.energy_mj, took.duration_ns, took.locked, took.delay_ns, took.halves
         if asked.purpose is not Purpose.PER_GPU:
-            if isinstance(took, NoEnergy):
-                return self.feed(TrialMissing(asked.number, took.reason))
             row = None if asked.purpose is Purpose.WATCH else self._trial_row(asked, took)
-            follows = self.feed(
-                TrialMeasured(asked.number, took.energy_mj, took.duration_ns, took.locked, took.delay_ns)
-            )
+            follows = self.feed(TrialMeasured(asked.number, *figures))
             if row is not None:
                 follows = rows_only([row]) | follows | rows_only(self._rows.learned(row, self.state))
             if asked.purpose is Purpose.CONFIRM:
                 follows |= self._go_on_with_limits()
             return follows | self._look_for_waiting(asked, took)
-        if isinstance(took, NoEnergy):
-            return self.feed_single(TrialMissing(asked.number, took.reason))
         of_each = tuple(took.energy_uj[gpu] // 1000 for gpu in self._single.gpus)
-        return self.feed_single(
-            TrialMeasured(asked.number, took.energy_mj, took.duration_ns, of_gpus_mj=of_each)
-        )
+        return self.feed_single(TrialMeasured(asked.number, *figures, of_gpus_mj=of_each))
 
     def _trial_row(self, asked: MeasureTrial, took: Taken) -> TrialRow:
         assert self.plan is not None

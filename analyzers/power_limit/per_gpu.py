@@ -27,7 +27,8 @@ The rules, beside those of a visit:
     is 0 with probability `FREE`, else exponential with mean `RISE`. A probability of 1 - `DOUBT` means slower
     and ends the trial with the block at hand; one of `DOUBT` after every other leg means free; neither within
     `MAX_LEGS` means that it stays uncertain, and then nothing is lowered. (Stopping when the data look good
-    does not bias a posterior: see `search.advice`.)
+    does not bias a posterior: see `search.advice`.) What a busy host delays is taken away, where it is clear
+    (`search.host_delays`): it delays the quickest step of a block by nothing, and a lower limit delays all.
  5. A limit that is free and saves less than `SAVES` of what these GPUs take caps nothing: it is not kept,
     unless a lower one saves.
  6. All of it ends after `MAX_STEPS` steps, with what is known by then. A limit that is refused, or whose
@@ -46,7 +47,9 @@ from msgspec.structs import replace
 from analyzers.fleet.session import Span
 from analyzers.power_limit import visits
 from analyzers.power_limit.search import curves
-from analyzers.power_limit.search.visit_blocks import BLOCKS
+from analyzers.power_limit.search.host_delays import evenly_delayed
+from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, usual_times
+from analyzers.power_limit.selectors import Trial
 from analyzers.power_limit.visits import (
     BLOCK_NS,
     BLOCK_STEPS,
@@ -175,16 +178,18 @@ class Group(Struct, frozen=True, kw_only=True):
         )
 
 
-Arm: TypeAlias = tuple[tuple[float, int], ...]
-"""Blocks at one setting: the logarithm of a step's time, and how many steps."""
-
-
 class Block(Struct, frozen=True):
     """Whole steps, measured."""
 
     energy_mj: tuple[int, ...]
     duration_ns: int
     steps: int
+    delay_ns: int = 0
+    """Of the duration, as of a `Trial`."""
+
+
+Arm: TypeAlias = tuple[Block, ...]
+"""Blocks at one setting."""
 
 
 class GroupTrial(Struct, frozen=True, kw_only=True):
@@ -196,8 +201,8 @@ class GroupTrial(Struct, frozen=True, kw_only=True):
     leg: int = 0
     blocks: int = 0
     """Measured in this leg."""
-    base: tuple[Block, ...] = ()
-    lowered: tuple[Block, ...] = ()
+    base: Arm = ()
+    lowered: Arm = ()
 
     @property
     def lowers(self) -> bool:
@@ -233,8 +238,8 @@ class PerGpuState(Struct, frozen=True, kw_only=True):
     trials: int = 0
     awaited: tuple[OpenBlock, ...] = ()
     effect: Effect | None = None
-    scatter: tuple[Arm, ...] = ()
-    """Of earlier trials: steps vary in one as much as in another."""
+    before: tuple[Arm, ...] = ()
+    """Arms of earlier trials: steps vary in one as much as in another."""
 
     @property
     def phase(self) -> Phase:
@@ -334,12 +339,14 @@ def _record_block(state: PerGpuState, measured: TrialMeasured, plan: PerGpuPlan)
     trial = state.trial
     if asked is None or trial is None or asked.trial != trial.number or measured.duration_ns <= 0:
         return state, ()
-    block = Block(measured.of_gpus_mj, measured.duration_ns, asked.steps)
+    block = Block(measured.of_gpus_mj, measured.duration_ns, asked.steps, measured.delay_ns)
     if asked.lowers:
         trial = replace(trial, lowered=(*trial.lowered, block))
     else:
         trial = replace(trial, base=(*trial.base, block))
-    risk = slower(trial.base, trial.lowered, state.scatter) if trial.base and trial.lowered else 0.5
+    risk = 0.5
+    if trial.base and trial.lowered:
+        risk = slower(*_comparable((trial.base, trial.lowered, *state.before)))
     if risk >= 1 - DOUBT:
         return _begin_next_trial(_not_free(state, trial, "the job would be slower"), plan)
     trial = replace(trial, blocks=trial.blocks + (asked.leg == trial.leg))
@@ -357,19 +364,17 @@ def _record_block(state: PerGpuState, measured: TrialMeasured, plan: PerGpuPlan)
 
 
 def _free(state: PerGpuState, trial: GroupTrial) -> PerGpuState:
-    group, steps = trial.group, [sum(block.steps for block in arm) for arm in (trial.base, trial.lowered)]
+    group, arms = trial.group, (trial.base, trial.lowered)
+    steps = [sum(block.steps for block in arm) for arm in arms]
 
     def of(members: Sequence[int]) -> float:
-        base, lowered = (
-            [sum(block.energy_mj[gpu] for gpu in members) for block in arm]
-            for arm in (trial.base, trial.lowered)
-        )
+        base, lowered = ([sum(block.energy_mj[gpu] for gpu in members) for block in arm] for arm in arms)
         return _ratio_of(base, lowered, steps) if sum(base) else 1.0
 
     saves = of(group.members) < 1 - SAVES
     if saves:
-        base_ns, lowered_ns = ([block.duration_ns for block in arm] for arm in (trial.base, trial.lowered))
-        effect = Effect(of(range(len(state.levels))) - 1, _ratio_of(base_ns, lowered_ns, steps) - 1)
+        base, lowered = _comparable((*arms, *state.before))[:2]
+        effect = Effect(of(range(len(state.levels))) - 1, _rise(base, lowered))
         state = replace(state, effect=effect)
     group = replace(group, kept=trial.level, gap=2 * group.gap, saves=saves)
     return _back(state, trial, group)
@@ -381,8 +386,8 @@ def _not_free(state: PerGpuState, trial: GroupTrial, why: str) -> PerGpuState:
 
 def _back(state: PerGpuState, trial: GroupTrial, group: Group) -> PerGpuState:
     """Put a group back at the head of the queue, with what is known of it after a trial."""
-    scatter = (*state.scatter, _arm_of(trial.base), _arm_of(trial.lowered))
-    return _at_level(replace(state, trial=None, queue=(group, *state.queue), scatter=scatter), group)
+    before = (*state.before, *filter(None, (trial.base, trial.lowered)))
+    return _at_level(replace(state, trial=None, queue=(group, *state.queue), before=before), group)
 
 
 def _at_level(state: PerGpuState, group: Group) -> PerGpuState:
@@ -453,12 +458,11 @@ def _report_found(state: PerGpuState, since: StepBegan, plan: PerGpuPlan) -> Ans
 # ---- the probability of a slowdown: rule 4 -------------------------------------------------------------
 
 
-def slower(base: Sequence[Block], lowered: Sequence[Block], scatter: Sequence[Arm] = ()) -> float:
+def slower(base: Sequence[Block], lowered: Sequence[Block], *others: Sequence[Block]) -> float:
     """Return how likely it is that steps take longer by more than `TOLERANCE` (rule 4)."""
     steps = [sum(block.steps for block in arm) for arm in (base, lowered)]
-    base_ns, lowered_ns = ([block.duration_ns for block in arm] for arm in (base, lowered))
-    rise = log(_ratio_of(base_ns, lowered_ns, steps))
-    variance = curves.step_variance([_arm_of(base), _arm_of(lowered), *scatter])
+    rise = log(1 + _rise(base, lowered))
+    variance = curves.step_variance([_scatter(arm) for arm in (base, lowered, *others)])
     error = sqrt(variance * (1 / steps[0] + 1 / steps[1]))
     free = FREE * exp(-((rise / error) ** 2) / 2) / (error * sqrt(2 * pi))
     mean = rise - error**2 / RISE
@@ -468,8 +472,35 @@ def slower(base: Sequence[Block], lowered: Sequence[Block], scatter: Sequence[Ar
     return above / total if total else float(rise > TOLERANCE)
 
 
-def _arm_of(blocks: Sequence[Block]) -> Arm:
-    return tuple((log(block.duration_ns / block.steps), block.steps) for block in blocks)
+def _comparable(arms: Sequence[Arm]) -> list[Arm]:
+    """Return arms without odd blocks, as if a busy host had delayed each of their steps by the same time."""
+    visits = [
+        Visit(
+            tuple(Trial(at, sum(of.energy_mj), of.duration_ns, of.steps, of.delay_ns) for of in arm), t_ns=at
+        )
+        for at, arm in enumerate(arms)
+    ]
+    even = evenly_delayed(visits)
+    return [
+        tuple(
+            replace(of, duration_ns=trial.duration_ns)
+            for of, trial, keep in zip(arm, visit.blocks, usual, strict=True)
+            if keep
+        )
+        for arm, visit, usual in zip(arms, even, usual_times(even), strict=True)
+    ]
+
+
+def _scatter(arm: Sequence[Block]) -> list[tuple[float, int]]:
+    return [(log(block.duration_ns / block.steps), block.steps) for block in arm]
+
+
+def _rise(base: Sequence[Block], lowered: Sequence[Block]) -> float:
+    """Return by which share a step takes longer."""
+    before, after = (
+        sum(of.duration_ns for of in arm) / sum(of.steps for of in arm) for arm in (base, lowered)
+    )
+    return after / before - 1
 
 
 def _normal(z: float) -> float:

@@ -629,7 +629,14 @@ def _record_trial(state: ProfilerState, measured: TrialMeasured, plan: ProfilerP
     asked, state = _take(state, measured.number)
     if asked is None:
         return state, ()
-    trial = Trial(asked.limit_mw, measured.energy_mj, measured.duration_ns, asked.steps, measured.delay_ns)
+    trial = Trial(
+        asked.limit_mw,
+        measured.energy_mj,
+        measured.duration_ns,
+        asked.steps,
+        measured.delay_ns,
+        measured.halves,
+    )
     is_whole = min(trial.energy_mj, trial.duration_ns) > 0
     if asked.purpose is Purpose.PROFILE:
         if plan.goal is not None and not is_whole:

@@ -38,6 +38,17 @@ GROUP = "zeus_stream.selectors"
 """Entry points of packages that add selectors."""
 
 
+class Halves(Struct, frozen=True):
+    """The steps of a block, split at the widest gap between their times: two kinds, if there are two."""
+
+    shorter: int
+    shorter_ns: float
+    """Of a step, in the mean."""
+    longer: int
+    """0: all took the same."""
+    longer_ns: float
+
+
 class Trial(Struct, frozen=True):
     """One power limit, measured."""
 
@@ -49,6 +60,8 @@ class Trial(Struct, frozen=True):
     steps: int
     delay_ns: int = 0
     """Of the duration: how much longer steps took than the quickest of their block."""
+    halves: Halves | None = None
+    """Its shorter and its longer steps. None: not known."""
 
     @property
     def step_mj(self) -> float:

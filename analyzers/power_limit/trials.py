@@ -14,8 +14,9 @@ from analyzers.fleet.session import Session, Span
 from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy import Meter, NoEnergy, calibrated, measure
 from analyzers.power_limit.search.host_delays import delay_ns
+from analyzers.power_limit.search.step_kinds import halves
 from analyzers.power_limit.search.visit_blocks import by_limit
-from analyzers.power_limit.selectors import Trial
+from analyzers.power_limit.selectors import Halves, Trial
 from analyzers.power_limit.visits import MeasureTrial, Purpose
 from analyzers.results.rows import TrialRow
 
@@ -33,6 +34,8 @@ class Taken(Struct, frozen=True):
     """A sensor saw the same parts of steps again and again."""
     delay_ns: int = 0
     """Time that the slowest rank's steps took above the quickest of them, from batch to the next ask."""
+    halves: Halves | None = None
+    """Of the same steps."""
 
     @property
     def energy_mj(self) -> int:
@@ -54,7 +57,7 @@ def taken(
     duration_ns = delayed_ns = 0
     energy_uj: dict[str, int] = {}
     temperatures_c: list[float] = []
-    locked = False
+    locked, halved = False, None
     of_ranks: list[tuple[Session, list[tuple[int, int]]]] = []
     for session in ranks:
         edges = [edge for span in spans if (edge := session.edges(span)) is not None]
@@ -69,7 +72,8 @@ def taken(
         begins, ends = [begin for begin, _ in whole], [end for _, end in whole]
         if (lasted_ns := sum(ends) - sum(begins)) > duration_ns:
             duration_ns = lasted_ns
-            delayed_ns = delay_ns(step_ns for span in spans for step_ns in session.steps_ns(span))
+            steps_ns = [step_ns for span in spans for step_ns in session.steps_ns(span)]
+            delayed_ns, halved = delay_ns(steps_ns), halves(steps_ns)
         for gpu in session.gpus:
             if gpu in energy_uj:
                 continue
@@ -85,7 +89,7 @@ def taken(
             locked |= shaped and meter.shape.counter.beats(begins[0], ends[-1]) is True
             known = (timeline.temperature_c(begin, end) for begin, end in whole)
             temperatures_c += [temperature for temperature in known if temperature is not None]
-    return Taken(energy_uj, duration_ns, tuple(temperatures_c), locked, delayed_ns)
+    return Taken(energy_uj, duration_ns, tuple(temperatures_c), locked, delayed_ns, halved)
 
 
 def _shaped(meter: Meter) -> bool:

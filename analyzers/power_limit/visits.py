@@ -38,6 +38,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.fleet.session import Span
+from analyzers.power_limit.selectors import Halves
 from zeus_stream.protocol.notes import Cause
 
 BLOCK_STEPS: Final = 4
@@ -136,6 +137,8 @@ class TrialMeasured(Struct, frozen=True):
     """Its sensor saw the same parts of steps again and again."""
     delay_ns: int = 0
     """Of the duration: how much longer its steps took than the quickest of them."""
+    halves: Halves | None = None
+    """Its shorter and its longer steps."""
     of_gpus_mj: tuple[int, ...] = ()
     """The energy of each GPU, where limits of single GPUs are tried."""
 

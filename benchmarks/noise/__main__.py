@@ -16,7 +16,7 @@ all steps take a tenth more. It begins after a search of
 no noise to the watch: a load that slows steps for hundreds of them is a change.
 
 python -m benchmarks.noise --traces DIR [--tables search watch] [--kinds KIND ...] [--worlds 100]
-    [--seed 1]
+    [--seed 1] [--selectors slowdown:1.1] [--each]
 """
 
 import argparse
@@ -102,14 +102,14 @@ class NoisyTraining:
 
 
 def worlds(
-    published: list[Curve], kind: str, count: int, seed: int, steps: int
+    published: list[Curve], kind: str, count: int, seed: int, texts: Sequence[str]
 ) -> Iterator[tuple[NoisyTraining, Selector]]:
     """Return trainings of a kind, each with its selector."""
     for number in range(count):
         rng = np.random.default_rng([seed, list(KINDS).index(kind), number])
         curve = published[int(rng.integers(len(published)))]
-        selector = named(str(rng.choice(SELECTORS)))
-        yield NoisyTraining(curve, draw(kind, rng, steps)), selector
+        selector = named(str(rng.choice(texts)))
+        yield NoisyTraining(curve, draw(kind, rng, MOST)), selector
 
 
 class Outcome(Struct, frozen=True):
@@ -162,7 +162,7 @@ def search_table(published: list[Curve], given: argparse.Namespace) -> None:
     for kind in given.kinds:
         of = [
             outcome(training, selector)
-            for training, selector in worlds(published, kind, given.worlds, given.seed, MOST)
+            for training, selector in worlds(published, kind, given.worlds, given.seed, given.selectors)
         ]
         if given.each:
             print(*(f"{kind} {each}" for each in of), sep="\n", flush=True)
@@ -266,6 +266,7 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=100, help="of each kind")
     parser.add_argument("--runs", type=int, default=20, help="of 20 000 steps, of each kind")
     parser.add_argument("--seed", type=int, default=TUNING_SEED)
+    parser.add_argument("--selectors", nargs="+", default=SELECTORS)
     parser.add_argument("--each", action="store_true", help="print a line for each world")
     given = parser.parse_args()
     published = [drawn_through(curve, LIMITS) for curve in curves(given.traces)]

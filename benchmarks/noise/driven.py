@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from analyzers.power_limit import profiler
 from analyzers.power_limit.profiler import Apply, Decide, ProfilerPlan
 from analyzers.power_limit.search.host_delays import delay_ns
+from analyzers.power_limit.search.step_kinds import halves
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.visits import (
     MIXED,
@@ -107,8 +108,9 @@ class Driven:
     def _measured(self, asked: MeasureTrial) -> None:
         steps = [step for span in asked.spans for step in self._steps[span.first : span.end]]
         energy_mj, duration_ns = sum(s.energy_mj for s in steps), sum(s.duration_ns for s in steps)
-        delayed_ns = delay_ns(step.duration_ns for step in steps)
-        self._tell(TrialMeasured(asked.number, energy_mj, duration_ns, delay_ns=delayed_ns))
+        steps_ns = [step.duration_ns for step in steps]
+        late_ns, halved = delay_ns(steps_ns), halves(steps_ns)
+        self._tell(TrialMeasured(asked.number, energy_mj, duration_ns, delay_ns=late_ns, halves=halved))
 
     def _tell(self, event: Event) -> None:
         before = self._state.round

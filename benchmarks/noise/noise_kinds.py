@@ -253,6 +253,13 @@ def kinds_of_batch(rng: Rng, steps: int) -> Floats:
     return of - levels.mean() + 0.01 * rng.normal(size=steps)
 
 
+def any_start(rng: Rng, steps: int) -> Floats:
+    """Return white noise of 0.5 to 2 %; 10 to 300 steps take 1.2 to 3 times as long, fading or to the end."""
+    length, slow, at = rng.uniform(10, 300), rng.uniform(0.2, 2), np.arange(steps)
+    start = np.exp(-3 * at / length) if rng.uniform() < 0.5 else np.where(at < length, 1.0, 0.0)
+    return slow * start + rng.uniform(0.005, 0.02) * rng.normal(size=steps)
+
+
 # ---- steps that a limit does not slow ----------------------------------------------------------------------
 
 
@@ -282,7 +289,7 @@ def mixture(rng: Rng, steps: int) -> Floats:
 CLASSES: dict[str, tuple[Callable[[Rng, int], Floats], ...]] = {
     "white": (white, quiet),
     "correlated": (correlated, strongly_correlated, flicker),
-    "starts": (slow_start, sudden_start, staged_start, long_start),
+    "starts": (slow_start, sudden_start, staged_start, long_start, any_start),
     "periods": (swinging, sorted_batches, bucketed_batches, two_swings, square_wave),
     "rare steps": (rare_long_steps, regular_long_steps, very_rare_steps, checkpoints),
     "neighbours": (neighbour, busy_spans, long_neighbour),
@@ -300,7 +307,7 @@ TUNED = (
 REPORTED = (
     quiet, long_start, two_swings, very_rare_steps, checkpoints, busy_spans,
     long_neighbour, one_shift, long_tails, quantised, ramp, kinds_of_batch,
-    evaluations, mixture,
+    evaluations, mixture, any_start,
 )  # fmt: skip
 
 KINDS: dict[str, Callable[[Rng, int], Floats]] = {

@@ -5,8 +5,9 @@ After every block of steps the machine asks again:
     visits so far -> Measure(limit), the one in force or another
                   -> Choose(limit), with how much worse than the best one it may be
 
-`host_delays` takes away what a busy host did, `visits` says which blocks count, `noise` how sure a mean is,
-`curves` what they say of all limits, `belief` what follows. The rules:
+`step_kinds` takes away that a visit saw more of one kind of step, `host_delays` what a busy host did.
+`visits` says which blocks count, `noise` how sure a mean is, `curves` what they say of all limits, `belief`
+what follows. The rules:
 
  1. The first visit is long enough to learn the noise: `LOOK` blocks, and up to `LONG_LOOK` while steps are
     correlated by more than `LOUD`.
@@ -45,7 +46,8 @@ from analyzers.power_limit.search.belief import TOLERATED, Belief, Confidence
 from analyzers.power_limit.search.host_delays import evenly_delayed
 from analyzers.power_limit.search.noise import Floats
 from analyzers.power_limit.search.step_costs import StepCosts, step_costs
-from analyzers.power_limit.search.visit_blocks import BLOCKS, SETTLING_NS, Visit, counted, settled
+from analyzers.power_limit.search.step_kinds import evenly_mixed
+from analyzers.power_limit.search.visit_blocks import BLOCKS, SETTLING_NS, Visit, settled, usual_times
 from analyzers.power_limit.selectors import Goal, Trial
 
 RISK = 0.006
@@ -126,17 +128,17 @@ def advise(
         steps_left: of the run. None: not known.
     """
     visits = [visit for visit in visits if visit.limit_mw in limits_mw]
-    tolerated_risk = RISK_BESIDE if foretold else RISK
+    tolerated_risk = _tolerated_risk(steps_left, foretold=foretold)
     left = _blocks_left(visits, most_blocks(len(limits_mw)) + more_blocks, steps_left)
-    if steps_left is not None:
-        tolerated_risk = max(tolerated_risk, min(HIGHEST_RISK, WORTHWHILE_STEPS / max(1, steps_left)))
-    visits = settled(evenly_delayed(visits))
+    if (mixed := evenly_mixed(visits)) and left > 0 and mixed[-1].t_ns != visits[-1].t_ns:
+        return Measure(visits[-1].limit_mw)  # until enough of the kind that it changes was seen
+    visits = settled(mixed or evenly_delayed(visits))
     memory = curves.recall(limits_mw, gpus, goal, remembered, visits, clocks=clocks, foretold=foretold)
     if not visits:
         return Measure(_first(limits_mw, goal, memory))
     if goal.factor is not None and all(visit.limit_mw != limits_mw[0] for visit in visits):
         return Measure(limits_mw[0])
-    last, counts = visits[-1], counted(visits)[-1]
+    last, counts = visits[-1], sum(usual_times(visits)[-1])
     least = _least_blocks(last, first=len(visits) == 1 and memory is None and len(limits_mw) > 1)
     often = 1 + sum(len(visit.blocks) for visit in visits) // OFTEN
     if left > 1 - BLOCKS and (counts < least or (left > 0 and len(last.blocks) % often)):
@@ -157,6 +159,14 @@ def advise(
     if sure:
         return Measure(limits_mw[_to_check(belief, best)])
     return Measure(_next_mw(limits_mw, belief, visits, risk))
+
+
+def _tolerated_risk(steps_left: int | None, *, foretold: bool) -> float:
+    """Return the probability at which limits are left (rules 3 and 6)."""
+    risk = RISK_BESIDE if foretold else RISK
+    if steps_left is None:
+        return risk
+    return max(risk, min(HIGHEST_RISK, WORTHWHILE_STEPS / max(1, steps_left)))
 
 
 def _least_blocks(visit: Visit, *, first: bool) -> int:

@@ -95,7 +95,7 @@ def settled(visits: Sequence[Visit]) -> list[Visit]:
     """
     visits = list(visits)
     for of in (log_time, log_power):
-        keep = _without_odd([[log_time(block) for block in visit.blocks] for visit in visits])
+        keep = usual_times(visits)
         halves = [[of(block) for block in visit.blocks[len(visit.blocks) // 2 :]] for visit in visits]
         most = max(SETTLED, 3 * _scatter(halves))
         before = None
@@ -186,9 +186,9 @@ def log_power(trial: Trial) -> float:
 # ---- a series in time --------------------------------------------------------------------------------
 
 
-def counted(visits: Sequence[Visit]) -> list[int]:
-    """Return for each visit how many of its blocks are not odd in time."""
-    return [sum(of) for of in _without_odd([[log_time(block) for block in visit.blocks] for visit in visits])]
+def usual_times(visits: Sequence[Visit]) -> list[list[bool]]:
+    """Tell for each visit which of its blocks are not odd in time."""
+    return _without_odd([[log_time(block) for block in visit.blocks] for visit in visits])
 
 
 def series(visits: Sequence[Visit], value: Callable[[Trial], float]) -> tuple[Blocks, list[int]]:

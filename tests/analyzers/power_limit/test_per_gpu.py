@@ -24,6 +24,7 @@ from analyzers.power_limit.per_gpu import (
     slower,
     start,
 )
+from analyzers.power_limit.search.host_delays import delay_ns
 from analyzers.power_limit.visits import (
     Event,
     LimitApplied,
@@ -39,6 +40,8 @@ from analyzers.power_limit.visits import (
 MS = 1_000_000
 JOB_MW, LEAST_MW = 200_000, 100_000
 IDLE_MW = 50_000
+DELAYED = 0.3
+"""Share of the steps that a busy host delays."""
 
 
 def plan(gpus: int) -> PerGpuPlan:
@@ -53,6 +56,8 @@ class Job:
     work_s: Sequence[float]
     uncapped_mw: Sequence[int]
     noise: float = 0.0
+    delay_s: float = 0.0
+    """By which other processes delay steps, in the mean: some of them, and more in some spans."""
     fixed_s: float = 0.0
     """A step takes at least so long: it waits for data."""
     seed: int = 0
@@ -107,7 +112,8 @@ class Job:
                         round(sum(mj for mj in of_gpu)) for of_gpu in zip(*(e for _, e in steps), strict=True)
                     )
                     whole_ns = round(sum(s for s, _ in steps) * 1e9)
-                    block = TrialMeasured(number, 0, whole_ns, of_gpus_mj=tuple(energies))
+                    late_ns = delay_ns(round(s * 1e9) for s, _ in steps)
+                    block = TrialMeasured(number, 0, whole_ns, delay_ns=late_ns, of_gpus_mj=tuple(energies))
                     self.tell(TrialMissing(number, "no reading") if self.blind else block)
                 case Found():
                     self.found.append(instruction)
@@ -121,6 +127,9 @@ class Job:
     def steps(self, count: int) -> None:
         for _ in range(count):
             step_s = self.step_s(self.limits) * self.rng.gauss(1, self.noise)
+            if self.delay_s and self.rng.random() < DELAYED:
+                busy = 2.0 if self.index // 150 % 2 else 0.5
+                step_s += self.rng.expovariate(1) * busy * self.delay_s / DELAYED
             self.taken.append((step_s, self.step_mj(self.limits, step_s)))
             self.t_ns += round(step_s * 1e9)
             self.index += 1
@@ -163,6 +172,15 @@ def test_three_that_wait_for_a_fourth_are_lowered_as_far_as_it_is_free() -> None
     assert found.effect.energy == pytest.approx(energy[0] / energy[1] - 1, abs=0.002)
     assert found.effect.time == pytest.approx(made.rise(found.limits_mw))
     assert found.steps < 500
+
+
+def test_delays_of_a_busy_host_hide_no_straggler() -> None:
+    for seed in range(4):
+        made = Job([0.22, 0.2, 0.2, 0.2], [220_000] * 4, noise=0.001, delay_s=0.02, seed=seed)
+        found = made.whole()
+        assert all(limit < JOB_MW for limit in found.limits_mw[1:])
+        assert made.rise(found.limits_mw) <= TOLERANCE
+        assert found.steps < 1_000
 
 
 def test_each_falls_as_far_as_it_may_where_all_differ() -> None:
