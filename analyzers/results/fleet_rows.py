@@ -24,32 +24,39 @@ class RunRow(Struct, frozen=True, kw_only=True):
     )
 
     session: str
-    """one process of the run; ranks count from 0"""
+    """one process of the run"""
     run: str
+    """its name, and that of what recurs"""
     job: str
     rank: int
+    """from 0"""
     world_size: int
     """ranks. 0: it only measured windows (``zeus-stream measure``), and has none of kind ``run``"""
     host: str
-    """of its process; ``uid`` is what the kernel says"""
+    """of its process"""
     pid: int
     uid: int | None
+    """of its user, as the kernel says"""
     gpus: tuple[str, ...]
+    """UUIDs"""
     boundary: str
     """how step ends are placed where possible: ``device`` by timing events of the GPU, ``dispatch`` by the
     Python loop; ``events`` has each"""
     began_ns: int
-    """on the host's clock; NULL while it runs"""
+    """on the host's clock"""
     ended_ns: int | None
+    """NULL while it runs"""
     began_wall_ns: int
-    """at ``began_ns``, ns since 1970, and the bound of its error"""
+    """at ``began_ns``, ns since 1970"""
     wall_error_ns: int
+    """bound of its error"""
     ended_how: str | None
     """``ended`` (in order), the exception, or the collector's reason. The run ``RUN/command`` has the exit
     code or signal of a command of ``zeus-stream run`` that failed"""
     may_command: bool
-    """its limits may be changed, or why they may not"""
+    """its limits may be changed"""
     command_reason: str
+    """why they may not"""
     batch_size: int | None = None
     """samples of one rank's batch; NULL: not known"""
     start: int | None = None
@@ -110,9 +117,11 @@ class ForecastRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("forecasts", ("run", "step"))
 
     run: str
-    """when it was made: after so many steps, and UTC in ns since 1970"""
+    """as in ``runs``"""
     step: int
+    """that were done when it was made"""
     made_wall_ns: int
+    """UTC, ns since 1970"""
     epochs_done: int
     """epochs that had ended"""
     epochs: int | None
@@ -140,11 +149,15 @@ class GpuRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("gpus", ("gpu",))
 
     gpu: str
-    """UUID; where it was last; its number in PCI order; model; version of its driver"""
+    """UUID"""
     host: str
+    """where it was last"""
     index: int
+    """in PCI order"""
     name: str
+    """its model"""
     driver: str
+    """version"""
     counts_energy: bool
     """it has an energy counter; otherwise energy is integrated from power"""
     min_limit_w: float | None

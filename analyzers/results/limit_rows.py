@@ -25,9 +25,11 @@ class TrialRow(Struct, frozen=True, kw_only=True):
     clock_mhz: int | None = None
     """MHz at which the graphics clock was locked; NULL: the power limit was searched"""
     steps: int
-    """steps measured; seconds of the slowest rank; joules and watts of all GPUs of the run"""
+    """measured"""
     duration_s: float
+    """of the slowest rank"""
     energy_j: float
+    """of all GPUs of the run, as is the power"""
     average_power_w: float
     cost: float | None
     """joules: ZeusCost, with the selector's eta; NULL: the selector has none"""
