@@ -231,14 +231,8 @@ class _FileTarget:
 @contextmanager
 def _transaction(file: OpenFile, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
     """Give the writer's connection in a transaction, with the tables there as ``incoming_NAME``."""
-    for name, table in tables.items():
-        file.connection.register(f"incoming_{name}", table)
-    try:
-        with storing(file.connection, f"{file.path}: could not be written"):
-            yield file.connection
-    finally:
-        for name in tables:
-            file.connection.unregister(f"incoming_{name}")
+    with file.incoming.named(tables), storing(file.connection, f"{file.path}: could not be written"):
+        yield file.connection
 
 
 def _make_or_migrate(connection: Connection, path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Self
 import duckdb
 
 from analyzers.archive import schema
+from analyzers.archive.incoming import IncomingTables
 from analyzers.archive.opening import (
     Connection,
     Reader,
@@ -44,6 +45,7 @@ class OpenFile:
         """For `open_read_only`, or a connection that is open already."""
         self.path = path
         self.connection = connection
+        self.incoming = IncomingTables(connection)
 
     @classmethod
     def open_read_only(cls, path: Path, settings: Settings) -> Self:

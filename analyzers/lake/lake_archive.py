@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from analyzers.archive.frame_reader import FrameReader, Log
+from analyzers.archive.incoming import IncomingTables
 from analyzers.archive.opening import THREADS, Connection
 from analyzers.archive.rollups import instruction_rollup
 from analyzers.archive.rollups.rollup import Placing, restore
@@ -55,6 +56,7 @@ class LakeArchive:
     def __init__(self, connection: Connection, dsn: str, settings: Settings, leases: SiteLeases) -> None:
         """For `open`."""
         self._connection = connection
+        self._incoming = IncomingTables(connection)
         self._dsn, self._settings, self._leases = dsn, settings, leases
         self._logs: dict[str, Log] = {}
         reader = FrameReader(self.cursor, self._logs, LAKE)
@@ -168,6 +170,7 @@ class LakeArchive:
             self._connection.close()
         self._leases.close()  # its connection may have ended with the server
         self._connection = _connect(self._dsn, self._settings)
+        self._incoming = IncomingTables(self._connection)
         positions = self._leases.positions_of({name: lease.epoch for name, lease in self.held.items()})
         self.drop([name for name in self.held if name not in positions])
         stored = any(positions.get(name) == end for name, end in self._until.items())
@@ -247,30 +250,24 @@ class LakeArchive:
     def transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
         """Give the connection in a transaction, with the tables there as ``incoming_NAME``."""
         try:
-            self._connection.execute("BEGIN")
-            for name, table in tables.items():  # outside of it, each would ask the catalog for its snapshot
-                self._connection.register(f"incoming_{name}", table)
-            yield self._connection
-            self._forget(tables)
-            self._connection.execute(
-                f"CALL {LAKE}.set_commit_message($1, 'frames', extra_info => $2)",
-                [self._leases.holder, self._words()],
-            )
-            with self._leases.committing():
-                self._connection.execute("COMMIT")
+            with self._incoming.named(tables):
+                self._connection.execute("BEGIN")
+                yield self._connection
+                self._connection.execute(
+                    f"CALL {LAKE}.set_commit_message($1, 'frames', extra_info => $2)",
+                    [self._leases.holder, self._words()],
+                )
+                with self._leases.committing():
+                    self._connection.execute("COMMIT")
         except duckdb.Error as wrong:
-            self._roll_back(tables)
+            self._roll_back()
             raise self._not_stored(str(wrong)) from wrong
         except BaseException:
-            self._roll_back(tables)
+            self._roll_back()
             raise
         for name, until in self._until.items():
             self.held[name] = SiteLease(name, self.held[name].epoch, until)
         self._until, self._batches = {}, []
-
-    def _forget(self, tables: Mapping[str, pa.Table]) -> None:
-        for name in tables:
-            self._connection.unregister(f"incoming_{name}")
 
     def _words(self) -> str:
         """Return what the fence reads. It knows a commit of ours by the first key."""
@@ -281,11 +278,9 @@ class LakeArchive:
         declared = {"site": self._leases.site, "parts": parts, **self._declared}
         return json.dumps(declared, separators=(",", ":"))
 
-    def _roll_back(self, tables: Mapping[str, pa.Table]) -> None:
+    def _roll_back(self) -> None:
         with suppress(duckdb.Error):  # a COMMIT that failed has ended it already
             self._connection.execute("ROLLBACK")
-        with suppress(duckdb.Error):  # PostgreSQL is away: `recover` connects again
-            self._forget(tables)
 
     def _not_stored(self, says: str) -> StorageError:
         if "fenced off" in says:
