@@ -61,7 +61,7 @@ Nobody makes these objects: the functions above return them.
 ZEUS_HEAD = """## zeus_stream.zeus
 
 Classes with the names and signatures of Zeus 0.16: see [Coming from Zeus](../coming-from/zeus.md). `help()`
-has the arguments of their methods, which are those of Zeus.
+has their arguments, which are those of Zeus.
 """
 
 
@@ -89,7 +89,7 @@ def _described(
     name: str, value: Any, heading: str = "##", *, made_by_others: bool = False, summaries: bool = False
 ) -> Iterator[str]:
     yield f"{heading} {name}\n"
-    texts = [_text(name, value, signed=not made_by_others)]
+    texts = [_text(name, value, signed=not made_by_others, summary=summaries)]
     if inspect.isclass(value):
         texts += _texts_of_methods(name, value, summaries=summaries)
     yield "```text\n" + "\n\n".join(texts) + "\n```\n"
@@ -143,7 +143,10 @@ def _text(name: str, value: Any, *, signed: bool = True, summary: bool = False) 
     except ValueError:
         signature = ""
     text = inspect.getdoc(value) or ""
-    lines = (text.partition("\n\n")[0] if summary else text).splitlines()
+    first, _, rest = text.partition("\n\n")
+    example = re.search(r"^Example:\n.*", rest, re.DOTALL | re.MULTILINE)
+    shown = "\n\n".join([first, *([example[0]] if example else [])]) if summary else text
+    lines = shown.splitlines()
     return "\n".join([f"{name}{_short(signature)}", *(f"    {line}".rstrip() for line in lines)])
 
 

@@ -21,9 +21,15 @@ from zeus_stream.settings import SECTIONS, SettingHelp, kinds, list_settings, sp
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 NOTE = "<!-- Written by `python -m tests.docs.reference`. Do not edit. -->\n"
 WIDTH = 100
-HELP = re.compile(r"^  (-h, )?--help +Show this message and exit\.\n|\nOptions:\n(?=\n|\Z)", re.MULTILINE)
-"""The option of every command, and the heading that is left without any."""
-NO_ARGUMENT = re.compile(r"^Usage: [^\n]*\[OPTIONS\]\n\n")
+HELP = re.compile(
+    r"\nOptions:\n  (-h, )?--help +Show this message and exit\.\n(?=\n|\Z)"
+    r"|^  (-h, )?--help +Show this message and exit\.\n|^Commands:\n.*",
+    re.MULTILINE | re.DOTALL,
+)
+"""The option of every command, its heading if it is alone, and commands with sections of their own."""
+OF_MANY = {"Format of the output.  [table]": "--format", "Write JSON for programs.": "--json"}
+"""Options that many commands have, by their help: the head of the page says once what they do."""
+NO_ARGUMENT = re.compile(r"^Usage: [^\n]*\[OPTIONS\]( \[?COMMAND\]? \[ARGS\]\.\.\.)?\n\n")
 """The usage of a command without arguments, which says no more than its heading."""
 
 
@@ -107,9 +113,9 @@ def _commands() -> str:
         "# Commands\n",
         NOTE,
         (
-            "`zeus-stream COMMAND --help` prints the same, and the meaning of each [setting](settings.md)."
-            " Every command has `--help`, `--dir` and `--config FILE`. `zeus-stream completions SHELL`"
-            " completes commands and options.\n"
+            "`zeus-stream COMMAND --help` prints the same. Every command has `--help`, `--dir` and"
+            " `--config FILE`. *Also* lists its [settings](settings.md), and how it prints: `--json` for"
+            " programs, `--format` for `table`, `csv`, `json` or `arrow`.\n"
         ),
     ]
     for heading, commands in load_commands().items():
@@ -122,19 +128,24 @@ def _commands() -> str:
 def _command(command: click.Command, path: tuple[str, ...]) -> list[str]:
     root = click.Context(main, info_name=path[0], **main.context_settings)
     own = copy(command)
-    own.params = [each for each in command.params if not isinstance(each, SettingOption)]
+    many = [OF_MANY[text] for each in command.params if (text := getattr(each, "help", None)) in OF_MANY]
+    own.params = [
+        each
+        for each in command.params
+        if not isinstance(each, SettingOption) and getattr(each, "help", None) not in OF_MANY
+    ]
     context = click.Context(own, info_name=" ".join(path[1:]), parent=root, terminal_width=WIDTH)
     formatter = click.HelpFormatter(width=WIDTH)
     own.format_help(context, formatter)
     text = NO_ARGUMENT.sub("", HELP.sub("", formatter.getvalue())).rstrip()
     parts = [f"### {' '.join(path[1:])}\n", f"```text\n{text}\n```\n"]
-    listed = [
+    listed = [f"`{each}`" for each in many] + [
         f"`{each.opts[0]}`"
         for each in command.params
         if isinstance(each, SettingOption) and not each.hidden and each.name not in {"dir", "config"}
     ]
     if listed:
-        parts.append(f"Settings: {', '.join(listed)}.\n")
+        parts.append(f"Also: {', '.join(listed)}.\n")
     if isinstance(command, click.Group):
         for name, child in command.commands.items():
             parts += _command(child, (*path, name))
