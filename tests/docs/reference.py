@@ -64,7 +64,6 @@ def _table(kind: type) -> str:
     rows = [f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for names, text in described(kind)]
     parts = [
         f"### `{table.name}`\n",
-        f"<!-- {kind.__name__} -->\n",
         _markdown(inspect.getdoc(kind) or "") + f" The key is ({key}).\n",
         "| column | meaning |\n|---|---|",
         *rows,
