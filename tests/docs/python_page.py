@@ -45,13 +45,14 @@ RETURNED = {
 }
 """Classes of what the public functions return, and their modules."""
 FOR_CALLBACKS = {
+    "Connection": {"ask"},
     "Publisher": {"follow", "know", "want_search", "silence"},
     "OptimizerSteps": {
         "begin", "end", "close", "forget", "begin_epoch", "end_epoch", "begin_step", "end_step",
         "cancel_step", "mark", "begin_pause", "end_pause", "cancel_pause", "record", "end_interval",
     },
 }  # fmt: skip
-"""Methods that callbacks of frameworks use, and no script."""
+"""Methods that callbacks of frameworks and screens use, and no script."""
 AS_THE_FUNCTION = re.compile(r"see `zeus_stream\.(\w+)`\.$")
 """The end of a method's docstring that says no more than the function of its name."""
 RETURNED_HEAD = """## What these return
