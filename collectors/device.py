@@ -5,8 +5,8 @@ others: the caller stamps before and after each call. What a device cannot do is
 and a value it does not have is `None` in a `Sample`, never 0.
 """
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -36,7 +36,7 @@ class Description(Struct, frozen=True, kw_only=True):
     graphics_clocks_mhz: tuple[int, ...] = ()
     """Graphics clocks that can be locked, descending; empty when they cannot."""
     memory_clocks_mhz: tuple[int, ...] = ()
-    """Memory clocks that can be locked, descending; empty when they cannot."""
+    """DeviceMemory clocks that can be locked, descending; empty when they cannot."""
     mig: bool = False
     """MIG is on: energy is that of the whole GPU, shared by its tenants."""
     tenants: tuple[str, ...] = ()
@@ -80,6 +80,23 @@ class Sample(NamedTuple):
     utilization_pct: int | None = None
 
 
+class DeviceMemory(NamedTuple):
+    """The memory of a GPU, bytes."""
+
+    used_bytes: int
+    total_bytes: int
+    of: Mapping[int, int]
+    """By pid, of the processes that were listed last; one whose memory is not known is left out."""
+
+
+class ProcessesSeen(Struct, frozen=True):
+    """One look at who computes on a device."""
+
+    pids: tuple[int, ...] | None = None
+    """None: they cannot be seen."""
+    memory: DeviceMemory | None = None
+
+
 class Device(Protocol):
     """A device under one collector. Every method may raise a `zeus_stream.errors.DeviceError`."""
 
@@ -108,6 +125,19 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Let go of the device. Idempotent."""
+
+
+@runtime_checkable
+class WithMemory(Protocol):
+    """A device that says how full its memory is."""
+
+    def memory(self) -> DeviceMemory | None:
+        """Return its memory. None: it does not say."""
+
+
+def memory_of(device: Device) -> DeviceMemory | None:
+    """Return the memory of a device; None: it has none, or does not say."""
+    return device.memory() if isinstance(device, WithMemory) else None
 
 
 def watts(milliwatts: int) -> str:
@@ -175,6 +205,9 @@ class ReadOnlyDevice:
 
     def processes(self) -> tuple[int, ...] | None:
         return self._device.processes()
+
+    def memory(self) -> DeviceMemory | None:
+        return memory_of(self._device)
 
     def close(self) -> None:
         self._device.close()

@@ -3,10 +3,13 @@
 import errno
 import os
 import re
+from itertools import dropwhile
 from pathlib import Path
+from pwd import getpwuid
 
 import anyio
 
+from zeus_stream.errors import printable
 from zeus_stream.protocol.fields import MOST_WORDS
 
 PROC = Path("/proc")
@@ -15,6 +18,11 @@ MPS_SERVER = "nvidia-cuda-mps"
 MAX_DEPTH = 64
 """Ancestors looked at."""
 FULL_S = 1.0
+MOST_PROGRAM, MOST_USER = 200, 32
+"""Characters."""
+INTERPRETERS = re.compile(r"(python|pypy|(ba|da|z)?sh|perl|ruby|julia|Rscript|node)[0-9.]*")
+PLAIN_FLAG = re.compile(r"-[uBEIOPsSbqvx]+")
+"""Of Python, without a value behind it."""
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the host's pid namespace (PROC_PID_INIT_INO, linux/proc_ns.h)."""
 
@@ -97,6 +105,37 @@ def cgroup(pid: int, proc: Path = PROC) -> str | None:
     path = paths.get("") or paths.get("name=systemd") or next(iter(paths.values()), None)
     # In a cgroup namespace of its own the reader sees other branches through "..".
     return None if path is None else re.sub(r"^(/\.\.)+", "", path)[:MOST_WORDS] or "/"
+
+
+def user_of(pid: int, proc: Path = PROC) -> str | None:
+    """Return the name of the user of a process; None: it cannot be seen."""
+    if (uid := owner(pid, proc)) is None:
+        return None
+    try:
+        return printable(getpwuid(uid).pw_name)[:MOST_USER] or str(uid)
+    except KeyError:
+        return str(uid)
+
+
+def program_of(pid: int, proc: Path = PROC) -> str:
+    """Return the program of a process, and the script or module that it runs. Empty: it cannot be seen.
+
+    No other argument: one may hold a secret. So the word behind the program is only taken where the program
+    is one of `INTERPRETERS`, which run what it names.
+    """
+    try:
+        words = (proc / str(pid) / "cmdline").read_bytes().decode("ascii", "replace").split("\0")
+        program = (words[0].split() or [(proc / str(pid) / "comm").read_text(errors="replace")])[0]
+    except OSError:
+        return ""
+    program = program.rpartition("/")[2].strip()
+    rest = words[1:] if INTERPRETERS.fullmatch(program) else []
+    if program.startswith(("python", "pypy")):
+        rest = list(dropwhile(PLAIN_FLAG.fullmatch, rest))
+    shown = rest[:2] if rest[:1] == ["-m"] else [word for word in rest[:1] if not word.startswith("-")]
+    return "".join(letter if letter.isascii() else "?" for letter in printable(" ".join([program, *shown])))[
+        :MOST_PROGRAM
+    ]
 
 
 async def ended(pid: int, started_ticks: int | None) -> None:

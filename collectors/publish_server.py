@@ -6,6 +6,7 @@ the end of its process.
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -17,6 +18,7 @@ from collectors import processes
 from collectors.controls.supervisor import Supervisor
 from collectors.ingest import gpu_processes, kubelet
 from collectors.ingest.gpu_processes import GpuProcesses, works_for
+from collectors.ingest.gpu_uses import GpuUses
 from collectors.ingest.pace import BEGINNING_NS, QUESTION_NS, GatherPace, ShortWindows
 from collectors.ingest.sessions import (
     MAX_BYTES_PER_S,
@@ -311,7 +313,7 @@ class PublishServer:
         if not session.pid or not session.process_known:
             return {}
         gpus, _ = resolve(session.asked_gpus, self._guards.descriptions)
-        seen = {gpu: await self._guards.pids(gpu) for gpu in gpus}
+        seen = {gpu: (await self._guards.processes(gpu)).pids for gpu in gpus}
         return {
             gpu: None if pids is None else any(works_for(pid, session) for pid in pids)
             for gpu, pids in seen.items()
@@ -351,15 +353,18 @@ class PublishServer:
         self._journal.remember(_memory(session))
 
     async def _look_at_processes(self) -> None:
-        """Say whose processes compute on the GPUs of the sessions."""
-        known = GpuProcesses(monotonic_ns())
+        """Say whose processes compute on the GPUs, and how full their memory is."""
+        known, uses = GpuProcesses(monotonic_ns()), GpuUses(self._journal.latest)
         while True:
             await anyio.sleep(gpu_processes.LOOK_S)
-            wanted = known.wanted(self.sessions, self._guards.descriptions)
-            listed = {gpu: await self._guards.pids(gpu) for gpu in wanted}
             devices = self._guards.descriptions
-            for note in known.judge(listed, self.sessions, devices, monotonic_ns()):
+            wanted = known.wanted(self.sessions, devices) or uses.wanted(devices)
+            seen = {gpu: await self._guards.processes(gpu) for gpu in wanted}
+            listed = {gpu: each.pids for gpu, each in seen.items()}
+            for note in known.judge(listed, self.sessions, self._guards.descriptions, monotonic_ns()):
                 self._journal.say(note)
+            judge = partial(uses.judge, seen, tuple(self.sessions), monotonic_ns())
+            self._journal.say(*await anyio.to_thread.run_sync(judge, abandon_on_cancel=True))
 
     # ---- the end of processes --------------------------------------------------------------------------
 

@@ -88,6 +88,7 @@ SEAMS: Mapping[str, str] = {
     "Description": "collectors.device:Description",
     "Device": DEVICE,
     "DeviceKind": "collectors.devices.registry:DeviceKind",
+    "DeviceMemory": "collectors.device:DeviceMemory",
     "Exporter": EXPORTER,
     "ExporterKind": "zeus_stream.screens.results.registry:ExporterKind",
     "Log": LOG,

@@ -76,7 +76,7 @@ def _note(site: SiteState, host: str, note: Note) -> Result:
         case Lost(t_ns, what, count, reason):
             return rows_only([GapRow(host, what, t_ns, count, reason)])
         case _:
-            return NOTHING  # clock anchors are the archive's
+            return NOTHING  # clock anchors are the archive's, uses of GPUs the live state's
 
 
 def _device(site: SiteState, host: str, note: DeviceFound | DeviceGone) -> Result:

@@ -417,7 +417,7 @@ def step(
         case _, StepBegan():
             if visiting.step is not None:
                 took_ns = (event.t_ns - visiting.step.t_ns) // (event.index - visiting.step.index)
-                visiting = replace(visiting, step_ns=took_ns)
+                visiting = replace(visiting, step_ns=max(0, took_ns))  # times may be anything
             return _step_began(replace(visiting, step=event, steps=event.index + 1), event, pace, length)
         case Measuring(opened=StepBegan() as opened) as trial, StepsPaused(index, t_ns):
             trial = _close_span(trial, opened, index, t_ns)

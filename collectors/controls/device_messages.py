@@ -10,7 +10,7 @@ from msgspec import Struct
 from collectors.controls import lease_messages
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import RestoreRecord
-from collectors.device import Description
+from collectors.device import Description, ProcessesSeen
 from zeus_stream.protocol.fields import Control
 
 if TYPE_CHECKING:
@@ -91,10 +91,6 @@ class ChangeFailed(Struct, frozen=True):
     """The device did not take a clock of its plan."""
 
     reason: str
-
-
-class ProcessesSeen(Struct, frozen=True):
-    pids: tuple[int, ...] | None
 
 
 class Crashed(Struct, frozen=True):

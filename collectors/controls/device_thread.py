@@ -24,14 +24,13 @@ from collectors.controls.device_messages import (
     Happened,
     Job,
     Mail,
-    ProcessesSeen,
     SeeProcesses,
     Stop,
 )
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile, copies, place
 from collectors.controls.value_changes import change, put_back
-from collectors.device import Description, Device
+from collectors.device import Description, Device, ProcessesSeen, memory_of
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.poller import Poller
@@ -305,7 +304,7 @@ class DeviceThread:
             case ChangeClock(clock_mhz):
                 self._change_clock(clock_mhz)
             case SeeProcesses():
-                self._mail.put(self, ProcessesSeen(self._processes()))
+                self._mail.put(self, self._processes())
             case _:
                 pass  # a Stop ends the thread, and a FindAgain has woken it
 
@@ -369,9 +368,9 @@ class DeviceThread:
         if control == "power_limit" and requested != self.requested_mw:
             self.requested_mw, self.enforced_mw = requested, None  # until the next read
 
-    def _processes(self) -> tuple[int, ...] | None:
+    def _processes(self) -> ProcessesSeen:
         try:
-            return self._device.processes()
+            return ProcessesSeen(self._device.processes(), memory_of(self._device))
         except DeviceError as wrong:
             _log.info("%s", wrong)
-            return None
+            return ProcessesSeen()

@@ -21,13 +21,12 @@ from collectors.controls.device_messages import (
     Happened,
     Mail,
     News,
-    ProcessesSeen,
     SeeProcesses,
     Stop,
 )
 from collectors.controls.device_thread import DeviceThread
 from collectors.controls.frequency_plan import ChangeClock
-from collectors.device import Bus, Description, ReadOnlyDevice
+from collectors.device import Bus, Description, ProcessesSeen, ReadOnlyDevice
 from collectors.log.feed import LogFeed
 from collectors.sampling import schedule
 from collectors.sampling.poller import Poller
@@ -74,8 +73,8 @@ class SupervisedDevice:
     there: bool = True
     used_ns: int = field(default_factory=monotonic_ns)
     """When a session used it last, or it was found."""
-    pids: tuple[int, ...] | None = None
-    pids_seen: anyio.Event = field(default_factory=anyio.Event)
+    processes: ProcessesSeen = ProcessesSeen()
+    processes_seen: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Supervisor:
@@ -191,14 +190,14 @@ class Supervisor:
             held = any(guarding.state.lease is not None for guarding in guard.controls.values())
             guard.watch.relax(relaxed=not held and now_ns - guard.used_ns >= UNUSED_NS)
 
-    async def pids(self, gpu: str) -> tuple[int, ...] | None:
-        """Return who computes on a device now; None: that cannot be seen."""
+    async def processes(self, gpu: str) -> ProcessesSeen:
+        """Return who computes on a device now, and how full its memory is."""
         guard = self._guards[gpu]
-        seen = guard.pids_seen
+        seen = guard.processes_seen
         guard.watch.do(SeeProcesses())
         with anyio.move_on_after(SEE_S) as waited:
             await seen.wait()
-        return None if waited.cancelled_caught else guard.pids
+        return ProcessesSeen() if waited.cancelled_caught else guard.processes
 
     def log_readings(self) -> bool:
         """Log the readings that have come together. Return whether there were any."""
@@ -316,11 +315,11 @@ class Supervisor:
                     self._tell(guard, control, event, t_ns)
             case ChangeFailed(reason):
                 self.end_plan(watch.gpu, reason)
-            case ProcessesSeen(pids):
+            case ProcessesSeen():
                 if guard is not None:
-                    guard.pids = pids
-                    guard.pids_seen.set()
-                    guard.pids_seen = anyio.Event()
+                    guard.processes = news
+                    guard.processes_seen.set()
+                    guard.processes_seen = anyio.Event()
             case Crashed(error):
                 if not self._stopping:
                     raise error

@@ -23,7 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from collectors.control import spell_change
-from collectors.device import Description, Sample, check_limit, watts
+from collectors.device import Description, DeviceMemory, Sample, check_limit, watts
 from collectors.processes import sees_all_processes
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import (
@@ -112,6 +112,7 @@ class AmdDevice:
         self._last: tuple[int, Sample] | None = None
         self._reads = 0
         self._seldom: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._memory_of: dict[int, int] = {}
 
     def found(self, handle: Any, index: int) -> None:
         """Take the handle by which this GPU answers from now on, and its place in PCI order."""
@@ -168,7 +169,17 @@ class AmdDevice:
         running = self._optional("list its processes", "amdsmi_get_gpu_process_list", without=passing)
         if running is None or (not running and not sees_all_processes()):
             return None
-        return tuple(process["pid"] for process in running if isinstance(process, dict))
+        known = [process for process in running if isinstance(process, dict)]
+        self._memory_of = {each["pid"]: each["mem"] for each in known if isinstance(each.get("mem"), int)}
+        return tuple(process["pid"] for process in known)
+
+    def memory(self) -> DeviceMemory | None:
+        """Return the memory of the GPU. None: the driver does not say."""
+        passing = (UnsupportedError, PermissionMissingError, RetryError)
+        found = self._optional("read its memory", "amdsmi_get_gpu_vram_usage", without=passing)
+        if found is None:
+            return None
+        return DeviceMemory(found["vram_used"] << 20, found["vram_total"] << 20, self._memory_of)
 
     def close(self) -> None:
         """Do nothing: amdsmi holds nothing for a device. The bus lets go of the driver."""

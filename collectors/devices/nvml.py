@@ -23,7 +23,7 @@ from typing import Any
 import pynvml
 
 from collectors.control import spell_change
-from collectors.device import Description, Sample, check_clock, check_limit
+from collectors.device import Description, DeviceMemory, Sample, check_clock, check_limit
 from collectors.devices.nvml_calls import (
     LOCKS,
     QUANTITIES,
@@ -81,6 +81,7 @@ class NvmlDevice:
         self._highest_mw: int | None = None
         self._lockable_mhz: dict[Control, tuple[int, ...]] = {"graphics_clock": (), "memory_clock": ()}
         self._seldom: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._memory_of: dict[int, int] = {}
         self._failures: dict[str, int] = {}
         """In a row, of what is asked."""
         self._silent: dict[str, str] = {}
@@ -187,9 +188,17 @@ class NvmlDevice:
             running = self._running(pynvml.nvmlDeviceGetComputeRunningProcesses_v3)
         except UnsupportedError:  # a driver before 510
             running = self._running(pynvml.nvmlDeviceGetComputeRunningProcesses_v2, UnsupportedError)
+        used = ((process.pid, process.usedGpuMemory) for process in running or ())
+        self._memory_of = {pid: used_bytes for pid, used_bytes in used if used_bytes is not None}
         if not running and not sees_all_processes():
             return None
         return None if running is None else tuple(process.pid for process in running)
+
+    def memory(self) -> DeviceMemory | None:
+        """Return the memory of the GPU. None: the driver does not say, as where it is the host's."""
+        passing = (UnsupportedError, PermissionMissingError, RetryError)
+        found = self._optional("read its memory", pynvml.nvmlDeviceGetMemoryInfo, without=passing)
+        return None if found is None else DeviceMemory(found.used, found.total, self._memory_of)
 
     def _running(self, call: Callable[..., Any], *without: type[DeviceError]) -> Any:
         return self._optional("list its processes", call, without=(PermissionMissingError, *without))

@@ -17,7 +17,16 @@ from typing import IO
 from msgspec.structs import replace
 
 from collectors.control import spell_change
-from collectors.device import Bus, Description, Device, Sample, check_clock, check_limit
+from collectors.device import (
+    Bus,
+    Description,
+    Device,
+    DeviceMemory,
+    Sample,
+    check_clock,
+    check_limit,
+    memory_of,
+)
 from zeus_stream.errors import PermissionMissingError, RetryError, SettingsError, UnsupportedError
 from zeus_stream.protocol.fields import UNLOCKED, Control
 
@@ -89,6 +98,9 @@ class SetCommandDevice:
 
     def processes(self) -> tuple[int, ...] | None:
         return self._device.processes()
+
+    def memory(self) -> DeviceMemory | None:
+        return memory_of(self._device)
 
     def close(self) -> None:
         self._device.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from collectors.control import spell_change, words
-from collectors.device import Description, Sample, check_clock, check_limit
+from collectors.device import Description, DeviceMemory, Sample, check_clock, check_limit
 from collectors.devices.simulated_spec import Fault, Spec, parse
 from collectors.devices.virtual_gpu import Kind, Refreshes, VirtualCounter, VirtualGpu, unit
 from zeus_stream.clock import monotonic_ns
@@ -38,6 +38,8 @@ CLOCK_STEP_MHZ = 15
 """Between two graphics clocks that can be locked."""
 MEMORY_CLOCKS_MHZ = (877, 405)
 """Those that can be locked, whatever the model."""
+DRIVER_BYTES, USED = 300 << 20, 0.6
+"""Memory that a driver keeps, and the share of all memory that a process takes, as trainings fill it."""
 OFF_NS = 600_000_000_000
 """A GPU that nobody ran for this long was off: the time is not counted."""
 
@@ -253,6 +255,12 @@ class SimulatedDevice:
     def processes(self) -> tuple[int, ...] | None:
         self._answer("name its processes")
         return self._surroundings.processes()
+
+    def memory(self) -> DeviceMemory:
+        self._answer("name its memory")
+        total_bytes, pids = self._spec.model.memory_gib << 30, self._surroundings.processes()
+        of = dict.fromkeys(pids, int(USED * total_bytes))
+        return DeviceMemory(DRIVER_BYTES + sum(of.values()), total_bytes, of)
 
     def close(self) -> None:
         if not self.closed:

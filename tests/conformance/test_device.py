@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from collectors.device import Device
+from collectors.device import Device, memory_of
 from tests.conformance.devices import KINDS, Bench, opened
 from zeus_stream.errors import LostError, PermissionMissingError, RefusedError, UnsupportedError
 from zeus_stream.protocol.fields import UNLOCKED, Control, of_host
@@ -193,6 +193,9 @@ def test_a_clock_can_be_locked_exactly_where_the_device_names_clocks(bench: Benc
 def test_processes_are_pids_or_unknown(bench: Bench) -> None:
     for device in opened(bench):
         assert all(pid > 0 for pid in device.processes() or ())
+        if (memory := memory_of(device)) is not None:
+            assert 0 <= memory.used_bytes <= memory.total_bytes
+            assert all(0 <= each <= memory.total_bytes for each in memory.of.values())
 
 
 def test_a_closed_bus_has_lost_its_devices_and_can_be_opened_again(bench: Bench) -> None:

@@ -160,5 +160,8 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "amdsmi_get_clock_info": lambda _gpu, _kind: {"clk": 1700, "min_clk": 500, "max_clk": 1700},
     "amdsmi_get_temp_metric": lambda gpu, _sensor, _metric: gpu.temperature_c,
     "amdsmi_get_gpu_activity": lambda gpu: {"gfx_activity": gpu.activity, "umc_activity": "N/A"},
-    "amdsmi_get_gpu_process_list": lambda gpu: [{"name": "python", "pid": pid, "mem": 0} for pid in gpu.pids],
+    "amdsmi_get_gpu_process_list": lambda gpu: [
+        {"name": "python", "pid": pid, "mem": 1 << 20} for pid in gpu.pids
+    ],
+    "amdsmi_get_gpu_vram_usage": lambda gpu: {"vram_total": 65_520, "vram_used": 10 + len(gpu.pids)},
 }

@@ -51,6 +51,7 @@ typedef struct {
     uint32_t clamp_mw;     /* a lower set takes this, 0: taken as asked */
     uint32_t ignored_sets; /* so many sets are answered OK, and change nothing */
     uint32_t unused;
+    uint64_t used_bytes, process_bytes[PIDS]; /* of a process 0: it is not known */
 } gpu;
 
 /* What the GPU shows from an instant of its recording on. */
@@ -303,7 +304,7 @@ GET(nvmlDeviceGetPowerManagementDefaultLimit, uint32_t, g->default_limit_mw)
 GET(nvmlDeviceGetPersistenceMode, uint32_t, g->persistence)
 GET(nvmlDeviceGetArchitecture, uint32_t, g->architecture)
 GET(nvmlDeviceGetUtilizationRates, utilization, ((utilization){g->utilization_pct, 0}))
-GET(nvmlDeviceGetMemoryInfo, memory_info, ((memory_info){g->memory_bytes, g->memory_bytes, 0}))
+GET(nvmlDeviceGetMemoryInfo, memory_info, ((memory_info){g->memory_bytes, g->memory_bytes - g->used_bytes, g->used_bytes}))
 
 result nvmlDeviceGetPowerManagementLimitConstraints(device_t device, uint32_t *lowest, uint32_t *highest) {
     DEVICE;
@@ -402,7 +403,8 @@ result nvmlDeviceResetMemoryLockedClocks(device_t device) {
 static result processes(const gpu *g, uint32_t *room, process_info *out) {
     uint32_t had = *room, n = *room = g->pid_count;
     if (n && (!out || had < n)) return INSUFFICIENT_SIZE;
-    for (uint32_t i = 0; i < n; i++) out[i] = (process_info){g->pids[i], 0, UINT32_MAX, UINT32_MAX};
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (process_info){g->pids[i], g->process_bytes[i] ? g->process_bytes[i] : UINT64_MAX, UINT32_MAX, UINT32_MAX};
     return OK;
 }
 

@@ -104,6 +104,8 @@ class Gpu(_Faulty):
         ("clamp_mw", c_uint32),
         ("ignored_sets", c_uint32),
         ("unused", c_uint32),
+        ("used_bytes", c_uint64),
+        ("process_bytes", c_uint64 * 8),
     ]
 
     def set_clocks(self, *clocks_mhz: int) -> None:
@@ -116,9 +118,11 @@ class Gpu(_Faulty):
             self.tenants[place].value = uuid.encode()
         self.mig, self.tenant_count = 1, len(uuids)
 
-    def set_processes(self, *pids: int) -> None:
+    def set_processes(self, *pids: int, used_bytes: int = 0) -> None:
+        """``used_bytes``: of the first; the memory of the others is not known."""
         self.pids[: len(pids)] = pids
         self.pid_count = len(pids)
+        self.used_bytes = self.process_bytes[0] = used_bytes
 
     def run(self, power_mw: int, period_ns: int) -> None:
         """Draw `power_mw` from now on: the counter adds it up and shows it every `period_ns`."""

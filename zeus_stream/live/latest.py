@@ -24,6 +24,7 @@ from zeus_stream.protocol.notes import (
     ControlRefused,
     DeviceFound,
     DeviceGone,
+    GpuInUse,
     GpuShared,
     Lost,
     Note,
@@ -66,6 +67,7 @@ class LatestDevice:
     gone: str | None = None
     others: int = 0
     """Processes of no run that compute on it."""
+    use: GpuInUse | None = None
     row: tuple[int, ...] | None = None
     """The fields of its last reading, in the order of `READING_STRUCT`."""
     last_mj: int | None = None
@@ -182,11 +184,14 @@ class Latest:
         match note:
             case DeviceFound(gpu=gpu):
                 if (device := self._device(host, gpu, None)) is not None:
-                    device.found, device.gone, device.others = note, None, 0
+                    device.found, device.gone, device.others, device.use = note, None, 0, None
                     self._in_order = None
             case GpuShared(gpu=gpu, processes=others):
                 if (device := self._device(host, gpu, None)) is not None:
                     device.others = others
+            case GpuInUse(gpu=gpu):
+                if (device := self._device(host, gpu, None)) is not None:
+                    device.use = note
             case DeviceGone(gpu=gpu, reason=reason):
                 if (device := self._device(host, gpu, None)) is not None:
                     device.gone = reason
@@ -226,6 +231,11 @@ class Latest:
         self._in_order = None
         device = self.devices[gpu] = LatestDevice(host=host)
         return device
+
+    def computes(self, gpu: str) -> bool:
+        """Tell whether a GPU is there and was in use when its utilization was read last."""
+        device = self.devices.get(gpu)
+        return device is not None and device.gone is None and device.row is not None and device.row[8] > 0
 
     # ---- the answer
 
@@ -369,7 +379,7 @@ def _energy_mj(device: LatestDevice) -> int | None:
 
 
 def _gpu(gpu: str, device: LatestDevice, run: str | None, step_j: float | None, now_ns: int) -> GpuNow:
-    found, state = device.found, device.state(now_ns)
+    found, state, use = device.found, device.state(now_ns), device.use
     fields = (device.row[3:9] if device.row else ()) or (ABSENT,) * 6
     power_mw, limit_mw, requested_mw, clock_mhz, temperature_c, utilization_pct = fields
     return GpuNow(
@@ -394,4 +404,8 @@ def _gpu(gpu: str, device: LatestDevice, run: str | None, step_j: float | None, 
         why=device.gone or "",
         step_j=step_j if run is not None else None,
         others=device.others,
+        memory_bytes=use.memory_bytes if use else None,
+        memory_total_bytes=use.memory_total_bytes if use else None,
+        processes=use.processes if use else None,
+        processes_left_out=use.left_out if use else 0,
     )

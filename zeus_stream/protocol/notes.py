@@ -76,6 +76,39 @@ class GpuShared(Struct, frozen=True, tag=True):
     """0: they are gone."""
 
 
+class GpuProcess(Struct, frozen=True, kw_only=True):
+    """A process that computes on a GPU."""
+
+    pid: Count
+    user: Name | None
+    """None: it cannot be seen."""
+    command: Name | None
+    """Its program, and the script or module that it runs: other arguments may hold secrets."""
+    memory_bytes: Count | None
+    """Of the GPU."""
+    run: Name | None
+    """The run that it works for."""
+
+
+MAX_PROCESSES = 16
+"""Of one GPU."""
+Processes = Annotated[tuple[GpuProcess, ...], Meta(max_length=MAX_PROCESSES)]
+
+
+class GpuInUse(Struct, frozen=True, kw_only=True, tag=True):
+    """The memory of a GPU and the processes on it: once they are others, and seldom without that."""
+
+    t_ns: Ns
+    gpu: Gpu
+    memory_bytes: Count | None
+    """In use."""
+    memory_total_bytes: Count | None
+    processes: Processes | None
+    """Those with the most memory first. None: they cannot be seen."""
+    left_out: Count = 0
+    """Processes past `MAX_PROCESSES`."""
+
+
 class Pod(Struct, frozen=True, kw_only=True):
     """A container of Kubernetes."""
 
@@ -233,6 +266,7 @@ Note = (
     | DeviceFound
     | DeviceGone
     | GpuShared
+    | GpuInUse
     | RunAdmitted
     | SessionEnded
     | ControlApplied

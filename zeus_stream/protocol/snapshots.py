@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from zeus_stream.protocol.fields import Count, Gpu, Gpus, Milliwatts, Name, Text, WallNs
-from zeus_stream.protocol.notes import Pod
+from zeus_stream.protocol.notes import Pod, Processes
 
 MAX_GPU_ROWS = 2_000
 """GPUs in one snapshot; `Totals` covers all."""
@@ -76,6 +76,12 @@ class GpuNow(Struct, frozen=True, kw_only=True):
     """Of its run. Only a collector says so."""
     others: Count = 0
     """Processes of no run that compute on it."""
+    memory_bytes: Count | None = None
+    """In use, as of the last look: every 10 s while a run or work is there."""
+    memory_total_bytes: Count | None = None
+    processes: Processes | None = None
+    """That compute on it. None: they cannot be seen."""
+    processes_left_out: Count = 0
 
 
 class PartNow(Struct, frozen=True, kw_only=True):

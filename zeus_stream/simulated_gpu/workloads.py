@@ -125,6 +125,7 @@ class Model(Struct, frozen=True, kw_only=True):
     """Span at the end of each period over which the power reading is averaged."""
     idle_clock_mhz: int
     max_clock_mhz: int
+    memory_gib: int
     workloads: Mapping[str, Workload]
     source: str
     """Where its figures come from, and whether they were measured on it."""

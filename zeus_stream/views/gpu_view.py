@@ -6,12 +6,13 @@ from statistics import median
 from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import GpuNow
-from zeus_stream.views.quantity import Quantity, seconds
+from zeus_stream.views.quantity import ABSENT, Quantity, seconds
 
 ODD = 0.15
 """A GPU whose share of its limit is so far from that of the others is odd."""
 MOST_ODD = 4
 """Odd GPUs that are named."""
+GIB = 1 << 30
 LOWER_MW = 500
 """A limit that is so much below the one found is a lower one."""
 
@@ -31,6 +32,9 @@ class GpuView(Struct, frozen=True, kw_only=True):
     energy: Quantity
     temperature: Quantity
     utilization: Quantity
+    clock: Quantity
+    memory: Quantity
+    memory_total: Quantity
     step_energy: Quantity
     run: str
     trouble: str
@@ -47,6 +51,12 @@ class GpuView(Struct, frozen=True, kw_only=True):
         """Tell whether its limit is below the one that was found."""
         limit, found = self.limit.known, self.found.known
         return limit is not None and found is not None and limit < found - LOWER_MW / 1000
+
+    @property
+    def memory_words(self) -> str:
+        """Return its memory in use and all of it, GiB. Empty: it is not known."""
+        used, total = self.memory.known, self.memory_total.known
+        return "" if used is None or total is None else f"{used:.1f}/{total:.0f}"
 
     @property
     def share(self) -> float | None:
@@ -122,6 +132,9 @@ def gpu_of_live(gpu: GpuNow, wall_ns: int) -> GpuView:
         ),
         temperature=live(gpu.temperature_c, "°C"),
         utilization=live(gpu.utilization_pct, "%"),
+        clock=live(gpu.clock_mhz, "MHz"),
+        memory=live(_gib(gpu.memory_bytes), "GiB"),
+        memory_total=live(_gib(gpu.memory_total_bytes), "GiB"),
         step_energy=live(gpu.step_j, "J/step"),
         run=gpu.run or "",
         trouble=trouble,
@@ -150,6 +163,49 @@ def shared_words(gpu: GpuNow) -> str:
         f"{gpu.host}:{gpu.index}: {processes} on it, and the energy is in that of its runs. End that, or give"
         " it another GPU"
     )
+
+
+class ProcessView(Struct, frozen=True, kw_only=True):
+    """A process that computes on a GPU."""
+
+    host: str
+    index: str
+    """Of the GPU."""
+    pid: str
+    user: str
+    memory: Quantity
+    command: str
+    run: str
+
+
+def processes_of_live(gpu: GpuNow) -> tuple[ProcessView, ...]:
+    """Return the processes on a GPU, those with the most memory first."""
+    if gpu.state != "there":
+        return ()
+    index = "-" if gpu.index is None else str(gpu.index)
+    found = [
+        ProcessView(
+            host=gpu.host,
+            index=index,
+            pid=str(each.pid),
+            user=each.user or ABSENT,
+            memory=Quantity(_gib(each.memory_bytes), "GiB", absent="the driver does not say it"),
+            command=each.command or ABSENT,
+            run=each.run or ABSENT,
+        )
+        for each in gpu.processes or ()
+    ]
+    if gpu.processes_left_out:
+        more = f"{gpu.processes_left_out:,} more processes with less memory"
+        nothing = Quantity(None, "GiB")
+        found.append(
+            ProcessView(host=gpu.host, index=index, pid="", user="", memory=nothing, command=more, run="")
+        )
+    return tuple(found)
+
+
+def _gib(size: int | None) -> float | None:
+    return None if size is None else size / GIB
 
 
 def _watts(power_mw: int | None) -> float | None:

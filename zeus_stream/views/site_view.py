@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import GapNow, Snapshot
 from zeus_stream.views.gaps import host_trouble
-from zeus_stream.views.gpu_view import GpuView, gpu_of_live, shared_words
+from zeus_stream.views.gpu_view import GpuView, ProcessView, gpu_of_live, processes_of_live, shared_words
 from zeus_stream.views.quantity import Quantity, seconds
 from zeus_stream.views.run_view import RunView, run_of_live
 from zeus_stream.views.saving import Saving
@@ -40,6 +40,7 @@ class SiteView(Struct, frozen=True, kw_only=True):
     gap_count: int
     gaps: tuple[GapNow, ...]
     gpus: tuple[GpuView, ...]
+    processes: tuple[ProcessView, ...]
     runs: tuple[RunView, ...]
     troubles: tuple[str, ...]
     """Of hosts and GPUs, each a sentence with the cure."""
@@ -77,6 +78,7 @@ def site_of_live(now: Snapshot) -> SiteView:
         gap_count=totals.gaps,
         gaps=now.gaps,
         gpus=gpus,
+        processes=tuple(each for gpu in now.gpus for each in processes_of_live(gpu)),
         runs=tuple(
             run_of_live(run, as_of_ns, [known[gpu] for gpu in run.gpus if gpu in known]) for run in now.runs
         ),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from collectors.device import Sample
+from collectors.device import DeviceMemory, Sample
 from collectors.devices.amd import AmdBus, AmdDevice, CounterTrial, objection
 from tests.gpu.amdsmi_stand_in import BUSY, INVAL, NO_PERM, NOT_FOUND, NOT_SUPPORTED, AmdGpu, AmdHost
 from zeus_stream.errors import (
@@ -211,7 +211,11 @@ def test_gpus_are_counted_by_pci_bus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_processes_are_pids(bus: AmdBus, gpu: AmdGpu) -> None:
     gpu.pids = (11, 12)
-    assert opened(bus).processes() == (11, 12)
+    device = opened(bus)
+    assert device.processes() == (11, 12)
+    assert device.memory() == DeviceMemory(12 << 20, 65_520 << 20, {11: 1 << 20, 12: 1 << 20})
+    gpu.faults["amdsmi_get_gpu_vram_usage"] = 2  # not supported
+    assert device.memory() is None
 
 
 # ---- the driver ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collectors.device import Sample
+from collectors.device import DeviceMemory, ReadOnlyDevice, Sample, memory_of
 from collectors.devices.nvml import PATIENT, NvmlDevice
 from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.nvml_calls import QUANTITIES
@@ -506,6 +506,15 @@ def test_processes_are_pids_or_none_where_they_may_not_be_seen(device: NvmlDevic
     assert device.processes() == (17, 4711)
     gpu.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_NO_PERMISSION)
     assert device.processes() is None
+
+
+def test_memory_is_that_of_the_gpu_and_of_the_processes_listed_last(device: NvmlDevice, gpu: Gpu) -> None:
+    gpu.set_processes(17, 4711, used_bytes=5 << 30)
+    device.processes()
+    assert memory_of(device) == DeviceMemory(5 << 30, 16 << 30, {17: 5 << 30})
+    assert memory_of(ReadOnlyDevice(device)) == memory_of(device)
+    gpu.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert memory_of(device) is None
 
 
 def test_a_driver_before_510_names_its_processes_by_the_older_call(device: NvmlDevice, gpu: Gpu) -> None:

@@ -7,10 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.messages import DEVICE_FOUND
+from tests.zeus_stream.screens.live_snapshots import PROCESS
 from zeus_stream.live.answer import LiveAnswers, blank, encoded
 from zeus_stream.live.latest import MINUTE_NS, Latest
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.notes import DeviceFound, DeviceGone, GpuShared, Lost
+from zeus_stream.protocol.notes import DeviceFound, DeviceGone, GpuInUse, GpuShared, Lost
 from zeus_stream.protocol.readings import READING_STRUCT, Readings, Seen
 from zeus_stream.protocol.snapshots import (
     MAX_GPU_ROWS,
@@ -220,6 +221,22 @@ def test_a_gpu_that_others_compute_on_says_so_until_they_are_gone() -> None:
         troubles.append(site_of_live(shown(latest)).troubles)
     assert [len(each) for each in troubles] == [1, 1, 0]
     assert "h:3: 2 processes of no run compute on it" in troubles[0][0]
+
+
+def test_the_use_of_a_gpu_is_shown_until_its_collector_starts_again() -> None:
+    latest = Latest()
+    use = GpuInUse(
+        t_ns=1, gpu="GPU-0", memory_bytes=5, memory_total_bytes=9, processes=(PROCESS,), left_out=2
+    )
+    for note in (found("GPU-0", 0), use):
+        latest.take_note("h", note)
+    heard(latest, row(1, 0))
+    [gpu] = shown(latest).gpus
+    assert (gpu.memory_bytes, gpu.memory_total_bytes, gpu.processes_left_out) == (5, 9, 2)
+    assert gpu.processes == (PROCESS,)
+    latest.take_note("h", found("GPU-0", 0))
+    [gpu] = shown(latest).gpus
+    assert (gpu.memory_bytes, gpu.memory_total_bytes, gpu.processes) == (None, None, None)
 
 
 def test_a_part_of_the_host_is_no_gpu() -> None:

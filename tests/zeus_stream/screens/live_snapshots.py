@@ -6,6 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from zeus_stream.live.answer import blank
+from zeus_stream.protocol.notes import GpuProcess
 from zeus_stream.protocol.snapshots import (
     ForecastNow,
     GapNow,
@@ -20,6 +21,9 @@ from zeus_stream.protocol.snapshots import (
 from zeus_stream.screens.terminal.history import History
 
 NOW_NS = 1_800_000_000 * 10**9
+
+
+PROCESS = GpuProcess(pid=4711, user="anna", command="python train.py", memory_bytes=12 << 30, run="asr-9a73")
 
 
 def a_gpu(number: int = 0, host: str = "node1", **more: Any) -> GpuNow:

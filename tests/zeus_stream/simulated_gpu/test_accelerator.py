@@ -216,7 +216,11 @@ def test_a_second_training_process_is_refused_the_gpus_of_the_first(
         with pytest.raises(RefusedError, match=f"{first}: could not attach: another training process"):
             attach("imagenet", directory=tmp_path)
         attach("imagenet", [second], tmp_path).close()
-        assert host.discover()[0].processes() == (process.pid,)
+        used, free = host.discover()
+        assert used.processes() == (process.pid,)
+        full, empty = used.memory(), free.memory()
+        assert full.of[process.pid] == full.used_bytes - empty.used_bytes > full.total_bytes // 2
+        assert empty.of == {}
 
 
 def test_a_load_in_another_process_is_counted(host: SimulatedBus, tmp_path: Path) -> None:

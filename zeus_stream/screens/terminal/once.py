@@ -28,7 +28,7 @@ def print_once(snapshot: Snapshot, out: TextIO) -> None:
     shown = view(snapshot, history, console.width)
     for line in shown.head:
         console.print(_text(line), soft_wrap=True)
-    for panel in (shown.gpus, shown.runs, shown.search):
+    for panel in (shown.gpus, shown.processes, shown.runs, shown.search):
         if not panel.lines:
             continue
         console.print()

@@ -14,10 +14,11 @@ from textual.widgets import Input
 
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.protocol.snapshots import Snapshot
-from zeus_stream.screens.terminal.figures import Line
+from zeus_stream.screens.terminal.figures import Line, StyledText
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.lines import Lines
 from zeus_stream.screens.terminal.panels.columns import SORTS, Looks, Panel
+from zeus_stream.screens.terminal.panels.gpu_panel import process_panel
 from zeus_stream.screens.terminal.panels.run_page import Details, Row, gaps_page, help_page, run_page
 from zeus_stream.screens.terminal.view import view
 from zeus_stream.views.site_view import site_of_live
@@ -86,7 +87,8 @@ class TopApp(App[None]):
         ("q", "quit", "quit"),
         ("slash", "filter", "filter"),
         ("s", "sort", "sort"),
-        ("w", "unit", "W, J, cost"),
+        ("w", "unit", "unit"),
+        ("u", "processes", "users"),
         ("g", "gaps", "gaps"),
         ("p", "pause", "pause"),
         ("question_mark", "help", "help"),
@@ -258,6 +260,16 @@ class TopApp(App[None]):
             if page.is_mounted:
                 page.again()
             await anyio.sleep(DETAILS_S)
+
+    def action_processes(self) -> None:
+        """Open the page of the processes on the GPUs."""
+
+        def lines(width: int) -> list[Line]:
+            panel = process_panel(site_of_live(self._shown), width, self._looks)
+            nothing = (StyledText("No process is known to compute on a GPU.", "dim"),)
+            return [panel.head, *panel.lines] if panel.lines else [nothing]
+
+        self.push_screen(Page("processes on the GPUs", lines))
 
     def action_gaps(self) -> None:
         """Open the page of what is missing."""

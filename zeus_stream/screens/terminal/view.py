@@ -16,7 +16,7 @@ from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.terminal.figures import Line, StyledText, clean, dimmed, fit_line
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.panels.columns import FRAME, Looks, Panel, counted, matches
-from zeus_stream.screens.terminal.panels.gpu_panel import gpu_panel
+from zeus_stream.screens.terminal.panels.gpu_panel import gpu_panel, process_panel
 from zeus_stream.screens.terminal.panels.power_chart import power_panel
 from zeus_stream.screens.terminal.panels.run_panel import run_panel, search_panel
 from zeus_stream.views.quantity import compact
@@ -29,8 +29,8 @@ LOW = 12
 SIDE_BY_SIDE = 118
 """Cells from which on runs and search are beside each other."""
 KEYS = (
-    ("q", "quit"), ("/", "filter"), ("s", "sort"), ("enter", "run"), ("w", "W, J, cost"), ("g", "gaps"),
-    ("p", "pause"), ("?", "help"),
+    ("q", "quit"), ("/", "filter"), ("s", "sort"), ("enter", "run"), ("w", "unit"),
+    ("u", "users"), ("g", "gaps"), ("p", "pause"), ("?", "help"),
 )  # fmt: skip
 
 
@@ -39,6 +39,8 @@ class View(Struct, frozen=True, kw_only=True):
 
     head: tuple[Line, ...]
     gpus: Panel
+    processes: Panel
+    """On a page of its own."""
     runs: Panel
     search: Panel
     power: Panel | None
@@ -68,6 +70,7 @@ def view(
     shown = View(
         head=head,
         gpus=gpus,
+        processes=process_panel(site, width - FRAME, looks),
         runs=running,
         search=search,
         power=power_panel(chosen, history, width, min(spare, MOST_POWER)),

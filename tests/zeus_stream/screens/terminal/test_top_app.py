@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.zeus_stream.screens.live_snapshots import SNAPSHOT, a_gpu, a_run
+from tests.zeus_stream.screens.live_snapshots import PROCESS, SNAPSHOT, a_gpu, a_run
 from tests.zeus_stream.screens.terminal.pictures import FOLDER, MOVING, SIZES, moving, picture
 from zeus_stream.errors import UnreachableError
 from zeus_stream.protocol.snapshots import Snapshot
@@ -188,6 +188,17 @@ async def test_what_is_missing_is_shown_with_its_cure() -> None:
         assert "Give the collector a processor of its own" in text(app)
         await pilot.press("escape")
         await until(app, pilot, "7 GPUs")
+
+
+async def test_the_processes_of_gpus_have_a_page() -> None:
+    async with top(every_s=0.05) as (app, pilot, service):
+        await pilot.press("u")
+        await until(app, pilot, "No process is known to compute on a GPU.")
+        service.snapshot = replace(SNAPSHOT, gpus=(a_gpu(0, processes=(PROCESS,)),))
+        await until(app, pilot, "python train.py")
+        assert "anna" in text(app)
+        await pilot.press("escape")
+        await until(app, pilot, "1 GPU")
 
 
 async def test_help_explains_the_keys_and_q_ends_from_its_page() -> None:

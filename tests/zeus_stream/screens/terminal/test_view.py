@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from tests.zeus_stream.screens.live_snapshots import SNAPSHOT, a_gpu, a_run, a_search, history_of
+from tests.zeus_stream.screens.live_snapshots import PROCESS, SNAPSHOT, a_gpu, a_run, a_search, history_of
+from zeus_stream.protocol.notes import GpuProcess
 from zeus_stream.protocol.snapshots import GpuNow, Phase, RunNow, Snapshot, State
 from zeus_stream.screens.terminal.figures import Line, bar, braille, clean, fit, sparkline
 from zeus_stream.screens.terminal.history import History
@@ -29,11 +30,19 @@ def text(line: Line) -> str:
 
 
 def page(shown: View) -> str:
-    panels = (shown.gpus, shown.runs, shown.search)
+    panels = (shown.gpus, shown.processes, shown.runs, shown.search)
     lines = [*shown.head, *(line for panel in panels for line in (panel.head, *panel.lines)), shown.foot]
     return "\n".join(map(text, lines))
 
 
+PROCESSES = st.builds(
+    GpuProcess,
+    pid=st.integers(0, 2**53),
+    user=st.none() | NAMES,
+    command=st.none() | NAMES,
+    memory_bytes=COUNTS,
+    run=st.none() | NAMES,
+)
 GPUS = st.builds(
     a_gpu,
     index=COUNTS,
@@ -51,6 +60,11 @@ GPUS = st.builds(
     state=st.sampled_from(get_args(State)),
     why=NAMES,
     step_j=FIGURES,
+    clock_mhz=st.none() | st.integers(0, 100_000),
+    memory_bytes=COUNTS,
+    memory_total_bytes=COUNTS,
+    processes=st.none() | st.lists(PROCESSES, max_size=3).map(tuple),
+    processes_left_out=st.integers(0, 2**53),
 )
 SEARCHES = st.builds(
     a_search,
@@ -97,9 +111,10 @@ def test_any_snapshot_gives_a_view_of_exactly_the_width(
     snapshot = replace(SNAPSHOT, gpus=tuple(gpus), runs=tuple(runs))
     shown = view(snapshot, history_of(snapshot, 30), width, looks)
     assert {sum(cell_len(span.text) for span in line) for line in (*shown.head, shown.foot)} == {width}
-    inside = [panel_width(panel) for panel in (shown.gpus, shown.runs, shown.search)]
+    panels = (shown.gpus, shown.processes, shown.runs, shown.search)
+    inside = [panel_width(panel) for panel in panels]
     assert all(len(sizes) <= 1 for sizes in inside)
-    for panel, sizes in zip((shown.gpus, shown.runs, shown.search), inside, strict=True):
+    for panel, sizes in zip(panels, inside, strict=True):
         assert all(size <= width - FRAME for size in sizes)
         assert all(letter.isprintable() for line in panel.lines for letter in text(line))
 
@@ -165,6 +180,39 @@ def test_under_80_columns_there_are_watts_limit_and_joules_of_a_step() -> None:
         False,
     ]
     assert all(word in wide for word in ("model", " W", "limit W", "J/step", "°C", "60 s", "run"))
+
+
+def test_clock_and_memory_are_shown_where_the_column_of_runs_keeps_its_room() -> None:
+    gpus = tuple(replace(gpu, memory_bytes=12 << 30, memory_total_bytes=16 << 30) for gpu in SNAPSHOT.gpus)
+    heads = {
+        width: text(view(replace(SNAPSHOT, gpus=gpus), History(), width).gpus.head).split()
+        for width in (80, 96, 120, 160)
+    }
+    assert {width: [word in head for word in ("GiB", "MHz", "run")] for width, head in heads.items()} == {
+        80: [True, False, True],
+        96: [True, True, True],
+        120: [True, True, True],
+        160: [True, True, True],
+    }
+    assert "12.0/16" in page(view(replace(SNAPSHOT, gpus=gpus), History(), 120))
+    assert "GiB" not in text(view(SNAPSHOT, History(), 160).gpus.head)
+
+
+def test_processes_have_a_user_memory_run_and_program() -> None:
+    hidden = replace(PROCESS, pid=5, user=None, command=None, memory_bytes=None, run=None)
+    one = a_gpu(0, processes=(PROCESS, hidden), processes_left_out=3)
+    gone = a_gpu(1, state="gone", why="fell off the bus", processes=(PROCESS,))
+    shown = view(replace(SNAPSHOT, gpus=(one, gone)), History(), 100).processes
+    assert shown.title == "2 processes"
+    assert [text(line).split() for line in (shown.head, *shown.lines)] == [
+        ["gpu", "pid", "user", "GiB", "run", "program"],
+        ["0", "4711", "anna", "12", "asr-9a73", "python", "train.py"],
+        ["0", "5", "-", "-", "-", "-"],
+        ["0", "3", "more", "processes", "with", "less", "memory"],
+    ]
+    assert view(replace(SNAPSHOT, gpus=(one,)), History(), 100, Looks(words="anna")).processes.keys == (
+        "4711",
+    )
 
 
 def test_rows_are_sorted_and_filtered_as_chosen() -> None:

@@ -1,16 +1,18 @@
 """The panel of GPUs. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from zeus_stream.screens.terminal.figures import Line, StyledText, bar, clean, dimmed, fit_line, sparkline
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.panels.columns import Column, Looks, Panel, counted, heads, line_of, matches
-from zeus_stream.views.gpu_view import GpuView
+from zeus_stream.views.gpu_view import GpuView, ProcessView
 from zeus_stream.views.quantity import ABSENT, compact, figure, whole
 from zeus_stream.views.site_view import SiteView
 
 SPARK_S = 60.0
+LEAST_RUN = 12
+"""Cells that the column of runs keeps beside those of clock and memory."""
 
 
 def gpu_panel(site: SiteView, history: History, width: int, looks: Looks) -> Panel:
@@ -74,7 +76,52 @@ def _gpu_columns(
         columns.insert(1, model)
     if many_hosts or width >= 96:
         columns.insert(0, host)
-    return [*columns, *([minute] if spark else []), run]
+    columns += [minute] if spark else []
+    left = width - sum(column.width + 1 for column in columns)
+    for more in _more(gpus):
+        if (left := left - more.width - 1) < LEAST_RUN:
+            break
+        columns.insert(columns.index(percent) + 1, more)
+    return [*columns, run]
+
+
+def _more(gpus: Sequence[GpuView]) -> Iterator[Column]:
+    """Yield columns of what is known of some GPU, the more important first."""
+    if any(gpu.memory_words for gpu in gpus):
+        size = max(5, *(len(gpu.memory_words) for gpu in gpus))
+        yield Column("GiB", size, lambda row: (StyledText(gpus[row].memory_words or ABSENT),), right=True)
+    if any(gpu.clock.known is not None for gpu in gpus):
+        yield Column("MHz", 5, lambda row: (StyledText(whole(gpus[row].clock)),), right=True)
+
+
+def process_panel(site: SiteView, width: int, looks: Looks) -> Panel:
+    """Return the processes on the GPUs."""
+    found = [
+        each for each in site.processes if matches(looks, each.host, each.user, each.command, each.run)
+    ]  # fmt: skip
+    columns = [
+        Column("gpu", 3, lambda row: (StyledText(found[row].index),), right=True),
+        Column("pid", 8, lambda row: (StyledText(found[row].pid),), right=True),
+        Column("user", 10, lambda row: (StyledText(clean(found[row].user)),)),
+        Column("GiB", 5, lambda row: (StyledText(_size(found[row])),), right=True),
+        Column("program", 0, lambda row: (StyledText(clean(found[row].command)),)),
+    ]
+    if width >= 76:
+        columns.insert(4, Column("run", 16, lambda row: (StyledText(clean(found[row].run), "dim"),)))
+    if len({each.host for each in site.processes}) > 1:
+        columns.insert(0, Column("host", 12, lambda row: (StyledText(clean(found[row].host)),)))
+    return Panel(
+        title=counted(sum(bool(each.pid) for each in found), "process", "processes"),
+        head=heads(columns, width) if found else (),
+        lines=tuple(
+            line_of([each.cell(row) for each in columns], columns, width) for row in range(len(found))
+        ),
+        keys=tuple(each.pid for each in found),
+    )
+
+
+def _size(process: ProcessView) -> str:
+    return "" if not process.pid else figure(process.memory.known, digits=2)
 
 
 def _figure(gpus: Sequence[GpuView], looks: Looks) -> Column:

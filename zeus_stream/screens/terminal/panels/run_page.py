@@ -144,11 +144,13 @@ q          quit, from every page     enter     page of the selected run
 s          sort GPUs: place, power, run
 w          power, energy or cost     g         what is missing, and the cure
 p          pause                     escape    back
+u          processes on the GPUs: user, memory, run, program
 
 GPUs
   The bar is power: full at the limit found. Dots begin at the limit in force.
   175<250    the limit in force is 175 W; 250 W was found before any change
   J/step     mean of the last 40 steps on that GPU
+  GiB        memory in use, and all of it
 
 Runs
   trial 3 of 7: 200 W    this limit is measured now
