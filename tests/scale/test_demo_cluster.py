@@ -61,7 +61,7 @@ def test_an_interrupted_example_of_a_site_leaves_no_process(tmp_path: Path) -> N
             lambda: example.poll() is not None or any("collect" in each for each in _of_session(example.pid))
         )
         assert example.poll() is None, (tmp_path / "said").read_text()
-        example.send_signal(signal.SIGINT)
+        os.killpg(example.pid, signal.SIGINT)  # as a terminal does
         example.wait(LIMIT_S)
     finally:
         example.kill()

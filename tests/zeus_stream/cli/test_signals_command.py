@@ -41,7 +41,7 @@ def test_the_commands_of_the_guide_run(ran: Ran, tmp_path: Path) -> None:
         shown = page.read_text() if form else shown
         assert "at 0.3 EUR/kWh, GPUs only; source: a tariff" in shown, "signals are of the reader's machine"
     priced = "SELECT DISTINCT source FROM costs WHERE name = 'price'"
-    assert "a tariff" in ran.zeus("query", "--archive", str(other), priced).stdout
+    assert "a tariff" in ran.zeus("sql", priced, "--archive", str(other)).stdout
     assert "Give one of FILE and --country" in ran.zeus("signals", "import").stderr
 
 
