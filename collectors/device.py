@@ -36,7 +36,7 @@ class Description(Struct, frozen=True, kw_only=True):
     graphics_clocks_mhz: tuple[int, ...] = ()
     """Graphics clocks that can be locked, descending; empty when they cannot."""
     memory_clocks_mhz: tuple[int, ...] = ()
-    """DeviceMemory clocks that can be locked, descending; empty when they cannot."""
+    """Memory clocks that can be locked, descending; empty when they cannot."""
     mig: bool = False
     """MIG is on: energy is that of the whole GPU, shared by its tenants."""
     tenants: tuple[str, ...] = ()
