@@ -118,9 +118,11 @@ def test_a_gpu_at_rest_is_asked_once_and_again_when_a_process_of_it_has_ended() 
     devices = (DESCRIPTION, replace(DESCRIPTION, gpu="CPU-0"))
     assert uses.wanted(devices) == (GPU,)
     with subprocess.Popen(["sleep", "600"]) as process:
-        looked(uses, process.pid)
-        assert uses.wanted(devices) == ()
-        process.kill()
+        try:
+            looked(uses, process.pid)
+            assert uses.wanted(devices) == ()
+        finally:
+            process.kill()
         process.wait()
         assert uses.wanted(devices) == (GPU,)
     looked(uses)
