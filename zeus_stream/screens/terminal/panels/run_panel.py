@@ -103,9 +103,9 @@ def search_lines(run: RunView, width: int) -> list[Line]:
             )
         )
     if run.searched:
-        lines.append((StyledText(run.searched, "accent"),))
+        lines.append((StyledText(clean(run.searched), "accent"),))
     if run.saving is not None:
-        lines += [(StyledText(part, "good"),) for part in wrapped(run.headline, width)]
+        lines += [(StyledText(part, "good"),) for part in wrapped(clean(run.headline), width)]
         if run.saving.saved.known and not run.saving.kept:
             lines.append((StyledText(f"saved {run.saving.saved_words}", "good"),))
     if run.reason:
