@@ -12,9 +12,10 @@ from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.terminal.figures import Line, clean
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.lines import STYLES
-from zeus_stream.screens.terminal.panels.columns import FRAME
+from zeus_stream.screens.terminal.panels.columns import FRAME, Looks
+from zeus_stream.screens.terminal.panels.gpu_panel import process_panel
 from zeus_stream.screens.terminal.view import view
-from zeus_stream.views.site_view import ServiceView
+from zeus_stream.views.site_view import ServiceView, site_of_live
 
 WIDE = 160
 """Width where there is no terminal."""
@@ -28,7 +29,8 @@ def print_once(snapshot: Snapshot, out: TextIO) -> None:
     shown = view(snapshot, history, console.width)
     for line in shown.head:
         console.print(_text(line), soft_wrap=True)
-    for panel in (shown.gpus, shown.processes, shown.runs, shown.search):
+    processes = process_panel(site_of_live(snapshot), console.width - FRAME, Looks())
+    for panel in (shown.gpus, processes, shown.runs, shown.search):
         if not panel.lines:
             continue
         console.print()

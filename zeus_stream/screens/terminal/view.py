@@ -16,7 +16,7 @@ from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.terminal.figures import Line, StyledText, clean, dimmed, fit_line
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.panels.columns import FRAME, Looks, Panel, counted, matches
-from zeus_stream.screens.terminal.panels.gpu_panel import gpu_panel, process_panel
+from zeus_stream.screens.terminal.panels.gpu_panel import gpu_panel
 from zeus_stream.screens.terminal.panels.power_chart import power_panel
 from zeus_stream.screens.terminal.panels.run_panel import run_panel, search_panel
 from zeus_stream.views.quantity import compact
@@ -39,8 +39,6 @@ class View(Struct, frozen=True, kw_only=True):
 
     head: tuple[Line, ...]
     gpus: Panel
-    processes: Panel
-    """On a page of its own."""
     runs: Panel
     search: Panel
     power: Panel | None
@@ -70,7 +68,6 @@ def view(
     shown = View(
         head=head,
         gpus=gpus,
-        processes=process_panel(site, width - FRAME, looks),
         runs=running,
         search=search,
         power=power_panel(chosen, history, width, min(spare, MOST_POWER)),

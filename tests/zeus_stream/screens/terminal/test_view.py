@@ -14,10 +14,12 @@ from zeus_stream.protocol.snapshots import GpuNow, Phase, RunNow, Snapshot, Stat
 from zeus_stream.screens.terminal.figures import Line, bar, braille, clean, fit, sparkline
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.panels.columns import FRAME, Looks, Panel
+from zeus_stream.screens.terminal.panels.gpu_panel import process_panel
 from zeus_stream.screens.terminal.panels.run_panel import search_lines
 from zeus_stream.screens.terminal.view import View, view
 from zeus_stream.views.quantity import compact
 from zeus_stream.views.run_view import run_of_live
+from zeus_stream.views.site_view import site_of_live
 
 NAMES = st.text(min_size=1, max_size=30)
 WATTS = st.none() | st.integers(0, 100_000_000)
@@ -30,9 +32,13 @@ def text(line: Line) -> str:
 
 
 def page(shown: View) -> str:
-    panels = (shown.gpus, shown.processes, shown.runs, shown.search)
+    panels = (shown.gpus, shown.runs, shown.search)
     lines = [*shown.head, *(line for panel in panels for line in (panel.head, *panel.lines)), shown.foot]
     return "\n".join(map(text, lines))
+
+
+def processes(snapshot: Snapshot, width: int, looks: Looks | None = None) -> Panel:
+    return process_panel(site_of_live(snapshot), max(width, 20) - FRAME, looks or Looks())
 
 
 PROCESSES = st.builds(
@@ -111,7 +117,7 @@ def test_any_snapshot_gives_a_view_of_exactly_the_width(
     snapshot = replace(SNAPSHOT, gpus=tuple(gpus), runs=tuple(runs))
     shown = view(snapshot, history_of(snapshot, 30), width, looks)
     assert {sum(cell_len(span.text) for span in line) for line in (*shown.head, shown.foot)} == {width}
-    panels = (shown.gpus, shown.processes, shown.runs, shown.search)
+    panels = (shown.gpus, processes(snapshot, width, looks), shown.runs, shown.search)
     inside = [panel_width(panel) for panel in panels]
     assert all(len(sizes) <= 1 for sizes in inside)
     for panel, sizes in zip(panels, inside, strict=True):
@@ -202,7 +208,7 @@ def test_processes_have_a_user_memory_run_and_program() -> None:
     hidden = replace(PROCESS, pid=5, user=None, command=None, memory_bytes=None, run=None)
     one = a_gpu(0, processes=(PROCESS, hidden), processes_left_out=3)
     gone = a_gpu(1, state="gone", why="fell off the bus", processes=(PROCESS,))
-    shown = view(replace(SNAPSHOT, gpus=(one, gone)), History(), 100).processes
+    shown = processes(replace(SNAPSHOT, gpus=(one, gone)), 100)
     assert shown.title == "2 processes"
     assert [text(line).split() for line in (shown.head, *shown.lines)] == [
         ["gpu", "pid", "user", "GiB", "run", "program"],
@@ -210,9 +216,7 @@ def test_processes_have_a_user_memory_run_and_program() -> None:
         ["0", "5", "-", "-", "-", "-"],
         ["0", "3", "more", "processes", "with", "less", "memory"],
     ]
-    assert view(replace(SNAPSHOT, gpus=(one,)), History(), 100, Looks(words="anna")).processes.keys == (
-        "4711",
-    )
+    assert processes(replace(SNAPSHOT, gpus=(one,)), 100, Looks(words="anna")).keys == ("4711",)
 
 
 def test_rows_are_sorted_and_filtered_as_chosen() -> None:

@@ -96,9 +96,7 @@ def _more(gpus: Sequence[GpuView]) -> Iterator[Column]:
 
 def process_panel(site: SiteView, width: int, looks: Looks) -> Panel:
     """Return the processes on the GPUs."""
-    found = [
-        each for each in site.processes if matches(looks, each.host, each.user, each.command, each.run)
-    ]  # fmt: skip
+    found = [each for each in site.processes if matches(looks, each.host, each.user, each.command, each.run)]
     columns = [
         Column("gpu", 3, lambda row: (StyledText(found[row].index),), right=True),
         Column("pid", 8, lambda row: (StyledText(found[row].pid),), right=True),
