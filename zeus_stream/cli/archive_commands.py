@@ -26,8 +26,8 @@ from zeus_stream.cli.options import (
     settings_options,
     without_numpy_threads,
 )
-from zeus_stream.errors import RefusedError, StorageError, explaining
-from zeus_stream.paths import claim, holder, places, prepare
+from zeus_stream.errors import RefusedError, StorageError, UnreachableError, explaining
+from zeus_stream.paths import Places, claim, holder, places, prepare
 from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ PROVES_NOT = (
 )
 MOST = 20
 """Sentences of a check that are printed."""
+_TAKES_S = 10.0
+"""For so long an import waits for an analyzer, which looks at the files each second."""
+_ASKS_AGAIN_S = 0.2
+_TAKEN = "SELECT count(*) FROM signals WHERE imported_ns = %d"
 _LIST = """
 SELECT name, unit, place, year, count(*) AS values, min(begins_at) AS begins_at,
     CASE WHEN count(ends_at) = count(*) THEN max(ends_at) END AS ends_at, avg(value) AS mean,
@@ -633,6 +637,9 @@ def import_signal(settings: Settings, file: Path | None, *, country: str | None,
     signal_files.store(where.signals, rows)
     if holder(where.run / "analyzer.lock") is None:
         _put(settings, rows)
+        taken = True
+    else:
+        taken = _analyzer_took(where, imported_ns)
     first = rows[0]
     of = " ".join(str(word) for word in (first.place, first.year) if word)
     mean = sum(row.value or 0 for row in rows) / len(rows)
@@ -640,6 +647,24 @@ def import_signal(settings: Settings, file: Path | None, *, country: str | None,
         f"{first.name}: {len(rows)} value(s){f' of {of}' if of else ''}, {mean:.6g} {first.unit} on average."
         f" Source: {first.source}{f', {first.licence}' if first.licence else ''}."
     )
+    if not taken:
+        click.echo("The running analyzer does not have it yet. It takes the file when it answers again.")
+
+
+def _analyzer_took(where: Places, imported_ns: int) -> bool:
+    """Wait until the running analyzer answers with a signal that was imported at this time."""
+    from zeus_stream.transport.client import Connection
+
+    by_s = time.monotonic() + _TAKES_S
+    while (left_s := by_s - time.monotonic()) > 0:
+        try:
+            table = Connection(where).sql(_TAKEN % imported_ns, max_rows=1, timeout_s=left_s)
+        except UnreachableError:
+            return False
+        if table.column(0)[0].as_py():
+            return True
+        time.sleep(_ASKS_AGAIN_S)
+    return False
 
 
 def _put(settings: Settings, rows: "list[SignalRow]") -> None:

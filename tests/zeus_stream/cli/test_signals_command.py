@@ -51,7 +51,7 @@ def test_a_running_analyzer_takes_a_signal_that_is_imported(zeus: Cli) -> None:
     try:
         until((zeus.directory / "query").exists)
         assert "France 2024" in zeus("signals", "import", "--country", "FRA").stdout
-        until(lambda: "France" in zeus("signals", "list").stdout)
+        assert "France" in zeus("signals", "list").stdout
     finally:
         analyzer.terminate()
         analyzer.communicate(timeout=60)
