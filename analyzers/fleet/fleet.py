@@ -1,8 +1,8 @@
 """GPUs and hosts that are followed, and the commands on their way. Pure."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import ClassVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Protocol
 
 from msgspec import Struct, field
 
@@ -104,6 +104,26 @@ class Allocation(Struct, frozen=True):
     def holder(self) -> str:
         """The name under which limits of the GPU are held, in place of a run's."""
         return f"{BUDGET}{self.group}"[:200]
+
+
+class Division(Struct, frozen=True):
+    """The limits that the GPUs of a run have under a power budget, for each mean limit, ascending."""
+
+    speed: tuple[float, ...]
+    """At each, as a share of that at the highest."""
+    limits_mw: Mapping[str, tuple[int, ...]]
+    """By GPU; of one mean limit they add up to no more than that times the number of GPUs."""
+
+
+class Divided(Protocol):
+    """A run whose GPUs work on different things: equal limits are not the fastest."""
+
+    @property
+    def is_known(self) -> bool:
+        """True once what they work on was measured."""
+
+    def divide(self, gpus: Sequence[str], limits_mw: Sequence[int]) -> Division | None:
+        """Return limits for mean limits (ascending, mW). None: what these GPUs work on is not known."""
 
 
 class Fleet(Struct):

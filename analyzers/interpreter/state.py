@@ -18,7 +18,7 @@ from analyzers.forecast.run_forecast import RunForecast, Spent
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.windows import Windows
 from analyzers.pipeline.known_pipelines import KnownPipelines
-from analyzers.pipeline.pipeline_run import Pipelines
+from analyzers.pipeline.pipeline_run import PipelineRun, Pipelines
 from analyzers.power_budget.enforcer import Enforcer
 from analyzers.power_limit.limit_search import Used
 from analyzers.power_limit.profiles import KnownProfiles
@@ -119,7 +119,8 @@ def new_site(
     """Return the state of an interpreter that has handled nothing. For the arguments see `Interpreter`."""
     name, chooser = policy or ("default", Default())
     fleet, runs = Fleet(counters=known_counters(memory.gpus), pending=pending), dict[str, Run]()
-    enforcer = Enforcer(fleet, pending, runs, settings)
+    pipeline_runs = dict[str, PipelineRun]()
+    enforcer = Enforcer(fleet, pending, runs, pipeline_runs, settings)
     known = KnownPipelines(memory.instructions)
     earlier = defaultdict[str, list[EarlierUse]](list)
     for use in memory.uses:
@@ -134,7 +135,7 @@ def new_site(
         questions=Questions(),
         jobs=JobTracker(chooser, name, fleet, KnownJobs(memory, shared_jobs), settings.timeout_ns),
         enforcer=enforcer,
-        pipelines=Pipelines(fleet, settings.pipelines, pending, enforcer.allocations, known),
+        pipelines=Pipelines(fleet, settings.pipelines, pending, enforcer.allocations, known, pipeline_runs),
         runs=runs,
         run_owners=Owners(memory.owners.runs),
         session_hosts=Owners(memory.owners.hosts),

@@ -17,7 +17,7 @@ Ranks of one stage are replicas: they are profiled together. They have the same 
 slower: the others then have the plan for its duration. Such a plan is sent with its first iteration at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 from types import MappingProxyType
 from typing import ClassVar, Literal, TypeAlias, assert_never
@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.dispatch.pending import Pending
-from analyzers.fleet.fleet import Allocation, Clocks, Fleet
+from analyzers.fleet.fleet import Allocation, Clocks, Division, Fleet
 from analyzers.fleet.session import Session
 from analyzers.pipeline.chosen_plans import (
     ChosenPlans,
@@ -34,9 +34,7 @@ from analyzers.pipeline.chosen_plans import (
     compare,
     doubt,
     find_straggler,
-    has_changed,
     less,
-    limits_w,
     replicas_of,
 )
 from analyzers.pipeline.clock_visits import (
@@ -57,6 +55,7 @@ from analyzers.pipeline.known_pipelines import (
 )
 from analyzers.pipeline.plan import deliver, instruction_rows
 from analyzers.pipeline.profile import combine
+from analyzers.pipeline.stage_limits import has_changed, limits_w
 from analyzers.pipeline.stage_record import StageRecord, Timelines
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.pipeline_rows import InstructionSpanRow, PipelineRow, PlanRow
@@ -198,6 +197,20 @@ class PipelineRun:
     @property
     def empty(self) -> bool:
         return not self._stages
+
+    @property
+    def is_known(self) -> bool:
+        return self._plans is not None
+
+    def divide(self, gpus: Sequence[str], limits_mw: Sequence[int]) -> Division | None:
+        """Return limits by GPU, for each mean limit. None: it has no profile, or other GPUs."""
+        by_stage: dict[int, list[str]] = {}
+        for stage in self._stages.values():
+            by_stage.setdefault(stage.began.stage, []).extend(stage.session.gpus)
+        own = [gpu for of_stage in by_stage.values() for gpu in of_stage]
+        if self._plans is None or sorted(own) != sorted(gpus):
+            return None
+        return self._plans.divide(limits_mw, by_stage)
 
     # ---- profiling
 
@@ -555,32 +568,39 @@ class Pipelines:
         pending: Pending,
         shares: Mapping[str, Allocation] = MappingProxyType({}),
         known: KnownPipelines | None = None,
+        runs: dict[str, PipelineRun] | None = None,
     ) -> None:
-        """Begin with no pipeline. ``settings``: None: nothing is planned. ``shares``: of budgets, by GPU."""
+        """Begin with no pipeline.
+
+        Args:
+            settings: None: nothing is planned.
+            shares: of power budgets, by GPU.
+            runs: those under way, by name; the enforcer of budgets reads it.
+        """
         self._pending = pending
         self._fleet, self._settings, self._shares = fleet, settings, shares
         self.known = known or KnownPipelines()
-        self._runs: dict[str, PipelineRun] = {}
+        self.runs = {} if runs is None else runs
 
     def plans_for(self, run: str) -> bool:
-        return run in self._runs
+        return run in self.runs
 
     def handle(self, event: PipelineEvent, now: Clocks) -> Result:
         match event:
             case ClockSettled() | ClockLost():
-                return in_order([run.handle(event, now) for run in self._runs.values()])
+                return in_order([run.handle(event, now) for run in self.runs.values()])
             case StageBegan(session) | StageRan(session) | StageEnded(session):
                 name = session.started.run
-                run = self._runs.get(name)
+                run = self.runs.get(name)
                 if run is None and isinstance(event, StageBegan) and self._settings is not None:
-                    if len(self._runs) >= MAX_PIPELINES:
+                    if len(self.runs) >= MAX_PIPELINES:
                         return NOTHING
-                    run = self._runs[name] = PipelineRun(
+                    run = self.runs[name] = PipelineRun(
                         name, self._fleet, self._settings, self._shares, self.known, self._pending
                     )
                 if run is None:
                     return NOTHING
                 result = run.handle(event, now)
                 if run.empty:
-                    del self._runs[name]
+                    del self.runs[name]
                 return result

@@ -4,7 +4,7 @@ A change of clock takes time and energy, and a GPU takes few of them a second. S
 a clock where that costs little. The linear program of single instructions gives each a price: the energy that
 a second more of it would cost all others. At these prices the cheapest clocks of a stage, changes included,
 are a shortest path along its instructions. Its runs of equal clocks are the groups of a second program, which
-holds the deadline.
+holds the deadline. That program has other prices, which give other runs.
 """
 
 import math
@@ -30,6 +30,10 @@ CHANGE_SHARES = (0.02, 0.1, 0.3, 0.5)
 """Of what an instruction may save, that a change is taken to cost besides: so there are fewer."""
 DEARER = (1.0, 3.0, 10.0, 30.0, 100.0, math.inf)
 """The same, while there are too many changes; with the last, a stage has one clock."""
+ROUNDS = 2
+"""Of prices and runs. On 22 short cases of `benchmarks.pipeline.groupings --seeds 200 206`, 1, 2, 3, 4 rounds
+reach a mean of 88.9, 91.0, 91.1, 91.2 % of the bound's saving, at least 47, 70, 70, 70 %, in 5.3, 7.3, 9.6,
+12.4 s."""
 
 
 class FrequencyPlan(Struct, frozen=True):
@@ -189,14 +193,15 @@ def _choices(
     """Yield choices of options with fewer changes, until one has few enough."""
     top = _clocks_mhz(graph, profile, [0] * len(graph.instructions))
     mean_j = (play(graph, profile, top, 0.0)[1] - point.bound_j) / len(graph.instructions)
-    pairs = zip(graph.instructions, point.choice, strict=True)
-    edges_s = overlaps_s(graph, [profile.of(each)[at].time_s for each, at in pairs], switching_s)
     for share in (*CHANGE_SHARES, *DEARER):
-        groups = _runs(graph, profile, point.prices_w, edges_s, share * mean_j)
-        program = FrontierProgram(graph, profile, groups, reserves_s)
-        choice = program.solve(deadline_s, quick=True).choice
-        yield choice
-        clocks = _clocks_mhz(graph, profile, choice)
+        priced = point
+        for _ in range(ROUNDS):
+            pairs = zip(graph.instructions, priced.choice, strict=True)
+            edges_s = overlaps_s(graph, [profile.of(each)[at].time_s for each, at in pairs], switching_s)
+            groups = _runs(graph, profile, priced.prices_w, edges_s, share * mean_j)
+            priced = FrontierProgram(graph, profile, groups, reserves_s).solve(deadline_s, quick=True)
+            yield priced.choice
+        clocks = _clocks_mhz(graph, profile, priced.choice)
         if share >= CHANGE_SHARES[-1] and most_changes(graph, clocks) <= changes_per_s * deadline_s:
             return
 

@@ -1,6 +1,7 @@
 """Power budgets: how far each is in force, and which limit each GPU gets under them. Pure.
 
-GPUs that have one limit together are a unit: those of a run, whose slowest sets the pace, or one alone. What
+GPUs that have one limit together are a unit: those of a run, whose slowest sets the pace, or one alone. The
+stages of a pipeline have that limit in the mean, and each the part of it that makes the run fastest. What
 a unit gains from a limit is its speed there, as a share of that at its highest. Every unit starts at its
 least limit. Then the GPU that gains most by the watt goes up to the limit at which that is so, as long as all
 budgets hold, until nobody gains; what is left raises all, the lowest first. Limits are those that a search
@@ -21,6 +22,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from analyzers.fleet.fleet import Division
 from analyzers.power_limit.search import curves
 from analyzers.power_limit.search.noise import Floats
 from analyzers.power_limit.selectors import Trial
@@ -75,6 +77,15 @@ class Unit(Struct, frozen=True):
     """Those it may have, ascending, at least one."""
     speed: tuple[float, ...]
     """At each, as a share of that at its highest limit; all the same: it gains nothing."""
+    division: Division | None = None
+    """Of a pipeline: its limits are means, and each GPU has its own."""
+
+    def divided(self, limit_mw: int) -> dict[str, int]:
+        """Return the limit of each GPU at one of the unit's, mW."""
+        if self.division is None:
+            return dict.fromkeys(self.gpus, limit_mw)
+        at = self.limits_mw.index(limit_mw)
+        return {gpu: limits[at] for gpu, limits in self.division.limits_mw.items()}
 
 
 def speeds(limits_mw: Sequence[int], gpus: int, trials: Sequence[Trial]) -> tuple[float, ...]:

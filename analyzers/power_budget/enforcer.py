@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.dispatch.pending import BACK, Pending
-from analyzers.fleet.fleet import Allocation, Clocks, Fleet
+from analyzers.fleet.fleet import Allocation, Clocks, Divided, Division, Fleet
 from analyzers.power_budget.allocation import Bound, Unit, least, most_mw, share_out, speeds
 from analyzers.power_budget.grants import GpuUse
 from analyzers.power_limit.run import Run, ShareChanged
@@ -63,8 +63,8 @@ class Account:
 
     most_mw: int
     """Its ration."""
-    of_run: tuple[int | None, bool] = (None, False)
-    """What its run wants, and whether it has a profile, when it was looked at last."""
+    of_run: tuple[int | None, bool, bool] = (None, False, False)
+    """What its run wants, and whether it has a profile, as a pipeline too, when it was looked at last."""
     busy: bool = False
     """It works, though not for a run that is known."""
     busy_ns: int | None = None
@@ -187,6 +187,7 @@ class BudgetShares:
         pending: Pending,
         accounts: Accounts,
         runs: Mapping[str, Run],
+        pipelines: Mapping[str, Divided],
         settings: RunSettings,
     ) -> None:
         """Begin without a budget; ``settings``: of GPUs that no run uses."""
@@ -205,21 +206,20 @@ class BudgetShares:
         self._pending = pending
         self._accounts = accounts
         self._runs = runs
+        self._pipelines = pipelines
         self._settings = settings
         self._targets_mw: dict[str, int] = {}
-        """By unit, what it is to have."""
+        """By GPU, what it is to have."""
 
     def find(self, budgets: Sequence[Budget]) -> None:
         """Find what everybody is to have."""
         accounts = self._accounts.of
         able = [gpu for gpu, account in accounts.items() if not account.trouble]
         self.units, self.bounds = self._sharing(budgets, able)
-        self._targets_mw = share_out(self.units, self.bounds)
+        self._targets_mw = _by_gpu(self.units, self.bounds)
         self.would_mw = {}
         if len(able) < len(accounts):
-            units, bounds = self._sharing(budgets, accounts)
-            would_mw = share_out(units, bounds)
-            self.would_mw = {gpu: would_mw[unit.name] for unit in units for gpu in unit.gpus}
+            self.would_mw = _by_gpu(*self._sharing(budgets, accounts))
 
     def _sharing(
         self, budgets: Sequence[Budget], among: Iterable[str]
@@ -253,23 +253,33 @@ class BudgetShares:
         wanted_mw = run.search.wanted_mw if run.search.commands_limits else None
         if wanted_mw is not None:
             limits = tuple(limit for limit in limits if limit <= wanted_mw) or limits[:1]
-        return Unit(name, tuple(gpus), limits, speeds(limits, len(gpus), run.search.profile))
+        division = self._division(name, gpus, limits)
+        speed = division.speed if division else speeds(limits, len(gpus), run.search.profile)
+        return Unit(name, tuple(gpus), limits, speed, division)
+
+    def _division(self, run: str, gpus: Sequence[str], limits_mw: Sequence[int]) -> Division | None:
+        """Return the limits of a pipeline's GPUs. None: it is none, or a budget is about a part of them."""
+        pipeline = self._pipelines.get(run)
+        within = [len(set(gpus).intersection(members)) for members in self.members.values()]
+        if pipeline is None or any(number not in (0, len(gpus)) for number in within):
+            return None
+        return pipeline.divide(gpus, limits_mw)
 
     def ration(self) -> None:
         """Shrink shares at once, and let others grow as far as there is room by now."""
         accounts = self._accounts.of
         for unit in self.units:
             for gpu in unit.gpus:
-                accounts[gpu].most_mw = min(accounts[gpu].most_mw, self._targets_mw[unit.name])
+                accounts[gpu].most_mw = min(accounts[gpu].most_mw, self._targets_mw[gpu])
         left_mw = [b.most_mw - sum(self._accounts.promised_mw(gpu) for gpu in b.gpus) for b in self.bounds]
         self.cramped = False
         for unit in self.units:
-            target_mw = self._targets_mw[unit.name]
-            more = {gpu: max(0, target_mw - self._accounts.promised_mw(gpu)) for gpu in unit.gpus}
+            targets_mw = {gpu: self._targets_mw[gpu] for gpu in unit.gpus}
+            more = {gpu: max(0, mw - self._accounts.promised_mw(gpu)) for gpu, mw in targets_mw.items()}
             needs_mw = [sum(mw for gpu, mw in more.items() if gpu in bound.gpus) for bound in self.bounds]
             if all(not needs or needs <= left for needs, left in zip(needs_mw, left_mw, strict=True)):
                 left_mw = [left - needs for needs, left in zip(needs_mw, left_mw, strict=True)]
-                for gpu in unit.gpus:
+                for gpu, target_mw in targets_mw.items():
                     accounts[gpu].most_mw = target_mw
             else:
                 self.cramped = True
@@ -287,6 +297,12 @@ class BudgetShares:
             if session.ended is None and session.started.world_size:
                 return self._runs.get(session.started.run)
         return None
+
+
+def _by_gpu(units: Sequence[Unit], bounds: Sequence[Bound]) -> dict[str, int]:
+    """Return the limit that each GPU is to have, mW."""
+    limits_mw = share_out(units, bounds)
+    return {gpu: mw for unit in units for gpu, mw in unit.divided(limits_mw[unit.name]).items()}
 
 
 class BudgetReports:
@@ -409,16 +425,21 @@ class Enforcer:
     NOT_STATE: ClassVar = frozenset[str](("_settings",))
 
     def __init__(
-        self, fleet: Fleet, pending: Pending, runs: Mapping[str, Run], settings: RunSettings
+        self,
+        fleet: Fleet,
+        pending: Pending,
+        runs: Mapping[str, Run],
+        pipelines: Mapping[str, Divided],
+        settings: RunSettings,
     ) -> None:
         """Begin without a budget; ``settings``: of GPUs that no run uses."""
         self._accounts = Accounts(fleet, pending)
-        self._shares = BudgetShares(fleet, pending, self._accounts, runs, settings)
+        self._shares = BudgetShares(fleet, pending, self._accounts, runs, pipelines, settings)
         self._reports = BudgetReports(self._accounts, self._shares)
         self._fleet = fleet
         self._pending = pending
         self._settings = settings
-        self._runs = runs
+        self._runs, self._pipelines = runs, pipelines
         self._budgets: tuple[Budget, ...] = ()
         self._now: Clocks = {}
         """Frame times at the event under way, by host."""
@@ -542,11 +563,17 @@ class Enforcer:
         for gpu in gpus:
             self._accounts.news[gpu] = None
             account, run = self._accounts.of[gpu], self._shares.commander(gpu)
-            of_run = (None, False) if run is None else (run.search.wanted_mw, bool(run.search.profile))
+            user = self._shares.user(gpu)
+            pipeline = None if user is None else self._pipelines.get(user.name)
+            of_run = (
+                None if run is None else run.search.wanted_mw,
+                run is not None and bool(run.search.profile),
+                pipeline is not None and pipeline.is_known,
+            )
             self._accounts.stale |= of_run != account.of_run
             account.of_run = of_run
             _, new = self._accounts.works(gpu, now_ns)
-            self._accounts.stale |= new and self._shares.user(gpu) is None
+            self._accounts.stale |= new and user is None
 
     def _admit(self) -> Result:
         """Take in GPUs that are under a budget by now, and give back those that are no more."""

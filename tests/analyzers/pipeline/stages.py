@@ -57,6 +57,8 @@ class Stages:
     tensor_parallel: int = 1
     """Ranks of each stage of a replica, which do the same."""
     name: str = "run"
+    prefix: str = "GPU-"
+    """Of the name of each GPU; its rank follows."""
     known: KnownPipelines = field(default_factory=KnownPipelines)
     unheard: bool = False
     """Nothing is passed to the machine any more."""
@@ -90,7 +92,7 @@ class Stages:
         ranks = range(self.stages * self.columns)
         self.sessions = [self._session(rank) for rank in ranks]
         self.run = PipelineRun(self.name, self.fleet, self.settings, self.shares, self.known, self.pending)
-        self.energy_uj = {f"GPU-{rank}": 0.0 for rank in ranks}
+        self.energy_uj = {f"{self.prefix}{rank}": 0.0 for rank in ranks}
         self.read_ns = self.t_ns
         for rank, session in enumerate(self.sessions):
             began = PipelineBegan(
@@ -105,7 +107,7 @@ class Stages:
         started = replace(
             RUN_STARTED, t_ns=self.t_ns, rank=rank, world_size=ranks, gpus=("index:all",), pid=rank + 1
         )
-        gpu = f"GPU-{rank}"
+        gpu = f"{self.prefix}{rank}"
         session = Session(f"s{rank}", HOST, 0, started, steps_kept=10)
         session.admitted = RunAdmitted(
             t_ns=self.t_ns, session=f"s{rank}", run="run", gpus=(gpu,), may_command=self.may_command,
@@ -169,7 +171,7 @@ class Stages:
     def _lengths(self, replica: int) -> tuple[list[float], list[float]]:
         lengths_s, powers_w = [], []
         for index, each in enumerate(self.graph.instructions):
-            gpu = f"GPU-{replica * self.stages + each.stage}"
+            gpu = f"{self.prefix}{replica * self.stages + each.stage}"
             clock_mhz, late = self.locked_mhz.get(gpu, CLOCKS_MHZ[0]), 1.0
             plan = self.plans.get(gpu)
             if plan and plan.first_iteration is not None and self.iteration >= plan.first_iteration:
@@ -221,7 +223,7 @@ class Stages:
         end_ns = self.t_ns + round(makespan_s * 1e9)
         refreshes = np.arange(self.read_ns, end_ns, REFRESH_NS)
         for stage, chain in enumerate(self.graph.orders):
-            gpu = f"GPU-{replica * self.stages + stage}"
+            gpu = f"{self.prefix}{replica * self.stages + stage}"
             edges, drawn = [0.0], []
             for index in chain:
                 edges += [starts_s[index], starts_s[index] + lengths_s[index]]
