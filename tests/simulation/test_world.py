@@ -1,6 +1,7 @@
 """Limits chosen, against what the simulator itself says is best."""
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.measurement.timeline import RECENT_NS
 from analyzers.power_limit import selectors
@@ -77,6 +78,19 @@ def test_a_search_over_steps_of_20_s_needs_one_step_for_each_visit() -> None:
     assert trials[round(chosen.power_limit_w or 0) * 1000].energy_mj <= 1.005 * least_mj
     steps = sum(row.kind == "step" for row in world.rows(WindowRow))
     assert steps <= 16
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.5])
+def test_a_run_that_says_its_length_has_compared_limits_at_two_thirds_of_it(noise: float) -> None:
+    """The tutorial's 800 steps of 20 ms, as a busy machine spreads them."""
+    plan = RunSettings(selector=selectors.parse("cost:0.5"))
+    training = Training("imagenet", 0.02, 800, epoch_steps=200, pause_s=0.2, noise=noise)
+    world = decided(World("simulated:a40x1", replace(training, planned=(4, 800)), plan))
+    [decision] = world.rows(DecisionRow)
+    assert decision.power_limit_w is not None
+    assert decision.power_limit_w < 300
+    assert decision.steps < 2 / 3 * training.steps
+    assert len({row.power_limit_w for row in world.rows(TrialRow)}) > 2
 
 
 def test_epochs_of_5_steps_decide() -> None:

@@ -212,6 +212,17 @@ def test_a_run_of_known_length_is_searched_for_at_most_half_of_it(length: int, t
         assert curve.steps <= max(length / 2, STEPS * LOOK) + STEPS * BLOCKS
 
 
+@pytest.mark.parametrize("length", [60, 200])
+def test_a_short_run_measures_another_limit_than_the_first_and_is_nearer_to_the_best(length: int) -> None:
+    of, chosen, kept = goal("cost:0.5"), [], []
+    for number in range(0, len(CURVES), 3):
+        curve = published(number, noise=0.15, seed=number)
+        chosen.append(curve.excess(curve.searched(of, length=length).limit_mw, of))
+        kept.append(curve.excess(curve.limits[0], of))
+        assert len(set(curve.visited)) > 1
+    assert np.mean(chosen) < 0.75 * np.mean(kept)
+
+
 def test_the_shorter_a_run_the_fewer_limits_are_measured() -> None:
     def measured(length: int | None) -> float:
         curves = [published(number, count=21, noise=0.02, seed=number) for number in range(0, 12, 2)]
