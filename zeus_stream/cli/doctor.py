@@ -37,7 +37,7 @@ from zeus_stream.screens.text.tables import Check
 from zeus_stream.service_packages import ANALYZER, absent_packages, install_command
 from zeus_stream.settings import Settings
 from zeus_stream.transport import keys
-from zeus_stream.transport.client import Connection, status
+from zeus_stream.transport.client import Connection, ask_now, status
 from zeus_stream.transport.endpoints import parse, source
 
 PACKAGES = ("anyio", "click", "msgpack", "nvidia-ml-py", "pyzmq", "rich")
@@ -172,22 +172,38 @@ def _devices(settings: Settings, where: Places, open_bus: Callable[[], Bus]) -> 
     try:
         bus = open_bus()
     except ZeusStreamError as wrong:
-        yield _wrong("devices", wrong)
+        yield _measured(where) or _wrong("devices", wrong)
         yield _permission(settings, where, devices)
         return
     try:
         devices = bus.discover()
     except ZeusStreamError as wrong:
-        yield _wrong("driver", wrong, NO_GPU)
+        yield _measured(where) or _wrong("driver", wrong, NO_GPU)
         yield _permission(settings, where, devices)
     else:
         if not devices:
-            yield Check("fails", "devices", f"There is no device under {settings.device}.", NO_GPU)
+            absent = Check("fails", "devices", f"There is no device under {settings.device}.", NO_GPU)
+            yield _measured(where) or absent
         for device in devices:
             yield _device(device)
         yield _permission(settings, where, devices)
     finally:
         bus.close()
+
+
+def _measured(where: Places) -> Check | None:
+    """Return what a running collector measures, whatever `device` is here. None: nothing, or none answers."""
+    if (pid := holder(where.run / "collector.lock")) is None:
+        return None
+    try:
+        now = ask_now(where, process="collector")
+    except ZeusStreamError:
+        return None  # `_processes` names it
+    names = [*(gpu.model or gpu.gpu for gpu in now.gpus), *(part.part for part in now.parts)]
+    if not names:
+        return None
+    says = f"Collector {pid} measures {', '.join(names)}. These settings name another device."
+    return Check("works", "devices", says)
 
 
 def _device(device: Device) -> Check:

@@ -12,6 +12,7 @@ from collectors.devices.simulated import SimulatedBus
 from tests.gpu.powercap import Powercap
 from tests.gpu.stand_in import StandIn
 from tests.messages import DESCRIPTION
+from tests.zeus_stream.cli.test_main import serving
 from tests.zeus_stream.conftest import SIMULATED, Cli
 from zeus_stream.cli.doctor import examine
 from zeus_stream.errors import LostError
@@ -178,6 +179,19 @@ def test_the_command_line_exits_1_exactly_when_something_fails(zeus: Cli) -> Non
     ill = zeus("doctor", "--device", "tpu")
     assert ill.returncode == 1
     assert "simulated:v100x4" in ill.stdout
+
+
+@pytest.mark.sweep
+def test_devices_that_a_running_collector_measures_are_not_said_to_be_absent(zeus: Cli) -> None:
+    where = Places(zeus.directory, zeus.directory)
+    with serving(zeus, "collect", "--device", SIMULATED):
+        for lost in (True, False):
+            checks = examine(
+                Settings(device="nvml", cpu="off"), where, lambda lost=lost: Bench((), lost=lost)
+            )
+            assert [check for check in checks if check.verdict == "fails"] == []
+            devices = found(checks, "devices")
+            assert (devices.verdict, "V100" in devices.says) == ("works", True)
 
 
 def test_cpus_that_can_be_read_are_named_and_those_that_are_not_there_are_no_trouble_unless_wanted(
