@@ -12,11 +12,11 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from rich.text import Text
 
-from zeus_stream.screens.html.questions import answered, find_costs, find_run_rows, quoted
+from zeus_stream.screens.html.questions import answered, find_run_rows, quoted, together
 from zeus_stream.screens.text.tables import console_of, print_facts, write, write_text
 from zeus_stream.screens.text.words import explained
 from zeus_stream.service_packages import install_command
-from zeus_stream.views.costs import OWN_USE, SIGNALS_NOW, at_price, cost_facts, own_use_facts
+from zeus_stream.views.costs import COSTS, OWN_USE, SIGNALS_NOW, at_price, cost_facts, own_use_facts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import forecast_facts
 from zeus_stream.views.pipeline_view import POINTS, PRICED, PipelineChoice, choices_of
@@ -73,7 +73,14 @@ WITH marks AS (
 SELECT place, sum(gap_s) AS seconds FROM gaps WHERE gap_s > 0 GROUP BY place ORDER BY seconds DESC LIMIT 1
 """
 _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY what, reason ORDER BY count DESC"
-
+_MORE = {
+    "single": SINGLE,
+    "true": _TRUE,
+    "trials": _TRIALS,
+    "gaps": _GAPS,
+    "costs": COSTS,
+    "own_use": OWN_USE,
+}
 
 NAMED_SHARE = 0.05
 """Share of the energy that is not attributed from which on its largest part is named."""
@@ -130,20 +137,21 @@ def summarize(
     rows = answered(find_run_rows(run), answer)
     if rows is None:
         return None
-    (single,) = ask(SINGLE).to_pylist() or (None,)
-    (true,) = ask(_TRUE).to_pylist() or (None,)
+    more = ask(together(_MORE))
+    of = {name: pa.Table.from_struct_array(more[name].combine_chunks().flatten()) for name in _MORE}
+    (single,), (true,) = (of[name].to_pylist() or (None,) for name in ("single", "true"))
     points = ask(POINTS).to_pylist() if rows.pipeline is not None else []
     prices = [at_price(None, price)] if price else answer(SIGNALS_NOW).to_pylist() if points else []
     unnamed = next((row["share"] for row in rows.waste if row["cause"] == NOT_KNOWN), None) or 0.0
     return Summary(
         rows=rows,
-        trials=_levels(ask(_TRIALS)),
-        gaps=ask(_GAPS),
+        trials=_levels(of["trials"]),
+        gaps=of["gaps"],
         single=single,
-        costs=answered(find_costs(run, price, run_of_rows(rows).energy.known), answer),
+        costs=[at_price(run_of_rows(rows).energy.known, price)] if price else of["costs"].to_pylist(),
         true=true,
         unnamed=next(iter(ask(_UNNAMED).to_pylist()), None) if unnamed >= NAMED_SHARE else None,
-        own_use=ask(OWN_USE).to_pylist(),
+        own_use=of["own_use"].to_pylist(),
         choices=choices_of(points, rows.pipeline, prices) if rows.pipeline is not None else (),
         forecast_costs=ask(FORECAST_COSTS).to_pylist() if rows.forecast is not None else (),
     )
