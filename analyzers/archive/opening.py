@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 import duckdb
@@ -53,10 +54,24 @@ def connect(path: Path, settings: Settings, *, read_only: bool, checkpoint: str 
     return connection
 
 
+def attach_internal(path: Path) -> Connection:
+    """Open a file read-only as ``internal``, beside a database with the tables of `SHOW TABLES` alone.
+
+    DuckDB moves no table to another schema, so a list of few tables needs a database of its own.
+    """
+    connection = duckdb.connect()
+    name = str(path).replace("'", "''")
+    connection.execute(f"ATTACH '{name}' AS internal (READ_ONLY)")
+    shown = files("analyzers.archive").joinpath("queries/tables.sql").read_text(encoding="utf-8")
+    for table, _ in connection.execute(shown).fetchall():
+        connection.execute(f"CREATE VIEW {table} AS FROM internal.{table}")
+    return connection
+
+
 def serve_ui(path: Path) -> tuple[Connection, str]:
     """Open a file for DuckDB's own page; return what holds it open, and its address. Raises RefusedError."""
     try:
-        connection = duckdb.connect(path, read_only=True)
+        connection = attach_internal(path)
         for statement in ("INSTALL ui", "LOAD ui"):
             connection.execute(statement)
         connection.execute("CALL start_ui_server()")

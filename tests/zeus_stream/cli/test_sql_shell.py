@@ -6,13 +6,17 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 
+from analyzers.archive.opening import attach_internal
+from analyzers.archive.query import read_file
 from tests.waiting import until
 from tests.zeus_stream.conftest import Ran
-from zeus_stream.cli.screens.sql_shell import HELP, completions, run_shell
+from zeus_stream.cli.screens.sql_shell import HELP, completions, run_shell, words_of
 from zeus_stream.errors import RefusedError
+from zeus_stream.settings import Settings
 
 
 def answered(*typed: "str | type[BaseException]") -> str:
@@ -56,8 +60,33 @@ def test_a_shipped_query_needs_no_semicolon_and_ctrl_c_drops_a_query() -> None:
 
 
 def test_words_are_completed_whatever_their_case() -> None:
-    assert completions(["SELECT", "epochs", "@epochs"], "ep") == ["epochs"]
-    assert completions(["SELECT", "epochs"], "sel") == ["SELECT"]
+    assert completions([["SELECT", "epochs", "@epochs"]], "ep") == ["epochs"]
+    assert completions([["SELECT", "epochs"]], "sel") == ["SELECT"]
+
+
+def test_tables_that_are_not_shown_are_completed_where_none_of_the_shown_fits(ran: Ran) -> None:
+    path = ran.zeus.directory / "energy.duckdb"
+    kinds = words_of(partial(read_file, path, settings=Settings()), ["epochs"])
+    assert {"run", "run_energy", "runs"} <= set(completions(kinds, "r"))
+    assert "readings" not in completions(kinds, "r")
+    assert completions(kinds, "read") == ["readings"]
+    assert completions(kinds, "@") == ["@epochs"]
+
+
+def test_the_page_shows_the_tables_of_people_and_has_all_in_internal(ran: Ran) -> None:
+    path = ran.zeus.directory / "energy.duckdb"
+    tables = read_file(path, "SHOW TABLES", Settings())
+    every = read_file(path, "SHOW ALL TABLES", Settings())
+    with attach_internal(path) as page:
+        shown = page.execute("SHOW TABLES").fetchall()
+        assert sorted(shown) == sorted((name,) for name in tables["name"].to_pylist())
+        for (name,) in shown:
+            page.execute(f"FROM {name}")
+        internal = page.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_catalog = 'internal'"
+        )
+        assert len(internal.fetchall()) == every.num_rows > len(shown)
+        assert page.execute("SELECT count(*) FROM internal.readings").fetchone() > (0,)
 
 
 def test_at_a_terminal_the_archive_answers_and_lines_are_kept(ran: Ran) -> None:

@@ -25,7 +25,7 @@ HELP = (
     "A query ends with ; and may take several lines. SHOW TABLES; lists tables, @NAME asks a shipped query."
     " Ctrl-D leaves.\n"
 )
-_WORDS = "SELECT DISTINCT table_name, column_name FROM information_schema.columns"
+_COLUMNS = "SELECT table_name, column_name FROM information_schema.columns"
 _KEYWORDS = (
     "SELECT",
     "FROM",
@@ -85,9 +85,23 @@ def _answer(ask: Callable[[str], "pa.Table"], shipped: Callable[[str], str], tex
         out.write("\n")
 
 
-def completions(words: Sequence[str], begun: str) -> list[str]:
-    """Return the words that begin so, whatever their case."""
-    return [word for word in words if word.lower().startswith(begun.lower())]
+def completions(kinds: Sequence[Sequence[str]], begun: str) -> list[str]:
+    """Return the words that begin so, whatever their case, of the first kind that has any."""
+    found = ([word for word in words if word.lower().startswith(begun.lower())] for words in kinds)
+    return next(filter(None, found), [])
+
+
+def words_of(ask: Callable[[str], "pa.Table"], queries: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what is completed first, and what is if none of that fits. ``queries``: names of shipped ones.
+
+    First come keywords, queries, the tables of ``SHOW TABLES`` and their columns, then the other tables.
+    """
+    shown, others = set[str](), set[str]()
+    with suppress(ZeusStreamError):
+        tables = set(ask("SHOW TABLES")["name"].to_pylist())
+        for row in ask(_COLUMNS).to_pylist():
+            (shown if row["table_name"] in tables else others).update(row.values())
+    return [*_KEYWORDS, *sorted(shown), *(f"@{name}" for name in queries)], sorted(others)
 
 
 def prepare_terminal(
@@ -96,12 +110,8 @@ def prepare_terminal(
     """Give ``input`` a history and completion, of tables, columns and queries. Return what stores it."""
     import readline
 
-    names: set[str] = set()
-    with suppress(ZeusStreamError):
-        for column in ask(_WORDS).columns:
-            names.update(column.to_pylist())
-    words = [*_KEYWORDS, *sorted(names), *(f"@{name}" for name in queries)]
-    readline.set_completer(lambda begun, n: next(iter(completions(words, begun)[n:]), None))
+    kinds = words_of(ask, queries)
+    readline.set_completer(lambda begun, n: next(iter(completions(kinds, begun)[n:]), None))
     readline.set_completer_delims(re.sub("@", "", readline.get_completer_delims()))
     readline.parse_and_bind("tab: complete")
     readline.set_history_length(HISTORY)
@@ -137,6 +147,6 @@ def serve_page(archive: Path) -> None:
         copy = Path(directory) / archive.name
         copy_whole(archive, copy)
         connection, address = serve_ui(copy)
-        say(f"{address} shows a copy of {archive}, as it is now. Ctrl-C ends it.")
+        say(f"{address} shows a copy of {archive}, as it is now. `internal` has all tables. Ctrl-C ends it.")
         with connection, suppress(KeyboardInterrupt):
             signal.pause()

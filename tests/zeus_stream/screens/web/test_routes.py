@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import re
 from hashlib import sha256
 from html.parser import HTMLParser
 from importlib.resources import files
@@ -238,6 +239,13 @@ async def test_the_sql_box_has_the_query_of_its_address(app: ASGIApp) -> None:
     assert "&lt;/textarea&gt;&lt;script&gt;" in text
     assert '<th scope="col">&lt;b&gt;</th>' in text
     assert text.count("download=") == 4
+
+
+async def test_the_sql_box_lists_tables_as_show_tables_does_and_then_the_others(app: ASGIApp) -> None:
+    first, others = (await page(app, "/sql")).text.split("All others")
+    shown = (await page(app, sql("SHOW TABLES"))).json()["rows"]
+    assert re.findall("<summary>([a-z_]+)</summary>", first) == [row["name"] for row in shown]
+    assert "<summary>readings</summary>" in others
 
 
 async def test_static_files_are_named_by_their_content_and_compressed(app: ASGIApp) -> None:

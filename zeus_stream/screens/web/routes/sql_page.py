@@ -80,13 +80,18 @@ async def _answer(site: Site, query: str) -> Markup:
 
 
 async def _help(site: Site) -> Markup:
-    """Return the tables of the archive with their columns."""
+    """Return the tables of the archive with their columns: first those of ``SHOW TABLES``."""
+    shown = (await site.source.query("SHOW TABLES", "page")).table["name"].to_pylist()
     rows = (await site.source.query(TABLES, "page")).table.to_pylist()
-    listed = [
-        element(
+    listed = {
+        row["table_name"]: element(
             "details", element("summary", row["table_name"]), element("p", row["columns"], class_="caption")
         )
         for row in rows
-    ]
-    return element("section", element("h2", "Tables and views"), element("div", listed, class_="tables"),
-                   class_="panel")  # fmt: skip
+    }
+    others = [of for name, of in listed.items() if name not in shown]
+    return element(
+        "section", element("h2", "Tables"), element("div", [listed[name] for name in shown], class_="tables"),
+        element("details", element("summary", "All others"), element("div", others, class_="tables")),
+        class_="panel",
+    )  # fmt: skip
