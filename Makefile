@@ -166,7 +166,7 @@ audit: install .audit/.installed ## known vulnerabilities of what the wheel need
 	$(BIN)/python packaging/wheel_requirements.py > .audit/wheel.txt
 	@.audit/bin/pip-audit --strict --disable-pip --no-deps --requirement .audit/wheel.txt 2> .audit/errors || { \
 		if grep -q "could not be audited" .audit/errors; then \
-			echo "audit: nothing is known: this package index serves no advisories for $$(grep -o '[^ ]* ([^ ]*)$$' .audit/errors | head -1). Run it where https://pypi.org can be read." >&2; \
+			echo "audit: nothing is known: this package index serves no advisories for $$(grep -o '[^ ]* ([^ ]*)$$' .audit/errors | head -1). Run it with an index that serves them." >&2; \
 		else cat .audit/errors >&2; fi; exit 1; }
 
 sbom: install .audit/.installed ## write packaging/sbom.cdx.json: what the wheel needs, in CycloneDX; a test compares it with the lock
