@@ -247,7 +247,9 @@ def admit(
             f" {', '.join(strange)}{alone}."
             f" Start the collector with --trust-uid {session.uid} to let it command."
         )
-    if unknown:
+    if unknown == (ALL_GPUS,):
+        reason = "The collector measures no GPU."
+    elif unknown:
         reason = f"{reason} Not found on this host: {', '.join(unknown)}."
     settled = (may_command or session.allocation) and not unknown
     return Admission(gpus, may_command, reason[:2000], settled, unknown)

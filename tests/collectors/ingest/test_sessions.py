@@ -183,6 +183,12 @@ def test_parts_of_the_host_are_nobodys_to_name() -> None:
     assert resolve(("index:0", "CPU-h-package-0"), HOST + TWO) == (("GPU-aa11",), ("CPU-h-package-0",))
 
 
+def test_on_a_host_without_gpus_the_reason_is_the_host_and_no_name_of_a_device() -> None:
+    session = PublisherSession(session="s", uid=1000, pid=7, asked_gpus=("index:all",))
+    word = admit(session, HOST, frozenset(), {})
+    assert (word.may_command, word.reason) == (False, "The collector measures no GPU.")
+
+
 def test_a_run_that_also_owns_a_strangers_gpu_may_command_neither() -> None:
     session = PublisherSession(session="s", uid=1000, pid=7, asked_gpus=("index:all",))
     word = admit(session, TWO, frozenset(), {"GPU-aa11": True, "GPU-aa22": False})

@@ -6,7 +6,7 @@ import pynvml
 import pytest
 from msgspec.structs import replace
 
-from collectors.device import Description, Device, Sample
+from collectors.device import Bus, Description, Device, Sample
 from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.simulated import SimulatedBus
 from tests.gpu.powercap import Powercap
@@ -31,6 +31,9 @@ class Bench:
 
     descriptions: tuple[Description, ...]
     lost: bool = False
+
+    def opened(self) -> Bus:
+        return self
 
     def discover(self) -> tuple[Device, ...]:
         if self.lost:
@@ -185,10 +188,8 @@ def test_the_command_line_exits_1_exactly_when_something_fails(zeus: Cli) -> Non
 def test_devices_that_a_running_collector_measures_are_not_said_to_be_absent(zeus: Cli) -> None:
     where = Places(zeus.directory, zeus.directory)
     with serving(zeus, "collect", "--device", SIMULATED):
-        for lost in (True, False):
-            checks = examine(
-                Settings(device="nvml", cpu="off"), where, lambda lost=lost: Bench((), lost=lost)
-            )
+        for bench in (Bench((), lost=True), Bench(())):
+            checks = examine(Settings(device="nvml", cpu="off"), where, bench.opened)
             assert [check for check in checks if check.verdict == "fails"] == []
             devices = found(checks, "devices")
             assert (devices.verdict, "V100" in devices.says) == ("works", True)

@@ -68,8 +68,8 @@ def test_tables_that_are_not_shown_are_completed_where_none_of_the_shown_fits(ra
     path = ran.zeus.directory / "energy.duckdb"
     kinds = words_of(partial(read_file, path, settings=Settings()), ["epochs"])
     assert {"run", "run_energy", "runs"} <= set(completions(kinds, "r"))
-    assert "readings" not in completions(kinds, "r")
-    assert completions(kinds, "read") == ["readings"]
+    assert "checkpoints" not in completions(kinds, "c")
+    assert completions(kinds, "check") == ["checkpoints"]
     assert completions(kinds, "@") == ["@epochs"]
 
 
@@ -86,7 +86,7 @@ def test_the_page_shows_the_tables_of_people_and_has_all_in_internal(ran: Ran) -
             "SELECT table_name FROM information_schema.tables WHERE table_catalog = 'internal'"
         )
         assert len(internal.fetchall()) == every.num_rows > len(shown)
-        assert page.execute("SELECT count(*) FROM internal.readings").fetchone() > (0,)
+        assert page.execute("FROM internal.readings LIMIT 1").fetchall()
 
 
 def test_at_a_terminal_the_archive_answers_and_lines_are_kept(ran: Ran) -> None:

@@ -360,6 +360,6 @@ def print_unpublished(
     if failed is None:
         console.print("\nThe command published no run, so nothing was measured. Add one line to the script:")
     else:
-        console.print(f"\nThe command published no run before its end ({failed}), so nothing was measured.")
-        console.print("If the script has no line for it, add one:")
+        console.print(f"\nThe command ended before its first step ({failed}), so nothing was measured.")
+        console.print("What it printed says why. If the script has no line for it, add one:")
     console.print("\n    import zeus_stream\n    for batch in zeus_stream.steps(loader):", style="bold")

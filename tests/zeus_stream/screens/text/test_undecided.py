@@ -199,7 +199,7 @@ def test_a_run_whose_end_is_not_there_did_not_end_during_its_search(of: Summariz
             0.0, None, None, "The command published no run, so nothing was measured.", id="no line in it"
         ),
         pytest.param(
-            0.0, "exit code 1", None, "published no run before its end (exit code 1)", id="it failed first"
+            0.0, "exit code 1", None, "ended before its first step (exit code 1)", id="it failed first"
         ),
         pytest.param(
             0.0, "exit code 1", "/usr/bin/python", "has no package zeus_stream", id="not installed there"
