@@ -287,7 +287,7 @@ def read_recording(path: Path, begun_ns: int) -> list[Read]:
     reads: list[Read] = []
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            figures = [int(row[name]) if row[name] else None for name in Sample._fields]
+            figures = [int(row[name]) if row.get(name) else None for name in Sample._fields]
             sample = None if row["error"] else Sample(*figures)
             since_ns, t_ns = begun_ns + int(row["since_ns"]), begun_ns + int(row["t_ns"])
             if reads:  # the last read with the answer before

@@ -37,6 +37,8 @@ class Description(Struct, frozen=True, kw_only=True):
     """Graphics clocks that can be locked, descending; empty when they cannot."""
     memory_clocks_mhz: tuple[int, ...] = ()
     """Memory clocks that can be locked, descending; empty when they cannot."""
+    power_profiles: int = 0
+    """Bits of the workload power profiles that it has; 0: none."""
     mig: bool = False
     """MIG is on: energy is that of the whole GPU, shared by its tenants."""
     tenants: tuple[str, ...] = ()
@@ -51,18 +53,24 @@ class Description(Struct, frozen=True, kw_only=True):
     """What the driver did not answer when it was described, a sentence each."""
 
     def clocks_mhz(self, control: Control) -> tuple[int, ...]:
-        """Return the values at which a clock can be locked, MHz, descending; none for a power limit."""
+        """Return the values at which a clock can be locked, MHz, descending; none for another control."""
         match control:
             case "graphics_clock":
                 return self.graphics_clocks_mhz
             case "memory_clock":
                 return self.memory_clocks_mhz
-            case "power_limit":
+            case _:
                 return ()
 
     def has(self, control: Control) -> bool:
         """Tell whether the device names values for a control."""
-        return self.min_limit_mw is not None if control == "power_limit" else bool(self.clocks_mhz(control))
+        match control:
+            case "power_limit":
+                return self.min_limit_mw is not None
+            case "power_profile":
+                return self.power_profiles != 0
+            case _:
+                return bool(self.clocks_mhz(control))
 
 
 class Sample(NamedTuple):
@@ -78,6 +86,9 @@ class Sample(NamedTuple):
     clock_mhz: int | None = None
     temperature_c: int | None = None
     utilization_pct: int | None = None
+    requested_profiles: int | None = None
+    """Bits of the workload power profiles that are requested, and of those in force."""
+    enforced_profiles: int | None = None
 
 
 class DeviceMemory(NamedTuple):
@@ -109,7 +120,8 @@ class Device(Protocol):
     def read_control(self, control: Control) -> int | None:
         """Return the value requested of the driver now, in the control's unit: what a restore compares.
 
-        None for a clock: no driver reports its lock. Raises UnsupportedError where there is no power limit.
+        None for a clock, as no driver reports its lock, and where there are no power profiles. Raises
+        UnsupportedError where there is no power limit.
         """
 
     def set_control(self, control: Control, value: int) -> None:

@@ -7,7 +7,7 @@ from collectors.controls.device_thread import DeviceThread
 from collectors.controls.supervisor import SupervisedControl, SupervisedDevice
 from collectors.device import watts
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.protocol.fields import Control
+from zeus_stream.protocol.fields import Control, spell_profiles
 
 Row: TypeAlias = tuple[str, str, str]
 """Section, name, value."""
@@ -45,6 +45,13 @@ def _control_rows(
     if control == "power_limit":
         found, enforced = spell(control, state.limits.found), _watts(watch.enforced_mw)
         rows = [(name, f"{_watts(watch.requested_mw)}, found {found}, enforced {enforced}")]
+    elif control == "power_profile":
+        asked, in_force = watch.profiles or (state.limits.last, None)
+        found, words_in_force = (
+            spell_profiles(state.limits.found),
+            "not known" if in_force is None else spell_profiles(in_force),
+        )
+        rows = [(name, f"{spell_profiles(asked)}, found {found}, enforced {words_in_force}")]
     else:
         rows = [
             (

@@ -46,6 +46,10 @@ ALTER TABLE sessions ADD COLUMN namespace VARCHAR;
 ALTER TABLE sessions ADD COLUMN pod VARCHAR;
 ALTER TABLE sessions ADD COLUMN container VARCHAR;
 """,
+    """
+ALTER TABLE gpus ADD COLUMN power_profile VARCHAR;
+ALTER TABLE trials ADD COLUMN power_profile VARCHAR;
+""",
 )
 """SQL by version: the first text brings a schema of version 1 to version 2."""
 META = "CREATE TABLE meta (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"

@@ -137,7 +137,7 @@ class Pending:
             control=command.control,
             asked_ns=t_ns,
             limit_w=None if value is None or not is_limit else value / 1000,
-            clock_mhz=None if is_limit else value,
+            clock_mhz=value if command.control in ("graphics_clock", "memory_clock") else None,
             outcome=None,
             outcome_ns=None,
             outcome_limit_w=None,

@@ -16,8 +16,8 @@ from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.sensors import Gain
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.rows import GapRow, GpuRow, Row
-from zeus_stream.protocol.fields import BUDGET, of_host, of_meter
-from zeus_stream.protocol.notes import DeviceFound, DeviceGone, GpuShared
+from zeus_stream.protocol.fields import BUDGET, of_host, of_meter, spell_profiles
+from zeus_stream.protocol.notes import DeviceFound, DeviceGone, GpuShared, PowerProfiles
 
 Clocks = Mapping[str, int]
 """By host, the time of its latest frame (CLOCK_MONOTONIC there, ns)."""
@@ -46,6 +46,8 @@ class Gpu(Struct, kw_only=True):
     shaped: EnergyFit | None = None
     """None while no run has used it: of a large site's GPUs that saves most of the memory."""
     found: DeviceFound | None = None
+    profiles: str | None = None
+    """The workload power profiles in force; None: it has none."""
     known: KnownCounter | None = None
     """The kind of its counter, as earlier runs under its driver found it."""
     uses: list[Use] = field(default_factory=list)
@@ -212,6 +214,12 @@ class Fleet(Struct):
         gpu.timeline.gain = gpu.reported_gain = self.gains.get(note.gpu)
         return gpu_row(host, gpu, note)
 
+    def requested(self, host: str, note: PowerProfiles) -> Row | None:
+        """Take in the power profiles of a GPU; return its row, if it was found."""
+        gpu = self.follow(host, note.gpu)
+        gpu.profiles = spell_profiles(note.requested if note.enforced is None else note.enforced)
+        return None if gpu.found is None else gpu_row(host, gpu, gpu.found)
+
     def learn(self, uuid: str, gpu: Gpu) -> None:
         kind = gpu.shaped.proven_kind if gpu.shaped else None
         if gpu.found is not None and kind is not None and kind != "power":
@@ -273,6 +281,7 @@ def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
         gone=gpu.timeline.gone,
         scope=found.scope,
         tenants=found.tenants,
+        power_profile=gpu.profiles,
         sensor_gain=None if gain is None else gain.gain,
         sensor_gain_error=None if gain is None else gain.gain_error,
         sensor_calibrated=gain is not None and gain.calibrated,

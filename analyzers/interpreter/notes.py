@@ -28,6 +28,7 @@ from zeus_stream.protocol.notes import (
     Note,
     Notes,
     OwnUse,
+    PowerProfiles,
     RunAdmitted,
     SessionEnded,
 )
@@ -61,6 +62,10 @@ def _note(site: SiteState, host: str, note: Note) -> Result:
             return rows_only(_away(site, host, boot_id, t_ns)) | _collector_started(site, host, boot_id)
         case DeviceFound() | DeviceGone():
             return _device(site, host, note)
+        case PowerProfiles(gpu=uuid):
+            if site.fleet.belongs(host, uuid) and (row := site.fleet.requested(host, note)) is not None:
+                return rows_only([row])
+            return NOTHING
         case GpuShared(gpu=uuid):
             if site.fleet.belongs(host, uuid):
                 site.fleet.shared(host, note)

@@ -86,6 +86,11 @@ class Ranks:
         found = (self.fleet.gpus[gpu].found for gpu in self.gpus())
         return [device for device in found if device is not None]
 
+    def power_profiles(self) -> str | None:
+        """Return the workload power profiles in force on its GPUs; None: they have none."""
+        known = dict.fromkeys(self.fleet.gpus[gpu].profiles for gpu in self.gpus())
+        return "/".join(profiles for profiles in known if profiles is not None) or None
+
     def limits_mw(self, settings: RunSettings) -> tuple[int, ...]:
         """Return the limits that every GPU may have, none above what was found."""
         found_mw, least_mw = [], []

@@ -188,6 +188,8 @@ class GpuRow(Struct, frozen=True, kw_only=True):
     """fitted against a meter (``zeus-stream calibrate``), and taken out of all windows from then on"""
     sensor_gain_source: str | None = None
     """the meter's record, or what is published"""
+    power_profile: str | None = None
+    """workload power profiles in force, ``none`` or like ``llm_training+max_q``; NULL: it has none"""
 
 
 class CommandRow(Struct, frozen=True, kw_only=True):
@@ -201,7 +203,7 @@ class CommandRow(Struct, frozen=True, kw_only=True):
     """whose it is; ``budget:...``: a power budget, whose rows appear with their outcome"""
     gpu: str
     control: Control = "power_limit"
-    """``power_limit``, ``graphics_clock`` or ``memory_clock``"""
+    """``power_limit``, ``graphics_clock``, ``memory_clock`` or ``power_profile``"""
     asked_ns: int
     """on the host's clock"""
     limit_w: float | None

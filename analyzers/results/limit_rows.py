@@ -40,6 +40,9 @@ class TrialRow(Struct, frozen=True, kw_only=True):
     ended_ns: int
     confirms: bool
     """the chosen limit, measured once more, and again after single GPUs were lowered below it"""
+    power_profile: str | None = None
+    """power profiles in force at its end, as in ``gpus``, of different GPUs with ``/`` between;
+    NULL: they have none"""
 
 
 class DecisionRow(Struct, frozen=True, kw_only=True):

@@ -96,6 +96,8 @@ class DeviceThread:
         """As last read; never older than the last Happened."""
         self.enforced_mw: int | None = None
         """The limit in force, any limiter included, as last read."""
+        self.profiles: tuple[int, int | None] | None = None
+        """Bits of the power profiles that are requested and in force, as last read; None: it has none."""
         self.reads = 0
         self.retries = 0
         """Reads that failed and were tried again."""
@@ -116,6 +118,16 @@ class DeviceThread:
     def at_rest(self) -> bool:
         """Tell whether it is read seldom, or not there."""
         return self._sampled.paused or self._description is None
+
+    def requested(self, control: Control) -> int | None:
+        """Return the value of a control that is requested, as last read; None: not known."""
+        match control:
+            case "power_limit":
+                return self.requested_mw
+            case "power_profile":
+                return None if self.profiles is None else self.profiles[0]
+            case _:
+                return None
 
     def rests(self, now_ns: int) -> bool:
         """Tell whether it is there and read seldom, and no read is overdue."""
@@ -204,6 +216,7 @@ class DeviceThread:
             description = self._device.describe()
             self._opens += 1
             requested_mw = self._requested_mw(description.gpu)
+            controls = tuple(self._find_controls(description, requested_mw))
         except RetryError as wrong:
             return self._try_again(wrong)
         except DeviceError as wrong:
@@ -211,7 +224,6 @@ class DeviceThread:
             return monotonic_ns() + schedule.RETURN_NS
         self._opens = 0
         now_ns = monotonic_ns()
-        controls = tuple(self._find_controls(description, requested_mw))
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
         self._sampled.begin(now_ns, description.every_ns)
@@ -227,6 +239,10 @@ class DeviceThread:
                 ):
                     left, trouble = self._read_record(description.gpu, control)
                     yield FoundControl(control, requested_mw, left, trouble)
+            elif control == "power_profile":
+                if (profiles := self._requested_profiles(description)) is not None:
+                    left, trouble = self._read_record(description.gpu, control)
+                    yield FoundControl(control, profiles, left, trouble)
             elif description.has(control) or self._recorded(description.gpu, control):
                 left, trouble = self._read_record(description.gpu, control)
                 locked = left is not None and left.boot_id == self._boot_id
@@ -253,6 +269,19 @@ class DeviceThread:
             return None
         except RetryError:
             if self._opens < OPENS or self._recorded(gpu, "power_limit"):
+                raise
+            return None
+
+    def _requested_profiles(self, description: Description) -> int | None:
+        """Return the power profiles requested, None for none. Raises RetryError as `_requested_mw` does."""
+        if not description.has("power_profile"):
+            return None
+        try:
+            return self._device.read_control("power_profile")
+        except (UnsupportedError, PermissionMissingError):
+            return None
+        except RetryError:
+            if self._opens < OPENS or self._recorded(description.gpu, "power_profile"):
                 raise
             return None
 
@@ -288,6 +317,8 @@ class DeviceThread:
         self.reads += 1
         due_ns = self._sampled.take_in(sample, before_ns, after_ns)
         self.trouble, self.requested_mw, self.enforced_mw = None, sample.requested_mw, sample.limit_mw
+        if sample.requested_profiles is not None:
+            self.profiles = sample.requested_profiles, sample.enforced_profiles
         return due_ns
 
     def _try_again(self, wrong: RetryError) -> int:
@@ -367,6 +398,8 @@ class DeviceThread:
     def _see(self, control: Control, requested: int) -> None:
         if control == "power_limit" and requested != self.requested_mw:
             self.requested_mw, self.enforced_mw = requested, None  # until the next read
+        if control == "power_profile" and (self.profiles is None or requested != self.profiles[0]):
+            self.profiles = requested, None
 
     def _processes(self) -> ProcessesSeen:
         try:

@@ -1,6 +1,6 @@
 """The lease of one control of a device: commands and time in, instructions out. Pure.
 
-The rules, for one control (its power limit, or the lock of one of its clocks):
+The rules, for one control (its power limit, the lock of one of its clocks, or its power profiles):
 
 - A record on disk says what was found before every change. No record, no change.
 - The value found is the upper bound, and what is restored: when the lease is released or runs out,
@@ -41,7 +41,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from collectors.control import spell, spell_change, words
+from collectors.control import READ_BACK, spell, spell_change, words
 from collectors.controls.lease_messages import (
     Asked,
     Beat,
@@ -72,7 +72,7 @@ from collectors.controls.lease_messages import (
     close,
 )
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
-from zeus_stream.protocol.fields import BUDGET, Control
+from zeus_stream.protocol.fields import BUDGET, Control, spell_profiles
 from zeus_stream.protocol.notes import Cause, ControlApplied, ControlLeaseEnded, ControlRefused, LeaseCause
 
 MAX_WAITING = 16
@@ -103,6 +103,8 @@ class LeaseRules(Struct, frozen=True, kw_only=True):
     control: Control = "power_limit"
     clocks_mhz: tuple[int, ...] = ()
     """Clocks that can be locked, descending."""
+    profiles: int = 0
+    """Bits of the power profiles that the device has."""
     beside: "tuple[Lease, ...]" = ()
     """Leases of the device's other controls."""
 
@@ -175,7 +177,7 @@ class ControlState(Struct, frozen=True, kw_only=True):
         """Nothing of ours is in force, and nothing is under way."""
         return self.busy is None and not self.limits.changed and not self.waiting
 
-    def unmoved(self, requested: int | None, now_ns: int) -> bool:
+    def unmoved(self, requested: int | None, now_ns: int, control: Control = "power_limit") -> bool:
         """Return True if a `Beat` with this value would change nothing."""
         if self.busy is not None or self.waiting:
             return False
@@ -184,7 +186,7 @@ class ControlState(Struct, frozen=True, kw_only=True):
         confirmed = self.limits.confirmed
         if confirmed is None or self.lease.over(now_ns):
             return False
-        return requested is None or close(requested, confirmed)
+        return requested is None or close(requested, confirmed, control)
 
 
 Answer: TypeAlias = tuple[ControlState, tuple[Instruction, ...]]
@@ -274,7 +276,7 @@ def _take_in(rules: LeaseRules, state: ControlState, event: Event, now_ns: int) 
                 lease = replace(lease, deadline_ns=until_ns)
             return replace(state, lease=lease), ()
         case Beat(int(requested)), None:
-            return _look(state, requested, now_ns)
+            return _look(rules, state, requested, now_ns)
         case RunGone(run), _:
             ended = tuple(
                 replace(w, objection="its run has ended. Start another")
@@ -376,7 +378,7 @@ def _consider(rules: LeaseRules, state: ControlState, waiting: WaitingCommand, n
     return _conclude(state, refused)
 
 
-def _look(state: ControlState, requested: int, now_ns: int) -> Answer:
+def _look(rules: LeaseRules, state: ControlState, requested: int, now_ns: int) -> Answer:
     """Compare what is requested with what should be."""
     lease, limits = state.lease, state.limits
     if not limits.changed:
@@ -385,7 +387,8 @@ def _look(state: ControlState, requested: int, now_ns: int) -> Answer:
             state = replace(state, limits=Limits(requested))
         return state, ()
     confirmed = limits.confirmed
-    if lease is None or confirmed is None or lease.over(now_ns) or close(requested, confirmed):
+    same = confirmed is None or close(requested, confirmed, rules.control)
+    if lease is None or lease.over(now_ns) or same:
         return state, ()
     return _end(state, OTHER_VALUE), ()
 
@@ -430,7 +433,7 @@ def _fail_set(
         return replace(state, lease=None), said  # the restore finds out, and clears the record
     if seen is None:
         return _end(state, Ending("device", f"the device failed: {failed.reason}")), said
-    if limits.ours(seen):
+    if limits.ours(seen, rules.control):
         limits = Limits(limits.found, seen)
         return replace(state, limits=limits), (WriteRecord(limits), *said)
     return _end(state, OTHER_VALUE), said
@@ -479,7 +482,7 @@ def _explain(
         return Ending("other_program", why if ending == OTHER_VALUE else f"{ending.reason}; {why}")
     if ending == OTHER_VALUE:
         ending = Ending("device", "the driver changed our limit, as its range changed")
-    if rules.control != "power_limit" or close(requested, state.limits.found):
+    if rules.control not in READ_BACK or close(requested, state.limits.found, rules.control):
         return ending
     return Ending(
         ending.cause, f"{ending.reason}; restored was {now}, the nearest to {found} that is allowed"
@@ -588,6 +591,9 @@ def _out_of_range(rules: LeaseRules, limits: Limits, value: int) -> str | None:
             return None
         span = f"{spell(rules.control, rules.least_mw)} to {spell(rules.control, limits.found)}"
         return f"it is not within {span}, the limit that was found. Choose one that is"
+    if rules.control == "power_profile":
+        lacking = value & ~rules.profiles
+        return f"the GPU has no power profile {spell_profiles(lacking)}. Choose another" if lacking else None
     if not rules.clocks_mhz:
         return "the GPU names no clock that could be locked. Measure only"
     if value in rules.clocks_mhz:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from zeus_stream.protocol.commands import ReleaseControl, RenewLeases, SetControl
+from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.notes import Cause, ControlApplied, ControlRefused, Note
 
 SAME_MW = 1_000
@@ -37,14 +38,14 @@ class Limits(Struct, frozen=True):
     @property
     def last(self) -> int:
         """The value in force if only we changed anything, as far as it is known."""
-        return self.confirmed or self.pending or self.found
+        return next(each for each in (self.confirmed, self.pending, self.found) if each is not None)
 
     @property
     def expected(self) -> int:
         """The value in force before `pending` is set."""
         return self.found if self.confirmed is None else self.confirmed
 
-    def ours(self, requested: int) -> bool:
+    def ours(self, requested: int, control: Control = "power_limit") -> bool:
         """Return True if we set what is requested now.
 
         As long as nobody has read back what the driver made of the pending value, any value from there to the
@@ -52,15 +53,17 @@ class Limits(Struct, frozen=True):
         """
         if requested in (self.confirmed, self.pending):
             return True
-        if self.pending is None or close(requested, self.found):
+        if self.pending is None or close(requested, self.found, control):
             return False
+        if control != "power_limit":  # of power profiles, a driver leaves some out
+            return requested & ~(self.pending | self.expected) == 0
         low, high = sorted((self.pending, self.expected))
         return low <= requested <= high or abs(requested - self.pending) < ROUNDING_MW
 
 
-def close(one: int, other: int) -> bool:
-    """Return True if two power limits are the same."""
-    return abs(one - other) < SAME_MW
+def close(one: int, other: int, control: Control = "power_limit") -> bool:
+    """Return True if two values of a control are the same."""
+    return abs(one - other) < SAME_MW if control == "power_limit" else one == other
 
 
 # ---- events ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from collectors.control import spell
+from collectors.control import READ_BACK, spell
 from collectors.controls.lease_messages import Limits, close
 from collectors.controls.restore_record import (
     COPY,
@@ -32,6 +32,8 @@ from zeus_stream.protocol.fields import Control
 
 LOCK_S = 1.0
 """Wait at most this long for another restorer; it has one call to a device to make."""
+NO_PROFILE = 0
+"""What a driver requests by default."""
 PATIENCE_S = 60.0
 """A guard tries for this long."""
 AGAIN_S = 0.05
@@ -154,9 +156,8 @@ def _restore_one(
             except DamagedRecordError as wrong:
                 if device is None:
                     raise
-                return _propose_default(
-                    file, gpu, device, str(wrong), by if default and not dry_run else None
-                )
+                asks = by if default and not dry_run else None
+                return _propose_default(file, gpu, device, control, str(wrong), asks)
             if record is None or record.settled is not None:
                 return None
             found = spell(control, record.limits.found)
@@ -177,23 +178,25 @@ def _restore_one(
 
 
 def _propose_default(
-    file: RestoreRecordFile, gpu: str, device: Device, wrong: str, by: str | None
+    file: RestoreRecordFile, gpu: str, device: Device, control: Control, wrong: str, by: str | None
 ) -> Outcome:
-    """Name the driver's default limit where nobody knows what was found; set it if ``by`` wants it."""
-    limit_mw, default_mw = device.read_control("power_limit"), device.describe().default_limit_mw
-    if limit_mw is None or default_mw is None:
+    """Name the driver's default where nobody knows what was found; set it if ``by`` wants it."""
+    value = device.read_control(control)
+    default = device.describe().default_limit_mw if control == "power_limit" else NO_PROFILE
+    if value is None or default is None:
         return Outcome(wrong, left=True)
-    now, wanted = spell("power_limit", limit_mw), spell("power_limit", default_mw)
+    now, wanted = spell(control, value), spell(control, default)
     if by is None:
         says = (
             f"{gpu}: its restore record is damaged, and so is its copy: what was found is not known."
             f" {now} is in force. Set the driver's default, {wanted}, with `zeus-stream restore --default`."
         )
         return Outcome(says, left=True)
-    device.set_control("power_limit", default_mw)
+    device.set_control(control, default)
     says = f"{gpu}: set to {wanted}, the driver's default: its record is damaged."
+    settled, limits = f"{by}: {says}", Limits(default)
     file.write(
-        RestoreRecord(gpu=gpu, limits=Limits(default_mw), boot_id=boot_id(), time="", settled=f"{by}: {says}")
+        RestoreRecord(gpu=gpu, limits=limits, boot_id=boot_id(), time="", settled=settled, control=control)
     )
     return Outcome(says, left=False)
 
@@ -203,7 +206,7 @@ def _put_back(device: Device, record: RestoreRecord) -> str:
     now = spell(record.control, done.requested)
     if done.other_program:
         return f"{record.gpu}: somebody else set {now}, which stays."
-    if record.control != "power_limit" or close(done.requested, record.limits.found):
+    if record.control not in READ_BACK or close(done.requested, record.limits.found, record.control):
         return f"{record.gpu}: restored to {now}, as it was found."
     found = spell(record.control, record.limits.found)
     return f"{record.gpu}: restored to {now}, the nearest to {found}, which was found, that is allowed."
@@ -216,6 +219,6 @@ def _look(device: Device, record: RestoreRecord) -> Outcome:
     now, found = spell(control, requested), spell(control, limits.found)
     if requested == limits.found:
         return Outcome(f"{gpu}: {found} is in force, as it was found.", left=False)
-    if limits.ours(requested):
+    if limits.ours(requested, control):
         return Outcome(f"{gpu}: would be restored from {now} to {found}.", left=True)
     return Outcome(f"{gpu}: somebody else set {now}, which would stay.", left=False)

@@ -6,7 +6,8 @@ One file a control. ``<records>/<gpu>.json`` is of the power limit, in mW::
      "boot_id": "...", "time": "2026-01-02T03:04:05+00:00", "crc32": 1234567890}
 
 ``<records>/<gpu>.clock.json`` is of the graphics clock and ``<gpu>.memory_clock.json`` of the memory clock,
-with ``_mhz`` for ``_mw`` and 0 for unlocked. A version that does not know one of these files leaves it.
+with ``_mhz`` for ``_mw`` and 0 for unlocked; ``<gpu>.power_profile.json`` has ``_bits``. A version that does
+not know one of these files leaves it.
 ``crc32`` is of the JSON without it, and each file has a second copy, ``<name>.copy``. The copy that is whole
 is used; a damaged one is set aside as ``<name>.damaged``, and named.
 
@@ -29,7 +30,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from collectors.control import unit, words
+from collectors.control import READ_BACK, unit, words
 from collectors.controls.lease_messages import Limits
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import StorageError
@@ -38,6 +39,7 @@ from zeus_stream.protocol.fields import UNLOCKED, Control
 SUFFIXES: dict[Control, str] = {
     "graphics_clock": ".clock.json",
     "memory_clock": ".memory_clock.json",
+    "power_profile": ".power_profile.json",
     "power_limit": ".json",
 }
 """The first that a name ends with is its control's."""
@@ -136,12 +138,12 @@ class RestoreRecordFile:
             return whole[0]
         if not damaged:
             return None
-        if control == "power_limit":
+        if control in READ_BACK:
             path, damage = damaged[0]
             raise DamagedRecordError(
                 f"{path}: could not be understood, and no copy of it: {damage}. What was found is not known,"
-                f" so no limit of {self._gpu} is changed: stop the collector, and run `zeus-stream restore`,"
-                " which proposes the driver's default."
+                f" so no {words(control)} of {self._gpu} is changed: stop the collector, and run"
+                " `zeus-stream restore`, which proposes the driver's default."
             )
         # A clock is always found unlocked.
         limits = Limits(UNLOCKED, pending=UNLOCKED)
@@ -317,6 +319,6 @@ def _parse(text: bytes, control: Control) -> RestoreRecord:
 
 
 def _whole(value: object, control: Control) -> int:
-    if type(value) is not int or value <= 0:
+    if type(value) is not int or value < (control != "power_profile"):
         raise ValueError(f"{value!r} is no {words(control)} in {unit(control)}")
     return value

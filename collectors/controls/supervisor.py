@@ -34,7 +34,7 @@ from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError
 from zeus_stream.protocol.commands import RenewLeases
 from zeus_stream.protocol.fields import Control, of_host
-from zeus_stream.protocol.notes import ControlRefused, DeviceFound, DeviceGone
+from zeus_stream.protocol.notes import ControlRefused, DeviceFound, DeviceGone, PowerProfiles
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 
@@ -73,6 +73,8 @@ class SupervisedDevice:
     there: bool = True
     used_ns: int = field(default_factory=monotonic_ns)
     """When a session used it last, or it was found."""
+    profiles: tuple[int, int | None] | None = None
+    """Its power profiles, as logged last."""
     processes: ProcessesSeen = ProcessesSeen()
     processes_seen: anyio.Event = field(default_factory=anyio.Event)
 
@@ -222,9 +224,12 @@ class Supervisor:
         """Let time pass for leases and reads; return when to look whether a read hangs, if there is one."""
         now_ns = monotonic_ns()
         for guard in self._guards.values():
+            if (profiles := guard.watch.profiles) is not None and profiles != guard.profiles:
+                guard.profiles = profiles
+                self._journal.say(PowerProfiles(now_ns, guard.watch.gpu, *profiles))
             for control, guarding in guard.controls.items():
-                requested = guard.watch.requested_mw if control == "power_limit" else None
-                if not guarding.state.unmoved(requested, now_ns):
+                requested = guard.watch.requested(control)
+                if not guarding.state.unmoved(requested, now_ns, control):
                     self._tell(guard, control, lease_messages.Beat(requested), now_ns)
         return self._poller.check(now_ns)
 
@@ -375,6 +380,7 @@ class Supervisor:
             trouble=found.trouble,
             control=found.control,
             clocks_mhz=description.clocks_mhz(found.control),
+            profiles=description.power_profiles,
         )
         state, todo = lease.begin(
             rules,

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from collectors.control import spell
+from collectors.control import READ_BACK, spell
 from collectors.controls.lease_messages import (
     ROUNDING_MW,
     Limits,
@@ -70,28 +70,33 @@ def _set(device: Device, control: Control, limits: Limits) -> SetDone | SetIgnor
         begin_ns = monotonic_ns()
         device.set_control(control, value)
         return SetDone(value, (monotonic_ns() - begin_ns) // 1000)
-    if not close(before, limits.expected):
+    if not close(before, limits.expected, control):
         return SetFoundOther(before)
     device.set_control(control, value)
-    if (now := _read(device, control)) == before and not close(before, value):
+    if (now := _read(device, control)) == before and not close(before, value, control):
         time.sleep(LATE_S)
         now = _read(device, control)
-    if now == before == limits.found and abs(value - before) >= ROUNDING_MW:
+    if now == before == limits.found and not _rounded(value, before, control):
         device.set_control(control, before)  # a driver that takes it later takes this one last
         return SetIgnored(before)
     return SetDone(now)
 
 
 def _read(device: Device, control: Control) -> int:
-    """Return the power limit that is requested. Raises DeviceError."""
+    """Return the value that is requested. Raises DeviceError."""
     requested = device.read_control(control)
     assert requested is not None, control
     return requested
 
 
+def _rounded(wanted: int, now: int, control: Control) -> bool:
+    """Return True if a driver may have made of a value the one of now."""
+    return close(wanted, now, control) or (control == "power_limit" and abs(wanted - now) < ROUNDING_MW)
+
+
 def _failed(device: Device, control: Control, cause: Cause, wrong: Exception, seen: int | None) -> SetFailed:
     """``seen``: what is in force, of a clock; None: the device may have taken what was to be set."""
-    if control == "power_limit":
+    if control in READ_BACK:
         try:
             seen = device.read_control(control)
         except DeviceError as again:
@@ -106,9 +111,10 @@ def put_back(device: Device, limits: Limits, control: Control = "power_limit") -
     if before is None:  # of a clock, which no driver reports
         device.set_control(control, limits.found)
         return PutBack(limits.found, other_program=False)
-    if close(before, limits.found):
+    if close(before, limits.found, control):
         return PutBack(before, other_program=False)
-    if not limits.ours(before) and not _moved_by_driver(device, limits, before):
+    moved = control == "power_limit" and _moved_by_driver(device, limits, before)
+    if not limits.ours(before, control) and not moved:
         return PutBack(before, other_program=True)
     wanted = limits.found
     try:
@@ -117,11 +123,11 @@ def put_back(device: Device, limits: Limits, control: Control = "power_limit") -
         wanted = wrong.nearest_mw
         if not close(before, wanted):
             device.set_control(control, wanted)
-    if (now := _read(device, control)) == before and not close(now, wanted):
+    if (now := _read(device, control)) == before and not close(now, wanted, control):
         time.sleep(LATE_S)
         device.set_control(control, wanted)
         now = _read(device, control)
-    if now == before and abs(now - wanted) >= ROUNDING_MW:
+    if now == before and not _rounded(wanted, now, control):
         raise RetryError(
             f"could not restore {spell(control, wanted)}: the device took it, and requests"
             f" {spell(control, now)} still. It is tried again."

@@ -29,16 +29,19 @@ from collectors.devices.nvml_calls import (
     QUANTITIES,
     UNKNOWN_ARCHITECTURE,
     device_error,
+    read_profiles,
+    request_profiles,
 )
 from collectors.processes import sees_all_processes
 from zeus_stream.errors import (
     DeviceError,
     LostError,
     PermissionMissingError,
+    RefusedError,
     RetryError,
     UnsupportedError,
 )
-from zeus_stream.protocol.fields import UNLOCKED, Control
+from zeus_stream.protocol.fields import UNLOCKED, Control, spell_profiles
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +83,9 @@ class NvmlDevice:
         """Nothing is asked of it until it is found again."""
         self._highest_mw: int | None = None
         self._lockable_mhz: dict[Control, tuple[int, ...]] = {"graphics_clock": (), "memory_clock": ()}
-        self._seldom: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._seldom: tuple[int | None, ...] = ()
+        self._profiles = 0
+        """Bits of the workload power profiles that it has."""
         self._memory_of: dict[int, int] = {}
         self._failures: dict[str, int] = {}
         """In a row, of what is asked."""
@@ -106,6 +111,7 @@ class NvmlDevice:
         mig = modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
         counts_energy = self._choose_scope()
         self._find_clocks()
+        self._profiles, *_ = self._tolerant("name its power profiles", read_profiles) or (0,)
         return Description(
             gpu=self.gpu,
             index=self._index,
@@ -120,6 +126,7 @@ class NvmlDevice:
             ),
             graphics_clocks_mhz=self._lockable_mhz["graphics_clock"],
             memory_clocks_mhz=self._lockable_mhz["memory_clock"],
+            power_profiles=self._profiles,
             mig=mig,
             tenants=self._tenants() if mig else (),
             scope="module" if self._module else "gpu",
@@ -127,7 +134,7 @@ class NvmlDevice:
         )
 
     def sample(self) -> Sample:
-        """Read counter, power and limits; clock, temperature and utilization at every thirtieth sample.
+        """Read counter, power and limits; clock, temperature and the like at every thirtieth sample.
 
         A power above 1.5 x the highest limit is left out. Raises RetryError for a failure that may pass.
         """
@@ -143,7 +150,7 @@ class NvmlDevice:
         if self._samples % _SELDOM == 0:
             self._seldom = self._read_seldom()
         self._samples += 1
-        clock_mhz, temperature_c, utilization_pct = self._seldom
+        clock_mhz, temperature_c, utilization_pct, requested_profiles, enforced_profiles = self._seldom
         return Sample(
             energy_mj=figures[_ENERGY],
             power_mw=power_mw,
@@ -152,19 +159,27 @@ class NvmlDevice:
             clock_mhz=clock_mhz,
             temperature_c=temperature_c,
             utilization_pct=utilization_pct,
+            requested_profiles=requested_profiles,
+            enforced_profiles=enforced_profiles,
         )
 
     def read_control(self, control: Control) -> int | None:
-        """Return the power limit requested of the driver now, mW; None for a clock."""
+        """Return the power limit (mW) or profiles requested of the driver now; None for a clock."""
+        if control == "power_profile" and self._profiles:
+            _, requested, _ = self._ask("read its power profiles", read_profiles)
+            return int(requested)
         if control != "power_limit":
             return None
         limit_mw: int = self._ask("read its requested power limit", pynvml.nvmlDeviceGetPowerManagementLimit)
         return limit_mw
 
     def set_control(self, control: Control, value: int) -> None:
-        """Request a power limit, or lock a clock. Raises RefusedError for a value it does not name."""
+        """Request a power limit or profiles, or lock a clock. RefusedError: it does not name the value."""
         if control == "power_limit":
             self._set_limit(value)
+            return
+        if control == "power_profile":
+            self._set_profiles(value)
             return
         lock, unlock = LOCKS[control]
         what = spell_change(control, value)
@@ -181,6 +196,18 @@ class NvmlDevice:
         check_limit(self.gpu, limit_mw, lowest_mw, highest_mw)
         # Not the _v2 call: its Python wrapper ignores the return code.
         self._ask(what, pynvml.nvmlDeviceSetPowerManagementLimit, limit_mw)
+
+    def _set_profiles(self, bits: int) -> None:
+        what = spell_change("power_profile", bits)
+        if not self._profiles:
+            raise UnsupportedError(f"{self.gpu}: could not {what}: it has no power profiles. Measure only.")
+        if lacking := bits & ~self._profiles:
+            raise RefusedError(
+                f"{self.gpu}: could not {what}: it has no {spell_profiles(lacking)}."
+                f" Choose of {spell_profiles(self._profiles)}."
+            )
+        self._samples = 0  # the next sample shows them
+        self._ask(what, request_profiles, bits)
 
     def processes(self) -> tuple[int, ...] | None:
         """Return pids that compute on the GPU, or None where they cannot be seen, as in a container."""
@@ -284,8 +311,9 @@ class NvmlDevice:
         if code != pynvml.NVML_SUCCESS:
             raise pynvml.NVMLError(code)
 
-    def _read_seldom(self) -> tuple[int | None, int | None, int | None]:
-        """Return clock (MHz), temperature (C) and utilization (%), None for those that fail."""
+    def _read_seldom(self) -> tuple[int | None, ...]:
+        """Return clock (MHz), temperature (C), utilization (%) and bits of the power profiles requested and
+        in force, None for those that fail."""
         passing = (UnsupportedError, PermissionMissingError, RetryError)
         clock_mhz = self._optional(
             "read its clock", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_GRAPHICS, without=passing
@@ -297,7 +325,11 @@ class NvmlDevice:
             without=passing,
         )
         rates = self._optional("read its utilization", pynvml.nvmlDeviceGetUtilizationRates, without=passing)
-        return clock_mhz, temperature_c, None if rates is None else rates.gpu
+        profiles = None
+        if self._profiles:
+            profiles = self._optional("read its power profiles", read_profiles, without=passing)
+        _, requested, enforced = profiles or (0, None, None)
+        return clock_mhz, temperature_c, None if rates is None else rates.gpu, requested, enforced
 
     def _plausible(self, power_mw: int) -> bool:
         bounded = self._highest_mw is not None and not self._module  # the limits are those of the GPU

@@ -4,13 +4,14 @@ Only this file, `nvml` and `nvml_bus` import pynvml.
 """
 
 from collections.abc import Callable
+from ctypes import byref
 from typing import Any
 
 import pynvml
 from msgspec import Struct
 
 from zeus_stream.errors import DeviceError, LostError, PermissionMissingError, RetryError, UnsupportedError
-from zeus_stream.protocol.fields import Control
+from zeus_stream.protocol.fields import POWER_PROFILES, Control
 
 AGAIN = "It is asked again at the next turn."
 WITHOUT = "The collector goes on without it."
@@ -84,6 +85,37 @@ LOCKS: dict[Control, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 """The calls that lock a clock between two values, and unlock it."""
 UNKNOWN_ARCHITECTURE: int = pynvml.NVML_DEVICE_ARCH_UNKNOWN
+
+
+_PROFILES = (1 << len(POWER_PROFILES)) - 1
+"""Those with a greater number are left as they are."""
+
+
+def read_profiles(handle: Any) -> tuple[int, int, int]:
+    """Return the bits of the workload power profiles that there are, are requested, and are in force."""
+    found = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+    pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(handle, byref(found))
+    masks = found.perfProfilesMask, found.requestedProfilesMask, found.enforcedProfilesMask
+    there, requested, enforced = (mask.mask[0] & _PROFILES for mask in masks)
+    return there, requested, enforced
+
+
+def request_profiles(handle: Any, bits: int) -> None:
+    """Request these workload power profiles, and no others of those that have a name.
+
+    A driver adds what is set to what was requested: so what is left over is cleared, and first, as profiles
+    may exclude each other.
+    """
+    _, requested, _ = read_profiles(handle)
+    clear = pynvml.nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
+    for call, some in (
+        (clear, requested & ~bits),
+        (pynvml.nvmlDeviceWorkloadPowerProfileSetRequestedProfiles, bits & ~requested),
+    ):
+        if some:
+            wanted = pynvml.c_nvmlWorkloadPowerProfileRequestedProfiles_v1_t()
+            wanted.requestedProfilesMask.mask[0] = some
+            call(handle, byref(wanted))
 
 
 def ask_driver(what: str, call: Callable[..., Any], *arguments: Any) -> Any:

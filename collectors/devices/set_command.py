@@ -59,11 +59,14 @@ class SetCommandDevice:
         self._found: Description | None = None
 
     def describe(self) -> Description:
-        """Return what the device is; without clocks if the command does not take the name of a control."""
+        """Return what the device is, without power profiles, which no command sets.
+
+        Without clocks if the command does not take the name of a control.
+        """
         found = self._device.describe()
         if not any("{control}" in word for word in self._words):
             found = replace(found, graphics_clocks_mhz=(), memory_clocks_mhz=())
-        self._found = found
+        self._found = found = replace(found, power_profiles=0)
         return found
 
     def sample(self) -> Sample:

@@ -142,7 +142,7 @@ def figure(sample: Sample) -> int | None:
 def pack(reading: Reading, gpu: int) -> bytes:
     """Return a reading as a row of `Readings.rows`; ``gpu`` is the device's place in `Readings.gpus`."""
     t_lo_ns, t_hi_ns, (energy_mj, power_mw, limit_mw, requested_mw, *others), seen = reading
-    clock_mhz, temperature_c, utilization_pct = others
+    clock_mhz, temperature_c, utilization_pct, *_ = others
     return _ROW.pack(
         t_lo_ns,
         t_hi_ns,

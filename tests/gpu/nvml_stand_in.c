@@ -50,7 +50,8 @@ typedef struct {
     uint32_t round_mw;     /* a set is rounded up to a multiple, 0: taken as asked */
     uint32_t clamp_mw;     /* a lower set takes this, 0: taken as asked */
     uint32_t ignored_sets; /* so many sets are answered OK, and change nothing */
-    uint32_t unused;
+    uint32_t profiles, requested_profiles; /* bits of workload power profiles, 0: it has none */
+    uint32_t stamps; /* timestamps of fields: 0 of the call, 1 of the refresh, 2 of an hour ago */
     uint64_t used_bytes, process_bytes[PIDS]; /* of a process 0: it is not known */
 } gpu;
 
@@ -397,6 +398,35 @@ result nvmlDeviceResetMemoryLockedClocks(device_t device) {
     DEVICE;
     if (g->architecture < 7) return NOT_SUPPORTED;
     g->locked_memory_mhz = 0;
+    return OK;
+}
+
+/* Workload power profiles. Of those requested the one of the least number is in force. */
+typedef struct { uint32_t version, there[8], requested[8], enforced[8]; } current_profiles;
+typedef struct { uint32_t version, wanted[8]; } wanted_profiles;
+
+result nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(device_t device, current_profiles *out) {
+    DEVICE;
+    if (!g->profiles) return NOT_SUPPORTED;
+    if (out->version != (1u << 24 | sizeof *out)) return VERSION_MISMATCH;
+    out->there[0] = g->profiles;
+    out->requested[0] = g->requested_profiles;
+    out->enforced[0] = g->requested_profiles & -g->requested_profiles;
+    return OK;
+}
+
+result nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(device_t device, wanted_profiles *wanted) {
+    DEVICE;
+    if (!g->profiles) return NOT_SUPPORTED;
+    if (wanted->wanted[0] & ~g->profiles) return INVALID_ARGUMENT;
+    g->requested_profiles |= wanted->wanted[0];
+    return OK;
+}
+
+result nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(device_t device, wanted_profiles *wanted) {
+    DEVICE;
+    if (!g->profiles) return NOT_SUPPORTED;
+    g->requested_profiles &= ~wanted->wanted[0];
     return OK;
 }
 

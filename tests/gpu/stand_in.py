@@ -103,7 +103,9 @@ class Gpu(_Faulty):
         ("round_mw", c_uint32),
         ("clamp_mw", c_uint32),
         ("ignored_sets", c_uint32),
-        ("unused", c_uint32),
+        ("profiles", c_uint32),
+        ("requested_profiles", c_uint32),
+        ("stamps", c_uint32),
         ("used_bytes", c_uint64),
         ("process_bytes", c_uint64 * 8),
     ]

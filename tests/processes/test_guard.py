@@ -21,6 +21,7 @@ from collectors.processes import start_ticks
 from tests.gpu.stand_in import StandIn
 from tests.processes.setup import (
     FOUND_MW,
+    LEASE_MS,
     OTHERS_MW,
     OURS_MEMORY_MHZ,
     OURS_MHZ,
@@ -123,6 +124,17 @@ def test_a_collector_killed_at_any_moment_leaves_no_limit_behind(
     assert host.as_found()
     assert "restored to 220 W" in (settled(host, zeus_dir) or "")
     assert "restored to an unlocked graphics clock" in (settled(host, zeus_dir, "graphics_clock") or "")
+
+
+def test_the_power_profile_that_was_found_returns_after_a_kill(zeus_dir: Path, stand_in: StandIn) -> None:
+    gpu = stand_in.gpus[0]
+    gpu.profiles, gpu.requested_profiles = 0b11, 0b01
+    host = Host("nvml", gpu.uuid.decode(), lambda: int(gpu.requested_mw), lambda _: None, lambda _: UNLOCKED)
+    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
+        until(lambda: isinstance(running.lock(0b10, LEASE_MS, "power_profile"), ControlApplied))
+        assert gpu.requested_profiles == 0b10
+        running.kill()
+        until(lambda: gpu.requested_profiles == 0b01)
 
 
 def test_a_clock_alone_is_unlocked_by_the_guard(host: Host, zeus_dir: Path) -> None:

@@ -8,9 +8,10 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.result import ApplyControl
-from analyzers.results.rows import DecisionRow, TrialRow, WindowRow
+from analyzers.results.rows import DecisionRow, GpuRow, TrialRow, WindowRow
 from tests.simulation.simulated_site import Training
-from tests.simulation.world import World
+from tests.simulation.world import QUICK, World
+from zeus_stream.protocol.notes import PowerProfiles
 from zeus_stream.settings import Settings
 from zeus_stream.simulated_gpu.workloads import load
 
@@ -230,3 +231,21 @@ def test_gpus_without_a_counter_are_profiled_by_their_power() -> None:
     world = World("simulated:v100x1,power_only=1", Training("imagenet", 0.02, 2_000), plan)
     best_mw, _ = best_limits("v100", "imagenet", "energy")
     assert abs((decided(world).rows(DecisionRow)[0].power_limit_w or 0) * 1000 - best_mw) <= 50_000
+
+
+def test_every_trial_has_the_power_profile_that_was_in_force() -> None:
+    world = World(
+        "simulated:v100x1", Training("imagenet", 0.02, 1_500), QUICK, more=(("simulated:v100x1,seed=1", 0),)
+    )
+    first, second = ((host, next(iter(host.gpus))) for host in world.hosts)
+    while not world.rows(TrialRow):
+        world.run(0.2)
+    assert world.rows(TrialRow)[-1].power_profile is None, "these GPUs have none"
+    first[0].note(PowerProfiles(first[0].now(), first[1], 0b110, 0b010))
+    second[0].note(PowerProfiles(second[0].now(), second[1], 0, 0))
+    known = len(world.rows(TrialRow))
+    while len(world.rows(TrialRow)) == known:
+        world.run(0.2)
+    assert world.rows(TrialRow)[-1].power_profile == "max_q/none"
+    shown = {row.gpu: row.power_profile for row in world.rows(GpuRow)}
+    assert shown == {first[1]: "max_q", second[1]: "none"}

@@ -32,7 +32,7 @@ from zeus_stream.errors import (
     ZeusStreamError,
 )
 from zeus_stream.paths import Places, endpoint, holder
-from zeus_stream.protocol.fields import of_host
+from zeus_stream.protocol.fields import of_host, spell_profiles
 from zeus_stream.screens.text.tables import Check
 from zeus_stream.service_packages import ANALYZER, absent_packages, install_command
 from zeus_stream.settings import Settings
@@ -260,7 +260,10 @@ def _portrait(found: Description, sample: Sample) -> str:
         else f"limits {_watts(found.min_limit_mw)} to {_watts(found.max_limit_mw)}"
         f" (default {_watts(found.default_limit_mw)})"
     )
-    return f"{found.name}, driver {found.driver}, {source}, {limits}"
+    profiles = ""
+    if sample.enforced_profiles is not None:
+        profiles = f", power profile {spell_profiles(sample.enforced_profiles)}"
+    return f"{found.name}, driver {found.driver}, {source}, {limits}{profiles}"
 
 
 def _watts(milliwatts: int | None) -> str:

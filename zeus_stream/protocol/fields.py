@@ -36,12 +36,27 @@ Gpus = Annotated[tuple[Gpu, ...], Meta(max_length=256)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 """Neither infinite nor NaN."""
 BatchSize = Annotated[int, Meta(ge=1, le=2**40)]
-Control = Literal["power_limit", "graphics_clock", "memory_clock"]
-"""What can be set of a device: its power limit, or a lock of one of its clocks."""
+Control = Literal["power_limit", "graphics_clock", "memory_clock", "power_profile"]
+"""What can be set of a device: its power limit, a lock of one of its clocks, its workload power profiles."""
 ControlValue = Annotated[int, Meta(ge=0, le=100_000_000)]
-"""In the unit of its control: mW of a power limit; MHz at which a clock is locked, or `UNLOCKED`."""
+"""In the unit of its control: mW of a power limit; MHz at which a clock is locked, or `UNLOCKED`; bit I for
+the workload power profile I of `POWER_PROFILES`, and 0 for none."""
 UNLOCKED = 0
 """Value of a clock that nothing locks."""
+POWER_PROFILES = (
+    *("max_p", "max_q", "compute", "memory_bound", "network", "balanced", "llm_inference", "llm_training"),
+    *("rbm", "dcpcie", "hmma_sparse", "hmma_dense", "sync_balanced", "hpc", "mig", "max_q_1"),
+    *("network_bound", "high_throughput_inference", "medium_throughput_inference", "low_latency_inference"),
+    *("training", "inference", "max_q_2", "max_q_3", "low_priority_background"),
+)
+"""NVML's workload power profiles, in the order of their numbers."""
+
+
+def spell_profiles(mask: int) -> str:
+    """Return workload power profiles for people: ``llm_training+max_q``, or ``none``."""
+    return "+".join(name for bit, name in enumerate(POWER_PROFILES) if mask >> bit & 1) or "none"
+
+
 BUDGET = "budget:"
 """Begins the name under which an analyzer holds limits for a power budget, in place of a run's. No run may
 have such a name."""

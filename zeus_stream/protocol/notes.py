@@ -65,6 +65,17 @@ class DeviceGone(Struct, frozen=True, tag=True):
     reason: Text
 
 
+class PowerProfiles(Struct, frozen=True, tag=True):
+    """The workload power profiles of a GPU that has some: at first, and whenever they are others."""
+
+    t_ns: Ns
+    gpu: Gpu
+    requested: ControlValue
+    """Bits of `POWER_PROFILES`."""
+    enforced: ControlValue | None
+    """None: not known yet."""
+
+
 class GpuShared(Struct, frozen=True, tag=True):
     """Processes of no run compute on a GPU that runs use: their energy is in that of the runs."""
 
@@ -265,6 +276,7 @@ Note = (
     | ClockAnchored
     | DeviceFound
     | DeviceGone
+    | PowerProfiles
     | GpuShared
     | GpuInUse
     | RunAdmitted

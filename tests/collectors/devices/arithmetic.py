@@ -27,6 +27,9 @@ class ArithmeticDevice:
         """Fails as no driver should."""
         self.clocks_mhz: tuple[int, ...] = (1380, 1365, 135)
         self.memory_clocks_mhz: tuple[int, ...] = (877, 405)
+        self.power_profiles = 0
+        """Bits of the workload power profiles that it has, and those that are requested."""
+        self.requested_profiles = 0
         self.locks: list[int] = []
         """Every graphics clock that was locked by the collector, or UNLOCKED."""
         self.memory_locks: list[int] = []
@@ -48,16 +51,21 @@ class ArithmeticDevice:
             driver="1.0",
             graphics_clocks_mhz=self.clocks_mhz,
             memory_clocks_mhz=self.memory_clocks_mhz,
+            power_profiles=self.power_profiles,
         )
 
     def sample(self) -> Sample:
         self._answer()
         refresh = monotonic_ns() // (0 if self.mad else PERIOD_NS)
         energy_mj = refresh * PERIOD_NS * POWER_W // 1_000_000
-        return Sample(energy_mj, POWER_W * 1000, self.requested_mw, self.requested_mw, 1380, 60, 100)
+        limit_mw = self.requested_mw
+        profiles = (self.requested_profiles,) * 2 if self.power_profiles else (None, None)
+        return Sample(energy_mj, POWER_W * 1000, limit_mw, limit_mw, 1380, 60, 100, *profiles)
 
     def read_control(self, control: Control) -> int | None:
         self._answer()
+        if control == "power_profile":
+            return self.requested_profiles
         return self.requested_mw if control == "power_limit" else None
 
     def set_control(self, control: Control, value: int) -> None:
@@ -74,6 +82,8 @@ class ArithmeticDevice:
                 self.locks.append(value)
             case "memory_clock":
                 self.memory_locks.append(value)
+            case "power_profile":
+                self.requested_profiles = value
 
     def processes(self) -> tuple[int, ...] | None:
         return self.pids
