@@ -89,6 +89,9 @@ class Sample(NamedTuple):
     requested_profiles: int | None = None
     """Bits of the workload power profiles that are requested, and of those in force."""
     enforced_profiles: int | None = None
+    stamp_us: int | None = None
+    """When the counter took its value, by the driver, us since 1970. None: it does not say, or says the time
+    of each call."""
 
 
 class DeviceMemory(NamedTuple):
@@ -150,6 +153,19 @@ class WithMemory(Protocol):
 def memory_of(device: Device) -> DeviceMemory | None:
     """Return the memory of a device; None: it has none, or does not say."""
     return device.memory() if isinstance(device, WithMemory) else None
+
+
+@runtime_checkable
+class WithSleep(Protocol):
+    """A device that may be suspended, and that each call wakes."""
+
+    def asleep(self) -> bool:
+        """Tell whether it is suspended now, without a call to it."""
+
+
+def sleeps(device: Device) -> bool:
+    """Tell whether a device is suspended: who reads it wakes it."""
+    return isinstance(device, WithSleep) and device.asleep()
 
 
 def watts(milliwatts: int) -> str:
@@ -220,6 +236,9 @@ class ReadOnlyDevice:
 
     def memory(self) -> DeviceMemory | None:
         return memory_of(self._device)
+
+    def asleep(self) -> bool:
+        return sleeps(self._device)
 
     def close(self) -> None:
         self._device.close()

@@ -18,6 +18,8 @@ def device_rows(guard: SupervisedDevice) -> list[Row]:
     watch = guard.watch
     section = f"{guard.description.name} {watch.gpu}"
     period = "not known yet" if watch.period_ns is None else f"{watch.period_ns / 1e6:.1f} ms"
+    if watch.stamped:
+        period += ", as its own timestamps say"
     rows = [
         (section, "state", watch.trouble or ("there" if guard.there else "lost")),
         (section, "refreshes every", period),
@@ -28,6 +30,8 @@ def device_rows(guard: SupervisedDevice) -> list[Row]:
             f"{cost.per_s:.1f} a second, {cost.p50_ns / 1e6:.2f} ms p50, {cost.p99_ns / 1e6:.2f} ms p99"
         )
         rows.append((section, "reads cost", words_of_cost))
+    if watch.slept:
+        rows.append((section, "suspended", f"{watch.slept} reads left out, which would have woken it"))
     rows += [(section, "does not answer", sentence) for sentence in guard.description.unanswered]
     if "power_limit" not in guard.controls:
         rows.append((section, "power limit", "cannot be set"))

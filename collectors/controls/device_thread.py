@@ -30,7 +30,7 @@ from collectors.controls.device_messages import (
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile, copies, place
 from collectors.controls.value_changes import change, put_back
-from collectors.device import Description, Device, ProcessesSeen, memory_of
+from collectors.device import Description, Device, ProcessesSeen, memory_of, sleeps
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.poller import Poller
@@ -99,6 +99,8 @@ class DeviceThread:
         self.profiles: tuple[int, int | None] | None = None
         """Bits of the power profiles that are requested and in force, as last read; None: it has none."""
         self.reads = 0
+        self.slept = 0
+        """Reads that were left out, since the device was suspended."""
         self.retries = 0
         """Reads that failed and were tried again."""
         self.trouble: str | None = None
@@ -108,6 +110,11 @@ class DeviceThread:
     def period_ns(self) -> int | None:
         """The refresh interval of the device, as far as it was seen."""
         return self._sampled.period_ns
+
+    @property
+    def stamped(self) -> bool:
+        """Tell whether the driver's own timestamps narrow the bounds of refreshes."""
+        return self._sampled.stamped
 
     @property
     def cost(self) -> ReadCost | None:
@@ -301,6 +308,11 @@ class DeviceThread:
 
     def _read(self) -> int | None:
         """Read the device; return when to read next, None: it is lost."""
+        if self._sampled.paused and sleeps(self._device):
+            due_ns = self._sampled.sleep(monotonic_ns())
+            if due_ns is not None:
+                self.slept += 1
+                return due_ns
         before_ns = monotonic_ns()
         try:
             sample = self._device.sample()
@@ -315,7 +327,11 @@ class DeviceThread:
             return None
         after_ns = monotonic_ns()
         self.reads += 1
-        due_ns = self._sampled.take_in(sample, before_ns, after_ns)
+        wall_ns = None
+        if sample.stamp_us is not None:
+            clocks = anchor()
+            wall_ns = clocks.wall_ns - clocks.monotonic_ns
+        due_ns = self._sampled.take_in(sample, before_ns, after_ns, wall_ns)
         self.trouble, self.requested_mw, self.enforced_mw = None, sample.requested_mw, sample.limit_mw
         if sample.requested_profiles is not None:
             self.profiles = sample.requested_profiles, sample.enforced_profiles
@@ -402,6 +418,8 @@ class DeviceThread:
             self.profiles = requested, None
 
     def _processes(self) -> ProcessesSeen:
+        if self._sampled.paused and sleeps(self._device):
+            return ProcessesSeen(())  # nobody computes on it
         try:
             return ProcessesSeen(self._device.processes(), memory_of(self._device))
         except DeviceError as wrong:

@@ -18,6 +18,7 @@ import logging
 import struct
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -45,6 +46,7 @@ from zeus_stream.protocol.fields import UNLOCKED, Control, spell_profiles
 
 _log = logging.getLogger(__name__)
 
+PCI = Path("/sys/bus/pci/devices")
 UNNAMED = "NVIDIA GPU"
 """Stands for a name that the driver does not say."""
 _SELDOM = 30
@@ -52,14 +54,16 @@ _SELDOM = 30
 once a second where a counter is refreshed every 100 ms."""
 
 
+STANDS = 20
+"""Reads in a row in which counter and timestamp stood still together: then it is not the time of calls."""
 PATIENT = 3
 """Failures in a row from which on a quantity is left out; until then the sample is tried again."""
 _SELDOM_AGAIN = 600
 """Samples from one try to the next of what did not answer: about a minute at 100 ms."""
 _ENERGY, _POWER, _LIMIT, _REQUESTED = range(len(QUANTITIES))
 
-_FIELD_VALUE = struct.Struct("=24xIIQ")
-"""nvmlFieldValue_t: (field, scope, timestamp, latency,) type, return code, value (a union).
+_FIELD_VALUE = struct.Struct("=8xqqIIQ")
+"""nvmlFieldValue_t: (field, scope,) timestamp, latency (us), type, return code, value (a union).
 
 Unpacked here because an attribute of a pynvml structure takes a Python call of its own: 0.8 us
 for a sample's four fields in place of 8.
@@ -72,11 +76,13 @@ class NvmlDevice:
     Ask `describe` first: it finds how each quantity is read, and the limit that bounds power readings.
     """
 
-    def __init__(self, gpu: str, find: Callable[[], object]) -> None:
-        """Make the device `gpu` (UUID), still lost. `find` looks for lost devices."""
+    def __init__(self, gpu: str, find: Callable[[], object], pci: Path = PCI) -> None:
+        """Make the device `gpu` (UUID), still lost. `find` looks for lost devices; ``pci`` has them all."""
         self.gpu = gpu
         self.gate = threading.Lock()
-        self._find = find
+        self._find, self._pci = find, pci
+        self._power: Path | None = None
+        """Where Linux says whether it is suspended."""
         self._handle: Any = None
         self._index = 0
         self.lost = True
@@ -111,6 +117,8 @@ class NvmlDevice:
         mig = modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
         counts_energy = self._choose_scope()
         self._find_clocks()
+        if (place := self._tolerant("name its place", pynvml.nvmlDeviceGetPciInfo)) is not None:
+            self._power = self._pci / place.busId[-12:].lower() / "power" / "runtime_status"
         self._profiles, *_ = self._tolerant("name its power profiles", read_profiles) or (0,)
         return Description(
             gpu=self.gpu,
@@ -161,6 +169,7 @@ class NvmlDevice:
             utilization_pct=utilization_pct,
             requested_profiles=requested_profiles,
             enforced_profiles=enforced_profiles,
+            stamp_us=self._stamp[1] if self._stands >= STANDS else None,
         )
 
     def read_control(self, control: Control) -> int | None:
@@ -227,6 +236,13 @@ class NvmlDevice:
         found = self._optional("read its memory", pynvml.nvmlDeviceGetMemoryInfo, without=passing)
         return None if found is None else DeviceMemory(found.used, found.total, self._memory_of)
 
+    def asleep(self) -> bool:
+        """Tell whether Linux has suspended the GPU: a call to it would wake it."""
+        try:
+            return self._power is not None and self._power.read_text().strip() == "suspended"
+        except OSError:  # no such power management
+            return False
+
     def _running(self, call: Callable[..., Any], *without: type[DeviceError]) -> Any:
         return self._optional("list its processes", call, without=(PermissionMissingError, *without))
 
@@ -236,8 +252,12 @@ class NvmlDevice:
     def _start_over(self) -> None:
         """Forget what the device could not do: all quantities are read by field again."""
         self._module = False
+        self.latency_us: int | None = None
+        """What the driver says that its last read of the counter took."""
         self._ask_again_by_fields()
-        self._samples = 0
+        self._samples = self._stands = 0
+        self._stamp: tuple[int | None, int] = None, 0
+        """The counter, and its timestamp, us since 1970."""
 
     def _ask_again_by_fields(self) -> None:
         self._read_by_fields(tuple(range(len(QUANTITIES))))
@@ -288,8 +308,13 @@ class NvmlDevice:
             missing = list(self._by_field)
         else:
             values = _FIELD_VALUE.iter_unpack(self._fields)
-            for quantity, (kind, code, value) in zip(self._by_field, values, strict=True):
+            for quantity, (stamp_us, latency_us, kind, code, value) in zip(
+                self._by_field, values, strict=True
+            ):
                 if code == pynvml.NVML_SUCCESS:
+                    if quantity == _ENERGY:
+                        self._compare_stamp(value, stamp_us)
+                        self.latency_us = latency_us
                     # The driver writes a 32-bit member of the union and may leave the rest as it was.
                     short = kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
                     figures[quantity] = value & 0xFFFFFFFF if short else value
@@ -304,6 +329,13 @@ class NvmlDevice:
         if missing:
             self._by_call += tuple(missing)
             self._read_by_fields(tuple(quantity for quantity in self._by_field if quantity not in missing))
+
+    def _compare_stamp(self, energy_mj: int, stamp_us: int) -> None:
+        """Count the reads in which counter and timestamp stood still together."""
+        last_mj, last_us = self._stamp
+        if energy_mj == last_mj:
+            self._stands = self._stands + 1 if stamp_us == last_us else 0
+        self._stamp = energy_mj, stamp_us
 
     def _get_field_values(self, handle: Any) -> None:
         """Ask for all fields in the argument array built once; pynvml's wrapper would build one a call."""

@@ -10,10 +10,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 
 import pynvml
 
-from collectors.devices.nvml import NvmlDevice
+from collectors.devices.nvml import PCI, NvmlDevice
 from collectors.devices.nvml_calls import ask_driver
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError, LostError, RetryError
@@ -34,8 +35,13 @@ class NvmlBus:
         patience_s: float = 2.0,
         now: Callable[[], int] = monotonic_ns,
         look: Callable[[], frozenset[str] | None] | None = None,
+        pci: Path = PCI,
     ) -> None:
-        """``patience_s``: for a driver call under way before a restart. ``look``: see `_look_aside`."""
+        """``patience_s``: for a driver call under way before a restart. ``look``: see `_look_aside`.
+
+        ``pci``: the directory of Linux with the devices.
+        """
+        self._pci = pci
         self._look = look or _look_aside
         self._patience_s = patience_s
         self._now = now
@@ -137,7 +143,7 @@ class NvmlBus:
             except DeviceError as error:
                 unopened[index] = error
                 continue
-            device = self._devices.setdefault(gpu, NvmlDevice(gpu, self.discover))
+            device = self._devices.setdefault(gpu, NvmlDevice(gpu, self.discover, self._pci))
             device.found(handle, index)
             present.append(device)
         if unopened and not present:

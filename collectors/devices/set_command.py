@@ -26,6 +26,7 @@ from collectors.device import (
     check_clock,
     check_limit,
     memory_of,
+    sleeps,
 )
 from zeus_stream.errors import PermissionMissingError, RetryError, SettingsError, UnsupportedError
 from zeus_stream.protocol.fields import UNLOCKED, Control
@@ -104,6 +105,9 @@ class SetCommandDevice:
 
     def memory(self) -> DeviceMemory | None:
         return memory_of(self._device)
+
+    def asleep(self) -> bool:
+        return sleeps(self._device)
 
     def close(self) -> None:
         self._device.close()

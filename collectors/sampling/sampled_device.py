@@ -6,6 +6,7 @@ from typing import NamedTuple
 from collectors.device import Sample
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.change_detector import Reading
+from collectors.sampling.refresh_stamps import RefreshStamps
 from zeus_stream.protocol.readings import Seen
 
 MAX_READINGS = 20_000
@@ -40,6 +41,7 @@ class SampledDevice:
         self._readings: deque[Reading] = deque()
         self._dropped = 0
         self._relaxed = False
+        self._stamps = RefreshStamps()
         self.closely = True
         """Windows of its sessions are short."""
         self._due_ns: int | None = None
@@ -59,9 +61,14 @@ class SampledDevice:
         """The refresh interval of the device, as far as it was seen."""
         return self._schedule.period_ns
 
+    @property
+    def stamped(self) -> bool:
+        """Tell whether the driver's own timestamps narrow the bounds of refreshes."""
+        return self._stamps.believed
+
     def begin(self, begun_ns: int, every_ns: int = 0) -> None:
         """Forget what was seen: the device was found, or is back. ``every_ns``: its own distance of reads."""
-        self._seen = change_detector.DetectorState()
+        self._seen, self._stamps = change_detector.DetectorState(), RefreshStamps()
         self._schedule, self._due_ns = schedule.Schedule(begun_ns, every_ns or self._schedule.poll_ns), None
 
     def relax(self, *, relaxed: bool) -> bool:
@@ -83,14 +90,31 @@ class SampledDevice:
         self._schedule = schedule.failed(self._schedule)
         return schedule.next_poll_ns(self._schedule, now_ns)
 
-    def take_in(self, sample: Sample, before_ns: int, after_ns: int) -> int:
-        """Take in a read that began and ended then; return when the next one is due, ns."""
+    def sleep(self, now_ns: int) -> int | None:
+        """Put off a read at rest of a device that is suspended; None: it is to be read."""
+        if not (self._relaxed and self.paused):
+            return None
+        self._due_ns = schedule.relaxed_ns(now_ns)
+        return self._due_ns
+
+    def take_in(self, sample: Sample, before_ns: int, after_ns: int, wall_ns: int | None = None) -> int:
+        """Take in a read that began and ended then; return when the next one is due, ns.
+
+        ``wall_ns``: what the wall clock shows above the monotonic one, where the sample has a timestamp.
+        """
+        stamp_ns = None
+        if sample.stamp_us is not None and wall_ns is not None:
+            stamp_ns = self._stamps.on_monotonic(sample.stamp_us, wall_ns)
         reads = before_ns, after_ns, self._heartbeat_ns, self._schedule.periods
         seen, reading = change_detector.observe(self._seen, sample, *reads)
         last = self._seen.last
         fresh = last is not None and change_detector.figure(sample) != change_detector.figure(last)
         self._seen = change_detector.keep_period(self._seen, seen) if self.paused else seen
         if reading is not None:
+            if reading.seen == Seen.CHANGED and stamp_ns is not None and not self.paused:
+                by_reads = reading.t_lo_ns, reading.t_hi_ns
+                t_lo_ns, t_hi_ns = self._stamps.narrow(*by_reads, stamp_ns, after_ns - before_ns)
+                reading = reading._replace(t_lo_ns=t_lo_ns, t_hi_ns=t_hi_ns)
             if self.paused and reading.seen in _GROWN and not self.overdue(after_ns):
                 reading = reading._replace(seen=Seen.RESTED)
             if len(self._readings) < MAX_READINGS:
@@ -103,7 +127,12 @@ class SampledDevice:
         took_ns = after_ns - before_ns
         self._took.append((after_ns, took_ns))
         self._schedule = schedule.was_read(
-            self._schedule, self._seen.period_ns, change, took_ns, closely=self.closely
+            self._schedule,
+            self._seen.period_ns,
+            change,
+            took_ns,
+            closely=self.closely or self._stamps.doubtful,
+            frugal=not self._stamps.doubtful,
         )
         relaxed_ns = None
         if self._relaxed:

@@ -97,8 +97,12 @@ def was_read(
     took_ns: int = 0,
     *,
     closely: bool = True,
+    frugal: bool = True,
 ) -> Schedule:
-    """Return the schedule after a read. ``change``: the instants around the refresh that it saw, or None."""
+    """Return the schedule after a read. ``change``: the instants around the refresh that it saw, or None.
+
+    ``frugal``: reads keep to their share of the time.
+    """
     smoothed_ns = schedule.took_ns + (took_ns - schedule.took_ns) // SMOOTHED if schedule.reads else took_ns
     read = schedule._replace(
         reads=schedule.reads + 1,
@@ -110,7 +114,7 @@ def was_read(
     if change is None or period_ns is None:
         return read
     came_ns, width_ns = _came(schedule, period_ns, change)
-    allowed = period_ns / (BUDGET * smoothed_ns) if smoothed_ns else CLOSELY
+    allowed = period_ns / (BUDGET * smoothed_ns) if smoothed_ns and frugal else CLOSELY
     wanted = CLOSELY if closely else LOOSELY
     credit = min(schedule.credit + max(min(wanted, allowed) - 1, SOMETIMES), 2.0)
     skipped = 1 if allowed >= 1 else -int(-1 // allowed)
@@ -171,7 +175,12 @@ def relax(schedule: Schedule, now_ns: int) -> tuple[Schedule, int | None]:
     searching = schedule.period_ns is None and now_ns - schedule.begun_ns < SEARCH_FOR_NS
     if schedule.poll_ns or schedule.failures or searching:
         return schedule, None
-    return schedule._replace(expected_ns=None), (now_ns // RELAXED_NS + 1) * RELAXED_NS
+    return schedule._replace(expected_ns=None), relaxed_ns(now_ns)
+
+
+def relaxed_ns(now_ns: int) -> int:
+    """Return when devices that no session uses are read next."""
+    return (now_ns // RELAXED_NS + 1) * RELAXED_NS
 
 
 def _look_ns(period_ns: int) -> int:

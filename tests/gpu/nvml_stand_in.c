@@ -51,7 +51,7 @@ typedef struct {
     uint32_t clamp_mw;     /* a lower set takes this, 0: taken as asked */
     uint32_t ignored_sets; /* so many sets are answered OK, and change nothing */
     uint32_t profiles, requested_profiles; /* bits of workload power profiles, 0: it has none */
-    uint32_t stamps; /* timestamps of fields: 0 of the call, 1 of the refresh, 2 of an hour ago */
+    uint32_t stamps; /* timestamps of fields: 0 of the call, 1 of the refresh, else so many us before */
     uint64_t used_bytes, process_bytes[PIDS]; /* of a process 0: it is not known */
 } gpu;
 
@@ -223,11 +223,11 @@ static uint32_t power_mw(const gpu *g) {
     return now ? now->power_mw : g->power_mw;
 }
 
-static uint64_t energy_mj(const gpu *g) {
+static uint64_t energy_at(const gpu *g, uint64_t now_ns) {
     const shown *now = played(g);
     if (now) return now->energy_mj;
     if (!g->period_ns) return g->energy_mj;
-    uint64_t past_ns = monotonic_ns() - g->since_ns;
+    uint64_t past_ns = now_ns - g->since_ns;
     uint64_t counted_ns = past_ns / g->period_ns * g->period_ns;
     return g->energy_mj + (uint64_t)((unsigned __int128)g->power_mw * counted_ns / 1000000000u);
 }
@@ -268,6 +268,15 @@ result nvmlDeviceGetIndex(device_t device, uint32_t *out) {
     return OK;
 }
 
+typedef struct { char legacy[16]; uint32_t domain, bus, device, id, subsystem; char place[32]; } pci_info;
+
+result nvmlDeviceGetPciInfo_v3(device_t device, pci_info *out) {
+    DEVICE;
+    memset(out, 0, sizeof *out);
+    snprintf(out->place, sizeof out->place, "00000000:%02X:00.0", (unsigned)(0xA0 + (g - state->gpus)));
+    return OK;
+}
+
 result nvmlDeviceGetName(device_t device, char *out, uint32_t room) {
     DEVICE;
     return text(out, room, g->name);
@@ -297,7 +306,7 @@ result nvmlDeviceGetUUID(device_t device, char *out, uint32_t room) {
     return text(out, room, g->uuid);
 }
 
-GET(nvmlDeviceGetTotalEnergyConsumption, uint64_t, energy_mj(g))
+GET(nvmlDeviceGetTotalEnergyConsumption, uint64_t, energy_at(g, monotonic_ns()))
 GET(nvmlDeviceGetPowerUsage, uint32_t, power_mw(g))
 GET(nvmlDeviceGetPowerManagementLimit, uint32_t, g->requested_mw)
 GET(nvmlDeviceGetEnforcedPowerLimit, uint32_t, enforced_mw(g))
@@ -449,14 +458,14 @@ result nvmlDeviceGetComputeRunningProcesses_v2(device_t device, uint32_t *room, 
     return processes(g, room, out);
 }
 
-static result field(const gpu *g, field_value *out) {
+static result field(const gpu *g, field_value *out, uint64_t now_ns) {
     char name[TEXT];
     snprintf(name, sizeof name, out->scope ? "field %u scope %u" : "field %u", out->field, out->scope);
     result code = fault_of(g->faults, name);
     if (code) return code;
     if (out->field == 83) {
         out->type = 3;
-        out->value.u64 = energy_mj(g);
+        out->value.u64 = energy_at(g, now_ns);
         return OK;
     }
     uint32_t value;
@@ -482,10 +491,14 @@ result nvmlDeviceGetFieldValues(device_t device, int32_t n, field_value *values)
     DEVICE;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t now_ns = monotonic_ns();
+    int64_t stamp_us = (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    if (g->stamps && g->period_ns) stamp_us -= (int64_t)((now_ns - g->since_ns) % g->period_ns / 1000);
+    if (g->stamps > 1) stamp_us -= g->stamps;
     for (int32_t i = 0; i < n; i++) {
-        values[i].code = field(g, &values[i]);
-        values[i].timestamp_us = (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-        values[i].latency_us = 0;
+        values[i].code = field(g, &values[i], now_ns);
+        values[i].timestamp_us = stamp_us;
+        values[i].latency_us = 35;
     }
     return OK;
 }

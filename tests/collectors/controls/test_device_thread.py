@@ -9,12 +9,14 @@ from struct import iter_unpack
 
 import pytest
 
-from collectors.controls.device_messages import Mail, Stop
+from collectors.controls.device_messages import Mail, SeeProcesses, Stop
 from collectors.controls.device_thread import DeviceThread
 from collectors.controls.frequency_plan import ChangeClock
+from collectors.device import Sample
 from collectors.sampling import schedule
 from collectors.sampling.poller import Poller
 from tests.collectors.devices.arithmetic import PERIOD_NS, ArithmeticDevice
+from tests.waiting import until
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.readings import READING_STRUCT, Seen
@@ -24,10 +26,12 @@ PATIENCE_S = 60.0
 
 
 @contextmanager
-def watching(directory: Path) -> Iterator[DeviceThread]:
+def watching(directory: Path, device: ArithmeticDevice | None = None) -> Iterator[DeviceThread]:
     mail = Mail()
     poller = Poller()
-    watch = DeviceThread(ArithmeticDevice(0), 0, mail, poller, directory, poll_ns=0, heartbeat_ns=S // 2)
+    watch = DeviceThread(
+        device or ArithmeticDevice(0), 0, mail, poller, directory, poll_ns=0, heartbeat_ns=S // 2
+    )
     watch.start()
     try:
         yield watch
@@ -36,6 +40,26 @@ def watching(directory: Path) -> Iterator[DeviceThread]:
         watch.do(Stop())
         assert watch.join(PATIENCE_S)
         mail.close()
+
+
+class Sleepy(ArithmeticDevice):
+    """A device that Linux suspends, and that each call wakes."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.suspended = False
+        self.woken = 0
+
+    def asleep(self) -> bool:
+        return self.suspended
+
+    def sample(self) -> Sample:
+        self.woken += self.suspended
+        return super().sample()
+
+    def processes(self) -> tuple[int, ...] | None:
+        self.woken += self.suspended
+        return super().processes()
 
 
 class Stuck(ArithmeticDevice):
@@ -128,3 +152,22 @@ def test_while_windows_are_long_a_refresh_has_about_one_read_as_long_as_the_devi
         reads = watch.reads
         assert len(changes(watch, 40)) >= 40
         assert watch.reads - reads < 1.6 * 40, "of 88 closely"
+
+
+def test_a_suspended_device_at_rest_is_not_woken_and_not_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "RELAXED_NS", S // 20)
+    device = Sleepy(0)
+    with watching(tmp_path, device) as watch:
+        until(lambda: watch.period_ns is not None)
+        watch.relax(relaxed=True)
+        until(lambda: watch.at_rest)
+        device.suspended = True
+        until(lambda: watch.slept > 5)
+        watch.do(SeeProcesses())
+        until(lambda: watch.slept > 10)
+        assert device.woken == 0
+        assert watch.at_rest
+        watch.relax(relaxed=False)
+        until(lambda: device.woken > 2)  # a run uses it

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import count
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collectors.device import DeviceMemory, ReadOnlyDevice, Sample, memory_of
+from collectors.device import DeviceMemory, ReadOnlyDevice, Sample, memory_of, sleeps
 from collectors.devices.nvml import PATIENT, NvmlDevice
 from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.nvml_calls import QUANTITIES
@@ -499,6 +500,33 @@ def test_a_memory_clock_is_locked_and_let_go_from_ampere_on(device: NvmlDevice, 
         device.set_control("memory_clock", 878)
     device.set_control("memory_clock", UNLOCKED)
     assert gpu.locked_memory_mhz == 0
+
+
+def test_linux_says_whether_a_gpu_is_suspended_and_asking_does_not_wake_it(
+    stand_in: StandIn, tmp_path: Path
+) -> None:
+    with closing(NvmlBus(pci=tmp_path)) as bus:
+        first, _ = bus.discover()
+        first.describe()
+        assert not sleeps(first), "a host without such power management"
+        status = tmp_path / "0000:a0:00.0" / "power" / "runtime_status"
+        status.parent.mkdir(parents=True)
+        calls = stand_in.gpus[0].calls
+        for state in ("active", "suspended"):
+            status.write_text(f"{state}\n")
+            assert sleeps(ReadOnlyDevice(first)) == (state == "suspended")
+        assert stand_in.gpus[0].calls == calls
+
+
+def test_a_timestamp_is_given_once_it_is_known_to_be_of_refreshes(device: NvmlDevice, gpu: Gpu) -> None:
+    gpu.run(200_000, 5_000_000)
+    assert {device.sample().stamp_us for _ in range(200)} == {None}, "that of each call is none"
+    gpu.stamps = 1
+    before_ns = time.time_ns()
+    while (stamp_us := device.sample().stamp_us) is None:
+        pass
+    assert before_ns - 5_001_000 <= stamp_us * 1000 <= time.time_ns()
+    assert device.latency_us == 35
 
 
 def test_processes_are_pids_or_none_where_they_may_not_be_seen(device: NvmlDevice, gpu: Gpu) -> None:
