@@ -194,7 +194,7 @@ class CollectorService:
         self._guards = Supervisor(
             settings,
             bus,
-            where.records,
+            where,
             self._journal,
             self._incarnation,
             self._reply,

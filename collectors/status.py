@@ -25,6 +25,8 @@ def device_rows(guard: SupervisedDevice) -> list[Row]:
         (section, "refreshes every", period),
         (section, "reads", f"{watch.reads}, {watch.retries} failed and tried again"),
     ]
+    if watch.card:
+        rows.append((section, "sensor card", watch.card))
     if (cost := watch.cost) is not None:
         words_of_cost = (
             f"{cost.per_s:.1f} a second, {cost.p50_ns / 1e6:.2f} ms p50, {cost.p99_ns / 1e6:.2f} ms p99"

@@ -77,6 +77,11 @@ class Places(Struct, frozen=True):
         return self.state / "keys"
 
     @property
+    def cards(self) -> Path:
+        """The sensor cards of GPUs, by UUID."""
+        return self.state / "cards"
+
+    @property
     def gains(self) -> Path:
         """The calibrations of GPUs, by UUID."""
         return self.state / "gains.json"

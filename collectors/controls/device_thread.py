@@ -31,6 +31,7 @@ from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile, copies, place
 from collectors.controls.value_changes import change, put_back
 from collectors.device import Description, Device, ProcessesSeen, memory_of, sleeps
+from collectors.devices.sensor_card import known_card
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.poller import Poller
@@ -70,8 +71,15 @@ class DeviceThread:
         *,
         poll_ns: int,
         heartbeat_ns: int,
+        cards: Path | None = None,
     ) -> None:
-        """``place`` is the device's place in `Readings.gpus`; ``poller`` reads it once it was found."""
+        """``place`` is the device's place in `Readings.gpus`; ``poller`` reads it once it was found.
+
+        ``cards``: the directory of sensor cards.
+        """
+        self._cards = cards
+        self.card = ""
+        """Its sensor card, for people; empty: there is none."""
         self._device = device
         self._gate = threading.Lock()
         """Held by the thread that uses the device."""
@@ -233,10 +241,19 @@ class DeviceThread:
         now_ns = monotonic_ns()
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
-        self._sampled.begin(now_ns, description.every_ns)
+        self._sampled.begin(now_ns, description.every_ns, self._read_card(description))
         self._mail.put(self, DeviceAnswers(now_ns, description, requested_mw, controls))
         self._poller.add(self, alone=description.every_ns > 0)
         return None
+
+    def _read_card(self, description: Description) -> int | None:
+        """Return the period of the device's refreshes by its sensor card, ns; None: there is none."""
+        known = None if self._cards is None else known_card(self._cards, description)
+        refreshed = None if known is None else known[0].counter or known[0].power
+        if known is None or refreshed is None:
+            return None
+        self.card = f"{known[1]}: refreshed every {refreshed.period_ms:.1f} ms"
+        return round(refreshed.period_ms * 1e6)
 
     def _find_controls(self, description: Description, requested_mw: int | None) -> Iterator[FoundControl]:
         for control in CONTROLS:

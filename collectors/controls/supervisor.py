@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import anyio
 from anyio.to_thread import run_sync
@@ -32,6 +31,7 @@ from collectors.sampling import schedule
 from collectors.sampling.poller import Poller
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import DeviceError
+from zeus_stream.paths import Places
 from zeus_stream.protocol.commands import RenewLeases
 from zeus_stream.protocol.fields import Control, of_host
 from zeus_stream.protocol.notes import ControlRefused, DeviceFound, DeviceGone, PowerProfiles
@@ -86,7 +86,7 @@ class Supervisor:
         self,
         settings: Settings,
         bus: Bus,
-        records: Path,
+        where: Places,
         journal: LogFeed,
         incarnation: str,
         reply: Callable[[lease_messages.Outcome], None],
@@ -95,7 +95,7 @@ class Supervisor:
         """``reply`` gets the outcome of every command; ``unguarded`` says why none may change a device."""
         self._settings = settings
         self._bus = bus
-        self._records = records
+        self._where = where
         self._journal = journal
         self._incarnation = incarnation
         self._reply = reply
@@ -254,9 +254,10 @@ class Supervisor:
                             len(self._watches),
                             self._mail,
                             self._poller,
-                            self._records,
+                            self._where.records,
                             poll_ns=round(self._settings.poll_ms * 1e6),
                             heartbeat_ns=self._settings.heartbeat_ms * 1_000_000,
+                            cards=self._where.cards,
                         )
                         watch.start()
             await anyio.sleep(LOOK_AGAIN_S if self._watches else LOOK_S)

@@ -2,7 +2,8 @@
 
 A card is made from reads that are as close as the driver lets them be (`read_closely`). It is JSON with a
 schema (`SCHEMA`), ten lines for people (`SensorCard.lines`), and the description of a simulated GPU with that
-sensor (``simulated:CARD.json``).
+sensor (``simulated:CARD.json``). ``cards/`` has those of published recordings and of the simulated models;
+`keep_card` keeps that of a GPU. A collector begins with the period of the card of a GPU (`known_card`).
 """
 
 import math
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +21,9 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError
 
 VERSION = 1
+CLOCKS_NS = 100_000
+"""Doubt of a timestamp of the wall clock on the monotonic one."""
+SHIPPED = Path(__file__).parent / "cards"
 LEAST_CHANGES = 5
 """Fewer changes tell no period."""
 
@@ -57,6 +61,10 @@ class LimitSets(Struct, frozen=True, kw_only=True):
     """Median duration of a set with its read-back."""
     restored_mw: int
     """Requested afterwards; as it was found."""
+    follows_ms: float | None = None
+    """From a set to power at or below the limit, median; None: the GPU drew less anyway."""
+    held: float | None = None
+    """Highest power that was read since then, over the limit: what throttling keeps to."""
     reason: str = ""
     """Why no further limit was tried."""
 
@@ -94,6 +102,11 @@ class SensorCard(Struct, frozen=True, kw_only=True):
     most_power_mw: int | None
     sets: LimitSets | None = None
     """None: nothing was set."""
+    stamps: Literal["refresh", "other", "unknown"] = "unknown"
+    """The driver's own timestamps of the counter: between the reads around each change; elsewhere; not known,
+    as where they are those of calls."""
+    latency_us: int | None = None
+    """What the driver says that its last read of the counter took."""
 
     def lines(self) -> list[str]:
         """Return the card in ten lines for people."""
@@ -110,11 +123,15 @@ class SensorCard(Struct, frozen=True, kw_only=True):
                 f"rounded by {self.sets.rounding_mw / 1000:g} W at most, {self.sets.took_ms:.1f} ms each;"
                 f" {back:g} W requested afterwards{'; ' if self.sets.reason else ''}{self.sets.reason}"
             )
+            if self.sets.follows_ms is not None and self.sets.held is not None:
+                sets += (
+                    f"; power follows in {self.sets.follows_ms:.0f} ms, to {self.sets.held:.1%} of the limit"
+                )
         return [
             f"GPU: {self.name}, driver {self.driver}, figures of the {self.scope}",
             f"reads: {self.reads}, {self.read_p50_ms:.3f} ms p50, {self.read_p99_ms:.3f} ms p99",
             f"failed reads: {self.failed_reads}",
-            f"energy counter: {_words(self.counter, 'mJ')}",
+            f"energy counter: {_words(self.counter, 'mJ')}{_STAMPS[self.stamps]}",
             f"power: {_words(self.power, 'mW')}",
             f"power read: {power}",
             f"counter over power: {ratio}",
@@ -124,13 +141,57 @@ class SensorCard(Struct, frozen=True, kw_only=True):
         ]
 
 
+_STAMPS = {
+    "refresh": ", with timestamps of its own",
+    "other": ", with timestamps that do not fit",
+    "unknown": "",
+}
 SCHEMA: dict[str, Any] = msgspec.json.schema(SensorCard)
 """The JSON schema of a card."""
+
+
+@runtime_checkable
+class WithLatency(Protocol):
+    """A device whose driver says what a read took it, us."""
+
+    latency_us: int | None
 
 
 def read_card(path: Path) -> SensorCard:
     """Return the card in a file. Raises OSError or msgspec.ValidationError."""
     return msgspec.json.decode(path.read_bytes(), type=SensorCard)
+
+
+def keep_card(directory: Path, gpu: str, card: SensorCard) -> Path:
+    """Keep the card of a GPU; return where. Raises OSError."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / f"{gpu}.json"
+    new = path.with_suffix(".new")
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(card)) + b"\n")
+    new.rename(path)
+    return path
+
+
+def shipped_cards() -> dict[str, SensorCard]:
+    """Return the cards that this package brings, by their short names."""
+    return {path.stem: read_card(path) for path in sorted(SHIPPED.glob("*.json"))}
+
+
+def known_card(directory: Path, description: Description) -> tuple[SensorCard, str] | None:
+    """Return the card of a GPU and whose it is, for people. None: nothing is known of such a sensor.
+
+    A card of another driver says nothing, and a simulated GPU is as it is described.
+    """
+    if description.driver.startswith("simulated"):
+        return None
+    try:
+        kept = read_card(directory / f"{description.gpu}.json")
+    except (OSError, msgspec.DecodeError):  # none, or of another version
+        kept = None
+    if kept is not None and (kept.name, kept.driver) == (description.name, description.driver):
+        return kept, "its own"
+    shipped = (card for card in shipped_cards().values() if not card.driver.startswith("simulated"))
+    return next(((card, "of a recorded one") for card in shipped if card.name == description.name), None)
 
 
 def read_closely(
@@ -152,8 +213,18 @@ def read_closely(
     return reads
 
 
-def make_card(description: Description, reads: Sequence[Read], sets: LimitSets | None = None) -> SensorCard:
-    """Return the card of a device that was read closely. There is at least one read."""
+def make_card(
+    description: Description,
+    reads: Sequence[Read],
+    sets: LimitSets | None = None,
+    *,
+    wall_ns: int = 0,
+    latency_us: int | None = None,
+) -> SensorCard:
+    """Return the card of a device that was read closely. There is at least one read.
+
+    ``wall_ns``: what the wall clock shows above the monotonic one, for the driver's timestamps.
+    """
     good = [read for read in reads if read.sample is not None]
     samples = [read.sample for read in good if read.sample is not None]
     took_ms = sorted((read.after_ns - read.before_ns) / 1e6 for read in reads)
@@ -179,7 +250,22 @@ def make_card(description: Description, reads: Sequence[Read], sets: LimitSets |
         least_power_mw=min(power_mw, default=None),
         most_power_mw=max(power_mw, default=None),
         sets=sets,
+        stamps=_judge_stamps(good, wall_ns),
+        latency_us=latency_us,
     )
+
+
+def _judge_stamps(reads: Sequence[Read], wall_ns: int) -> Literal["refresh", "other", "unknown"]:
+    """Return whether the driver's timestamps lie between the reads around each change of the counter."""
+    fit = [
+        earlier.before_ns - CLOCKS_NS <= later.sample.stamp_us * 1000 - wall_ns <= later.after_ns + CLOCKS_NS
+        for earlier, later in pairwise(reads)
+        if earlier.sample is not None and later.sample is not None and later.sample.stamp_us is not None
+        if later.sample.energy_mj != earlier.sample.energy_mj
+    ]
+    if len(fit) < LEAST_CHANGES:
+        return "unknown"
+    return "refresh" if all(fit) else "other"
 
 
 def _refreshes(reads: Sequence[Read], figures: Sequence[int | None]) -> CardRefreshes | None:

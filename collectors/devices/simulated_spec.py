@@ -25,8 +25,9 @@ After ``simulated:`` come groups of equal GPUs, joined by ``+``: a model (``v100
     end), any number of them; ``@5`` from 5 s after the bus was opened, ``@5-8`` until 8 s; for ever where it
     does not say. A reset is an instant, and a hang has an end.
 
-In place of a model, the sensor card of a real GPU (``simulated:CARD.json``, `sensor_card`) makes one with its
-name and sensor, and the draw and limits of the model that is nearest in its highest limit.
+In place of a model, the sensor card of a real GPU makes one with its name and sensor, and the draw and limits
+of the model that is nearest in its highest limit: ``simulated:CARD.json``, or one of those that this package
+brings, ``simulated:rtx3090`` (`sensor_card`).
 
 The graphics and the memory clock can be locked. The lock of the graphics clock lowers the draw and slows the
 work (`zeus_stream.simulated_gpu.workloads`); that of the memory clock changes neither.
@@ -42,7 +43,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from collectors.devices.sensor_card import read_card
+from collectors.devices.sensor_card import SHIPPED, read_card
 from collectors.devices.virtual_gpu import Kind
 from zeus_stream.errors import SettingsError
 from zeus_stream.simulated_gpu.workloads import Model
@@ -113,6 +114,8 @@ def _group(text: str, group: str) -> tuple[Spec, ...]:
     models = load_models()
     if head.endswith(".json"):
         return _of_card(text, Path(head), models)
+    if head not in models and (shipped := SHIPPED / f"{head}.json").exists():
+        return _of_card(text, shipped, models)
     key, times, count = (head, "", "") if head in models else head.rpartition("x")  # rtx6000 has an x
     if key not in models:
         raise _wrong(text, f"there is no model {key or head!r}; models: {', '.join(models)}")

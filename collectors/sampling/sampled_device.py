@@ -66,10 +66,16 @@ class SampledDevice:
         """Tell whether the driver's own timestamps narrow the bounds of refreshes."""
         return self._stamps.believed
 
-    def begin(self, begun_ns: int, every_ns: int = 0) -> None:
-        """Forget what was seen: the device was found, or is back. ``every_ns``: its own distance of reads."""
-        self._seen, self._stamps = change_detector.DetectorState(), RefreshStamps()
-        self._schedule, self._due_ns = schedule.Schedule(begun_ns, every_ns or self._schedule.poll_ns), None
+    def begin(self, begun_ns: int, every_ns: int = 0, period_ns: int | None = None) -> None:
+        """Forget what was seen: the device was found, or is back.
+
+        ``every_ns``: its own distance of reads. ``period_ns``: of its refreshes, as its sensor card says.
+        """
+        known = change_detector.ENOUGH if period_ns else 0
+        self._seen = change_detector.DetectorState(period_ns=period_ns, smoothed=known)
+        self._stamps, self._due_ns = RefreshStamps(), None
+        poll_ns = every_ns or self._schedule.poll_ns
+        self._schedule = schedule.Schedule(begun_ns, poll_ns, period_ns=period_ns)
 
     def relax(self, *, relaxed: bool) -> bool:
         """Read it seldom from now on, or closely again. Return whether it is to be read now."""

@@ -15,6 +15,7 @@ from collectors.log.feed import LogFeed
 from collectors.log.sqlite import SqliteLog
 from tests.collectors.devices.arithmetic import ArithmeticBus
 from zeus_stream.clock import boot_id, monotonic_ns
+from zeus_stream.paths import Places
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 
@@ -33,7 +34,13 @@ async def test_what_waits_at_rest_hardly_wakes_and_hurries_when_somebody_waits(t
         feed = sockets.listen(tmp_path / "feed", feed=True)
         journal = LogFeed(log, feed, "h")
         guards = Supervisor(
-            Settings(), ArithmeticBus(0), tmp_path, journal, "i", lambda _: None, lambda: None
+            Settings(),
+            ArithmeticBus(0),
+            Places(tmp_path, tmp_path),
+            journal,
+            "i",
+            lambda _: None,
+            lambda: None,
         )
         pace = GatherPace(lambda: beats.hurry())  # noqa: PLW0108  (made below)
         beats = Beats(guards, journal, pace, lambda: uses.append(monotonic_ns()), 10**9, 10**15)

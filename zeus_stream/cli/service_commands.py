@@ -260,7 +260,8 @@ def doctor(settings: Settings, *, as_json: bool, sensor: str | None, sets: bool,
 
     With --sensor, read a GPU as closely as its driver lets it be, best while it works, and print its sensor
     card: what calls cost, how often counter and power are refreshed, and with --set what the driver makes of
-    limits. --json prints the card as `--device simulated:CARD.json` takes it.
+    limits and how soon power follows. The card is kept, and the collector begins with it. --json prints it as
+    `--device simulated:CARD.json` takes it.
     """
     from collectors.devices.registry import open_bus
     from zeus_stream.cli.doctor import examine, sensor_card
@@ -269,8 +270,9 @@ def doctor(settings: Settings, *, as_json: bool, sensor: str | None, sets: bool,
     where = places(os.environ)
     if sensor is not None:
         with closing(open_bus(settings.device, where.run)) as bus:
-            card = sensor_card(bus, sensor, seconds, where.records if sets else None)
+            card, path = sensor_card(bus, sensor, seconds, where, sets=sets)
         click.echo(json.dumps(to_builtins(card), indent=2) if as_json else "\n".join(card.lines()))
+        click.echo(f"Kept as {path}: the collector begins with it.", err=True)
         return
     checks = examine(
         settings,

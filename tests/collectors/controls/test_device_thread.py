@@ -13,6 +13,7 @@ from collectors.controls.device_messages import Mail, SeeProcesses, Stop
 from collectors.controls.device_thread import DeviceThread
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.device import Sample
+from collectors.devices.sensor_card import Read, keep_card, make_card
 from collectors.sampling import schedule
 from collectors.sampling.poller import Poller
 from tests.collectors.devices.arithmetic import PERIOD_NS, ArithmeticDevice
@@ -26,11 +27,13 @@ PATIENCE_S = 60.0
 
 
 @contextmanager
-def watching(directory: Path, device: ArithmeticDevice | None = None) -> Iterator[DeviceThread]:
+def watching(
+    directory: Path, device: ArithmeticDevice | None = None, cards: Path | None = None
+) -> Iterator[DeviceThread]:
     mail = Mail()
     poller = Poller()
     watch = DeviceThread(
-        device or ArithmeticDevice(0), 0, mail, poller, directory, poll_ns=0, heartbeat_ns=S // 2
+        device or ArithmeticDevice(0), 0, mail, poller, directory, poll_ns=0, heartbeat_ns=S // 2, cards=cards
     )
     watch.start()
     try:
@@ -171,3 +174,13 @@ def test_a_suspended_device_at_rest_is_not_woken_and_not_silent(
         assert watch.at_rest
         watch.relax(relaxed=False)
         until(lambda: device.woken > 2)  # a run uses it
+
+
+def test_a_device_begins_with_the_period_of_its_sensor_card(tmp_path: Path) -> None:
+    device = ArithmeticDevice(0)
+    reads = [Read(t_ns, t_ns, Sample(t_ns // PERIOD_NS, 1, None, None)) for t_ns in range(0, S, S // 1000)]
+    keep_card(tmp_path / "cards", device.gpu, make_card(device.describe(), reads))
+    with watching(tmp_path, device, tmp_path / "cards") as watch:
+        until(lambda: watch.reads > 0)
+        assert watch.card == "its own: refreshed every 20.0 ms"
+        assert watch.period_ns is not None, "known before five refreshes were seen"

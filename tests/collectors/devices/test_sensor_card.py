@@ -6,14 +6,29 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks import cards
+from collectors.device import Sample
 from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.recorded import RecordedBus
-from collectors.devices.sensor_card import SCHEMA, SensorCard, make_card, read_card, read_closely
+from collectors.devices.sensor_card import (
+    SCHEMA,
+    Read,
+    SensorCard,
+    keep_card,
+    known_card,
+    make_card,
+    read_card,
+    read_closely,
+    shipped_cards,
+)
 from collectors.devices.simulated_spec import parse
+from tests.collectors.devices.arithmetic import FOUND_MW, ArithmeticDevice
 from tests.collectors.devices.test_recorded import MS, STEP, Time, simulated
 from tests.gpu.stand_in import StandIn
+from tests.messages import DESCRIPTION
 from zeus_stream.cli.doctor import try_limits
 from zeus_stream.errors import SettingsError
+from zeus_stream.protocol.fields import Control
 
 W = 1000
 
@@ -77,7 +92,8 @@ def test_limits_that_are_tried_show_how_a_driver_rounds_and_are_given_back(
     device = nvml_bus.discover()[0]
     found = try_limits(device, tmp_path)
     assert found is not None
-    assert found.asked_mw == (219 * W, 217_500, 215 * W, 210 * W)
+    assert found.asked_mw == (219 * W, 217_500, 215 * W, 210 * W, 100 * W)
+    assert found.follows_ms is None, "it draws 40 W"
     assert found.rounding_mw in (2_500, 1_000)
     assert found.restored_mw == gpu.requested_mw == 220 * W
     assert not list(tmp_path.glob("*.json")), "its restore record is cleared"
@@ -86,3 +102,78 @@ def test_limits_that_are_tried_show_how_a_driver_rounds_and_are_given_back(
     assert refused is not None
     assert (refused.asked_mw, "CAP_SYS_ADMIN" in refused.reason) == ((), True)
     assert gpu.requested_mw == 220 * W
+
+
+@pytest.mark.skipif(not cards.RECORDED.exists(), reason="The recordings of shared/data are not here.")
+def test_the_cards_of_the_package_are_those_that_its_recording_and_its_models_give() -> None:
+    shipped = shipped_cards()
+    assert shipped["rtx3090"] == cards.recorded()
+    assert shipped["simulated-v100"] == cards.simulated("v100")
+    assert {name.removeprefix("simulated-") for name in shipped} >= {"v100", "a40", "a100", "h100", "rtx3090"}
+
+
+def test_a_card_of_the_package_makes_a_simulated_gpu_by_its_name() -> None:
+    (spec,) = parse("simulated:rtx3090")
+    assert (spec.model.name, spec.power_only) == ("NVIDIA GeForce RTX 3090", True)
+    assert spec.period_ms == pytest.approx(100, rel=0.01)
+    with pytest.raises(SettingsError, match="there is no model"):
+        parse("simulated:rtx9999")
+
+
+def test_the_card_of_a_gpu_is_its_own_of_the_same_driver_or_that_of_its_model(tmp_path: Path) -> None:
+    card = card_of("simulated:v100,phase_ms=7")
+    described = msgspec.structs.replace(DESCRIPTION, gpu="GPU-1", name=card.name, driver=card.driver)
+    keep_card(tmp_path, "GPU-1", card)
+    assert known_card(tmp_path, described) is None, "a simulated GPU is as it is described"
+    real = msgspec.structs.replace(described, driver="550.54.15")
+    keep_card(tmp_path, "GPU-1", msgspec.structs.replace(card, driver="550.54.15"))
+    found = known_card(tmp_path, real)
+    assert found is not None
+    assert (found[0].counter, found[1]) == (card.counter, "its own")
+    assert known_card(tmp_path, msgspec.structs.replace(real, driver="570.1")) is None
+    (tmp_path / "GPU-1.json").write_text("{")
+    assert known_card(tmp_path, real) is None, "those of simulated GPUs are of no real one"
+    recorded = known_card(tmp_path, msgspec.structs.replace(real, name=cards.RTX_3090))
+    assert recorded is not None
+    assert recorded[1] == "of a recorded one"
+
+
+@pytest.mark.parametrize(
+    ("late_us", "verdict"), [(0, "refresh"), (-20_000, "other"), (20_000, "other"), (None, "unknown")]
+)
+def test_a_card_says_whether_timestamps_are_those_of_refreshes(late_us: int | None, verdict: str) -> None:
+    wall_ns, period_ns = 1_700_000_000 * 10**9, 20 * MS
+    reads = []
+    for t_ns in range(0, 2000 * MS, MS):
+        refreshed_ns = t_ns // period_ns * period_ns
+        stamp_us = None if late_us is None else (refreshed_ns + wall_ns) // 1000 + late_us
+        sample = Sample(t_ns // period_ns, 100 * W, None, None, stamp_us=stamp_us)
+        reads.append(Read(t_ns, t_ns + MS // 10, sample))
+    assert make_card(DESCRIPTION, reads, wall_ns=wall_ns).stamps == verdict
+
+
+def test_a_limit_below_what_a_gpu_draws_shows_how_soon_and_how_well_power_follows(tmp_path: Path) -> None:
+    time = Time()
+
+    class Throttled(ArithmeticDevice):
+        """Its power is above a new limit for 150 ms, and 0.5 % above it from then on."""
+
+        since_ns = 0
+
+        def set_control(self, control: Control, value: int) -> None:
+            super().set_control(control, value)
+            self.since_ns = time.now_ns
+
+        def sample(self) -> Sample:
+            follows = time.now_ns - self.since_ns >= 150 * MS
+            limit_mw = self.requested_mw
+            return Sample(None, int(limit_mw * 1.005) if follows else FOUND_MW + W, limit_mw, limit_mw)
+
+    device = Throttled(0)
+    found = try_limits(device, tmp_path, time.now, time.sleep)
+    assert found is not None
+    assert found.follows_ms == pytest.approx(150, abs=5)
+    assert found.held == pytest.approx(1.005, rel=0.001)
+    assert device.requested_mw == FOUND_MW
+    line = make_card(device.describe(), [Read(0, 1, device.sample())], found).lines()[8]
+    assert "power follows in 150 ms, to 100.5% of the limit" in line
