@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from benchmarks.harness import ROOT
 from collectors.device import Device
+from collectors.devices.cards.known_cards import SHIPPED, shipped_cards
+from collectors.devices.cards.sensor_card import SensorCard, make_card, read_closely
 from collectors.devices.recorded import RecordedBus
-from collectors.devices.sensor_card import SHIPPED, SensorCard, make_card, read_closely, shipped_cards
 from collectors.devices.simulated import ScheduledLoads, SimulatedBus
 from collectors.devices.simulated_spec import Spec, parse
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load

@@ -38,9 +38,9 @@ from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
 from benchmarks.harness import ROOT, directory, machine, process, wait_for
 from collectors.device import Device, Sample
+from collectors.devices.cards.sensor_card import Read, make_card, read_card
 from collectors.devices.recorded import record
 from collectors.devices.registry import open_bus
-from collectors.devices.sensor_card import Read, make_card, read_card
 from collectors.sampling import change_detector
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, UnsupportedError, ZeusStreamError
@@ -69,22 +69,6 @@ def write_recording(folder: Path, seconds: float) -> None:
     with closing(open_bus("nvml", folder.parent)) as bus:
         record(bus.discover(), folder, monotonic_ns() + round(seconds * 1e9), time.sleep, 0.001, now)
     (folder / "begun_ns").write_text(str(stamps[0]))
-
-
-def square(period_ms: float, seconds: float) -> None:
-    """Work for half of each period, and print when work began and ended."""
-    import torch
-
-    matrix = torch.randn(2048, 2048, device="cuda")
-    half_ns, begin_ns = round(period_ms * 5e5), monotonic_ns()
-    for turn in range(round(seconds * 1e3 / period_ms)):
-        on_ns, off_ns = begin_ns + 2 * turn * half_ns, begin_ns + (2 * turn + 1) * half_ns
-        time.sleep(max(on_ns - monotonic_ns(), 0) / 1e9)
-        began_ns = monotonic_ns()
-        while monotonic_ns() < off_ns:
-            torch.mm(matrix, matrix)
-            torch.cuda.synchronize()
-        print(began_ns, monotonic_ns(), flush=True)
 
 
 def short_steps(count: int, measured: bool) -> None:  # noqa: FBT001  (of the command line)
@@ -203,7 +187,7 @@ class Stages:
             marks_ns += show_square(self._stand_in, period_ms, seconds)
             yield marks_ns
             return
-        command = [sys.executable, "-m", _ME, "--square", str(period_ms), "--seconds", str(seconds)]
+        command = [sys.executable, "-m", "zeus_stream.bench.square_load", str(period_ms), str(seconds)]
         load = subprocess.Popen(command, env=self._environ, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert load.stdout is not None
         marks_ns.append(_pair(load.stdout.readline()))  # the library is loaded, and work has begun
@@ -316,7 +300,7 @@ def kind_of(reads: Sequence[Read], marks_ns: Sequence[tuple[int, int]]) -> str:
     for now_ns in range(begin_ns, until_ns, 1_000_000_000):
         Meter(timeline, shape).identify(now_ns)
     if shape.kind is None:
-        return "not told"
+        return "not known"
     proven = ", proven" if shape.counter.proven else ""
     return f"all{proven}" if shape.window_ns is None else f"{shape.window_ns / 1e6:g} ms of each refresh"
 
@@ -409,7 +393,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="of each recording")
     parser.add_argument("--stand-in", action="store_true", help="without a GPU")
     parser.add_argument("--only", nargs="+", choices=TITLES, default=list(TITLES))
-    for name, kind in (("record", Path), ("square", float), ("steps", int), ("train", float)):
+    for name, kind in (("record", Path), ("steps", int), ("train", float)):
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     for name in ("measured", "limit", "can-load"):
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
@@ -417,8 +401,6 @@ def main() -> None:
     try:
         if options.record:
             write_recording(options.record, options.seconds)
-        elif options.square:
-            square(options.square, options.seconds)
         elif options.steps:
             short_steps(options.steps, options.measured)
         elif options.train:

@@ -31,7 +31,7 @@ from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile, copies, place
 from collectors.controls.value_changes import change, put_back
 from collectors.device import Description, Device, ProcessesSeen, memory_of, sleeps
-from collectors.devices.sensor_card import known_card
+from collectors.devices.cards.known_cards import known_card
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.poller import Poller

@@ -43,13 +43,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from collectors.devices.sensor_card import SHIPPED, read_card
+from collectors.devices.cards.known_cards import SHIPPED
+from collectors.devices.cards.sensor_card import read_card
 from collectors.devices.virtual_gpu import Kind
 from zeus_stream.errors import SettingsError
 from zeus_stream.simulated_gpu.workloads import Model
 from zeus_stream.simulated_gpu.workloads import load as load_models
 
 MAX_GPUS = 64
+SEES_ALL = 0.9
+"""A counter whose window is this part of its period, or more, sees all of the time."""
 BOXCAR_SHARE = 0.25
 """Of the time, an A100 sees this much."""
 _NUMBERS = {  # option: least, most
@@ -155,12 +158,14 @@ def _of_card(text: str, path: Path, models: Mapping[str, Model]) -> tuple[Spec, 
         raise _wrong(text, f"the card {path} has no refreshes: make it while the GPU works")
     key = min(models, key=lambda each: abs(models[each].max_limit_mw - (card.max_limit_mw or 0)))
     period_ms = min(max(refreshed.period_ms, 1.0), 10_000.0)
+    blind = card.counter is not None and (card.counter.window_ms or period_ms) < SEES_ALL * period_ms
     return (
         Spec(
             key=key,
             model=replace(models[key], name=card.name),
             period_ms=period_ms,
-            window_ms=min(period_ms, models[key].window_ms),
+            window_ms=min(period_ms, max(refreshed.window_ms or models[key].window_ms, 0.1)),
+            kind=Kind.BOXCAR if blind else Kind.INTEGRATING,
             jitter_ms=min(refreshed.jitter_ms, 0.49 * period_ms),
             power_only=card.counter is None,
         ),

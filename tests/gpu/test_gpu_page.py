@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.gpu import OFF_MW, ON_MW, kind_of
 from collectors.device import Sample
-from collectors.devices.sensor_card import Read
+from collectors.devices.cards.sensor_card import Read
 
 MS = 1_000_000
 S = 1000 * MS

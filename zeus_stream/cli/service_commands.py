@@ -260,11 +260,12 @@ def doctor(settings: Settings, *, as_json: bool, sensor: str | None, sets: bool,
 
     With --sensor, read a GPU as closely as its driver lets it be, best while it works, and print its sensor
     card: what calls cost, how often counter and power are refreshed, and with --set what the driver makes of
-    limits and how soon power follows. The card is kept, and the collector begins with it. --json prints it as
-    `--device simulated:CARD.json` takes it.
+    limits and how soon power follows. Where torch sees the GPU, a square load shows window and lag. The card
+    is kept, and the collector begins with it. --json prints it as `--device simulated:CARD.json` takes it.
     """
     from collectors.devices.registry import open_bus
-    from zeus_stream.cli.doctor import examine, sensor_card
+    from zeus_stream.cli.doctor import examine
+    from zeus_stream.cli.sensor_doctor import sensor_card
     from zeus_stream.screens.text.tables import print_checks
 
     where = places(os.environ)

@@ -13,7 +13,8 @@ from collectors.controls.device_messages import Mail, SeeProcesses, Stop
 from collectors.controls.device_thread import DeviceThread
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.device import Sample
-from collectors.devices.sensor_card import Read, keep_card, make_card
+from collectors.devices.cards.known_cards import keep_card
+from collectors.devices.cards.sensor_card import Read, make_card
 from collectors.sampling import schedule
 from collectors.sampling.poller import Poller
 from tests.collectors.devices.arithmetic import PERIOD_NS, ArithmeticDevice

@@ -1,33 +1,30 @@
 """Sensor cards of simulated and of recorded GPUs, and simulated GPUs of cards."""
 
 import json
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from benchmarks import cards
+from benchmarks.gpu import show_square
 from collectors.device import Sample
+from collectors.devices.cards.known_cards import keep_card, known_card, shipped_cards
+from collectors.devices.cards.sensor_card import SCHEMA, Read, SensorCard, make_card, read_card, read_closely
+from collectors.devices.cards.sensor_window import SHARES
 from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.recorded import RecordedBus
-from collectors.devices.sensor_card import (
-    SCHEMA,
-    Read,
-    SensorCard,
-    keep_card,
-    known_card,
-    make_card,
-    read_card,
-    read_closely,
-    shipped_cards,
-)
 from collectors.devices.simulated_spec import parse
+from collectors.devices.virtual_gpu import Kind
 from tests.collectors.devices.arithmetic import FOUND_MW, ArithmeticDevice
 from tests.collectors.devices.test_recorded import MS, STEP, Time, simulated
 from tests.gpu.stand_in import StandIn
+from tests.gpu.test_gpu_page import reads_of
 from tests.messages import DESCRIPTION
-from zeus_stream.cli.doctor import try_limits
+from zeus_stream.cli.sensor_doctor import sensor_card, try_limits
 from zeus_stream.errors import SettingsError
+from zeus_stream.paths import Places
 from zeus_stream.protocol.fields import Control
 
 W = 1000
@@ -177,3 +174,42 @@ def test_a_limit_below_what_a_gpu_draws_shows_how_soon_and_how_well_power_follow
     assert device.requested_mw == FOUND_MW
     line = make_card(device.describe(), [Read(0, 1, device.sample())], found).lines()[8]
     assert "power follows in 150 ms, to 100.5% of the limit" in line
+
+
+@pytest.mark.parametrize(("period_ms", "window_ms"), [(100, 100), (100, 25), (20, 10), (20, 20)])
+def test_a_square_load_shows_the_window_of_a_sensor_and_its_lag(period_ms: int, window_ms: int) -> None:
+    half_ms = 185
+    marks_ns = [((1000 + t * 370) * MS, (1000 + t * 370 + half_ms) * MS) for t in range(54)]
+    card = make_card(DESCRIPTION, reads_of(period_ms, window_ms, half_ms), marks_ns=marks_ns)
+    assert card.counter is not None
+    step_ms = 1.01 * period_ms / SHARES
+    assert card.counter.window_ms == pytest.approx(window_ms, abs=step_ms)
+    assert card.counter.lag_ms == pytest.approx(0, abs=step_ms)
+    assert f"of {card.counter.window_ms:.0f} ms ending 0 ms before" in card.lines()[3]
+    again = make_card(DESCRIPTION, reads_of(period_ms, window_ms, half_ms), marks_ns=marks_ns[:1])
+    assert again.counter is not None
+    assert again.counter.window_ms is None, "one change of the load tells nothing"
+
+
+def test_a_card_of_a_sensor_that_sees_a_part_makes_a_simulated_gpu_that_does(tmp_path: Path) -> None:
+    marks_ns = [((1000 + t * 370) * MS, (1185 + t * 370) * MS) for t in range(54)]
+    path = keep_card(tmp_path, "GPU-1", make_card(DESCRIPTION, reads_of(100, 25, 185), marks_ns=marks_ns))
+    (spec,) = parse(f"simulated:{path}")
+    assert spec.kind is Kind.BOXCAR
+    assert spec.window_ms == pytest.approx(25, rel=0.06)
+
+
+def test_doctor_measures_under_a_square_load_and_keeps_the_card(
+    stand_in: StandIn, nvml_bus: NvmlBus, tmp_path: Path
+) -> None:
+    gpu = stand_in.gpus[0].uuid.decode()
+    marks_ns = show_square(stand_in.path, 370, 12)
+    printed = "".join(f"{begin_ns} {end_ns}\n" for begin_ns, end_ns in marks_ns)
+    where = Places(tmp_path, tmp_path)
+    load = [sys.executable, "-c", f"print({printed!r}, end='')"]
+    card, path = sensor_card(nvml_bus, "0", 6, where, sets=False, load=load)
+    assert read_card(path) == card
+    assert path == where.cards / f"{gpu}.json"
+    assert card.counter is not None
+    assert card.counter.window_ms == pytest.approx(100, abs=10)
+    assert (card.latency_us, card.stamps) == (35, "unknown"), "those timestamps are of calls"

@@ -2,8 +2,8 @@
 
 A card is made from reads that are as close as the driver lets them be (`read_closely`). It is JSON with a
 schema (`SCHEMA`), ten lines for people (`SensorCard.lines`), and the description of a simulated GPU with that
-sensor (``simulated:CARD.json``). ``cards/`` has those of published recordings and of the simulated models;
-`keep_card` keeps that of a GPU. A collector begins with the period of the card of a GPU (`known_card`).
+sensor (``simulated:CARD.json``). `known_cards` has those of the package
+and of this host.
 """
 
 import math
@@ -17,13 +17,13 @@ import msgspec
 from msgspec import Struct
 
 from collectors.device import Description, Device, Sample
+from collectors.devices.cards.sensor_window import find_window, powers
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError
 
 VERSION = 1
 CLOCKS_NS = 100_000
 """Doubt of a timestamp of the wall clock on the monotonic one."""
-SHIPPED = Path(__file__).parent / "cards"
 LEAST_CHANGES = 5
 """Fewer changes tell no period."""
 
@@ -49,6 +49,10 @@ class CardRefreshes(Struct, frozen=True, kw_only=True):
     quantum: int
     """Greatest common divisor of its steps, in the device's unit."""
     changes: int
+    window_ms: float | None = None
+    """The time before a refresh of which it shows the mean; None: no square load has shown it."""
+    lag_ms: float | None = None
+    """From the end of that to the refresh."""
 
 
 class LimitSets(Struct, frozen=True, kw_only=True):
@@ -162,38 +166,6 @@ def read_card(path: Path) -> SensorCard:
     return msgspec.json.decode(path.read_bytes(), type=SensorCard)
 
 
-def keep_card(directory: Path, gpu: str, card: SensorCard) -> Path:
-    """Keep the card of a GPU; return where. Raises OSError."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = directory / f"{gpu}.json"
-    new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.format(msgspec.json.encode(card)) + b"\n")
-    new.rename(path)
-    return path
-
-
-def shipped_cards() -> dict[str, SensorCard]:
-    """Return the cards that this package brings, by their short names."""
-    return {path.stem: read_card(path) for path in sorted(SHIPPED.glob("*.json"))}
-
-
-def known_card(directory: Path, description: Description) -> tuple[SensorCard, str] | None:
-    """Return the card of a GPU and whose it is, for people. None: nothing is known of such a sensor.
-
-    A card of another driver says nothing, and a simulated GPU is as it is described.
-    """
-    if description.driver.startswith("simulated"):
-        return None
-    try:
-        kept = read_card(directory / f"{description.gpu}.json")
-    except (OSError, msgspec.DecodeError):  # none, or of another version
-        kept = None
-    if kept is not None and (kept.name, kept.driver) == (description.name, description.driver):
-        return kept, "its own"
-    shipped = (card for card in shipped_cards().values() if not card.driver.startswith("simulated"))
-    return next(((card, "of a recorded one") for card in shipped if card.name == description.name), None)
-
-
 def read_closely(
     device: Device,
     until_ns: int,
@@ -220,10 +192,12 @@ def make_card(
     *,
     wall_ns: int = 0,
     latency_us: int | None = None,
+    marks_ns: Sequence[tuple[int, int]] = (),
 ) -> SensorCard:
     """Return the card of a device that was read closely. There is at least one read.
 
-    ``wall_ns``: what the wall clock shows above the monotonic one, for the driver's timestamps.
+    ``wall_ns``: what the wall clock shows above the monotonic one, for the driver's timestamps. ``marks_ns``:
+    begins and ends of work, of a square load.
     """
     good = [read for read in reads if read.sample is not None]
     samples = [read.sample for read in good if read.sample is not None]
@@ -244,8 +218,8 @@ def make_card(
         read_p99_ms=took_ms[len(took_ms) * 99 // 100],
         reads=len(reads),
         failed_reads=len(reads) - len(good),
-        counter=_refreshes(good, [sample.energy_mj for sample in samples]),
-        power=_refreshes(good, [sample.power_mw for sample in samples]),
+        counter=_refreshes(good, [sample.energy_mj for sample in samples], marks_ns, counter=True),
+        power=_refreshes(good, [sample.power_mw for sample in samples], marks_ns, counter=False),
         counter_to_power=_counter_to_power(good, samples),
         least_power_mw=min(power_mw, default=None),
         most_power_mw=max(power_mw, default=None),
@@ -268,24 +242,37 @@ def _judge_stamps(reads: Sequence[Read], wall_ns: int) -> Literal["refresh", "ot
     return "refresh" if all(fit) else "other"
 
 
-def _refreshes(reads: Sequence[Read], figures: Sequence[int | None]) -> CardRefreshes | None:
+def _refreshes(
+    reads: Sequence[Read],
+    figures: Sequence[int | None],
+    marks_ns: Sequence[tuple[int, int]],
+    *,
+    counter: bool,
+) -> CardRefreshes | None:
     """Return the refreshes of a figure; None: it hardly changed."""
-    middle_ns, open_ns, steps = [], [], []
+    middle_ns, open_ns, steps, shown = [], [], [], []
     for (earlier, was), (later, figure) in pairwise(zip(reads, figures, strict=True)):
         if was is not None and figure is not None and was != figure:
             middle_ns.append((earlier.before_ns + later.after_ns) / 2)
             open_ns.append(later.after_ns - earlier.before_ns)
             steps.append(abs(figure - was))
+            shown.append((round(middle_ns[-1]), figure))
     if len(middle_ns) < LEAST_CHANGES:
         return None
     gaps_ms = sorted((after - before) / 1e6 for before, after in pairwise(middle_ns))
     low_ms, high_ms = gaps_ms[len(gaps_ms) // 20], gaps_ms[len(gaps_ms) * 19 // 20]
+    period_ms = median(gaps_ms)
+    window = None
+    if marks_ns:
+        window = find_window(powers(shown, counter=counter), marks_ns, round(period_ms * 1e6))
     return CardRefreshes(
-        period_ms=median(gaps_ms),
+        period_ms=period_ms,
         jitter_ms=(high_ms - low_ms) / 2,
         open_ms=median(open_ns) / 1e6,
         quantum=math.gcd(*steps),
         changes=len(middle_ns),
+        window_ms=None if window is None else window.window_ms,
+        lag_ms=None if window is None else window.lag_ms,
     )
 
 
@@ -303,9 +290,12 @@ def _counter_to_power(reads: Sequence[Read], samples: Sequence[Sample]) -> float
 def _words(found: CardRefreshes | None, unit: str) -> str:
     if found is None:
         return "none, or it hardly changed"
+    seen = ""
+    if found.window_ms is not None and found.lag_ms is not None:
+        seen = f", of {found.window_ms:.0f} ms ending {found.lag_ms:.0f} ms before"
     return (
         f"every {found.period_ms:.1f} ms +-{found.jitter_ms:.1f}, in steps of {found.quantum} {unit},"
-        f" {found.changes} changes seen to {found.open_ms:.2f} ms"
+        f" {found.changes} changes seen to {found.open_ms:.2f} ms{seen}"
     )
 
 

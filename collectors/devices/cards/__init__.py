@@ -1,0 +1,1 @@
+"""Sensor cards of GPUs."""
