@@ -174,7 +174,7 @@ def measure_for(
         services(where, {**environ, **as_environment(settings)}, signals) as own,
         watching(where, "measure", "measure", gpus, signals) as watch,
     ):
-        say_ignored(given, own.absent)
+        say_ignored(given, own.absent, where)
         if signals.told is not None:
             return 128 + signals.told
         if sys.stderr.isatty():
@@ -212,7 +212,7 @@ def measure_command(
             settings = only_measuring(settings, where)
             environment |= as_environment(settings)
             own = held.enter_context(services(where, environment, signals))
-            say_ignored(given, own.absent)
+            say_ignored(given, own.absent, where)
             watch = held.enter_context(watching(where, job, shlex.join(command), gpus, signals))
         except ZeusStreamError as wrong:
             say(f"{wrong}\nThe command runs unmeasured.")

@@ -58,7 +58,7 @@ def run(
     with Signals() as signals, ExitStack() as held:
         try:
             own = held.enter_context(services(where, environment, signals, ["collector"]))
-            say_ignored(given, own.absent)
+            say_ignored(given, own.absent, where)
             found = find_devices(where, signals)
         except ZeusStreamError as wrong:
             say(f"{wrong}\nThe command runs unmeasured.")

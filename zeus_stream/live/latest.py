@@ -163,7 +163,7 @@ class Latest:
             _, t_hi_ns, energy_mj, *_, seen = row
             before, device.row = device.row, row
             first_ns = min(first_ns, t_hi_ns)
-            device.gone = None
+            device.gone, known = None, device.seen_ns is not None
             if before is not None:
                 device.pause_ns = max(0, t_hi_ns - before[1])
             device.seen_ns, device.behind_ns = now_ns, max(0, t_ns - t_hi_ns)
@@ -173,7 +173,8 @@ class Latest:
             device.last_mj = energy_mj
             if more_mj > 0:
                 device.energy_mj += more_mj
-                used_mj += 0 if of_host(body.gpus[row[9]]) else more_mj
+                if known and not of_host(body.gpus[row[9]]):  # else it is of a time that nobody knows
+                    used_mj += more_mj
         if now_ns is not None:
             if host not in self._minutes or t_ns < self._minutes[host].t_ns:  # new, or it has booted
                 self._minutes[host] = _Minutes(first_ns)

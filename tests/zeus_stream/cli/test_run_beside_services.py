@@ -8,6 +8,7 @@ import sys
 import time
 import venv
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,10 @@ from tests.directories import short_directory
 from tests.patience import complaints
 from tests.zeus_stream.cli.test_main import serving
 from tests.zeus_stream.conftest import SCRIPT, SIMULATED, Cli
+from zeus_stream.cli.running.checks import say_ignored
 from zeus_stream.cli.running.child_services import STARTS_S
-from zeus_stream.paths import holder
+from zeus_stream.own_services import KEEPER
+from zeus_stream.paths import Places, claim, holder
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,19 @@ def test_a_python_without_the_package_is_named(site: Cli) -> None:
     completed = site("run", "--device", SIMULATED, "--", python, str(script), PYTHONPATH="")
     assert completed.returncode == 1
     assert f"{python} has no package zeus_stream." in completed.stderr
+
+
+def test_an_option_without_effect_says_when_it_will_have_one(
+    zeus_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where, given = Places(zeus_dir, zeus_dir), {"--device": ["collector"]}
+    say_ignored(given, [], where)
+    assert "Give it where that is started." in capsys.readouterr().err
+    with claim(zeus_dir / KEEPER, "keeper"):
+        say_ignored(given, [], where)
+    assert "some seconds after the last script" in capsys.readouterr().err
+    say_ignored(given, ["collector"], where)
+    assert capsys.readouterr().err == ""
 
 
 def test_services_that_run_already_are_used_and_left_running(site: Cli) -> None:

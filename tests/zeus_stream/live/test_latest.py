@@ -164,6 +164,16 @@ def test_readings_from_the_archive_have_no_age_and_are_silent() -> None:
     assert shown(latest).totals.hour_mj is None
 
 
+def test_what_a_counter_grew_by_while_no_service_ran_is_not_of_the_last_hour() -> None:
+    latest = Latest()
+    latest.take_readings("h", 5, Readings(("GPU-0",), row(5, 10)), None)
+    latest.restart()
+    heard(latest, row(2 * S, 37_000), at=2 * S)
+    heard(latest, row(3 * S, 37_200), at=3 * S)
+    assert shown(latest, 3 * S).totals.hour_mj == 200
+    assert the_gpu(shown(latest)).energy_mj == 37_190, "since it was first seen"
+
+
 def test_another_host_cannot_speak_for_a_gpu_until_its_own_is_long_silent() -> None:
     latest = Latest()
     heard(latest, row(S, 5, 100_000))

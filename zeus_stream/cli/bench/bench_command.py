@@ -157,7 +157,7 @@ def _measure(
     check(settings, (), where)
     settings = only_measuring(settings, where)
     with Signals() as signals, services(where, {**os.environ, **as_environment(settings)}, signals) as own:
-        say_ignored(given_settings(), own.absent)
+        say_ignored(given_settings(), own.absent, where)
         os.environ["ZEUS_STREAM_DIR"] = str(where.run)  # a script looks for the collector of root first
         functions = load_functions(specs)
         connection = Connection(where)

@@ -8,6 +8,7 @@ from pathlib import Path
 from zeus_stream.cli.running.child_services import VERBS
 from zeus_stream.cli.running.waits import say
 from zeus_stream.errors import SettingsError, StorageError
+from zeus_stream.own_services import KEEPER
 from zeus_stream.paths import Places, endpoint, holder, prepare
 from zeus_stream.settings import Settings
 
@@ -42,12 +43,15 @@ def check_settings(settings: Settings) -> None:
     open_bus(settings.device, Path(), cpu=settings.cpu, set_command=settings.set_command).close()
 
 
-def say_ignored(given: Mapping[str, Sequence[str]], absent: Sequence[str]) -> None:
+def say_ignored(given: Mapping[str, Sequence[str]], absent: Sequence[str], where: Places) -> None:
     """Print each option without effect: all services that read it run already, none is ``absent``."""
+    cure = "Give it where that is started."
+    if holder(where.run / KEEPER) is not None:
+        cure = "It ends some seconds after the last script that uses it: try again then."
     for option, readers in given.items():
         if readers and not set(readers) & set(absent):
             services = " and the ".join(readers)
-            say(f"{option} has no effect: the {services} runs already. Give it where that is started.")
+            say(f"{option} has no effect: the {services} runs already. {cure}")
 
 
 def _check_directories(where: Places) -> None:
