@@ -367,6 +367,7 @@ def _overlay(figures: _Figures, shape: EnergyFit, knots: Knots, edges: _Edges) -
     if shape.window_ns is not None:  # else it sees all
         begin_ns, end_ns = edges.t_ns[:count].tolist(), edges.t_ns[count:].tolist()
         beats = [shape.counter.beats(*window) for window in zip(begin_ns, end_ns, strict=True)]
+        deviation_uj = np.hypot(deviation_uj, shape.counter.window_doubt_ns * _range_w(knots, edges) / 1e3)
         figures.beats = np.array([found is True for found in beats])
         doubtful = [found is not False for found in beats]
         if any(doubtful):

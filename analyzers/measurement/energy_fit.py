@@ -262,7 +262,10 @@ class EnergyFit:
         power_w, moved_w = self._power_at(mid_ns[k0 : last + 1], mean)
         var_j2 = stretch.var_j2(power_w) + (EDGE_DOUBT_S * moved_w) ** 2
         about = stretch, parts, point_t, noise_w2s[parts.kind], var_j2
-        seen = integrating(*about) if counter.window_ns is None else boxcar(*about, counter, self._cuts.t_ns)
+        if counter.window_ns is None:
+            seen = integrating(*about)
+        else:
+            seen = boxcar(*about, counter, self._cuts.t_ns, self._refreshes.period_s)
         found = solve(seen, parts, believed, point_t, float(stretch.took.mean()))
         energy_uj = stretch.base_uj + found.energy_j * 1e6
         written = Written(t_ns=fresh_ns, energy_uj=energy_uj, joint_j2=found.joint_j2)
@@ -327,6 +330,9 @@ class EnergyFit:
             since = left[::-1].cumsum()[::-1][inside]
             sure = inverse[::-1, ::-1].cumsum(axis=0).cumsum(axis=1).diagonal()[::-1][inside]
             kinds.flickered(taken_kind, since, sure, believed.noise_w2s)  # (11)
+        else:  # each figure has noise of its own
+            sees = taken_kind.sum(axis=1, keepdims=True) / (self.counter.window_ns / 1e9)
+            kinds.flickered(sees * taken_kind, left[inside], certain, believed.noise_w2s)
 
     def _look(self, stretch: Stretch, parts: Parts, inside: slice) -> None:
         """Note which phases of the segments that are over a boxcar looked at."""
