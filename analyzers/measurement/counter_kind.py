@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from analyzers.measurement.knots import Floats
 from analyzers.measurement.power_model import MAX_KINDS
+from analyzers.measurement.transitions import Transitions
 
 MS = 1_000_000
 WINDOWS_NS = tuple(ms * MS for ms in (10, 15, 20, 23, 25, 30, 40, 50, 60))
@@ -31,6 +32,8 @@ MOST_LOOKS = 512
 """Calls of `CounterKnowledge.look` that are remembered."""
 LOOKED_AHEAD_NS = 1_000_000_000
 """A look that was noted this much after a window may have been within it."""
+LEAST_CHANGES = 3
+"""Fewer single changes of power tell no kind."""
 TOGETHER = 10
 """Refreshes that are compared at once."""
 ENOUGH = 40
@@ -110,12 +113,12 @@ CounterKind = Literal["integrating", "boxcar", "power"]
 class CounterKnowledge:
     """The knowledge of one GPU's counter.
 
-    ``suspect``: the power sensor of this model sees a part of the time, and so may the counter. It is taken
+    ``suspect_ns``: the power sensor of this model may see so much of the time, and so may the counter. It is taken
     for one that integrates even then (the reverse error is the greater one), but nothing is certain.
     """
 
-    def __init__(self, *, suspect: bool = False) -> None:
-        self._suspect = suspect
+    def __init__(self, *, suspect_ns: int | None = None) -> None:
+        self._suspect_ns = suspect_ns
         self.window_ns: int | None = None
         """Of a boxcar; None: the counter integrates, as far as is known."""
         self.window_doubt_ns = 0.0
@@ -127,6 +130,8 @@ class CounterKnowledge:
         """Of power readings: a mean is held from this much before its window ends. None: a counter."""
         self.proven = False
         """It has shown what only a counter that integrates shows."""
+        self._by_changes = False
+        """By `tell_by_changes`."""
         self._telling = True
         """It is worth to compare all refreshes."""
         self._checked = True
@@ -206,7 +211,7 @@ class CounterKnowledge:
         self._log_det += seen.log_det
         self._steady += seen.steady
         self._expected[:, :n] = seen.expected
-        if self._suspect and self.kind is None:
+        if self._suspect_ns and self.kind is None:
             joint_j, square_s2, square_j2, doubt_j2 = self._steady.tolist()
             enough = self._compared - self._fresh_at >= ENOUGH
             self._alike = enough and square_j2 - joint_j**2 / square_s2 < 2 * doubt_j2
@@ -277,8 +282,8 @@ class CounterKnowledge:
         each = self._likely(by_expected=True)
         likely = each.max(axis=0)
         best = int(np.argmax(likely))
-        if self.window_ns is None and best > len(WINDOWS_NS):
-            listed = int(np.argmax(likely[: 1 + len(WINDOWS_NS)]))
+        if self.window_ns is None and best:
+            listed = 1 + self._nearest(likely[1 : 1 + len(WINDOWS_NS)])
             best = best if likely[best] - likely[listed] > CLOSER + self._compared / 8 else listed
         apart = float(likely[best] - (likely[1:].max() if best == 0 else likely[0]))
         was = 0 if self.window_ns is None else 1 + self.windows_ns.index(self.window_ns)
@@ -291,24 +296,53 @@ class CounterKnowledge:
             # The more refreshes there are, the more what is assumed of edges speaks for a wrong width.
             sure = SURE + self._compared / 8 if self.window_ns in WINDOWS_NS else CLOSER
             told = best != was and likely[best] - likely[was] > sure
-        verdict, windows_ns = None, np.array(self.windows_ns)
-        if told:
-            window_ns, own = self.windows_ns[best - 1] if best else None, int(np.argmax(each[:, best]))
-            verdict = Verdict(window_ns != self.window_ns, self._normal[own, best], self._moment[own, best])
-            if verdict.another:
-                self._seen_s[:] = 0.0
-            self.kind, self.window_ns = "boxcar" if best else "integrating", window_ns
-            if best and verdict.another:
-                self._begin()
+        windows_ns = np.array(self.windows_ns)
+        verdict = self._become(best, int(np.argmax(each[:, best]))) if told else None
         if self.window_ns is not None:
             weight = np.exp(likely[1:] - likely[1:].max())
             off_ns = float(np.sqrt(weight @ (windows_ns - self.window_ns) ** 2 / weight.sum()))
             self.window_doubt_ns = max(off_ns, UNSHARP * self.window_ns)
         if self._telling:
-            self.proven = best == 0 and self._shown() > PROVEN and lasting > SURE
+            self.proven = best == 0 and (self._by_changes or (lasting > SURE and self._shown() > PROVEN))
         self.proven &= self.kind == "integrating"
         if self.kind is not None and self._compared >= CHECKED:
             self._telling = False
+            self._begin()
+        return verdict
+
+    def tell_by_changes(self, seen: Transitions) -> Verdict | None:
+        """Tell the counter's kind, or that it is proven, by single changes of power, if that is possible by now.
+
+        They say little of a width: the suspected one is taken for it.
+        """
+        if self.proven or self.kind == "boxcar" or seen.count < LEAST_CHANGES or self._suspect_ns is None:
+            return None
+        best = 1 + self._nearest(seen.likely[1:])
+        apart = float(seen.likely[0] - seen.likely[1:].max())
+        if apart > PROVEN:
+            self.proven = self._by_changes = True
+        if self.kind is not None or abs(apart) < SURE:
+            return None
+        self._alike = False
+        return self._become(0 if apart > 0 else best, 1)
+
+    def _nearest(self, likely: Floats) -> int:
+        """Return which of `windows_ns` is likeliest; that which is suspected, unless another is clearly so."""
+        best = int(np.argmax(likely))
+        if self._suspect_ns in self.windows_ns:
+            suspected = self.windows_ns.index(self._suspect_ns)
+            return suspected if likely[best] - likely[suspected] < SURE else best
+        return best
+
+    def _become(self, best: int, own: int) -> Verdict:
+        """Take the counter for a rival. ``own``: the scatter under which its means are taken."""
+        window_ns = self.windows_ns[best - 1] if best else None
+        verdict = Verdict(window_ns != self.window_ns, self._normal[own, best], self._moment[own, best])
+        if verdict.another:
+            self._seen_s[:] = 0.0
+        self.kind, self.window_ns = "boxcar" if best else "integrating", window_ns
+        self.window_doubt_ns = UNSHARP * (window_ns or 0)
+        if best and verdict.another:
             self._begin()
         return verdict
 
@@ -381,7 +415,7 @@ class CounterKnowledge:
     @property
     def bounded(self) -> bool:
         """It counts all that is used, as it has shown or as is published: there are hard bounds."""
-        return self.proven or (self.kind != "boxcar" and not self._suspect)
+        return self.proven or (self.kind != "boxcar" and not self._suspect_ns)
 
     @property
     def phase_coverage(self) -> float | None:
@@ -402,4 +436,4 @@ class CounterKnowledge:
     @property
     def looks(self) -> bool:
         """The phases that it saw matter."""
-        return self.window_ns is not None or (self._suspect and self.kind is None)
+        return self.window_ns is not None or (self._suspect_ns is not None and self.kind is None)

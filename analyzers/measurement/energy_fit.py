@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from analyzers.measurement.counter_kind import (
     TOGETHER,
@@ -54,6 +55,7 @@ from analyzers.measurement.observation import (
 )
 from analyzers.measurement.power_model import MEMORY_S, PowerModel, Role
 from analyzers.measurement.timeline import Timeline
+from analyzers.measurement.transitions import Transitions
 
 EVENTS_ARRIVE_NS = 60_000_000
 """All events of an instant have arrived when a frame is this much later: they come every 20 ms."""
@@ -84,6 +86,7 @@ class EnergyFit:
         self._kinds = kinds or PowerModel()
         self._cuts = Cuts()
         self._refreshes = RefreshTimes()
+        self._transitions = Transitions(self.counter.windows_ns)
         self._fixed_ns: int | None = None
         self._compared_ns = 0
         """Refreshes until then have been compared with what each kind of counter would have counted."""
@@ -122,7 +125,8 @@ class EnergyFit:
     def suspect(self, window_ns: int | None) -> None:
         """Say how much of the time the counter may see, until it shows whether it does; None: all."""
         if self.kind is None:
-            self.counter, self.rival = CounterKnowledge(suspect=window_ns is not None), None
+            self.counter, self.rival = CounterKnowledge(suspect_ns=window_ns), None
+            self._transitions = Transitions(self.counter.windows_ns)
             if window_ns is not None:
                 self.rival = EnergyFit()
                 self.rival.counter = CounterKnowledge.of_kind("boxcar", window_ns, checked=False)
@@ -349,6 +353,11 @@ class EnergyFit:
     def _compare(self, knots: Knots, first: int, close: int) -> None:
         """Compare the refreshes until ``close`` with what each kind of counter would have counted."""
         mid_ns = knots.mid_ns
+        if self.kind is None or (self.kind == "integrating" and not self.counter.bounded):
+            self._transitions.follow(knots, self._cuts, close)
+            if (verdict := self.counter.tell_by_changes(self._transitions)) is not None:
+                self._take(verdict)
+                return
         begin = max(first, int(mid_ns.searchsorted(self._compared_ns)), close - BLOCK * TOGETHER)
         if close - begin < TOGETHER or not self.counter.due(int(mid_ns[close])):
             return
@@ -390,6 +399,16 @@ class EnergyFit:
     def variance(self, fixed: Fixed) -> Floats:
         """Return the variance of the energies of windows, J^2, fixed at begins, then ends; shape (2n,)."""
         return self._points.variance(fixed, tied=self.window_ns is None) * self._kinds.calibration
+
+    def work(self, knots: Knots) -> npt.NDArray[np.bool_]:
+        """Return which refreshes, each from a knot to the next, say of work: all but those of a gap or a rest that
+        lasts longer, and next to them; shape (n - 1,)."""
+        segment = np.maximum(self._cuts.t_ns.searchsorted(knots.mid_ns, side="right") - 1, 0)
+        still = self._kinds.role[self._cuts.kind[0, segment]] != Role.WORK
+        idle = still[1:] & (segment[1:] == segment[:-1])
+        idle[1:] |= still[1:-1] & idle[:-1]
+        idle[:-1] |= still[1:-1] & idle[1:]
+        return ~idle
 
     @property
     def crowded(self) -> bool:

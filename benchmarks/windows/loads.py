@@ -17,6 +17,10 @@ Four more have the scatter of noisy and differ in their edges only (each edge dr
     ramped     power starts to move at the marks; every change is a ramp of 1 to 3 ms
     mixed      rises are 0 to 3 ms late with ramps of 1 to 3 ms, falls 0 to 0.5 ms with ramps up to 1 ms
 
+One has steps that never change, and pauses:
+
+    epochs     back-to-back steps at one power; after every 5 s the job rests for 1 s, at the power of a gap
+
 Before the first step and after the last, `REST_NS` at the power of a gap.
 """
 
@@ -27,16 +31,16 @@ import numpy.typing as npt
 from msgspec import Struct
 
 Ints = npt.NDArray[np.int64]
-Name = Literal["constant", "clean", "noisy", "prompt", "late", "ramped", "mixed"]
+Name = Literal["constant", "clean", "noisy", "prompt", "late", "ramped", "mixed", "epochs"]
 
 NAMES: tuple[Name, ...] = ("constant", "clean", "noisy")
 EDGES: tuple[Name, ...] = ("prompt", "late", "ramped", "mixed")
-_ORDER = (*NAMES, *EDGES)
+_ORDER: tuple[Name, ...] = (*NAMES, *EDGES, "epochs")
 """Seeds depend on it: append only."""
 STEPS_MS: dict[Name, tuple[int, ...]] = {
     "constant": (20, 50, 100, 500, 5000),
     "clean": (20, 50, 100, 500, 5000),
-} | dict.fromkeys(("noisy", *EDGES), (20, 50, 100, 500))
+} | dict.fromkeys(("noisy", *EDGES, "epochs"), (20, 50, 100, 500))
 SEED = 20_260
 REST_NS = 1_000_000_000
 _DRAWS = 8
@@ -116,14 +120,22 @@ TRUTHS: dict[Name, Truth] = {
     "prompt": Truth(280_000, 70_000, 0.15, (0, 0), (0, 0)),
     "late": Truth(280_000, 70_000, 0.15, (0, 3_000_000), (0, 0)),
     "ramped": Truth(280_000, 70_000, 0.15, (0, 0), (1_000_000, 3_000_000)),
+    "epochs": Truth(250_000, 70_000, 0.0, (0, 0), (0, 0)),
     "mixed": Truth(
         *(280_000, 70_000, 0.15, (0, 3_000_000), (1_000_000, 3_000_000)), *((0, 500_000), (0, 1_000_000))
     ),
 }
-STEP_SWING: dict[Name, float] = {"constant": 0.02, "clean": 0.02} | dict.fromkeys(("noisy", *EDGES), 0.10)
+STEP_SWING: dict[Name, float] = {"constant": 0.02, "clean": 0.02, "epochs": 0.02} | dict.fromkeys(
+    ("noisy", *EDGES), 0.10
+)
 """Each step's length lies within its nominal length times 1 -+ this."""
-GAPS: dict[Name, tuple[float, float]] = {"constant": (0.0, 0.0)} | dict.fromkeys(_ORDER[1:], (0.1, 0.2))
+GAPS: dict[Name, tuple[float, float]] = {
+    **dict.fromkeys(_ORDER, (0.1, 0.2)),
+    **dict.fromkeys(("constant", "epochs"), (0.0, 0.0)),
+}
 """A gap's length, as a share of the step's nominal length."""
+EPOCH_NS, PAUSE_NS = 5_000_000_000, 1_000_000_000
+"""Steps and pause of ``epochs``."""
 
 
 def load(name: Name, step_ms: int, steps: int | None = None, seed: int = SEED) -> Load:
@@ -147,6 +159,8 @@ def lengths(name: Name, step_ms: int, steps: int | None = None, seed: int = SEED
     drawn, (least, most) = _draws(name, step_ms, steps, seed), GAPS[name]
     long_ns = np.rint(step_ms * 1e6 * (1 + STEP_SWING[name] * (2 * drawn[:, 0] - 1))).astype(np.int64)
     gap_ns = np.rint(step_ms * 1e6 * (least + (most - least) * drawn[:, 1])).astype(np.int64)
+    if name == "epochs":
+        gap_ns[np.flatnonzero(np.diff(np.cumsum(long_ns) // EPOCH_NS))] = PAUSE_NS
     return long_ns, gap_ns
 
 

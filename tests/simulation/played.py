@@ -122,10 +122,11 @@ def play(
         gaps: some steps have no energy, and are left out.
     """
     meter = Meter(Timeline(), shape or EnergyFit())
+    between = "job//rest" if load.name == "epochs" else "job//gap"
     marks = [
         (t_ns, phase)
         for begin_ns, end_ns in load.steps_ns.tolist()
-        for t_ns, phase in ((begin_ns, "job//step"), (end_ns, "job//gap"))
+        for t_ns, phase in ((begin_ns, "job//step"), (end_ns, between))
     ]
     truths = (load.energy_pj(load.steps_ns[:, 0], load.steps_ns[:, 1]) / 1e12).tolist()
     meter.shape.mark("session", 1, "job//rest")

@@ -176,6 +176,55 @@ def test_a_width_that_nobody_published_is_found_closely(period_ms: int, window_m
     assert held(later) >= 0.93
 
 
+@pytest.mark.parametrize("step_ms", [20, 70])
+@pytest.mark.parametrize(("period_ms", "window_ms"), [(100, None), (20, None), (20, 10), (100, 23)])
+def test_the_kind_is_learned_from_the_starts_and_ends_of_epochs(
+    period_ms: int, window_ms: int | None, step_ms: int
+) -> None:
+    """Steps never change, so only the rests tell: it was open for ever, and steps of 20 ms up to 1.8 % off."""
+    played = load("epochs", step_ms, 25_000 // step_ms, 3)
+    shape = EnergyFit()
+    shape.suspect((window_ms or 25) * MS)
+    shown = counter(played, period_ms * MS, window_ms and window_ms * MS, seed=3)
+    steps, meter = play(played, shown, shape)
+    assert meter.shape.kind == ("boxcar" if window_ms else "integrating")
+    assert meter.shape.window_ns == (window_ms and window_ms * MS)
+    late = [step for step in steps if 22 * S < step.begin_ns < 23.5 * S]
+    assert share_off(late) < 0.001
+    assert held(late) >= 0.93
+    assert np.median([one.answer.p97_5_uj - one.answer.p2_5_uj for one in late]) < 6e4 * late[0].truth_j
+
+
+def test_power_that_rises_long_after_its_marks_tells_no_wrong_kind() -> None:
+    """A job that loads data first: each epoch's power comes up to 300 ms late."""
+    rng = np.random.default_rng(4)
+    for window_ms in (None, 25):
+        played = load("epochs", 100, 300, 4)
+        late_ns = rng.integers(0, 300 * MS, len(played.steps_ns))
+        pauses = np.flatnonzero(played.steps_ns[1:, 0] - played.steps_ns[:-1, 1] > 500 * MS) + 1
+        t_ns = played.t_ns.copy()
+        for first in [0, *pauses.tolist()]:  # the first two points of a step are its rise
+            rise = slice(1 + 4 * first, 3 + 4 * first)
+            t_ns[rise] = np.minimum(t_ns[rise] + late_ns[first], t_ns[3 + 4 * first])
+        sums = np.concatenate(([0], np.cumsum(np.diff(t_ns) * (played.power_mw[1:] + played.power_mw[:-1]))))
+        played = replace(played, t_ns=t_ns, _sums=sums)
+        shape = EnergyFit()
+        shape.suspect(25 * MS)
+        _, meter = play(played, counter(played, window_ns=window_ms and window_ms * MS), shape)
+        assert meter.shape.kind in (None, "boxcar" if window_ms else "integrating")
+
+
+@pytest.mark.sweep
+def test_a_single_ramp_proves_no_kind() -> None:
+    """One that took longer than others gave a counter that sees half of the time hard bounds."""
+    played = load("mixed", 500, 40, 63001)
+    shape = EnergyFit()
+    shape.suspect(10 * MS)
+    steps, meter = play(played, counter(played, 20 * MS, 10 * MS, seed=63001), shape)
+    assert meter.shape.kind == "boxcar"
+    assert {step.answer.low_uj for step in steps} == {None}
+
+
 def test_a_right_verdict_stays() -> None:
     for window_ms in (None, 25):
         played = load("noisy", 70, 600)

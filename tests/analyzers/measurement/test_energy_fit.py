@@ -402,6 +402,28 @@ def test_steps_of_some_refreshes_of_a_boxcar_have_an_interval_as_narrow_as_long_
     assert covered(last) >= 0.95
 
 
+def test_two_steps_that_began_alike_within_a_refresh_are_no_beat() -> None:
+    """A quarter of all steps of 500 ms was called aliased, with a half width of 45 %."""
+    played = load("clean", 500, 40, 61000)
+    shape = EnergyFit()
+    shape.remember("boxcar", 25 * MS)
+    steps, _ = play(played, counter(played, window_ns=25 * MS, seed=61000), shape)
+    last = steps[10:]
+    assert max((s.answer.p97_5_uj - s.answer.p2_5_uj) / 2e6 / s.truth_j for s in last) < 0.02
+    assert covered(last) >= 0.95
+
+
+@pytest.mark.parametrize("step_ms", [50, 500])
+def test_a_boxcar_multiplies_by_the_period_of_its_rhythm(step_ms: int) -> None:
+    """The median of a dozen refreshes put all steps off by 0.04 %, a wrong first period by 0.28 %."""
+    played = load("clean", step_ms, 15_000 // step_ms, 61000)
+    shape = EnergyFit()
+    shape.remember("boxcar", 10 * MS)
+    steps, _ = play(played, counter(played, 20 * MS, 10 * MS, seed=61000), shape)
+    last = steps[len(steps) // 3 :]
+    assert abs(errors(last).mean()) < 0.0001
+
+
 @pytest.mark.parametrize(("step_s", "aliased"), [(0.1, True), (0.2, True), (0.0873, False)])
 def test_a_sensor_that_sees_the_same_part_of_every_step_is_said_to(step_s: float, aliased: bool) -> None:  # noqa: FBT001 - parametrized
     shape, line = EnergyFit(), Timeline()
