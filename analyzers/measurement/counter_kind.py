@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from analyzers.measurement.knots import Floats
+from analyzers.measurement.knots import Floats, Ints, Knots
 from analyzers.measurement.power_model import MAX_KINDS
-from analyzers.measurement.transitions import Transitions
 
 MS = 1_000_000
 WINDOWS_NS = tuple(ms * MS for ms in (10, 15, 20, 23, 25, 30, 40, 50, 60))
@@ -26,8 +25,8 @@ COVERED = 0.8
 PHASES = 20
 """Parts of a segment that are looked at, or not."""
 LEAST_LOOKS, LEAST_SEGMENTS = 10, 6
-"""Refreshes, and segments at work, that tell whether the sensor beats with the steps. Two steps of 500 ms that by
-chance began alike within a refresh of 100 ms were taken for a beat: a quarter of them, with half widths of 45 %."""
+"""Refreshes, and segments at work, that tell whether the sensor beats with the steps. Two steps of 500 ms,
+begun alike in a refresh of 100 ms by chance, were taken for a beat: a quarter of all, half widths 45 %."""
 MOST_LOOKS = 512
 """Calls of `CounterKnowledge.look` that are remembered."""
 LOOKED_AHEAD_NS = 1_000_000_000
@@ -66,6 +65,17 @@ changes in s, and noise within segments in s^0.5, all times the mean power; and 
 are scaled by. What was learned of the load would speak for the rival under which it was learned."""
 OPEN = 5.0
 """While it is not stated, neither kind is more than exp(this) times as likely as the other."""
+
+AROUND = 3
+"""Refreshes before and after that of a change in which nothing else may change; the outer are compared."""
+STEADY, GREAT = 0.05, 0.1
+"""They differ by less than this part of the change, which is more than this part of the power."""
+ALIKE = 0.2
+"""All took as long as their median, give or take this part of it."""
+SHOWN = 0.03
+"""Standard deviation of the part that is shown."""
+MEAN_LATE_S, LATE_S, PROMPT, FAR_S = 0.0005, 0.0015, 0.7, 0.5
+"""Power is prompt with this probability: mean and deviation of its lateness. Else it comes within so much."""
 
 
 class Compared(Struct, frozen=True):
@@ -110,11 +120,84 @@ class KnownCounter(Struct, frozen=True):
 CounterKind = Literal["integrating", "boxcar", "power"]
 
 
+class Transitions:
+    """The log likelihoods of the kinds of a counter, by single changes of power: starts and ends of epochs.
+
+    Power that is steady before and after a change shows in the refresh around it how much of it was counted
+    behind the change. A counter that integrates counts in proportion to the time that was left, so it mostly
+    shows a part. One that sees the last ``w`` of each period shows all or nothing, but for changes
+    within ``w``.
+
+        P(shown | kind) = sum over l of P(l) N(shown; clip((left - l) / (T or w), 0, 1), SHOWN)
+
+    How late power is behind its mark, l, is a mixture: mostly some milliseconds, else anything in `FAR_S`:
+    a job that loads data first. So no single change says much for either kind.
+    """
+
+    def __init__(self, windows_ns: tuple[int, ...]) -> None:
+        self.likely = np.zeros(1 + len(windows_ns))
+        """Of one that integrates, then of each boxcar."""
+        self.count = 0
+        self._windows_s = np.array(windows_ns) / 1e9
+        self._since_ns = -(2**62)
+
+    def follow(self, knots: Knots, cut_ns: Ints, kind: Ints, close: int) -> None:
+        """Take in the changes whose refreshes are there, each once; knots until ``close``.
+
+        ``cut_ns``: when segments of a ``kind`` begin; shape (c,) each.
+        """
+        if close <= 2 * AROUND:
+            return
+        changed = np.flatnonzero(np.diff(kind)) + 1
+        t_ns = cut_ns[changed]
+        last_ns = int(knots.mid_ns[close - AROUND])
+        fresh = np.flatnonzero((t_ns > self._since_ns) & (t_ns <= last_ns))
+        for place in fresh.tolist():
+            at = int(knots.mid_ns.searchsorted(t_ns[place]))
+            if at > AROUND:
+                around = slice(at - AROUND - 1, at + AROUND + 1)
+                others = np.delete(t_ns, place)
+                within = (others > knots.mid_ns[around.start]) & (others <= knots.mid_ns[around.stop - 1])
+                if not within.any():
+                    self._see(knots, around, int(t_ns[place]))
+        self._since_ns = max(self._since_ns, last_ns)
+
+    def _see(self, knots: Knots, around: slice, t_ns: int) -> None:
+        """Take in one change, with the refreshes around it: that of the change is in the middle."""
+        took_s, grown_j = np.diff(knots.mid_ns[around]) / 1e9, np.diff(knots.energy_uj[around]) / 1e6
+        period_s = float(np.median(took_s))
+        if np.ptp(knots.epoch[around]) or (np.abs(took_s - period_s) > ALIKE * period_s).any():
+            return
+        first, second, shown_w, third, fourth = (grown_j / took_s)[[0, 1, AROUND, -2, -1]].tolist()
+        before_w, after_w = (first + second) / 2, (third + fourth) / 2
+        change_w = after_w - before_w
+        unsteady_w = max(abs(first - second), abs(third - fourth))
+        if unsteady_w > STEADY * abs(change_w) or abs(change_w) < GREAT * max(before_w, after_w):
+            return
+        left_s = (int(knots.mid_ns[around][AROUND + 1]) - t_ns) / 1e9
+        doubt_s = float(np.hypot(*knots.doubt_ns[around][AROUND : AROUND + 2])) / 1e9
+        self.likely += self._log_likely((shown_w - before_w) / change_w, left_s, period_s, doubt_s)
+        self.count += 1
+
+    def _log_likely(self, shown: float, left_s: float, period_s: float, doubt_s: float) -> Floats:
+        """Return the log likelihood of each kind that ``shown`` of a change was counted; shape (1 + m,)."""
+        near_s = MEAN_LATE_S + np.hypot(LATE_S, doubt_s) * np.linspace(-3.0, 3.0, 61)
+        weight = np.exp(-(np.linspace(-3.0, 3.0, 61) ** 2) / 2)
+        far_s = np.linspace(-FAR_S, FAR_S, 1001)
+        late_s = np.concatenate((near_s, far_s))
+        weight = np.concatenate((PROMPT * weight / weight.sum(), np.full(1001, (1 - PROMPT) / 1001)))
+        sees_s = np.append(period_s, self._windows_s)[:, None]
+        part = np.clip((left_s - late_s) / sees_s, 0.0, 1.0)
+        likely: Floats = np.log(np.exp(-(((shown - part) / SHOWN) ** 2) / 2) @ weight + 1e-6)
+        likely[1:][0.7 * period_s <= self._windows_s] = -np.inf
+        return likely
+
+
 class CounterKnowledge:
     """The knowledge of one GPU's counter.
 
-    ``suspect_ns``: the power sensor of this model may see so much of the time, and so may the counter. It is taken
-    for one that integrates even then (the reverse error is the greater one), but nothing is certain.
+    ``suspect_ns``: the power sensor of this model may see so much of the time, and so may the counter. It is
+    taken for one that integrates even then (the reverse error is the greater one), but nothing is certain.
     """
 
     def __init__(self, *, suspect_ns: int | None = None) -> None:
@@ -311,7 +394,7 @@ class CounterKnowledge:
         return verdict
 
     def tell_by_changes(self, seen: Transitions) -> Verdict | None:
-        """Tell the counter's kind, or that it is proven, by single changes of power, if that is possible by now.
+        """Tell the counter's kind, or prove it, by single changes of power, if that is possible by now.
 
         They say little of a width: the suspected one is taken for it.
         """
@@ -327,7 +410,7 @@ class CounterKnowledge:
         return self._become(0 if apart > 0 else best, 1)
 
     def _nearest(self, likely: Floats) -> int:
-        """Return which of `windows_ns` is likeliest; that which is suspected, unless another is clearly so."""
+        """Return which of `windows_ns` is likeliest: the suspected one, unless another is clearly so."""
         best = int(np.argmax(likely))
         if self._suspect_ns in self.windows_ns:
             suspected = self.windows_ns.index(self._suspect_ns)

@@ -341,23 +341,14 @@ def _straight(timeline: Timeline, knots: Knots, edges: _Edges) -> _Figures:
     )
 
 
-def _scatter_uj(
-    knots: Knots, edges: _Edges, counts: npt.NDArray[np.bool_] | None = None
-) -> npt.NDArray[np.float64]:
-    """Return the standard deviation of the energies of windows between power readings; shape (n,).
-
-    ``counts``: the readings that tell; None: all.
-    """
-    power_w = _power_w(knots)
-    one = np.ones(len(power_w)) if counts is None else counts.astype(np.float64)
-    sums = np.concatenate(
-        (np.zeros((3, 1)), np.cumsum((one, one * power_w, one * power_w**2), axis=1)), axis=1
-    )
+def _scatter_uj(knots: Knots, edges: _Edges) -> npt.NDArray[np.float64]:
+    """Return the standard deviation of the energies of windows between power readings; shape (n,)."""
+    power_w = np.diff(knots.energy_uj) * 1e3 / np.maximum(np.diff(knots.mid_ns), 1)
+    sums = np.concatenate(([[0.0], [0.0]], np.cumsum((power_w, power_w**2), axis=1)), axis=1)
     begin_ns, end_ns = np.split(edges.t_ns, 2)
     first = np.minimum(knots.mid_ns.searchsorted(begin_ns - SCATTER_NS), len(power_w) - 1)
     last = np.clip(knots.mid_ns.searchsorted(end_ns + SCATTER_NS), first + 1, len(power_w))
-    count, sum_w, square_w2 = sums[:, last] - sums[:, first]
-    mean_w, square_w2 = sum_w / np.maximum(count, 1.0), square_w2 / np.maximum(count, 1.0)
+    mean_w, square_w2 = (sums[:, last] - sums[:, first]) / (last - first)
     spread_w: npt.NDArray[np.float64] = np.sqrt(np.maximum(square_w2 - mean_w**2, 0.0))
     duration_ns = (end_ns - begin_ns).astype(np.float64)
     counted_ns = np.sqrt(duration_ns * np.minimum(duration_ns, CORRELATED_NS))
@@ -378,13 +369,12 @@ def _overlay(figures: _Figures, shape: EnergyFit, knots: Knots, edges: _Edges) -
     if shape.window_ns is not None:  # else it sees all
         begin_ns, end_ns = edges.t_ns[:count].tolist(), edges.t_ns[count:].tolist()
         beats = [shape.counter.beats(*window) for window in zip(begin_ns, end_ns, strict=True)]
-        work = shape.work(knots)
         deviation_uj = np.hypot(deviation_uj, shape.counter.window_doubt_ns * _change_w(knots, edges) / 1e3)
         figures.beats = np.array([found is True for found in beats])
         doubtful = [found is not False for found in beats]
         if any(doubtful):
             # What differs between the phases that it sees and the others, the model cannot know.
-            deviation_uj = np.hypot(deviation_uj, np.where(doubtful, _scatter_uj(knots, edges, work), 0.0))
+            deviation_uj = np.hypot(deviation_uj, np.where(doubtful, _scatter_uj(knots, edges), 0.0))
     give_or_take_uj = np.nan_to_num(Z * deviation_uj, nan=MOST_UJ, posinf=MOST_UJ)
     # How far off it is while it may not be of this kind, the model cannot tell.
     sure = shaped & shape.sure
@@ -395,31 +385,26 @@ def _overlay(figures: _Figures, shape: EnergyFit, knots: Knots, edges: _Edges) -
     figures.used_uj = used_uj
     if figures.beats.any():  # then what it does not see of each step is the same all through
         duration_ns = (edges.t_ns[count:] - edges.t_ns[:count]).astype(np.float64)
-        common_uj = _rounded(Z * ALIASED * _range_w(knots, edges, work) * duration_ns / 1e3)  # W x ns
+        common_uj = _rounded(Z * ALIASED * _range_w(knots, edges) * duration_ns / 1e3)  # W x ns
         low_uj = np.where(figures.beats, np.minimum(low_uj, used_uj - common_uj), low_uj)
         high_uj = np.where(figures.beats, np.maximum(high_uj, used_uj + common_uj), high_uj)
     figures.likely_low_uj, figures.likely_high_uj = np.clip(low_uj, 0, used_uj), np.maximum(high_uj, used_uj)
 
 
-def _power_w(knots: Knots) -> npt.NDArray[np.float64]:
-    """Return the mean power between each knot and the next, W."""
-    power_w: npt.NDArray[np.float64] = np.diff(knots.energy_uj) * 1e3 / np.maximum(np.diff(knots.mid_ns), 1)
-    return power_w
-
-
-def _range_w(knots: Knots, edges: _Edges, counts: npt.NDArray[np.bool_]) -> float:
-    """Return by how much the readings that count within `SCATTER_NS` of some windows differ at most, W."""
+def _range_w(knots: Knots, edges: _Edges) -> float:
+    """Return by how much the readings within `SCATTER_NS` of some windows differ at most, W."""
     first = int(knots.mid_ns.searchsorted(edges.t_ns.min() - SCATTER_NS))
     last = int(knots.mid_ns.searchsorted(edges.t_ns.max() + SCATTER_NS))
     near = slice(max(first - 1, 0), last)
-    power_w = _power_w(knots)[near][counts[near]]
+    power_w = np.diff(knots.energy_uj[near]) * 1e3 / np.maximum(np.diff(knots.mid_ns[near]), 1)
     return float(np.ptp(power_w)) if len(power_w) else 0.0
 
 
 def _change_w(knots: Knots, edges: _Edges) -> npt.NDArray[np.float64]:
-    """Return by how much the readings around the edges of windows differ, the greater of both, W; shape (n,)."""
+    """Return how much power changes around an edge of windows, the greater of both, W; shape (n,)."""
     around = edges.left[:, None] + np.arange(-AROUND, AROUND + 1)
-    change_w = np.ptp(_power_w(knots)[np.clip(around, 0, len(knots.mid_ns) - 2)], axis=1)
+    power_w = np.diff(knots.energy_uj) * 1e3 / np.maximum(np.diff(knots.mid_ns), 1)
+    change_w = np.ptp(power_w[np.clip(around, 0, len(power_w) - 1)], axis=1)
     greater_w: npt.NDArray[np.float64] = np.maximum(*np.split(change_w, 2))
     return greater_w
 

@@ -29,6 +29,7 @@ from analyzers.measurement.counter_kind import (
     WIDEST_NS,
     CounterKind,
     CounterKnowledge,
+    Transitions,
     Verdict,
 )
 from analyzers.measurement.cuts import Cuts, Mark, Parts
@@ -55,7 +56,6 @@ from analyzers.measurement.observation import (
 )
 from analyzers.measurement.power_model import MEMORY_S, PowerModel, Role
 from analyzers.measurement.timeline import Timeline
-from analyzers.measurement.transitions import Transitions
 
 EVENTS_ARRIVE_NS = 60_000_000
 """All events of an instant have arrived when a frame is this much later: they come every 20 ms."""
@@ -307,10 +307,10 @@ class EnergyFit:
         inside: slice,
     ) -> None:
         """Learn from the refreshes ``inside``, each once; equations (8) to (11)."""
-        kinds, inverse, left = self._kinds, found.inverse, found.left
+        kinds, counter, inverse, left = self._kinds, self.counter, found.inverse, found.left
         rows = seen.rows[: seen.count]
         rows_kind = rows @ found.of_part
-        sums = self.counter.window_ns is None
+        sums = counter.window_ns is None
         taken, taken_kind = (_each(each, inside) if sums else each[inside] for each in (rows, rows_kind))
         doubt_j2 = (seen.var_j2[1:] + seen.var_j2[:-1]) if sums else seen.doubt_j2
         doubt = taken_kind @ believed.noise_w2s + doubt_j2[inside]
@@ -330,13 +330,14 @@ class EnergyFit:
         rows_over = rows[:, over]
         gram = rows_over.T @ inverse @ rows_over
         kinds.deviated(parts.kind[over], left @ rows_over, gram, believed.spread)  # (10)
-        if sums:
+        if counter.window_ns is None:
             since = left[::-1].cumsum()[::-1][inside]
             sure = inverse[::-1, ::-1].cumsum(axis=0).cumsum(axis=1).diagonal()[::-1][inside]
             kinds.flickered(taken_kind, since, sure, believed.noise_w2s)  # (11)
         else:  # each figure has noise of its own
-            sees = taken_kind.sum(axis=1, keepdims=True) / (self.counter.window_ns / 1e9)
-            kinds.flickered(sees * taken_kind, left[inside], certain, believed.noise_w2s)
+            sees_s = taken[:, : len(parts.kind) // 2]
+            shows = _share(sees_s) * sees_s.sum(axis=1) / (counter.window_ns / 1e9)
+            kinds.flickered(shows[:, None] * taken_kind, left[inside], certain, believed.noise_w2s)
 
     def _look(self, stretch: Stretch, parts: Parts, inside: slice) -> None:
         """Note which phases of the segments that are over a boxcar looked at."""
@@ -354,7 +355,7 @@ class EnergyFit:
         """Compare the refreshes until ``close`` with what each kind of counter would have counted."""
         mid_ns = knots.mid_ns
         if self.kind is None or (self.kind == "integrating" and not self.counter.bounded):
-            self._transitions.follow(knots, self._cuts, close)
+            self._transitions.follow(knots, self._cuts.t_ns, self._cuts.kind[0], close)
             if (verdict := self.counter.tell_by_changes(self._transitions)) is not None:
                 self._take(verdict)
                 return
@@ -400,16 +401,6 @@ class EnergyFit:
         """Return the variance of the energies of windows, J^2, fixed at begins, then ends; shape (2n,)."""
         return self._points.variance(fixed, tied=self.window_ns is None) * self._kinds.calibration
 
-    def work(self, knots: Knots) -> npt.NDArray[np.bool_]:
-        """Return which refreshes, each from a knot to the next, say of work: all but those of a gap or a rest that
-        lasts longer, and next to them; shape (n - 1,)."""
-        segment = np.maximum(self._cuts.t_ns.searchsorted(knots.mid_ns, side="right") - 1, 0)
-        still = self._kinds.role[self._cuts.kind[0, segment]] != Role.WORK
-        idle = still[1:] & (segment[1:] == segment[:-1])
-        idle[1:] |= still[1:-1] & idle[:-1]
-        idle[:-1] |= still[1:-1] & idle[1:]
-        return ~idle
-
     @property
     def crowded(self) -> bool:
         """There is so much that `forget` is worth its while."""
@@ -437,6 +428,18 @@ def _epochs(epoch: Ints, begin: int, close: int) -> Iterator[tuple[int, int]]:
     for first, last in pairwise((-1, *ends)):
         if last >= begin and first + 1 <= close:
             yield first + 1, last
+
+
+def _share(sees_s: Floats) -> npt.NDArray[np.bool_]:
+    """Return which refreshes saw mostly what one beside them saw: only these tell noise from deviations.
+
+    ``sees_s``: of each segment; shape (r, s).
+    """
+    both_s, own_s = np.minimum(sees_s[1:], sees_s[:-1]).sum(axis=1), sees_s.sum(axis=1)
+    share = np.zeros(len(own_s), np.bool_)
+    share[1:] |= both_s > own_s[1:] / 2
+    share[:-1] |= both_s > own_s[:-1] / 2
+    return share
 
 
 def _each(sums: Floats, inside: slice) -> Floats:

@@ -224,7 +224,7 @@ DRIFTS = 3e-6
 ALIKE = 0.1
 """Two distances in a row that differ by less than this part are a period."""
 NO_RHYTHM = 1 / 6
-"""A jitter of more than this part of the period is none: the period is searched for again. Two first distances of
+"""A jitter of more than this part of the period is none: the period is searched for again. Two distances of
 15.8 ms were taken for the period of a counter of 20 ms, for ever (seed 61000)."""
 STRAYED = 1e-6
 """A refresh in bounds less likely than this is none of this rhythm: a new phase begins."""

@@ -13,8 +13,8 @@ from analyzers.measurement.power_model import PowerModel, Role
 
 QUANTUM_J = 1e-3
 STRANGE = 0.05
-"""A period that is off the median of some refreshes by more than this part is none of theirs. The median alone, of
-a dozen, put all steps of 50 ms of a 20/10 ms counter off by 0.28 % (seed 61000)."""
+"""A period that is off the median of some by more than this part is none of theirs. That median, of a
+dozen, put all steps of a 20/10 ms counter off by 0.04 % (seed 61000)."""
 
 
 class Stretch(Struct, frozen=True, kw_only=True):

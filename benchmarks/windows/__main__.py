@@ -174,8 +174,8 @@ def row(name: Name, step_ms: int, kind: str, runs: Sequence[Run]) -> list[object
 
 def main() -> None:
     given = options(
-        __doc__, choices={"loads": (*NAMES, *EDGES, "epochs")}, runs=4, seed=SEED, loads=NAMES, steps_ms=[int],
-        counters=["100", "20"], unknown=False, wait=False,
+        __doc__, choices={"loads": (*NAMES, *EDGES, "epochs")}, runs=4, seed=SEED, loads=NAMES,
+        steps_ms=[int], counters=["100", "20"], unknown=False, wait=False,
     )  # fmt: skip
     seeds = range(given.seed, given.seed + given.runs)
     head = "load | counter | step | direct reads | straight lines | shaped | oracle | goal | met | bias"

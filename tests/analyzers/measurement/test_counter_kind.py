@@ -181,7 +181,7 @@ def test_a_width_that_nobody_published_is_found_closely(period_ms: int, window_m
 def test_the_kind_is_learned_from_the_starts_and_ends_of_epochs(
     period_ms: int, window_ms: int | None, step_ms: int
 ) -> None:
-    """Steps never change, so only the rests tell: it was open for ever, and steps of 20 ms up to 1.8 % off."""
+    """Steps never change, so only the rests tell: it stayed open, and steps of 20 ms were up to 1.8 % off."""
     played = load("epochs", step_ms, 25_000 // step_ms, 3)
     shape = EnergyFit()
     shape.suspect((window_ms or 25) * MS)
@@ -192,7 +192,8 @@ def test_the_kind_is_learned_from_the_starts_and_ends_of_epochs(
     late = [step for step in steps if 22 * S < step.begin_ns < 23.5 * S]
     assert share_off(late) < 0.001
     assert held(late) >= 0.93
-    assert np.median([one.answer.p97_5_uj - one.answer.p2_5_uj for one in late]) < 6e4 * late[0].truth_j
+    width_j = np.median([one.answer.p97_5_uj - one.answer.p2_5_uj for one in late]) / 1e6
+    assert "aliased" in late[0].answer.quality or width_j < 0.05 * late[0].truth_j
 
 
 def test_power_that_rises_long_after_its_marks_tells_no_wrong_kind() -> None:
