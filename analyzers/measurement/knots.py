@@ -343,7 +343,7 @@ class RefreshTimes:
 
     @property
     def period_s(self) -> float:
-        """How often the counter is refreshed; 0: not known yet."""
+        """The period of refreshes; 0: not known yet."""
         return self._rhythm.period_ns / 1e9
 
     def _place(self, knots: Knots, fresh: slice) -> None:
