@@ -462,9 +462,9 @@ FROM stretches GROUP BY run, round, power_limit_w;
 CREATE VIEW scatter AS
 FROM scatter_of((SELECT coalesce(list(DISTINCT run), []) FROM trials));
 
--- The steps of some runs at limits that were chosen, from an instant on, and what each has saved. Each stretch of steps
--- is against the baseline that its own decision measured; the first also counts for those before.
-CREATE MACRO saved_steps_of(wanted, since) AS TABLE
+-- The steps of some runs that have a choice, from an instant on; what each has saved, if it `saves`. Each stretch of
+-- steps is against the baseline that its own decision measured; the first also counts for those before.
+CREATE MACRO decided_steps_of(wanted, since) AS TABLE
 WITH chosen_limits AS (
     SELECT decisions.*, CASE WHEN row_number() OVER (PARTITION BY run ORDER BY number) = 1 THEN 0 ELSE steps END AS first,
         CASE WHEN clock_mhz IS NULL THEN abs(power_limit_w - default_limit_w) < 0.5
@@ -485,14 +485,17 @@ WITH chosen_limits AS (
     GROUP BY run, index
 )
 -- What single GPUs below the limit save as well is in no decision: such steps are compared as they are.
-SELECT stepped.run, step, began_at, duration_s, CASE
+SELECT stepped.run, step, began_at, duration_s, energy_j, highest_limit_w, spans.number, step >= spans.steps AS decided,
+    coalesce(applied AND CASE WHEN clock_mhz IS NULL THEN abs(highest_limit_w - power_limit_w) < 0.5
+        ELSE step >= spans.steps END, false) AS saves, CASE
         WHEN lowest_limit_w < power_limit_w - 0.5 AND clock_mhz IS NULL
             THEN default_energy_per_step_j - stepped.energy_j
         WHEN keeps THEN 0
         ELSE stepped.energy_j * (default_energy_per_step_j / energy_per_step_j - 1) END AS saved_j
-FROM stepped JOIN spans ON stepped.run = spans.run AND stepped.step >= spans.first AND stepped.step < spans.next
-WHERE applied AND CASE WHEN clock_mhz IS NULL THEN abs(highest_limit_w - power_limit_w) < 0.5
-    ELSE step >= spans.steps END;
+FROM stepped JOIN spans ON stepped.run = spans.run AND stepped.step >= spans.first AND stepped.step < spans.next;
+
+CREATE MACRO saved_steps_of(wanted, since) AS TABLE
+SELECT run, step, began_at, duration_s, saved_j FROM decided_steps_of(wanted, since) WHERE saves;
 
 -- The savings of some runs, from their steps. The runs are known before steps are read: milliseconds.
 CREATE MACRO savings_of(wanted) AS TABLE
@@ -522,23 +525,22 @@ WITH last AS (
         AND chosen.power_limit_w = last.power_limit_w
     LEFT JOIN scattered AS at_top ON at_top.run = trials_run AND at_top.round = trials_round
         AND at_top.power_limit_w = top_w
-), stepped AS (
-    SELECT run, index AS step,
-        CASE WHEN count(power_limit_w) = count(*) THEN max(power_limit_w) END AS highest_limit_w,
-        CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
-    FROM windows WHERE run IN (SELECT run FROM last) AND kind = 'step' AND NOT of_host(gpu) GROUP BY run, index
+), summed AS MATERIALIZED (
+    SELECT run, number, decided, highest_limit_w, saves, count(*) AS steps, count(energy_j) AS measured,
+        sum(energy_j) AS energy_j, sum(saved_j) AS saved_j
+    FROM decided_steps_of(wanted, '-infinity'::TIMESTAMP) GROUP BY ALL
 ), ran AS (
     -- A job is at its limit though single GPUs of it are lower: one of them always has it.
     -- Of a clock: from the step of the decision on.
     SELECT decided.run, CASE WHEN clock_mhz IS NULL THEN abs(highest_limit_w - decided.power_limit_w) < 0.5
-            ELSE applied AND step >= decided.steps END AS at_limit,
-        count(*) AS steps, count(stepped.energy_j) AS measured, sum(stepped.energy_j) AS energy_j
-    FROM decided JOIN stepped ON stepped.run = decided.run
+            ELSE applied AND summed.decided AND summed.number = decided.number END AS at_limit,
+        sum(summed.steps)::BIGINT AS steps, sum(measured)::BIGINT AS measured, sum(summed.energy_j) AS energy_j
+    FROM decided JOIN summed ON summed.run = decided.run
         AND (clock_mhz IS NOT NULL OR abs(highest_limit_w - decided.power_limit_w) < 0.5
             OR abs(highest_limit_w - default_limit_w) < 0.5)
     GROUP BY ALL
 ), gained AS (
-    SELECT run, sum(saved_j) AS saved_j FROM saved_steps_of(wanted, '-infinity'::TIMESTAMP) GROUP BY run
+    SELECT run, sum(saved_j) AS saved_j FROM summed WHERE saves GROUP BY run
 )
 SELECT decided.run, (SELECT any_value(job) FROM sessions AS runs WHERE runs.run = decided.run) AS job, selector,
     default_limit_w, power_limit_w, default_energy_per_step_j, energy_per_step_j,
@@ -609,7 +611,7 @@ CREATE MACRO waste_of_runs(wanted) AS TABLE
 WITH ranks AS MATERIALIZED (
     SELECT session, run, job, host, rank, ended_how, wall_error_ns / 1000 AS error_us
     FROM sessions WHERE world_size > 0 AND run IN (SELECT unnest(wanted))
-), seen AS (
+), seen AS NOT MATERIALIZED (
     SELECT windows.session, windows.run, windows.rank, kind, name, index, gpu, begin_ns, end_ns, duration_s, energy_j,
         epoch_us(began_at) AS began_us, epoch_us(began_at) + (end_ns - begin_ns) // 1000 AS ended_us
     FROM windows SEMI JOIN ranks USING (session)
@@ -625,6 +627,7 @@ WITH ranks AS MATERIALIZED (
             AND (other.duration_s, other.session) > (mine.duration_s, mine.session)))
 ), held AS MATERIALIZED (
     SELECT * FROM seen ANTI JOIN (SELECT session, gpu FROM doubled WHERE by_rank) AS twice USING (session, gpu)
+    WHERE kind <> 'step'
 ), totals AS MATERIALIZED (
     -- A sum with a part missing, and of a run that is not closed, is NULL.
     SELECT ranks.run, any_value(ranks.job) AS job, count(DISTINCT counted.gpu) AS gpus,
@@ -635,8 +638,10 @@ WITH ranks AS MATERIALIZED (
     LEFT JOIN (FROM wholes ANTI JOIN doubled USING (session, gpu)) AS counted
         ON counted.session = wholes.session AND counted.gpu = wholes.gpu
     GROUP BY ranks.run
-), all_steps AS MATERIALIZED (
-    SELECT * FROM held WHERE kind = 'step'
+), all_steps AS NOT MATERIALIZED (
+    -- A million of them: they are read where they are added up, and nowhere else are they kept.
+    SELECT * FROM seen ANTI JOIN (SELECT session, gpu FROM doubled WHERE by_rank) AS twice USING (session, gpu)
+    WHERE kind = 'step'
 ), spans AS MATERIALIZED (
     -- The steps of each session; `held` has no run window of a session that is still open.
     SELECT session, any_value(run) AS run, min(index) AS first_step, max(index) AS last_step,
@@ -671,13 +676,26 @@ WITH ranks AS MATERIALIZED (
         UNION ALL
         SELECT spans.session, resumed.first_step FROM spans JOIN resumed USING (run)
     ) GROUP BY session
-), placed AS MATERIALIZED (
-    SELECT all_steps.*, epochs.index AS epoch, epochs.end_ns AS epoch_end_ns, redone_from.known AS redone
-    FROM all_steps ASOF LEFT JOIN (FROM held WHERE kind = 'epoch') AS epochs
-        ON all_steps.session = epochs.session AND all_steps.gpu = epochs.gpu AND all_steps.begin_ns >= epochs.begin_ns
+), epochs AS (
+    SELECT session, gpu, index, begin_ns, least(end_ns, lead(begin_ns) OVER following) AS end_ns,
+        greatest((max(end_ns) OVER whole - min(begin_ns) OVER whole) // count(*) OVER whole, 1) AS width_ns
+    FROM held WHERE kind = 'epoch'
+    WINDOW whole AS (PARTITION BY session, gpu), following AS (whole ORDER BY begin_ns)
+), slots AS MATERIALIZED (
+    -- Epochs by slots of their mean length: a step looks among the few of its slot.
+    SELECT *, unnest(range(begin_ns // width_ns, end_ns // width_ns + 1)) AS slot FROM epochs
+), steps AS NOT MATERIALIZED (
+    SELECT all_steps.*, slots.index AS epoch, redone_from.known AS redone
+    FROM all_steps LEFT JOIN (SELECT DISTINCT session, gpu, width_ns FROM epochs) AS widths USING (session, gpu)
+    LEFT JOIN slots ON slots.session = all_steps.session AND slots.gpu = all_steps.gpu
+        AND slots.slot = all_steps.begin_ns // widths.width_ns
+        AND all_steps.begin_ns >= slots.begin_ns AND all_steps.begin_ns < slots.end_ns
     LEFT JOIN redone_from ON redone_from.session = all_steps.session AND all_steps.index >= redone_from.first_step
-), steps AS MATERIALIZED (
-    SELECT * REPLACE (CASE WHEN begin_ns < epoch_end_ns THEN epoch END AS epoch) FROM placed
+), stretches AS MATERIALIZED (
+    SELECT session, gpu, run, epoch, redone, sum(energy_j) AS energy_j, sum(duration_s) AS duration_s,
+        count(energy_j) AS measured, sum(duration_s) FILTER (energy_j IS NOT NULL) AS measured_s,
+        count(*) AS steps, max(end_ns) AS end_ns
+    FROM steps GROUP BY ALL
 ), outside AS (
     -- Windows outside steps. A step that the device ends a moment after the window began is not in it.
     SELECT windows.* FROM (FROM held WHERE kind = 'window') AS windows ASOF LEFT JOIN (
@@ -715,8 +733,8 @@ WITH ranks AS MATERIALIZED (
     GROUP BY session, gpu, epoch
 ), in_steps AS (
     SELECT session, gpu, epoch, sum(energy_j) AS energy_j, sum(duration_s) AS duration_s,
-        count(energy_j) < count(*) AS missing, max(end_ns) AS end_ns
-    FROM steps GROUP BY session, gpu, epoch
+        sum(measured) < sum(steps) AS missing, max(end_ns) AS end_ns
+    FROM stretches GROUP BY session, gpu, epoch
 ), in_windows AS (
     SELECT named.session, named.gpu, named.epoch, sum(named.energy_j) AS energy_j,
         sum(named.duration_s) AS duration_s, count(named.energy_j) < count(*) AS missing,
@@ -729,7 +747,8 @@ WITH ranks AS MATERIALIZED (
     -- the last step, where a validation may be that has no name.
     SELECT held.session, held.gpu, held.run, held.energy_j AS epoch_j, held.duration_s AS epoch_s,
         held.energy_j - in_steps.energy_j - coalesce(in_windows.energy_j, 0) AS gap_j,
-        greatest(held.duration_s - coalesce(in_steps.duration_s, 0) - coalesce(in_windows.duration_s, 0), 0) AS gap_s,
+        round(greatest(held.duration_s - coalesce(in_steps.duration_s, 0) - coalesce(in_windows.duration_s, 0), 0), 6)
+            AS gap_s,
         coalesce(NOT in_steps.missing AND NOT coalesce(in_windows.missing, false)
             AND (held.end_ns - in_steps.end_ns) / 1e9 - coalesce(in_windows.tail_s, 0) <= 0.1 * gap_s
             AND gap_j IS NOT NULL, false) AS known,
@@ -750,7 +769,8 @@ WITH ranks AS MATERIALIZED (
         SELECT run, session, gpu, kind, energy_j, duration_s FROM held
         WHERE kind = 'epoch' OR (kind = 'run' AND (session, gpu) NOT IN (
             SELECT (session, gpu) FROM doubled UNION ALL SELECT (other, gpu) FROM doubled WHERE NOT by_rank))
-        UNION ALL SELECT run, session, gpu, kind, energy_j, duration_s FROM steps WHERE epoch IS NULL
+        UNION ALL SELECT run, session, gpu, 'step', CASE WHEN measured = steps THEN energy_j END, duration_s
+        FROM stretches WHERE epoch IS NULL
         UNION ALL SELECT run, session, gpu, kind, energy_j, duration_s FROM named WHERE epoch IS NULL
     )
     GROUP BY run, session, gpu
@@ -771,8 +791,8 @@ WITH ranks AS MATERIALIZED (
     GROUP BY run
 ), known AS (
     SELECT run, CASE redone WHEN true THEN 'redone steps' ELSE 'steps' END AS cause,
-        sum(energy_j) AS energy_j, sum(duration_s) AS gpu_s
-    FROM steps WHERE redone IS DISTINCT FROM false AND energy_j IS NOT NULL GROUP BY ALL
+        sum(energy_j) AS energy_j, sum(measured_s) AS gpu_s
+    FROM stretches WHERE redone IS DISTINCT FROM false AND measured > 0 GROUP BY ALL
     UNION ALL
     SELECT run, CASE WHEN name IN ('steps', 'redone steps', 'profiling', 'data wait', 'stragglers', 'outside epochs',
         'idle GPU', 'not attributed') THEN 'window ' || name ELSE name END, sum(energy_j), sum(duration_s)
