@@ -7,7 +7,8 @@ step (`driven.py`). Steps take 250 ms at the highest limit.
 First table, of the first decision. ``wrong``: the excess of the limit chosen is above 3 %. ``bound holds``:
 the excess is at most the stated 95 % bound. ``above 3 %``: decisions whose own bound is above 3 %, which say
 so. ``cost``: what the steps until then take above as many at the best limit, in % of a run of 20 000 steps.
-``stated``: whether the 95 % interval of energy and of time at the limit chosen holds the truth; ``off``: by
+``stated``: how often the 95 % interval of energy and of time at the limit chosen holds the truth, and between
+which shares that may lie with so few worlds; ``off``: by
 how much the change of a step is missed; ``half``: half of the interval.
 
 Second table: the watch over 20 000 steps in which nothing but the noise changes, and how soon it notices that
@@ -22,6 +23,7 @@ python -m benchmarks.noise --traces DIR [--tables search watch] [--kinds KIND ..
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 from pathlib import Path
 
 import numpy as np
@@ -195,11 +197,21 @@ def figures(of: Sequence[Outcome]) -> list[str]:
         f"{100 * np.median(bounds):.1f}",
         f"{100 * np.mean(np.array(bounds) > WRONG):.0f}",
         f"{100 * np.mean([each.cost for each in of]):.2f}",
-        f"{100 * np.mean(holds):.0f}" if holds else "-",
+        share_words(sum(holds), len(holds)) if holds else "-",
         f"{100 * np.mean(off):.2f}",
         f"{100 * max(off):.1f}",
         f"{100 * np.median(halves):.1f}",
     ]
+
+
+def share_words(held: int, of: int) -> str:
+    """Return a share in percent with its 95 % interval, by Wilson: both ends are shares."""
+    z = 1.96
+    whole, middle = 1 + z * z / of, held / of + z * z / (2 * of)
+    half = z * sqrt(held / of * (1 - held / of) / of + z * z / (4 * of * of))
+    return (
+        f"{100 * held / of:.0f} ({100 * (middle - half) / whole:.0f} to {100 * (middle + half) / whole:.0f})"
+    )
 
 
 def watch_table(_: list[Curve], given: argparse.Namespace) -> None:

@@ -64,12 +64,18 @@ def _with(duration: Quantity) -> str:
     return f"{duration} ({interval})" if interval else str(duration)
 
 
-def forecast_of_live(now: ForecastNow | None) -> ForecastView | None:
-    """Return the forecast that a live snapshot has."""
+def _in_all(value: float | None, low: float | None, high: float | None, spent_j: float | None) -> Quantity:
+    """Return the energy of a whole run. A run never takes less than it has since the forecast was made."""
+    value, low, high = (each if each is None else max(each, spent_j or 0.0) for each in (value, low, high))
+    return Quantity(value, "J", low, high)
+
+
+def forecast_of_live(now: ForecastNow | None, spent_j: float | None) -> ForecastView | None:
+    """Return the forecast that a live snapshot has. ``spent_j``: energy of the run so far."""
     if now is None:
         return None
     return ForecastView(
-        energy=Quantity(now.energy_j, "J", now.energy_low_j, now.energy_high_j),
+        energy=_in_all(now.energy_j, now.energy_low_j, now.energy_high_j, spent_j),
         duration=Quantity(None, "s"),
         left=Quantity(now.left_s, "s", now.left_low_s, now.left_high_s),
         epochs=now.epochs,
@@ -77,12 +83,12 @@ def forecast_of_live(now: ForecastNow | None) -> ForecastView | None:
     )
 
 
-def forecast_of_row(row: Row | None) -> ForecastView | None:
-    """Return the forecast that a row of ``run_forecasts`` has."""
+def forecast_of_row(row: Row | None, spent_j: float | None) -> ForecastView | None:
+    """Return the forecast that a row of ``run_forecasts`` has. ``spent_j``: energy of the run so far."""
     if row is None:
         return None
     return ForecastView(
-        energy=Quantity(row["energy_j"], "J", row["energy_p2_5_j"], row["energy_p97_5_j"]),
+        energy=_in_all(row["energy_j"], row["energy_p2_5_j"], row["energy_p97_5_j"], spent_j),
         duration=Quantity(row["duration_s"], "s", row["duration_p2_5_s"], row["duration_p97_5_s"]),
         left=Quantity(None, "s"),
         epochs=row["epochs"],

@@ -93,6 +93,9 @@ class GpuStrip(Struct, frozen=True, kw_only=True):
         if None not in powers:
             of = "" if None in limits else f" of {Quantity(sum(limits), 'W')}"
             parts.append(f"{Quantity(sum(powers), 'W')}{of}")
+        troubles = {gpu.trouble for gpu in self.gpus}
+        if len(troubles) == 1 and "" not in troubles:
+            return ", ".join([*parts, *troubles])
         odd = [f"{gpu.place} {gpu.trouble or gpu.power}" for gpu in self.odd]
         more = [f"{len(odd) - MOST_ODD} more"] if len(odd) > MOST_ODD else []
         return ", ".join([*parts, *odd[:MOST_ODD], *more])

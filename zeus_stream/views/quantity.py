@@ -143,7 +143,7 @@ def with_bounds(quantity: Quantity) -> str:
 def with_half(quantity: Quantity) -> str:
     """Return a difference with its sign and half its interval, to the digits that the interval supports."""
     if quantity.known is None or quantity.interval is None or quantity.interval[0] >= quantity.interval[1]:
-        return str(quantity)
+        return f"+{quantity}" if (quantity.known or 0) > 0 else str(quantity)
     half = (quantity.interval[1] - quantity.interval[0]) / 2
     width = max(2 * half, LEAST_WIDTH) if quantity.unit == "%" else 2 * half
     value, sure = _supported(quantity.known, width), _supported(half, width)
@@ -238,6 +238,14 @@ def in_one_unit(values: Sequence[float | None], unit: Unit) -> list[str]:
         return f"{shown} {name}" if shown.strip("-0.,") else f"under {10.0**-places:g} {name}"
 
     return [spell(value) for value in values]
+
+
+def opposite(quantity: Quantity) -> Quantity:
+    """Return a figure with the other sign: what is saved as a change."""
+    value, low, high = (
+        None if each is None else 0.0 - each for each in (quantity.value, quantity.high, quantity.low)
+    )
+    return Quantity(value, quantity.unit, low, high, quantity.as_of_ns, quantity.absent)
 
 
 def whole(quantity: Quantity) -> str:

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import RunNow, SearchNow
-from zeus_stream.views.quantity import Quantity, within_half
-from zeus_stream.views.saving import level_name
+from zeus_stream.views.quantity import Quantity, opposite, within_half
+from zeus_stream.views.saving import Saving, level_name
 
 Row = Mapping[str, Any]
 Tone = Literal["good", "accent", "warn", "dim"]
@@ -112,12 +112,28 @@ def trials_of_rows(
     found_w: float | None,
     decided_w: float | None,
     decided: Mark = "chosen",
+    believed: Mapping[tuple[int, float], Row] | None = None,
+    saving: Saving | None = None,
+    eta: float | None = None,
 ) -> tuple[TrialView, ...]:
     """Return the limits of all rounds, each once: the mean of its visits, weighted by steps.
 
-    ``within``: half widths of the intervals, ``energy_within_j`` and ``step_within_s``, by round and limit.
-    ``decided_w``: the limit chosen, or the best so far; ``decided``: the word for it.
+    A round that has decided shows what its search believed: a mean has delays and drift in it, and they are
+    not in what is stated of the choice. A choice that was measured again is as measured, without an interval:
+    it has one visit, and the limit found was measured at another time.
+
+    Args:
+        rows: visits.
+        within: half widths of the intervals, ``energy_within_j`` and ``step_within_s``, by round and limit.
+        found_w: the limit found.
+        decided_w: the limit chosen, or the best so far.
+        decided: the word for it.
+        believed: ``step_j`` and ``step_s`` by round and limit.
+        saving: of the last of these rounds.
+        eta: share of energy in the cost that decides.
     """
+    believed = believed or {}
+    decision = max((number for number, _ in believed), default=None)
     visits: dict[tuple[int, float, bool], list[Row]] = {}
     for row in rows:
         visits.setdefault((row["round"], row["power_limit_w"], row["confirms"]), []).append(row)
@@ -125,12 +141,22 @@ def trials_of_rows(
     views = []
     for place in sorted(visits, key=lambda place: (place[0], -place[1], place[2])):
         number, limit_w, confirms = place
-        own, half = visits[place], within.get((number, limit_w), {})
+        own, half = visits[place], {} if confirms else within.get((number, limit_w), {})
         found = () if found_w is None else visits.get((number, found_w, False), ())
+        belief, of_found = (believed.get((number, each or 0.0)) for each in (limit_w, found_w))
         half_j, half_s = half.get("energy_within_j"), half.get("step_within_s")
         sure = () if own is found else (half_j, half_s)
         mark: Mark = "found" if limit_w == found_w else ""
         step_j, step_s = _mean(own, "step_j"), _mean(own, "step_s")
+        cost_j, found_j, found_s = _mean(own, "cost_j"), _mean(found, "step_j"), _mean(found, "step_s")
+        if of_found is not None:
+            found_j, found_s = of_found["step_j"], of_found["step_s"]
+        if belief is not None and not confirms:
+            cost_j = _believed_cost(belief, eta, own)
+            step_j, step_s = belief["step_j"], belief["step_s"]
+        changes = _change(step_j, found_j, *sure[:1]), _change(step_s, found_s, *sure[1:])
+        if saving is not None and number == decision and limit_w == decided_w and not confirms:
+            changes = opposite(saving.energy), saving.time
         views.append(
             TrialView(
                 round=number,
@@ -141,13 +167,27 @@ def trials_of_rows(
                 steps=sum(row["steps"] for row in own),
                 energy=within_half(step_j, "J/step", half_j),
                 time=within_half(None if step_s is None else 1000 * step_s, "ms", half_s, 1000),
-                cost=Quantity(_mean(own, "cost_j"), "J/step"),
+                cost=Quantity(cost_j, "J/step"),
                 mark="confirmed" if confirms else decided if limit_w == decided_w else mark,
-                energy_change=_change(step_j, _mean(found, "step_j"), *sure[:1]),
-                time_change=_change(step_s, _mean(found, "step_s"), *sure[1:]),
+                energy_change=changes[0],
+                time_change=changes[1],
             )
         )
     return tuple(views)
+
+
+def _believed_cost(belief: Row, eta: float | None, visits: Sequence[Row]) -> float | None:
+    """Return the cost of a step: energy and time of the belief, with the weights that visits have."""
+    cost_j, step_j, step_s = (_mean(visits, name) for name in ("cost_j", "step_j", "step_s"))
+    if eta is None or cost_j is None or step_j is None or not step_s:
+        return None
+    return float(eta * belief["step_j"] + (cost_j - eta * step_j) / step_s * belief["step_s"])
+
+
+def eta_of(selector: str | None) -> float | None:
+    """Return the share of energy in the cost of a selector. None: it decides by no such cost."""
+    name, _, number = (selector or "").partition(":")
+    return {"energy": 1.0, "time": 0.0}.get(name) if name != "cost" else float(number or 0.5)
 
 
 def _mean(visits: Sequence[Row], name: str) -> float | None:

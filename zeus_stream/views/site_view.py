@@ -54,6 +54,8 @@ def site_of_live(now: Snapshot) -> SiteView:
     silent = totals.gpus - totals.gpus_there
     gpus = tuple(gpu_of_live(gpu, as_of_ns) for gpu in now.gpus)
     known = {gpu.gpu: gpu for gpu in gpus}
+    searching = any(run.search is not None and run.search.phase == "measuring" for run in now.runs)
+    unsaved = "no limit is chosen yet" if searching else "no limit was chosen"
     return SiteView(
         process=now.process,
         as_of_ns=as_of_ns,
@@ -66,8 +68,8 @@ def site_of_live(now: Snapshot) -> SiteView:
             absent="no reading was received yet",
         ),
         span=f"in the last {'hour' if totals.hour_s >= HOUR_S else seconds(max(totals.hour_s, 1), 2)}",
-        saved=Quantity(totals.saved_j, "J", as_of_ns=as_of_ns, absent="no limit was set"),
-        saved_share=Quantity(totals.saved_percent, "%", as_of_ns=as_of_ns, absent="no limit was set"),
+        saved=Quantity(totals.saved_j, "J", as_of_ns=as_of_ns, absent=unsaved),
+        saved_share=Quantity(totals.saved_percent, "%", as_of_ns=as_of_ns, absent=unsaved),
         hosts=totals.hosts,
         hosts_connected=totals.hosts_connected,
         gpus_known=totals.gpus,

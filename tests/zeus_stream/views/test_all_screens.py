@@ -33,7 +33,7 @@ from zeus_stream.screens.web.now_panels import draw_now, draw_run
 from zeus_stream.screens.web.routes.site import Site
 from zeus_stream.screens.web.source import QueryRows as Page
 from zeus_stream.screens.web.source import Source
-from zeus_stream.views.quantity import Quantity, compact, joules, with_half
+from zeus_stream.views.quantity import Quantity, compact, joules, opposite, with_half
 from zeus_stream.views.run_view import RunView, run_of_rows
 from zeus_stream.views.site_view import site_of_live
 
@@ -174,6 +174,7 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
             found = [page[max(0, at.start() - 60) : at.end() + 20] for at in pattern.finditer(page)]
             assert not found, f"{what} on {screen}: {found[:3]}"
     assert rows is not None
+    assert "Energy by job" in shown["/jobs"], "a job is listed while its run is open"
     assert all(isfinite(row["duration_s"] or 0.0) for row in rows.waste)
     view = run_of_rows(rows)
     assert all(part.share.known is not None for part in view.waste if part.energy.known and view.energy.known)
@@ -193,6 +194,11 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
         for screen in ("html", "/runs/run", "/", "/jobs/job"):
             forms = str(view.saving.energy), with_half(view.saving.energy)
             assert any(form in shown[screen] for form in forms), screen
+        stated = with_half(opposite(view.saving.energy)), with_half(view.saving.time)
+        for screen in ("html", "/runs/run"):
+            assert all(form in shown[screen] for form in stated), (
+                f"the limits measured say another on {screen}"
+            )
     if view.ended and view.energy.known is not None:
         assert f"'zeus_stream.energy': {view.energy.known}" in shown["OTLP"]
     if not scene.now.runs:
@@ -210,6 +216,7 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
         assert "its collector does not answer" in shown["terminal"]
         assert "its collector does not answer" in shown["web"]
         assert live.trouble
+        assert "What is wrong" in words(draw_run(scene.now, "run")), "its own page has the cure too"
         assert live.state in shown["web"], "the run says that its figures are old"
         assert "The figures are old: no reading for 2" in shown["terminal"]
         assert "zeus_stream_run_info" in shown["metrics"]

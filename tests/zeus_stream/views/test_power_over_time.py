@@ -1,11 +1,17 @@
 """Power of a site by run: every joule is in one layer, and savings are where the limit chosen is in force."""
 
+import re
 from typing import Any
 
-from zeus_stream.screens.svg.frontier_chart import frontier_chart, trial_points
+import pytest
+from msgspec.structs import replace
+
+from tests.zeus_stream.screens.live_snapshots import NOW_NS, a_gpu
+from zeus_stream.screens.svg.frontier_chart import ChartedChoice, frontier_chart, trial_points
+from zeus_stream.views.gpu_view import gpu_of_live, strips_of
 from zeus_stream.views.quantity import Quantity, in_one_unit, with_half
 from zeus_stream.views.saving import Saving
-from zeus_stream.views.search import trials_of_rows
+from zeus_stream.views.search import eta_of, trials_of_rows
 from zeus_stream.views.site_view import power_of_rows
 from zeus_stream.views.waste import waste_parts
 
@@ -72,6 +78,62 @@ def test_limits_are_compared_with_the_one_found_and_have_words() -> None:
     drawn = frontier_chart(points, ("ms", "J"), "words")
     assert drawn.count('class="point old"') == drawn.count('class="point confirmed"') == 1
     assert drawn.count("200 W") == 3 + 2, "five titles and labels: that of an old point has no label"
+
+
+def test_a_round_that_has_decided_shows_what_its_search_believed() -> None:
+    """A busy host delayed steps at 200 W: their mean is 12 % longer; the choice states 5 %, and its row."""
+    saving = replace(SAVING, energy=Quantity(15.0, "%", 14.0, 16.0), time=Quantity(5.0, "%", 4.0, 6.0))
+    measured = [(250.0, 10.0, 0.1), (225.0, 9.5, 0.101), (200.0, 8.8, 0.112), (200.0, 8.6, 0.107)]
+    rows = [
+        {"round": 1, "power_limit_w": limit_w, "clock_mhz": None, "steps": 40, "step_j": step_j,
+         "step_s": step_s, "cost_j": 0.5 * step_j + 50.0 * step_s, "confirms": at == 3}
+        for at, (limit_w, step_j, step_s) in enumerate(measured)
+    ]  # fmt: skip
+    believed = {
+        (1, 250.0): {"step_j": 10.0, "step_s": 0.1}, (1, 225.0): {"step_j": 9.4, "step_s": 0.1},
+        (1, 200.0): {"step_j": 8.5, "step_s": 0.105},
+    }  # fmt: skip
+    within = {(1, 200.0): {"energy_within_j": 0.1, "step_within_s": 0.001}}
+    views = trials_of_rows(rows, within, 250.0, 200.0, believed=believed, saving=saving, eta=0.5)
+    found, other, chosen, confirmed = views
+    assert (found.mark, other.mark, chosen.mark, confirmed.mark) == ("found", "", "chosen", "confirmed")
+    assert chosen.energy_change.interval == (-16.0, -14.0)
+    assert chosen.time_change == saving.time
+    assert with_half(other.energy_change) == "-6.0 %"
+    assert chosen.cost.known == pytest.approx(0.5 * 8.5 + 50.0 * 0.105), "as the cost that decides"
+    assert with_half(confirmed.time_change) == "+7.0 %", "one visit, as measured: its scatter is not known"
+
+
+@pytest.mark.parametrize(
+    ("selector", "eta"), [("energy", 1.0), ("time", 0.0), ("cost:0.3", 0.3), ("edp:2", None), (None, None)]
+)
+def test_a_cost_has_a_share_of_energy(selector: str | None, eta: float | None) -> None:
+    assert eta_of(selector) == eta
+
+
+def test_a_label_does_not_lie_on_another_point() -> None:
+    def point(name: str, ms: float, joules: float, role: str) -> ChartedChoice:
+        return ChartedChoice(name=name, time=Quantity(ms, "ms"), energy=Quantity(joules, "J/step"), role=role)
+
+    points = [
+        point("300 W", 60.0, 30.0, "found"), point("225 W", 62.4, 25.0, "chosen"),
+        point("225 W", 61.4, 25.2, "confirmed"), point("175 W", 75.0, 24.0, ""),
+    ]  # fmt: skip
+    drawn = frontier_chart(points, ("ms", "J"), "words")
+    dots = [tuple(map(float, at)) for at in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', drawn)]
+    texts = re.findall(r'class="name" text-anchor="start" x="([\d.]+)" y="([\d.]+)">([^<]+)<', drawn)
+    assert "225 W confirmed" in [text for *_, text in texts]
+    for x, y, text in texts:
+        covered = [
+            a for a, b in dots if float(x) < a < float(x) + 6.6 * len(text) and abs(b - float(y) + 4) < 6
+        ]
+        assert not covered, text
+
+
+def test_gpus_with_one_trouble_say_it_once() -> None:
+    gpus = tuple(gpu_of_live(replace(a_gpu(n), state="silent", age_ms=36_000), NOW_NS) for n in range(8))
+    (strip,) = strips_of(gpus)
+    assert strip.words == "8 GPUs, no reading for 36 s"
 
 
 def test_a_change_has_two_decimals_at_most_and_no_interval_is_0() -> None:

@@ -39,8 +39,8 @@ from zeus_stream.views.quantity import (
     with_half,
 )
 from zeus_stream.views.run_view import RunView, run_of_rows
-from zeus_stream.views.saving import Saving
-from zeus_stream.views.search import TrialView, trials_of_rows
+from zeus_stream.views.saving import Saving, saving_of_row
+from zeus_stream.views.search import TrialView, eta_of, trials_of_rows
 from zeus_stream.views.waste import FASTER, waste_parts
 
 COMMANDS_SHOWN = 200
@@ -61,6 +61,10 @@ _TRIALS = """
 SELECT number, round, power_limit_w, clock_mhz, steps, duration_s / steps AS step_s,
     energy_j / steps AS step_j, average_power_w, cost / steps AS cost_j, temperature_c, confirms
 FROM trials WHERE run = {run} ORDER BY number
+"""
+_BELIEVED = """
+SELECT round, power_limit_w, energy_j / steps AS step_j, duration_s / steps AS step_s FROM profiled
+WHERE run = {run} AND measured_run = run AND measured_round = round AND chosen_limit_w IS NOT NULL
 """
 _PARTS = """
 SELECT name, count(*) AS times, sum(duration_s) AS duration_s,
@@ -214,14 +218,21 @@ def limits(run: PageRun) -> Asking[PagePanel | None]:
         return None
     scatter = yield _SCATTER.format(run=quoted(run.run))
     savings = yield SAVING.format(run=quoted(run.run))
-    within = {(row["round"], row["power_limit_w"]): row for row in scatter}
-    found_w, chosen_w = (savings[0][f"{name}_limit_w"] if savings else None for name in ("default", "power"))
-    trials = trials_of_rows(rows, within, found_w, chosen_w)
+    beliefs = (yield _BELIEVED.format(run=quoted(run.run))) if savings else ()
+    within, believed = (
+        {(row["round"], row["power_limit_w"]): row for row in known} for known in (scatter, beliefs)
+    )
+    found_w = max((gpu.found_limit_w or 0.0 for gpu in run.gpus), default=0.0) or None
+    decided = savings[0] if savings else {"default_limit_w": found_w, "power_limit_w": None, "selector": None}
+    trials = trials_of_rows(
+        rows, within, decided["default_limit_w"], decided["power_limit_w"], believed=believed,
+        saving=saving_of_row(savings[0]) if savings else None, eta=eta_of(decided["selector"]),
+    )  # fmt: skip
     body, chart = draw_trials(trials)
     what = "clock" if trials[0].clock_mhz is not None else "power limit"
     text = (
-        f"Energy and time are against the {what} found, with 95 % intervals. The cost decides, with what the"
-        " search knows of noise and of other rounds."
+        f"Energy and time are against the {what} found, with 95 % intervals, as the search knows them:"
+        " without what delayed single steps. The cost decides."
     )
     if any(each.old for each in trials):
         text += (
@@ -244,7 +255,7 @@ def draw_trials(trials: Sequence[TrialView]) -> tuple[Markup, Markup | None]:
     rows = [
         {"round": each.round, "level": each.level, "mark": each.mark, "energy": each.energy_change,
          "time": each.time_change, "cost": each.cost.known, "step_j": each.energy.known,
-         "step_ms": each.time.known, "steps": each.steps}
+         "step_ms": each.time.known, "steps": each.steps, "old": each.old}
         for each in trials
     ]  # fmt: skip
     columns: Columns = {
@@ -254,7 +265,7 @@ def draw_trials(trials: Sequence[TrialView]) -> tuple[Markup, Markup | None]:
         **({"cost": ("cost, J", figure)} if any(each.cost.known for each in trials) else {}),
         "step_j": ("J a step", figure), "step_ms": ("ms a step", figure), "steps": ("steps", plain),
     }  # fmt: skip
-    drawn = table(rows, columns, "Limits measured, by round")
+    drawn = table(rows, columns, "Limits measured, by round", ("cost", "step_j", "step_ms", "steps"))
     return (element("div", element("figure", chart), drawn, class_="two") if chart else drawn), chart
 
 

@@ -90,9 +90,16 @@ WITH ran AS (
         CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
     FROM windows WHERE kind = 'run' AND NOT of_host(gpu) AND run IN ({runs}) GROUP BY job, run
 )
-SELECT job, count(*) AS runs, sum(energy_j) AS energy_j, count(*) - count(energy_j) AS unmeasured,
-    sum(gpu_s) / 3600 AS gpu_h
-FROM ran GROUP BY job ORDER BY energy_j DESC NULLS LAST, job LIMIT {limit}
+SELECT job, coalesce(runs, 0) AS runs, coalesce(open, 0) AS open, energy_j,
+    coalesce(unmeasured, 0) AS unmeasured, gpu_h
+FROM (
+    SELECT job, count(*) AS runs, sum(energy_j) AS energy_j, count(*) - count(energy_j) AS unmeasured,
+        sum(gpu_s) / 3600 AS gpu_h
+    FROM ran GROUP BY job
+) FULL JOIN (
+    SELECT job, count(DISTINCT run) AS open FROM sessions
+    WHERE ended_ns IS NULL AND world_size > 0 AND run IN ({runs}) GROUP BY job
+) USING (job) ORDER BY energy_j DESC NULLS LAST, job LIMIT {limit}
 """
 _RECURRING = """
 SELECT job, setup, recurrences, tries, default_batch_size, best_batch_size, energy_j, saved_j,
@@ -145,8 +152,11 @@ def link_run(row: Row, up: str) -> Markup:
 
 JOBS_PANEL = TablePanel(
     name="jobs", title="Energy by job", sql=JOBS, bars=("job", "job"),
-    text="Energy of the runs of each job. Runs that were not measured to their end are not in it.",
-    columns={"runs": ("runs", plain), "unmeasured": ("not measured", plain), "gpu_h": ("GPU hours", figure)},
+    text="Energy of the runs that have ended. What is open, or was not measured to its end, is not in it.",
+    columns={
+        "runs": ("ended", plain), "open": ("open", plain), "unmeasured": ("not measured", plain),
+        "gpu_h": ("GPU hours", figure),
+    },
     made={"job": _link_job},
 )  # fmt: skip
 RECURRING = TablePanel(
@@ -227,7 +237,8 @@ def waste_panel(
     columns: dict[str, tuple[str, Cell]] = {"share": ("share", quantity)}
     if any(row["money"] for row in rows):
         columns["money"] = ("cost", plain)
-    if any(part.duration.known is not None for part in rest):
+    # Half of a screen has no room for both: then the price is shown.
+    if any(part.duration.known is not None for part in rest) and not (half and "money" in columns):
         columns["time"] = ("time", quantity)
     columns["cure"] = ("what regains it", plain)
     useful = next((part for part in parts if part.cause == USEFUL and part.share.known), None)

@@ -57,8 +57,10 @@ def frontier_chart(points: Sequence[ChartedChoice], axes: tuple[str, str], alter
         f"{made.across(each.time.known or 0):.1f} {made.up(each.energy.known or 0):.1f}" for each in ordered
     )
     labels: list[tuple[float, float]] = []
+    dots = [(made.across(each.time.known or 0), made.up(each.energy.known or 0)) for each in points]
     drawn = [
-        _point(made, each, labels) for each in sorted(points, key=lambda each: (each.old, not each.role))
+        _point(made, each, labels, dots)
+        for each in sorted(points, key=lambda each: (each.old, not each.role))
     ]
     return drawing(made, alternative, element("path", class_="way", d=f"M{way}" if way else ""), *drawn)
 
@@ -68,8 +70,14 @@ def _axis(name: str, quantities: Sequence[Quantity]) -> Axis:
     return Axis(name, min(ends), max(ends), padding=0.12)
 
 
-def _point(made: ChartFrame, each: ChartedChoice, labels: list[tuple[float, float]]) -> Markup:
-    """Return a point with its whiskers, and its label where there is room. ``labels`` are those before it."""
+def _point(
+    made: ChartFrame,
+    each: ChartedChoice,
+    labels: list[tuple[float, float]],
+    dots: Sequence[tuple[float, float]],
+) -> Markup:
+    """Return a point with its whiskers, and its label where there is room: beside the labels before it and,
+    if it can, beside all points."""
     x, y = made.across(each.time.known or 0), made.up(each.energy.known or 0)
     parts = [element("title", each.title)]
     if each.time.interval:
@@ -80,9 +88,19 @@ def _point(made: ChartFrame, each: ChartedChoice, labels: list[tuple[float, floa
         parts.append(element("path", class_="whisker", d=f"M{x:.1f} {above:.1f}v{below - above:.1f}"))
     parts.append(element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="6" if each.role else "4"))
     text = f"{each.name} {each.role}".rstrip()
-    on_right = x + 10 + 6.6 * len(text) < made.right
+    length = 6.6 * len(text)
+    on_right = x + 10 + length < made.right
     at = x + 9 if on_right else x - 9
-    for shift in SHIFTS if not each.old else ():
+    begin = at if on_right else at - length
+
+    def covers_a_dot(shift: int) -> bool:
+        middle = y + shift - 4
+        return any(
+            begin - 6 < a < begin + length + 6 and abs(b - middle) < 11 for a, b in dots if (a, b) != (x, y)
+        )
+
+    # Those that cover a point come last; without a label a point has only its title.
+    for shift in sorted(SHIFTS, key=covers_a_dot) if not each.old else ():
         free = all(abs(at - a) > NEAR[0] or abs(y + shift - b) > NEAR[1] for a, b in labels)
         if free and made.top + 8 < y + shift < made.bottom - 2:
             labels.append((at, y + shift))

@@ -18,7 +18,7 @@ from zeus_stream.views.quantity import Quantity, bounds, whole
 from zeus_stream.views.run_view import RunView, sentence
 from zeus_stream.views.site_view import SiteView, site_of_live
 
-MINOR = ("job", "epoch", "step", "step_j", "step_ms", "power", "in_all")
+MINOR = ("job", "epoch", "step", "step_j", "step_ms", "power", "in_all", "left")
 """Columns of runs that a phone leaves out."""
 TILES = 8
 """More GPUs than so many are strips, a line a run."""
@@ -28,9 +28,7 @@ def draw_now(now: Snapshot) -> Markup:
     """Return the live part of the overview."""
     site = site_of_live(now)
     parts = [element("section", _totals(site), class_="panel", aria_label="Site")]
-    if site.troubles:
-        listed = element("ul", [element("li", trouble) for trouble in site.troubles])
-        parts.append(element("section", element("h2", "What is wrong"), listed, class_="panel"))
+    parts.append(_wrong(site.troubles))
     if site.runs:
         parts.append(element("section", element("h2", "Runs now"), _runs(site.runs), class_="panel"))
     if site.gpus:
@@ -56,7 +54,8 @@ def draw_job(now: Snapshot, job: str) -> Markup:
 
 def draw_run(now: Snapshot, name: str, signals: Rows = ()) -> Markup:
     """Return the live part of a run's page, empty if there is none. ``signals``: rows of `SIGNALS_NOW`."""
-    run = next((run for run in site_of_live(now).runs if run.run == name), None)
+    site = site_of_live(now)
+    run = next((run for run in site.runs if run.run == name), None)
     if run is None:
         return Markup("")
     items: list[tuple[str, str | Markup, str | Markup]] = [
@@ -76,10 +75,20 @@ def draw_run(now: Snapshot, name: str, signals: Rows = ()) -> Markup:
     search = draw_trials(run.trials)[0] if run.searched and run.trials else None
     headline = run.headline if run.saving and not run.trouble else sentence(run.progress)
     parts = [element("p", headline, class_="headline"), facts(items), search]
-    return element(
-        "section", element("h2", "Now"), parts, class_="panel", data_wall_ns=str(now.wall_ns),
-        data_ended=run.ended,
+    shown = element(
+        "section", element("h2", "Now"), parts, class_="panel old" if run.trouble else "panel",
+        data_wall_ns=str(now.wall_ns), data_ended=run.ended,
     )  # fmt: skip
+    hosts = () if run.ended else tuple(f"{host}:" for host in run.hosts)
+    return Markup(_wrong([trouble for trouble in site.troubles if trouble.startswith(hosts)]) + shown)
+
+
+def _wrong(troubles: Sequence[str]) -> Markup:
+    """Return what is wrong, each with its cure; empty: nothing."""
+    if not troubles:
+        return Markup("")
+    listed = element("ul", [element("li", trouble) for trouble in troubles])
+    return element("section", element("h2", "What is wrong"), listed, class_="panel wrong")
 
 
 def _totals(site: SiteView) -> Markup:

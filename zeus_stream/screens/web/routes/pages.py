@@ -30,7 +30,7 @@ from zeus_stream.screens.html.site_panels import EARLIER, LATEST, NO_RUN, gpu_pa
 from zeus_stream.screens.site.job_belief import JobBelief, belief_panel
 from zeus_stream.screens.web import page_frame
 from zeus_stream.screens.web.now_feed import NowFeed
-from zeus_stream.screens.web.now_panels import draw_now, draw_run
+from zeus_stream.screens.web.now_panels import draw_job, draw_now, draw_run
 from zeus_stream.screens.web.routes.site import Site, signals_now, site_of, streamed
 from zeus_stream.screens.web.source import AskTable
 from zeus_stream.screens.web.static_files import address
@@ -218,12 +218,15 @@ async def job(request: Request) -> Response:
         yield page_frame.head(name, "jobs", "../", scripts=("overview.js",) if live else ())
         yield page_frame.heading(name, "A job: its runs, and its tries if it recurs.")
         if live:
-            yield _now(f"../api/events?html&job={quote(name, safe='')}")
+            first = await _first(site.feed, partial(draw_job, job=name)) if site.feed else None
+            yield _now(f"../api/events?html&job={quote(name, safe='')}", first)
         yield await _belief(site, name)
         for panel in (
             site_panels.RECURRING.ask("../", which=f"WHERE job = {quoted(name)}"),
             site_panels.SIZES.ask(job=quoted(name)),
-            recent_runs(f"job = {quoted(name)}", up="../"),
+            recent_runs(f"job = {quoted(name)} AND {EARLIER}", "Earlier runs", "../")
+            if live
+            else recent_runs(f"job = {quoted(name)}", up="../"),
         ):
             yield await drawn(site, panel)
         yield await drawn(site, site_panels.TRIES.ask("../", job=quoted(name)))
