@@ -129,6 +129,10 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
     if run.search is not None:
         reason = with_places(run.search.reason, {gpu.gpu: gpu.place for gpu in gpus})
         run = replace(run, search=replace(run.search, reason=reason))
+    trouble = "" if ended or not gpus or not all(gpu.trouble for gpu in gpus) else gpus[0].trouble
+    forecast = forecast_of_live(run.forecast, run.energy_j)
+    if forecast is not None and trouble:  # steps are not seen, so its end does not come nearer
+        forecast = replace(forecast, left=Quantity(None, "s", absent=trouble))
     return RunView(
         run=run.run,
         job=run.job,
@@ -153,9 +157,9 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
             "s",
             as_of_ns=as_of_ns,
         ),
-        trouble="" if ended or not gpus or not all(gpu.trouble for gpu in gpus) else gpus[0].trouble,
+        trouble=trouble,
         saving=saving_of_search(run.search),
-        forecast=forecast_of_live(run.forecast, run.energy_j),
+        forecast=forecast,
         undecided=run.search.reason if run.search is not None and run.search.phase == "observing" else "",
         trials=() if run.search is None else trials_of(run.search),
         searched=None if run.search is None else measuring_words(run.search),

@@ -138,6 +138,8 @@ class RunPower(Struct, frozen=True, kw_only=True):
     """By bucket; 0 where it did not run."""
     energy: Quantity
     """In this time."""
+    power: Quantity
+    """The mean while it ran."""
     saving: Saving | None
 
 
@@ -166,33 +168,34 @@ def power_of_rows(
 ) -> PowerView:  # fmt: skip
     """Return the power of all GPUs by run.
 
+    ``rows``: energy by GPU, bucket and run, with its own time, the time covered, and the limit of the GPU in
+    that bucket.
     ``runs``: those with layers, in order. ``begin_ns``: of the first bucket, UTC. ``saved_j``: by bucket.
     """
-    on: dict[str, list[Mapping[str, Any]]] = {}
-    watts: dict[str, list[float]] = {}
-    jobs: dict[str, str] = {}
-    for run in runs:
-        on.setdefault(run["gpu"], []).append(run)
-        watts.setdefault(run["run"], [0.0] * buckets)
-        jobs[run["run"]] = run["job"]
+    jobs = {run["run"]: run["job"] for run in runs}
+    watts = {name: [0.0] * buckets for name in (*jobs, "")}
     limit_w: list[float | None] = [0.0] * buckets
-    free = watts.setdefault("", [0.0] * buckets)
     last_w: dict[str, float | None] = {}
+    added: set[tuple[str, int]] = set()
+    lasted_s: dict[str, dict[str, float]] = {name: {} for name in watts}
     for row in sorted(rows, key=itemgetter("bucket")):
-        at = row["bucket"]
+        at, gpu = row["bucket"], row["gpu"]
         if not 0 <= at < buckets or not row["covered_s"] or row["energy_j"] is None:
             continue
-        middle_ns = begin_ns + int((at + 0.5) * bucket_s * 1e9)
-        name = next((run["run"] for run in on.get(row["gpu"], ()) if _runs_at(run, middle_ns)), "")
-        (watts[name] if name else free)[at] += row["energy_j"] / row["covered_s"]
-        known_w = (
-            last_w.get(row["gpu"]) if row["limit_w"] is None else row["limit_w"]
-        )  # rests, and is read rarely
-        last_w[row["gpu"]], before = known_w, limit_w[at]
+        watts[row["run"]][at] += row["energy_j"] / row["covered_s"]
+        of_run = lasted_s[row["run"]]
+        of_run[gpu] = of_run.get(gpu, 0.0) + row["own_s"]
+        if (gpu, at) in added:  # two runs were on it
+            continue
+        added.add((gpu, at))
+        # A GPU that rests is read rarely.
+        last_w[gpu] = known_w = last_w.get(gpu) if row["limit_w"] is None else row["limit_w"]
+        before = limit_w[at]
         limit_w[at] = None if before is None or known_w is None else before + known_w
     layers = [
         RunPower(
             run=name, job=jobs.get(name, ""), watts=tuple(each), energy=Quantity(sum(each) * bucket_s, "J"),
+            power=Quantity(sum(each) * bucket_s / max(lasted_s[name].values()), "W"),
             saving=savings.get(name),
         )
         for name, each in watts.items()
@@ -204,8 +207,3 @@ def power_of_rows(
         limit_w=tuple(value or None for value in limit_w),
         saved_w=tuple(saved_j.get(at, 0.0) / bucket_s for at in range(buckets)),
     )  # fmt: skip
-
-
-def _runs_at(run: Mapping[str, Any], at_ns: int) -> bool:
-    ended_ns = run["ended_wall_ns"]
-    return run["began_wall_ns"] <= at_ns and (ended_ns is None or at_ns < ended_ns)

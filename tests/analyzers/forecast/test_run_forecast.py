@@ -233,7 +233,7 @@ def test_epochs_without_steps_have_a_forecast_from_the_second_on_with_its_interv
         (450.0, 30.0, 0)
     ] * 2
     assert (first.energy_p2_5_j, second.energy_p2_5_j) == (None, 450.0)
-    view = forecast_of_row(asdict(second))
+    view = forecast_of_row(asdict(second), None)
     assert view is not None
     assert view.length_words == "10 epochs"
 

@@ -216,6 +216,7 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
         assert "its collector does not answer" in shown["terminal"]
         assert "its collector does not answer" in shown["web"]
         assert live.trouble
+        assert live.forecast is None or live.forecast.left.known is None, "nobody sees how far it is"
         assert "What is wrong" in words(draw_run(scene.now, "run")), "its own page has the cure too"
         assert live.state in shown["web"], "the run says that its figures are old"
         assert "The figures are old: no reading for 2" in shown["terminal"]

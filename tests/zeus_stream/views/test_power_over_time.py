@@ -15,25 +15,41 @@ from zeus_stream.views.search import eta_of, trials_of_rows
 from zeus_stream.views.site_view import power_of_rows
 from zeus_stream.views.waste import waste_parts
 
-S = 10**9
 SAVING = Saving(
     level="200 W", found="250 W, the limit found", kept=False, applied=True, energy=Quantity(20.0, "%"),
     time=Quantity(3.0, "%"), saved=Quantity(1.0, "J"),
 )  # fmt: skip
 
 
-def part(gpu: str, bucket: int, energy_j: float, limit_w: float | None = 250.0) -> dict[str, Any]:
-    return {"gpu": gpu, "bucket": bucket, "energy_j": energy_j, "covered_s": 2.0, "limit_w": limit_w}
+def part(
+    gpu: str,
+    bucket: int,
+    energy_j: float,
+    limit_w: float | None = 250.0,
+    *,
+    run: str = "",
+    own_s: float = 2.0,
+) -> dict[str, Any]:
+    return {
+        "gpu": gpu, "bucket": bucket, "run": run, "energy_j": energy_j, "own_s": own_s, "covered_s": 2.0,
+        "limit_w": limit_w,
+    }  # fmt: skip
 
 
 def test_every_joule_is_in_one_layer_and_savings_are_where_the_limit_is_in_force() -> None:
-    run = {"run": "r", "job": "j", "gpu": "a", "began_wall_ns": 2 * S, "ended_wall_ns": 6 * S}
-    rows = [part("a", 0, 100), part("a", 1, 400), part("a", 2, 320, 200.0), part("b", 2, 60)]
+    run = {"run": "r", "job": "j"}
+    rows = [
+        part("a", 0, 60, own_s=1.8), part("a", 0, 40, run="r", own_s=0.2), part("a", 1, 400, run="r"),
+        part("a", 2, 320, 200.0, run="r"), part("b", 2, 60),
+    ]  # fmt: skip
     power = power_of_rows(rows, [run], 0, 2.0, 3, {"r": SAVING}, {2: 80.0})
     assert [(layer.run, layer.watts) for layer in power.layers] == [
-        ("r", (0.0, 200.0, 160.0)), ("", (50.0, 0.0, 30.0))
+        ("r", (20.0, 200.0, 160.0)), ("", (30.0, 0.0, 30.0))
     ]  # fmt: skip
     assert sum(layer.energy.known or 0 for layer in power.layers) == sum(row["energy_j"] for row in rows)
+    assert power.layers[0].power.known == pytest.approx((40 + 400 + 320) / 4.2), (
+        "while it ran: not whole buckets"
+    )
     assert list(power.saved_w) == [0.0, 0.0, 40.0]
     assert power.saved.known == 80.0, "the hatched area is the joules that its steps saved"
     assert power.limit_w == (250.0, 250.0, 450.0)

@@ -19,11 +19,6 @@ _EXTENT = """
 SELECT count(DISTINCT gpu) AS gpus, epoch_ns(min(began_at)) AS first_ns FROM power
 WHERE NOT of_host(gpu) AND began_at >= make_timestamp({begin_us})
 """
-_POWER = """
-SELECT gpu, ((epoch_ns(began_at) - {begin_ns}) // {bucket_ns})::BIGINT AS bucket,
-    sum(energy_j) AS energy_j, sum(covered_s) AS covered_s, avg(limit_w) AS limit_w
-FROM {parts} WHERE NOT of_host(gpu) AND began_at >= make_timestamp({begin_us}) GROUP BY gpu, bucket
-"""
 _RUNS = """
 WITH of_hour AS (
     SELECT run, job, unnest(gpus) AS gpu, began_wall_ns,
@@ -36,7 +31,24 @@ FROM of_hour WHERE coalesce(ended_wall_ns, {begin_ns}) >= {begin_ns}
 GROUP BY run, gpu QUALIFY dense_rank() OVER (ORDER BY max(began_wall_ns) DESC, run) <= {most}
 ORDER BY began_wall_ns, run
 """
-
+_POWER = """
+WITH spans AS (
+    -- Of runs that share a GPU the first has its energy.
+    SELECT run, gpu, coalesce(make_timestamp(ended_wall_ns // 1000), 'infinity') AS ended_at,
+        greatest(make_timestamp(began_wall_ns // 1000), max(ended_at) OVER (PARTITION BY gpu
+            ORDER BY began_wall_ns, run ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)) AS began_at
+    FROM ({runs})
+)
+SELECT parts.gpu, ((epoch_ns(parts.began_at) - {begin_ns}) // {bucket_ns})::BIGINT AS bucket,
+    coalesce(run, '') AS run, sum(energy_j) AS energy_j, sum(covered_s) AS own_s,
+    sum(sum(covered_s)) OVER of_gpu AS covered_s, avg(avg(limit_w)) OVER of_gpu AS limit_w
+FROM {parts} AS parts LEFT JOIN spans ON spans.gpu = parts.gpu
+    AND parts.began_at + INTERVAL {half_ms} MILLISECONDS >= spans.began_at
+    AND parts.began_at + INTERVAL {half_ms} MILLISECONDS < spans.ended_at
+WHERE NOT of_host(parts.gpu) AND parts.began_at >= make_timestamp({begin_us})
+GROUP BY parts.gpu, bucket, run WINDOW of_gpu AS (PARTITION BY parts.gpu, bucket)
+"""
+"""Each second, or minute, is of the run that has its middle: a bucket may be long beside a run."""
 
 _SAVED = """
 WITH steps AS (
@@ -63,11 +75,12 @@ def find_hour() -> Asking[PowerView | None]:
     begin_ns = max(begin_ns, extent["first_ns"])
     by_second = extent["gpus"] <= MOST_BY_SECOND
     bucket_s = max(-(-(last_ns - begin_ns) // (BUCKETS * 10**9)), 1 if by_second else 60)
+    of_hour = _RUNS.format(begin_ns=begin_ns, most=LAYERS)
     rows = yield _POWER.format(
-        begin_ns=begin_ns, begin_us=begin_ns // 1000, bucket_ns=bucket_s * 10**9,
-        parts="seconds" if by_second else "minutes",
+        runs=of_hour, begin_ns=begin_ns, begin_us=begin_ns // 1000, bucket_ns=bucket_s * 10**9,
+        parts="seconds" if by_second else "minutes", half_ms=500 if by_second else 30_000,
     )  # fmt: skip
-    runs = yield _RUNS.format(begin_ns=begin_ns, most=LAYERS)
+    runs = yield of_hour
     names = list(dict.fromkeys(row["run"] for row in runs))
     savings = yield from find_savings(names)
     saved = yield _SAVED.format(
@@ -107,12 +120,11 @@ def _row(number: int, layer: RunPower) -> dict[str, object]:
     colour = COLOURS[number % len(COLOURS)] if layer.run else None
     dot = element("circle", cx="5", cy="5", r="5", fill=colour, class_=None if colour else "free")
     name = run_link(layer.run) if layer.run else "no run"
-    on = [value for value in layer.watts if value]
     return {
         "run": Markup(element("svg", dot, viewBox="0 0 10 10", class_="swatch", aria_hidden="true") + name),
         "job": layer.job,
         "spark": sparkline(layer.watts),
-        "power": Quantity(sum(on) / len(on), "W"),
+        "power": layer.power,
         "energy": layer.energy,
         "saved": Quantity(None, "%") if layer.saving is None else layer.saving.energy,
     }

@@ -15,6 +15,7 @@ from zeus_stream.screens.html.questions import (
     WASTE,
     Asking,
     PageRun,
+    Row,
     Rows,
     find_costs,
     find_run_rows,
@@ -223,7 +224,8 @@ def limits(run: PageRun) -> Asking[PagePanel | None]:
         {(row["round"], row["power_limit_w"]): row for row in known} for known in (scatter, beliefs)
     )
     found_w = max((gpu.found_limit_w or 0.0 for gpu in run.gpus), default=0.0) or None
-    decided = savings[0] if savings else {"default_limit_w": found_w, "power_limit_w": None, "selector": None}
+    undecided: Row = {"default_limit_w": found_w, "power_limit_w": None, "selector": None}
+    decided = savings[0] if savings else undecided
     trials = trials_of_rows(
         rows, within, decided["default_limit_w"], decided["power_limit_w"], believed=believed,
         saving=saving_of_row(savings[0]) if savings else None, eta=eta_of(decided["selector"]),
