@@ -104,6 +104,8 @@ class LiveRun:
     """Of stretches past the bound: joules saved, and those that their steps would have taken."""
     trials: dict[tuple[int, float, bool], TrialRow] = field(default_factory=dict)
     decision: DecisionRow | None = None
+    pipeline: str | None = None
+    """How far the plan of its clocks is. None: it is no pipeline."""
     forecast: ForecastRow | None = None
     begin_mj: dict[str, int] = field(default_factory=dict)
     """Energy of its GPUs when it began."""

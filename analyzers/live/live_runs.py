@@ -17,7 +17,15 @@ from analyzers.live.live_run import (
     sum_of,
 )
 from analyzers.power_limit.search.search_progress import SearchProgress
-from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, StepColumns, TrialRow, WindowRow
+from analyzers.results.rows import (
+    DecisionRow,
+    ForecastRow,
+    PipelineRow,
+    RunRow,
+    StepColumns,
+    TrialRow,
+    WindowRow,
+)
 from zeus_stream.protocol.events import EpochBegan, StepBoundary
 from zeus_stream.protocol.fields import MOST_WALL_NS, of_host
 from zeus_stream.protocol.frames import Events
@@ -153,6 +161,9 @@ class LiveRuns:
             match row:
                 case RunRow():
                     self._rank(row, now_ns if live else now_ns - KEPT_NS)
+                case PipelineRow():
+                    if (run := self._runs.get(row.run)) is not None:
+                        run.pipeline = row.state
                 case StepColumns() | WindowRow() | TrialRow() | ForecastRow() | DecisionRow():
                     if (run := self._runs.get(row.run)) is not None:
                         self._take_row(run, row)
@@ -312,6 +323,7 @@ class LiveRuns:
             energy_j=self._energy_j(run),
             search=_search(run, progress),
             forecast=None if ended else _forecast(run.forecast, wall_ns),
+            pipeline=run.pipeline,
             pods=tuple(dict.fromkeys(pod for rank in ranks if (pod := _pod(rank))))[:256],
         )
 

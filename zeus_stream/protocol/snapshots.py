@@ -185,6 +185,8 @@ class RunNow(Struct, frozen=True, kw_only=True):
     forecast: ForecastNow | None = None
     """None: its script does not say how long it is to be, or its first epoch has not ended."""
     pods: Annotated[tuple[Pod, ...], Meta(max_length=256)] = ()
+    pipeline: Name | None = None
+    """How far the plan of its clocks is, as in the table ``pipelines``. None: it is no pipeline."""
 
 
 Bucket = tuple[Annotated[int, Meta(ge=-60, le=100)], Count]

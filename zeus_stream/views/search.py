@@ -18,6 +18,13 @@ Mark = Literal["", "found", "chosen", "best", "confirmed"]
 """``confirmed``: the choice was measured again, last."""
 
 
+_PLANS = {
+    "waiting": "waiting for stages", "profiling": "profiling clocks", "offering": "plan of clocks chosen",
+    "starting": "plan of clocks begins", "following": "clocks follow a plan", "over": "plan of clocks is over",
+}  # fmt: skip
+"""By the state of a pipeline."""
+
+
 class PhaseView(Struct, frozen=True):
     """The state of a search in a few words."""
 
@@ -53,6 +60,8 @@ def phase_of(run: RunNow) -> PhaseView:
     if search is None:
         if run.ended_wall_ns is not None:
             return PhaseView("ended", "dim")
+        if run.pipeline is not None:
+            return PhaseView(_PLANS.get(run.pipeline, run.pipeline), "accent")
         return PhaseView("only measured" if run.step is not None else "waiting for steps", "dim")
     phase = _phase(search)
     return PhaseView(f"{phase.text}, ended", "dim", phase.more) if run.ended_wall_ns is not None else phase

@@ -6,12 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.interpreter.interpreter import Interpreter, Logged
+from analyzers.live.live_runs import LiveRuns
 from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
-from analyzers.power_limit.run_settings import RunSettings
+from analyzers.power_limit.run_settings import PipelineSettings, RunSettings
 from analyzers.results.rows import DecisionRow, GapRow, RunRow, WindowRow
 from tests.analyzers.archives import RUN
 from tests.analyzers.forecast.test_run_forecast import QUICK
+from tests.analyzers.pipeline.stages import Stages
 from tests.messages import RUN_ADMITTED
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
@@ -253,3 +255,13 @@ def test_a_run_has_the_pods_of_its_ranks_in_its_rows_live_and_in_metrics() -> No
     families = JobMetrics().families(world.now())
     [info] = next(each for each in families if each.name == "zeus_stream_run_info").samples
     assert {("namespace", "ml"), ("pod", "train-0,train-1"), ("container", "main")} <= set(info.labels)
+
+
+def test_a_pipeline_says_how_far_the_plan_of_its_clocks_is() -> None:
+    """It has no search for a power limit, and is not only measured."""
+    world = Stages(PipelineSettings(iterations=4, slowdown=1.05))
+    world.play(2)
+    runs = LiveRuns(lambda _gpu: None)
+    runs.take_rows([replace(RUN, run="run", job="job"), *world.rows], 0)
+    (run,) = runs.now({}, 0, RUN.began_wall_ns)
+    assert (run.search, run.pipeline) == (None, "profiling")

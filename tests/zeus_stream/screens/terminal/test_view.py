@@ -174,6 +174,8 @@ def test_the_phase_of_the_search_is_in_words() -> None:
     for phase, words in phases.items():
         run = a_run(search=a_search(phase=phase))
         assert words in page(view(replace(SNAPSHOT, runs=(run,)), History(), 80))
+    run = a_run(search=None, pipeline="profiling")
+    assert "profiling clocks" in page(view(replace(SNAPSHOT, runs=(run,)), History(), 120))
 
 
 def test_under_80_columns_there_are_watts_limit_and_joules_of_a_step() -> None:

@@ -69,7 +69,10 @@ def test_the_json_of_a_period_is_as_its_schema_says(
     report = json.loads(out.getvalue())
     validator.validate(report)
     assert (report["runs"], report["measured"], report["energy_j"]) == (2, 1, 12_000)
-    assert [row["job"] for row in report["jobs"]] == ["train"]
+    assert [(row["job"], row["runs"], row["open"]) for row in report["jobs"]] == [
+        ("train", 1, 0),
+        ("other", 0, 1),
+    ]
     whole_j = sum(archives.energy_mj(gpu, archives.SECONDS) for gpu in (archives.A, archives.B)) / 1000
     assert sum(row["energy_j"] for row in report["over_time"]) == pytest.approx(whole_j, rel=0.02)
     assert report["span_s"] == 60
