@@ -20,7 +20,7 @@ Mark = Literal["", "found", "chosen", "best", "confirmed"]
 
 _PLANS = {
     "waiting": "waiting for stages", "profiling": "profiling clocks", "offering": "plan of clocks chosen",
-    "starting": "plan of clocks begins", "following": "clocks follow a plan", "over": "plan of clocks is over",
+    "starting": "plan of clocks begins", "following": "clocks follow a plan", "over": "plan of clocks over",
 }  # fmt: skip
 """By the state of a pipeline."""
 
