@@ -240,6 +240,11 @@ def in_one_unit(values: Sequence[float | None], unit: Unit) -> list[str]:
     return [spell(value) for value in values]
 
 
+def half_of(quantity: Quantity) -> float | None:
+    """Return half of the interval of a figure. None: it has none."""
+    return None if quantity.interval is None else (quantity.interval[1] - quantity.interval[0]) / 2
+
+
 def opposite(quantity: Quantity) -> Quantity:
     """Return a figure with the other sign: what is saved as a change."""
     value, low, high = (

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from zeus_stream.protocol.snapshots import RunNow, SearchNow
-from zeus_stream.views.quantity import Quantity, opposite, within_half
+from zeus_stream.views.quantity import Quantity, half_of, opposite, within_half
 from zeus_stream.views.saving import Saving, level_name
 
 Row = Mapping[str, Any]
@@ -121,28 +122,14 @@ def trials_of_rows(
     found_w: float | None,
     decided_w: float | None,
     decided: Mark = "chosen",
-    believed: Mapping[tuple[int, float], Row] | None = None,
-    saving: Saving | None = None,
-    eta: float | None = None,
 ) -> tuple[TrialView, ...]:
     """Return the limits of all rounds, each once: the mean of its visits, weighted by steps.
 
-    A round that has decided shows what its search believed: a mean has delays and drift in it, and they are
-    not in what is stated of the choice. A choice that was measured again is as measured, without an interval:
-    it has one visit, and the limit found was measured at another time.
+    A choice that was measured again has no interval: it has one visit, at another time than the limit found.
 
-    Args:
-        rows: visits.
-        within: half widths of the intervals, ``energy_within_j`` and ``step_within_s``, by round and limit.
-        found_w: the limit found.
-        decided_w: the limit chosen, or the best so far.
-        decided: the word for it.
-        believed: ``step_j`` and ``step_s`` by round and limit.
-        saving: of the last of these rounds.
-        eta: share of energy in the cost that decides.
+    ``within``: half widths of the intervals, ``energy_within_j`` and ``step_within_s``, by round and limit.
+    ``decided_w``: the limit chosen, or the best so far; ``decided``: the word for it.
     """
-    believed = believed or {}
-    decision = max((number for number, _ in believed), default=None)
     visits: dict[tuple[int, float, bool], list[Row]] = {}
     for row in rows:
         visits.setdefault((row["round"], row["power_limit_w"], row["confirms"]), []).append(row)
@@ -152,20 +139,10 @@ def trials_of_rows(
         number, limit_w, confirms = place
         own, half = visits[place], {} if confirms else within.get((number, limit_w), {})
         found = () if found_w is None else visits.get((number, found_w, False), ())
-        belief, of_found = (believed.get((number, each or 0.0)) for each in (limit_w, found_w))
         half_j, half_s = half.get("energy_within_j"), half.get("step_within_s")
         sure = () if own is found else (half_j, half_s)
         mark: Mark = "found" if limit_w == found_w else ""
         step_j, step_s = _mean(own, "step_j"), _mean(own, "step_s")
-        cost_j, found_j, found_s = _mean(own, "cost_j"), _mean(found, "step_j"), _mean(found, "step_s")
-        if of_found is not None:
-            found_j, found_s = of_found["step_j"], of_found["step_s"]
-        if belief is not None and not confirms:
-            cost_j = _believed_cost(belief, eta, own)
-            step_j, step_s = belief["step_j"], belief["step_s"]
-        changes = _change(step_j, found_j, *sure[:1]), _change(step_s, found_s, *sure[1:])
-        if saving is not None and number == decision and limit_w == decided_w and not confirms:
-            changes = opposite(saving.energy), saving.time
         views.append(
             TrialView(
                 round=number,
@@ -176,21 +153,65 @@ def trials_of_rows(
                 steps=sum(row["steps"] for row in own),
                 energy=within_half(step_j, "J/step", half_j),
                 time=within_half(None if step_s is None else 1000 * step_s, "ms", half_s, 1000),
-                cost=Quantity(cost_j, "J/step"),
+                cost=Quantity(_mean(own, "cost_j"), "J/step"),
                 mark="confirmed" if confirms else decided if limit_w == decided_w else mark,
-                energy_change=changes[0],
-                time_change=changes[1],
+                energy_change=_change(step_j, _mean(found, "step_j"), *sure[:1]),
+                time_change=_change(step_s, _mean(found, "step_s"), *sure[1:]),
             )
         )
     return tuple(views)
 
 
-def _believed_cost(belief: Row, eta: float | None, visits: Sequence[Row]) -> float | None:
-    """Return the cost of a step: energy and time of the belief, with the weights that visits have."""
-    cost_j, step_j, step_s = (_mean(visits, name) for name in ("cost_j", "step_j", "step_s"))
-    if eta is None or cost_j is None or step_j is None or not step_s:
+def as_believed(
+    trials: Iterable[TrialView],
+    believed: Mapping[tuple[int, float], Row],
+    saving: Saving,
+    found_w: float,
+    eta: float | None,
+) -> tuple[TrialView, ...]:
+    """Return limits as the search that decided knows them: what it states of its choice is its row.
+
+    A mean of visits has delays and drift in it, and they are not in what is stated.
+
+    Args:
+        trials: limits by round, as measured.
+        believed: ``step_j`` and ``step_s`` by round and limit, of rounds that have decided.
+        saving: of the last of them.
+        found_w: the limit found.
+        eta: share of energy in the cost that decides.
+    """
+    decision = max((number for number, _ in believed), default=None)
+    views = []
+    for each in trials:
+        of_found, belief = (believed.get((each.round, limit_w)) for limit_w in (found_w, each.limit_w))
+        if of_found is None or belief is None:
+            views.append(each)
+            continue
+        half_j, half_ms = half_of(each.energy), half_of(each.time)
+        if each.mark != "confirmed":
+            cost = Quantity(_believed_cost(each, belief, eta), "J/step")
+            each = replace(  # noqa: PLW2901  (the same limit)
+                each, cost=cost, energy=within_half(belief["step_j"], "J/step", half_j),
+                time=within_half(1000 * belief["step_s"], "ms", half_ms),
+            )  # fmt: skip
+        if each.limit_w == found_w:
+            half_j = half_ms = None
+        changes = (
+            _change(each.energy.known, of_found["step_j"], half_j),
+            _change(each.time.known, 1000 * of_found["step_s"], half_ms),
+        )
+        if each.mark == "chosen" and each.round == decision:
+            changes = opposite(saving.energy), saving.time
+        views.append(replace(each, energy_change=changes[0], time_change=changes[1]))
+    return tuple(views)
+
+
+def _believed_cost(measured: TrialView, belief: Row, eta: float | None) -> float | None:
+    """Return the cost of a step: energy and time of the belief, with the weights of what was measured."""
+    cost_j, step_j, step_ms = measured.cost.known, measured.energy.known, measured.time.known
+    if eta is None or cost_j is None or step_j is None or not step_ms:
         return None
-    return float(eta * belief["step_j"] + (cost_j - eta * step_j) / step_s * belief["step_s"])
+    return float(eta * belief["step_j"] + (cost_j - eta * step_j) / step_ms * 1000 * belief["step_s"])
 
 
 def eta_of(selector: str | None) -> float | None:

@@ -11,7 +11,7 @@ from zeus_stream.screens.svg.frontier_chart import ChartedChoice, frontier_chart
 from zeus_stream.views.gpu_view import gpu_of_live, strips_of
 from zeus_stream.views.quantity import Quantity, in_one_unit, with_half
 from zeus_stream.views.saving import Saving
-from zeus_stream.views.search import eta_of, trials_of_rows
+from zeus_stream.views.search import as_believed, eta_of, trials_of_rows
 from zeus_stream.views.site_view import power_of_rows
 from zeus_stream.views.waste import waste_parts
 
@@ -110,7 +110,7 @@ def test_a_round_that_has_decided_shows_what_its_search_believed() -> None:
         (1, 200.0): {"step_j": 8.5, "step_s": 0.105},
     }  # fmt: skip
     within = {(1, 200.0): {"energy_within_j": 0.1, "step_within_s": 0.001}}
-    views = trials_of_rows(rows, within, 250.0, 200.0, believed=believed, saving=saving, eta=0.5)
+    views = as_believed(trials_of_rows(rows, within, 250.0, 200.0), believed, saving, 250.0, 0.5)
     found, other, chosen, confirmed = views
     assert (found.mark, other.mark, chosen.mark, confirmed.mark) == ("found", "", "chosen", "confirmed")
     assert chosen.energy_change.interval == (-16.0, -14.0)

@@ -15,7 +15,6 @@ from zeus_stream.screens.html.questions import (
     WASTE,
     Asking,
     PageRun,
-    Row,
     Rows,
     find_costs,
     find_run_rows,
@@ -41,7 +40,7 @@ from zeus_stream.views.quantity import (
 )
 from zeus_stream.views.run_view import RunView, run_of_rows
 from zeus_stream.views.saving import Saving, saving_of_row
-from zeus_stream.views.search import TrialView, eta_of, trials_of_rows
+from zeus_stream.views.search import TrialView, as_believed, eta_of, trials_of_rows
 from zeus_stream.views.waste import FASTER, waste_parts
 
 COMMANDS_SHOWN = 200
@@ -224,12 +223,14 @@ def limits(run: PageRun) -> Asking[PagePanel | None]:
         {(row["round"], row["power_limit_w"]): row for row in known} for known in (scatter, beliefs)
     )
     found_w = max((gpu.found_limit_w or 0.0 for gpu in run.gpus), default=0.0) or None
-    undecided: Row = {"default_limit_w": found_w, "power_limit_w": None, "selector": None}
-    decided = savings[0] if savings else undecided
-    trials = trials_of_rows(
-        rows, within, decided["default_limit_w"], decided["power_limit_w"], believed=believed,
-        saving=saving_of_row(savings[0]) if savings else None, eta=eta_of(decided["selector"]),
-    )  # fmt: skip
+    saving, chosen_w = None, None
+    if savings:
+        saving, found_w, chosen_w = (
+            saving_of_row(savings[0]), savings[0]["default_limit_w"], savings[0]["power_limit_w"]
+        )  # fmt: skip
+    trials = trials_of_rows(rows, within, found_w, chosen_w)
+    if saving is not None and found_w is not None:
+        trials = as_believed(trials, believed, saving, found_w, eta_of(savings[0]["selector"]))
     body, chart = draw_trials(trials)
     what = "clock" if trials[0].clock_mhz is not None else "power limit"
     text = (
