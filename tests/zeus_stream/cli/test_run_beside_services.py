@@ -41,6 +41,11 @@ def test_a_command_that_publishes_nothing_is_told_the_one_line(site: Cli) -> Non
     assert "the last readings" not in completed.stderr, "there are none to wait for"
 
 
+def test_a_quiet_run_says_nothing_but_what_the_command_says(site: Cli) -> None:
+    completed = site("run", "-q", "--device", SIMULATED, "--", sys.executable, "-c", "print(1); exit(3)")
+    assert (completed.returncode, completed.stdout, completed.stderr) == (3, "1\n", "")
+
+
 def test_a_python_without_the_package_is_named(site: Cli) -> None:
     bare = site.directory / "bare"
     venv.create(bare, symlinks=True)

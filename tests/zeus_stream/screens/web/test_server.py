@@ -35,11 +35,13 @@ def _address(process: "subprocess.Popen[str]") -> str:
 
 
 def test_ctrl_c_ends_a_server_that_has_open_streams(zeus: Cli) -> None:
-    process = zeus.start("web", "--listen", "127.0.0.1:0")
+    process = zeus.start("web", "--port", "0")
     try:
         assert process.stderr is not None
+        assert process.stderr.readline().startswith("web: no analyzer runs: ")
         address = _address(process)
         host, port, token = _parts(address)
+        assert host == "127.0.0.1"
         for name in ("web.token", "web.address"):
             assert stat.S_IMODE((zeus.directory / name).stat().st_mode) == 0o600
         assert zeus("web", "--url").stdout.strip() == address
