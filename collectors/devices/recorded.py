@@ -10,7 +10,8 @@ A recording is a directory:
 
 ``zeus-stream record DIR`` makes one, ``--device recorded:DIR`` plays it. A device that is played
 refuses every change, and is lost once its recording is over. A ``sensor.csv`` alone (``t_us``,
-``instant_mw``: the readings of a GPU's power beside a meter) is a recording as well.
+``instant_mw``: the readings of a GPU's power beside a meter) is a recording as well. A folder like
+``rtx3090_square`` names its GPU by the short name of a sensor card.
 """
 
 import csv
@@ -23,6 +24,7 @@ import msgspec
 
 from collectors.control import spell_change
 from collectors.device import Description, Device, Sample
+from collectors.devices.cards.known_cards import shipped_cards
 from zeus_stream import errors
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError, LostError, RetryError, SettingsError, UnsupportedError
@@ -188,9 +190,10 @@ def _sensor(directory: Path) -> list[tuple[Description, list[RecordedAnswer]]]:
         RecordedAnswer(before_ns - begun_ns, t_ns - begun_ns, Sample(None, power_mw, None, None))
         for (before_ns, _), (t_ns, power_mw) in zip([rows[0], *rows], rows, strict=False)
     ]
-    name = directory.name
+    cards = shipped_cards().items()
+    name = next((card.name for short, card in cards if directory.name.startswith(short)), directory.name)
     described = Description(
-        gpu=f"GPU-recorded-{name}",
+        gpu=f"GPU-recorded-{directory.name}",
         index=0,
         name=name,
         driver="recorded",

@@ -103,6 +103,7 @@ def test_power_readings_beside_a_meter_are_a_recording() -> None:
     time = Time()
     (gpu,) = RecordedBus(STEP, time.now).discover()
     assert not gpu.describe().counts_energy
+    assert gpu.describe().name == "NVIDIA GeForce RTX 3090", "so what is known of its sensor counts"
     seen_mw = set()
     for _ in range(1000):
         seen_mw.add(gpu.sample().power_mw)
