@@ -50,6 +50,15 @@ ALTER TABLE sessions ADD COLUMN container VARCHAR;
 ALTER TABLE gpus ADD COLUMN power_profile VARCHAR;
 ALTER TABLE trials ADD COLUMN power_profile VARCHAR;
 """,
+    """
+CREATE TABLE budget_targets (
+    "budget" VARCHAR,
+    "target_ns" BIGINT,
+    "target_at" TIMESTAMP,
+    "target_w" DOUBLE,
+    "most_w" DOUBLE
+);
+""",
 )
 """SQL by version: the first text brings a schema of version 1 to version 2."""
 META = "CREATE TABLE meta (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"

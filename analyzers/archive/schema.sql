@@ -323,6 +323,54 @@ LEFT JOIN (
 ) AS site ON hour_at = balance.began_at
 GROUP BY run;
 
+-- How the power of a run's GPUs together swings, of all GPUs where the run is NULL: amplitudes by frequency, from the
+-- last two minutes that have readings. Stretches of 20 s with a Hann window each, whose powers are averaged (Welch, "The
+-- use of fast Fourier transform for the estimation of power spectra", IEEE Trans. Audio 15, 1967). A reading is the mean
+-- between two changes of the counter, which lessens an amplitude by sinc(frequency * period), and bins of 10 ms do so
+-- too: that is undone. No frequency is above half that of the readings, nor above 20 Hz.
+CREATE MACRO power_swings_of(wanted) AS TABLE
+WITH devices AS (
+    SELECT DISTINCT gpu FROM (SELECT unnest(gpus) AS gpu FROM sessions WHERE run = wanted
+        UNION ALL SELECT gpu FROM gpus WHERE wanted IS NULL) WHERE NOT of_host(gpu)
+), until AS (
+    SELECT coalesce((SELECT max(ended_at) FROM sessions WHERE run = wanted HAVING count(ended_ns) = count(*)),
+        (SELECT max(began_at) + INTERVAL 1 MINUTE FROM minutes WHERE gpu IN (FROM devices))) AS until_at
+), taken AS (
+    SELECT gpu, epoch_us(read_at) AS at_us, energy_mj, power_mw, seen FROM readings, until
+    WHERE gpu IN (FROM devices) AND read_at > until_at - INTERVAL 2 MINUTE AND read_at <= until_at AND seen <> 'unchanged'
+), spans AS (
+    SELECT gpu, lag(at_us) OVER one_gpu AS from_us, at_us, seen,
+        CASE WHEN energy_mj IS NULL THEN lag(power_mw) OVER one_gpu / 1000
+            ELSE (energy_mj - lag(energy_mj) OVER one_gpu) * 1000 / (at_us - lag(at_us) OVER one_gpu) END AS power_w
+    FROM taken WINDOW one_gpu AS (PARTITION BY gpu ORDER BY at_us)
+), placed AS (
+    SELECT gpu, power_w, (at_us - from_us) / 1e6 AS span_s, (at_us + from_us) // 2 - min(from_us) OVER () AS middle_us
+    FROM spans WHERE from_us < at_us AND seen NOT IN ('first', 'reset') AND power_w IS NOT NULL
+), stretches AS (
+    SELECT *, middle_us // 20_000_000 AS stretch, sum(power_w * span_s) OVER parts / sum(span_s) OVER parts AS mean_w
+    FROM placed WINDOW parts AS (PARTITION BY gpu, middle_us // 20_000_000)
+), complete AS (  -- the readings of each GPU reach over the stretch; one at rest is read every 5 s
+    SELECT stretch FROM (
+        SELECT stretch, gpu, sum(span_s) AS covered_s, max(span_s) AS longest_s FROM stretches GROUP BY ALL
+    ) GROUP BY stretch HAVING min(covered_s) > 14 AND max(longest_s) < 6
+), bins AS (
+    SELECT stretch, (middle_us % 20_000_000) // 10_000 AS bin, sum((power_w - mean_w) * span_s) AS swing_j
+    FROM stretches WHERE stretch IN (FROM complete) GROUP BY ALL
+), tones AS (
+    SELECT stretch, tone, sum(swing_j * (1 - cos(pi() * bin / 1000)) * cos(pi() * bin * tone / 1000)) AS re_j,
+        sum(swing_j * (1 - cos(pi() * bin / 1000)) * sin(pi() * bin * tone / 1000)) AS im_j
+    FROM bins, (SELECT unnest(range(2, 401)) AS tone) GROUP BY ALL
+), period AS (
+    SELECT median(span_s) AS period_s FROM placed
+), mean AS (
+    SELECT sum(mean_w) AS mean_w FROM (SELECT gpu, avg(mean_w) AS mean_w FROM stretches GROUP BY gpu)
+)
+SELECT tone / 20 AS frequency_hz,
+    sqrt(avg(re_j ** 2 + im_j ** 2)) / 10 * (pi() * tone / 20 * any_value(period_s))
+        / sin(pi() * tone / 20 * any_value(period_s)) * (pi() * tone / 2000) / sin(pi() * tone / 2000) AS amplitude_w,
+    any_value(mean_w) AS mean_w, any_value(period_s) AS period_s
+FROM tones, period, mean WHERE tone / 20 * period_s <= 0.5 GROUP BY tone ORDER BY tone;
+
 -- What GPUs used while no run had them, from roll-ups. NULL where two runs had one at the same time in part.
 CREATE VIEW idle_gpus AS
 WITH used AS (
@@ -364,6 +412,25 @@ WITH drawn AS (
 )
 SELECT budget, gpus.host, index, gpu, run, most_w, limit_w, drawn_w, reason
 FROM budget_shares LEFT JOIN gpus USING (gpu) LEFT JOIN drawn USING (gpu) WHERE budget IS NOT NULL;
+
+-- How well a power budget follows its load signal, by whole minute: what its GPUs drew by their counters against the
+-- target. A minute is outside if they differ by more than 2 % of the target.
+CREATE VIEW budget_tracking AS
+WITH targets AS (
+    SELECT budget, date_trunc('minute', target_at) AS began_at, avg(target_w) AS target_w, avg(most_w) AS most_w
+    FROM budget_targets GROUP BY ALL
+), members AS (
+    SELECT budget, unnest(gpus) AS gpu FROM (
+        FROM budgets QUALIFY row_number() OVER (PARTITION BY budget ORDER BY set_ns DESC) = 1)
+), drawn AS (
+    SELECT gpu, date_trunc('minute', began_at) AS began_at, sum(energy_j) / sum(covered_s) AS drawn_w
+    FROM power WHERE length_s <= 60 AND began_at >= (SELECT min(began_at) FROM targets) GROUP BY ALL
+)
+SELECT budget, began_at, any_value(target_w) AS target_w, any_value(most_w) AS most_w, sum(drawn_w) AS drawn_w,
+    sum(drawn_w) - any_value(target_w) AS error_w,
+    abs(sum(drawn_w) / nullif(any_value(target_w), 0) - 1) > 0.02 AS outside
+FROM targets JOIN members USING (budget) JOIN drawn USING (gpu, began_at)
+GROUP BY budget, began_at;
 
 -- ---- jobs that recur ----------------------------------------------------------------------------
 
@@ -870,7 +937,7 @@ FROM idle_gpus HAVING count(*) > 0;
 CREATE VIEW costs AS
 WITH present AS (
     SELECT * FROM signals WHERE (name, imported_ns) IN (SELECT (name, max(imported_ns)) FROM signals GROUP BY name)
-        AND value IS NOT NULL
+        AND value IS NOT NULL AND name <> 'load'
 ), overlapping AS (
     SELECT run, name, begins_at, value, epoch_us(least(ended_at, coalesce(ends_at, ended_at)))
         - epoch_us(greatest(began_at, begins_at)) AS overlap_us
@@ -920,7 +987,7 @@ FROM forecasts QUALIFY row_number() OVER (PARTITION BY run ORDER BY step DESC) =
 CREATE VIEW forecast_costs AS
 WITH present AS (
     SELECT * FROM signals WHERE (name, imported_ns) IN (SELECT (name, max(imported_ns)) FROM signals GROUP BY name)
-        AND value IS NOT NULL
+        AND value IS NOT NULL AND name <> 'load'
 ), pue AS (
     SELECT (SELECT nullif(value::DOUBLE, 0) FROM settings
         WHERE settings.name = 'pue' AND start = (SELECT max(start) FROM settings)) AS pue

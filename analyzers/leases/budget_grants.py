@@ -1,6 +1,7 @@
 """Power budgets of a site in PostgreSQL: one transaction at a time changes who may use what.
 
 The budget itself is there too: of two of one name, the one set last is in force, or the one that ends first.
+Of one that follows a load signal, the machine that has its file renews the values.
 """
 
 from collections.abc import Iterable, Mapping
@@ -97,7 +98,9 @@ class BudgetGrants:
                 "INSERT INTO zs.budgets AS known VALUES (%s, %s, %s, %s, %s)"
                 " ON CONFLICT (site, name) DO UPDATE"
                 " SET set_ns = excluded.set_ns, end_ns = excluded.end_ns, body = excluded.body"
-                " WHERE (excluded.set_ns, -excluded.end_ns) > (known.set_ns, -known.end_ns)",
+                " WHERE (excluded.set_ns, -excluded.end_ns) > (known.set_ns, -known.end_ns)"
+                " OR excluded.set_ns = known.set_ns AND excluded.end_ns = known.end_ns"
+                " AND excluded.body <> known.body",
                 (
                     self._site, budget.group, budget.set_ns, budget.end_ns,
                     codec.encode(BudgetsSet(0, (budget,))),
@@ -207,4 +210,5 @@ def _granted(budget: Budget, use: GrantedPower) -> Budget:
         end_ns=budget.end_ns,
         ramp_ns=0,
         way=1.0,
+        first=budget.first,
     )

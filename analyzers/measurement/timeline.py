@@ -18,6 +18,7 @@ lie as they came until somebody does, or until there are `UNREAD` of them.
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from struct import unpack_from
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from analyzers.measurement.knots import (
 )
 from analyzers.measurement.sensors import Gain, Sensor
 from analyzers.results.readings import READING
-from zeus_stream.protocol.readings import ABSENT, READING_BYTES, Seen
+from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_STRUCT, Seen
 
 RECENT_NS = 30_000_000_000
 """Kept of a GPU that a session uses, whatever is asked: events arrive after the readings they lie between."""
@@ -332,6 +333,11 @@ class Timeline:
 
     @property
     def power_mw(self) -> int | None:
+        """The power of the reading that came last, without working knots out if it lies unread."""
+        if self._inbox:
+            last = unpack_from(READING_STRUCT, self._inbox, len(self._inbox) - READING_BYTES)
+            if last[3] != ABSENT:
+                return int(last[3])
         self._read()
         power_mw = int(self._row(Row.POWER)[-1]) if self._size else ABSENT
         return None if power_mw == ABSENT else power_mw

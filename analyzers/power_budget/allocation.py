@@ -4,8 +4,8 @@ GPUs that have one limit together are a unit: those of a run, whose slowest sets
 stages of a pipeline have that limit in the mean, and each the part of it that makes the run fastest. What
 a unit gains from a limit is its speed there, as a share of that at its highest. Every unit starts at its
 least limit. Then the GPU that gains most by the watt goes up to the limit at which that is so, as long as all
-budgets hold, until nobody gains; what is left raises all, the lowest first. Limits are those that a search
-may visit, so a unit's n GPUs go up by n strides at a time.
+budgets hold, until nobody gains; units of a lower rank go before others. What is left raises all, the lowest
+first. Limits are those that a search may visit, so a unit's n GPUs go up by n strides at a time.
 
 For curves that rise ever more slowly, and steps of one size, no other sharing has a larger sum of speeds: it
 is the greedy algorithm for a separable concave resource allocation (Ibaraki, Katoh, "Resource Allocation
@@ -14,7 +14,8 @@ Problems", MIT Press 1988, 4.2). Elsewhere it falls short by less than its large
 Limits are shared, not watts drawn: a limit is what a GPU promises to keep to, whatever it is given to do.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from math import log
 
@@ -23,6 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.fleet.fleet import Division
+from analyzers.power_budget import following
 from analyzers.power_limit.search import curves
 from analyzers.power_limit.search.noise import Floats
 from analyzers.power_limit.selectors import Trial
@@ -38,8 +40,8 @@ FLAT = 1e-6
 
 
 def in_force(budgets: Iterable[Budget], now_ns: int) -> tuple[Budget, ...]:
-    """Return the budgets that bind at a time (UTC, ns), each with how far its ramp is."""
-    ways = [replace(budget, way=_way(budget, now_ns)) for budget in budgets]
+    """Return the budgets that bind at a time (UTC, ns), each with its limit and how far its ramp is."""
+    ways = [replace(following.at(budget, now_ns), way=_way(budget, now_ns)) for budget in budgets]
     return tuple(budget for budget in ways if budget.way > 0)
 
 
@@ -79,6 +81,8 @@ class Unit(Struct, frozen=True):
     """At each, as a share of that at its highest limit; all the same: it gains nothing."""
     division: Division | None = None
     """Of a pipeline: its limits are means, and each GPU has its own."""
+    rank: int = 0
+    """Those of a lower rank get all that they gain from first."""
 
     def divided(self, limit_mw: int) -> dict[str, int]:
         """Return the limit of each GPU at one of the unit's, mW."""
@@ -88,7 +92,8 @@ class Unit(Struct, frozen=True):
         return {gpu: limits[at] for gpu, limits in self.division.limits_mw.items()}
 
 
-def speeds(limits_mw: Sequence[int], gpus: int, trials: Sequence[Trial]) -> tuple[float, ...]:
+@lru_cache(10_000)
+def speeds(limits_mw: tuple[int, ...], gpus: int, trials: tuple[Trial, ...]) -> tuple[float, ...]:
     """Return the speed at each limit (ascending), as a share of that at the highest, by a run's trials.
 
     Between limits measured, the logarithm of time departs linearly from the usual curve (`search`), outside
@@ -122,6 +127,8 @@ class Bound(Struct, frozen=True):
 
     gpus: frozenset[str]
     most_mw: int
+    spreads: bool = True
+    """Watts that nobody gains from raise all limits. Not so where the power drawn is to follow a signal."""
 
 
 def share_out(units: Sequence[Unit], bounds: Sequence[Bound]) -> dict[str, int]:
@@ -142,17 +149,20 @@ def share_out(units: Sequence[Unit], bounds: Sequence[Bound]) -> dict[str, int]:
         left[:] = [rest - weight * more_mw for weight, rest in zip(weights[unit.name], left, strict=True)]
         at[unit.name] = to
 
-    gaining = [(-gain, unit.name, to) for unit in units for gain, to in [_steepest(unit, 0)] if gain > 0]
+    gaining = [
+        (unit.rank, -gain, unit.name, to) for unit in units for gain, to in [_steepest(unit, 0)] if gain > 0
+    ]
     heapify(gaining)
     while gaining:
-        _, name, to = heappop(gaining)
+        rank, _, name, to = heappop(gaining)
         unit, here = named[name], at[name]
         within = next((i for i in range(to, here, -1) if fits(unit, i)), here)
         go_up(unit, within)
         gain, further = _steepest(unit, within)
         if within == to and gain > 0:
-            heappush(gaining, (-gain, name, further))
-    rising = [(unit.limits_mw[at[unit.name]], unit.name) for unit in units]
+            heappush(gaining, (rank, -gain, name, further))
+    held = {gpu for bound in bounds if not bound.spreads for gpu in bound.gpus}
+    rising = [(unit.limits_mw[at[unit.name]], unit.name) for unit in units if held.isdisjoint(unit.gpus)]
     heapify(rising)
     while rising:
         _, name = heappop(rising)
@@ -172,6 +182,16 @@ def _steepest(unit: Unit, at: int) -> tuple[float, int]:
         if unit.speed[to] - here > FLAT
     ]
     return max(steps, key=lambda step: (step[0], -step[1]), default=(0.0, at))
+
+
+def gains_more(unit: Unit, shared_mw: Mapping[str, int]) -> bool:
+    """Tell whether a unit would gain from more than what was shared out. ``shared_mw``: by GPU."""
+    gaining = [
+        mw for mw, speed in zip(unit.limits_mw, unit.speed, strict=True) if unit.speed[-1] - speed > FLAT
+    ]
+    if unit.division is None:
+        return shared_mw[unit.gpus[0]] in gaining
+    return any(unit.divided(mw) == {gpu: shared_mw[gpu] for gpu in unit.gpus} for mw in gaining)
 
 
 def least(units: Iterable[Unit], bound: Bound) -> int:

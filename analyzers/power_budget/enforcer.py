@@ -23,7 +23,8 @@ from msgspec.structs import replace
 
 from analyzers.dispatch.pending import BACK, Pending
 from analyzers.fleet.fleet import Allocation, Clocks, Divided, Division, Fleet
-from analyzers.power_budget.allocation import Bound, Unit, least, most_mw, share_out, speeds
+from analyzers.power_budget.allocation import Bound, Unit, gains_more, least, most_mw, share_out, speeds
+from analyzers.power_budget.following import Following, rank
 from analyzers.power_budget.grants import GpuUse
 from analyzers.power_limit.run import Run, ShareChanged
 from analyzers.power_limit.run_settings import RunSettings
@@ -38,7 +39,7 @@ from analyzers.results.result import (
     in_order,
     rows_only,
 )
-from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, DecisionRow, Row
+from analyzers.results.rows import BudgetRow, BudgetShareRow, BudgetTargetRow, CommandRow, DecisionRow, Row
 from zeus_stream.protocol.fields import BUDGET
 from zeus_stream.protocol.notes import (
     Budget,
@@ -202,6 +203,7 @@ class BudgetShares:
         """By GPU that cannot be commanded, what it would have."""
         self.cramped = False
         """Some have less than they are to have, until others have let go."""
+        self.following = Following()
         self._fleet = fleet
         self._pending = pending
         self._accounts = accounts
@@ -217,9 +219,41 @@ class BudgetShares:
         able = [gpu for gpu, account in accounts.items() if not account.trouble]
         self.units, self.bounds = self._sharing(budgets, able)
         self._targets_mw = _by_gpu(self.units, self.bounds)
+        self._note_used(budgets)
         self.would_mw = {}
         if len(able) < len(accounts):
             self.would_mw = _by_gpu(*self._sharing(budgets, accounts))
+
+    def follow(self, budgets: Sequence[Budget]) -> list[Row]:
+        """Take in the targets of now, and what is drawn under them. Return a row of each new target."""
+        drawn_mw = {
+            budget.group: sum(
+                self._fleet.gpus[gpu].timeline.power_mw or 0 for gpu in self.members.get(budget.group, ())
+            )
+            for budget in budgets
+            if budget.target_ns is not None
+        }
+        return [
+            BudgetTargetRow(
+                budget=group,
+                target_ns=followed.target_ns,
+                target_w=followed.target_mw / 1000,
+                most_w=followed.bound_mw / 1000,
+            )
+            for group, followed in self.following.follow(budgets, drawn_mw)
+        ]
+
+    def _note_used(self, budgets: Sequence[Budget]) -> None:
+        """Note what the limits under each budget add up to as they were shared out."""
+        for budget in budgets:
+            if budget.target_ns is None:
+                continue
+            gpus = set(self.members[budget.group])
+            used_mw = sum(self._accounts.limit_mw(gpu) for gpu in gpus if self._accounts.of[gpu].trouble)
+            inside = [unit for unit in self.units if not gpus.isdisjoint(unit.gpus)]
+            used_mw += sum(self._targets_mw[gpu] for unit in inside for gpu in unit.gpus if gpu in gpus)
+            more = any(gains_more(unit, self._targets_mw) for unit in inside)
+            self.following.used(budget.group, used_mw, more=more)
 
     def _sharing(
         self, budgets: Sequence[Budget], among: Iterable[str]
@@ -237,9 +271,16 @@ class BudgetShares:
         for budget in budgets:
             gpus = self.members[budget.group]
             kept_mw = sum(self._accounts.limit_mw(gpu) for gpu in gpus if gpu not in shared)
-            most = most_mw(budget, sum(map(self._accounts.found, gpus)))
-            bounds.append(Bound(frozenset(gpus) & shared, most - kept_mw))
-        return tuple(self._unit(name, gpus, runs[name]) for name, gpus in of.items()), tuple(bounds)
+            bound_mw = self.following.bound_mw(budget.group)
+            within = budget if bound_mw is None else replace(budget, limit_mw=bound_mw)
+            most = most_mw(within, sum(map(self._accounts.found, gpus)))
+            bounds.append(Bound(frozenset(gpus) & shared, most - kept_mw, spreads=bound_mw is None))
+        first = {gpu: b.first for b in reversed(budgets) if b.first for gpu in self.members[b.group]}
+        units = [
+            replace(self._unit(name, gpus, runs[name]), rank=_rank(runs[name], first.get(gpus[0], ())))
+            for name, gpus in of.items()
+        ]
+        return tuple(units), tuple(bounds)
 
     def _unit(self, name: str, gpus: Sequence[str], run: Run | None) -> Unit:
         """Return GPUs that have one limit: none above what was found, or what their run wants."""
@@ -265,17 +306,18 @@ class BudgetShares:
             return None
         return pipeline.divide(gpus, limits_mw)
 
-    def ration(self) -> None:
-        """Shrink shares at once, and let others grow as far as there is room by now."""
+    def ration(self) -> list[str]:
+        """Shrink shares at once, and let others grow as far as there is room by now. Return who changed."""
         accounts = self._accounts.of
         for unit in self.units:
             for gpu in unit.gpus:
                 accounts[gpu].most_mw = min(accounts[gpu].most_mw, self._targets_mw[gpu])
-        left_mw = [b.most_mw - sum(self._accounts.promised_mw(gpu) for gpu in b.gpus) for b in self.bounds]
+        promised_mw = {gpu: self._accounts.promised_mw(gpu) for unit in self.units for gpu in unit.gpus}
+        left_mw = [b.most_mw - sum(promised_mw[gpu] for gpu in b.gpus) for b in self.bounds]
         self.cramped = False
         for unit in self.units:
             targets_mw = {gpu: self._targets_mw[gpu] for gpu in unit.gpus}
-            more = {gpu: max(0, mw - self._accounts.promised_mw(gpu)) for gpu, mw in targets_mw.items()}
+            more = {gpu: max(0, mw - promised_mw[gpu]) for gpu, mw in targets_mw.items()}
             needs_mw = [sum(mw for gpu, mw in more.items() if gpu in bound.gpus) for bound in self.bounds]
             if all(not needs or needs <= left for needs, left in zip(needs_mw, left_mw, strict=True)):
                 left_mw = [left - needs for needs, left in zip(needs_mw, left_mw, strict=True)]
@@ -283,8 +325,10 @@ class BudgetShares:
                     accounts[gpu].most_mw = target_mw
             else:
                 self.cramped = True
-        for gpu, account in accounts.items():
-            self.allocations[gpu] = Allocation(self.allocations[gpu].group, account.most_mw)
+        changed = [gpu for gpu, each in accounts.items() if self.allocations[gpu].most_mw != each.most_mw]
+        for gpu in changed:
+            self.allocations[gpu] = Allocation(self.allocations[gpu].group, accounts[gpu].most_mw)
+        return changed
 
     def commander(self, gpu: str) -> Run | None:
         """Return the run that sets a GPU's limit."""
@@ -303,6 +347,12 @@ def _by_gpu(units: Sequence[Unit], bounds: Sequence[Bound]) -> dict[str, int]:
     """Return the limit that each GPU is to have, mW."""
     limits_mw = share_out(units, bounds)
     return {gpu: mw for unit in units for gpu, mw in unit.divided(limits_mw[unit.name]).items()}
+
+
+def _rank(run: Run | None, first: tuple[str, ...]) -> int:
+    """Return the place of a run's job among those that get watts first; a GPU without a run comes last."""
+    session = next(iter(run.sessions.values()), None) if run is not None else None
+    return len(first) if session is None else rank(session.started.job, first)
 
 
 class BudgetReports:
@@ -458,6 +508,7 @@ class Enforcer:
         match event:
             case BudgetsSet(budgets=budgets):
                 self._budgets, self._accounts.stale = budgets, True
+                return rows_only(self._shares.follow(budgets))
             case CollectorRestarted(host):
                 self._looked_ns.pop(host, None)  # its clock may have begun again
                 self._accounts.collector_started(host)
@@ -533,13 +584,14 @@ class Enforcer:
         self._accounts.stale, self._accounts.news = False, {}  # what is done here may be news at the next
         done = NOTHING
         if stale:
+            known = set(self._accounts.of)
             done |= self._admit()
             self._shares.find(self._budgets)
+            news |= dict.fromkeys(g for g, a in self._accounts.of.items() if a.trouble or g not in known)
         if stale or (news and self._shares.cramped):
-            self._shares.ration()
+            news |= dict.fromkeys(self._shares.ration())
             done |= self._reallocate(self._runs.values())
             self._learn(done)
-            news = dict.fromkeys(self._accounts.of)
         done |= self._command(news)
         if stale:
             done |= rows_only(self._reports.of_budgets(self._budgets))

@@ -219,6 +219,26 @@ class BudgetRow(Struct, frozen=True, kw_only=True):
     """why it cannot be kept; empty: it can"""
 
 
+class BudgetTargetRow(Struct, frozen=True, kw_only=True):
+    """The target of a power budget that follows a load signal, every 10 s."""
+
+    TABLE: ClassVar = Table(
+        "budget_targets",
+        ("budget", "target_ns"),
+        replaces=False,
+        computed=(Computed("target_at", "target_ns"),),
+    )
+
+    budget: str
+    """its name"""
+    target_ns: int
+    """since when: ns since 1970, and UTC"""
+    target_w: float
+    """watts that its GPUs are to draw together: the signal, within the ramp"""
+    most_w: float
+    """watts that the limits of its GPUs may add up to, so that they draw that"""
+
+
 class BudgetShareRow(Struct, frozen=True, kw_only=True):
     """The share of power budgets that each GPU has now."""
 

@@ -24,6 +24,7 @@ from analyzers.results.limit_rows import (
     AtLimit,
     BudgetRow,
     BudgetShareRow,
+    BudgetTargetRow,
     DecisionRow,
     GpuLimitRow,
     ProfileRow,
@@ -46,6 +47,7 @@ __all__ = [
     "AtLimit",
     "BudgetRow",
     "BudgetShareRow",
+    "BudgetTargetRow",
     "CheckpointRow",
     "CommandRow",
     "DecisionRow",
@@ -96,6 +98,7 @@ Row = (
     | SimulatedTryRow
     | BudgetRow
     | BudgetShareRow
+    | BudgetTargetRow
     | PhaseRow
     | PipelineRow
     | InstructionRow

@@ -1,4 +1,4 @@
-"""Rows of signals: prices and carbon intensities that energy is multiplied with when asked. Pure."""
+"""Rows of signals: prices and carbon intensities that energy is multiplied with, loads to be drawn. Pure."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from analyzers.results.table import Computed, Table
 
 
 class SignalRow(Struct, frozen=True, kw_only=True):
-    """One value of a price or a carbon intensity. Of one name, those that were imported last count."""
+    """One value of a price, a carbon intensity or a load. Of one name, those imported last count."""
 
     TABLE: ClassVar = Table(
         "signals",
@@ -20,9 +20,9 @@ class SignalRow(Struct, frozen=True, kw_only=True):
     )
 
     name: str
-    """``price`` or ``carbon``"""
+    """``price``, ``carbon``, or ``load``: what a site is to draw"""
     unit: str
-    """such as ``EUR/kWh``, or ``gCO2e/kWh``"""
+    """such as ``EUR/kWh``, ``gCO2e/kWh``, or ``W``"""
     begin_ns: int
     """it holds in between, UTC, ns since 1970; NULL: without an end"""
     end_ns: int | None

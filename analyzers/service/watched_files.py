@@ -36,14 +36,17 @@ async def publish_budgets(
         own_log: takes the notes.
     """
     known, listed = changed(path), budgets.load(path, groups)
+    trouble = ""
     published: tuple[Budget, ...] | None = None if own_log.begun else ()
     while True:
-        if (now := changed(path)) != known:
+        if (now := changed(path)) != known or any(budget.targets for budget in listed):
             known = now
             try:
-                listed = budgets.load(path, groups)
+                listed, trouble = budgets.load(path, groups), ""
             except StorageError as wrong:
-                _log.warning("%s", wrong)
+                if str(wrong) != trouble:
+                    _log.warning("%s", wrong)
+                trouble = str(wrong)
         if (holding := in_force(listed, anchor().wall_ns)) != published:
             published = holding
             await own_log.state("budgets", BudgetsSet(monotonic_ns(), holding))

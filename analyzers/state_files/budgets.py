@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from analyzers.power_budget.allocation import in_force, over
 from analyzers.state_files.json_file import load_json, store_json
-from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError
+from analyzers.state_files.signal_files import parse
+from zeus_stream.errors import MalformedError, RefusedError, SettingsError, StorageError, explaining
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.notes import Budget, BudgetsSet
 
@@ -33,6 +34,12 @@ FROM budgets LEFT JOIN budgeted_gpus ON list_contains(budgets.gpus, gpu)
 WHERE binding GROUP BY budgets.budget ORDER BY budgets.budget
 """
 SHARES = "FROM budgeted_gpus ORDER BY ALL"
+TRACKING = """
+SELECT budget, round(arg_max(target_w, began_at)) AS target_w, round(arg_max(drawn_w, began_at)) AS drawn_w,
+    round(100 * avg(abs(error_w / nullif(target_w, 0))), 2) AS error_percent, count(*) AS minutes,
+    count(*) FILTER (outside) AS minutes_outside
+FROM budget_tracking WHERE began_at >= now()::TIMESTAMP - INTERVAL 1 DAY GROUP BY budget ORDER BY budget
+"""
 
 
 # ---- what is written -------------------------------------------------------------------------------------
@@ -98,7 +105,14 @@ def checked(budget: Budget, source: str) -> Budget:
 class StoredBudget(Struct, kw_only=True, omit_defaults=True, rename={"begin": "from"}):
     """A budget as the file has it, under the name of its group: watts, and times with their offset."""
 
-    watts: float
+    watts: float | None = None
+    """None: it follows a signal."""
+    follow: str | None = None
+    """File of that signal (`signal_files`), read again while the budget holds."""
+    ramp_w_min: float | None = None
+    """Largest change of what it follows, W a minute; None: any."""
+    first: tuple[str, ...] = ()
+    """Jobs that get watts first, in order."""
     gpus: tuple[str, ...] | None = None
     """None: those of the group of this name in the settings."""
     set: datetime | None = None
@@ -119,14 +133,32 @@ def load(path: Path, groups: Mapping[str, tuple[str, ...]]) -> tuple[Budget, ...
         raise StorageError(f"{path}: {what} could not be read: {wrong} {cure}") from wrong
 
 
+def load_targets(path: Path) -> tuple[tuple[int, int], ...]:
+    """Return a load signal: since when (UTC, ns) each value, mW. Raises SettingsError, StorageError."""
+    with explaining(StorageError, f"{path}: could not be read", "Name a file that is there."):
+        text = path.read_text(encoding="utf-8")
+    rows = parse(text, str(path), 0)
+    targets = tuple((row.begin_ns, round(row.value * 1000)) for row in rows if row.value is not None)
+    if rows[0].name != "load" or min(watts for _, watts in targets) < 0:
+        raise SettingsError(f"{path}: could not be followed: expected name=load, and no value below 0.")
+    return targets
+
+
 def _read(group: str, stored: StoredBudget, groups: Mapping[str, tuple[str, ...]]) -> Budget:
     def at(moment: datetime | None, default_ns: int) -> int:
         return default_ns if moment is None else nanoseconds(moment)
 
     set_ns = at(stored.set, 0)
+    if (stored.watts is None) == (stored.follow is None):
+        raise SettingsError(f"budget {group}: it has no limit, or two. Give it watts or follow.")
+    targets = () if stored.follow is None else load_targets(Path(stored.follow))
     return Budget(
         group=group,
-        limit_mw=round(stored.watts * 1000),
+        limit_mw=max(targets[0][1], 1) if stored.watts is None else round(stored.watts * 1000),
+        targets=targets,
+        follows=stored.follow or "",
+        ramp_mw_s=round((stored.ramp_w_min or 0) * 1000 / 60),
+        first=stored.first,
         gpus=members(group, (), groups) if stored.gpus is None else stored.gpus,
         set_ns=set_ns,
         begin_ns=at(stored.begin, set_ns),
@@ -143,7 +175,10 @@ def store(path: Path, budgets: Iterable[Budget]) -> None:
 
 def _stored(budget: Budget) -> StoredBudget:
     return StoredBudget(
-        watts=budget.limit_mw / 1000,
+        watts=None if budget.targets else budget.limit_mw / 1000,
+        follow=budget.follows or None,
+        ramp_w_min=budget.ramp_mw_s * 60 / 1000 or None,
+        first=budget.first,
         gpus=budget.gpus,
         set=_local_time(budget.set_ns),
         begin=_local_time(budget.begin_ns),
@@ -188,8 +223,9 @@ def says(budget: Budget, now_ns: int) -> str:
     state = "holds" if in_force([budget], now_ns) else "over" if over(budget, now_ns) else "is to come"
     whose = ", ".join(budget.gpus) or "every GPU of the site"
     since = _local(budget.begin_ns, now_ns)
+    limit = f"follows {budget.follows}" if budget.targets else f"{budget.limit_mw / 1000:g} W"
     return (
-        f"{budget.group}: {budget.limit_mw / 1000:g} W for {whose}, from {since} until {until}, ramp"
+        f"{budget.group}: {limit} for {whose}, from {since} until {until}, ramp"
         f" {budget.ramp_ns / 1e9:g} s: {state}."
     )
 

@@ -1,4 +1,4 @@
-"""Signals as CSV files: prices and carbon intensities, one file each in the folder ``signals``.
+"""Signals as CSV files: prices, carbon intensities, a load to draw; one file each in the folder ``signals``.
 
     # name=price unit=EUR/kWh source="Day-ahead, bidding zone DE-LU" licence="CC BY 4.0"
     at,value
@@ -23,12 +23,17 @@ from analyzers.results.signal_rows import SignalRow
 from zeus_stream.errors import RefusedError, SettingsError, StorageError, explaining
 from zeus_stream.paths import rewrite
 
-NAMES = ("price", "carbon")
+NAMES = ("price", "carbon", "load")
 MAX_ROWS = 200_000
 CARBON_UNIT = "gCO2e/kWh"
 TABLE_SOURCE = "Ember (2025), Energy Institute (2025), processed by Our World in Data"
 TABLE_LICENCE = "CC BY 4.0"
-_UNITS = {"price": re.compile(r"[A-Z]{3}/kWh"), "carbon": re.compile(re.escape(CARBON_UNIT))}
+LOAD_UNIT = "W"
+_UNITS = {
+    "price": re.compile(r"[A-Z]{3}/kWh"),
+    "carbon": re.compile(re.escape(CARBON_UNIT)),
+    "load": re.compile(LOAD_UNIT),
+}
 _KEYS = ("name", "unit", "source", "licence", "place", "year", "imported")
 _FLAT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Z]{3})(?:/kWh)?\s*")
 
@@ -81,9 +86,16 @@ def _about(line: str, file: str) -> dict[str, str]:
     if not line.startswith("#") or not {"name", "unit", "source"} <= set(about) or set(about) - set(_KEYS):
         raise _wrong(file, 1, f"expected {example}")
     if about["name"] not in NAMES:
-        raise _wrong(file, 1, f"the name is {about['name']!r}, expected {' or '.join(NAMES)}")
+        raise _wrong(
+            file, 1, f"the name is {about['name']!r}, expected {', '.join(NAMES[:-1])} or {NAMES[-1]}"
+        )
     if not _UNITS[about["name"]].fullmatch(about["unit"]):
-        expected = CARBON_UNIT if about["name"] == "carbon" else "a currency a kilowatt hour, such as EUR/kWh"
+        units = {
+            "carbon": CARBON_UNIT,
+            "load": LOAD_UNIT,
+            "price": "a currency a kilowatt hour, such as EUR/kWh",
+        }
+        expected = units[about["name"]]
         raise _wrong(file, 1, f"the unit is {about['unit']!r}, expected {expected}")
     for key in ("year", "imported"):
         if not about.get(key, "0").isdecimal():

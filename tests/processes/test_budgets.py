@@ -35,3 +35,32 @@ def test_limits_keep_to_a_budget_and_are_handed_back(zeus_dir: Path) -> None:
             assert setup.stop(name) == 0
     finally:
         setup.close()
+
+
+def test_a_signal_is_followed_also_when_its_file_is_replaced(zeus_dir: Path) -> None:
+    zeus, setup = Cli(zeus_dir), Setup(zeus_dir, gpus=2)
+    file = zeus_dir / "load.csv"
+    head = '# name=load unit=W source="test"\nat,value\n2026-05-01T00:00+00:00,'
+    targets = (
+        "sql",
+        "SELECT arg_max(target_w, target_ns)::INTEGER AS w FROM budget_targets",
+        "--format",
+        "csv",
+    )
+
+    def target_w() -> str:
+        return (zeus(*targets).stdout.splitlines() or [""])[-1]
+
+    try:
+        file.write_text(f"{head}450\n", encoding="utf-8")
+        setup.start("collector")
+        setup.start("analyzer")
+        zeus("budget", "--follow", str(file), "--ramp", "0")
+        until(lambda: target_w() == "450")
+        file.write_text(f"{head}300\n", encoding="utf-8")
+        until(lambda: target_w() == "300")
+        assert zeus("budget", "--end", "all").returncode == 0
+        for name in ("analyzer", "collector"):
+            assert setup.stop(name) == 0
+    finally:
+        setup.close()

@@ -143,8 +143,21 @@ def forget_profiles(settings: Settings, job: str) -> None:
     click.echo(f"The next run of {job} searches again.")
 
 
+def _texts(_context: click.Context, _option: click.Parameter, given: str) -> tuple[str, ...]:
+    return tuple(given.split(",")) if given else ()
+
+
 @click.command(cls=Command)
 @click.option("--watts", type=click.FloatRange(1, 1e9), metavar="X", help="Largest sum of the limits, W.")
+@click.option("--follow", metavar="FILE", help="CSV of watts to draw, or load: that signal.")
+@click.option(
+    "--ramp-rate",
+    type=click.FloatRange(1, 1e9),
+    metavar="X",
+    help="Largest change of the target, W a minute.",
+)
+@click.option("--first", metavar="JOB,JOB", default="", callback=_texts,
+              help="Jobs that get watts first, in order, such as prod-*,eval.")  # fmt: skip
 @click.option("--group", metavar="NAME", default="all", help="Name, such as one of budget_groups.  [all]")
 @click.option("--gpus", metavar="GPU,GPU", default="", help="UUIDs, HOST:INDEX, or INDEX here.  [every GPU]")
 @click.option("--hosts", metavar="HOST,HOST", default="", help="All GPUs of these hosts.")
@@ -162,8 +175,12 @@ def forget_profiles(settings: Settings, job: str) -> None:
 )
 @click.option("--end", metavar="NAME", help="End this budget now.")
 @settings_options(*QUERY)
-def budget(settings: Settings, *, watts: float | None, end: str | None, **given: Any) -> None:
-    """Keep the power limits of a group of GPUs within --watts. Without it: show the budgets.
+def budget(
+    settings: Settings, *, watts: float | None, follow: str | None, end: str | None, **given: Any
+) -> None:
+    """Keep the power limits of a group of GPUs within --watts, or have them draw what --follow says.
+
+    Without these: show the budgets, and how well they follow.
 
     The watts go to the runs that gain most speed from them. Limits fall at once, rise as others fall, and
     return at the end. No limit exceeds the one found, or the one that the selector of a run chose.
@@ -177,8 +194,8 @@ def budget(settings: Settings, *, watts: float | None, end: str | None, **given:
     if end is not None:
         budgets.store(where.budgets, budgets.without(listed, end, now_ns))
         click.echo(f"{end}: ends now. Limits return to what runs want, or to what was found.")
-    elif watts is not None:
-        new = _new_budget(watts, settings, now, **given)
+    elif watts is not None or follow is not None:
+        new = _new_budget(watts, follow, settings, now, **given)
         budgets.store(where.budgets, budgets.with_one(listed, budgets.checked(new, "budget")))
         click.echo(budgets.says(new, now_ns))
     else:
@@ -187,14 +204,16 @@ def budget(settings: Settings, *, watts: float | None, end: str | None, **given:
         if not listed:
             click.echo("No power budget is set.")
         else:
-            for query in (budgets.SUMS, budgets.SHARES):
-                write(ask_sql(settings, query), "table", sys.stdout)
+            for query in (budgets.SUMS, budgets.TRACKING, budgets.SHARES):
+                if (table := ask_sql(settings, query)).num_rows:
+                    write(table, "table", sys.stdout)
     if settings.analyzer is None and holder(where.run / "analyzer.lock") is None:
         click.echo("No analyzer runs here. The budget takes effect once one is started.", err=True)
 
 
 def _new_budget(
-    watts: float,
+    watts: float | None,
+    follow: str | None,
     settings: Settings,
     now: datetime,
     *,
@@ -205,6 +224,8 @@ def _new_budget(
     until: str | None,
     lasts_s: float | None,
     ramp: float,
+    ramp_rate: float | None,
+    first: tuple[str, ...],
 ) -> Any:
     """Return the budget that these options describe. Raises SettingsError: they contradict each other."""
     from analyzers.state_files import budgets
@@ -213,6 +234,10 @@ def _new_budget(
 
     if until is not None and lasts_s is not None:
         raise click.UsageError("--until and --for exclude each other.")
+    if watts is not None and follow is not None:
+        raise click.UsageError("--watts and --follow exclude each other.")
+    file = places(os.environ).signals / "load.csv" if follow == "load" else Path(follow or "").absolute()
+    targets = () if watts is not None else budgets.load_targets(file)
     here = host_name(settings)
     listed = [f"{here}:{gpu}" if gpu.isdecimal() else gpu for gpu in gpus.split(",") if gpu]
     words = (*listed, *(f"{host}:all" for host in hosts.split(",") if host))
@@ -224,17 +249,17 @@ def _new_budget(
     begins_ns, now_ns = budgets.nanoseconds(begins), budgets.nanoseconds(now)
     return Budget(
         group=group,
-        limit_mw=round(watts * 1000),
+        limit_mw=max(targets[0][1], 1) if watts is None else round(watts * 1000),
+        targets=targets,
+        follows=str(file) if targets else "",
+        ramp_mw_s=round((ramp_rate or 0) * 1000 / 60),
+        first=first,
         gpus=names,
         set_ns=now_ns,
         begin_ns=begins_ns,
         end_ns=ends_ns,
         ramp_ns=round(ramp * 1e9),
     )
-
-
-def _texts(_context: click.Context, _option: click.Parameter, given: str) -> tuple[str, ...]:
-    return tuple(given.split(",")) if given else ()
 
 
 def _numbers(context: click.Context, option: click.Parameter, given: str) -> tuple[float, ...]:

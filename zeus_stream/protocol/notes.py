@@ -244,6 +244,18 @@ class Budget(Struct, frozen=True, kw_only=True):
     """The limit that it replaces; None: what was found on the GPUs."""
     way: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """How far the ramp is, at the time of a note."""
+    targets: Annotated[
+        tuple[tuple[WallNs, Annotated[int, Meta(ge=0, le=10**12)]], ...], Meta(max_length=10_000)
+    ] = ()
+    """A load signal: since when each value, mW. None in a note: `limit_mw` has the value of its time."""
+    follows: Text = ""
+    """The file of that signal."""
+    ramp_mw_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
+    """Largest change of that value, mW/s; 0: any."""
+    target_ns: WallNs | None = None
+    """When a note took the value; None: the budget follows no signal."""
+    first: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
+    """Jobs that get watts before all others, in order: names, or ``prod-*``."""
 
 
 class BudgetsSet(Struct, frozen=True, tag=True):

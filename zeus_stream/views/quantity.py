@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from zeus_stream.errors import SettingsError
 
-Unit = Literal["J", "W", "s", "%", "J/step", "ms", "°C", "MHz", "GiB", ""]
+Unit = Literal["J", "W", "s", "%", "J/step", "ms", "°C", "MHz", "Hz", "GiB", ""]
 ABSENT = "-"
 """Stands for a figure that is not known."""
 MOST_PLACES = 6

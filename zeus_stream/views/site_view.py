@@ -207,3 +207,43 @@ def power_of_rows(
         limit_w=tuple(value or None for value in limit_w),
         saved_w=tuple(saved_j.get(at, 0.0) / bucket_s for at in range(buckets)),
     )  # fmt: skip
+
+
+# ---- swings of power -------------------------------------------------------------------------------------
+
+SWINGS = "FROM power_swings_of({run})"
+LEAST_SWING = 0.01
+"""Share of the mean power, below which nothing swings."""
+
+
+class SwingsView(Struct, frozen=True, kw_only=True):
+    """How the power of some GPUs together swings."""
+
+    points: tuple[tuple[float, float], ...]
+    """Frequency, Hz, and amplitude, W, ascending."""
+    frequency: Quantity
+    """Of the largest amplitude."""
+    amplitude: Quantity
+    headline: str
+
+
+def swings_of_rows(rows: Iterable[Mapping[str, Any]]) -> SwingsView | None:
+    """Return the swings of power that rows of `SWINGS` are about. None: there are too few readings."""
+    listed = list(rows)
+    if not listed:
+        return None
+    most = max(listed, key=itemgetter("amplitude_w"))
+    frequency, amplitude = Quantity(most["frequency_hz"], "Hz"), Quantity(most["amplitude_w"], "W")
+    share = most["amplitude_w"] / max(most["mean_w"], 1e-9)
+    what = (
+        f"It swings most at {frequency}, by {amplitude} to each side: {100 * share:.1f} % of its mean."
+        if share >= LEAST_SWING
+        else f"No swing is above {100 * LEAST_SWING:g} % of its mean."
+    )
+    seen = f"Readings every {seconds(most['period_s'])} show up to {listed[-1]['frequency_hz']:g} Hz."
+    return SwingsView(
+        points=tuple((row["frequency_hz"], row["amplitude_w"]) for row in listed),
+        frequency=frequency,
+        amplitude=amplitude,
+        headline=f"{what} {seen}",
+    )

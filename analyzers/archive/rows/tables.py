@@ -50,6 +50,7 @@ COMPUTED = {
     "budgets": "SELECT *, make_timestamp(set_ns // 1000) AS set_at,"
     " make_timestamp(begin_ns // 1000) AS began_at, make_timestamp(end_ns // 1000) AS ended_at"
     " FROM incoming_budgets",
+    "budget_targets": "SELECT *, make_timestamp(target_ns // 1000) AS target_at FROM incoming_budget_targets",
     "signals": "SELECT *, make_timestamp(begin_ns // 1000) AS begins_at,"
     " make_timestamp(end_ns // 1000) AS ends_at FROM incoming_signals",
     "allocations": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"

@@ -155,6 +155,18 @@ def test_who_gains_nothing_gets_what_is_left() -> None:
     assert share_out(units, [Bound(everything(units), 11 * STRIDE)]) == {"a": 6 * STRIDE, "idle": 5 * STRIDE}
 
 
+def test_units_of_a_lower_rank_get_all_that_they_gain_from_first() -> None:
+    units = [replace(unit("last", [9, 9, 9]), rank=1), unit("first", [1, 1, 1])]
+    bound = Bound(everything(units), 12 * STRIDE)
+    assert share_out(units, [bound]) == {"first": 7 * STRIDE, "last": 5 * STRIDE}
+
+
+def test_where_a_signal_is_followed_watts_that_nobody_gains_from_raise_nothing() -> None:
+    units = [unit("a", [3, 1]), unit("idle", [0, 0, 0])]
+    bound = Bound(everything(units), 10**9, spreads=False)
+    assert share_out(units, [bound]) == {"a": 6 * STRIDE, "idle": 4 * STRIDE}
+
+
 # ---- what a limit gains ----------------------------------------------------------------------------------
 
 LIMITS = tuple(range(100 * W, 275 * W, 25 * W))
@@ -165,7 +177,7 @@ def trial(limit_w: int, step_ms: float, power_w: float = 200) -> Trial:
 
 
 def test_measured_times_are_met_where_they_were_measured() -> None:
-    found = speeds(LIMITS, 1, [trial(250, 100), trial(175, 110), trial(100, 180)])
+    found = speeds(LIMITS, 1, (trial(250, 100), trial(175, 110), trial(100, 180)))
     assert found[-1] == 1
     assert found[LIMITS.index(175 * W)] == pytest.approx(100 / 110)
     assert found[0] == pytest.approx(100 / 180)
@@ -179,14 +191,14 @@ def test_without_a_profile_a_lower_limit_costs_more_and_more() -> None:
 
 
 def test_what_draws_little_loses_little() -> None:
-    assert speeds(LIMITS, 1, [trial(250, 100, power_w=60)])[0] > 0.98
-    assert speeds(LIMITS, 1, [trial(250, 100, power_w=250)])[0] < 0.8
-    assert speeds(LIMITS, 4, [trial(250, 100, power_w=4 * 60)])[0] > 0.98
+    assert speeds(LIMITS, 1, (trial(250, 100, power_w=60),))[0] > 0.98
+    assert speeds(LIMITS, 1, (trial(250, 100, power_w=250),))[0] < 0.8
+    assert speeds(LIMITS, 4, (trial(250, 100, power_w=4 * 60),))[0] > 0.98
 
 
 @given(st.dictionaries(st.sampled_from([100, 150, 175, 200, 250]), st.floats(50, 500), max_size=5))
 def test_no_limit_is_faster_than_a_higher_one(measured: dict[int, float]) -> None:
-    found = speeds(LIMITS, 1, [trial(limit, ms) for limit, ms in measured.items()])
+    found = speeds(LIMITS, 1, tuple(trial(limit, ms) for limit, ms in measured.items()))
     assert list(found) == sorted(found)
     assert found[-1] == 1
     assert found[0] > 0

@@ -13,7 +13,7 @@ from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import OWN, ApplyControl, RestoreControl
-from analyzers.results.rows import BudgetRow, BudgetShareRow, CommandRow, DecisionRow
+from analyzers.results.rows import BudgetRow, BudgetShareRow, BudgetTargetRow, CommandRow, DecisionRow
 from tests.analyzers.readings import readings, row
 from tests.messages import COLLECTOR_STARTED, DEVICE_FOUND, LEASE_ENDED, RUN_ADMITTED, RUN_STARTED
 from tests.simulation.simulated_site import Training
@@ -465,6 +465,42 @@ def test_the_watts_go_to_the_run_that_is_the_faster_for_them() -> None:
         assert sum(site.limits.values()) <= 400 * W
         assert ticks < 3000, site.rows(BudgetShareRow)
     assert site.limits == {"g0": FOUND, "g1": LEAST}
+
+
+# ---- a load signal ---------------------------------------------------------------------------------------
+
+
+def test_gpus_draw_what_a_signal_says_though_they_draw_less_than_their_limits() -> None:
+    """Ten GPUs draw 92 % of their limit, six are idle at 40 W."""
+    site = Site(16)
+    signal = [2500] * 12 + [1700] * 8
+    drawn_w = []
+    for step, target_w in enumerate(signal):
+        site.set(replace(budget(target_w, gpus=()), target_ns=step * 10 * S))
+        for _ in range(10):
+            for index, limit_mw in enumerate(site.limits.values()):
+                power_mw = limit_mw * 92 // 100 if index < 10 else 40 * W
+                seen = row(Seen.POWER, site.now_ns - 1, site.now_ns, power_mw=power_mw)
+                site.log(f"h{index}", Readings((f"g{index}",), readings(seen).tobytes()))
+            site.go_on(S)
+        site.interpreter.validate()
+        drawn_w.append(sum(list(site.limits.values())[:10]) * 0.92 / W + 6 * 40)
+    assert drawn_w[11] == pytest.approx(2500, abs=50), "to within one stride"
+    assert drawn_w[19] == pytest.approx(1700, abs=50)
+    assert list(site.limits.values())[10:] == [LEAST] * 6, "an idle GPU gets no watts that it would not draw"
+    targets = site.rows(BudgetTargetRow)
+    assert [each.target_w for each in targets] == signal
+    assert targets[11].most_w > 2500
+    assert replayed(Interpreter(PLAN), site.frames) == site.outputs
+
+
+def test_jobs_named_first_get_their_watts_before_others() -> None:
+    site = Site(4)
+    site.begin("dev", ["g0", "g1"])
+    site.begin("prod-1", ["g2", "g3"])
+    site.set(replace(budget(900), first=("prod-*",)))
+    site.settle()
+    assert list(site.limits.values()) == [150 * W, 150 * W, FOUND, FOUND]
 
 
 # ---- a real search under a budget ------------------------------------------------------------------------

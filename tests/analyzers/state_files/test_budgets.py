@@ -3,6 +3,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from analyzers.power_budget.allocation import in_force
 from analyzers.state_files import budgets
@@ -66,6 +67,39 @@ def test_what_was_stored_is_read(tmp_path: Path) -> None:
     assert budgets.load(tmp_path / "none.json", {}) == ()
 
 
+LOAD = (
+    '# name=load unit=W source="test"\nat,value\n2026-05-01T00:00+00:00,900\n2026-05-01T01:00+00:00,400.5\n'
+)
+
+
+def test_a_budget_that_follows_a_signal_has_the_values_that_its_file_has_now(tmp_path: Path) -> None:
+    path, signal = tmp_path / "budgets.json", tmp_path / "load.csv"
+    signal.write_text(LOAD, encoding="utf-8")
+    first = round(datetime.fromisoformat("2026-05-01T00:00+00:00").timestamp()) * 10**9
+    new = replace(
+        of(limit_mw=900_000), targets=budgets.load_targets(signal), follows=str(signal), ramp_mw_s=500,
+        first=("prod-*",),
+    )  # fmt: skip
+    assert new.targets == ((first, 900_000), (first + HOUR_NS, 400_500))
+    budgets.store(path, (new,))
+    assert budgets.load(path, {}) == (new,)
+    assert f"rack1: follows {signal} for h:0" in budgets.says(new, NOW_NS)
+    signal.write_text(LOAD.replace(",900", ",800"), encoding="utf-8")
+    assert budgets.load(path, {})[0].targets[0] == (first, 800_000)
+    signal.unlink()
+    with pytest.raises(StorageError, match=r"load.csv: could not be read"):
+        budgets.load(path, {})
+
+
+@pytest.mark.parametrize(
+    "text", [LOAD.replace("load", "price"), LOAD.replace("=W", "=kW"), LOAD.replace("400.5", "-1")]
+)
+def test_what_is_no_load_is_not_followed(tmp_path: Path, text: str) -> None:
+    (tmp_path / "load.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"load.csv"):
+        budgets.load_targets(tmp_path / "load.csv")
+
+
 def test_a_person_may_write_no_more_than_the_watts(tmp_path: Path) -> None:
     path = tmp_path / "budgets.json"
     path.write_text('{"rack1": {"watts": 1200, "gpus": ["gpu7:all"]}}', encoding="utf-8")
@@ -83,6 +117,7 @@ def test_a_person_may_write_no_more_than_the_watts(tmp_path: Path) -> None:
         '{"a": {"watts": -5}}',
         '{"a": {"watts": 5, "until": "soon"}}',
         '{"": {"watts": 5}}',
+        '{"a": {"watts": 5, "follow": "load.csv"}}',
     ],
 )
 def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, text: str) -> None:

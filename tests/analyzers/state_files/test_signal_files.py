@@ -36,7 +36,10 @@ def test_the_only_value_holds_without_an_end() -> None:
         ("", "line 1: .* expected # name=price"),
         ("at,value\n" + FIRST, "line 1: .* expected # name=price"),
         ("# name=price unit=EUR/kWh\nat,value\n" + FIRST, "line 1: .* expected # name=price"),
-        (HEAD.replace("price", "water") + FIRST, "line 1: .* the name is 'water', expected price or carbon"),
+        (
+            HEAD.replace("price", "water") + FIRST,
+            "line 1: .* the name is 'water', expected price, carbon or load",
+        ),
         (
             HEAD.replace("EUR/kWh", "EUR/MWh") + FIRST,
             "line 1: .* a currency a kilowatt hour, such as EUR/kWh",

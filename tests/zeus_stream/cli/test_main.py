@@ -98,6 +98,19 @@ def test_a_budget_is_about_gpus_of_this_host_by_their_index(zeus: Cli) -> None:
     assert "all: 200 W for gpu7:0, gpu8:1, from" in done.stdout
 
 
+def test_a_budget_follows_a_signal_by_its_file_or_its_name(zeus: Cli) -> None:
+    text = '# name=load unit=W source="test"\nat,value\n2026-05-01T00:00+00:00,900\n'
+    (zeus.directory / "mine.csv").write_text(text, encoding="utf-8")
+    assert "load.csv: could not be read" in said(zeus.refused("budget", "--follow", "load"))
+    zeus("signals", "import", "mine.csv")
+    for given, file in (("mine.csv", "mine.csv"), ("load", "signals/load.csv")):
+        done = zeus("budget", "--follow", given, "--ramp-rate", "60", "--first", "prod-*,eval")
+        assert f"all: follows {zeus.directory / file} for every GPU of the site" in done.stdout
+    stored = json.loads((zeus.directory / "budgets.json").read_text(encoding="utf-8"))["all"]
+    assert (stored["ramp_w_min"], stored["first"]) == (60, ["prod-*", "eval"])
+    assert "exclude each other" in zeus("budget", "--watts", "5", "--follow", "load").stderr
+
+
 def test_a_budget_for_a_group_that_nothing_names_is_refused(zeus: Cli) -> None:
     assert "Give --gpus or --hosts" in said(zeus("budget", "--watts", "500", "--group", "rack1"))
     assert not (zeus.directory / "budgets.json").exists()

@@ -21,6 +21,7 @@ from zeus_stream.screens.html.questions import (
     quoted,
 )
 from zeus_stream.screens.html.site_panels import waste_panel
+from zeus_stream.screens.html.swings_panel import run_swings
 from zeus_stream.screens.svg.frontier_chart import frontier_chart, trial_points
 from zeus_stream.screens.svg.run_charts import EpochEnergy, epochs_chart, power_chart
 from zeus_stream.views.costs import OWN_USE, cost_words, own_use_parts
@@ -376,6 +377,7 @@ def _release(limit_w: float | None) -> str:
 
 
 RUN_PANELS: tuple[DrawPanel, ...] = (
-    limits, pipeline, epochs, waste, _asks(_PHASES_PANEL), _asks(_PARTS_PANEL), commands, _asks(_GAPS_PANEL),
+    limits, pipeline, epochs, waste, _asks(_PHASES_PANEL), _asks(_PARTS_PANEL), run_swings, commands,
+    _asks(_GAPS_PANEL),
 )  # fmt: skip
 """Panels of a run below its power, in this order."""

@@ -1,0 +1,30 @@
+"""How the power of a run, or of the site, swings: its spectrum from the readings of two minutes. Pure."""
+
+from zeus_stream.screens.html.elements import element
+from zeus_stream.screens.html.panels import PagePanel
+from zeus_stream.screens.html.questions import Asking, PageRun, quoted
+from zeus_stream.screens.svg.series_chart import ChartSeries, SeriesAxis, series_chart
+from zeus_stream.views.site_view import SWINGS, swings_of_rows
+
+
+def run_swings(run: PageRun) -> Asking[PagePanel | None]:
+    """Ask how the power of a run's GPUs together swings, at its end or now."""
+    return (yield from _swings(quoted(run.run)))
+
+
+def site_swings() -> Asking[PagePanel | None]:
+    """Ask how the power of all GPUs together swings now."""
+    return (yield from _swings("NULL"))
+
+
+def _swings(run: str) -> Asking[PagePanel | None]:
+    rows = yield SWINGS.format(run=run)
+    view = swings_of_rows(rows)
+    if view is None:
+        return None
+    axes = SeriesAxis("Hz", bend="log"), SeriesAxis("W")
+    chart = series_chart("", *axes, [ChartSeries("amplitude", view.points, 0)])
+    return PagePanel(
+        name="swings", title="Swings of power", body=element("figure", chart), text=view.headline, rows=rows,
+        charts={"swings": chart}, half=True,
+    )  # fmt: skip
