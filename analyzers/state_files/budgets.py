@@ -140,7 +140,9 @@ def load_targets(path: Path) -> tuple[tuple[int, int], ...]:
     rows = parse(text, str(path), 0)
     targets = tuple((row.begin_ns, round(row.value * 1000)) for row in rows if row.value is not None)
     if rows[0].name != "load" or min(watts for _, watts in targets) < 0:
-        raise SettingsError(f"{path}: could not be followed: expected name=load, and no value below 0.")
+        raise SettingsError(
+            f"{path}: could not be followed: it is no load, or below 0. Write name=load, and watts from 0."
+        )
     return targets
 
 

@@ -217,7 +217,7 @@ LEAST_SWING = 0.01
 
 
 class SwingsView(Struct, frozen=True, kw_only=True):
-    """How the power of some GPUs together swings."""
+    """The swings of the power of some GPUs together."""
 
     points: tuple[tuple[float, float], ...]
     """Frequency, Hz, and amplitude, W, ascending."""

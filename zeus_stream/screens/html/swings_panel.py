@@ -1,10 +1,13 @@
-"""How the power of a run, or of the site, swings: its spectrum from the readings of two minutes. Pure."""
+"""The swings of the power of a run, or of the site: a spectrum from the readings of two minutes. Pure."""
 
 from zeus_stream.screens.html.elements import element
 from zeus_stream.screens.html.panels import PagePanel
 from zeus_stream.screens.html.questions import Asking, PageRun, quoted
 from zeus_stream.screens.svg.series_chart import ChartSeries, SeriesAxis, series_chart
 from zeus_stream.views.site_view import SWINGS, swings_of_rows
+
+MOST_GPUS = 64
+"""Of a site; of more, two minutes of readings take longer than a page should. SQL has the answer."""
 
 
 def run_swings(run: PageRun) -> Asking[PagePanel | None]:
@@ -13,8 +16,9 @@ def run_swings(run: PageRun) -> Asking[PagePanel | None]:
 
 
 def site_swings() -> Asking[PagePanel | None]:
-    """Ask how the power of all GPUs together swings now."""
-    return (yield from _swings("NULL"))
+    """Ask how the power of all GPUs together swings now, on a site of at most `MOST_GPUS`."""
+    (known,) = yield "SELECT count(*) AS gpus FROM gpus"
+    return (yield from _swings("NULL")) if known["gpus"] <= MOST_GPUS else None
 
 
 def _swings(run: str) -> Asking[PagePanel | None]:

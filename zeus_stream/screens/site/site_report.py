@@ -18,7 +18,6 @@ from zeus_stream.screens.html.site_panels import (
     causes,
     saved,
 )
-from zeus_stream.screens.html.swings_panel import site_swings
 from zeus_stream.screens.site.host_balance import whole_hosts
 from zeus_stream.screens.site.period import Period
 from zeus_stream.screens.svg.site_charts import time_chart
@@ -65,7 +64,7 @@ def site_report(answer: Answer, period: Period, version: str) -> Report:
     """Return the page and the drawings of a period."""
     panels = ask_panels(answer, (
         totals(period), over_time(period), JOBS_PANEL.ask(None, runs=period.runs), saved(period.runs),
-        causes(period.runs), JOBS_WASTE.ask(runs=period.runs), whole_hosts(period), site_swings(),
+        causes(period.runs), JOBS_WASTE.ask(runs=period.runs), whole_hosts(period),
     ))  # fmt: skip
     begin, end = (f"{_utc(wall_ns):%Y-%m-%d %H:%M}" for wall_ns in (period.begin_ns, period.end_ns))
     under = f"Runs that began from {begin} to {end} UTC."

@@ -69,7 +69,7 @@ def test_an_unknown_run_has_no_report(answer: Answer) -> None:
 
 
 def test_drawings_are_files_of_their_own_with_their_colours(report: Report) -> None:
-    assert set(report.charts) == {"power", "frontier", "epochs"}
+    assert set(report.charts) == {"power", "frontier", "epochs", "swings"}
     for chart in report.charts.values():
         ET.fromstring(chart)  # noqa: S314  (made here)
         assert "var(" not in chart
@@ -86,7 +86,13 @@ def test_pngs_are_pictures(report: Report) -> None:
 def test_files_are_written_as_a_whole(report: Report, tmp_path: Path) -> None:
     html = tmp_path / "new" / "report.html"
     written = write_files(report, html, tmp_path / "svg", None)
-    assert [path.name for path in written] == ["report.html", "power.svg", "frontier.svg", "epochs.svg"]
+    assert [path.name for path in written] == [
+        "report.html",
+        "power.svg",
+        "frontier.svg",
+        "epochs.svg",
+        "swings.svg",
+    ]
     assert html.read_text(encoding="utf-8") == report.page
     assert not [path for path in html.parent.iterdir() if path.name.startswith(".")]
     (tmp_path / "file").touch()

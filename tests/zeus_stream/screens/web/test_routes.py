@@ -93,7 +93,7 @@ async def test_the_run_page_shows_what_the_archive_knows(app: ASGIApp) -> None:
     assert "12,000 J" in text  # 40 s at 300 W
     assert "validation" in text
     assert "the publisher&#x27;s buffer was full" in text
-    assert text.count('role="img"') == 3  # power, frontier, epochs
+    assert text.count('role="img"') == 4  # power, frontier, epochs, swings
     assert "95 % intervals" in text
 
 

@@ -27,6 +27,7 @@ from zeus_stream.screens.html.questions import (
 )
 from zeus_stream.screens.html.run_panels import RUN_PANELS, power_key, result
 from zeus_stream.screens.html.site_panels import EARLIER, LATEST, NO_RUN, gpu_panels, recent_runs
+from zeus_stream.screens.html.swings_panel import site_swings
 from zeus_stream.screens.site.job_belief import JobBelief, belief_panel
 from zeus_stream.screens.web import page_frame
 from zeus_stream.screens.web.now_feed import NowFeed
@@ -52,6 +53,7 @@ async def overview(request: Request) -> Response:
         if site.feed is not None:
             yield Markup(element("h1", "Now") + _now("api/events?html", await _first(site.feed, draw_now)))
             yield element("div", await drawn(site, hour()), id="hour", data_src="api/hour")
+            yield await drawn(site, site_swings())
             yield await drawn(site, recent_runs(EARLIER, "Earlier runs"))
         else:
             yield page_frame.heading("Archive", "A file; nothing is live.")
