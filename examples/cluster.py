@@ -7,12 +7,13 @@ while it searches for a power limit: the other takes over, and comes to a decisi
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -94,6 +95,35 @@ def wait_for(condition: Callable[[], T]) -> T:
     return held
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Put off an interrupt until the end of the block: a process that has begun is known by then."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda got, _: came.append(got))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
+def start(running: ExitStack, *arguments: str, where: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a process that ends with the demo."""
+    environment = os.environ | ({} if where is None else {"ZEUS_STREAM_DIR": str(where)})
+    with undisturbed():
+        process = subprocess.Popen(  # noqa: S603  (our own commands)
+            [sys.executable, *arguments], stderr=subprocess.DEVNULL, env=environment
+        )
+        running.callback(process.wait)
+        running.callback(process.terminate)
+    return process
+
+
 class Cluster:
     """The processes of the demo."""
 
@@ -106,14 +136,7 @@ class Cluster:
         self.analyzers: list[tuple[subprocess.Popen[bytes], Path]] = []
 
     def start(self, *arguments: str, where: Path | None = None) -> subprocess.Popen[bytes]:
-        """Start a process that ends with the demo."""
-        environment = os.environ | ({} if where is None else {"ZEUS_STREAM_DIR": str(where)})
-        process = subprocess.Popen(  # noqa: S603  (our own commands)
-            [sys.executable, *arguments], stderr=subprocess.DEVNULL, env=environment
-        )
-        self._running.callback(process.wait)
-        self._running.callback(process.terminate)
-        return process
+        return start(self._running, *arguments, where=where)
 
     def directory(self) -> Path:
         """Return a directory of a process."""
@@ -175,7 +198,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except TimeoutError as wrong:
         sys.exit(str(wrong))

@@ -549,13 +549,13 @@ class Enforcer:
         used_mw = max([limit_mw, *under_way_mw]) if account is None else accounts.promised_mw(gpu)
         works = run is not None or (account is not None and account.busy)
         wanted_mw = run.search.wanted_mw if run is not None and run.search.commands_limits else None
-        in_force_mw = self._pending.limit_mw(self._fleet.gpus[gpu].host, gpu)
+        ours = self._pending.is_of_budget(gpu) or under_way_mw  # not what a run of another shard sets by now
         return GpuUse(
             used_mw=used_mw,
             least_mw=accounts.least(gpu),
             wanted_mw=(wanted_mw or accounts.found(gpu)) if works else accounts.least(gpu),
             busy=run is not None,
-            returned=in_force_mw is None and not under_way_mw and account is None,
+            returned=account is None and not ours,
         )
 
     def validate(self) -> None:

@@ -101,6 +101,8 @@ class Grants:
         grant = self.grants.setdefault(use.shard, Grant(use.epoch))
         mine = {gpu: member for gpu, member in self.members.items() if member.shard == use.shard}
         obeyed_mw = use.obeyed_mw.get(budget) if grant.epoch == use.epoch else None
+        if grant.epoch == use.epoch and mine and all(member.leaving for member in mine.values()):
+            obeyed_mw = 0  # it commands no GPU under the budget, so none is stated to it
         grant.epoch, grant.abandoned, grant.weight = use.epoch, False, use.weight
         if obeyed_mw is not None and mine.keys() <= use.gpus.keys():
             kept_mw = (

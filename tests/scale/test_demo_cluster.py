@@ -4,10 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from examples.cluster import start
 from tests.scale.conftest import missing, missing_lake
 from tests.waiting import until
 from tests.zeus_stream.conftest import ROOT
@@ -54,15 +58,38 @@ def test_the_example_of_a_site_has_each_step_and_each_reading_once(tmp_path: Pat
     until(lambda: not _of_session(example.pid))
 
 
-def test_an_interrupted_example_of_a_site_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("begun", "interrupt"),
+    [
+        pytest.param("collect", lambda pid: os.killpg(pid, signal.SIGINT), id="as a terminal does"),
+        pytest.param("archive", lambda pid: os.kill(pid, signal.SIGINT), id="alone"),
+        pytest.param("archive", lambda pid: os.kill(pid, signal.SIGTERM), id="alone, by its end"),
+    ],
+)
+def test_an_interrupted_example_of_a_site_leaves_no_process(
+    tmp_path: Path, begun: str, interrupt: Callable[[int], None]
+) -> None:
     example = _start(tmp_path)
     try:
-        until(
-            lambda: example.poll() is not None or any("collect" in each for each in _of_session(example.pid))
-        )
+        until(lambda: example.poll() is not None or any(begun in each for each in _of_session(example.pid)))
         assert example.poll() is None, (tmp_path / "said").read_text()
-        os.killpg(example.pid, signal.SIGINT)  # as a terminal does
+        interrupt(example.pid)
         example.wait(LIMIT_S)
     finally:
         example.kill()
     until(lambda: not _of_session(example.pid))
+
+
+def test_a_process_that_begins_as_an_interrupt_comes_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Interrupted(subprocess.Popen[bytes]):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            begun.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt), ExitStack() as running:
+        start(running, "-c", "import time; time.sleep(1000)")
+    assert begun[0].returncode == -signal.SIGTERM

@@ -5,16 +5,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
 from analyzers.leases.budget_grants import BudgetGrants, SiteGpu
 from analyzers.leases.site_leases import SiteLeases
 from analyzers.power_budget.grants import GpuUse, ShardUse
-from tests.scale.servers import nats
+from tests.scale.servers import Postgres, nats
 from tests.scale.test_shards import SHARDS, SITE, Site, wait_for
 from zeus_stream.protocol.fields import shard_of
-from zeus_stream.protocol.notes import Budget, ControlApplied, ControlLeaseEnded
+from zeus_stream.protocol.notes import Budget, ControlApplied, ControlLeaseEnded, Note
 
 W = 1000
 BUDGET_W = 400
@@ -77,8 +78,10 @@ def test_two_shards_share_what_one_budget_allows(leases: SiteLeases) -> None:
 class BudgetedSite(Site):
     """A host with two GPUs, and a job on each, of two shards."""
 
-    def train_on(self, gpu: int) -> str:
-        job = next(f"job-{n}" for n in range(100) if shard_of(f"job-{n}", SHARDS) == gpu)
+    def train_on(self, gpu: int, shard: int) -> str:
+        """Start a job of a shard on a GPU. Return its name, under which it runs."""
+        names = (f"job-{gpu}-{n}" for n in range(100))
+        job = next(name for name in names if shard_of(name, SHARDS) == shard)
         self.start(job, self.host, "-c", TRAINER, job, str(gpu))
         return job
 
@@ -89,13 +92,29 @@ class BudgetedSite(Site):
 
     def sums_w(self) -> list[float]:
         """Return the sum of limits after each change, as the host has logged it."""
+        return [after_w for _, _, after_w in self.changes()]
+
+    def changes(self) -> list[tuple[Note, float, float]]:
+        """Return each change of a limit, with the sum of limits before and after it."""
         limits_mw: dict[str, int] = {}
-        sums: list[float] = []
+        changes, before_w = [], 600.0
         for note in self.noted():
             if isinstance(note, ControlApplied | ControlLeaseEnded) and note.value is not None:
                 limits_mw[note.gpu] = note.value
-                sums.append(sum(limits_mw.values()) / W + 300 * (2 - len(limits_mw)))
-        return sums
+                after_w = sum(limits_mw.values()) / W + 300 * (2 - len(limits_mw))
+                changes.append((note, before_w, after_w))
+                before_w = after_w
+        return changes
+
+    def shards_of_gpus(self) -> list[int | None]:
+        """Return the shards that may command the GPUs under the budget."""
+        with psycopg.connect(self.leases.dsn) as connection:
+            return [shard for (shard,) in connection.execute("SELECT shard FROM zs.budget_gpus ORDER BY gpu")]
+
+    def set_budget(self) -> None:
+        command = [sys.executable, "-m", "zeus_stream", "budget", "--watts", str(BUDGET_W), "--ramp", "1"]
+        subprocess.run([*command, "--dir", str(self.where["a"])], check=True, capture_output=True)
+        wait_for(lambda: self.sums_w() and self.sums_w()[-1] <= BUDGET_W, "the budget is kept")
 
 
 @pytest.mark.sweep
@@ -107,13 +126,40 @@ def test_the_sum_of_limits_holds_while_an_analyzer_is_killed(database: str) -> N
         site.analyze("b")
         wait_for(lambda: len(site.holders()) == 2, "both analyzers have a shard")
         wait_for((site.host / "publish").exists, "the collector takes events")
-        site.train_on(0)
-        site.train_on(1)
-        command = [sys.executable, "-m", "zeus_stream", "budget", "--watts", str(BUDGET_W), "--ramp", "1"]
-        subprocess.run([*command, "--dir", str(site.where["a"])], check=True, capture_output=True)
-        wait_for(lambda: site.sums_w() and site.sums_w()[-1] <= BUDGET_W, "the budget is kept")
+        site.train_on(0, 0)
+        site.train_on(1, 1)
+        site.set_budget()
         begun = len(site.sums_w())
         site.running["a"].kill()
         wait_for(lambda: site.holders() == {site.running["b"].pid}, "the other analyzer has both shards")
         wait_for(lambda: len(site.sums_w()) > begun + 4, "limits are set after the take-over")
         assert max(site.sums_w()[begun - 1 :]) <= BUDGET_W
+
+
+@pytest.mark.sweep
+def test_no_limit_rises_above_the_budget_while_a_gpu_changes_its_shard_without_postgresql(
+    server: Postgres, database: str
+) -> None:
+    """A lease may end in that time, and give back what was found: no command does."""
+    with ExitStack() as processes:
+        site = BudgetedSite(database, processes.enter_context(nats()), processes)
+        site.collect("simulated:a40x2")
+        site.analyze("a")
+        site.analyze("b")
+        wait_for(lambda: len(site.holders()) == 2, "both analyzers have a shard")
+        wait_for((site.host / "publish").exists, "the collector takes events")
+        site.train_on(0, 0)
+        leaving = site.train_on(1, 1)
+        site.set_budget()
+        wait_for(lambda: sorted(site.shards_of_gpus(), key=str) == [0, 1], "each shard has its GPU")
+        begun = len(site.changes())
+        server.kill()
+        try:
+            site.running[leaving].kill()
+            site.train_on(1, 0)
+        finally:
+            server.start()
+        wait_for(lambda: site.shards_of_gpus() == [0, 0], "the GPU is handed over")
+        wait_for(lambda: site.sums_w()[-1] <= BUDGET_W, "the budget is kept again")
+        for note, before_w, after_w in site.changes()[begun:]:
+            assert after_w <= max(BUDGET_W, before_w) or isinstance(note, ControlLeaseEnded), note

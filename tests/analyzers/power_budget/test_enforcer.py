@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 from msgspec.structs import replace
 
-from analyzers.interpreter.interpreter import Interpreter
+from analyzers.interpreter.interpreter import Interpreter, LinkSeen
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import OWN, ApplyControl, RestoreControl
@@ -249,6 +249,25 @@ def test_a_budget_about_nothing_comes_and_goes() -> None:
     site.set()
     assert [(row.gpus, row.binding) for row in site.rows(BudgetRow)] == [((), True), ((), False)]
     assert not site.rows(ApplyControl)
+
+
+def test_a_gpu_that_was_given_back_stays_so_when_a_run_of_another_shard_sets_its_limit() -> None:
+    site = Site(1)
+    site.interpreter.handle(LinkSeen("h0", connected=True, behind=0), site.now_ns)
+    site.set(budget(200))
+    site.settle()
+    enforcer = site.interpreter.site.enforcer
+
+    def returned() -> bool:
+        gpus, _ = enforcer.shard_use()
+        return gpus["g0"].returned
+
+    assert not returned()
+    site.set()
+    site.settle()
+    assert returned()
+    site.note("h0", ControlApplied(site.now_ns, "of another analyzer", "g0", "power_limit", 250 * W))
+    assert returned()
 
 
 def test_of_two_budgets_both_hold() -> None:

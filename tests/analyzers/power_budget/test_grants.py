@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from analyzers.power_budget.grants import GpuUse, GrantedPower, Grants, Member, ShardUse, share
+from analyzers.power_budget.grants import GpuUse, Grant, GrantedPower, Grants, Member, ShardUse, share
 
 LEAST, FOUND = 100, 700
 LEASE_S = 30
@@ -39,7 +39,8 @@ class Holder:
                 busy=gpu in self.runs,
                 returned=self.holders.get(gpu) != self.shard and gpu not in self.asked,
             )
-        obeyed = {} if self.obeyed_mw is None else {BUDGET: self.obeyed_mw}
+        stated = self.use is not None and self.use.gpus  # a budget about no GPU is not stated
+        obeyed = {BUDGET: self.obeyed_mw} if self.obeyed_mw is not None and stated else {}
         return ShardUse(shard=self.shard, epoch=self.epoch, gpus=gpus, obeyed_mw=obeyed)
 
     def obey(self) -> None:
@@ -179,6 +180,21 @@ def test_a_gpu_goes_from_the_shard_that_had_it_to_the_one_whose_run_is_on_it() -
         world.second()
     assert set(world.holders.values()) == {1}
     assert sum(world.limits.values()) > 0.8 * world.most_mw
+
+
+def test_the_only_gpu_of_a_shard_is_free_once_it_is_given_back() -> None:
+    """A budget about no GPU is not stated to a shard, so that it says of none what it obeys."""
+    book = Grants({"g0": Member(FOUND, shard=1, wanted=0, leaving=True), "g1": Member(FOUND, shard=0)}, {})
+    book.grants |= {1: Grant(5, granted_mw=FOUND), 0: Grant(1, granted_mw=FOUND)}
+
+    def given_back(*, returned: bool) -> ShardUse:
+        use = GpuUse(used_mw=FOUND, least_mw=LEAST, wanted_mw=LEAST, busy=False, returned=returned)
+        return ShardUse(shard=1, epoch=5, gpus={"g0": use}, obeyed_mw={})
+
+    book.exchange(given_back(returned=False), BUDGET, 2 * FOUND)
+    assert book.members["g0"].shard == 1
+    book.exchange(given_back(returned=True), BUDGET, 2 * FOUND)
+    assert (book.members["g0"].shard, book.grants[1].granted_mw) == (None, 0)
 
 
 def test_power_goes_by_weight_and_nobody_gets_more_than_it_gains_from() -> None:
