@@ -97,7 +97,8 @@ class BudgetedSite(Site):
     def changes(self) -> list[tuple[Note, float, float]]:
         """Return each change of a limit, with the sum of limits before and after it."""
         limits_mw: dict[str, int] = {}
-        changes, before_w = [], 600.0
+        changes: list[tuple[Note, float, float]] = []
+        before_w = 600.0
         for note in self.noted():
             if isinstance(note, ControlApplied | ControlLeaseEnded) and note.value is not None:
                 limits_mw[note.gpu] = note.value

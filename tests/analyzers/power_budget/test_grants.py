@@ -192,9 +192,9 @@ def test_the_only_gpu_of_a_shard_is_free_once_it_is_given_back() -> None:
         return ShardUse(shard=1, epoch=5, gpus={"g0": use}, obeyed_mw={})
 
     book.exchange(given_back(returned=False), BUDGET, 2 * FOUND)
-    assert book.members["g0"].shard == 1
+    assert book.members["g0"].leaving
     book.exchange(given_back(returned=True), BUDGET, 2 * FOUND)
-    assert (book.members["g0"].shard, book.grants[1].granted_mw) == (None, 0)
+    assert (book.members["g0"], book.grants[1].granted_mw) == (Member(FOUND), 0)
 
 
 def test_power_goes_by_weight_and_nobody_gets_more_than_it_gains_from() -> None:
