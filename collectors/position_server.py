@@ -1,6 +1,6 @@
 """Positions of training processes on their pipelines: each moves the plan of its GPU, on this host only.
 
-A message of 13 bytes says which instruction begins or ends. The kernel says who connected; it counts for the
+A message of 13 bytes says which instruction begins or ends. The kernel says who connected. It counts for the
 GPUs that a session of this process uses, and for no plan that the analyzer has not authorized
 (`frequency_plan`).
 Anybody may send: what fits no plan is dropped and counted.

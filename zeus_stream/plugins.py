@@ -42,9 +42,9 @@ has a whole one.
 EXPORTER = "zeus_stream.screens.results.registry:Exporter"
 """A connection that sends results to another system.
 
-Bring one as an entry point of the group ``zeus_stream.exporters``; its object is an `ExporterKind`, which
+Bring one as an entry point of the group ``zeus_stream.exporters``. Its object is an `ExporterKind`, which
 makes the exporter from the text after the colon of ``zeus-stream forward NAME:TEXT``. `export` takes rows
-in the order in which they were stored, as records of `analyzers/results`; a later row of the same key
+in the order in which they were stored, as records of `analyzers/results`. A later row of the same key
 replaces an earlier one. If the other system does not answer, raise OSError: the same rows are given again
 later. After a start of the analyzer rows may come again, so send them under their keys. `report_missed`
 says that results were lost here. One thread calls, one call at a time; an exporter may block, and nothing
@@ -80,7 +80,7 @@ It is given the analyzer, calls `join` with each collector to be followed, and c
 `join` returned when it is to be left. It runs until it is cancelled. Without one, an analyzer follows the
 collectors that ``--follow`` names. A site brings two (`ROSTERS`): every host that announces itself at the
 broker, and the hosts of the jobs of some shards. A collector that joins is followed from where the store
-has its log, or from its oldest frame; frames that left its log become a row of ``gaps``. A roster holds
+has its log, or from its oldest frame. Frames that left its log become a row of ``gaps``. A roster holds
 no state that matters: after a restart it finds the same hosts again.
 """
 SEAMS: Mapping[str, str] = {

@@ -14,7 +14,7 @@ from zeus_stream.settings import Settings
 
 THREADS = 1
 """Of DuckDB: the writer and each query then work in the thread that calls. A second made a commit of 1000
-readings slower by a fifth and no query faster, on two cores; one of 50,000 readings in a lake took half as
+readings slower by a fifth and no query faster, on two cores. One of 50,000 readings in a lake took half as
 much processor time again."""
 _NO_THREADS = {"async_threads": 0} if int(duckdb.__version__.split(".")[0]) >= 2 else {}
 """A query runs in a fork: threads of DuckDB would not be there."""

@@ -10,7 +10,7 @@ what was read: nothing is read twice because a server was away.
 
 A batch that is there twice is ignored. Where frames are missing, the batch says whether they had left the
 host's log: then `gaps` has a row. If not, the broker has lost batches, or has them under earlier numbers: the
-stream is read again from its first message, once; what is missing then is a gap as well.
+stream is read again from its first message, once. What is missing then is a gap as well.
 """
 
 import logging

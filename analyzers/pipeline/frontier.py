@@ -1,14 +1,14 @@
 """The least energy of an iteration of a given duration: a linear program and its rounding. Pure.
 
 Instructions of one *group* run at one clock. Going down the group's lower hull of (time, cost) one segment
-after the other, ``x`` in [0, 1] says how far each segment is taken; durations and cost are linear in ``x``:
+after the other, ``x`` in [0, 1] says how far each segment is taken. Durations and cost are linear in ``x``:
 
     minimize    sum cost(x) + waiting power x T        cost = energy - waiting power x time
     subject to  end(j) >= end(i) + duration(j)(x)      for every edge i -> j
                 T >= end(i),  T <= deadline
 
 Its value bounds the energy from below. Each group then takes the slowest clock of its hull at which none of
-its instructions is longer than the program has it, so that the deadline holds by construction; slack that
+its instructions is longer than the program has it, so that the deadline holds by construction. Slack that
 rounding leaves is used up greedily. With few clocks that is far from the bound: branch and bound then looks
 for whole ``x``, and moves the bound as well, until they are CLOSE.
 """

@@ -6,7 +6,7 @@
     query socket -> SQL, status                    questions of scripts -> interpret
 
 A command leaves when its row is stored. After a start, the machines go on from the last checkpoint, and
-what came since is interpreted again; no host is commanded until all is interpreted that its log held at
+what came since is interpreted again. No host is commanded until all is interpreted that its log held at
 the collector's last report.
 
 Leases, status and queries are served by the event loop, which waits for neither interpretation nor commits.

@@ -3,7 +3,7 @@
     world, policy, seed -> what every try of every recurrence took
 
 A world is a workload on a GPU model. How many epochs a training needs is drawn from the recorded runs of its
-batch size; what an epoch takes was recorded for each batch size and power limit. What had to be decided to
+batch size. What an epoch takes was recorded for each batch size and power limit. What had to be decided to
 reach the reference's published figures:
 
 - A training's power and epochs are joined on dataset, network, batch size and optimizer. The batch sizes of

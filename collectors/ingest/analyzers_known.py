@@ -2,7 +2,7 @@
 
 An analyzer that shares a site with others greets under an epoch, which grows when another process takes its
 shard over. The highest epoch of each owner is on disk before its greeting is answered, so it outlives the
-collector; what comes under a lower one is refused. An analyzer alone has no epoch.
+collector. What comes under a lower one is refused. An analyzer alone has no epoch.
 """
 
 import os

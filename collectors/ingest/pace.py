@@ -1,6 +1,6 @@
 """The time for which readings and events may come together before they are logged. Pure.
 
-Somebody waits for them at the beginning of a run and while limits are tried; later, few and large frames cost
+Somebody waits for them at the beginning of a run and while limits are tried. Later, few and large frames cost
 the training, the collector and the analyzer a fraction of many small ones.
 """
 

@@ -2,12 +2,12 @@
 
 Frames have offsets 0, 1, 2, ... within one log id. What was acknowledged is in the log, together with
 the next sequence number of each session, in one transaction. A process that is
-killed loses nothing; after a loss of power, or when the file is broken, was cut or exchanged, offsets
+killed loses nothing. After a loss of power, or when the file is broken, was cut or exchanged, offsets
 that were handed out may be gone: then the log starts over, with another id. Two things show that:
 every row has a checksum, and beside the log lies a mark, the next offset after each transaction. The same
 mark in memory (`BootMark`) is ahead of a log whose file system has lost what was not on its disk yet.
 (SQLite drops without a word what follows a damaged place in its write-ahead log.) So the writer forces
-nothing to disk; another thread does, with each checkpoint (`WalCheckpoint`).
+nothing to disk. Another thread does, with each checkpoint (`WalCheckpoint`).
 
 Events may take half of the room. Past that, the oldest events of the user who has most of them are removed
 first: no user displaces readings, or events of others. Such a removal leaves a hole in the offsets, which

@@ -1,7 +1,7 @@
 """The power and speed of published workloads under a power limit, for simulated GPUs.
 
 The figures in ``workloads.json`` were fitted once (commit a3a9c532) to measurements on real V100, A40,
-P100 and RTX 6000 GPUs; their source, licence and residuals stand beside them. Nobody published such a
+P100 and RTX 6000 GPUs. Their source, licence and residuals stand beside them. Nobody published such a
 table of the A100 and the H100: these models have nameplate limits and the V100's workloads, scaled.
 The model has two halves.
 
@@ -13,7 +13,7 @@ which a limit cannot reach::
     power(limit) = floor + excess(limit)          wish = uncapped - floor
 
 Time: a GPU slows with the draw it is left. While voltage can still fall with the clock, time grows about
-as the cube root of the draw (`slope`); below `knee_mw` voltage is at its floor and only the clock is left,
+as the cube root of the draw (`slope`). Below `knee_mw` voltage is at its floor and only the clock is left,
 so that time grows steeper by `steepness`::
 
     time(power) ~ power ** -slope * (1 + (knee / power) ** 12) ** (steepness / 12)

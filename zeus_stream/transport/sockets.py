@@ -41,7 +41,7 @@ C = TypeVar("C", bound=MessageWay)
 OPEN_S = 0.05
 """Between two tries to open a socket when this process may open no more files."""
 QUEUE = 1_000
-"""Messages (frames are of up to 0.5 MB) queued per peer and direction; past it a send is refused, or, on the
+"""Messages (frames are of up to 0.5 MB) queued per peer and direction. Past it a send is refused, or, on the
 feed, dropped: followers fetch."""
 FOLLOWED = 200
 """Frames queued at a follower."""

@@ -6,7 +6,7 @@ clock: not before it was recorded or was seen incomplete, and not after it was s
     host = gpu + offset + drift * gpu
 
 each event cuts what (offset, drift) can be. What is left is a convex polygon of a few corners, however many
-events there were; where an event lies on the host's clock follows from the corners, as bounds that hold.
+events there were. Where an event lies on the host's clock follows from the corners, as bounds that hold.
 """
 
 from dataclasses import dataclass
