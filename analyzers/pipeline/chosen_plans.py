@@ -349,7 +349,8 @@ class ChosenPlans:
         (self.plan,) = self._make(self._within, [wanted_s])
         why = self._next_point(self.plan)
         if limits_w:
-            why = f"power budgets allow a GPU {min(limits_w.values()):.4g} W"
+            least_w, most_w = f"{min(limits_w.values()):.4g}", f"{max(limits_w.values()):.4g}"
+            why = f"power budgets allow a GPU {least_w if least_w == most_w else f'{least_w} to {most_w}'} W"
         why += "" if self.is_promise else ", less than it draws at the lowest clock that was measured"
         return self.plan, max(self._settings.slowdown, wanted_s / self.base_s), why
 

@@ -203,12 +203,12 @@ class PipelineRun:
         return self._plans is not None
 
     def divide(self, gpus: Sequence[str], limits_mw: Sequence[int]) -> Division | None:
-        """Return limits by GPU, for each mean limit. None: it has no profile, or other GPUs."""
+        """Return limits by GPU, for each mean limit. None: it has no profile, other GPUs, or lacks a stage."""
         by_stage: dict[int, list[str]] = {}
         for stage in self._stages.values():
             by_stage.setdefault(stage.began.stage, []).extend(stage.session.gpus)
         own = [gpu for of_stage in by_stage.values() for gpu in of_stage]
-        if self._plans is None or sorted(own) != sorted(gpus):
+        if self._plans is None or len(by_stage) < self._plans.graph.stages or sorted(own) != sorted(gpus):
             return None
         return self._plans.divide(limits_mw, by_stage)
 

@@ -44,6 +44,7 @@ def test_iterations_are_shorter_than_under_equal_limits() -> None:
     for world in (equal, divided):
         world.play(18)
         assert world.last_plan().state == "followed"
+    assert "power budgets allow a GPU 1" in divided.last_plan().reason
     assert divided.took_s[-1] < 0.97 * equal.took_s[-1]
     assert divided.took_s[-1] == pytest.approx(divided.last_plan().promised_s, rel=0.02)
 
@@ -64,6 +65,7 @@ def test_a_budget_is_shared_by_what_stages_run_and_equally_once_that_is_not_know
     site.settle()
     assert len({site.limits[gpu] for gpu in ("g0", "g1")}) == 1, "a budget is about a part of them"
     world.run.handle(StageEnded(world.sessions[0]), {HOST: world.t_ns})
+    assert world.run.divide(["g1", "g2", "g3"], LIMITS_MW) is None
     site.set(budget(800))
     site.settle()
     assert site.limits == dict.fromkeys(("g0", "g1", "g2", "g3"), 200_000), "a stage is gone"
