@@ -203,7 +203,7 @@ class PipelineRun:
         return self._plans is not None
 
     def divide(self, gpus: Sequence[str], limits_mw: Sequence[int]) -> Division | None:
-        """Return limits by GPU, for each mean limit. None: it has no profile, other GPUs, or lacks a stage."""
+        """Return limits by GPU, for each mean limit. None: no profile, other GPUs, or a stage lacks."""
         by_stage: dict[int, list[str]] = {}
         for stage in self._stages.values():
             by_stage.setdefault(stage.began.stage, []).extend(stage.session.gpus)
