@@ -17,9 +17,9 @@ The rules, beside those of a visit:
  1. Who waits draws less at the same limit, if its sensor tells the truth. So the first group is of all GPUs
     but the one that draws most. That is a hint for the order; what counts are trials.
  2. A group falls by `FIRST` levels, then by twice as many, and so on, until the job would be slower; then the
-    levels between are halved. Where it can fall no further, its halves are tried on their own, down to single
-    GPUs, and not for less than half of `FIRST`. The one left out at first comes last, and only if another
-    could not fall.
+    levels between are halved, and not for less than half of `FIRST`. Where it can fall no further, its halves
+    are tried on their own, down to `FEW` GPUs, which are tried one by one. The one left out at first comes
+    last, and only if another could not fall.
  3. A trial is of legs, with everybody at the job's limit and with the group lowered, in the order of ABBA,
     so that what drifts slowly cancels. A leg is a visit of `BLOCKS` blocks of whole steps, and of as many
     more after every four legs.
@@ -72,6 +72,8 @@ from analyzers.power_limit.visits import (
 
 FIRST: Final = 4
 """Levels that a group falls by at first."""
+FEW: Final = 3
+"""GPUs that are tried one by one: mostly none can fall further, and halves take a trial more."""
 DOUBT: Final = 0.02
 MAX_LEGS: Final = 24
 SAVES: Final = 0.005
@@ -80,7 +82,8 @@ TOLERANCE: Final = 0.003
 """A job that takes longer by a smaller share is not slower."""
 FREE: Final = 0.5
 RISE: Final = 0.03
-"""What is believed beforehand: see rule 4."""
+NOISE: Final = 0.01
+"""What is believed beforehand: see rule 4; and the standard deviation of a step's time."""
 
 
 class PerGpuPlan(Struct, frozen=True):
@@ -156,26 +159,21 @@ class Group(Struct, frozen=True, kw_only=True):
     """Whether ``kept`` does."""
     why: str = ""
     """It failed."""
-    grain: int = 1
-    """Levels that are worth a trial."""
 
     def next(self, last: int) -> int | None:
         """Return the level to try, of 0 to ``last``; None: it can fall no further."""
         if self.failed is None:
             return None if self.kept == last else min(self.kept + self.gap, last)
-        return None if self.failed - self.kept <= self.grain else (self.kept + self.failed) // 2
+        return None if self.failed - self.kept <= FIRST // 2 else (self.kept + self.failed) // 2
 
-    def halves(self) -> tuple["Group", ...]:
+    def parts(self) -> tuple["Group", ...]:
         """Return the groups to go on with: none where all of it did not fail, or it is a single GPU."""
-        if self.failed is None or len(self.members) == 1:
+        count = len(self.members)
+        if self.failed is None or count == 1:
             return ()
-        middle = len(self.members) // 2
-        halves = self.members[:middle], self.members[middle:]
-        few = FIRST // 2
-        return tuple(
-            Group(members=half, gap=few, kept=self.kept, failed=None, saves=self.saves, grain=few)
-            for half in halves
-        )
+        each = 1 if count <= FEW else -(-count // 2)
+        parts = (self.members[at : at + each] for at in range(0, count, each))
+        return tuple(Group(members=part, gap=FIRST // 2, kept=self.kept, saves=self.saves) for part in parts)
 
 
 class Block(Struct, frozen=True):
@@ -410,7 +408,7 @@ def _begin_next_trial(state: PerGpuState, plan: PerGpuPlan) -> Answer:
                 trial=GroupTrial(number=number, group=group, level=level),
             )
             return _set_limits(state, plan)
-        state = replace(_done(state, group), queue=(*others, *group.halves()))
+        state = replace(_done(state, group), queue=(*others, *group.parts()))
         if not state.queue and not state.first_too and 0 in state.levels[1:]:
             state = replace(state, first_too=True, queue=(Group(members=(0,), gap=FIRST),))
     return _set_limits(state, plan)
@@ -462,7 +460,7 @@ def slower(base: Sequence[Block], lowered: Sequence[Block], *others: Sequence[Bl
     """Return how likely it is that steps take longer by more than `TOLERANCE` (rule 4)."""
     steps = [sum(block.steps for block in arm) for arm in (base, lowered)]
     rise = log(1 + _rise(base, lowered))
-    variance = curves.step_variance([_scatter(arm) for arm in (base, lowered, *others)])
+    variance = curves.step_variance([_scatter(arm) for arm in (base, lowered, *others)], NOISE)
     error = sqrt(variance * (1 / steps[0] + 1 / steps[1]))
     free = FREE * exp(-((rise / error) ** 2) / 2) / (error * sqrt(2 * pi))
     mean = rise - error**2 / RISE

@@ -17,12 +17,13 @@ all steps take a tenth more. It begins after a search of
 no noise to the watch: a load that slows steps for hundreds of them is a change.
 
 python -m benchmarks.noise --traces DIR [--tables search watch] [--kinds KIND ...] [--worlds 100]
-    [--seed 1] [--selectors slowdown:1.1] [--each]
+    [--seed 1] [--selectors slowdown:1.1] [--each] [--set step_kinds.SURE=3]
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import sqrt
 from pathlib import Path
 
@@ -280,7 +281,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=TUNING_SEED)
     parser.add_argument("--selectors", nargs="+", default=SELECTORS)
     parser.add_argument("--each", action="store_true", help="print a line for each world")
+    parser.add_argument("--set", nargs="+", default=[], help="constants of the search: step_kinds.SURE=3")
     given = parser.parse_args()
+    for each in given.set:
+        name, value = each.split("=")
+        module = import_module(f"analyzers.power_limit.search.{name.partition('.')[0]}")
+        constant = name.partition(".")[2]
+        setattr(module, constant, type(getattr(module, constant))(float(value)))
     published = [drawn_through(curve, LIMITS) for curve in curves(given.traces)]
     for name in given.tables:
         TABLES[name](published, given)

@@ -191,7 +191,8 @@ def _epochs(
         for i, (of, at, tally) in enumerate(seen)
     ]  # fmt: skip
     points += [
-        GaussianPoint(era, at, pace.log_epochs, (pace.deviation**2,) * len(supposed)) for at, pace in paces
+        GaussianPoint(era, at, pace.log_epochs, tuple(pace.deviation**2 + one[0] ** 2 for one in supposed))
+        for at, pace in paces
     ]
     rounding = (INTERPOLATED if fractional else ROUNDING) / exp(min(tally.mean for *_, tally in seen))
     alone = np.array([[sqrt(own**2 + rounding**2)] * len(octaves) for _, own, *_ in supposed])

@@ -48,6 +48,13 @@ def test_a_try_is_given_up_sooner_once_runs_have_failed_between_runs_that_conver
     assert 22 <= given_up_after(trained("...", state=failing)) <= 32
 
 
+def test_the_tenth_failure_and_the_fortieth_show_whether_long_runs_converge() -> None:
+    after = {
+        failures: given_up_after(trained("..." + "x." * failures)) for failures in (9, 10, 11, 39, 40, 41)
+    }
+    assert min(after[10], after[40]) >= 2.2 * max(after[9], after[11], after[39], after[41])
+
+
 def test_failures_that_no_run_has_followed_yet_change_nothing() -> None:
     state = trained("......x")
     assert failing_rate(state.seen.missed, state.seen.runs, 64) == 0

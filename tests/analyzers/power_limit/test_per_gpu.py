@@ -171,7 +171,7 @@ def test_three_that_wait_for_a_fourth_are_lowered_as_far_as_it_is_free() -> None
     energy = [sum(made.step_mj(limits, made.step_s(limits))) for limits in (found.limits_mw, (JOB_MW,) * 4)]
     assert found.effect.energy == pytest.approx(energy[0] / energy[1] - 1, abs=0.002)
     assert found.effect.time == pytest.approx(made.rise(found.limits_mw))
-    assert found.steps < 500
+    assert found.steps < 250
 
 
 def test_delays_of_a_busy_host_hide_no_straggler() -> None:

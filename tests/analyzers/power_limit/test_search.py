@@ -389,13 +389,26 @@ memories = st.lists(
 )
 
 
+unordered = KnownCurve(
+    tuple(w * 1000 for w in (349, 343, 228, 225, 194, 187, 167, 37)),
+    lambda limit: 0.001 * exp(Random(f"291 {limit}").gauss()),
+    lambda _: 900.0,
+)
+
+
 @pytest.mark.sweep
 @settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(
-    st.builds(published, st.integers(0, len(CURVES) - 1), seed=st.integers(0, 999)),
+    st.one_of(curves, st.builds(published, st.integers(0, len(CURVES) - 1), seed=st.integers(0, 999))),
     memories,
     st.booleans(),
     st.sampled_from(("energy", "time", "cost:0.5")),
+)
+@example(
+    curve=unordered,
+    remembered=[Trial(129_527, 64_546_739, 799_141_869_954_231, 763)],
+    near=False,
+    text="time",
 )
 def test_whatever_is_remembered_no_limit_is_kept_that_was_measured_to_be_worse(
     curve: KnownCurve,
