@@ -173,6 +173,7 @@ sbom: install .audit/.installed ## write packaging/sbom.cdx.json: what the wheel
 	$(BIN)/python packaging/wheel_requirements.py > .audit/wheel.txt
 	.audit/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON \
 		-o packaging/sbom.cdx.json .audit/wheel.txt
+	sed -i '/"externalReferences": \[/,/\],/d' packaging/sbom.cdx.json  # an index is that of who installs
 
 .packages/.installed: packaging/requirements.txt
 	test -d .packages || $(PYTHON) -m venv .packages
