@@ -10,9 +10,6 @@ from zeus_stream.screens.html.panels import Columns, PagePanel, TablePanel, fact
 from zeus_stream.screens.html.pipeline_panels import pipeline
 from zeus_stream.screens.html.power_question import Power, find_power
 from zeus_stream.screens.html.questions import (
-    SAVING,
-    SO_FAR,
-    WASTE,
     Asking,
     PageRun,
     Rows,
@@ -218,20 +215,19 @@ def limits(run: PageRun) -> Asking[PagePanel | None]:
     if not rows:
         return None
     scatter = yield _SCATTER.format(run=quoted(run.run))
-    savings = yield SAVING.format(run=quoted(run.run))
-    beliefs = (yield _BELIEVED.format(run=quoted(run.run))) if savings else ()
+    of_run = yield from find_run_rows(run.run)  # as the result asks it
+    decided = None if of_run is None else of_run.saving
+    beliefs = (yield _BELIEVED.format(run=quoted(run.run))) if decided else ()
     within, believed = (
         {(row["round"], row["power_limit_w"]): row for row in known} for known in (scatter, beliefs)
     )
     found_w = max((gpu.found_limit_w or 0.0 for gpu in run.gpus), default=0.0) or None
-    saving, chosen_w = None, None
-    if savings:
-        saving, found_w, chosen_w = (
-            saving_of_row(savings[0]), savings[0]["default_limit_w"], savings[0]["power_limit_w"]
-        )  # fmt: skip
+    saving, chosen_w = saving_of_row(decided), None
+    if decided:
+        found_w, chosen_w = decided["default_limit_w"], decided["power_limit_w"]
     trials = trials_of_rows(rows, within, found_w, chosen_w)
-    if saving is not None and found_w is not None:
-        trials = as_believed(trials, believed, saving, found_w, eta_of(savings[0]["selector"]))
+    if decided and saving is not None and found_w is not None:
+        trials = as_believed(trials, believed, saving, found_w, eta_of(decided["selector"]))
     body, chart = draw_trials(trials)
     what = "clock" if trials[0].clock_mhz is not None else "power limit"
     text = (
@@ -344,9 +340,11 @@ def _asks(panel: TablePanel) -> DrawPanel:
 
 def waste(run: PageRun) -> Asking[PagePanel | None]:
     """Ask what of the energy of the run did not go into its steps, and what regains it."""
-    rows = yield WASTE.format(run=quoted(run.run))
-    so_far = (yield SO_FAR.format(run=quoted(run.run))) if run.ended_wall_ns is None else ()
-    parts = waste_parts(rows, so_far[0]["energy_j"] if so_far else None)
+    of_run = yield from find_run_rows(run.run)  # as the result asks it
+    if of_run is None:
+        return None
+    so_far = of_run.so_far if run.ended_wall_ns is None else None
+    parts = waste_parts(of_run.waste, so_far["energy_j"] if so_far else None)
     prices = yield from find_costs(run.run, run.price)
     more = FASTER if any(part.duration.absent == FASTER for part in parts) else ""
     return waste_panel("waste", "What can be regained", parts, prices, more)
