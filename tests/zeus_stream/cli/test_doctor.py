@@ -1,5 +1,7 @@
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pynvml
@@ -12,6 +14,7 @@ from collectors.devices.simulated import SimulatedBus
 from tests.gpu.powercap import Powercap
 from tests.gpu.stand_in import StandIn
 from tests.messages import DESCRIPTION
+from tests.waiting import until
 from tests.zeus_stream.cli.test_main import serving
 from tests.zeus_stream.conftest import SIMULATED, Cli
 from zeus_stream.cli.doctor import examine
@@ -184,12 +187,18 @@ def test_the_command_line_exits_1_exactly_when_something_fails(zeus: Cli) -> Non
     assert "simulated:v100x4" in ill.stdout
 
 
+def works(examined: Callable[[], list[Check]], what: str) -> bool:
+    return found(examined(), what).verdict == "works"
+
+
 @pytest.mark.sweep
 def test_devices_that_a_running_collector_measures_are_not_said_to_be_absent(zeus: Cli) -> None:
     where = Places(zeus.directory, zeus.directory)
     with serving(zeus, "collect", "--device", SIMULATED):
         for bench in (Bench((), lost=True), Bench(())):
-            checks = examine(Settings(device="nvml", cpu="off"), where, bench.opened)
+            examined = partial(examine, Settings(device="nvml", cpu="off"), where, bench.opened)
+            until(partial(works, examined, "devices"))  # a collector opens them after its sockets
+            checks = examined()
             assert [check for check in checks if check.verdict == "fails"] == []
             devices = found(checks, "devices")
             assert (devices.verdict, "V100" in devices.says) == ("works", True)

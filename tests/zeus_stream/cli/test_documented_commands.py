@@ -155,10 +155,10 @@ def typist(ran: Ran) -> Iterator[Typist]:
         (folder / "token").chmod(0o600)
         (sql,) = blocks(ROOT / "docs/coming-from/codecarbon.md", "sql")
         (folder / "emissions.sql").write_text(sql, encoding="utf-8")
-        price = next(
-            text for text in blocks(ROOT / "docs/how-to/costs-and-carbon.md", "text") if "name=price" in text
-        )
-        (folder / "price.csv").write_text(f"{price}\n", encoding="utf-8")
+        for name_of, guide in (("price", "costs-and-carbon"), ("load", "power-budgets")):
+            texts = blocks(ROOT / f"docs/how-to/{guide}.md", "text")
+            series = next(text for text in texts if f"name={name_of}" in text)
+            (folder / f"{name_of}.csv").write_text(f"{series}\n", encoding="utf-8")
         statement = zeus("statement", "train", "--archive", str(folder / "energy.duckdb"))
         (folder / "energy.md").write_text(statement.stdout, encoding="utf-8")
         with serving(zeus, "collect", "--device", TWO_GPUS), serving(zeus, "analyze", "--select", "none"):
