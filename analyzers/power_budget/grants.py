@@ -121,7 +121,12 @@ class Grants:
         if obeyed_mw is not None:
             _hand_over(mine, use.gpus, grant)
         aside_mw = sum(member.found_mw for member in mine.values() if member.leaving)
-        limit_mw = min(target_mw, grant.granted_mw) - aside_mw - _room_to_return(mine, use.gpus, grant)
+        limit_mw = min(target_mw, grant.granted_mw)
+        if (
+            mine.keys() - use.gpus.keys()
+        ):  # taken over, and not read to the end: what others have is not its own
+            limit_mw = min(limit_mw, grant.granted_mw + min(room_mw, 0))
+        limit_mw -= aside_mw + _room_to_return(mine, use.gpus, grant)
         return GrantedPower(
             max(limit_mw, 1), tuple(gpu for gpu, member in mine.items() if not member.leaving)
         )

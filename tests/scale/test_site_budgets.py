@@ -112,10 +112,18 @@ class BudgetedSite(Site):
         with psycopg.connect(self.leases.dsn) as connection:
             return [shard for (shard,) in connection.execute("SELECT shard FROM zs.budget_gpus ORDER BY gpu")]
 
+    def granted_w(self) -> float:
+        """Return what the grants of all shards add up to."""
+        with psycopg.connect(self.leases.dsn) as connection:
+            row = connection.execute("SELECT sum(granted_mw) FROM zs.budget_grants").fetchone()
+        assert row is not None
+        return float(row[0] or 0) / W
+
     def set_budget(self) -> None:
         command = [sys.executable, "-m", "zeus_stream", "budget", "--watts", str(BUDGET_W), "--ramp", "1"]
         subprocess.run([*command, "--dir", str(self.where["a"])], check=True, capture_output=True)
         wait_for(lambda: self.sums_w() and self.sums_w()[-1] <= BUDGET_W, "the budget is kept")
+        wait_for(lambda: 0 < self.granted_w() <= BUDGET_W, "its ramp is over: grants keep to it too")
 
 
 @pytest.mark.sweep

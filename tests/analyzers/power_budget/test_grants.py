@@ -182,6 +182,15 @@ def test_a_gpu_goes_from_the_shard_that_had_it_to_the_one_whose_run_is_on_it() -
     assert sum(world.limits.values()) > 0.8 * world.most_mw
 
 
+def test_who_takes_an_abandoned_shard_over_may_not_use_what_the_others_still_have() -> None:
+    """An abandoned shard counts at what was found, so the sum is over the budget until others make room."""
+    book = Grants({"g0": Member(FOUND, shard=0), "g1": Member(FOUND, shard=1)}, {})
+    book.grants |= {0: Grant(1, granted_mw=FOUND), 1: Grant(1, granted_mw=LEAST)}
+    book.abandon([1])
+    unread = ShardUse(shard=1, epoch=2, gpus={}, obeyed_mw={})
+    assert book.exchange(unread, BUDGET, FOUND + LEAST).limit_mw <= LEAST
+
+
 def test_the_only_gpu_of_a_shard_is_free_once_it_is_given_back() -> None:
     """A budget about no GPU is not stated to a shard, so that it says of none what it obeys."""
     book = Grants({"g0": Member(FOUND, shard=1, wanted=0, leaving=True), "g1": Member(FOUND, shard=0)}, {})

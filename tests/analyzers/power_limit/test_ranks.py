@@ -136,7 +136,7 @@ def test_a_gpu_that_waits_is_lowered_and_no_other() -> None:
     assert made.limits_mw() == [round(rows[gpu].power_limit_w * 1000) for gpu in (slow, quick)]
     confirmed = [row for row in made.rows(TrialRow) if row.confirms]
     even, uneven = (row.energy_j / row.steps for row in confirmed)
-    assert uneven / even - 1 == pytest.approx(energy / 100, abs=0.01)
+    assert uneven / even - 1 == pytest.approx(energy / 100, abs=0.015)
     again = Interpreter(PER_GPU)
     assert replayed(again, made.frames) == made.outputs
     # a workload that changes is profiled again, from one limit for all
