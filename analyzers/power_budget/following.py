@@ -21,7 +21,7 @@ from zeus_stream.protocol.notes import Budget
 STEP_NS = 10_000_000_000
 """Between two targets: commands, their outcomes and readings under them take a few seconds."""
 GAIN = 0.6
-"""Share of an error that the next step corrects. `benchmarks.site.load_target` compares it with others."""
+"""Share of an error that the next step corrects; no other was tried (`benchmarks.site.load_target`)."""
 
 
 def target_mw(targets: Sequence[tuple[int, int]], ramp_mw_s: int, now_ns: int) -> int:
