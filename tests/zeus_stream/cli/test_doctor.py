@@ -188,7 +188,7 @@ def test_the_command_line_exits_1_exactly_when_something_fails(zeus: Cli) -> Non
 
 
 def works(examined: Callable[[], list[Check]], what: str) -> bool:
-    return found(examined(), what).verdict == "works"
+    return any((check.what, check.verdict) == (what, "works") for check in examined())
 
 
 @pytest.mark.sweep
