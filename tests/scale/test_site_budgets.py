@@ -78,6 +78,14 @@ def test_two_shards_share_what_one_budget_allows(leases: SiteLeases) -> None:
 class BudgetedSite(Site):
     """A host with two GPUs, and a job on each, of two shards."""
 
+    def begin(self) -> None:
+        """Start the host and two analyzers, and wait until each has a shard."""
+        self.collect("simulated:a40x2")
+        self.analyze("a")
+        self.analyze("b")
+        wait_for(lambda: len(self.holders()) == 2, "both analyzers have a shard")
+        wait_for((self.host / "publish").exists, "the collector takes events")
+
     def train_on(self, gpu: int, shard: int) -> str:
         """Start a job of a shard on a GPU. Return its name, under which it runs."""
         names = (f"job-{gpu}-{n}" for n in range(100))
@@ -130,11 +138,7 @@ class BudgetedSite(Site):
 def test_the_sum_of_limits_holds_while_an_analyzer_is_killed(database: str) -> None:
     with ExitStack() as processes:
         site = BudgetedSite(database, processes.enter_context(nats()), processes)
-        site.collect("simulated:a40x2")
-        site.analyze("a")
-        site.analyze("b")
-        wait_for(lambda: len(site.holders()) == 2, "both analyzers have a shard")
-        wait_for((site.host / "publish").exists, "the collector takes events")
+        site.begin()
         site.train_on(0, 0)
         site.train_on(1, 1)
         site.set_budget()
@@ -152,11 +156,7 @@ def test_no_limit_rises_above_the_budget_while_a_gpu_changes_its_shard_without_p
     """A lease may end in that time, and give back what was found: no command does."""
     with ExitStack() as processes:
         site = BudgetedSite(database, processes.enter_context(nats()), processes)
-        site.collect("simulated:a40x2")
-        site.analyze("a")
-        site.analyze("b")
-        wait_for(lambda: len(site.holders()) == 2, "both analyzers have a shard")
-        wait_for((site.host / "publish").exists, "the collector takes events")
+        site.begin()
         site.train_on(0, 0)
         leaving = site.train_on(1, 1)
         site.set_budget()

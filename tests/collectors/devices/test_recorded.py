@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from benchmarks.cards import Time
 from collectors.devices.recorded import RecordedBus, record
 from collectors.devices.simulated import ScheduledLoads, SimulatedBus
 from collectors.devices.simulated_spec import Spec, parse
@@ -16,19 +17,6 @@ from zeus_stream.simulated_gpu.shared_memory import LimitChange
 
 MS = 1_000_000
 STEP = Path(__file__).parents[2] / "data" / "rtx3090_step"
-
-
-class Time:
-    """A clock that only sleepers move."""
-
-    def __init__(self) -> None:
-        self.now_ns = 10**12
-
-    def now(self) -> int:
-        return self.now_ns
-
-    def sleep(self, seconds: float) -> None:
-        self.now_ns += round(seconds * 1e9)
 
 
 def simulated(text: str, time: Time) -> SimulatedBus:

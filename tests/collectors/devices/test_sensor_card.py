@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from benchmarks import cards
+from benchmarks.cards import Time
 from benchmarks.gpu import show_square
 from collectors.device import Sample
 from collectors.devices.cards.known_cards import keep_card, known_card, shipped_cards
@@ -18,7 +19,7 @@ from collectors.devices.recorded import RecordedBus
 from collectors.devices.simulated_spec import parse
 from collectors.devices.virtual_gpu import Kind
 from tests.collectors.devices.arithmetic import FOUND_MW, ArithmeticDevice
-from tests.collectors.devices.test_recorded import MS, STEP, Time, simulated
+from tests.collectors.devices.test_recorded import MS, STEP, simulated
 from tests.gpu.stand_in import StandIn
 from tests.gpu.test_gpu_page import reads_of
 from tests.messages import DESCRIPTION
