@@ -15,8 +15,9 @@ from collectors.device import Device
 from collectors.devices.cards.known_cards import SHIPPED, shipped_cards
 from collectors.devices.cards.sensor_card import SensorCard, make_card, read_closely
 from collectors.devices.recorded import RecordedBus
-from collectors.devices.simulated import ScheduledLoads, SimulatedBus
+from collectors.devices.simulated import SimulatedBus
 from collectors.devices.simulated_spec import Spec, parse
+from tests.simulation.scheduled_loads import ScheduledLoads
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 from zeus_stream.simulated_gpu.workloads import load as load_models
 

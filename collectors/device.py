@@ -29,10 +29,10 @@ class Description(Struct, frozen=True, kw_only=True):
     """Driver version; ``simulated`` for arithmetic."""
     counts_energy: bool
     """Has an energy counter; else energy is integrated from power."""
-    min_limit_mw: int | None
+    min_limit_mw: int | None = None
     """Lowest limit the device accepts, mW. None: the device has no settable power limit."""
-    max_limit_mw: int | None
-    default_limit_mw: int | None
+    max_limit_mw: int | None = None
+    default_limit_mw: int | None = None
     graphics_clocks_mhz: tuple[int, ...] = ()
     """Graphics clocks that can be locked, descending; empty when they cannot."""
     memory_clocks_mhz: tuple[int, ...] = ()
@@ -210,8 +210,8 @@ class Bus(Protocol):
         """Let go of the driver. Idempotent."""
 
 
-class ReadOnlyDevice:
-    """Refuses every change at the lowest layer, whatever the layers above believe."""
+class DeviceOver:
+    """A device that another one answers for. Kinds of it answer some questions otherwise."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -226,10 +226,7 @@ class ReadOnlyDevice:
         return self._device.read_control(control)
 
     def set_control(self, control: Control, value: int) -> None:
-        raise RefusedError(
-            f"collector: could not {spell_change(control, value)}: it only observes."
-            " Start it without --observe and ZEUS_STREAM_OBSERVE."
-        )
+        self._device.set_control(control, value)
 
     def processes(self) -> tuple[int, ...] | None:
         return self._device.processes()
@@ -242,3 +239,13 @@ class ReadOnlyDevice:
 
     def close(self) -> None:
         self._device.close()
+
+
+class ReadOnlyDevice(DeviceOver):
+    """Refuses every change at the lowest layer, whatever the layers above believe."""
+
+    def set_control(self, control: Control, value: int) -> None:
+        raise RefusedError(
+            f"collector: could not {spell_change(control, value)}: it only observes."
+            " Start it without --observe and ZEUS_STREAM_OBSERVE."
+        )

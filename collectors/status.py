@@ -17,8 +17,8 @@ def device_rows(guard: SupervisedDevice) -> list[Row]:
     """Return the rows of one device."""
     watch = guard.watch
     section = f"{guard.description.name} {watch.gpu}"
-    period = "not known yet" if watch.period_ns is None else f"{watch.period_ns / 1e6:.1f} ms"
-    if watch.stamped:
+    period = "not known yet" if watch.sampled.period_ns is None else f"{watch.sampled.period_ns / 1e6:.1f} ms"
+    if watch.sampled.stamped:
         period += ", as its own timestamps say"
     rows = [
         (section, "state", watch.trouble or ("there" if guard.there else "lost")),
@@ -27,7 +27,7 @@ def device_rows(guard: SupervisedDevice) -> list[Row]:
     ]
     if watch.card:
         rows.append((section, "sensor card", watch.card))
-    if (cost := watch.cost) is not None:
+    if (cost := watch.sampled.cost) is not None:
         words_of_cost = (
             f"{cost.per_s:.1f} a second, {cost.p50_ns / 1e6:.2f} ms p50, {cost.p99_ns / 1e6:.2f} ms p99"
         )

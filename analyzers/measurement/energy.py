@@ -28,7 +28,7 @@ from analyzers.measurement.knots import GAP_NS, Ints, Knots
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.window_rows import NO_JOULES, Energies, Estimator, KnownEnergy, NoEnergy
 
-__all__ = ("NO_JOULES", "Energies", "Estimator", "KnownEnergy", "Meter", "NoEnergy", "energy", "measure")
+__all__ = ("NO_JOULES", "Energies", "Estimator", "KnownEnergy", "Meter", "NoEnergy", "measure")
 
 QUANTUM_UJ = 1_000
 """A counter shows whole millijoules."""
@@ -120,10 +120,6 @@ def mixed(one: KnownEnergy | NoEnergy, other: KnownEnergy | NoEnergy, share: flo
         p2_5_uj=max(round(mean_uj - Z * var**0.5), 0),
         p97_5_uj=round(mean_uj + Z * var**0.5),
     )
-
-
-def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> KnownEnergy | NoEnergy:
-    return measure(timeline, (begin_ns,), (end_ns,))[0]
 
 
 class _Edges(Struct, frozen=True, kw_only=True):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 Step: TypeAlias = (
-    lease_messages.WriteRecord
-    | lease_messages.CallSet
+    lease_messages.CallSet
+    | lease_messages.WriteRecord
     | lease_messages.CallRestore
     | lease_messages.ClearRecord
 )

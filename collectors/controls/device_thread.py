@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from collectors.control import CONTROLS
+from collectors.control import CONTROLS, READ_BACK
 from collectors.controls import lease_messages
 from collectors.controls.device_messages import (
     ChangeFailed,
@@ -35,7 +35,7 @@ from collectors.devices.cards.known_cards import known_card
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.poller import Poller
-from collectors.sampling.sampled_device import ReadCost, SampledDevice
+from collectors.sampling.sampled_device import SampledDevice
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
@@ -95,7 +95,8 @@ class DeviceThread:
         self._thread = threading.Thread(target=self._run, name=f"device {place}")
         self._description: Description | None = None
         self._record: RestoreRecordFile | None = None
-        self._sampled = SampledDevice(0, poll_ns, heartbeat_ns)
+        self.sampled = SampledDevice(0, poll_ns, heartbeat_ns)
+        """Its reads. Another thread takes the readings, and says whether windows are short (``closely``)."""
         self._find_ns: int | None = 0
         """When to look for it; None: it is there."""
         self.gpu = ""
@@ -115,24 +116,9 @@ class DeviceThread:
         """Why it does not answer."""
 
     @property
-    def period_ns(self) -> int | None:
-        """The refresh interval of the device, as far as it was seen."""
-        return self._sampled.period_ns
-
-    @property
-    def stamped(self) -> bool:
-        """Tell whether the driver's own timestamps narrow the bounds of refreshes."""
-        return self._sampled.stamped
-
-    @property
-    def cost(self) -> ReadCost | None:
-        """The cost of its last reads; None: there were fewer than two."""
-        return self._sampled.cost
-
-    @property
     def at_rest(self) -> bool:
         """Tell whether it is read seldom, or not there."""
-        return self._sampled.paused or self._description is None
+        return self.sampled.paused or self._description is None
 
     def requested(self, control: Control) -> int | None:
         """Return the value of a control that is requested, as last read; None: not known."""
@@ -146,7 +132,7 @@ class DeviceThread:
 
     def rests(self, now_ns: int) -> bool:
         """Tell whether it is there and read seldom, and no read is overdue."""
-        return self._description is not None and self._sampled.paused and not self._sampled.overdue(now_ns)
+        return self._description is not None and self.sampled.paused and not self.sampled.overdue(now_ns)
 
     def start(self) -> None:
         self._thread.start()
@@ -157,12 +143,8 @@ class DeviceThread:
 
     def relax(self, *, relaxed: bool) -> None:
         """Read seldom from now on, or again each refresh, and then at once."""
-        if self._sampled.relax(relaxed=relaxed):
+        if self.sampled.relax(relaxed=relaxed):
             self._poller.read_now(self)
-
-    def look_closely(self, *, closely: bool) -> None:
-        """Say whether windows of its sessions are short, so that each refresh is to be bounded closely."""
-        self._sampled.closely = closely
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end after a `Stop`. False: a call to the device does not return."""
@@ -171,11 +153,7 @@ class DeviceThread:
 
     def take_rows(self, most: int) -> list[bytes]:
         """Return the oldest readings, packed."""
-        return [change_detector.pack(reading, self._place) for reading in self._sampled.take_readings(most)]
-
-    def take_dropped(self) -> int:
-        """Return how many readings found no room since the last call."""
-        return self._sampled.take_dropped()
+        return [change_detector.pack(reading, self._place) for reading in self.sampled.take_readings(most)]
 
     def _run(self) -> None:
         take_real_time_priority()
@@ -208,11 +186,20 @@ class DeviceThread:
         """Carry out a job, or what is due without one. The poller may read while a record is written."""
         match job:
             case Do(control, lease_messages.WriteRecord(limits)):
-                self._report(control, self._write_record(control, limits))
+                self._write_record(control, limits)
             case Do(control, lease_messages.ClearRecord()):
                 self._clear_record(control)
             case Do(control, lease_messages.CallSet(limits)):
                 self._report(control, self._set(control, limits))
+            case Do(control, lease_messages.CallRestore(limits)):
+                with self._gate:
+                    self._report(control, self._restore(control, limits))
+            case ChangeClock(clock_mhz):
+                with self._gate:
+                    self._change_clock(clock_mhz)
+            case SeeProcesses():
+                with self._gate:
+                    self._mail.put(self, self._processes())
             case None if self._find_ns is None or self._find_ns > monotonic_ns():
                 self._force_record()
             case None:
@@ -220,8 +207,7 @@ class DeviceThread:
                     if self._description is None:
                         self._find_ns = self._open()
             case _:
-                with self._gate:
-                    self._carry_out(job)
+                pass  # a Stop ends the thread, and a FindAgain has woken it
 
     # ---- reading ---------------------------------------------------------------------------------
 
@@ -230,7 +216,7 @@ class DeviceThread:
         try:
             description = self._device.describe()
             self._opens += 1
-            requested_mw = self._requested_mw(description.gpu)
+            requested_mw = self._requested(description.gpu, "power_limit")
             controls = tuple(self._find_controls(description, requested_mw))
         except RetryError as wrong:
             return self._try_again(wrong)
@@ -241,7 +227,7 @@ class DeviceThread:
         now_ns = monotonic_ns()
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
-        self._sampled.begin(now_ns, description.every_ns, self._read_card(description))
+        self.sampled.begin(now_ns, description.every_ns, self._read_card(description))
         self._mail.put(self, DeviceAnswers(now_ns, description, requested_mw, controls))
         self._poller.add(self, alone=description.every_ns > 0)
         return None
@@ -256,22 +242,18 @@ class DeviceThread:
         return round(refreshed.period_ms * 1e6)
 
     def _find_controls(self, description: Description, requested_mw: int | None) -> Iterator[FoundControl]:
+        gpu = description.gpu
         for control in CONTROLS:
-            if control == "power_limit":
-                if requested_mw is not None and (
-                    description.has(control) or self._recorded(description.gpu, control)
-                ):
-                    left, trouble = self._read_record(description.gpu, control)
-                    yield FoundControl(control, requested_mw, left, trouble)
-            elif control == "power_profile":
-                if (profiles := self._requested_profiles(description)) is not None:
-                    left, trouble = self._read_record(description.gpu, control)
-                    yield FoundControl(control, profiles, left, trouble)
-            elif description.has(control) or self._recorded(description.gpu, control):
-                left, trouble = self._read_record(description.gpu, control)
+            if not description.has(control) and not self._recorded(gpu, control):
+                continue
+            requested = requested_mw if control == "power_limit" else self._requested(gpu, control)
+            if requested is None and control in READ_BACK:
+                continue
+            left, trouble = self._read_record(gpu, control)
+            if requested is None:  # of a clock, which no driver reports
                 locked = left is not None and left.boot_id == self._boot_id
                 requested = left.limits.last if left is not None and locked else UNLOCKED
-                yield FoundControl(control, requested, left, trouble)
+            yield FoundControl(control, requested, left, trouble)
 
     def _recorded(self, gpu: str, control: Control) -> bool:
         """Return True if a dead collector left a record of a control."""
@@ -285,27 +267,14 @@ class DeviceThread:
         except StorageError as wrong:
             return None, str(wrong)
 
-    def _requested_mw(self, gpu: str) -> int | None:
-        """Return the limit requested, None for none. Raises RetryError while one of ours may be in force."""
+    def _requested(self, gpu: str, control: Control) -> int | None:
+        """Return the value requested, None for none. Raises RetryError while one of ours may be in force."""
         try:
-            return self._device.read_control("power_limit")
+            return self._device.read_control(control)
         except (UnsupportedError, PermissionMissingError):
             return None
         except RetryError:
-            if self._opens < OPENS or self._recorded(gpu, "power_limit"):
-                raise
-            return None
-
-    def _requested_profiles(self, description: Description) -> int | None:
-        """Return the power profiles requested, None for none. Raises RetryError as `_requested_mw` does."""
-        if not description.has("power_profile"):
-            return None
-        try:
-            return self._device.read_control("power_profile")
-        except (UnsupportedError, PermissionMissingError):
-            return None
-        except RetryError:
-            if self._opens < OPENS or self._recorded(description.gpu, "power_profile"):
+            if self._opens < OPENS or self._recorded(gpu, control):
                 raise
             return None
 
@@ -325,8 +294,8 @@ class DeviceThread:
 
     def _read(self) -> int | None:
         """Read the device; return when to read next, None: it is lost."""
-        if self._sampled.paused and sleeps(self._device):
-            due_ns = self._sampled.sleep(monotonic_ns())
+        if self.sampled.paused and sleeps(self._device):
+            due_ns = self.sampled.sleep(monotonic_ns())
             if due_ns is not None:
                 self.slept += 1
                 return due_ns
@@ -348,7 +317,7 @@ class DeviceThread:
         if sample.stamp_us is not None:
             clocks = anchor()
             wall_ns = clocks.wall_ns - clocks.monotonic_ns
-        due_ns = self._sampled.take_in(sample, before_ns, after_ns, wall_ns)
+        due_ns = self.sampled.take_in(sample, before_ns, after_ns, wall_ns)
         self.trouble, self.requested_mw, self.enforced_mw = None, sample.requested_mw, sample.limit_mw
         if sample.requested_profiles is not None:
             self.profiles = sample.requested_profiles, sample.enforced_profiles
@@ -357,36 +326,26 @@ class DeviceThread:
     def _try_again(self, wrong: RetryError) -> int:
         self.retries += 1
         self.trouble = str(wrong)
-        return self._sampled.fail(monotonic_ns())
+        return self.sampled.fail(monotonic_ns())
 
     # ---- carrying out instructions -------------------------------------------------------------------
-
-    def _carry_out(self, job: Job) -> None:
-        match job:
-            case Do(control, lease_messages.CallRestore(limits)):
-                self._report(control, self._restore(control, limits))
-            case ChangeClock(clock_mhz):
-                self._change_clock(clock_mhz)
-            case SeeProcesses():
-                self._mail.put(self, self._processes())
-            case _:
-                pass  # a Stop ends the thread, and a FindAgain has woken it
 
     def _report(self, control: Control, event: lease_messages.Event) -> None:
         self._mail.put(self, Happened(monotonic_ns(), control, event))
 
-    def _write_record(self, control: Control, limits: lease_messages.Limits) -> lease_messages.Event:
+    def _write_record(self, control: Control, limits: lease_messages.Limits) -> str | None:
+        """Record limits. Return why they could not be."""
         now = datetime.fromtimestamp(anchor().wall_ns / 1e9, UTC).isoformat(timespec="seconds")
         try:
             if self._record is None:
-                return lease_messages.RecordFailed(limits, "no restore record can be kept.")
+                return "no restore record can be kept."
             self._record.update(
                 RestoreRecord(gpu=self.gpu, limits=limits, boot_id=self._boot_id, time=now, control=control)
             )
         except StorageError as wrong:
             _log.warning("%s", wrong)
-            return lease_messages.RecordFailed(limits, str(wrong))
-        return lease_messages.RecordWritten(limits)
+            return str(wrong)
+        return None
 
     def _force_record(self) -> None:
         try:
@@ -403,7 +362,9 @@ class DeviceThread:
             _log.warning("%s", wrong)  # the next start finds that what it says is not in force any more
 
     def _set(self, control: Control, limits: lease_messages.Limits) -> lease_messages.Event:
-        """Set a value, and record at once what the driver made of it."""
+        """Record a value, set it, and record at once what the driver made of it."""
+        if (wrong := self._write_record(control, limits)) is not None:
+            return lease_messages.RecordFailed(wrong)
         with self._gate:
             event = change(self._device, control, limits)
             if event.requested is not None:
@@ -435,7 +396,7 @@ class DeviceThread:
             self.profiles = requested, None
 
     def _processes(self) -> ProcessesSeen:
-        if self._sampled.paused and sleeps(self._device):
+        if self.sampled.paused and sleeps(self._device):
             return ProcessesSeen(())  # nobody computes on it
         try:
             return ProcessesSeen(self._device.processes(), memory_of(self._device))

@@ -18,11 +18,10 @@ The rules, for one control (its power limit, the lock of one of its clocks, or i
 
 What is under way at the device, and what follows:
 
-    nothing     a SetControl that passes the rules  -> Recording   WriteRecord
+    nothing     a SetControl that passes the rules  -> Setting     CallSet
                 something of ours, its lease over   -> Restoring   CallRestore
-    Recording   RecordWritten                       -> Setting     CallSet
-                RecordFailed                        -> nothing     refused: storage
-    Setting     SetDone                             -> nothing     applied, as read back
+    Setting     RecordFailed                        -> nothing     refused: storage
+                SetDone                             -> nothing     applied, as read back
                 SetDone, above what was found       -> nothing     refused: "range"; lease over
                 SetIgnored                          -> nothing     refused: "ignored"
                 SetFoundOther, nothing of ours set  -> nothing     ClearRecord, refused: "other_program"
@@ -56,7 +55,6 @@ from collectors.controls.lease_messages import (
     OwnerDisconnected,
     PlanEnded,
     RecordFailed,
-    RecordWritten,
     Repeat,
     RestoreDone,
     RestoreFailed,
@@ -135,11 +133,6 @@ class Lease(Struct, frozen=True):
         return self.ending is not None or now_ns >= self.deadline_ns
 
 
-class Recording(Struct, frozen=True):
-    command: SetControl
-    limits: Limits
-
-
 class Setting(Struct, frozen=True):
     command: SetControl
 
@@ -160,7 +153,7 @@ class ControlState(Struct, frozen=True, kw_only=True):
 
     limits: Limits
     lease: Lease | None = None
-    busy: Recording | Setting | Restoring | None = None
+    busy: Setting | Restoring | None = None
     waiting: tuple[WaitingCommand, ...] = ()
     releasing: tuple[ReleaseControl, ...] = ()
     """Releases that the restore under way will answer."""
@@ -241,9 +234,6 @@ def validate(state: ControlState) -> None:
     """Check what holds between events; an AssertionError names the state."""
     limits, lease = state.limits, state.lease
     match state.busy:
-        case Recording(command, recorded):
-            assert lease is not None, state
-            assert recorded.pending == command.value, state
         case Setting(command):
             assert lease is not None, state
             assert limits.pending == command.value, state
@@ -292,18 +282,12 @@ def _take_in(rules: LeaseRules, state: ControlState, event: Event, now_ns: int) 
             return replace(_end(state, STOPPING), closing=True), ()
         case PlanEnded(reason), _:
             return _end(state, Ending("plan", f"its plan of clocks ended: {reason}")), ()
-        case RecordWritten(limits), Recording(command, awaited) if limits == awaited:
-            if state.lease is None or state.lease.over(now_ns):
-                return _give_up_set(rules, state, command, "stale", "its lease is over", now_ns)
-            state = replace(state, limits=limits, busy=Setting(command))
-            return state, (CallSet(limits),)
-        case RecordFailed(limits, reason), Recording(command, awaited) if limits == awaited:
+        case RecordFailed(reason), Setting(command):
             return _give_up_set(rules, state, command, "storage", reason, now_ns)
         case SetDone(), Setting(command):
             return _finish_set(rules, state, command, event, now_ns)
         case SetIgnored(), Setting(command):
             why = f"the driver accepted the {words(rules.control)} and did not change it"
-            state = replace(state, limits=replace(state.limits, pending=None))
             return _give_up_set(rules, state, command, "ignored", why, now_ns)
         case SetFoundOther(requested), Setting(command):
             return _lose_set(rules, state, command, requested, now_ns)
@@ -314,7 +298,7 @@ def _take_in(rules: LeaseRules, state: ControlState, event: Event, now_ns: int) 
         case RestoreFailed(reason), Restoring():
             return _put_off(rules, state, reason, now_ns)
         case _:
-            return state, ()  # a beat while something is under way, or the word on a record that is settled
+            return state, ()  # a beat while something is under way
 
 
 def _go_on(rules: LeaseRules, state: ControlState, now_ns: int) -> Answer:
@@ -351,7 +335,7 @@ def _receive(rules: LeaseRules, state: ControlState, new: WaitingCommand) -> Ans
 
 def _under_way(state: ControlState) -> Iterator[str]:
     """Name the commands that have no outcome yet."""
-    if isinstance(state.busy, Recording | Setting):
+    if isinstance(state.busy, Setting):
         yield state.busy.command.command
     yield from (waiting.command.command for waiting in state.waiting)
     yield from (release.command for release in state.releasing)
@@ -370,7 +354,7 @@ def _consider(rules: LeaseRules, state: ControlState, waiting: WaitingCommand, n
             return replace(released, releasing=(*state.releasing, command)), ()
         limits = replace(state.limits, pending=command.value)
         lease = Lease(command.owner, command.run, waiting.received_ns + command.lease_ms * 1_000_000)
-        return replace(state, lease=lease, busy=Recording(command, limits)), (WriteRecord(limits),)
+        return replace(state, limits=limits, lease=lease, busy=Setting(command)), (CallSet(limits),)
     cause, why = objection
     if cause != "stale":
         state = replace(state, fences=_raise_fence(state.fences, command))
@@ -413,11 +397,11 @@ def _give_up_set(
     rules: LeaseRules, state: ControlState, command: SetControl, cause: Cause, why: str, now_ns: int
 ) -> Answer:
     """Nothing was set; what was in force before still is."""
-    reason = _refusal(rules, command, why)
-    first = not state.limits.changed
-    state = replace(state, busy=None, lease=None if first else state.lease)
+    reason, limits = _refusal(rules, command, why), replace(state.limits, pending=None)
+    first = not limits.changed
+    state = replace(state, limits=limits, busy=None, lease=None if first else state.lease)
     state, said = _conclude(state, ControlRefused(now_ns, command.command, rules.gpu, cause, reason))
-    return state, (ClearRecord() if first else WriteRecord(state.limits), *said)
+    return state, (ClearRecord() if first else WriteRecord(limits), *said)
 
 
 def _fail_set(

@@ -109,12 +109,9 @@ class PlanEnded(Struct, frozen=True):
     reason: str
 
 
-class RecordWritten(Struct, frozen=True):
-    limits: Limits
-
-
 class RecordFailed(Struct, frozen=True):
-    limits: Limits
+    """Nothing was set: the record of it could not be written."""
+
     reason: str
 
 
@@ -167,7 +164,6 @@ Event: TypeAlias = (
     | Returned
     | Stopping
     | PlanEnded
-    | RecordWritten
     | RecordFailed
     | SetDone
     | SetIgnored
@@ -181,14 +177,17 @@ Event: TypeAlias = (
 # ---- instructions ----------------------------------------------------------------------------------
 
 
-class WriteRecord(Struct, frozen=True):
-    """Make ``limits`` last on disk. Outcome: RecordWritten or RecordFailed."""
+class CallSet(Struct, frozen=True):
+    """Record ``limits``, then set ``limits.pending`` if ``limits.expected`` is still requested.
+
+    Outcome: RecordFailed, SetDone, SetIgnored, SetFoundOther or SetFailed.
+    """
 
     limits: Limits
 
 
-class CallSet(Struct, frozen=True):
-    """Set ``limits.pending`` if ``limits.expected`` is still requested. Outcome: SetDone, SetIgnored, ..."""
+class WriteRecord(Struct, frozen=True):
+    """Record ``limits``, which are in force. No outcome: an older record tells what is ours less closely."""
 
     limits: Limits
 
@@ -215,4 +214,4 @@ class Repeat(Struct, frozen=True):
     outcome: Outcome
 
 
-Instruction: TypeAlias = WriteRecord | CallSet | CallRestore | ClearRecord | Say | Repeat
+Instruction: TypeAlias = CallSet | WriteRecord | CallRestore | ClearRecord | Say | Repeat

@@ -183,7 +183,7 @@ class Supervisor:
             if guard.watch.gpu in wanted or of_host(guard.watch.gpu):
                 guard.used_ns = now_ns
                 guard.watch.relax(relaxed=False)
-                guard.watch.look_closely(closely=closely is None or guard.watch.gpu in closely)
+                guard.watch.sampled.closely = closely is None or guard.watch.gpu in closely
 
     def relax(self) -> None:
         """Read the devices that no session has used for UNUSED_NS, and that nothing is set of, seldom."""
@@ -206,7 +206,7 @@ class Supervisor:
         rows: list[bytes] = []
         for watch in (watches := self._watches.values()):
             rows += watch.take_rows(MAX_ROWS - len(rows))
-        if dropped := sum(watch.take_dropped() for watch in watches):
+        if dropped := sum(watch.sampled.take_dropped() for watch in watches):
             self._journal.lose("readings", dropped, "the collector's event loop did not keep up")
         if rows:  # a device that was never found has a place, but no row refers to it
             gpus = tuple(watch.gpu or "-" for watch in watches)

@@ -71,9 +71,6 @@ class RaplDevice:
             name=self._name,
             driver="powercap",
             counts_energy=True,
-            min_limit_mw=None,
-            max_limit_mw=None,
-            default_limit_mw=None,
         )
 
     def sample(self) -> Sample:

@@ -198,9 +198,6 @@ def _sensor(directory: Path) -> list[tuple[Description, list[RecordedAnswer]]]:
         name=name,
         driver="recorded",
         counts_energy=False,
-        min_limit_mw=None,
-        max_limit_mw=None,
-        default_limit_mw=None,
     )
     return [(described, answers)]
 

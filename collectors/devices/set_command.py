@@ -17,17 +17,7 @@ from typing import IO
 from msgspec.structs import replace
 
 from collectors.control import spell_change
-from collectors.device import (
-    Bus,
-    Description,
-    Device,
-    DeviceMemory,
-    Sample,
-    check_clock,
-    check_limit,
-    memory_of,
-    sleeps,
-)
+from collectors.device import Bus, Description, Device, DeviceOver, check_clock, check_limit
 from zeus_stream.errors import PermissionMissingError, RetryError, SettingsError, UnsupportedError
 from zeus_stream.protocol.fields import UNLOCKED, Control
 
@@ -51,12 +41,13 @@ def parse_command(text: str) -> tuple[str, ...]:
     return words
 
 
-class SetCommandDevice:
+class SetCommandDevice(DeviceOver):
     """A device that is read as another one, and set by a command."""
 
     def __init__(self, device: Device, words: tuple[str, ...], run: Path, seconds: float = SECONDS) -> None:
         """``run``: directory of the locks."""
-        self._device, self._words, self._run, self._seconds = device, words, run, seconds
+        super().__init__(device)
+        self._words, self._run, self._seconds = words, run, seconds
         self._found: Description | None = None
 
     def describe(self) -> Description:
@@ -69,9 +60,6 @@ class SetCommandDevice:
             found = replace(found, graphics_clocks_mhz=(), memory_clocks_mhz=())
         self._found = found = replace(found, power_profiles=0)
         return found
-
-    def sample(self) -> Sample:
-        return self._device.sample()
 
     def read_control(self, control: Control) -> int | None:
         """Return what is requested now. Raises RetryError while a command may still change it."""
@@ -99,18 +87,6 @@ class SetCommandDevice:
             words = [word.replace(name, text) for word in words]
         with self._lock(what) as lock:
             self._carry_out(f"{found.gpu}: could not {what}: {words[0]}", words, lock)
-
-    def processes(self) -> tuple[int, ...] | None:
-        return self._device.processes()
-
-    def memory(self) -> DeviceMemory | None:
-        return memory_of(self._device)
-
-    def asleep(self) -> bool:
-        return sleeps(self._device)
-
-    def close(self) -> None:
-        self._device.close()
 
     def _carry_out(self, failed: str, words: list[str], lock: IO[bytes]) -> None:
         try:

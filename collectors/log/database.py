@@ -26,12 +26,10 @@ CREATE TABLE frames (
 CREATE TABLE sessions (
   session TEXT PRIMARY KEY, next_sequence INTEGER NOT NULL, about TEXT NOT NULL,
   heard INTEGER NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID;
-"""
-_SHARES = """
-CREATE TABLE IF NOT EXISTS written (
+CREATE TABLE written (
   uid INTEGER NOT NULL, "offset" INTEGER NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (uid, "offset"))
   WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS holes (first INTEGER PRIMARY KEY, past INTEGER NOT NULL);
+CREATE TABLE holes (first INTEGER PRIMARY KEY, past INTEGER NOT NULL);
 """
 
 
@@ -54,9 +52,6 @@ def open_database(
         db = _connect(path)
     if not _tables(db):
         _create(db, boot_id)
-    with db:
-        for statement in _SHARES.split(";"):
-            db.execute(statement)
     return db, doubt
 
 
@@ -106,7 +101,7 @@ def _compare(db: sqlite3.Connection, boot_id: str, mark: Mark | None, boot_mark:
     tables = _tables(db)
     if not tables:
         return None if mark is None else "it is gone"
-    if not tables >= {"meta", "frames", "sessions"}:
+    if not tables >= {"meta", "frames", "sessions", "written", "holes"}:
         return "it is not a log of zeus-stream"
     meta = dict(db.execute("SELECT key, value FROM meta"))
     if meta.get("format") != FORMAT:
@@ -120,7 +115,7 @@ def _compare(db: sqlite3.Connection, boot_id: str, mark: Mark | None, boot_mark:
 def _damage(db: sqlite3.Connection, log_id: str, mark: Mark | None, boot_mark: Mark | None) -> str | None:
     """Return which rows are not what was written, or are missing."""
     expected = None
-    holes = dict(db.execute("SELECT first, past FROM holes")) if "holes" in _tables(db) else {}
+    holes = dict(db.execute("SELECT first, past FROM holes"))
     rows = db.execute('SELECT "offset", t_ns, topic, CAST(body AS BLOB), crc FROM frames ORDER BY "offset"')
     for offset, t_ns, topic, body, crc in rows:
         expected = holes.get(expected, expected)
@@ -132,7 +127,7 @@ def _damage(db: sqlite3.Connection, log_id: str, mark: Mark | None, boot_mark: M
     for *about, crc in db.execute("SELECT * FROM sessions"):
         if crc != row_crc(*about):
             return f"it is broken: session {about[0]} is not what was written"
-    if "written" in _tables(db) and (wrong := db.execute(_WRONG_SHARES).fetchone()) is not None:
+    if (wrong := db.execute(_WRONG_SHARES).fetchone()) is not None:
         return f"it is broken: the writer of frame {wrong[0]} is not what was written"
     if mark is not None and mark[0] != log_id:
         return f"it was exchanged: the last was {mark[0]}"

@@ -9,10 +9,12 @@ site=file:/run/site.kwh kWh 60s
 """
 
 import re
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TypeAlias
 
 from msgspec import Struct
 
+from collectors.device import Sample
 from zeus_stream.errors import RetryError, SettingsError
 from zeus_stream.protocol.fields import SITE, WALL
 
@@ -27,18 +29,9 @@ _UNIT = re.compile(rf"(?P<factor>\d+(?:\.\d+)?)?(?P<unit>{'|'.join([*_UNITS_MJ, 
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
-class MeterReading(NamedTuple):
-    """One read of a meter: an energy counter, mJ, or a power, mW."""
-
-    energy_mj: int | None
-    power_mw: int | None
-
-
-class HostMeter(Protocol):
-    """A meter. It blocks for some seconds at most, in a thread of its own."""
-
-    def read(self) -> MeterReading:
-        """Read it. The caller stamps before and after. Raises a `zeus_stream.errors.DeviceError`."""
+ReadMeter: TypeAlias = Callable[[], Sample]
+"""Reads the energy counter of a meter, or its power. It blocks for some seconds at most, and may raise a
+`zeus_stream.errors.DeviceError`."""
 
 
 class MeterUnit(Struct, frozen=True):
@@ -48,14 +41,15 @@ class MeterUnit(Struct, frozen=True):
     """Millijoules or milliwatts."""
     counts_energy: bool
 
-    def reading(self, value: float, meter: str) -> MeterReading:
+    def reading(self, value: float, meter: str) -> Sample:
         """Return a figure as a reading. Raises RetryError for one that cannot be."""
         scaled = round(value * self.factor)
         if scaled < 0 or (not self.counts_energy and scaled > MOST_MW):
             raise RetryError(
                 f"{meter}: could not be read: {value:g} is no figure of a meter. Check the unit in `meters`."
             )
-        return MeterReading(scaled, None) if self.counts_energy else MeterReading(None, scaled)
+        energy_mj, power_mw = (scaled, None) if self.counts_energy else (None, scaled)
+        return Sample(energy_mj, power_mw, None, None)
 
 
 WATTS = MeterUnit(_UNITS_MW["W"], counts_energy=False)

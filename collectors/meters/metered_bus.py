@@ -1,23 +1,21 @@
 """The meters of a host as devices beside its GPUs and CPUs, each read seldom, by a thread of its own."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from collectors.control import spell_change
-from collectors.device import Bus, Description, Device, Sample
-from collectors.meters.command_meter import command_meter, ipmi_meter, snmp_meter
-from collectors.meters.file_meter import FileMeter, cray_meter
-from collectors.meters.host_meter import WATTS, HostMeter, MeterSetting, MeterUnit, parse_meter
+from collectors.device import Bus, Description, Device
+from collectors.meters.host_meter import WATTS, MeterSetting, MeterUnit, ReadMeter, parse_meter
+from collectors.meters.program_meters import command_meter, cray_meter, file_meter, ipmi_meter, snmp_meter
 from collectors.meters.redfish_meter import RedfishMeter
 from zeus_stream.errors import SettingsError, UnsupportedError
 from zeus_stream.protocol.fields import Control
 
-KINDS: dict[str, Callable[[str, MeterUnit], HostMeter]] = {
-    "redfish": lambda address, _: RedfishMeter(address),
+KINDS: dict[str, Callable[[str, MeterUnit], ReadMeter]] = {
+    "redfish": lambda address, _: RedfishMeter(address).read,
     "ipmi": ipmi_meter,
     "snmp": snmp_meter,
-    "cray": lambda _address, _unit: cray_meter(),
-    "file": lambda address, unit: FileMeter(Path(address), unit),
+    "cray": cray_meter,
+    "file": file_meter,
     "command": command_meter,
 }
 """Kinds of meters: each takes its address, and the unit of its figure."""
@@ -26,9 +24,15 @@ KINDS: dict[str, Callable[[str, MeterUnit], HostMeter]] = {
 class MeterDevice:
     """A meter as a device that cannot be set (a `collectors.device.Device`)."""
 
-    def __init__(self, setting: MeterSetting, meter: HostMeter, host: str, index: int) -> None:
+    def __init__(self, setting: MeterSetting, host: str, index: int) -> None:
+        """Raises SettingsError for a kind or an address that is none; nothing is read."""
+        if (open_kind := KINDS.get(setting.kind)) is None:
+            raise SettingsError(
+                f"meters: could not open {setting.kind!r}: there is no such kind. Choose {', '.join(KINDS)}."
+            )
         self.name = setting.name
-        self._setting, self._meter, self._index = setting, meter, index
+        self.sample = open_kind(setting.address, setting.unit or WATTS)
+        self._setting, self._index = setting, index
         self._gpu = f"{setting.prefix}{host[:50]}-{setting.name}"
 
     def describe(self) -> Description:
@@ -38,18 +42,10 @@ class MeterDevice:
             index=self._index,
             name=f"{self._setting.name}, by {self._setting.kind}",
             driver=self._setting.kind,
-            counts_energy=self._meter.read().energy_mj is not None,
-            min_limit_mw=None,
-            max_limit_mw=None,
-            default_limit_mw=None,
+            counts_energy=self.sample().energy_mj is not None,
             every_ns=round(self._setting.every_s * 1e9),
             error_ppm=None if self._setting.error is None else round(self._setting.error * 1e6),
         )
-
-    def sample(self) -> Sample:
-        """Read it. Raises DeviceError."""
-        found = self._meter.read()
-        return Sample(found.energy_mj, found.power_mw, None, None)
 
     def read_control(self, control: Control) -> int | None:
         """Raise UnsupportedError for the power limit; return None for a clock."""
@@ -94,12 +90,4 @@ def open_meters(meters: Sequence[str], host: str) -> tuple[MeterDevice, ...]:
     settings = [parse_meter(text) for text in meters]
     if len({each.name for each in settings}) < len(settings):
         raise SettingsError("meters: could not tell two meters of one name apart. Name each differently.")
-    return tuple(MeterDevice(each, _open(each), host, index) for index, each in enumerate(settings))
-
-
-def _open(setting: MeterSetting) -> HostMeter:
-    if (open_kind := KINDS.get(setting.kind)) is None:
-        raise SettingsError(
-            f"meters: could not open {setting.kind!r}: there is no such kind. Choose {', '.join(KINDS)}."
-        )
-    return open_kind(setting.address, setting.unit or WATTS)
+    return tuple(MeterDevice(each, host, index) for index, each in enumerate(settings))

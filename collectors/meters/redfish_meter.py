@@ -8,7 +8,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from collectors.meters.host_meter import JOULES, WATTS, MeterReading, MeterUnit
+from collectors.device import Sample
+from collectors.meters.host_meter import JOULES, WATTS, MeterUnit
 from zeus_stream.errors import RetryError, SettingsError
 
 LONGEST_S = 10.0
@@ -26,7 +27,7 @@ _SENSORS = {"J": JOULES, "kW.h": KILOWATT_HOURS, "W": WATTS}
 
 
 class RedfishMeter:
-    """One resource of a Redfish service (a `collectors.meters.host_meter.HostMeter`)."""
+    """One resource of a Redfish service."""
 
     def __init__(self, address: str) -> None:
         """``address``: URL with user and password. Raises SettingsError."""
@@ -45,7 +46,7 @@ class RedfishMeter:
             self._headers["Authorization"] = f"Basic {base64.b64encode(secret).decode('ascii')}"
         self._open = urllib.request.build_opener(_NoRedirects()).open
 
-    def read(self) -> MeterReading:
+    def read(self) -> Sample:
         """Read the resource. Raises RetryError."""
         request = urllib.request.Request(self._url, headers=self._headers)  # noqa: S310  (http or https, see above)
         try:
@@ -68,7 +69,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _reading(content: Any, name: str) -> MeterReading:
+def _reading(content: Any, name: str) -> Sample:
     if isinstance(content, Mapping):
         if (unit := _SENSORS.get(str(content.get("ReadingUnits")))) and _is_number(content.get("Reading")):
             return unit.reading(content["Reading"], name)

@@ -8,6 +8,8 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
+from analyzers.measurement.energy import KnownEnergy, NoEnergy, measure
+from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
 from zeus_stream.protocol.readings import ABSENT, Seen
 
@@ -36,6 +38,11 @@ def row(
 
 def readings(*rows: tuple[int, ...]) -> npt.NDArray[np.void]:
     return np.array(list(rows), READING)
+
+
+def energy(timeline: Timeline, begin_ns: int, end_ns: int) -> KnownEnergy | NoEnergy:
+    """Return the energy of one window."""
+    return measure(timeline, (begin_ns,), (end_ns,))[0]
 
 
 def steady(power_w: int, count: int, period_ns: int = 100 * MS, begin_ns: int = 0) -> npt.NDArray[np.void]:

@@ -17,11 +17,12 @@ from collectors.device import Bus, Device
 from collectors.devices.amd import AmdBus
 from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.rapl import RaplBus
-from collectors.devices.simulated import ScheduledLoads, SimulatedBus
+from collectors.devices.simulated import SimulatedBus
 from collectors.devices.simulated_spec import Spec, parse
 from tests.gpu.amdsmi_stand_in import NO_PERM, NOT_SUPPORTED, AmdHost
 from tests.gpu.powercap import Powercap
 from tests.gpu.stand_in import StandIn
+from tests.simulation.scheduled_loads import ScheduledLoads
 from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.simulated_gpu.shared_memory import LimitChange, Load
 

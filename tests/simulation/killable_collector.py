@@ -227,13 +227,13 @@ class Collector(Process, LeasedControl):
         if event is not None:
             self.tell(event, self.world.now_ns)
 
-    def write_record(self, limits: lease_messages.Limits) -> lease_messages.Event:
+    def write_record(self, limits: lease_messages.Limits) -> bool:
         world = self.world
         if self.log.full:
-            return lease_messages.RecordFailed(limits, "no room")
+            return False
         world.report.found += world.record is None
         world.record, world.settled = limits, None
-        return lease_messages.RecordWritten(limits)
+        return True
 
     def clear_record(self) -> None:
         self.world.record = self.world.settled = None

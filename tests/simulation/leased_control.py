@@ -14,6 +14,7 @@ from collectors.controls.lease_messages import (
     Instruction,
     Limits,
     Outcome,
+    RecordFailed,
     Repeat,
     Say,
     WriteRecord,
@@ -52,11 +53,14 @@ class LeasedControl:
         """Carry out the oldest instruction that waits. Return its outcome."""
         match self.jobs.popleft():
             case WriteRecord(limits):
-                return self.write_record(limits)
+                self.write_record(limits)
+                return None
             case ClearRecord():
                 self.clear_record()
                 return None
             case CallSet(limits):
+                if not self.write_record(limits):
+                    return RecordFailed("no room")
                 return self.set(limits)
             case CallRestore(limits):
                 return self.restore(limits)
@@ -69,7 +73,8 @@ class LeasedControl:
     def reply(self, outcome: Outcome, /) -> None:
         """Reply to a command."""
 
-    def write_record(self, limits: Limits) -> Event:
+    def write_record(self, limits: Limits) -> bool:
+        """Write a record; False: it failed."""
         raise NotImplementedError
 
     def clear_record(self) -> None:

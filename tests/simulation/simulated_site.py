@@ -12,10 +12,11 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from collectors.devices.simulated import ScheduledLoads, SimulatedDevice
+from collectors.devices.simulated import SimulatedDevice
 from collectors.devices.simulated_spec import Spec
 from collectors.sampling import change_detector
 from tests.messages import COLLECTOR_STARTED
+from tests.simulation.scheduled_loads import ScheduledLoads
 from tests.simulation.virtual_time import VirtualTime
 from zeus_stream.protocol.events import (
     EpochBegan,

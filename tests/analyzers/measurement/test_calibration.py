@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_file
 from analyzers.measurement.calibration import Record, compared, fit, read_meter
-from analyzers.measurement.energy import KnownEnergy, NoEnergy, calibrated, energy, measure
+from analyzers.measurement.energy import KnownEnergy, NoEnergy, calibrated, measure
 from analyzers.measurement.sensors import EXACT, PRIOR, Gain, prior, sensor
 from analyzers.measurement.timeline import Timeline
 from analyzers.state_files.calibrations import calibrate, load, store
 from tests.analyzers.archives import BOOTED_NS, POWER_W, SECOND, A, B, fill
-from tests.analyzers.readings import S, readings, row
+from tests.analyzers.readings import S, energy, readings, row
 from tests.empty_archive import archive_at
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.readings import Seen

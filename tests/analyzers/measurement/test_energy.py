@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.measurement.energy import KnownEnergy, Meter, NoEnergy, energy, measure
+from analyzers.measurement.energy import KnownEnergy, Meter, NoEnergy, measure
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.sensors import sensor
 from analyzers.measurement.timeline import Timeline
-from tests.analyzers.readings import MS, S, dice, readings, row, steady, virtual
+from tests.analyzers.readings import MS, S, dice, energy, readings, row, steady, virtual
 from zeus_stream.protocol.readings import Seen
 
 seeds = st.integers(0, 10**9)

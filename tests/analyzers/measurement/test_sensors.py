@@ -2,10 +2,10 @@
 
 import pytest
 
-from analyzers.measurement.energy import KnownEnergy, Meter, energy
+from analyzers.measurement.energy import KnownEnergy, Meter
 from analyzers.measurement.sensors import Sensor, sensor, suspected_ns
 from analyzers.measurement.timeline import Timeline
-from tests.analyzers.readings import MS, S, readings, row
+from tests.analyzers.readings import MS, S, energy, readings, row
 from zeus_stream.protocol.readings import Seen
 
 PERIOD_NS = 100 * MS

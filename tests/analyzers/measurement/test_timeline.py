@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzers.fleet.fleet import hangs
-from analyzers.measurement.energy import KnownEnergy, energy, measure
+from analyzers.measurement.energy import KnownEnergy, measure
 from analyzers.measurement.timeline import CROWDED, IDLE_NS, MAX_KNOTS, RECENT_NS, Timeline
-from tests.analyzers.readings import MS, S, dice, readings, row, steady, virtual
+from tests.analyzers.readings import MS, S, dice, energy, readings, row, steady, virtual
 from zeus_stream.protocol.readings import Seen
 
 

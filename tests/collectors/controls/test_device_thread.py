@@ -123,7 +123,7 @@ def test_a_change_that_hangs_holds_up_no_other_device(tmp_path: Path) -> None:
 @pytest.mark.sweep
 def test_a_device_that_nobody_uses_is_read_seldom_and_at_once_when_it_is_used(tmp_path: Path) -> None:
     with watching(tmp_path) as watch:
-        while watch.period_ns is None:
+        while watch.sampled.period_ns is None:
             changes(watch, 1)
         watch.relax(relaxed=True)
         reads, begin_ns = watch.reads, monotonic_ns()
@@ -132,7 +132,7 @@ def test_a_device_that_nobody_uses_is_read_seldom_and_at_once_when_it_is_used(tm
             seldom = changes(watch, 1)[-1]
         assert watch.reads - reads <= 10, "of 150 that it would be otherwise"
         assert seldom[1] - seldom[0] >= 0.8 * schedule.RELAXED_NS, "its bounds say how little is known"
-        period_ns = watch.period_ns
+        period_ns = watch.sampled.period_ns
         while not 2 * PERIOD_NS < monotonic_ns() - seldom[1] < schedule.RELAXED_NS // 2:  # in mid-pause
             seldom = changes(watch, 1)[-1] if monotonic_ns() - seldom[1] > S // 2 else seldom
         used_ns = monotonic_ns()
@@ -140,7 +140,7 @@ def test_a_device_that_nobody_uses_is_read_seldom_and_at_once_when_it_is_used(tm
         first, second, *_ = changes(watch, 2)
         assert first[0] < used_ns < first[1], "it is read at once, and its bounds reach back over the pause"
         assert second[1] - second[0] < schedule.RELAXED_NS // 2
-        assert watch.period_ns == period_ns, "a pause says nothing of the period"
+        assert watch.sampled.period_ns == period_ns, "a pause says nothing of the period"
         assert begin_ns < first[0]
 
 
@@ -148,9 +148,9 @@ def test_while_windows_are_long_a_refresh_has_about_one_read_as_long_as_the_devi
     tmp_path: Path,
 ) -> None:
     with watching(tmp_path) as watch:
-        while watch.period_ns is None:
+        while watch.sampled.period_ns is None:
             changes(watch, 1)
-        watch.look_closely(closely=False)
+        watch.sampled.closely = False
         changes(watch, 10)
         watch.relax(relaxed=False)  # as each second
         reads = watch.reads
@@ -164,7 +164,7 @@ def test_a_suspended_device_at_rest_is_not_woken_and_not_silent(
     monkeypatch.setattr(schedule, "RELAXED_NS", S // 20)
     device = Sleepy(0)
     with watching(tmp_path, device) as watch:
-        until(lambda: watch.period_ns is not None)
+        until(lambda: watch.sampled.period_ns is not None)
         watch.relax(relaxed=True)
         until(lambda: watch.at_rest)
         device.suspended = True
@@ -184,4 +184,4 @@ def test_a_device_begins_with_the_period_of_its_sensor_card(tmp_path: Path) -> N
     with watching(tmp_path, device, tmp_path / "cards") as watch:
         until(lambda: watch.reads > 0)
         assert watch.card == "its own: refreshed every 20.0 ms"
-        assert watch.period_ns is not None, "known before five refreshes were seen"
+        assert watch.sampled.period_ns is not None, "known before five refreshes were seen"

@@ -22,7 +22,6 @@ from collectors.controls.lease_messages import (
     Instruction,
     Limits,
     RecordFailed,
-    RecordWritten,
     Repeat,
     RestoreDone,
     RestoreFailed,
@@ -34,7 +33,6 @@ from collectors.controls.lease_messages import (
     SetFoundOther,
     SetIgnored,
     Stopping,
-    WriteRecord,
 )
 from collectors.controls.value_changes import put_back
 from collectors.device import Description, Sample
@@ -85,25 +83,22 @@ def outcome_of(t_ns: int, command: str, value: int, control: Control = "power_li
 
 
 class Played:
-    """Plays events at times (ms) and remembers what was asked for."""
+    """Plays events at times (ms)."""
 
     def __init__(self, rules: LeaseRules = RULES, state: ControlState | None = None) -> None:
         self.rules = rules
         self.state = state or ControlState(limits=Limits(FOUND))
-        self.asked: list[Instruction] = []
 
     def play(self, event: Event, at_ms: int = 0) -> list[Instruction]:
         self.state, asked = step(self.rules, self.state, event, at_ms * MS)
         validate(self.state)
-        self.asked.extend(asked)
         return list(asked)
 
-    def hold(self, limit_w: int = 250, at_ms: int = 0) -> "Played":
-        """Have anna's run r1 hold a limit."""
-        self.play(Asked(ask("c1", limit_w)), at_ms)
-        self.play(RecordWritten(Limits(FOUND, None, limit_w * W)), at_ms)
-        self.play(SetDone(limit_w * W), at_ms)
-        assert self.state.limits.confirmed == limit_w * W
+    def hold(self, run: str = "r1") -> "Played":
+        """Have a run of anna's hold a limit of 250 W."""
+        self.play(Asked(ask("c1", run=run)))
+        self.play(SetDone(250 * W))
+        assert self.state.limits.confirmed == 250 * W
         return self
 
 
@@ -115,20 +110,16 @@ def causes(asked: list[Instruction]) -> list[str]:
     return [note.cause for note in said(asked) if isinstance(note, ControlRefused | ControlLeaseEnded)]
 
 
-def test_a_limit_is_recorded_then_set_then_recorded_as_read_back() -> None:
+def test_a_limit_is_recorded_and_set_then_what_was_read_back_is_ours() -> None:
     played = Played()
-    pending = Limits(FOUND, None, 250 * W)
-    assert played.play(Asked(ask("c1"))) == [WriteRecord(pending)]
-    assert played.play(RecordWritten(pending)) == [CallSet(pending)]
+    assert played.play(Asked(ask("c1"))) == [CallSet(Limits(FOUND, None, 250 * W))]
     assert played.play(SetDone(249_900), 7) == [Say(outcome_of(7 * MS, "c1", 249_900))]
     assert played.state.limits == Limits(FOUND, 249_900)
 
 
 def test_a_later_limit_of_the_lease_expects_what_was_read_back_and_not_what_was_found() -> None:
     played = Played().hold()
-    pending = Limits(FOUND, 250 * W, 200 * W)
-    assert played.play(Asked(ask("c2", 200, fence=2))) == [WriteRecord(pending)]
-    assert played.play(RecordWritten(pending)) == [CallSet(pending)]
+    assert played.play(Asked(ask("c2", 200, fence=2))) == [CallSet(Limits(FOUND, 250 * W, 200 * W))]
     assert causes(played.play(SetDone(200 * W))) == []
     assert played.state.limits == Limits(FOUND, 200 * W)
 
@@ -136,9 +127,7 @@ def test_a_later_limit_of_the_lease_expects_what_was_read_back_and_not_what_was_
 def test_without_a_record_nothing_is_set() -> None:
     played = Played()
     played.play(Asked(ask("c1")))
-    asked = played.play(RecordFailed(Limits(FOUND, None, 250 * W), "no space left on device"))
-    assert causes(asked) == ["storage"]
-    assert not any(isinstance(i, CallSet) for i in played.asked)
+    assert causes(played.play(RecordFailed("no space left on device"))) == ["storage"]
     assert played.state.at_rest
 
 
@@ -178,7 +167,6 @@ def test_a_command_older_than_its_owners_last_is_stale() -> None:
     played = Played().hold()
     played.play(Asked(ask("c5", 200, fence=5)))
     assert causes(played.play(Asked(ask("c4", 150, fence=4)))) == []  # waits for its turn
-    played.play(RecordWritten(Limits(FOUND, 250 * W, 200 * W)))
     assert causes(played.play(SetDone(200 * W))) == ["stale"]
 
 
@@ -270,37 +258,10 @@ def test_the_value_of_another_program_ends_the_lease_stays_and_is_the_new_upper_
 def test_a_value_that_appears_between_look_and_set_is_left_alone() -> None:
     played = Played()
     played.play(Asked(ask("c1")))
-    played.play(RecordWritten(Limits(FOUND, None, 250 * W)))
     asked = played.play(SetFoundOther(200 * W))
     assert causes(asked) == ["other_program"]
     assert ClearRecord() in asked
     assert played.state == replace(played.state, limits=Limits(200 * W), lease=None)
-
-
-def test_a_lease_that_ran_out_before_the_record_was_written_sets_nothing() -> None:
-    played = Played()
-    played.play(Asked(ask("c1")))
-    asked = played.play(RecordWritten(Limits(FOUND, None, 250 * W)), 1500)
-    assert causes(asked) == ["stale"]
-    assert played.state.at_rest
-
-
-def test_a_first_set_that_failed_is_undone_if_it_did_take() -> None:
-    played = Played()
-    played.play(Asked(ask("c1")))
-    played.play(RecordWritten(Limits(FOUND, None, 250 * W)))
-    asked = played.play(SetFailed("device", "Timeout", None))
-    assert causes(asked) == ["device"]
-    assert asked[-1] == CallRestore(Limits(FOUND, None, 250 * W))
-
-
-def test_a_later_set_that_was_denied_keeps_the_lease_on_what_is_in_force() -> None:
-    played = Played().hold()
-    played.play(Asked(ask("c2", 200, fence=2)))
-    played.play(RecordWritten(Limits(FOUND, 250 * W, 200 * W)))
-    assert causes(played.play(SetFailed("permission", "no", 250 * W))) == ["permission"]
-    assert played.state.limits == Limits(FOUND, 250 * W)
-    assert played.state.lease is not None
 
 
 @pytest.mark.parametrize(
@@ -318,6 +279,10 @@ def test_a_later_set_that_was_denied_keeps_the_lease_on_what_is_in_force() -> No
             SetFoundOther(170 * W), ["other_program"], Limits(FOUND, 250 * W), id="another's before"
         ),
         pytest.param(SetIgnored(250 * W), ["ignored"], Limits(FOUND, 250 * W), id="ignored"),
+        pytest.param(RecordFailed("no room"), ["storage"], Limits(FOUND, 250 * W), id="not recorded"),
+        pytest.param(
+            SetFailed("permission", "no", 250 * W), ["permission"], Limits(FOUND, 250 * W), id="denied"
+        ),
     ],
 )
 def test_after_a_later_set_went_wrong_what_is_in_force_decides(
@@ -325,20 +290,11 @@ def test_after_a_later_set_went_wrong_what_is_in_force_decides(
 ) -> None:
     played = Played().hold()
     played.play(Asked(ask("c2", 200, fence=2)))
-    played.play(RecordWritten(Limits(FOUND, 250 * W, 200 * W)))
     asked = played.play(outcome)
     assert causes(asked) == said_causes
     assert played.state.limits == left
     doubtful = outcome in (SetFailed("device", "Timeout", None), SetFailed("device", "x", 170 * W))
     assert (CallRestore(left) in asked) == (doubtful or isinstance(outcome, SetFoundOther))
-
-
-def test_a_later_limit_that_cannot_be_recorded_leaves_the_lease_and_its_record_as_they_were() -> None:
-    played = Played().hold()
-    played.play(Asked(ask("c2", 200, fence=2)))
-    asked = played.play(RecordFailed(Limits(FOUND, 250 * W, 200 * W), "no space left on device"))
-    assert causes(asked) == ["storage"]
-    assert WriteRecord(Limits(FOUND, 250 * W)) in asked
     assert ClearRecord() not in asked
     assert played.state.lease is not None
 
@@ -402,17 +358,12 @@ def locked(clock_mhz: int = 1380) -> Played:
     """Have anna's run r1 hold a locked clock."""
     played = Played(CLOCK_RULES, ControlState(limits=Limits(UNLOCKED)))
     played.play(Asked(lock("c1", clock_mhz)))
-    played.play(RecordWritten(Limits(UNLOCKED, None, clock_mhz)))
     assert said(played.play(SetDone(clock_mhz))) == [outcome_of(0, "c1", clock_mhz, "graphics_clock")]
     return played
 
 
-def test_a_clock_is_recorded_then_locked_and_its_release_unlocks_it() -> None:
-    played = Played(CLOCK_RULES, ControlState(limits=Limits(UNLOCKED)))
-    pending = Limits(UNLOCKED, None, 1380)
-    assert played.play(Asked(lock("c1"))) == [WriteRecord(pending)]
-    assert played.play(RecordWritten(pending)) == [CallSet(pending)]
-    played.play(SetDone(1380))
+def test_the_release_of_a_clock_unlocks_it() -> None:
+    played = locked()
     assert played.play(Asked(unlock("c2", fence=2)), 5) == [CallRestore(Limits(UNLOCKED, 1380))]
     assert played.play(RestoreDone(UNLOCKED, other_program=False), 6) == [
         ClearRecord(),
@@ -477,53 +428,30 @@ def test_the_owner_of_one_control_may_have_the_other_and_so_may_all_once_its_lea
     beside: Lease,
 ) -> None:
     played = Played(replace(CLOCK_RULES, beside=(beside,)), ControlState(limits=Limits(UNLOCKED)))
-    assert isinstance(played.play(Asked(lock("c")))[0], WriteRecord)
+    assert isinstance(played.play(Asked(lock("c")))[0], CallSet)
 
 
-def test_a_first_lock_that_was_denied_leaves_nothing_to_unlock() -> None:
+@pytest.mark.parametrize(
+    ("failed", "todo"),
+    [
+        (SetFailed("permission", "Insufficient Permissions", UNLOCKED), ClearRecord()),
+        (SetFailed("device", "Timeout", None), CallRestore(Limits(UNLOCKED, None, 1380))),
+    ],
+)
+def test_a_first_lock_that_failed_is_undone_if_it_may_have_been_taken(
+    failed: SetFailed, todo: Instruction
+) -> None:
     played = Played(CLOCK_RULES, ControlState(limits=Limits(UNLOCKED)))
     played.play(Asked(lock("c1")))
-    played.play(RecordWritten(Limits(UNLOCKED, None, 1380)))
-    asked = played.play(SetFailed("permission", "Insufficient Permissions", UNLOCKED))
-    assert causes(asked) == ["permission"]
-    assert asked[0] == ClearRecord()
-    assert played.state.at_rest
-
-
-def test_a_first_lock_that_may_have_been_taken_is_undone() -> None:
-    played = Played(CLOCK_RULES, ControlState(limits=Limits(UNLOCKED)))
-    played.play(Asked(lock("c1")))
-    played.play(RecordWritten(Limits(UNLOCKED, None, 1380)))
-    assert played.play(SetFailed("device", "Timeout", None))[-1] == CallRestore(Limits(UNLOCKED, None, 1380))
+    asked = played.play(failed)
+    assert causes(asked) == [failed.cause]
+    assert [each for each in asked if not isinstance(each, Say)] == [todo]
 
 
 def test_a_gpu_that_comes_back_may_have_forgotten_its_lock_so_the_lease_ends() -> None:
     played = locked()
     assert played.play(Returned()) == [CallRestore(Limits(UNLOCKED, 1380))]
     assert causes(played.play(RestoreDone(UNLOCKED, other_program=False))) == ["device"]
-
-
-def test_what_a_dead_collector_locked_is_unlocked_and_after_a_reboot_nothing_is_set() -> None:
-    left = Limits(UNLOCKED, 1380)
-    state, asked = begin(CLOCK_RULES, 1380, left, same_boot=True, now_ns=0)
-    assert asked == (CallRestore(left),)
-    assert state.limits.changed
-    state, asked = begin(CLOCK_RULES, UNLOCKED, left, same_boot=False, now_ns=0)
-    (note,) = said(list(asked))
-    assert isinstance(note, ControlLeaseEnded)
-    assert (note.cause, note.value) == ("restart", UNLOCKED)
-    assert asked[0] == ClearRecord()
-    assert len(asked) == 2
-    assert state == ControlState(limits=Limits(UNLOCKED))
-
-
-def test_an_observing_collector_says_that_it_leaves_a_clock_locked() -> None:
-    rules = replace(CLOCK_RULES, observe=True)
-    _, asked = begin(rules, 1380, Limits(UNLOCKED, 1380), same_boot=True, now_ns=0)
-    (note,) = said(list(asked))
-    assert isinstance(note, ControlLeaseEnded)
-    assert note.value == 1380
-    assert "not restored to an unlocked graphics clock" in note.reason
 
 
 # ---- where calls fail --------------------------------------------------------------------------------
@@ -617,10 +545,11 @@ class UnreliableLimit(LeasedControl):
         """It fails once it has been done."""
         return self.fate % 3 == 2
 
-    def write_record(self, limits: Limits) -> Event:
-        if not self.failed:
+    def write_record(self, limits: Limits) -> bool:
+        written = self.fate // 3 % 3
+        if written != 1:
             self.record, self.stale_record = limits, False
-        return RecordFailed(limits, "full") if self.failed or self.halfway else RecordWritten(limits)
+        return written == 0
 
     def clear_record(self) -> None:
         self.record = self.record if self.failed else None
@@ -809,15 +738,6 @@ def test_two_controls_of_a_device_never_have_two_owners(acts: list[tuple[bool, i
 # ---- power budgets ---------------------------------------------------------------------------------------
 
 
-def held(run: str) -> Played:
-    """A limit of 250 W in force for a run."""
-    played = Played()
-    played.play(Asked(ask("c1", run=run)))
-    played.play(RecordWritten(Limits(FOUND, pending=250 * W)))
-    played.play(SetDone(250 * W))
-    return played
-
-
 @pytest.mark.parametrize(
     ("first", "second", "taken"),
     [
@@ -830,24 +750,23 @@ def held(run: str) -> Played:
 def test_a_lease_passes_between_a_run_and_a_budget_of_one_owner(
     first: str, second: str, *, taken: bool
 ) -> None:
-    played = held(first)
+    played = Played().hold(first)
     asked = played.play(Asked(ask("c2", 200, fence=2, run=second)), 10)
-    assert isinstance(asked[0], WriteRecord) == taken
+    assert isinstance(asked[0], CallSet) == taken
     assert played.state.lease is not None
     assert played.state.lease.run == (second if taken else first)
 
 
 def test_a_budget_of_another_owner_is_refused() -> None:
-    (said,) = held("r1").play(Asked(ask("c2", fence=2, run="budget:rack1", owner="bert")), 10)
+    (said,) = Played().hold().play(Asked(ask("c2", fence=2, run="budget:rack1", owner="bert")), 10)
     assert isinstance(said, Say)
     assert isinstance(said.note, ControlRefused)
     assert said.note.cause == "owned"
 
 
 def test_the_end_of_a_run_gives_nothing_back_that_a_budget_holds() -> None:
-    played = held("r1")
+    played = Played().hold()
     played.play(Asked(ask("c2", 200, fence=2, run="budget:rack1")), 10)
-    played.play(RecordWritten(Limits(FOUND, 250 * W, 200 * W)), 11)
     played.play(SetDone(200 * W), 12)
     assert played.play(RunGone("r1"), 13) == []
     assert [type(each) for each in played.play(Beat(200 * W), 2000)] == [CallRestore], "its lease ends it"

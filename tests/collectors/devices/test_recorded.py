@@ -8,9 +8,10 @@ import pytest
 
 from benchmarks.cards import Time
 from collectors.devices.recorded import RecordedBus, record
-from collectors.devices.simulated import ScheduledLoads, SimulatedBus
+from collectors.devices.simulated import SimulatedBus
 from collectors.devices.simulated_spec import Spec, parse
 from tests.collectors.test_service import PATIENCE_S, changes_of, collector
+from tests.simulation.scheduled_loads import ScheduledLoads
 from zeus_stream.errors import LostError, RetryError, SettingsError, UnsupportedError
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.simulated_gpu.shared_memory import LimitChange

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.devices.simulated import ScheduledLoads, SimulatedBus, SimulatedDevice
+from collectors.devices.simulated import SimulatedBus, SimulatedDevice
 from collectors.devices.simulated_spec import Spec, parse
+from tests.simulation.scheduled_loads import ScheduledLoads
 from zeus_stream.errors import LostError, RefusedError, RetryError
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.simulated_gpu.shared_memory import Board, LimitChange, Load

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from collectors.meters.host_meter import MeterReading, MeterSetting, MeterUnit, parse_meter
+from collectors.meters.host_meter import MeterSetting, MeterUnit, parse_meter
 from collectors.meters.metered_bus import MeteredBus
-from tests.collectors.meters.no_bus import NoBus
+from tests.collectors.devices.arithmetic import ArithmeticBus
 from zeus_stream.errors import RetryError, SettingsError
 
 WALL = MeterSetting(name="wall", kind="ipmi", address="", unit=None, error=None, every_s=5.0)
@@ -56,20 +56,7 @@ def test_a_setting_names_a_meter(text: str, meant: MeterSetting) -> None:
 )
 def test_a_setting_that_means_nothing_is_refused_with_its_cure(meters: list[str], why: str) -> None:
     with pytest.raises(SettingsError, match=why):
-        MeteredBus(NoBus(), meters, "host")
-
-
-@pytest.mark.parametrize(
-    ("unit", "value", "reading"),
-    [
-        (MeterUnit(1e3, counts_energy=False), 212.5, MeterReading(None, 212_500)),
-        (MeterUnit(3.6e9, counts_energy=True), 0.5, MeterReading(1_800_000_000, None)),
-    ],
-)
-def test_a_figure_is_scaled_to_millijoules_or_milliwatts(
-    unit: MeterUnit, value: float, reading: MeterReading
-) -> None:
-    assert unit.reading(value, "m") == reading
+        MeteredBus(ArithmeticBus(0), meters, "host")
 
 
 @pytest.mark.parametrize("value", [-1.0, 100_001.0])
