@@ -301,6 +301,10 @@ class ChosenPlans:
         ]
         return self._points
 
+    def clock_mhz(self, stage: int, position: int) -> int:
+        """Return the clock of an instruction under the plan chosen last."""
+        return self.last.clocks_mhz[self.graph.orders[stage][position]]
+
     @property
     def lowers_clocks(self) -> bool:
         return self.last.clocks_mhz != self._top

@@ -8,8 +8,9 @@ from statistics import mean
 from analyzers.dispatch.pending import Pending
 from analyzers.fleet.fleet import Clocks, Fleet
 from analyzers.pipeline.chosen_plans import Iterations
-from analyzers.pipeline.profile import EnergyWindow, StageProfile, fit_stage
+from analyzers.pipeline.profile import EnergyWindow, fit_stage
 from analyzers.pipeline.stage_record import StageRecord, spans_of, windows_of
+from analyzers.results.pipeline_rows import InstructionRow
 from analyzers.results.result import ApplyControl, ApplyPlan, Command, RestoreControl, Result, in_order
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 
@@ -77,7 +78,9 @@ class ClockVisits:
         found = []
         for stage in stages:
             # the first whole one is left out: it may wait for stages that were set later
-            whole = stage.since(set_ns[stage.session.host])[1 : self.iterations + 2]
+            whole = [ran for ran in stage.ran if ran.t_ns >= set_ns[stage.session.host]][
+                1 : self.iterations + 2
+            ]
             if len(whole) < self.iterations + 1:
                 return False
             found += [(stage, whole, fleet.gpus[gpu].timeline) for gpu in stage.session.gpus]
@@ -113,11 +116,12 @@ class ClockVisits:
         """Return the mean duration of an iteration at the highest clock; None: not measured."""
         return mean(self.by_clock[0].times_s) if self.by_clock else None
 
-    def fit(self) -> list[StageProfile]:
-        """Return the profile of each stage. Raises RefusedError or UnsupportedError."""
+    def fit(self, run: str) -> list[InstructionRow]:
+        """Return the profile of all stages. Raises RefusedError or UnsupportedError."""
         return [
-            fit_stage(stage, self.durations_s[stage], self._windows[stage])
+            row
             for stage in sorted(self.durations_s)
+            for row in fit_stage(run, stage, self.durations_s[stage], self._windows[stage])
         ]
 
 

@@ -87,7 +87,7 @@ class FrontierProgram:
         ``reserves_s``: by instruction, kept free before those of other stages that wait for it, if there is
         slack. Raises SettingsError: the profile lacks an instruction, or its clocks do not fit together.
         """
-        _check(graph, profile, groups)
+        _check(graph, profile)
         self._graph = graph
         self._reserves_s = reserves_s if any(reserves_s) else ()
         self._waiting_w = sum(profile.waiting_w[: graph.stages])
@@ -272,24 +272,19 @@ def lower_hull(time_s: Vector, cost_j: Vector) -> list[tuple[int, float]]:
     return [(at, float(cost_j[at])) for at in hull]
 
 
-def _check(graph: PipelineGraph, profile: PipelineProfile, groups: Sequence[int]) -> None:
-    if len(groups) != len(graph.instructions):
-        raise _wrong("groups and instructions differ in number", "Give one group per instruction")
+def _check(graph: PipelineGraph, profile: PipelineProfile) -> None:
     if len(profile.waiting_w) < graph.stages:
         raise _wrong(
             f"the profile has the waiting power of {len(profile.waiting_w)} of {graph.stages} stages",
             "Measure every stage",
         )
-    stage_of: dict[int, int] = {}
     clocks_of: dict[int, tuple[int, ...]] = {}
-    for each, group in zip(graph.instructions, groups, strict=True):
+    for each in graph.instructions:
         options = profile.options.get((each.stage, each.kind, each.chunk))
         if not options:
             raise _wrong(
                 f"{each.kind} on stage {each.stage} has no profile", "Measure it at one clock or more"
             )
-        if stage_of.setdefault(group, each.stage) != each.stage:
-            raise _wrong(f"group {group} spans two stages", "Group instructions of one stage")
         clocks = tuple(option.clock_mhz for option in options)
         if clocks_of.setdefault(each.stage, clocks) != clocks:
             raise _wrong(f"instructions on stage {each.stage} have different clocks", "Measure all at each")

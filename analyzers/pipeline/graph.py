@@ -6,7 +6,8 @@ the part of a backward that no other stage waits for. With several chunks, stage
 ``s + stages``, ... of the model (interleaved schedule).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
@@ -83,15 +84,19 @@ def from_orders(orders: Sequence[Sequence[PipelineInstruction]]) -> PipelineGrap
                 pairs.add((place[needed], place[each]))
             elif needed.kind != "recompute":
                 raise _wrong(f"{spell(each)} waits for {spell(needed)}, which no stage runs", "Add it")
-    ordered = _sorted(len(instructions), pairs)
-    if len(ordered) < len(instructions):
-        stuck = min(set(range(len(instructions))) - set(ordered))
-        raise _wrong(f"{spell(instructions[stuck])} waits for itself", "Remove the cycle")
+    sorter: TopologicalSorter[int] = TopologicalSorter(dict.fromkeys(range(len(instructions)), ()))
+    for before, after in sorted(pairs):
+        sorter.add(after, before)
+    try:
+        ordered = tuple(sorter.static_order())
+    except CycleError as stuck:
+        first = min(stuck.args[1])
+        raise _wrong(f"{spell(instructions[first])} waits for itself", "Remove the cycle") from None
     rank = {index: position for position, index in enumerate(ordered)}
     ranked = sorted((rank[before], rank[after]) for before, after in pairs)
     successors: list[list[int]] = [[] for _ in ordered]
-    for before, after in ranked:
-        successors[before].append(after)
+    for one, two in ranked:
+        successors[one].append(two)
     return PipelineGraph(
         len(orders),
         tuple(instructions[index] for index in ordered),
@@ -108,22 +113,6 @@ def spell(each: PipelineInstruction) -> str:
 
 def _wrong(why: str, cure: str) -> SettingsError:
     return SettingsError(f"pipeline: could not make a graph: {why}. {cure}.")
-
-
-def _sorted(count: int, pairs: Iterable[tuple[int, int]]) -> list[int]:
-    """Return positions in topological order; those in or after a cycle are left out."""
-    after: list[list[int]] = [[] for _ in range(count)]
-    waits = [0] * count
-    for one, two in sorted(pairs):
-        after[one].append(two)
-        waits[two] += 1
-    order = [index for index in range(count) if not waits[index]]
-    for index in order:
-        for later in after[index]:
-            waits[later] -= 1
-            if not waits[later]:
-                order.append(later)
-    return order
 
 
 def _inputs(each: PipelineInstruction, stages: int, chunks: int) -> list[PipelineInstruction]:

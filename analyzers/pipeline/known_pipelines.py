@@ -10,9 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from msgspec import Struct
-
-from analyzers.pipeline.profile import MeasuredInstruction, StageProfile
 from analyzers.results.pipeline_rows import InstructionRow
 
 MAX_KNOWN = 1_000
@@ -31,14 +28,6 @@ class PipelineIdentity(NamedTuple):
     stages: int
 
 
-class KnownPipeline(Struct, frozen=True):
-    """A profile, and the run that measured it."""
-
-    run: str
-    measured_wall_ns: int
-    stages: tuple[StageProfile, ...]
-
-
 class KnownPipelines:
     """The profiles of a site."""
 
@@ -46,7 +35,7 @@ class KnownPipelines:
         """``rows``: of all runs, from before this analyzer started."""
         self.forgotten_wall_ns: Mapping[str, int] = {}
         """By job: profiles measured until then are not used (UTC, ns)."""
-        self._of: dict[PipelineIdentity, KnownPipeline] = {}
+        self._of: dict[PipelineIdentity, Sequence[InstructionRow]] = {}
         by_run: dict[str, list[InstructionRow]] = {}
         for row in rows:
             by_run.setdefault(row.run, []).append(row)
@@ -55,42 +44,30 @@ class KnownPipelines:
 
     def add(self, rows: Sequence[InstructionRow]) -> None:
         """Remember the profile of one run; it takes the place of an earlier one."""
-        first = rows[0]
-        stages: dict[int, list[InstructionRow]] = {}
-        for row in rows:
-            stages.setdefault(row.stage, []).append(row)
-        identity = PipelineIdentity(first.job, first.gpu_model, len(stages))
-        profiles = tuple(_profile(stages[stage]) for stage in sorted(stages))
+        identity = PipelineIdentity(rows[0].job, rows[0].gpu_model, len({row.stage for row in rows}))
         self._of.pop(identity, None)
-        self._of[identity] = KnownPipeline(first.run, first.measured_wall_ns, profiles)
+        self._of[identity] = rows
         if len(self._of) > MAX_KNOWN:
             del self._of[next(iter(self._of))]
 
-    def find(self, identity: PipelineIdentity) -> KnownPipeline | None:
-        """Return the profile that a run starts from, if one is known."""
-        known = self._of.get(identity)
-        if known is None or known.measured_wall_ns <= self.forgotten_wall_ns.get(identity.job, 0):
-            return None
-        return known
+    def find(self, identity: PipelineIdentity) -> Sequence[InstructionRow]:
+        """Return the profile that a run starts from; empty: none is known."""
+        known = self._of.get(identity, ())
+        forgotten_wall_ns = self.forgotten_wall_ns.get(identity.job, 0)
+        return known if known and known[0].measured_wall_ns > forgotten_wall_ns else ()
 
 
 def is_alike(
-    known: Sequence[StageProfile], measured: Mapping[int, Mapping[tuple[str, int, int], Sequence[float]]]
+    known: Sequence[InstructionRow], measured: Mapping[int, Mapping[tuple[str, int, int], Sequence[float]]]
 ) -> bool:
-    then = {
-        (each.stage, each.kind, each.chunk, each.clock_mhz): each.time_s
-        for stage in known
-        for each in stage.instructions
-    }
+    """Tell whether instructions take as long as then.
+
+    ``measured``: s, by stage and (kind, chunk, MHz).
+    """
+    then = {(row.stage, row.kind, row.chunk, row.clock_mhz): row.time_s for row in known}
     for stage, of in measured.items():
         for name, durations_s in of.items():
             time_s = then.get((stage, *name))
             if time_s is None or abs(median(durations_s) / time_s - 1) > ALIKE:
                 return False
     return bool(measured)
-
-
-def _profile(rows: Sequence[InstructionRow]) -> StageProfile:
-    names = MeasuredInstruction.__struct_fields__
-    measured = tuple(MeasuredInstruction(**{name: getattr(row, name) for name in names}) for row in rows)
-    return StageProfile(measured, rows[0].waiting_w)

@@ -17,7 +17,7 @@ Ranks of one stage are replicas: they are profiled together. They have the same 
 slower: the others then have the plan for its duration. Such a plan is sent with its first iteration at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from types import MappingProxyType
 from typing import ClassVar, Literal, TypeAlias, assert_never
@@ -48,17 +48,16 @@ from analyzers.pipeline.clock_visits import (
 from analyzers.pipeline.graph import PipelineGraph, PipelineInstruction, from_orders
 from analyzers.pipeline.known_pipelines import (
     CONFIRMING,
-    KnownPipeline,
     KnownPipelines,
     PipelineIdentity,
     is_alike,
 )
-from analyzers.pipeline.plan import deliver, instruction_rows
+from analyzers.pipeline.plan import deliver
 from analyzers.pipeline.profile import combine
 from analyzers.pipeline.stage_limits import has_changed, limits_w
-from analyzers.pipeline.stage_record import StageRecord, Timelines
+from analyzers.pipeline.stage_record import StageRecord, span_rows
 from analyzers.power_limit.run_settings import PipelineSettings
-from analyzers.results.pipeline_rows import InstructionSpanRow, PipelineRow, PlanRow
+from analyzers.results.pipeline_rows import InstructionRow, PipelineRow, PlanRow
 from analyzers.results.result import NOTHING, ApplyControl, Result, in_order, rows_only
 from zeus_stream.errors import RefusedError, SettingsError, UnsupportedError
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, LeaseCause
@@ -115,6 +114,8 @@ MOST_PROFILES = 3
 """Of a run, that did not describe its iterations."""
 STATED = 100
 """Iterations after which a measured saving is stated again; sooner while it doubles their number."""
+MOST_DRAWN = 20
+"""Iterations of a run that are kept as rows, for drawings."""
 MOST_OFFERS = 6
 """Of plans, or of a clock while profiling, before one was kept: leases that ended included."""
 HEAD_START_S = 2.0
@@ -147,9 +148,11 @@ class PipelineRun:
         self._held = HeldClocks(run, fleet, pending)
         self._offers = 0
         """Since a plan was kept last."""
-        self._timelines = Timelines(run)
+        self._drawn: set[int] = set()
+        """Plans with an iteration as rows; 0: before them."""
         self._known = known
-        self._recalled: KnownPipeline | None = None
+        self._recalled: Sequence[InstructionRow] = ()
+        """The profile of an earlier run that this one starts from; empty: none."""
         self._plans: ChosenPlans | None = None
         """None: the profile is not known yet."""
         self._row: PlanRow | None = None
@@ -238,8 +241,8 @@ class PipelineRun:
             return self._give_up("its GPUs name no graphics clock that all of them have")
         self._clocks = clocks_to_visit(clocks, self._settings.clocks, self._settings.lowest)
         self._visits = ClockVisits(iterations=self._settings.iterations)
-        self._recalled = None if self._doubted else self._known.find(self._identity())
-        if self._recalled is not None:
+        self._recalled = () if self._doubted else self._known.find(self._identity())
+        if self._recalled:
             self._visits.iterations = min(CONFIRMING, self._settings.iterations)
         return self._go("profiling", self._reason) | self._visit()
 
@@ -270,12 +273,12 @@ class PipelineRun:
         stages = tuple(self._stages.values())
         if not self._visits.measure(self._clocks[0], stages, self._held.set_ns, self._fleet):
             return NOTHING
-        if self._recalled is not None and not is_alike(self._recalled.stages, self._visits.durations_s):
-            self._recalled, self._visits = None, ClockVisits(iterations=self._settings.iterations)
+        if self._recalled and not is_alike(self._recalled, self._visits.durations_s):
+            self._recalled, self._visits = (), ClockVisits(iterations=self._settings.iterations)
             return self._visit()
         at_mhz, self._clocks = self._clocks[0], self._clocks[1:]
-        drawn = rows_only(self._timelines.keep(0, self._replicas()[0], -1, lambda *_: at_mhz))
-        if self._recalled is None and self._clocks and not self._visits.enough:
+        drawn = self._draw(0, self._replicas()[0], -1, lambda *_: at_mhz)
+        if not self._recalled and self._clocks and not self._visits.enough:
             return drawn | rows_only([self._pipeline_row()]) | self._visit()
         try:
             return drawn | self._learn(now)
@@ -317,7 +320,7 @@ class PipelineRun:
     def _learn(self, now: Clocks) -> Result:
         """Fit the profile; if it describes the iterations, store it with its frontier and offer a plan."""
         stages = tuple(self._stages.values())
-        measured = self._visits.fit() if self._recalled is None else self._recalled.stages
+        measured = self._recalled or self._visits.fit(self._run)
         first = {stage.began.stage: stage for stage in stages}
         graph = self._graph()
         profile = combine(measured, common_clocks(stages, self._fleet))
@@ -338,11 +341,13 @@ class PipelineRun:
         assert self._visits.iteration_s is not None
         self._between_s = self._visits.iteration_s - plans.base_s
         self._by_order = {graph.instructions: plans}
-        if self._recalled is not None:
+        if self._recalled:
             return rows_only(plans.frontier()) | self._offer(now)
-        identity = self._identity()
-        wall_ns = lead.session.wall_ns(lead.ran[-1].ended_ns)
-        rows = instruction_rows(self._run, measured, identity.job, identity.gpu_model, wall_ns)
+        identity, wall_ns = self._identity(), lead.session.wall_ns(lead.ran[-1].ended_ns)
+        rows = [
+            replace(row, job=identity.job, gpu_model=identity.gpu_model, measured_wall_ns=wall_ns)
+            for row in measured
+        ]
         self._known.add(rows)
         return rows_only([*rows, *plans.frontier()]) | self._offer(now)
 
@@ -419,7 +424,8 @@ class PipelineRun:
         found = find_straggler(replicas, promised_s, self._first_iteration, plans.straggler)
         if found is not plans.straggler and (other := plans.answer(found, self._t_ns(now))) is not None:
             return self._replace_now(other)
-        drawn = rows_only(self._draw(plans, row.number, replicas)) | self._state_saving()
+        stages = replicas[plans.concerned(replicas)[0]]
+        drawn = self._draw(row.number, stages, self._first_iteration, plans.clock_mhz) | self._state_saving()
         if plans.straggler is not None or not (plans.is_promise and plans.lowers_clocks):
             return drawn
         row = self._row or row
@@ -474,15 +480,14 @@ class PipelineRun:
         return rows_only([self._row])
 
     def _draw(
-        self, plans: ChosenPlans, number: int, replicas: dict[int, list[StageRecord]]
-    ) -> list[InstructionSpanRow]:
-        """Return an iteration under a plan as rows, once."""
-
-        def clock_mhz(stage: int, position: int) -> int:
-            return plans.last.clocks_mhz[plans.graph.orders[stage][position]]
-
-        stages = replicas[plans.concerned(replicas)[0]]
-        return self._timelines.keep(number, stages, self._first_iteration, clock_mhz)
+        self, number: int, stages: Sequence[StageRecord], after: int, clock_mhz: Callable[[int, int], int]
+    ) -> Result:
+        """Return an iteration under a plan as rows, once; for the arguments see `span_rows`."""
+        if number in self._drawn or len(self._drawn) >= MOST_DRAWN:
+            return NOTHING
+        rows = span_rows(self._run, number, stages, after, clock_mhz)
+        self._drawn |= {number} if rows else set()
+        return rows_only(rows)
 
     def _replace_now(self, row: PlanRow) -> Result:
         """Send another plan in place of the one that is followed, as soon as collectors can begin it."""
@@ -538,7 +543,7 @@ class PipelineRun:
             iterations_profiled=self._visits.visited,
             iteration_s=self._visits.iteration_s,
             reason=self._reason,
-            profile_run=self._recalled.run if self._recalled else None,
+            profile_run=self._recalled[0].run if self._recalled else None,
         )
 
     def _t_ns(self, now: Clocks) -> int:

@@ -14,16 +14,12 @@ from math import ceil
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from analyzers.pipeline.frontier import TINY, FrontierPoint, FrontierProgram, PipelineProfile
 from analyzers.pipeline.graph import PipelineGraph
-from analyzers.pipeline.profile import StageProfile
 from analyzers.pipeline.solvers import Vector
 from analyzers.pipeline.stage_record import StageRecord
-from analyzers.results.pipeline_rows import InstructionRow
 from analyzers.results.result import ApplyPlan
-from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.pipelines import encode_instruction
 
 CHANGE_SHARES = (0.02, 0.1, 0.3, 0.5)
@@ -73,10 +69,6 @@ def make_plans(
 
     Raises RefusedError: not even the highest clocks hold a deadline. SettingsError: the profile does not fit.
     """
-    if switching_s < 0:
-        raise SettingsError(
-            f"pipeline: could not plan clocks: a switch cannot take {switching_s:g} s. Give 0 or more."
-        )
     reserves_s = [
         reserve * profile.spread_s.get((each.stage, each.kind, each.chunk), 0.0)
         for each in graph.instructions
@@ -123,12 +115,11 @@ def play(
     profile: PipelineProfile,
     clocks_mhz: Sequence[int],
     switching_s: float,
-    stretches: Sequence[float] = (),
 ) -> tuple[float, float]:
     """Return duration, s, and energy, J, of an iteration at these clocks, one of many like it.
 
-    ``stretches``: of each instruction, times as long as by the profile (1 if left out). No instruction is
-    longer than it is at its own clock (`overlaps_s`): the deadline of a plan holds in spite of switches.
+    No instruction is longer than it is at its own clock (`overlaps_s`): the deadline of a plan holds in spite
+    of switches.
     """
     known = {
         name: {option.clock_mhz: (option.time_s, option.energy_j) for option in options}
@@ -146,9 +137,8 @@ def play(
             first = min(before_s[index] / times[index][first_mhz][0], 1.0) if first_mhz > own_mhz else 0.0
             last = min(after_s[index] / times[index][last_mhz][0], 1.0 - first) if last_mhz > own_mhz else 0.0
             parts = ((first, first_mhz), (1.0 - first - last, own_mhz), (last, last_mhz))
-            stretch = stretches[index] if stretches else 1.0
-            durations_s[index] = stretch * sum(share * times[index][mhz][0] for share, mhz in parts)
-            energy_j += stretch * sum(share * times[index][mhz][1] for share, mhz in parts)
+            durations_s[index] = sum(share * times[index][mhz][0] for share, mhz in parts)
+            energy_j += sum(share * times[index][mhz][1] for share, mhz in parts)
     time_s = graph.makespan_s(durations_s)
     waiting_j = sum(
         profile.waiting_w[stage] * (time_s - sum(durations_s[index] for index in chain))
@@ -295,20 +285,3 @@ def deliver(
 def _time_s(graph: PipelineGraph, profile: PipelineProfile, clocks_mhz: Sequence[int], index: int) -> float:
     options = profile.of(graph.instructions[index])
     return next(option.time_s for option in options if option.clock_mhz == clocks_mhz[index])
-
-
-def instruction_rows(
-    run: str, measured: Sequence[StageProfile], job: str, gpu_model: str, measured_wall_ns: int
-) -> list[InstructionRow]:
-    return [
-        InstructionRow(
-            run=run,
-            job=job,
-            gpu_model=gpu_model,
-            waiting_w=stage.waiting_w,
-            measured_wall_ns=measured_wall_ns,
-            **asdict(each),
-        )
-        for stage in measured
-        for each in stage.instructions
-    ]

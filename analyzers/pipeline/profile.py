@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from analyzers.pipeline.frontier import ClockOption, PipelineProfile, StageKind
 from analyzers.pipeline.solvers import Vector, non_negative_least_squares
+from analyzers.results.pipeline_rows import InstructionRow
 from zeus_stream.errors import RefusedError
 
 _NORMAL_95 = 1.96
@@ -48,29 +49,6 @@ class EnergyWindow(Struct, frozen=True):
     counts: tuple[tuple[tuple[str, int], float], ...]
     """Instructions by (kind, chunk); a part of one counts as a fraction."""
     waiting_s: float
-
-
-class MeasuredInstruction(Struct, frozen=True, kw_only=True):
-    """Median time and mean energy of one instruction at one clock, each with its 95 % interval."""
-
-    stage: int
-    kind: str
-    chunk: int
-    clock_mhz: int
-    samples: int
-    time_s: float
-    time_low_s: float
-    time_high_s: float
-    energy_j: float
-    energy_low_j: float
-    energy_high_j: float
-
-
-class StageProfile(Struct, frozen=True):
-    """Measured values of one stage."""
-
-    instructions: tuple[MeasuredInstruction, ...]
-    waiting_w: float
 
 
 def cut_windows(
@@ -111,10 +89,14 @@ def cut_windows(
 
 
 def fit_stage(
-    stage: int, durations_s: Mapping[tuple[str, int, int], Sequence[float]], windows: Sequence[EnergyWindow]
-) -> StageProfile:
-    """Return the profile of a stage from durations by (kind, chunk, MHz) and windows of all clocks.
+    run: str,
+    stage: int,
+    durations_s: Mapping[tuple[str, int, int], Sequence[float]],
+    windows: Sequence[EnergyWindow],
+) -> list[InstructionRow]:
+    """Return what instructions of a stage take at each clock: median time, mean energy, 95 % intervals.
 
+    ``durations_s``: by (kind, chunk, MHz); ``windows``: of all clocks.
     Raises RefusedError: fewer windows than unknowns. UnsupportedError: SciPy is not installed.
     """
     unknowns = sorted(durations_s)
@@ -138,7 +120,8 @@ def fit_stage(
         usual_s, off_s = float(np.median(lengths)), _median_error(lengths)
         energy, off_j = float(found[column]), _NORMAL_95 * float(error[column])
         measured.append(
-            MeasuredInstruction(
+            InstructionRow(
+                run=run,
                 stage=stage,
                 kind=kind,
                 chunk=chunk,
@@ -150,12 +133,13 @@ def fit_stage(
                 energy_j=energy,
                 energy_low_j=max(energy - off_j, 0.0),
                 energy_high_j=energy + off_j,
+                waiting_w=float(found[-1]),
             )
         )
-    return StageProfile(tuple(measured), float(found[-1]))
+    return measured
 
 
-def combine(stages: Sequence[StageProfile], clocks_mhz: Sequence[int] = ()) -> PipelineProfile:
+def combine(rows: Sequence[InstructionRow], clocks_mhz: Sequence[int] = ()) -> PipelineProfile:
     """Return the profile of all stages for planning.
 
     Time is fitted as ``a + b / clock`` with a and b of at least 0: a lower clock is never faster, as plans
@@ -165,23 +149,23 @@ def combine(stages: Sequence[StageProfile], clocks_mhz: Sequence[int] = ()) -> P
     """
     spread_s: dict[StageKind, float] = {}
     options: dict[StageKind, tuple[ClockOption, ...]] = {}
-    for profile in stages:
-        by_name: dict[StageKind, list[MeasuredInstruction]] = {}
-        for each in profile.instructions:
-            by_name.setdefault((each.stage, each.kind, each.chunk), []).append(each)
-        for name, measured in by_name.items():
-            ordered = sorted(measured, key=lambda each: -each.clock_mhz)
-            options[name] = _options(ordered, clocks_mhz)
-            shares = [
-                (each.time_high_s - each.time_s) * sqrt(each.samples) / each.time_s
-                for each in measured
-                if each.samples > 1
-            ]
-            spread_s[name] = options[name][0].time_s * median(shares or [0.0]) / _MEDIAN_95
-    return PipelineProfile(options, tuple(profile.waiting_w for profile in stages), spread_s)
+    by_name: dict[StageKind, list[InstructionRow]] = {}
+    waiting_w: dict[int, float] = {}
+    for row in rows:
+        by_name.setdefault((row.stage, row.kind, row.chunk), []).append(row)
+        waiting_w[row.stage] = row.waiting_w
+    for name, measured in by_name.items():
+        options[name] = _options(sorted(measured, key=lambda each: -each.clock_mhz), clocks_mhz)
+        shares = [
+            (each.time_high_s - each.time_s) * sqrt(each.samples) / each.time_s
+            for each in measured
+            if each.samples > 1
+        ]
+        spread_s[name] = options[name][0].time_s * median(shares or [0.0]) / _MEDIAN_95
+    return PipelineProfile(options, tuple(waiting_w[stage] for stage in sorted(waiting_w)), spread_s)
 
 
-def _options(measured: Sequence[MeasuredInstruction], clocks_mhz: Sequence[int]) -> tuple[ClockOption, ...]:
+def _options(measured: Sequence[InstructionRow], clocks_mhz: Sequence[int]) -> tuple[ClockOption, ...]:
     mhz = np.array([each.clock_mhz for each in measured], float)
     top, low = mhz[0], mhz[-1]
     time_s = np.array([each.time_s for each in measured])

@@ -10,7 +10,7 @@ from analyzers.measurement.timeline import Timeline
 from analyzers.pipeline.graph import PipelineInstruction
 from analyzers.pipeline.profile import EnergyWindow, InstructionSpan, cut_windows
 from analyzers.results.pipeline_rows import InstructionSpanRow
-from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan, decode_instruction, unpack_rows
+from zeus_stream.protocol.pipelines import ROW, IterationRan, PipelineBegan, decode_instruction, unpack_rows
 
 KEPT = 200
 """Iterations remembered."""
@@ -48,10 +48,6 @@ class StageRecord:
         self.order, self.others = self._other, 0
         self.ran.clear()
 
-    def since(self, t_ns: int) -> list[IterationRan]:
-        """Return the iterations that began at ``t_ns`` or later."""
-        return [ran for ran in self.ran if ran.t_ns >= t_ns]
-
     def instructions(self) -> list[PipelineInstruction]:
         return [
             PipelineInstruction(self.began.stage, kind, micro_batch, chunk)  # type: ignore[arg-type]
@@ -78,48 +74,29 @@ def windows_of(spans: list[InstructionSpan], clock_mhz: int, timeline: Timeline)
     return cut_windows(clock_mhz, spans, mid_ns[rising].tolist(), (energy_uj[rising] / 1e6).tolist())
 
 
-MOST = 20
-"""Iterations of a run that are kept as rows."""
 MOST_ROWS = 5_000
 """Instructions of one iteration that are kept; a larger one is left out."""
 
 
-class Timelines:
-    """Iterations of one run as rows, for a drawing: one before the plans and one under each, in UTC."""
-
-    def __init__(self, run: str) -> None:
-        self._run = run
-        self._kept: set[int] = set()
-        """Numbers of plans; 0: before them."""
-
-    def keep(
-        self, number: int, stages: Sequence[StageRecord], after: int, clock_mhz: Callable[[int, int], int]
-    ) -> list[InstructionSpanRow]:
-        """Keep the latest iteration after this one that every stage ran, once for each plan (0: none).
-
-        ``clock_mhz``: clock of an instruction, by stage and position in its order.
-        """
-        if number in self._kept or len(self._kept) >= MOST:
-            return []
-        stages = tuple({stage.began.stage: stage for stage in reversed(stages)}.values())  # of each one rank
-        known = [{ran.iteration for ran in stage.ran if ran.iteration > after} for stage in stages]
-        iteration = max(set.intersection(*known), default=None) if known else None
-        if iteration is None:
-            return []
-        self._kept.add(number)
-        return _span_rows(self._run, number, stages, iteration, clock_mhz)
-
-
-def _span_rows(
+def span_rows(
     run: str,
     number: int,
     stages: Sequence[StageRecord],
-    iteration: int,
+    after: int,
     clock_mhz: Callable[[int, int], int],
 ) -> list[InstructionSpanRow]:
-    """Return the instructions of an iteration of one replica; for the arguments see `keep`."""
-    ran = [(stage, _of(stage, iteration)) for stage in stages]
-    if sum(len(each.rows) for _, each in ran) > MOST_ROWS * 12:
+    """Return the latest iteration after this one that all stages of a replica ran.
+
+    Empty: there is none, or it has too many instructions. ``number``: of its plan; 0: none. ``clock_mhz``:
+    of an instruction, by stage and position in its order.
+    """
+    stages = tuple({stage.began.stage: stage for stage in reversed(stages)}.values())  # of each one rank
+    iterations = [{each.iteration: each for each in stage.ran if each.iteration > after} for stage in stages]
+    iteration = max(set.intersection(*map(set, iterations)), default=None)
+    if iteration is None:
+        return []
+    ran = [(stage, of[iteration]) for stage, of in zip(stages, iterations, strict=True)]
+    if sum(len(each.rows) for _, each in ran) > MOST_ROWS * ROW.size:
         return []
     origin_ns = min(stage.session.wall_ns(each.t_ns) for stage, each in ran)
     rows = []
@@ -142,7 +119,3 @@ def _span_rows(
                 )
             )
     return rows
-
-
-def _of(stage: StageRecord, iteration: int) -> IterationRan:
-    return next(ran for ran in stage.ran if ran.iteration == iteration)

@@ -53,7 +53,7 @@ class InstructionRow(Struct, frozen=True, kw_only=True):
     energy_low_j: float
     energy_high_j: float
     job: str = ""
-    """whose later runs start from it; empty: an older archive"""
+    """whose later runs start from it"""
     gpu_model: str = ""
     waiting_w: float = 0.0
     """watts of the stage while it waits for another"""

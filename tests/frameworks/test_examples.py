@@ -49,9 +49,8 @@ LLAMA = (
     GPU
     + """
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-model = LlamaForCausalLM(LlamaConfig(
-    vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2))
+from tests.frameworks.trainings.tiny_models import tiny_llama
+model = tiny_llama()
 model.register_forward_hook(work)
 data = [{"input_ids": row, "labels": row} for row in torch.randint(3, 32, (64, 8))]
 """

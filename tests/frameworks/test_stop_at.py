@@ -24,10 +24,10 @@ def work(*_): gpu.run(0.01)
 """
 HUGGING_FACE = """
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
+from tests.frameworks.trainings.tiny_models import tiny_llama
 from zeus_stream.integrations.huggingface import measure
-model = LlamaForCausalLM(LlamaConfig(
-    vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2))
+model = tiny_llama()
 model.register_forward_hook(work)
 data = [{"input_ids": row, "labels": row} for row in torch.randint(3, 32, (64, 8))]
 arguments = TrainingArguments("saved", max_steps=5000, save_steps=10, save_total_limit=1, report_to="none",

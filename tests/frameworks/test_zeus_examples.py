@@ -32,12 +32,12 @@ CHOSEN = (
 RUNS = "SELECT count(DISTINCT run), any_value(world_size) FROM runs WHERE world_size > 0"
 HUGGING_FACE = """
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments
+from tests.frameworks.trainings.tiny_models import tiny_llama
 from zeus.monitor import ZeusMonitor
 from zeus.optimizer.power_limit import HFGlobalPowerLimitOptimizer
 
-model = LlamaForCausalLM(LlamaConfig(
-    vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2))
+model = tiny_llama()
 data = [{"input_ids": row, "labels": row} for row in torch.randint(0, 32, (64, 8))]
 
 monitor = ZeusMonitor()
@@ -88,60 +88,48 @@ def rows(zeus: Cli, query: str) -> list[str]:
     return zeus("sql", "--format", "csv", query).stdout.replace('"', "").splitlines()[1:]
 
 
+def finds_its_limit(zeus: Cli, selector: str, limits: str, *command: str, **more: str) -> None:
+    """Train under ``zeus-stream run``: these limits are tried, and one that the selector chooses is set."""
+    done = zeus(*RUN, *command, **more, **ONE_THREAD)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0] == limits
+    assert rows(zeus, CHOSEN) == [f"{selector},true,true"]
+
+
 @needs_zeus
 def test_the_example_of_one_gpu_finds_its_limit(zeus_dir: Path) -> None:
     zeus, data = Cli(zeus_dir), pictures(zeus_dir / "data", train=60)
     script = (sys.executable, *ON_SIMULATED, str(example("power_limit_optimizer/train_single.py")))
     arguments = (str(data), *SMALL, "--batch_size", "1", "--epochs", "7")
-    done = zeus(*RUN, *script, *arguments, ZEUS_STREAM_GPUS="0", LOCAL_RANK="0", **ONE_THREAD)
-    assert done.returncode == 0, done.stderr[-4000:]
-    [limits, steps] = rows(zeus, SEARCH)[0].rsplit(",", 1)
-    assert (limits, int(steps) >= 40) == (LIMITS, True)
-    assert rows(zeus, CHOSEN) == ["slowdown:1.1,true,true"]
+    one = {"ZEUS_STREAM_GPUS": "0", "LOCAL_RANK": "0"}
+    finds_its_limit(zeus, "slowdown:1.1", LIMITS, *script, *arguments, **one)
+    assert int(rows(zeus, SEARCH)[0].rsplit(",", 1)[1]) >= 40
 
 
 @needs_zeus
-def test_the_example_of_data_parallel_training_is_one_run(zeus_dir: Path) -> None:
-    zeus, data = Cli(zeus_dir), pictures(zeus_dir / "data", train=60)
-    ranks = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    script = (*ON_SIMULATED, str(example("power_limit_optimizer/train_dp.py")))
-    done = zeus(*RUN, *ranks, *script, str(data), *SMALL, "--batch_size", "2", "--epochs", "15")
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert rows(zeus, RUNS) == ["1,2"]
-    assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0] == LIMITS
-    assert rows(zeus, CHOSEN) == ["slowdown:1.1,true,true"]
-
-
-@needs_zeus
-def test_the_example_of_sharded_training_is_one_run(zeus_dir: Path) -> None:
+@pytest.mark.parametrize("way", ["data-parallel", "sharded"])
+def test_the_example_of_two_ranks_is_one_run_and_finds_its_limit(zeus_dir: Path, way: str) -> None:
     zeus = Cli(zeus_dir)
-    digits(zeus_dir / "data", train=512)
-    ranks = (
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "--no-python",
-    )
-    script = (sys.executable, *ON_SIMULATED, str(example("power_limit_optimizer/train_fsdp.py")))
-    each = f'{shlex.join(script)} --batch-size 1 --epochs 6 --local-rank "$LOCAL_RANK"'
-    done = zeus(*RUN, *ranks, "sh", "-c", f"exec {each}", **ONE_THREAD)
-    assert done.returncode == 0, done.stderr[-4000:]
+    ranks = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    if way == "data-parallel":
+        data = pictures(zeus_dir / "data", train=60)
+        script = (*ON_SIMULATED, str(example("power_limit_optimizer/train_dp.py")))
+        command = (*ranks, *script, str(data), *SMALL, "--batch_size", "2", "--epochs", "15")
+        finds_its_limit(zeus, "slowdown:1.1", LIMITS, *command)
+    else:
+        digits(zeus_dir / "data", train=512)
+        sharded = (sys.executable, *ON_SIMULATED, str(example("power_limit_optimizer/train_fsdp.py")))
+        each = f'{shlex.join(sharded)} --batch-size 1 --epochs 6 --local-rank "$LOCAL_RANK"'
+        finds_its_limit(zeus, "cost:0.5", LIMITS, *ranks, "--no-python", "sh", "-c", f"exec {each}")
     assert rows(zeus, RUNS) == ["1,2"]
-    assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0] == LIMITS
-    assert rows(zeus, CHOSEN) == ["cost:0.5,true,true"]
 
 
 @pytest.mark.skipif(bool(absent("transformers")), reason=absent("transformers") or "installed")
 def test_the_callback_of_a_hugging_face_trainer_finds_its_limit(zeus_dir: Path) -> None:
     zeus, script = Cli(zeus_dir), zeus_dir / "train.py"
     script.write_text(HUGGING_FACE, encoding="utf-8")
-    done = zeus(*RUN, sys.executable, *ON_SIMULATED, str(script), ZEUS_STREAM_GPUS="0", **ONE_THREAD)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0] == "250,200,150,125"
-    assert rows(zeus, CHOSEN) == ["cost:0.5,true,true"]
+    command = (sys.executable, *ON_SIMULATED, str(script))
+    finds_its_limit(zeus, "cost:0.5", "250,200,150,125", *command, ZEUS_STREAM_GPUS="0")
     assert rows(zeus, "SELECT count(*) FROM steps") == ["160"]
 
 

@@ -14,16 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.test_zeus_examples import (
-    CHOSEN,
-    LIMITS,
-    ON_SIMULATED,
-    ONE_THREAD,
-    RUN,
-    SEARCH,
-    example,
-    rows,
-)
+from tests.frameworks.test_zeus_examples import LIMITS, ON_SIMULATED, example, finds_its_limit, rows
 from tests.frameworks.told import absent
 from tests.zeus_stream.conftest import ROOT, Cli
 
@@ -38,7 +29,6 @@ OFFLINE = {
     "TRANSFORMERS_OFFLINE": "1",
     "CUDA_VISIBLE_DEVICES": "0",
     "ZEUS_STREAM_GPUS": "0",
-    **ONE_THREAD,
 }
 
 
@@ -62,10 +52,7 @@ def test_run_clm_finds_its_limit(zeus_dir: Path) -> None:
         *("--save_strategy", "no", "--report_to", "none"),
     )
     script = (sys.executable, *ON_SIMULATED, str(example("huggingface/run_clm.py")))
-    done = zeus(*RUN, *script, *arguments, **OFFLINE)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0] == LIMITS
-    assert rows(zeus, CHOSEN) == ["cost:0.5,true,true"]
+    finds_its_limit(zeus, "cost:0.5", LIMITS, *script, *arguments, **OFFLINE)
     assert rows(zeus, "SELECT count(*) FROM steps") == [str(STEPS)]
 
 
@@ -80,7 +67,4 @@ def test_the_qlora_example_finds_its_limit(zeus_dir: Path) -> None:
         *("--optim", "adamw_torch", "--save_steps", "1000"),
     )
     script = (sys.executable, *ON_SIMULATED, str(example("huggingface/run_gemma_sft_qlora.py")))
-    done = zeus(*RUN, *script, *arguments, **OFFLINE)
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert rows(zeus, SEARCH)[0].rsplit(",", 1)[0] == LIMITS
-    assert rows(zeus, CHOSEN) == ["cost:0.5,true,true"]
+    finds_its_limit(zeus, "cost:0.5", LIMITS, *script, *arguments, **OFFLINE)

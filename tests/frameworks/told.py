@@ -70,15 +70,6 @@ class Session:
         return whole
 
     @property
-    def rows(self) -> int:
-        """How many times steps in a row were told."""
-        return sum(
-            event.began_ns is not None and event.ended_ns is None
-            for event in self.events
-            if isinstance(event, StepBoundary)
-        )
-
-    @property
     def epochs(self) -> list[int]:
         return [event.index for event in self.events if isinstance(event, EpochEnded)]
 

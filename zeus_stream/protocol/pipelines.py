@@ -48,7 +48,7 @@ class PipelineBegan(Struct, frozen=True, kw_only=True, tag=True):
     tensor_parallel: Annotated[int, Meta(ge=1, le=MAX_STAGES)] = 1
     """Ranks that run each stage of one replica together."""
     schedule: Name
-    """A name, or ``given`` for an order of the script's own."""
+    """Its name, as the script gives it."""
 
 
 class IterationRan(Struct, frozen=True, kw_only=True, tag=True):

@@ -146,7 +146,7 @@ def pipeline(
     stage: int,
     stages: int,
     micro_batches: int,
-    schedule: str | Sequence[tuple[Any, ...]] = "1f1b",
+    schedule: str = "1f1b",
     chunks: int = 1,
     tensor_parallel: int = 1,
 ) -> Pipeline:
@@ -158,8 +158,7 @@ def pipeline(
         stage: of this process, from 0.
         stages: of the pipeline.
         micro_batches: of an iteration.
-        schedule: ``1f1b``, ``gpipe``, ``interleaved``, ``zero_bubble``, or this stage's instructions in their
-            order: ``[("forward", 0), ("backward", 0), ...]``.
+        schedule: its name in reports, such as ``gpipe``. The order of instructions is learned.
         chunks: model parts of each stage.
         tensor_parallel: ranks that run a stage of one replica together, with numbers in a row: their GPUs get
             the same clocks.

@@ -58,12 +58,8 @@ def test_profiles_are_found_again_in_the_archive_unless_they_were_forgotten(tmp_
     known = KnownPipelines(archive.memory().instructions)
     archive.close()
     identity = PipelineIdentity("job", "A100", 4)
-    found, before = known.find(identity), world.known.find(identity)
-    assert found is not None
-    assert before is not None
-    assert (found.run, found.measured_wall_ns) == (before.run, before.measured_wall_ns)
-    assert [stage.waiting_w for stage in found.stages] == [stage.waiting_w for stage in before.stages]
-    assert set(found.stages[1].instructions) == set(before.stages[1].instructions)
-    assert known.find(PipelineIdentity("job", "H100", 4)) is None
-    known.forgotten_wall_ns = {"job": found.measured_wall_ns}
-    assert known.find(identity) is None
+    found = known.find(identity)
+    assert set(found) == set(world.known.find(identity)) != set()
+    assert not known.find(PipelineIdentity("job", "H100", 4))
+    known.forgotten_wall_ns = {"job": found[0].measured_wall_ns}
+    assert not known.find(identity)

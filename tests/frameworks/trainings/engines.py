@@ -1,6 +1,6 @@
-"""One rank of a pipeline of DeepSpeed or Megatron on CPU: prints losses, and what its instructions were.
+"""One rank of a pipeline of PyTorch, DeepSpeed or Megatron on CPU: prints losses, and its instructions.
 
-python engines.py RANK RANKS FRAMEWORK PORT
+python engines.py RANK RANKS ENGINE STORE
 
 Megatron asks for CUDA by name. Here its tensors are made on the CPU instead, by a mode of PyTorch; schedules
 and communication are its own.
@@ -15,49 +15,47 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from zeus_stream.integrations.pipeline_engines import follow_deepspeed, follow_megatron
-from zeus_stream.protocol.pipelines import IterationRan, decode_instruction, unpack_rows
-from zeus_stream.training.answers import WindowHooks
-from zeus_stream.training.steps.event_watch import EventWatch
+from tests.zeus_stream.training.steps.recorded_pipeline import RecordedPipeline
+from zeus_stream.integrations.pipeline_engines import follow_deepspeed, follow_megatron, follow_torch
 from zeus_stream.training.steps.pipeline_recorder import Pipeline
 
 MICRO_BATCHES, ITERATIONS, EVALUATED_AFTER, WIDTH, ROWS = 4, 3, 1, 8, 2
 
 
-class Recorded:
-    """A pipeline that keeps what it would hand over."""
-
-    def __init__(self, rank: int, ranks: int, chunks: int) -> None:
-        self.entries: list[Any] = []
-
-        def never(*_: Any) -> Any:
-            raise AssertionError("a pipeline asks for no energy")
-
-        hooks = WindowHooks(
-            numbers=iter(range(9)), put=self.entries.append, warn=never, energy=never, later=never
-        )
-        self.pipe = Pipeline(
-            hooks, EventWatch(lambda: None, never), stage=rank, stages=ranks, micro_batches=MICRO_BATCHES,
-            chunks=chunks, environ={"ZEUS_STREAM_DIR": "/nowhere"},
-        )  # fmt: skip
-
-    def ran(self) -> list[Any]:
-        self.pipe.close()
-        events = [make(*fields) for make, *fields in self.entries]
-        return [
-            [decode_instruction(code) for code, _, _ in unpack_rows(event)]
-            for event in events
-            if isinstance(event, IterationRan)
-        ]
-
-
-def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(rows: int = ROWS) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(3)
     while True:
-        yield torch.randn(ROWS, WIDTH, generator=generator), torch.randn(ROWS, WIDTH, generator=generator)
+        yield torch.randn(rows, WIDTH, generator=generator), torch.randn(rows, WIDTH, generator=generator)
 
 
-def train_deepspeed(ranks: int, recorded: Recorded | None) -> list[float]:
+def train_torch(rank: int, ranks: int, chunks: int, name: str, pipe: Pipeline | None) -> list[float]:
+    """Return the losses of a schedule of ``torch.distributed.pipelining``; the last stage has them."""
+    from torch.distributed import pipelining
+
+    stages = []
+    for chunk in range(chunks):
+        torch.manual_seed(rank + chunk * ranks)
+        model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh())
+        at = rank + chunk * ranks
+        stages.append(pipelining.PipelineStage(model, at, ranks * chunks, torch.device("cpu")))
+        if pipe is not None:
+            follow_torch(pipe, stages[-1], chunk)
+    schedule = getattr(pipelining, name)(
+        stages if chunks > 1 else stages[0],
+        n_microbatches=MICRO_BATCHES,
+        loss_fn=torch.nn.functional.mse_loss,
+    )
+    data, losses = batches(ROWS * MICRO_BATCHES), []
+    for _ in range(ITERATIONS):
+        inputs, target = next(data)
+        kept: list[torch.Tensor] = []
+        given = {"target": target, "losses": kept} if rank == ranks - 1 else {}
+        schedule.step(*((inputs,) if rank == 0 else ()), **given)
+        losses += [float(torch.stack(kept).mean())] if kept else []
+    return losses
+
+
+def train_deepspeed(ranks: int, pipe: Pipeline | None) -> list[float]:
     """Return the losses of a `PipelineEngine`; an evaluation comes between two iterations."""
     import deepspeed
     from deepspeed.pipe import PipelineModule
@@ -74,8 +72,8 @@ def train_deepspeed(ranks: int, recorded: Recorded | None) -> list[float]:
         "optimizer": {"type": "SGD", "params": {"lr": 0.01}},
     }
     engine, *_ = deepspeed.initialize(model=net, model_parameters=list(net.parameters()), config=config)
-    if recorded is not None:
-        follow_deepspeed(recorded.pipe, engine)
+    if pipe is not None:
+        follow_deepspeed(pipe, engine)
     data, losses = batches(), []
     for iteration in range(ITERATIONS):
         losses.append(float(engine.train_batch(data)))
@@ -94,7 +92,7 @@ class OnCpu(TorchFunctionMode):
         return function(*args, **named)
 
 
-def train_megatron(rank: int, ranks: int, chunks: int, recorded: Recorded | None) -> list[float]:
+def train_megatron(rank: int, ranks: int, chunks: int, pipe: Pipeline | None) -> list[float]:
     """Return the losses of Megatron's own schedule; an evaluation comes between two iterations."""
     from megatron.core import parallel_state
     from megatron.core.enums import ModelType
@@ -130,8 +128,8 @@ def train_megatron(rank: int, ranks: int, chunks: int, recorded: Recorded | None
     torch.manual_seed(rank)
     parts = [Part(config, chunk) for chunk in range(chunks)]
     optimizer = torch.optim.SGD([each for part in parts for each in part.parameters()], lr=0.01)
-    if recorded is not None:
-        follow_megatron(recorded.pipe, schedules)
+    if pipe is not None:
+        follow_megatron(pipe, schedules)
     run = schedules.get_forward_backward_func(pp_size=ranks, vp_size=chunks if chunks > 1 else None)
 
     def forward_step(data: Iterator[Any], model: Part) -> Any:
@@ -157,29 +155,38 @@ def train_megatron(rank: int, ranks: int, chunks: int, recorded: Recorded | None
 
 def main() -> None:
     """Train twice, with and without our hooks."""
-    rank, ranks, framework, port = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    rank, ranks, engine, store = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     os.environ |= {"DS_ACCELERATOR": "cpu", "RANK": str(rank), "LOCAL_RANK": str(rank)}
     os.environ |= {"WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     torch.set_num_threads(1)
-    chunks = 2 if framework == "interleaved" else 1
-    recorded = Recorded(rank, ranks, chunks)
-    if framework == "deepspeed":
+    chunks = 2 if "nterleaved" in engine else 1
+    recorded = RecordedPipeline(stage=rank, stages=ranks, micro_batches=MICRO_BATCHES, chunks=chunks)
+    if engine == "deepspeed":
         import deepspeed
 
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would compile for minutes
-        deepspeed.init_distributed("gloo")
-        plain, ours = train_deepspeed(ranks, None), train_deepspeed(ranks, recorded)
+        deepspeed.init_distributed(
+            "gloo", auto_mpi_discovery=False, init_method=f"file://{store}", rank=rank, world_size=ranks
+        )
     else:
-        torch.distributed.init_process_group("gloo", rank=rank, world_size=ranks)
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks
+        )
+
+    def train(pipe: Pipeline | None) -> list[float]:
+        if engine == "deepspeed":
+            return train_deepspeed(ranks, pipe)
+        if engine.startswith("Schedule"):
+            return train_torch(rank, ranks, chunks, engine, pipe)
         torch.cuda.current_device = lambda: torch.device("cpu")
         torch.cuda.synchronize = lambda *_: None
         with OnCpu():
-            plain = train_megatron(rank, ranks, chunks, None)
-            ours = train_megatron(rank, ranks, chunks, recorded)
+            return train_megatron(rank, ranks, chunks, pipe)
+
+    plain, ours = train(None), train(recorded.pipe)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-    print(json.dumps({"rank": rank, "plain": plain, "ours": ours, "ran": recorded.ran()}))
+    print(json.dumps({"rank": rank, "plain": plain, "ours": ours, "ran": recorded.iterations()}))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from tests.frameworks.trainings.common import Broken, publisher, publisher_alone, say, slow
+from tests.frameworks.trainings.tiny_models import tiny_llama
 from zeus_stream import Publisher
 from zeus_stream.integrations.huggingface import measure
 
@@ -17,11 +18,7 @@ TOKENS = 8
 
 def trainer(name: str, **arguments: Any) -> Trainer:
     set_seed(1)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-        )
-    )
+    model = tiny_llama()
     words = torch.randint(0, 32, (96, TOKENS), generator=torch.Generator().manual_seed(2))
     data = [{"input_ids": row, "labels": row} for row in words]
     settings = {
@@ -102,8 +99,8 @@ with publisher("resumed") as pub:
     resumed = trainer("resumed", save_strategy="steps", save_steps=6)
     measure(resumed, pub)
     resumed.train(resume_from_checkpoint="resumed/checkpoint-6")
-    results["resumed"] = outcome(resumed)
-results["not resumed"] = run(trainer("not resumed"), None)
+    results["resumed"] = outcome(resumed)["weights"]
+results["resumed without"] = run(trainer("not resumed"), None)["weights"]
 
 with publisher("logged") as pub:
     logging = trainer(

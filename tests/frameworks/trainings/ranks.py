@@ -3,18 +3,15 @@
 import os
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
+from transformers import Trainer, TrainingArguments, set_seed
 
 from tests.frameworks.trainings.common import publisher, say, slow
+from tests.frameworks.trainings.tiny_models import tiny_llama
 from zeus_stream.integrations.huggingface import measure
 
 rank = os.environ["RANK"]
 set_seed(1)
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-    )
-)
+model = tiny_llama()
 model.register_forward_hook(slow)
 words = torch.randint(0, 32, (96, 8), generator=torch.Generator().manual_seed(2))
 arguments = TrainingArguments(

@@ -1,14 +1,29 @@
-"""Save a random language model and a tokenizer of letters: ``python -m ...tiny_models KIND DIRECTORY``."""
+"""Tiny language models. ``python -m ...tiny_models KIND DIRECTORY`` saves one, and a tokenizer of letters."""
 
 import string
 import sys
 from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, GemmaConfig, GPT2Config, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    GPT2Config,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 WORDS = ["<eos>", "<unk>", *string.ascii_lowercase]
 LENGTH = 32
+
+
+def tiny_llama() -> LlamaForCausalLM:
+    """Return a model of 32 tokens."""
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    return LlamaForCausalLM(config)
 
 
 def main(kind: str, directory: Path) -> None:

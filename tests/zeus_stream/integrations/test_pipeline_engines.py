@@ -6,44 +6,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.zeus_stream.training.steps.recorded_pipeline import RecordedPipeline
 from zeus_stream.errors import SettingsError
 from zeus_stream.integrations.pipeline_engines import follow_deepspeed, follow_megatron, follow_torch
-from zeus_stream.protocol.pipelines import IterationRan, decode_instruction, unpack_rows
-from zeus_stream.training.answers import WindowHooks
-from zeus_stream.training.steps.event_watch import EventWatch
-from zeus_stream.training.steps.pipeline_recorder import Pipeline
-
-
-class Recorded:
-    """A pipeline that keeps what it hands over."""
-
-    def __init__(self) -> None:
-        self.entries: list[Any] = []
-
-        def never(*_: Any) -> Any:
-            raise AssertionError("a pipeline asks for no energy")
-
-        hooks = WindowHooks(
-            numbers=iter(range(9)), put=self.entries.append, warn=never, energy=never, later=never
-        )
-        self.pipe = Pipeline(
-            hooks,
-            EventWatch(lambda: None, never),
-            stage=0,
-            stages=2,
-            micro_batches=2,
-            chunks=2,
-            environ={"ZEUS_STREAM_DIR": "/nowhere"},
-        )
-
-    def iterations(self) -> list[list[tuple[str, int, int]]]:
-        self.pipe.close()
-        events = [make(*fields) for make, *fields in self.entries]
-        return [
-            [decode_instruction(code) for code, _, _ in unpack_rows(event)]
-            for event in events
-            if isinstance(event, IterationRan)
-        ]
 
 
 class TorchStage:
@@ -60,7 +25,7 @@ class TorchStage:
 
 
 def test_passes_of_a_torch_stage_are_instructions_with_their_micro_batch() -> None:
-    recorded, stage = Recorded(), TorchStage()
+    recorded, stage = RecordedPipeline(chunks=2), TorchStage()
     follow_torch(recorded.pipe, stage, chunk=1)
     assert stage.forward_one_chunk(0, "x") == "f0xNone"
     assert stage.backward_one_chunk(0, "l", 1) == "b0l(1,)"
@@ -101,7 +66,7 @@ class PlainEngine(DeepSpeedEngine):
 
 @pytest.mark.parametrize("kind", [DeepSpeedEngine, PlainEngine])
 def test_passes_of_a_deepspeed_engine_are_counted(kind: type[DeepSpeedEngine]) -> None:
-    recorded, engine, other = Recorded(), kind(), kind()
+    recorded, engine, other = RecordedPipeline(chunks=2), kind(), kind()
     follow_deepspeed(recorded.pipe, engine)
     passes = [("ForwardPass", 1), ("ForwardPass", 0), ("BackwardPass", 1), ("BackwardPass", 0)]
     for _ in range(2):
@@ -115,11 +80,11 @@ def test_a_deepspeed_engine_whose_schedule_calls_others_is_refused() -> None:
         _INSTRUCTION_MAP: ClassVar[dict[str, Any]] = {"ForwardPass": DeepSpeedEngine._exec_forward_pass}
 
     with pytest.raises(SettingsError, match="its _INSTRUCTION_MAP has no _exec_backward_pass"):
-        follow_deepspeed(Recorded().pipe, Other())
+        follow_deepspeed(RecordedPipeline(chunks=2).pipe, Other())
 
 
 def test_steps_of_megatron_are_counted() -> None:
-    recorded = Recorded()
+    recorded = RecordedPipeline(chunks=2)
     schedules = SimpleNamespace(
         forward_step=lambda step, *rest, **named: (step, rest, named), backward_step=lambda *rest: rest
     )
@@ -130,7 +95,7 @@ def test_steps_of_megatron_are_counted() -> None:
 
 
 def test_a_step_of_megatron_says_its_micro_batch_and_a_backward_is_that_of_its_output() -> None:
-    recorded, first, second = Recorded(), object(), object()
+    recorded, first, second = RecordedPipeline(chunks=2), object(), object()
     outputs = iter((first, second))
     schedules = SimpleNamespace(
         forward_step=lambda **_: (next(outputs), 5), backward_step=lambda *given: given
@@ -146,7 +111,7 @@ def test_a_step_of_megatron_says_its_micro_batch_and_a_backward_is_that_of_its_o
 
 
 def test_a_forward_without_gradients_is_no_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded, torch = Recorded(), SimpleNamespace(is_grad_enabled=lambda: False)
+    recorded, torch = RecordedPipeline(chunks=2), SimpleNamespace(is_grad_enabled=lambda: False)
     stage, engine = TorchStage(), DeepSpeedEngine()
     schedules = SimpleNamespace(forward_step=lambda: 1, backward_step=lambda: 2)
     follow_torch(recorded.pipe, stage)
@@ -166,11 +131,11 @@ def test_a_pass_that_fails_fails_as_it_would_have() -> None:
         raise ValueError("no memory")
 
     schedules = SimpleNamespace(forward_step=fail, backward_step=fail)
-    follow_megatron(Recorded().pipe, schedules)
+    follow_megatron(RecordedPipeline(chunks=2).pipe, schedules)
     with pytest.raises(ValueError, match="no memory"):
         schedules.forward_step()
 
 
 def test_what_has_no_such_passes_is_refused_with_what_to_do() -> None:
     with pytest.raises(SettingsError, match=r"it has no forward_one_chunk\. Wrap its passes by hand"):
-        follow_torch(Recorded().pipe, object())
+        follow_torch(RecordedPipeline(chunks=2).pipe, object())

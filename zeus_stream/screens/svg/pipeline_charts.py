@@ -1,5 +1,6 @@
 """The chart of a pipeline: instructions of an iteration as bars, a lane a stage. Pure."""
 
+import colorsys
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -34,18 +35,10 @@ def clock_colour(clock_mhz: int, low_mhz: int, high_mhz: int) -> str:
     light = 78 - 26 * abs(2 * share - 1)
     hue = HUES[0] if share < 0.5 else HUES[1]
     saturation = round(20 + 65 * abs(2 * share - 1))
-    return _hex(hue, saturation / 100, light / 100)
-
-
-def _hex(hue: float, saturation: float, light: float) -> str:
-    """Return a colour as SVG viewers know it that have no ``hsl``."""
-    chroma = saturation * min(light, 1 - light)
-
-    def part(number: int) -> int:
-        place = (number + hue / 30) % 12
-        return round(255 * (light - chroma * max(-1.0, min(place - 3, 9 - place, 1.0))))
-
-    return f"#{part(0):02x}{part(8):02x}{part(4):02x}"
+    red, green, blue = colorsys.hls_to_rgb(hue / 360, light / 100, saturation / 100)
+    return (
+        f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"  # some viewers have no hsl
+    )
 
 
 def bubble_chart(bars: Sequence[Bar], end_s: float, clocks_mhz: tuple[int, int], alternative: str) -> Markup:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
@@ -35,7 +35,8 @@ from zeus_stream.training.steps.event_watch import EventWatch
 if TYPE_CHECKING:
     import socket
 
-SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble")
+MAX_SCHEDULE = 64
+"""Letters of a schedule's name."""
 
 
 class InstructionContext:
@@ -73,14 +74,23 @@ class Pipeline:
         stage: int,
         stages: int,
         micro_batches: int,
-        schedule: str | Sequence[tuple[Any, ...]] = "1f1b",
+        schedule: str = "1f1b",
         chunks: int = 1,
         tensor_parallel: int = 1,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         """Raise SettingsError for arguments that make no pipeline: see `zeus_stream.pipeline`."""
-        _check(stage, stages, micro_batches, schedule, chunks, tensor_parallel)
-        self.stage, self.stages, self.micro_batches, self.chunks = stage, stages, micro_batches, chunks
+        for name, value, least, most in (
+            ("stages", stages, 1, MAX_STAGES),
+            ("stage", stage, 0, stages - 1),
+            ("micro_batches", micro_batches, 1, MAX_MICRO_BATCHES - 1),
+            ("chunks", chunks, 1, MAX_CHUNKS),
+            ("tensor_parallel", tensor_parallel, 1, MAX_STAGES),
+            ("the length of schedule", len(schedule), 1, MAX_SCHEDULE),
+        ):
+            if not least <= value <= most:
+                raise SettingsError(f"pipeline: could not begin: {name} is {value}. Give {least} to {most}.")
+        self.micro_batches, self.chunks = micro_batches, chunks
         self._hooks, self._watch = hooks, watch
         self._places = [path.with_name("position") for path in publish_candidates(environ)]
         self._socket: socket.socket | None = None
@@ -95,21 +105,16 @@ class Pipeline:
         """Number of the iteration under way, from 0."""
         self.unsent = 0
         """Positions that the collector did not take: a plan ends where one is missing."""
-        name = schedule if isinstance(schedule, str) else "given"
         hooks.put(
             (
                 lambda t_ns: PipelineBegan(
                     t_ns=t_ns, stage=stage, stages=stages, micro_batches=micro_batches, chunks=chunks,
-                    tensor_parallel=tensor_parallel, schedule=name,
+                    tensor_parallel=tensor_parallel, schedule=schedule,
                 ),
                 monotonic_ns(),
             )
         )  # fmt: skip
         self._connect()
-
-    def __repr__(self) -> str:
-        at = f"stage {self.stage} of {self.stages}, {self.micro_batches} micro-batches"
-        return f"<Pipeline {at}: iteration {self.iteration}>"
 
     def instruction(self, kind: str, micro_batch: int, chunk: int = 0) -> InstructionContext:
         """Return a context that is one instruction.
@@ -202,7 +207,7 @@ class Pipeline:
     def _put(self, iteration: int, by_device: bool, _t_ns: int) -> None:  # noqa: FBT001  (of a partial)
         spans, self._spans = self._spans, []
         if spans:
-            self._hooks.put((_ran, spans[0][1], spans[-1][2], iteration, spans, by_device))
+            self._hooks.put((_ran, iteration, spans, by_device))
 
     def _connect(self) -> None:
         """Connect to the first collector that is there."""
@@ -224,44 +229,7 @@ class Pipeline:
             self._socket = None
 
 
-def _ran(
-    t_ns: int,
-    ended_ns: int,
-    iteration: int,
-    spans: Sequence[tuple[int, int, int]],
-    by_device: bool,  # noqa: FBT001
-) -> IterationRan:
+def _ran(iteration: int, spans: Sequence[tuple[int, int, int]], by_device: bool) -> IterationRan:  # noqa: FBT001
+    (_, t_ns, _), (_, _, ended_ns) = spans[0], spans[-1]
     rows = pack_rows(t_ns, spans)
     return IterationRan(t_ns=t_ns, ended_ns=ended_ns, iteration=iteration, rows=rows, by_device=by_device)
-
-
-def _check(
-    stage: int,
-    stages: int,
-    micro_batches: int,
-    schedule: str | Sequence[tuple[Any, ...]],
-    chunks: int,
-    tensor_parallel: int,
-) -> None:
-    def wrong(why: str, cure: str) -> SettingsError:
-        return SettingsError(f"pipeline: could not begin: {why}. {cure}.")
-
-    if not 1 <= stages <= MAX_STAGES:
-        raise wrong(f"{stages} stages", f"Give 1 to {MAX_STAGES}")
-    if not 0 <= stage < stages:
-        raise wrong(f"stage {stage} of {stages}", f"Number stages from 0 to {stages - 1}")
-    if not 1 <= micro_batches < MAX_MICRO_BATCHES:
-        raise wrong(f"{micro_batches} micro-batches", "Give 1 or more")
-    if not 1 <= tensor_parallel <= MAX_STAGES:
-        raise wrong(f"{tensor_parallel} tensor-parallel ranks", "Give 1 or more")
-    if not 1 <= chunks <= MAX_CHUNKS:
-        raise wrong(f"{chunks} chunks", f"Give 1 to {MAX_CHUNKS}")
-    if isinstance(schedule, str) and schedule not in SCHEDULES:
-        raise wrong(
-            f"{schedule!r} is no schedule",
-            f"Choose one of {', '.join(SCHEDULES)}, or give this stage's instructions in their order",
-        )
-    if not isinstance(schedule, str):
-        for each in schedule:
-            if not 2 <= len(each) <= 3 or each[0] not in KINDS:
-                raise wrong(f"{each!r} is no instruction", 'Give ("forward", micro_batch) and the like')
