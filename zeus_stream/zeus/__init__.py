@@ -18,6 +18,7 @@ from zeus_stream.zeus.optimizer.power_limit import (
     Time,
     ZeusCost,
 )
+from zeus_stream.zeus.replaced import add_modules
 
 __all__ = [
     "Energy",
@@ -32,3 +33,5 @@ __all__ = [
     "ZeusCost",
     "ZeusMonitor",
 ]
+
+add_modules()

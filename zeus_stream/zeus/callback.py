@@ -1,6 +1,7 @@
 """The callbacks of a training loop, with Zeus's names."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 class Callback:
@@ -46,44 +47,28 @@ class Callback:
         """
 
 
+def _of_each(method: str) -> Callable[..., None]:
+    """Return a method that calls this one of each callback of a set."""
+
+    def call(self: "CallbackSet", *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, method)(*arguments)
+
+    return call
+
+
 class CallbackSet(Callback):
     """Several callbacks, called in their order."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks = list(callbacks)
 
-    def on_train_begin(self) -> None:
-        for callback in self.callbacks:
-            callback.on_train_begin()
-
-    def on_train_end(self) -> None:
-        for callback in self.callbacks:
-            callback.on_train_end()
-
-    def on_epoch_begin(self) -> None:
-        for callback in self.callbacks:
-            callback.on_epoch_begin()
-
-    def on_epoch_end(self) -> None:
-        for callback in self.callbacks:
-            callback.on_epoch_end()
-
-    def on_step_begin(self) -> None:
-        for callback in self.callbacks:
-            callback.on_step_begin()
-
-    def on_step_end(self) -> None:
-        for callback in self.callbacks:
-            callback.on_step_end()
-
-    def on_evaluate(self, metric: float) -> None:
-        for callback in self.callbacks:
-            callback.on_evaluate(metric)
-
-    def on_instruction_begin(self, name: str) -> None:
-        for callback in self.callbacks:
-            callback.on_instruction_begin(name)
-
-    def on_instruction_end(self, name: str) -> None:
-        for callback in self.callbacks:
-            callback.on_instruction_end(name)
+    on_train_begin = _of_each("on_train_begin")
+    on_train_end = _of_each("on_train_end")
+    on_epoch_begin = _of_each("on_epoch_begin")
+    on_epoch_end = _of_each("on_epoch_end")
+    on_step_begin = _of_each("on_step_begin")
+    on_step_end = _of_each("on_step_end")
+    on_evaluate = _of_each("on_evaluate")
+    on_instruction_begin = _of_each("on_instruction_begin")
+    on_instruction_end = _of_each("on_instruction_end")

@@ -10,6 +10,7 @@ import atexit
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,6 @@ from zeus_stream.zeus.optimizer.selectors import (
     Time,
     ZeusCost,
 )
-from zeus_stream.zeus.optimizer.states import Done, Profiling, Ready, Warmup
 
 if TYPE_CHECKING:
     from zeus_stream.zeus.optimizer.huggingface import HFGlobalPowerLimitOptimizer
@@ -52,6 +52,37 @@ __all__ = [
 LOOK_S = 1.0
 """Between two looks for the decision."""
 _log = logging.getLogger("zeus_stream")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Steps are left until the first limit is measured. Limits of states are in mW, as in Zeus."""
+
+    next_power_limit: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """A limit is in force, and its first steps do not count yet. The analyzer counts them."""
+
+    current_power_limit: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """A limit is in force, and is being measured. The analyzer counts the steps."""
+
+    current_power_limit: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """The limit is chosen."""
+
+    optimal_power_limit: int
 
 
 class GlobalPowerLimitOptimizer(Callback):
