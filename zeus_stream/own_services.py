@@ -109,14 +109,15 @@ def print_cost(run: str) -> None:
     try:
         subprocess.run(command, stdin=subprocess.DEVNULL, timeout=COST_S, check=False)  # noqa: S603  (ours)
     except (OSError, subprocess.TimeoutExpired) as wrong:
-        _say(f"the cost of this run is not known yet: {wrong}. More: zeus-stream report {run}")
+        say(f"the cost of this run is not known yet: {wrong}. More: zeus-stream report {run}")
 
 
 def _quiet() -> bool:
     return os.environ.get("ZEUS_STREAM_QUIET", "").lower() in YES
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
+    """Print a sentence to stderr, under our name."""
     with suppress(OSError, ValueError, AttributeError):  # the script has closed its stderr
         sys.stderr.write(f"zeus-stream: {sentence}\n")
         sys.stderr.flush()
@@ -129,7 +130,7 @@ def _looks(until_ns: int, waited_for: str) -> Iterator[None]:
     while (now_ns := monotonic_ns()) < until_ns:
         if not said and now_ns - began_ns > SAYS_S * 1e9:
             said = True
-            _say(f"waiting for {waited_for}: {(until_ns - began_ns) / 1e9:.0f} s at most ...")
+            say(f"waiting for {waited_for}: {(until_ns - began_ns) / 1e9:.0f} s at most ...")
         yield
         time.sleep(LOOK_S)
 

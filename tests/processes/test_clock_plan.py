@@ -19,8 +19,7 @@ from zeus_stream.protocol.pipelines import SetPlan, encode_instruction
 TRAINER = """
 import sys
 import zeus_stream
-from zeus_stream import Publisher
-from zeus_stream.training.lifetime import publishers
+from zeus_stream.training.publisher import Publisher, publishers
 publishers.default = Publisher(job="guarded", run="r", gpus=[sys.argv[1]])
 pipe = zeus_stream.pipeline(stage=0, stages=1, micro_batches=2, schedule="gpipe")
 print("runs", flush=True)

@@ -4,7 +4,6 @@ The measurement is one window of a session that computes on no GPU. So no traini
 GPU. Services that run already are used; others are started, and stopped at the end.
 """
 
-import os
 import secrets
 import shlex
 import sys
@@ -18,21 +17,29 @@ from msgspec.structs import replace
 
 from collectors.device import Bus
 from collectors.devices.registry import open_bus
-from zeus_stream.cli.run_training import NO_GPU, as_environment, carry_out, find_devices, how_to_ask
+from zeus_stream.cli.run_training import (
+    NO_GPU,
+    as_environment,
+    carry_out,
+    find_devices,
+    how_to_ask,
+    why_no_device,
+)
+from zeus_stream.cli.running.beside_command import session
 from zeus_stream.cli.running.checks import check, say_ignored
 from zeus_stream.cli.running.child_services import ServicesOfCommand, services
 from zeus_stream.cli.running.signals import Signals
-from zeus_stream.cli.running.waits import Late, deadline, say, until
+from zeus_stream.cli.running.waits import Late, deadline, until
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError, RefusedError, UnreachableError, ZeusStreamError
+from zeus_stream.own_services import say
 from zeus_stream.paths import Places, holder, places
-from zeus_stream.protocol.events import RunEnded, WindowBegan, WindowEnded
+from zeus_stream.protocol.events import WindowBegan, WindowEnded
 from zeus_stream.screens.text.energy_bill import Bill, bill, print_bill, write_bill
 from zeus_stream.settings import Settings
 from zeus_stream.training.identity import ALL, listed_gpus, named
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.run_started import describe_command
-from zeus_stream.training.sender import EventSender
 from zeus_stream.transport.client import Connection, quoted
 
 SAME_LOOKS = 10
@@ -117,12 +124,12 @@ def watching(
     Raises RefusedError: it does not have these GPUs. UnreachableError: a service does not answer any more.
     """
     found = find_devices(where, signals, SAME_LOOKS)
-    if signals.told is None and not found.number:
-        raise RefusedError(f"measure: could not begin: the collector has no GPU. {found.trouble}".rstrip())
+    if signals.told is None and not (found.gpus or found.parts):
+        why = why_no_device(found)
+        raise RefusedError(f"measure: could not begin: the collector has no GPU. {why}".rstrip())
     run = f"measure-{secrets.token_hex(4)}"
     asked = listed_gpus(gpus) or (ALL,)
     started = describe_command(run, job, asked)
-    outbox = Outbox(started, lambda: os.urandom(12).hex())
     said: set[str] = set()
 
     def warn(cause: str, sentence: str) -> None:
@@ -132,12 +139,7 @@ def watching(
             said.add(sentence)
             say(sentence)
 
-    def fail(wrong: Exception) -> None:
-        say(f"measure: could not go on: {wrong!r}.")
-
-    sender = EventSender(outbox, (where.publish,), warn, fail)
-    sender.start()
-    try:
+    with session(where, started, warn) as outbox:
         watch = HostWindow(
             run=run,
             name=named(name),
@@ -148,9 +150,6 @@ def watching(
         )
         watch.wait_until_ready(signals)
         yield watch
-    finally:
-        outbox.close((RunEnded, monotonic_ns()))
-        sender.stop()
 
 
 def measure_for(

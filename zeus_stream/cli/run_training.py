@@ -14,17 +14,19 @@ from signal import SIGINT
 
 from msgspec import Struct
 
+from zeus_stream.cli.running.beside_command import energy_watch, lacking_package, session, web_page
 from zeus_stream.cli.running.checks import check, say_ignored
 from zeus_stream.cli.running.child_services import ServicesOfCommand, services
-from zeus_stream.cli.running.energy_watch import energy_watch
 from zeus_stream.cli.running.run_summary import sessions_begun, so_far, wait_for_summary
 from zeus_stream.cli.running.signals import Left, Signals
-from zeus_stream.cli.running.waits import Late, say, until
-from zeus_stream.cli.running.web_page import web_page
+from zeus_stream.cli.running.waits import Late, until
 from zeus_stream.errors import SettingsError, UnreachableError, ZeusStreamError, explaining
 from zeus_stream.integrations.run_budget import budget_of
+from zeus_stream.own_services import say
 from zeus_stream.paths import Places, places
+from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.settings import Settings, spelled
+from zeus_stream.training.run_started import describe_command
 from zeus_stream.transport.client import Connection, ask_now
 
 PAUSED = -1
@@ -63,18 +65,18 @@ def run(
         except ZeusStreamError as wrong:
             say(f"{wrong}\nThe command runs unmeasured.")
             return 128 + signals.told if signals.told else carry_out(command, environment, where, signals)
-        if found.trouble:
-            say(f"{found.trouble}\n{NO_GPU} The command runs without measurements.")
+        if trouble := why_no_device(found):
+            say(f"{trouble}\n{NO_GPU} The command runs without measurements.")
         if web and signals.told is None:
             held.enter_context(web_page(environment, signals))
         if signals.told is not None:
             return 128 + signals.told
-        with energy_watch(budget, Connection(where), name, say):
+        with energy_watch(budget, Connection(where), name):
             code = carry_out(command, environment, where, signals)
         try:
             with signals.leavable():
                 if not signals.leaves:
-                    _report(command, name, code, found.begun, settings, where, own, signals)
+                    _report(command, name, code, sessions_begun(found), settings, where, own, signals)
         except Left:
             pass
         except Late:
@@ -97,18 +99,20 @@ def _report(
     signals: Signals,
 ) -> None:
     """Print what a command cost, or why not. Raises ZeusStreamError; Late and Left end the wait."""
-    from zeus_stream.cli.running.command_end import lacking_package, record_exit
+    from zeus_stream.screens.html.questions import COMMAND
     from zeus_stream.screens.text.run_cost import ended_by, print_summary, print_unpublished
 
     failed = ended_by(code) if code else None
     if failed is not None:
-        record_exit(where, name, command[0], failed, say)
+        started = describe_command(f"{name}{COMMAND}", command[0])
+        with session(where, started, lambda _cause, sentence: say(sentence), failed):
+            pass
         begun = begun if begun is None else begun + 1  # that was a session too
     own.wait_for(["analyzer"])
     summary = wait_for_summary(where, name, signals, begun)
     if summary is None:
-        lacking = lacking_package(command)
-        print_unpublished(sys.stderr, lacking, behind_s=behind_s(where), failed=failed)
+        lacking, behind = lacking_package(command), behind_s(where)
+        print_unpublished(sys.stderr, lacking, behind_s=behind, failed=failed)
         return
     archive = settings.archive or where.archive
     print_summary(
@@ -120,33 +124,25 @@ def _report(
     )
 
 
-class FoundDevices(Struct, frozen=True):
-    """Answer of a collector about its devices."""
-
-    number: int = 0
-    trouble: str = ""
-    """Why there are none."""
-    begun: int | None = None
-    """Sessions that have published to it. None: it does not say."""
-
-
-def find_devices(where: Places, signals: Signals, same_looks: int = 1) -> FoundDevices:
-    """Wait until the collector has found its devices. Raises UnreachableError.
+def find_devices(where: Places, signals: Signals, same_looks: int = 1) -> Snapshot:
+    """Wait until the collector has found its devices, and return its last answer. Raises UnreachableError.
 
     ``same_looks``: checks in a row that must give the same number: more are sure to see all devices.
     """
-    answers = [FoundDevices()]
+    answers: list[Snapshot] = []
 
     def found() -> bool:
-        now = ask_now(where, process="collector")
-        number = len(now.gpus) + len(now.parts)
-        trouble = "" if number else next((host.trouble for host in now.hosts), "")
-        answers.append(FoundDevices(number, trouble, sessions_begun(now)))
-        same = [each.number for each in answers[-same_looks:]] == [number] * same_looks
-        return same if number else bool(trouble)
+        answers.append(ask_now(where, process="collector"))
+        numbers = [len(each.gpus) + len(each.parts) for each in answers[-same_looks:]]
+        return numbers == numbers[-1:] * same_looks if numbers[-1] else bool(why_no_device(answers[-1]))
 
     until(found, DEVICES_S, signals, "the collector to find its devices")
     return answers[-1]
+
+
+def why_no_device(now: Snapshot) -> str:
+    """Return why a collector has no device. Empty: it has one, or does not say."""
+    return "" if now.gpus or now.parts else next((host.trouble for host in now.hosts), "")
 
 
 def how_to_ask(own: ServicesOfCommand, settings: Settings, where: Places) -> str:

@@ -5,12 +5,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from msgspec import to_builtins
@@ -33,9 +33,10 @@ from zeus_stream.settings import Settings
 
 if TYPE_CHECKING:
     from zeus_stream.broker.site_settings import SiteSettings
-    from zeus_stream.paths import Places
+    from zeus_stream.protocol.queries import Status
     from zeus_stream.protocol.snapshots import Snapshot
-    from zeus_stream.transport.endpoints import Distant
+
+T = TypeVar("T")
 
 PR_SET_PDEATHSIG = 1
 PARENT = click.option("--parent-pid", type=int, hidden=True)
@@ -175,19 +176,17 @@ def status(
         _print_site(site, as_json=as_json)
         return
     from zeus_stream.transport.client import analyzer, ask_now
+    from zeus_stream.transport.client import status as ask_status
 
     where = analyzer(os.environ, settings.analyzer)
     processes = ("collector", "analyzer") if settings.analyzer is None else ("analyzer",)
     if verbose:
-        silent = _print_internals(where, processes, as_json=as_json)
+        states, silent = _ask_each(processes, lambda process: ask_status(where, process, READY_S))
+        _print_internals(states, as_json=as_json)
     else:
-        answers: dict[str, Snapshot] = {}
-        silent = {}
-        for process in processes:
-            try:
-                answers[process] = ask_now(where, process=process, timeout_s=READY_S)
-            except UnreachableError as wrong:
-                silent[process] = str(wrong)
+        answers, silent = _ask_each(
+            processes, lambda process: ask_now(where, process=process, timeout_s=READY_S)
+        )
         _print_now(answers, silent, as_json=as_json)
     if silent:
         for sentence in silent.values():
@@ -195,25 +194,27 @@ def status(
         sys.exit(1)
 
 
-def _print_internals(
-    where: "Places | Distant", processes: tuple[str, ...], *, as_json: bool
-) -> dict[str, str]:
-    """Print the internal state of services. Return the error of each that does not answer."""
-    from zeus_stream.screens.text.tables import print_status
-    from zeus_stream.transport.client import status as ask_status
-
-    found, silent = {}, {}
+def _ask_each(processes: Sequence[str], ask: Callable[[str], T]) -> tuple[dict[str, T], dict[str, str]]:
+    """Return the answers of services, and the error of each that does not answer."""
+    answers: dict[str, T] = {}
+    silent = {}
     for process in processes:
         try:
-            found[process] = ask_status(where, process, READY_S)
+            answers[process] = ask(process)
         except UnreachableError as wrong:
             silent[process] = str(wrong)
+    return answers, silent
+
+
+def _print_internals(states: "Mapping[str, Status]", *, as_json: bool) -> None:
+    """Print the internal state of services."""
+    from zeus_stream.screens.text.tables import print_status
+
     if as_json:
-        click.echo(json.dumps({process: state.rows for process, state in found.items()}, indent=2))
-    else:
-        for process, state in found.items():
-            print_status(process, state, sys.stdout)
-    return silent
+        click.echo(json.dumps({process: state.rows for process, state in states.items()}, indent=2))
+        return
+    for process, state in states.items():
+        print_status(process, state, sys.stdout)
 
 
 def _print_now(answers: "dict[str, Snapshot]", silent: dict[str, str], *, as_json: bool) -> None:
@@ -379,13 +380,12 @@ def create(settings: Settings, name: str, roles: str) -> None:
     """
     from collectors.service import host_name
     from zeus_stream.transport import keys as ring
-    from zeus_stream.transport import sockets
 
     where = places(os.environ)
     prepare(where)
-    server = ring.server_pair(where.keys, make=sockets.new_keys)
+    server = ring.server_pair(where.keys)
     host = host_name(settings)
-    file = ring.create(where.keys, name, ring.parse_roles(roles), host, make=sockets.new_keys, server=server)
+    file = ring.create(where.keys, name, ring.parse_roles(roles), host, server)
     click.echo(file)
     click.echo(
         f"Move this secret to the other host, to keys/servers/ADDRESS:PORT.key in its state directory."

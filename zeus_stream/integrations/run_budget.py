@@ -31,12 +31,34 @@ _warned: set[str] = set()
 Agree = Callable[[Any], Any]
 
 
+class AskedAnalyzer(Protocol):
+    """A connection to the analyzer."""
+
+    def sql(self, query: str, *, timeout_s: float) -> "pa.Table": ...
+    def now(self, host: str, *, timeout_s: float) -> Snapshot: ...
+
+
 class RunBudget(Struct, frozen=True):
     """The energy that a run may use."""
 
     text: str
     """As it was given: ``500Wh``."""
     energy_j: float
+
+    def look(self, connect: Callable[[], AskedAnalyzer], run: str) -> tuple[str, str]:
+        """Return where a run stands as `state` does, ``unknown`` or ``trouble``, and a sentence."""
+        try:
+            now = find_run(connect(), run)
+        except ZeusStreamError as wrong:
+            return "trouble", f"the budget of {self.text} could not be checked: {wrong}"
+        if now is None:
+            return "", ""
+        if now.energy_j is None:
+            return "unknown", (
+                f"the budget of {self.text} could not be watched: the energy of the run is not known."
+                " It needs a GPU with an energy counter: see `zeus-stream status`."
+            )
+        return self.state(now.energy_j, now.forecast.energy_j if now.forecast else None)
 
     def state(self, used_j: float | None, forecast_j: float | None) -> tuple[str, str]:
         """Return where a run stands: ``""``, ``exceeds``, ``near`` or ``over``, and a sentence."""
@@ -68,13 +90,6 @@ def budget_of(environ: Mapping[str, str]) -> RunBudget | None:
     """Return the budget that a run was started with. None: it has none. Raises SettingsError."""
     text = environ.get(VARIABLE, "")
     return parse_budget(text) if text else None
-
-
-class AskedAnalyzer(Protocol):
-    """A connection to the analyzer."""
-
-    def sql(self, query: str, *, timeout_s: float) -> "pa.Table": ...
-    def now(self, host: str, *, timeout_s: float) -> Snapshot: ...
 
 
 def find_run(connection: AskedAnalyzer, run: str) -> RunNow | None:
@@ -120,28 +135,10 @@ def over_budget(publisher: Publisher | None = None, agree: Agree | None = None) 
 
 def check_budget(budget: RunBudget, run: str, connect: Callable[[], AskedAnalyzer]) -> bool:
     """Return whether a run has used its budget; log once why, and warnings unless `zeus-stream run` has."""
-    try:
-        now = find_run(connect(), run)
-    except ZeusStreamError as wrong:
-        _warn("answer", f"the budget of {budget.text} could not be checked: {wrong}")
-        return False
-    if now is None:
-        return False
-    if now.energy_j is None:
-        _warn("energy", not_watched(budget))
-        return False
-    state, sentence = budget.state(now.energy_j, now.forecast.energy_j if now.forecast else None)
-    if state == "over" or (state and "ZEUS_STREAM_RUN" not in os.environ):
+    state, sentence = budget.look(connect, run)
+    if state in ("over", "trouble", "unknown") or (state and "ZEUS_STREAM_RUN" not in os.environ):
         _warn(state, sentence)
     return state == "over"
-
-
-def not_watched(budget: RunBudget) -> str:
-    """Return the sentence for a run whose energy is not known."""
-    return (
-        f"the budget of {budget.text} could not be watched: the energy of the run is not known."
-        " It needs a GPU with an energy counter: see `zeus-stream status`."
-    )
 
 
 def _warn(cause: str, sentence: str) -> None:

@@ -112,21 +112,6 @@ Box: TypeAlias = queue.Queue[Advice]
 """Holds the analyzer's answer to a question, once it has arrived."""
 
 
-class WindowHooks(Struct, frozen=True, kw_only=True):
-    """The publisher, as a window sees it."""
-
-    numbers: Iterator[int]
-    """Numbers of the session's windows."""
-    put: Callable[[tuple[Any, ...]], None]
-    """Queues an event."""
-    warn: Callable[[str, str], None]
-    """Logs a sentence, once for each cause."""
-    energy: Callable[[str, int, float], WindowEnergy | Missing]
-    """Waits for the energy of a window: name, number, seconds at most."""
-    later: Callable[[str, int, float], Later]
-    """Asks for it without waiting."""
-
-
 class PublisherHooks(Struct, frozen=True, kw_only=True):
     """The publisher, as a recurring job sees it."""
 

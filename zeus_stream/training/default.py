@@ -3,12 +3,11 @@
 import atexit
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from zeus_stream.own_services import print_cost, start_if_asked
 from zeus_stream.training.identity import named
-from zeus_stream.training.lifetime import publishers
-from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.publisher import Publisher, publishers
 from zeus_stream.training.recurring import ANSWER_S, Recurring
 from zeus_stream.training.steps.phase_recorder import Marking
 from zeus_stream.training.steps.pipeline_recorder import Pipeline
@@ -25,7 +24,7 @@ def default_publisher(job: str | None = None) -> Publisher:
             if publishers.default is None and start_if_asked():
                 atexit.register(_print_cost, os.getpid())
             publishers.default = publishers.default or Publisher(job=job)
-    return cast("Publisher", publishers.default)
+    return publishers.default
 
 
 def _print_cost(pid: int) -> None:
@@ -83,7 +82,7 @@ def window(name: str) -> Window:
         >>> @zeus_stream.window("preprocess")
         ... def preprocess(): ...
     """
-    return Window(named(name), lambda: default_publisher().window_hooks)
+    return Window(named(name), lambda: default_publisher().session_windows)
 
 
 def phase(name: str) -> Marking:
@@ -175,8 +174,8 @@ def pipeline(
 
     def new() -> Pipeline:
         return Pipeline(
-            publisher.window_hooks, publisher.watch, stage=stage, stages=stages, micro_batches=micro_batches,
-            schedule=schedule, chunks=chunks, tensor_parallel=tensor_parallel,
+            publisher.session_windows.put, publisher.watch, stage=stage, stages=stages,
+            micro_batches=micro_batches, schedule=schedule, chunks=chunks, tensor_parallel=tensor_parallel,
         )  # fmt: skip
 
     return publisher.follow(Pipeline, new)

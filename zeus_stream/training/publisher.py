@@ -5,14 +5,17 @@ takes them to the collector of this host. Each kind of trouble is logged once, i
 ``zeus_stream`` (stderr, unless it is configured), and counted in `Statistics`.
 """
 
+import atexit
 import itertools
 import math
 import os
 import signal
+import sys
 import threading
 from _thread import interrupt_main
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
@@ -20,7 +23,6 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.own_services import YES
 from zeus_stream.paths import publish_candidates
 from zeus_stream.protocol.events import (
-    Answer,
     EpochBegan,
     EpochEnded,
     Metric,
@@ -31,15 +33,10 @@ from zeus_stream.protocol.events import (
 )
 from zeus_stream.training.answers import (
     Box,
-    Later,
-    Missing,
     PublisherHooks,
     Statistics,
-    WindowEnergy,
-    WindowHooks,
 )
 from zeus_stream.training.identity import INHERITED, batch_of, counted_from_zero, length_of, named
-from zeus_stream.training.lifetime import describe_failure, publishers
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.recurring import ANSWER_S as RECURRING_S
 from zeus_stream.training.recurring import Recurring, Wish, checked
@@ -50,7 +47,7 @@ from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.phase_recorder import PhaseRecorder
 from zeus_stream.training.steps.step_boundaries import Boundaries
 from zeus_stream.training.steps.step_recorder import Loop, StepRecorder
-from zeus_stream.training.windows import NamedWindows, Window
+from zeus_stream.training.windows import NamedWindows, SessionWindows, Window
 
 SIGNAL = signal.SIGRTMAX - 7
 
@@ -88,66 +85,8 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-MAX_ANSWER_S = 86_400.0
-
-
-class EnergyQuestions:
-    """The questions of one publisher."""
-
-    def __init__(
-        self, sender: EventSender, wait_for_device: Callable[[int], None], silent: Callable[[], str]
-    ) -> None:
-        """``wait_for_device``: until steps before the window have ended there. ``silent``: why, or empty."""
-        self._sender = sender
-        self._wait_for_device = wait_for_device
-        self._silent = silent
-
-    def energy(self, name: str, number: int, timeout_s: float) -> WindowEnergy | Missing:
-        """Wait for the energy of a window, at most ``timeout_s``. Return at once if nobody can answer."""
-        if silent := self._silent():
-            return Missing(reason=f"window {name!r}: its energy is not known: {silent}.", name=name)
-        until_ns = _until_ns(timeout_s)
-        self._wait_for_device(until_ns)
-        answer = self._sender.ask(number, max(0, until_ns - monotonic_ns()) / 1e9)
-        return self._window_energy(name, timeout_s, answer)
-
-    def later(self, name: str, number: int, timeout_s: float) -> Later:
-        """Ask for the energy of a window, and return where the answer will be within ``timeout_s``."""
-        if self._silent():
-            return Later(lambda: self.energy(name, number, 0.0))
-        until_ns = _until_ns(timeout_s)
-        box = self._sender.question(number, until_ns)
-
-        def look() -> WindowEnergy | Missing | None:
-            late = monotonic_ns() >= until_ns  # read before the box: what came in time is found
-            if not box.empty():
-                return self._window_energy(name, timeout_s, box.get_nowait())
-            return self._window_energy(name, timeout_s, None) if late else None
-
-        return Later(look)
-
-    def _window_energy(self, name: str, timeout_s: float, answer: Answer | None) -> WindowEnergy | Missing:
-        what = f"window {name!r}: its energy is not known"
-        if answer is None and self._sender.absent:
-            return Missing(reason=f"{what}: {self._sender.silence()}.", name=name)
-        if answer is None:
-            return Missing(reason=f"{what}: {self._sender.silence()} within {timeout_s:g} s.", name=name)
-        if answer.missing is not None or answer.duration_s is None or not answer.gpus:
-            return Missing(reason=f"{what}: {answer.missing or 'the run has no GPU.'}", name=name)
-        return WindowEnergy(
-            name=name,
-            duration_s=answer.duration_s,
-            energy_j=sum(gpu.energy_j for gpu in answer.gpus),
-            energy_low_j=sum(gpu.energy_low_j for gpu in answer.gpus),
-            energy_high_j=sum(gpu.energy_high_j for gpu in answer.gpus),
-            gpus=answer.gpus,
-        )
-
-
-def _until_ns(timeout_s: float) -> int:
-    return monotonic_ns() + round(min(max(0.0, timeout_s), MAX_ANSWER_S) * 1e9)
-
-
+MAX_FAILURE = 500
+"""Characters of the text of an exception."""
 HOLD_NS = 100_000_000
 """The run's beginning waits so long for the first loop, which may know the batch size."""
 
@@ -213,16 +152,11 @@ class Publisher:
             self._fail,
             flush_s(os.environ.get("ZEUS_STREAM_FLUSH_S", "")),
         )
-        questions = EnergyQuestions(self._sender, self._steps.wait_for_device, lambda: self._silent)
-        self.window_hooks = WindowHooks(
-            numbers=itertools.count(),
-            put=self._outbox.put,
-            warn=self._warn,
-            energy=questions.energy,
-            later=questions.later,
+        self.session_windows = SessionWindows(
+            self._outbox, self._sender, self._warn, self._steps.wait_for_device, lambda: self._silent
         )
         self.watch = EventWatch(self._queue, self._warn)
-        self.phases = PhaseRecorder(self.window_hooks, self.watch)
+        self.phases = PhaseRecorder(self._outbox.put, self._warn, self.watch)
         if self._silent:
             self._outbox.empty()
             return
@@ -423,7 +357,7 @@ class Publisher:
 
     def window(self, name: str) -> Window:
         """Return a window, which knows its energy afterwards: see `zeus_stream.window`."""
-        return Window(named(name), lambda: self.window_hooks)
+        return Window(named(name), lambda: self.session_windows)
 
     def begin_window(self, name: str) -> Window:
         """Begin a window that ends elsewhere. One that is still open under this name is cancelled.
@@ -537,3 +471,58 @@ class Publisher:
     def _queue(self) -> torch_events.TorchQueue | None:
         """Return the device's queue, which is looked for at the beginning of a loop. None: by dispatch."""
         return None if self._by_dispatch or self._silent else torch_events.queue()
+
+
+@dataclass(slots=True)
+class PublisherLifetimes:
+    """The publishers of this process that are not closed: closed at its end, silent in its forks.
+
+    The one global of the project: a script of one line has nowhere to keep a publisher.
+    """
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    default: Publisher | None = None
+    """The publisher of a script that makes none of its own."""
+    open: set[Publisher] = field(default_factory=set)
+    hooked: bool = False
+
+    def enroll(self, publisher: Publisher) -> None:
+        """Close a publisher when this process ends, unless it was closed before."""
+        with self.lock:
+            self.open.add(publisher)
+            if not self.hooked:
+                self.hooked = True
+                atexit.register(self.close)
+                os.register_at_fork(after_in_child=self.forked)
+        # A forked child of multiprocessing leaves without atexit.
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            util.Finalize(None, self.close, exitpriority=0)
+
+    def first_run(self) -> str | None:
+        """Return the name of the run whose first rank this script is. None: it is none."""
+        started = self.default.started if self.default is not None else None
+        return started.run if started is not None and started.rank == 0 else None
+
+    def close(self) -> None:
+        """Close all of them."""
+        for publisher in tuple(self.open):
+            publisher.close()
+
+    def forked(self) -> None:
+        """Leave the parent's publishers to the parent. A child that calls the module gets its own."""
+        for publisher in self.open:
+            publisher.silence("this process is a fork of the one that measures")
+        self.lock, self.default, self.open = threading.RLock(), None, set()
+
+
+def describe_failure(error: BaseException | None = None) -> str | None:
+    """Return as text ``error``, or the exception that ends this process (Python sets it before `atexit`)."""
+    if error is None and not hasattr(sys, "ps1"):  # an interactive shell goes on after an exception
+        error = getattr(sys, "last_value", None)
+    if error is None or isinstance(error, SystemExit):
+        return None
+    name, text = type(error).__name__, str(error)
+    return (f"{name}: {text}" if text else name)[:MAX_FAILURE].encode("utf-8", "replace").decode()
+
+
+publishers = PublisherLifetimes()

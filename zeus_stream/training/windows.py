@@ -1,20 +1,90 @@
 """Windows: spans of the training with a name, and their energy."""
 
 import inspect
+import itertools
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.protocol.events import WindowBegan, WindowCancelled, WindowEnded
-from zeus_stream.training.answers import Later, Missing, WindowEnergy, WindowHooks
+from zeus_stream.protocol.events import Answer, WindowBegan, WindowCancelled, WindowEnded
+from zeus_stream.training.answers import Later, Missing, WindowEnergy
+from zeus_stream.training.outbox import Outbox
+from zeus_stream.training.sender import EventSender
 
 ANSWER_S = 10.0
+MAX_ANSWER_S = 86_400.0
 MAX_OPEN_WINDOWS = 1_000
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class SessionWindows:
+    """The windows of one publisher: their numbers, their events, and the questions about their energy."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        sender: EventSender,
+        warn: Callable[[str, str], None],
+        wait_for_device: Callable[[int], None],
+        silent: Callable[[], str],
+    ) -> None:
+        """``wait_for_device``: until steps before the window have ended there. ``silent``: why, or empty."""
+        self.numbers = itertools.count()
+        self.put = outbox.put
+        self.warn = warn
+        """Logs a sentence, once for each cause."""
+        self._sender = sender
+        self._wait_for_device = wait_for_device
+        self._silent = silent
+
+    def energy(self, name: str, number: int, timeout_s: float) -> WindowEnergy | Missing:
+        """Wait for the energy of a window, at most ``timeout_s``. Return at once if nobody can answer."""
+        if silent := self._silent():
+            return Missing(reason=f"window {name!r}: its energy is not known: {silent}.", name=name)
+        until_ns = _until_ns(timeout_s)
+        self._wait_for_device(until_ns)
+        answer = self._sender.ask(number, max(0, until_ns - monotonic_ns()) / 1e9)
+        return self._window_energy(name, timeout_s, answer)
+
+    def later(self, name: str, number: int, timeout_s: float) -> Later:
+        """Ask for the energy of a window, and return where the answer will be within ``timeout_s``."""
+        if self._silent():
+            return Later(lambda: self.energy(name, number, 0.0))
+        until_ns = _until_ns(timeout_s)
+        box = self._sender.question(number, until_ns)
+
+        def look() -> WindowEnergy | Missing | None:
+            late = monotonic_ns() >= until_ns  # read before the box: what came in time is found
+            if not box.empty():
+                return self._window_energy(name, timeout_s, box.get_nowait())
+            return self._window_energy(name, timeout_s, None) if late else None
+
+        return Later(look)
+
+    def _window_energy(self, name: str, timeout_s: float, answer: Answer | None) -> WindowEnergy | Missing:
+        what = f"window {name!r}: its energy is not known"
+        if answer is None and self._sender.absent:
+            return Missing(reason=f"{what}: {self._sender.silence()}.", name=name)
+        if answer is None:
+            return Missing(reason=f"{what}: {self._sender.silence()} within {timeout_s:g} s.", name=name)
+        if answer.missing is not None or answer.duration_s is None or not answer.gpus:
+            return Missing(reason=f"{what}: {answer.missing or 'the run has no GPU.'}", name=name)
+        return WindowEnergy(
+            name=name,
+            duration_s=answer.duration_s,
+            energy_j=sum(gpu.energy_j for gpu in answer.gpus),
+            energy_low_j=sum(gpu.energy_low_j for gpu in answer.gpus),
+            energy_high_j=sum(gpu.energy_high_j for gpu in answer.gpus),
+            gpus=answer.gpus,
+        )
+
+
+def _until_ns(timeout_s: float) -> int:
+    return monotonic_ns() + round(min(max(0.0, timeout_s), MAX_ANSWER_S) * 1e9)
 
 
 class Window:
@@ -31,10 +101,10 @@ class Window:
         warm-up: 96.2 J (95.8 to 96.6) in 0.501 s on 1 GPU
     """
 
-    def __init__(self, name: str, find: Callable[[], WindowHooks]) -> None:
+    def __init__(self, name: str, find: Callable[[], SessionWindows]) -> None:
         """``find`` is called as the window begins: a decorator alone starts nothing."""
         self._find = find
-        self._hooks: WindowHooks | None = None
+        self._session: SessionWindows | None = None
         self._open = False
         self.name = name
         self.number = -1
@@ -45,13 +115,13 @@ class Window:
         return f"<Window {self.name!r}: {state}>"
 
     def __enter__(self) -> Self:
-        hooks = self._hooks = self._find()
+        session = self._session = self._find()
         if self._open:
-            hooks.warn("window open", f"window {self.name!r}: began twice. The first is cancelled.")
+            session.warn("window open", f"window {self.name!r}: began twice. The first is cancelled.")
             self.cancel()
         self._open = True
-        self.number = next(hooks.numbers)
-        hooks.put((WindowBegan, monotonic_ns(), self.number, self.name))
+        self.number = next(session.numbers)
+        session.put((WindowBegan, monotonic_ns(), self.number, self.name))
         return self
 
     def __exit__(
@@ -92,14 +162,14 @@ class Window:
 
     def end(self) -> None:
         """End the window. It does nothing if the window is not open."""
-        if self._open and self._hooks is not None:
-            self._hooks.put((WindowEnded, monotonic_ns(), self.number))
+        if self._open and self._session is not None:
+            self._session.put((WindowEnded, monotonic_ns(), self.number))
             self._open = False
 
     def cancel(self) -> None:
         """Forget the window: it will have no energy."""
-        if self._open and self._hooks is not None:
-            self._hooks.put((WindowCancelled, monotonic_ns(), self.number))
+        if self._open and self._session is not None:
+            self._session.put((WindowCancelled, monotonic_ns(), self.number))
             self._open, self.number = False, -1
 
     def restart(self) -> Self:
@@ -125,9 +195,9 @@ class Window:
             >>> w.energy().energy_j
             812.4
         """
-        if self._open or self._hooks is None or self.number < 0:
+        if self._open or self._session is None or self.number < 0:
             return self._without_energy()
-        return self._hooks.energy(self.name, self.number, timeout_s)
+        return self._session.energy(self.name, self.number, timeout_s)
 
     def energy_later(self, timeout_s: float = ANSWER_S) -> Later:
         """Ask for the energy without waiting. Call what this returns to look for the answer.
@@ -138,9 +208,9 @@ class Window:
         Returns:
             A function of no arguments: the energy, `Missing`, or None while the answer is under way.
         """
-        if self._open or self._hooks is None or self.number < 0:
+        if self._open or self._session is None or self.number < 0:
             return Later(self._without_energy)
-        return self._hooks.later(self.name, self.number, timeout_s)
+        return self._session.later(self.name, self.number, timeout_s)
 
     def _without_energy(self) -> Missing:
         why = "it has not ended" if self._open else "it never began, or was cancelled"

@@ -65,7 +65,7 @@ class AccessGate:
         from zeus_stream.transport.listening.tcp_port import TcpPort  # noqa: PLC0415  (it loads libsodium)
 
         host, port = parse(listen)
-        secret = keys.server_pair(directory, make=sockets.new_keys).secret
+        secret = keys.server_pair(directory).secret
         self._look()
         for door, listener in listeners.items():
             address = f"tcp://{host}:{port + PORTS[door]}"

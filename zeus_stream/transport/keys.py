@@ -14,12 +14,14 @@ import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast, get_args
 
+import zmq
 from msgspec import Struct
+from zmq.utils import z85
 
 from zeus_stream.errors import SettingsError, StorageError
 
@@ -57,6 +59,22 @@ class Ticket(Struct, frozen=True):
     """The one host that it may speak for."""
 
 
+def new_keys() -> Pair:
+    """Return a new pair of CURVE keys."""
+    public, secret = zmq.curve_keypair()
+    return Pair(public.decode(), secret.decode())
+
+
+def raw_key(text: str) -> bytes:
+    """Return the 32 bytes of a key."""
+    return z85.decode(text)
+
+
+def text_key(raw: bytes) -> str:
+    """Return the text of a key of 32 bytes."""
+    return z85.encode(raw).decode()
+
+
 def parse_roles(text: str) -> frozenset[Role]:
     """Return the roles in ``ROLE,ROLE``. Raises SettingsError."""
     roles = {word.strip() for word in text.split(",")}
@@ -65,13 +83,11 @@ def parse_roles(text: str) -> frozenset[Role]:
     return cast("frozenset[Role]", frozenset(roles))
 
 
-def create(
-    keys: Path, name: str, roles: Iterable[Role], host: str, *, make: Callable[[], Pair], server: Pair
-) -> Path:
+def create(keys: Path, name: str, roles: Iterable[Role], host: str, server: Pair) -> Path:
     """Let ``name`` in, and return the file that it needs. Raises SettingsError and StorageError."""
     if not _NAME.fullmatch(name):
         raise SettingsError(f"keys: {name!r} could not be a name: use up to 64 letters, digits, and . _ -")
-    pair = make()
+    pair = new_keys()
     issued = keys / "issued" / f"{name}.key"
     ticket = {
         "name": name,
@@ -158,11 +174,11 @@ def fingerprint(keys: Path) -> tuple[tuple[str, int, int], ...]:
     return tuple(sorted((name, stat.st_mtime_ns, stat.st_ino) for name, stat in stats))
 
 
-def server_pair(keys: Path, *, make: Callable[[], Pair]) -> Pair:
+def server_pair(keys: Path) -> Pair:
     """Return the keys of this setup's own sockets; made at the first call. Raises StorageError."""
     path = keys / "server.secret"
     if not path.exists():
-        pair = make()
+        pair = new_keys()
         try:
             _write_new(path, f'public = "{pair.public}"\nsecret = "{pair.secret}"\n')
         except FileExistsError:

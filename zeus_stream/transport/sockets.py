@@ -26,14 +26,13 @@ from zeus_stream.transport.channel import (
     open_socket,
     over_tcp,
 )
-from zeus_stream.transport.curve import new_keys
 from zeus_stream.transport.endpoints import Address, Tcp
 from zeus_stream.transport.listening.connection_limits import ConnectionLimits, process_limits
 from zeus_stream.transport.listening.listener import Listener
 
 __all__ = [
     "Asking", "Channel", "Context", "Listener", "Received", "ask", "context", "exchange", "follow", "listen",
-    "new_keys", "once_possible",
+    "once_possible",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=MessageWay)

@@ -9,8 +9,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.own_services import start
 from zeus_stream.training.answers import Missing, WindowEnergy
 from zeus_stream.training.identity import ALL, visible_gpus
-from zeus_stream.training.lifetime import publishers
-from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.publisher import Publisher, publishers
 from zeus_stream.training.run_started import cuda_uuids
 
 READY_S = 10.0

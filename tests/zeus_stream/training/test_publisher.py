@@ -34,8 +34,7 @@ from zeus_stream.protocol.events import (
     WindowEnded,
 )
 from zeus_stream.training.answers import Missing, WindowEnergy
-from zeus_stream.training.lifetime import publishers
-from zeus_stream.training.publisher import Publisher
+from zeus_stream.training.publisher import Publisher, publishers
 from zeus_stream.training.sender import flush_s
 from zeus_stream.training.windows import MAX_OPEN_WINDOWS
 

@@ -1,7 +1,6 @@
 """Windows as a script writes them: what each way of writing one puts into the stream."""
 
 import asyncio
-import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,13 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.messages import RUN_STARTED
 from tests.waiting import until
 from tests.zeus_stream.stand_in_collector import Collector
 from tests.zeus_stream.training.test_publisher import script
-from zeus_stream.protocol.events import WindowBegan, WindowCancelled, WindowEnded
-from zeus_stream.training.answers import Later, Missing, WindowHooks
+from zeus_stream.protocol.events import Ack, Ask, WindowBegan, WindowCancelled, WindowEnded
+from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.windows import Window
+from zeus_stream.training.sender import EventSender
+from zeus_stream.training.windows import SessionWindows, Window
 
 Heard = list[tuple[str, int]]
 """``began``, ``ended`` or ``cancelled``, and the number of the window."""
@@ -84,28 +85,27 @@ def test_one_object_is_one_span_at_a_time(collector: Collector, caplog: pytest.L
 def test_whatever_is_done_to_a_window_each_of_its_spans_ends_at_most_once_before_the_next(
     done: list[str],
 ) -> None:
-    put: Heard = []
-    hooks = WindowHooks(
-        numbers=itertools.count(),
-        put=lambda entry: put.append((WORDS[entry[0]], entry[2])),
-        energy=lambda _, number, __: Missing(reason=f"asked for {number}"),
-        warn=lambda *_: None,
-        later=lambda _, number, __: Later(lambda: Missing(reason=f"asked for {number}")),
-    )
-    window = Window("w", lambda: hooks)
+    outbox = Outbox(RUN_STARTED, lambda: "session")
+    sender = EventSender(outbox, [], lambda *_: None, lambda _: None)
+    session = SessionWindows(outbox, sender, lambda *_: None, lambda _: None, lambda: "")
+    window = Window("w", lambda: session)
     for what in done:
         window.__enter__() if what == "enter" else getattr(window, what)()
+    asked = window.energy_later(0)
+    put: Heard = []
+    while (batch := outbox.batch(0)) is not None:
+        put += [(WORDS[type(event)], event.window) for event in batch.events if type(event) in WORDS]  # type: ignore[union-attr]
+        outbox.acknowledge(Ack(batch.session, batch.sequence + len(batch.events)))
     begins, closes = put[::2], put[1::2]
     assert begins == [("began", number) for number in range(len(begins))]
     assert [number for _, number in closes] == list(range(len(closes)))
     assert all(what in {"ended", "cancelled"} for what, _ in closes)
-    asked = str(window.energy(0))
     if put and put[-1][0] == "ended":
-        assert asked == f"asked for {put[-1][1]}"
+        assert [ask.window for ask in outbox.asks(0) if isinstance(ask, Ask)] == [put[-1][1]]
     elif put and put[-1][0] == "began":
-        assert "it has not ended" in asked
+        assert "it has not ended" in str(asked())
     else:
-        assert "it never began, or was cancelled" in asked
+        assert "it never began, or was cancelled" in str(asked())
 
 
 # ---- decorators

@@ -51,8 +51,8 @@ class Host:
     async def ticket(self, name: str, *roles: Role) -> Ticket:
         """Make a key, and wait until the gate knows it."""
         ring = self.directory / "keys"
-        server = keys.server_pair(ring, make=sockets.new_keys)
-        issued = keys.create(ring, name, roles, "alpha", make=sockets.new_keys, server=server)
+        server = keys.server_pair(ring)
+        issued = keys.create(ring, name, roles, "alpha", server)
         there = self.directory / name / "servers" / f"127.0.0.1:{self.port}.key"
         there.parent.mkdir(parents=True)
         issued.rename(there)
@@ -162,7 +162,7 @@ async def test_a_key_that_is_not_on_the_list_is_refused_with_a_sentence_on_both_
     zeus_dir: Path, clients: Clients, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(zeus_dir) as host:
-        ticket = replace(await host.ticket("anna", "follow"), pair=sockets.new_keys())
+        ticket = replace(await host.ticket("anna", "follow"), pair=keys.new_keys())
         for _ in range(3):
             asking = clients.ask(host.distant(ticket).control)
             await eventually(lambda: asking.trouble)  # noqa: B023  (it is over within the turn)
@@ -179,7 +179,7 @@ async def test_a_key_for_another_host_is_refused_with_a_sentence_on_both_sides(
     zeus_dir: Path, clients: Clients, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(zeus_dir) as host:
-        ticket = replace(await host.ticket("anna", "follow"), server=sockets.new_keys().public)
+        ticket = replace(await host.ticket("anna", "follow"), server=keys.new_keys().public)
         asking = clients.ask(host.distant(ticket).control)
         await eventually(lambda: asking.trouble)
         assert "could not agree on keys" in str(asking.trouble)

@@ -5,7 +5,6 @@ import pytest
 from zeus_stream.errors import SettingsError
 from zeus_stream.paths import Places
 from zeus_stream.transport import endpoints, keys
-from zeus_stream.transport.sockets import new_keys
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ def test_a_source_is_a_directory_or_an_address_with_its_key(tmp_path: Path) -> N
     assert endpoints.source("/run/zeus-stream", tmp_path) == Places(
         Path("/run/zeus-stream"), Path("/run/zeus-stream")
     )
-    issued = keys.create(tmp_path, "anna", ["follow"], "gpu7", make=new_keys, server=new_keys())
+    issued = keys.create(tmp_path, "anna", ["follow"], "gpu7", keys.new_keys())
     (tmp_path / "servers").mkdir()
     issued.rename(tmp_path / "servers" / "gpu7.lan:5600.key")
     there = endpoints.source("gpu7.lan:5600", tmp_path)

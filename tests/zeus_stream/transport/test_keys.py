@@ -1,21 +1,18 @@
 import os
 import stat
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from zeus_stream.errors import SettingsError, StorageError
 from zeus_stream.transport import keys
-from zeus_stream.transport.keys import Pair
-from zeus_stream.transport.sockets import new_keys
 
-SERVER = new_keys()
+SERVER = keys.new_keys()
 
 
 def create(directory: Path, name: str, *roles: keys.Role) -> Path:
-    return keys.create(directory, name, roles or ("follow",), "alpha", make=new_keys, server=SERVER)
+    return keys.create(directory, name, roles or ("follow",), "alpha", SERVER)
 
 
 @pytest.fixture(params=[0o022, 0o000], ids=["umask 022", "umask 000"])
@@ -28,7 +25,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.mark.usefixtures("umask")
 def test_secrets_are_their_owner_s_alone_whatever_the_umask(tmp_path: Path) -> None:
     issued = create(tmp_path, "anna")
-    keys.server_pair(tmp_path, make=new_keys)
+    keys.server_pair(tmp_path)
     secrets = [path for path in tmp_path.rglob("*") if path.is_file() and "secret" in path.read_text()]
     assert set(secrets) == {issued, tmp_path / "server.secret"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
@@ -44,7 +41,7 @@ def test_a_secret_is_0600_before_it_is_written(tmp_path: Path, monkeypatch: pyte
         link(draft, path)
 
     monkeypatch.setattr(os, "link", linked)
-    keys.server_pair(tmp_path, make=new_keys)
+    keys.server_pair(tmp_path)
     assert seen == [0o600]
 
 
@@ -127,14 +124,7 @@ def test_a_host_without_a_key_for_another_is_told_how_to_get_one(tmp_path: Path)
 
 
 def test_a_setup_keeps_its_own_keys(tmp_path: Path) -> None:
-    numbers = count()
-
-    def make() -> Pair:
-        next(numbers)
-        return new_keys()
-
-    assert keys.server_pair(tmp_path, make=make) == keys.server_pair(tmp_path, make=make)
-    assert next(numbers) == 1
+    assert keys.server_pair(tmp_path) == keys.server_pair(tmp_path)
 
 
 def test_roles_are_known_words() -> None:

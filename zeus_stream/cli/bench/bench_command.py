@@ -121,7 +121,7 @@ def _measure_idle(settings: Settings, rounds: int, seconds: float, *, as_json: b
     """Measure and print what a collector costs."""
     from zeus_stream.cli.bench.idle_cost import describe_cost, measure_idle_cost
     from zeus_stream.cli.running.signals import Signals
-    from zeus_stream.cli.running.waits import say
+    from zeus_stream.own_services import say
     from zeus_stream.paths import holder, places
 
     if (pid := holder(places(os.environ).run / "collector.lock")) is not None:
@@ -148,7 +148,8 @@ def _measure(
     from zeus_stream.cli.running.checks import check, say_ignored
     from zeus_stream.cli.running.child_services import services
     from zeus_stream.cli.running.signals import Signals
-    from zeus_stream.cli.running.waits import say, until
+    from zeus_stream.cli.running.waits import until
+    from zeus_stream.own_services import say
     from zeus_stream.paths import places
     from zeus_stream.training.publisher import Publisher
     from zeus_stream.transport.client import Connection

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zeus_stream.cli.running.child_services import VERBS
-from zeus_stream.cli.running.waits import say
 from zeus_stream.errors import SettingsError, StorageError
-from zeus_stream.own_services import KEEPER
+from zeus_stream.own_services import KEEPER, say
 from zeus_stream.paths import Places, endpoint, holder, prepare
 from zeus_stream.settings import Settings
 

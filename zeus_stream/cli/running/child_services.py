@@ -15,9 +15,10 @@ from typing import IO
 from msgspec import Struct
 
 from zeus_stream.cli.running.signals import Signals
-from zeus_stream.cli.running.waits import SAYS_S, say, until
+from zeus_stream.cli.running.waits import until
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import UnreachableError
+from zeus_stream.own_services import SAYS_S, say
 from zeus_stream.paths import Places, holder
 from zeus_stream.service_packages import python_child
 from zeus_stream.transport.client import status

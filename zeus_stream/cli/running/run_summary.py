@@ -12,9 +12,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from zeus_stream.cli.running.signals import Signals
-from zeus_stream.cli.running.waits import Late, deadline, say, until
+from zeus_stream.cli.running.waits import Late, deadline, until
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import UnreachableError, ZeusStreamError
+from zeus_stream.own_services import say
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol.snapshots import SESSIONS_BEGUN, Snapshot
 from zeus_stream.training.sender import flush_s

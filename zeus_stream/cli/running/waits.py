@@ -1,7 +1,6 @@
 """Waits of a command, and what it says about them."""
 
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,21 +8,14 @@ from types import FrameType
 
 from zeus_stream.cli.running.signals import Signals
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.own_services import SAYS_S, say
 
 LOOK_S, LOOK_MOST_S = 0.02, 0.5
 """Time between two checks of a condition."""
-SAYS_S = 1.0
-"""A wait that takes longer is named."""
 
 
 class Late(KeyboardInterrupt):
     """A block took longer than its deadline."""
-
-
-def say(sentence: str) -> None:
-    """Print a sentence to stderr, under our name."""
-    sys.stderr.write(f"zeus-stream: {sentence}\n")
-    sys.stderr.flush()
 
 
 def until(condition: Callable[[], bool], timeout_s: float, signals: Signals, waited_for: str = "") -> bool:

@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TextIO
 
-from zeus_stream.cli.running.waits import say
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.own_files import open_own
+from zeus_stream.own_services import say
 from zeus_stream.screens.text.tables import write
 
 if TYPE_CHECKING:

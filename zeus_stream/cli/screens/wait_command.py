@@ -317,7 +317,8 @@ def _is_past(wall_ns: int) -> bool:
 def _wait_and_run(plan: WaitPlan, command: Sequence[str], rows: "Sequence[SignalRow]") -> int:
     from zeus_stream.cli.run_training import PAUSED, carry_out
     from zeus_stream.cli.running.signals import Signals
-    from zeus_stream.cli.running.waits import say, until
+    from zeus_stream.cli.running.waits import until
+    from zeus_stream.own_services import say
 
     # The attempts are one run.
     environment = {**os.environ}

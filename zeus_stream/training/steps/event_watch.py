@@ -11,12 +11,11 @@ may capture a graph in another thread; `torch.cuda.graph(..., capture_error_mode
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.fields import Ns
 from zeus_stream.training.steps.device_clock import DeviceClock
-from zeus_stream.training.steps.step_boundaries import Say, TimingEvent
+from zeus_stream.training.steps.step_boundaries import Queue, Say, TimingEvent
 
 MAX_MARKS = 20_000
 """Marks that the device has not reached; with more, marks are those of Python from then on."""
@@ -26,37 +25,21 @@ CLOSING_S = 2.0
 Reached = Callable[[Ns], object]
 
 
-class AwaitedEvent(TimingEvent, Protocol):
-    """As `torch.cuda.Event` is."""
-
-    def synchronize(self) -> None:
-        """Wait until it has completed, without the GIL."""
-
-
-class AwaitedQueue(Protocol):
-    """A device's queue, with events that a thread can wait for."""
-
-    def event(self) -> AwaitedEvent: ...
-
-    def capturing(self) -> bool:
-        """Return True if what is queued now is kept for later, and not run."""
-
-
 class EventWatch:
     """The marks of one publisher. Marks are made by one thread at a time."""
 
-    def __init__(self, find_queue: Callable[[], AwaitedQueue | None], say: Say) -> None:
+    def __init__(self, find_queue: Callable[[], Queue | None], say: Say) -> None:
         """``find_queue`` returns the device's queue; None: there is none yet."""
         self._find_queue, self._say = find_queue, say
-        self._queue: AwaitedQueue | None = None
+        self._queue: Queue | None = None
         self._failed = False
-        self._marks: deque[tuple[AwaitedEvent | None, Ns, Reached]] = deque()
+        self._marks: deque[tuple[TimingEvent | None, Ns, Reached]] = deque()
         self._bell = threading.Condition()
         self._thread: threading.Thread | None = None
         self._over = False
         # Of the thread:
         self._clock, self._device_ns = DeviceClock(), 0
-        self._last: AwaitedEvent | None = None
+        self._last: TimingEvent | None = None
         self._floor_ns = 0
 
     @property
@@ -131,7 +114,7 @@ class EventWatch:
             with self._bell:
                 self._marks.popleft()
 
-    def _reached_ns(self, event: AwaitedEvent, made_ns: Ns) -> Ns:
+    def _reached_ns(self, event: TimingEvent, made_ns: Ns) -> Ns:
         """Wait until an event completes, and return when that was, on the host's clock."""
         low_ns = made_ns
         try:

@@ -5,6 +5,7 @@ about four times a second, packed by the sender's thread. For the thread that ma
 left out.
 """
 
+from collections.abc import Callable
 from functools import partial
 from threading import get_ident
 from types import TracebackType
@@ -12,7 +13,6 @@ from typing import Any, TypeAlias
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol.events import MAX_NAMES, PhasesRan, pack_marks
-from zeus_stream.training.answers import WindowHooks
 from zeus_stream.training.identity import named
 from zeus_stream.training.steps.event_watch import EventWatch
 
@@ -64,8 +64,10 @@ Marking: TypeAlias = PhaseContext | _Elsewhere
 class PhaseRecorder:
     """The phases of one publisher."""
 
-    def __init__(self, hooks: WindowHooks, watch: EventWatch) -> None:
-        self._hooks, self._watch = hooks, watch
+    def __init__(
+        self, put: Callable[[tuple[Any, ...]], None], warn: Callable[[str, str], None], watch: EventWatch
+    ) -> None:
+        self._put, self._warn, self._watch = put, warn, watch
         self._contexts: dict[str, PhaseContext] = {}
         self._thread: int | None = None
         self.marks: list[tuple[int, int]] = []
@@ -81,14 +83,14 @@ class PhaseRecorder:
     def _add(self, name: str) -> Marking:
         self._thread = self._thread or get_ident()
         if get_ident() != self._thread:
-            self._hooks.warn("phase thread", "phases are marked by one thread: those of others are left out.")
+            self._warn("phase thread", "phases are marked by one thread: those of others are left out.")
             return _Elsewhere()
         name = named(name)
         if name not in self._contexts:
             self._watch.look()
             if len(self._contexts) == MAX_NAMES:
                 sentence = f"phase {name!r}: is not marked: there are {MAX_NAMES} names. Use fewer."
-                self._hooks.warn("phases", sentence)
+                self._warn("phases", sentence)
                 return _Elsewhere()
             self._contexts[name] = PhaseContext(self, name, len(self._contexts) + 1)
         return self._contexts[name]
@@ -120,7 +122,7 @@ class PhaseRecorder:
         self._watch.look()
         marks, self.marks = self.marks, []
         if marks:
-            self._hooks.put((_event, marks, tuple(self._contexts)))
+            self._put((_event, marks, tuple(self._contexts)))
 
 
 def _event(marks: list[tuple[int, int]], names: tuple[str, ...]) -> Any:

@@ -9,7 +9,7 @@ it. What is captured into a CUDA graph is no instruction.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -29,7 +29,6 @@ from zeus_stream.protocol.pipelines import (
     encode_instruction,
     pack_rows,
 )
-from zeus_stream.training.answers import WindowHooks
 from zeus_stream.training.steps.event_watch import EventWatch
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class Pipeline:
 
     def __init__(
         self,
-        hooks: WindowHooks,
+        put: Callable[[tuple[Any, ...]], None],
         watch: EventWatch,
         *,
         stage: int,
@@ -91,7 +90,7 @@ class Pipeline:
             if not least <= value <= most:
                 raise SettingsError(f"pipeline: could not begin: {name} is {value}. Give {least} to {most}.")
         self.micro_batches, self.chunks = micro_batches, chunks
-        self._hooks, self._watch = hooks, watch
+        self._put, self._watch = put, watch
         self._places = [path.with_name("position") for path in publish_candidates(environ)]
         self._socket: socket.socket | None = None
         """To the collector of this host, while there is one."""
@@ -105,7 +104,7 @@ class Pipeline:
         """Number of the iteration under way, from 0."""
         self.unsent = 0
         """Positions that the collector did not take: a plan ends where one is missing."""
-        hooks.put(
+        put(
             (
                 lambda t_ns: PipelineBegan(
                     t_ns=t_ns, stage=stage, stages=stages, micro_batches=micro_batches, chunks=chunks,
@@ -178,7 +177,7 @@ class Pipeline:
         """End the iteration under way; its times are packed where they are sent."""
         if self._seen:
             self._seen.clear()
-            self._watch.mark(partial(self._put, self.iteration, self._watch.by_device), timed=False)
+            self._watch.mark(partial(self._put_iteration, self.iteration, self._watch.by_device), timed=False)
             self.iteration += 1
 
     # ---- once the device has come so far
@@ -204,10 +203,10 @@ class Pipeline:
                 self.unsent += 1
                 self._disconnect()
 
-    def _put(self, iteration: int, by_device: bool, _t_ns: int) -> None:  # noqa: FBT001  (of a partial)
+    def _put_iteration(self, iteration: int, by_device: bool, _t_ns: int) -> None:  # noqa: FBT001  (of a partial)
         spans, self._spans = self._spans, []
         if spans:
-            self._hooks.put((_ran, iteration, spans, by_device))
+            self._put((_ran, iteration, spans, by_device))
 
     def _connect(self) -> None:
         """Connect to the first collector that is there."""

@@ -43,6 +43,9 @@ class TimingEvent(Protocol):
 
     def query(self) -> bool: ...
 
+    def synchronize(self) -> None:
+        """Wait until it has completed, without the GIL."""
+
     def elapsed_time(self, end_event: Any, /) -> float:
         """Return milliseconds, by the device's clock."""
 

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from zeus_stream.training.steps.event_watch import AwaitedEvent
+from zeus_stream.training.steps.step_boundaries import TimingEvent
 
 
 class TorchQueue:
@@ -17,8 +17,8 @@ class TorchQueue:
         self._new = partial(cuda.Event, enable_timing=True, blocking=True)
         self._capturing = cuda.is_current_stream_capturing
 
-    def event(self) -> AwaitedEvent:
-        event: AwaitedEvent = self._new()
+    def event(self) -> TimingEvent:
+        event: TimingEvent = self._new()
         return event
 
     def capturing(self) -> bool:

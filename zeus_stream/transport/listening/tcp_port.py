@@ -6,7 +6,7 @@ from functools import partial
 
 from zeus_stream.errors import SettingsError, explaining
 from zeus_stream.transport.channel import HEARTBEAT_MS, SILENCE_MS
-from zeus_stream.transport.curve import raw_key, text_key
+from zeus_stream.transport.keys import raw_key, text_key
 from zeus_stream.transport.listening.connection_limits import ConnectionLimits
 from zeus_stream.transport.listening.curve_server import CurveServer
 from zeus_stream.transport.listening.socket_file import BACKLOG, ListeningSocket

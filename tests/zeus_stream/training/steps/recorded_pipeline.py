@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from zeus_stream.protocol.pipelines import IterationRan, decode_instruction, unpack_rows
-from zeus_stream.training.answers import WindowHooks
 from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.pipeline_recorder import Pipeline
 
@@ -22,12 +21,9 @@ class RecordedPipeline:
     ) -> None:
         """``directory``: of the collector's sockets; ``arguments``: of `Pipeline`."""
         self.entries: list[Any] = []
-        hooks = WindowHooks(
-            numbers=iter(range(9)), put=self.entries.append, warn=never, energy=never, later=never
-        )
         given = {"stage": 0, "stages": 2, "micro_batches": 2, **arguments}
         watch = watch or EventWatch(lambda: None, never)
-        self.pipe = Pipeline(hooks, watch, environ={"ZEUS_STREAM_DIR": str(directory)}, **given)
+        self.pipe = Pipeline(self.entries.append, watch, environ={"ZEUS_STREAM_DIR": str(directory)}, **given)
 
     def events(self) -> list[Any]:
         """Return the events as the sender makes them."""

@@ -1,6 +1,5 @@
 """Phases as a script marks them."""
 
-import itertools
 import threading
 from typing import Any
 
@@ -9,13 +8,8 @@ import pytest
 from tests.waiting import until
 from tests.zeus_stream.training.steps.stepped_gpu import SteppedGpu
 from zeus_stream.protocol.events import MAX_NAMES, PhasesRan, unpack_marks
-from zeus_stream.training.answers import WindowHooks
 from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.phase_recorder import MAX_HELD, PhaseRecorder
-
-
-def unused(*_: object) -> Any:
-    raise AssertionError("no phase asks for energy")
 
 
 class Script:
@@ -26,13 +20,8 @@ class Script:
         self.entries: list[tuple[Any, ...]] = []
         self.warnings: list[str] = []
         self.recorder = PhaseRecorder(
-            WindowHooks(
-                numbers=itertools.count(),
-                put=self.entries.append,
-                warn=lambda _, sentence: self.warnings.append(sentence),
-                energy=unused,
-                later=unused,
-            ),
+            self.entries.append,
+            lambda _, sentence: self.warnings.append(sentence),
             EventWatch(lambda: self.gpu, lambda _, sentence: self.warnings.append(sentence)),
         )
 

@@ -130,6 +130,9 @@ class HandEvent:
             raise self._hand.wrong
         return self._number <= self._hand.done
 
+    def synchronize(self) -> None:
+        raise AssertionError("steps wait for nothing")
+
     def elapsed_time(self, end_event: "HandEvent") -> float:
         return 10.0 * (end_event._number - self._number)
 
