@@ -95,6 +95,12 @@ class Cli:
         setup = {"ZEUS_STREAM_DIR": str(self.directory), "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
         return {**clean, **PATIENT, **setup}
 
+    def script(self, text: str = SCRIPT) -> str:
+        """Write a training script, and return its path."""
+        path = self.directory / "train.py"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
     def start(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
         if arguments[:1] and arguments[0] in OPENS_ARCHIVE and "--archive" not in arguments:
             archive_at(self.directory / "energy.duckdb")
@@ -166,9 +172,8 @@ def _train(kept: Path) -> None:
     """Train until a limit is chosen, and keep the files in a directory that is not there before they are."""
     for slower in range(1, TRIES + 1):
         with short_directory() as directory:
-            script, zeus = directory / "train.py", Cli(directory)
-            script.write_text(SCRIPT, encoding="utf-8")
-            command = (sys.executable, str(script), "240", str(slower))
+            zeus = Cli(directory)
+            command = (sys.executable, zeus.script(), "240", str(slower))
             done = zeus("run", "--device", SIMULATED, *QUICK, "--", *command)
             ended = [done.returncode, done.stdout, done.stderr]
             (directory / ENDED).write_text(json.dumps(ended), encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import zmq
 
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.events import Ack, Answer, Ask, AskTry, Batch, Event, RunStarted
+from zeus_stream.protocol.events import Ack, Answer, Ask, AskTry, Batch, Event, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import Unknown
 
 M = TypeVar("M")
@@ -56,6 +56,12 @@ class Collector(AbstractContextManager["Collector"]):
 
     def seen(self, kind: type[M]) -> list[M]:
         return [event for event in self.events if isinstance(event, kind)]
+
+    def boundaries(self) -> list[tuple[int, bool, bool]]:
+        """Return of each step boundary its index, whether a step ended, and whether one began."""
+        return [
+            (at.index, at.ended_ns is not None, at.began_ns is not None) for at in self.seen(StepBoundary)
+        ]
 
     def session_of(self, pid: int) -> str | None:
         """Return the session that this process opened."""

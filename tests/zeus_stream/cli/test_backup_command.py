@@ -9,7 +9,7 @@ import pytest
 
 from tests.waiting import until
 from tests.zeus_stream.cli.test_main import serving
-from tests.zeus_stream.conftest import QUICK, SCRIPT, SIMULATED, Cli, Ran
+from tests.zeus_stream.conftest import QUICK, SIMULATED, Cli, Ran
 from zeus_stream.transport.client import connect
 
 FIGURES = """
@@ -30,9 +30,7 @@ def rows(figures: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
 
 
 def train(zeus: Cli, run: str) -> None:
-    script = zeus.directory / "train.py"
-    script.write_text(SCRIPT, encoding="utf-8")
-    done = zeus("run", "--", sys.executable, str(script), "240", ZEUS_STREAM_RUN=run)
+    done = zeus("run", "--", sys.executable, zeus.script(), "240", ZEUS_STREAM_RUN=run)
     assert done.returncode == 0, done.stderr
     until(lambda: bool(ask(zeus, f"FROM windows WHERE run = '{run}' AND kind = 'run'")))
 

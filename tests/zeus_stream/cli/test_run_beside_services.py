@@ -50,9 +50,8 @@ def test_a_python_without_the_package_is_named(site: Cli) -> None:
     bare = site.directory / "bare"
     venv.create(bare, symlinks=True)
     python = str(bare / "bin" / "python")
-    script = site.directory / "bare.py"
-    script.write_text("import zeus_stream\n", encoding="utf-8")
-    completed = site("run", "--device", SIMULATED, "--", python, str(script), PYTHONPATH="")
+    script = site.script("import zeus_stream\n")
+    completed = site("run", "--device", SIMULATED, "--", python, script, PYTHONPATH="")
     assert completed.returncode == 1
     assert f"{python} has no package zeus_stream." in completed.stderr
 
@@ -71,12 +70,10 @@ def test_an_option_without_effect_says_when_it_will_have_one(
 
 
 def test_services_that_run_already_are_used_and_left_running(site: Cli) -> None:
-    script = site.directory / "train.py"
-    script.write_text(SCRIPT, encoding="utf-8")
     locks = [site.directory / f"{process}.lock" for process in ("collector", "analyzer")]
     before = [holder(lock) for lock in locks]
     assert None not in before
-    completed = site("run", "--device", "nvml", "--", sys.executable, str(script), "8")
+    completed = site("run", "--device", "nvml", "--", sys.executable, site.script(), "8")
     assert completed.returncode == 0, completed.stderr
     assert "8 steps" in completed.stderr
     assert "--device has no effect: the collector runs already." in completed.stderr
@@ -103,9 +100,8 @@ def test_an_analyzer_that_hangs_delays_the_prompt_by_seconds_and_what_is_waited_
 
 
 def test_a_command_that_fails_is_stored_and_reported_as_failed(site: Cli) -> None:
-    script = site.directory / "fails.py"
-    script.write_text(SCRIPT + "raise ValueError('no such file')\n", encoding="utf-8")
-    completed = site("run", "--device", SIMULATED, "--select", "none", "--", sys.executable, str(script), "8")
+    script = site.script(SCRIPT + "raise ValueError('no such file')\n")
+    completed = site("run", "--device", SIMULATED, "--select", "none", "--", sys.executable, script, "8")
     assert completed.returncode == 1
     assert re.search(r"^failed +exit code 1: ValueError: no such file", completed.stderr, re.MULTILINE)
     run = json.loads(site("report", "--json").stdout)
@@ -115,10 +111,8 @@ def test_a_command_that_fails_is_stored_and_reported_as_failed(site: Cli) -> Non
 
 def test_each_option_without_an_effect_is_named_and_no_archive_that_is_not_used(site: Cli) -> None:
     other = site.directory / "other.duckdb"
-    script = site.directory / "train.py"
-    script.write_text(SCRIPT, encoding="utf-8")
     options = ("--select", "energy", "--stride-w", "50", "--archive", str(other), "--nice", "1")
-    completed = site("run", *options, "--", sys.executable, str(script), "8")
+    completed = site("run", *options, "--", sys.executable, site.script(), "8")
     assert completed.returncode == 0, completed.stderr
     for option in ("--select", "--stride-w", "--archive"):
         assert f"{option} has no effect: the analyzer runs already." in completed.stderr

@@ -9,26 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from msgspec.structs import asdict
 
 from collectors.devices.simulated import SimulatedBus
 from tests.patience import complaints
 from tests.waiting import until
 from tests.zeus_stream.cli.test_main import said
 from tests.zeus_stream.conftest import QUICK, ROOT, SIMULATED, Cli
-from zeus_stream.cli.run_training import as_environment
 from zeus_stream.paths import holder
-from zeus_stream.settings import Settings, load
-
-
-def test_settings_survive_the_environment() -> None:
-    settings = Settings(
-        dir=Path("/d"), observe=True, trust_uid=(1, 2), stride_w=12.5, select="energy", poll_ms=1.5
-    )
-    assert load({}, as_environment(settings)) == settings
-    assert load({}, as_environment(Settings())) == Settings()
-    given = {name for name, value in asdict(settings).items() if value is not None} - {"budget_groups"}
-    assert {f"ZEUS_STREAM_{name.upper()}" for name in given} == as_environment(settings).keys()
 
 
 def test_a_signal_reaches_the_command_and_its_code_comes_back(zeus: Cli) -> None:
@@ -183,12 +170,8 @@ with attach("imagenet") as gpu:
 @pytest.mark.parametrize("ends", ["raise", "exit(1)"])
 def test_a_command_that_is_interrupted_is_stopped_not_failed(zeus: Cli, ends: str) -> None:
     ready = zeus.directory / "ready"
-    script = zeus.directory / "train.py"
-    text = INTERRUPTED.replace("READY", repr(str(ready))).replace("ENDS", ends)
-    script.write_text(text, encoding="utf-8")
-    with zeus.start(
-        "run", "--device", SIMULATED, "--select", "none", "--", sys.executable, str(script)
-    ) as ours:
+    script = zeus.script(INTERRUPTED.replace("READY", repr(str(ready))).replace("ENDS", ends))
+    with zeus.start("run", "--device", SIMULATED, "--select", "none", "--", sys.executable, script) as ours:
         until(lambda: ready.exists() or ours.poll() is not None)
         ours.send_signal(signal.SIGINT)
         _, err = ours.communicate(timeout=300)

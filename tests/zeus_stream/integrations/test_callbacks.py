@@ -59,11 +59,6 @@ def logged(made: TrainingCallbacks) -> dict[str, float]:
     return found
 
 
-def boundaries(collector: Collector) -> list[tuple[int, bool, bool]]:
-    """Return of each step boundary its index, whether a step ended, and whether one began."""
-    return [(b.index, b.ended_ns is not None, b.began_ns is not None) for b in collector.seen(StepBoundary)]
-
-
 def test_phases_of_steps_end_where_a_pause_or_the_training_begins_and_ends(
     collector: Collector,
 ) -> None:
@@ -177,7 +172,7 @@ def test_steps_in_a_row_are_told_as_such_and_a_pause_ends_the_row(collector: Col
         with made.pause("evaluation"):
             pass
         steps(made, 1)
-    assert boundaries(collector) == [
+    assert collector.boundaries() == [
         (0, False, True), (1, True, True), (2, True, False),
         (2, False, True), (3, True, False),
     ]  # fmt: skip
@@ -221,7 +216,7 @@ def test_a_pause_within_a_step_is_in_no_interval(collector: Collector) -> None:
         made.end_step()
         found = logged(made)
     assert found["energy_per_step_j"] == pytest.approx(2 * ENERGY_J), "both parts of the step"
-    assert boundaries(collector) == [(0, False, True), (1, True, False)]
+    assert collector.boundaries() == [(0, False, True), (1, True, False)]
 
 
 def test_what_was_interrupted_is_forgotten_and_numbers_go_on(collector: Collector) -> None:
@@ -235,7 +230,7 @@ def test_what_was_interrupted_is_forgotten_and_numbers_go_on(collector: Collecto
         made.begin_epoch(0)
         steps(made, 1)
         made.end()
-    assert boundaries(collector) == [
+    assert collector.boundaries() == [
         (10, False, True), (11, True, True), (12, False, False),
         (11, False, True), (12, True, False),
     ]  # fmt: skip

@@ -66,14 +66,6 @@ def shape(collector: Collector) -> list[str]:
     return [type(event).__name__ for event in collector.events[1:-1]]
 
 
-def boundaries(collector: Collector) -> list[tuple[int, bool, bool]]:
-    """Return of each step boundary its index, whether a step ended, and whether one began."""
-    return [
-        (event.index, event.ended_ns is not None, event.began_ns is not None)
-        for event in collector.seen(StepBoundary)
-    ]
-
-
 def no_collector(zeus_dir: Path) -> str:
     where = f"zeus-stream: no collector at {zeus_dir}/publish"
     return f"{where}: training goes on unmeasured. Start one with `zeus-stream collect`."
@@ -104,7 +96,7 @@ def test_a_run_arrives_as_it_happened(collector: Collector) -> None:
     assert isinstance(collector.events[-1], RunEnded)
     assert [event.index for event in collector.seen(EpochBegan)] == [0, 1]
     assert [event.index for event in collector.seen(EpochEnded)] == [0, 1]
-    assert boundaries(collector) == [
+    assert collector.boundaries() == [
         (0, False, True), (1, True, True), (2, True, False),
         (2, False, True), (3, True, True), (4, True, False),
     ]  # fmt: skip
@@ -162,7 +154,7 @@ def test_a_break_or_an_exception_ends_the_step_and_the_epoch_and_passes_through(
                 1 / item
         with pytest.raises(LookupError, match="the loader"):
             list(pub.steps(broken_loader()))
-    assert boundaries(collector) == [
+    assert collector.boundaries() == [
         (0, False, True), (1, True, True), (2, True, False),
         (2, False, True), (3, True, True), (4, True, False),
         (4, False, True), (5, True, False),
@@ -233,7 +225,7 @@ def test_steps_within_steps_are_part_of_the_outer_ones(
             assert list(pub.steps("xy")) == ["x", "y"]
             pub.begin_step()
         assert list(pub.steps("z")) == ["z"]
-    assert [index for index, *_ in boundaries(collector)] == [0, 1, 2, 2, 3]
+    assert [index for index, *_ in collector.boundaries()] == [0, 1, 2, 2, 3]
     assert [record.getMessage() for record in caplog.records] == [
         "zeus-stream: steps within steps, or in two threads, are not counted: the outer ones are."
     ]
@@ -246,7 +238,7 @@ def test_a_loop_that_cannot_be_wrapped_says_where_its_steps_are(collector: Colle
         pub.end_step()
         with pub.epoch(), pub.step():
             pass
-    assert boundaries(collector) == [
+    assert collector.boundaries() == [
         (0, False, True), (1, True, True), (2, True, False), (2, False, True), (3, True, False),
     ]  # fmt: skip
 
@@ -427,7 +419,7 @@ def test_a_collector_that_starts_later_gets_everything(zeus_dir: Path) -> None:
         with Collector(zeus_dir / "publish") as collector:
             until(lambda: pub.statistics().waiting == 0)
             pub.close()
-    assert [index for index, *_ in boundaries(collector)] == list(range(2001))
+    assert [index for index, *_ in collector.boundaries()] == list(range(2001))
     assert isinstance(collector.events[0], RunStarted)
     assert isinstance(collector.events[-1], RunEnded)
 
@@ -446,7 +438,7 @@ def test_a_collector_that_dies_before_it_acknowledges_costs_no_event(zeus_dir: P
             assert list(pub.steps(range(10))) == list(range(10))
             until(lambda: pub.statistics().waiting == 0)
     assert len(collector.sessions) == 1
-    assert [index for index, *_ in boundaries(collector)] == [*range(11), *range(10, 21)]
+    assert [index for index, *_ in collector.boundaries()] == [*range(11), *range(10, 21)]
 
 
 @pytest.mark.usefixtures("hasty")
@@ -585,7 +577,7 @@ def test_a_script_that_dies_of_an_exception_has_ended_its_step_and_its_run(
     assert "ZeroDivisionError" in done.stderr
     (ended,) = collector.seen(RunEnded)
     assert ended.failure == "ZeroDivisionError: division by zero"
-    assert boundaries(collector) == [(0, False, True), (1, True, False)]
+    assert collector.boundaries() == [(0, False, True), (1, True, False)]
     assert isinstance(collector.events[-1], RunEnded)
 
 
@@ -656,7 +648,7 @@ def test_a_forked_child_is_silent_unless_it_measures_itself_and_never_disturbs_i
     own = collector.sessions[collector.session_of(pids["child"]) or ""]
     assert [type(event) for event in own] == [RunStarted, Metric, RunEnded]
     assert [event.name for event in collector.seen(Metric)] == ["the child's own"]
-    assert boundaries(collector)[-1] == (3, True, False)
+    assert collector.boundaries()[-1] == (3, True, False)
     assert len(collector.seen(RunEnded)) == 3
 
 
@@ -715,7 +707,7 @@ def test_steps_in_a_row_are_told_together_and_the_last_one_at_the_end(collector:
         list(pub.steps("a"))
         pub.begin_step()
         pub.end_step(pauses=False)
-    assert boundaries(collector) == [
+    assert collector.boundaries() == [
         (0, False, True), (1, True, True), (2, True, False),
         (2, False, True), (3, True, False),
         (3, False, True), (4, True, False),
@@ -730,7 +722,7 @@ def test_a_cancelled_step_gives_its_number_to_the_next(collector: Collector) -> 
         pub.cancel_step()
         with pub.step():
             pass
-    assert boundaries(collector) == [(0, False, True), (1, False, False), (0, False, True), (1, True, False)]
+    assert collector.boundaries() == [(0, False, True), (1, False, False), (0, False, True), (1, True, False)]
 
 
 def test_a_resumed_training_goes_on_counting_and_never_goes_back(collector: Collector) -> None:
@@ -741,7 +733,7 @@ def test_a_resumed_training_goes_on_counting_and_never_goes_back(collector: Coll
         pub.continue_from(step=3, epoch=1)
         with pub.epoch(), pub.step():
             pass
-    assert boundaries(collector) == [(7, False, True), (8, True, False), (8, False, True), (9, True, False)]
+    assert collector.boundaries() == [(7, False, True), (8, True, False), (8, False, True), (9, True, False)]
     assert [event.index for event in collector.seen(EpochEnded)] == [2, 3]
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.messages import WELCOME
+from tests.waiting import eventually
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
@@ -24,10 +25,8 @@ from zeus_stream.transport.channel import DRAIN
 from zeus_stream.transport.follower import MAX_FETCH, MAX_KEPT, FollowerSequence, follow
 
 
-def frame(offset: int, log_id: str = "log", size: int = 3, host: str = "host") -> Frame:
-    return Frame(
-        log_id=log_id, offset=offset, host=host, t_ns=offset, topic="readings/host", body=b"x" * size
-    )
+def frame(offset: int, log_id: str = "log", body: bytes = b"xxx", host: str = "host") -> Frame:
+    return Frame(log_id=log_id, offset=offset, host=host, t_ns=offset, topic="readings/host", body=body)
 
 
 class Log:
@@ -138,14 +137,7 @@ def test_who_does_not_know_where_to_begin_begins_with_the_oldest_and_calls_nothi
     sequencer = FollowerSequence()
     assert sequencer.frames([frame(20)]) == []
     assert sequencer.wanted() is None
-    assert (
-        sequencer.welcome(
-            Welcome(
-                host="host", incarnation="i", log_id="log", first_offset=12, next_offset=21, observe=False
-            )
-        )
-        == []
-    )
+    assert sequencer.welcome(replace(WELCOME, log_id="log", first_offset=12, next_offset=21)) == []
     assert sequencer.wanted() == Fetch("log", 12, 9)
 
 
@@ -162,9 +154,8 @@ def test_a_new_log_is_gone_over_to_when_the_collector_says_so_not_when_a_frame_o
     sequencer = FollowerSequence("old", 5)
     sequencer.frames([frame(8, "old")])
     assert sequencer.frames([frame(0, "new")]) == []
-    assert sequencer.welcome(
-        Welcome(host="host", incarnation="i", log_id="new", first_offset=0, next_offset=2, observe=False)
-    ) == [Break("old", 5, 4, "the collector began a new log, new")]
+    new = replace(WELCOME, log_id="new", first_offset=0, next_offset=2)
+    assert sequencer.welcome(new) == [Break("old", 5, 4, "the collector began a new log, new")]
     assert sequencer.wanted() == Fetch("new", 0, 2)
     assert sequencer.frames([frame(5, "old"), frame(0, "new")]) == [frame(0, "new")]
 
@@ -188,31 +179,22 @@ def test_what_is_kept_while_a_hole_is_open_is_bounded_and_comes_nevertheless(siz
     counters: Counter[str] = Counter()
     sequencer = FollowerSequence("log", 0, counters)
     count = MAX_KEPT + 100
-    body = frame(0, size=size).body
-    assert (
-        sequencer.frames(
-            Frame(log_id="log", offset=n, host="host", t_ns=n, topic="t", body=body) for n in range(1, count)
-        )
-        == []
-    )
+    body = b"x" * size
+    assert sequencer.frames(frame(n, body=body) for n in range(1, count)) == []
     assert counters["put off"] >= 99
     out: list[Frame | Break] = []
     while (wanted := sequencer.wanted()) is not None:
         assert wanted.count <= MAX_FETCH
-        found = (
-            Frame(log_id="log", offset=n, host="host", t_ns=n, topic="t", body=body)
-            for n in range(wanted.first_offset, wanted.first_offset + wanted.count)
-        )
-        out += sequencer.fetched(Fetched("log", wanted.first_offset, 0, count), found)
+        first = wanted.first_offset
+        found = (frame(n, body=body) for n in range(first, first + wanted.count))
+        out += sequencer.fetched(Fetched("log", first, 0, count), found)
     assert [part.offset for part in out if isinstance(part, Frame)] == list(range(count))
 
 
 def test_a_collector_may_speak_for_its_own_host_only() -> None:
     counters: Counter[str] = Counter()
     sequencer = FollowerSequence("log", 0, counters, host="alpha")
-    spoken = [
-        Frame(log_id="log", offset=0, host=host, t_ns=0, topic="t", body=b"") for host in ("beta", "alpha")
-    ]
+    spoken = [frame(0, host=host) for host in ("beta", "alpha")]
     assert sequencer.frames(spoken) == spoken[1:]
     assert counters["of another host"] == 1
 
@@ -220,10 +202,7 @@ def test_a_collector_may_speak_for_its_own_host_only() -> None:
 def test_what_a_log_itself_has_of_another_host_is_named_and_passed_over() -> None:
     sequencer = FollowerSequence("log", 0, host="alpha")
     hosts = ("alpha", "beta", "beta", "alpha", "alpha")
-    spoken = [
-        Frame(log_id="log", offset=offset, host=host, t_ns=0, topic="t", body=b"")
-        for offset, host in enumerate(hosts)
-    ]
+    spoken = [frame(offset, host=host) for offset, host in enumerate(hosts)]
     assert sequencer.frames([*spoken[:3], spoken[4]]) == spoken[:1]
     assert sequencer.wanted() == Fetch("log", 1, 3)
     why = "they are of another host, beta"
@@ -338,9 +317,7 @@ class Following:
         return [part.offset for part in self.parts if isinstance(part, Frame)]
 
     async def until(self, count: int) -> None:
-        with anyio.fail_after(60):
-            while len(self.parts) < count:
-                await anyio.sleep(0.005)
+        await eventually(lambda: len(self.parts) >= count)
 
 
 @pytest.mark.anyio
@@ -446,9 +423,7 @@ async def test_a_last_frame_that_the_feed_lost_is_found_by_asking_when_it_is_qui
     following = Following(collector)
     async with collector.running(), anyio.create_task_group() as tasks:
         tasks.start_soon(following.run)
-        with anyio.fail_after(60):
-            while not collector.requests:
-                await anyio.sleep(0.005)
+        await eventually(lambda: collector.requests)
         collector.loses = 1
         collector.append(3)
         await following.until(3)
@@ -503,13 +478,9 @@ async def test_replies_that_make_no_sense_are_counted_and_asked_for_again_at_lei
     following = Following(collector, "log-0", 0)
     async with collector.running(), anyio.create_task_group() as tasks:
         tasks.start_soon(following.run)
-        with anyio.fail_after(60):
-            while not (following.counters["malformed"] and following.counters["refused"]):
-                await anyio.sleep(0.005)
+        await eventually(lambda: following.counters["malformed"] and following.counters["refused"])
         asked, began_s = len(collector.requests), time.monotonic()
-        with anyio.fail_after(60):
-            while len(collector.requests) < asked + 4:
-                await anyio.sleep(0.001)
+        await eventually(lambda: len(collector.requests) >= asked + 4)
         assert len(collector.requests) - asked <= 2 + 2 * (time.monotonic() - began_s) / 0.05
         collector.garbles = False
         await following.until(3)
