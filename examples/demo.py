@@ -30,7 +30,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from zeus_stream.cli.screens.report_files import write_files
+from zeus_stream.cli.screens.report_files import ReportFiles
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import UnreachableError, ZeusStreamError
 from zeus_stream.package_version import VERSION
@@ -335,7 +335,7 @@ def report(analyzer: Connection, out: Path, console: Console) -> None:
     console.rule("Next", style="dim")
     here = {"archive": out / ARCHIVE, "program": program("zeus-stream"), "python": program("python")}
     made = run_report(analyzer.sql, last_run(analyzer.sql) or "", VERSION, {})
-    here["page"] = write_files(made, out / "report.html", None, None)[0] if made else "it has no run"
+    here["page"] = ReportFiles(out / "report.html", None, None).write(made)[0] if made else "it has no run"
     console.print(FROM_HERE.format(**here), soft_wrap=True)
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from analyzers.archive.seals.verifier import Checked, Seal
     from analyzers.results.signal_rows import SignalRow
+    from zeus_stream.cli.screens.report_files import ReportFiles
     from zeus_stream.screens.text.tables import Form
 
     Ask = Callable[[str], pa.Table]
@@ -222,28 +223,27 @@ def report(
     without_numpy_threads()
     from analyzers.state_files.signal_files import flat_price
     from zeus_stream.cli.screens.archive_source import answering
+    from zeus_stream.cli.screens.report_files import ReportFiles, report_of_run
 
-    files = html or svg or png
+    files = ReportFiles(html, svg, png)
     if since is None and until is not None:
         raise click.UsageError("--until needs --since: it ends the time that the report is about.")
     if since is not None and run is not None:
         raise click.UsageError("--since is a report of all runs: give no RUN with it.")
-    if since is not None and not (files or as_json):
+    if since is not None and not (files.wanted or as_json):
         raise click.UsageError(
             "--since needs --html FILE, --svg PATH, --png PATH or --json. As a table: zeus-stream sql @runs."
         )
-    if files and as_json:
+    if files.wanted and as_json:
         raise click.UsageError("--json writes to the terminal: give it without --html, --svg and --png.")
     if since is not None and price is not None:
         raise click.UsageError("--price is of one run. For several: zeus-stream signals import FILE.")
     flat = None if price is None else flat_price(price)
     with answering(settings, places(os.environ)) as ask:
         if since is not None:
-            _report_site(ask, since, until, html, svg, png)
-        elif files:
-            from zeus_stream.cli.screens.report_files import write_run
-
-            _echo_files(write_run(ask, run, flat, html, svg, png))
+            _report_site(ask, since, until, files)
+        elif files.wanted:
+            _echo_files(files.write(report_of_run(ask, run, flat)))
         else:
             _report_run(ask, settings, run, flat, as_json=as_json, explain=explain)
 
@@ -253,20 +253,17 @@ def _echo_files(files: Iterable[Path]) -> None:
         click.echo(file)
 
 
-def _report_site(
-    ask: "Ask", since: str, until: str | None, html: Path | None, svg: Path | None, png: Path | None
-) -> None:
+def _report_site(ask: "Ask", since: str, until: str | None, files: "ReportFiles") -> None:
     """Write the report of a period to files, or as JSON to the terminal."""
     from zeus_stream import __version__
-    from zeus_stream.cli.screens.report_files import write_files
     from zeus_stream.screens.html.questions import answered
     from zeus_stream.screens.site.period import find_period
     from zeus_stream.screens.site.site_report import site_report, site_summary
     from zeus_stream.screens.text.run_cost import write_json
 
     period = answered(find_period(since, until), ask)
-    if html or svg or png:
-        _echo_files(write_files(site_report(ask, period, __version__), html, svg, png))
+    if files.wanted:
+        _echo_files(files.write(site_report(ask, period, __version__)))
     else:
         write_json(site_summary(ask, period, __version__), sys.stdout)
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 from zeus_stream.integrations.run_budget import Agree, over_budget
 from zeus_stream.integrations.trackers import EnergyLog, log_energy_to
 from zeus_stream.training.answers import Later, WindowEnergy
+from zeus_stream.training.default import default_publisher
 from zeus_stream.training.identity import counted
 from zeus_stream.training.publisher import Publisher
 from zeus_stream.training.windows import Window
@@ -319,6 +320,7 @@ class TrainingCallbacks:
         self._part, self._part_steps = None, 0
 
 
-def training(publisher: Publisher) -> TrainingCallbacks:
-    """Return the training of this publisher."""
+def training(publisher: Publisher | None) -> TrainingCallbacks:
+    """Return the training of this publisher. None: of the script's."""
+    publisher = publisher or default_publisher()
     return publisher.follow(TrainingCallbacks, lambda: TrainingCallbacks(publisher))

@@ -17,7 +17,6 @@ from accelerate.utils import broadcast_object_list
 from transformers import DefaultFlowCallback, TrainerCallback
 
 from zeus_stream.integrations.callbacks import TrainingCallbacks, training
-from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 
 EVALUATION = "evaluation"
@@ -35,7 +34,7 @@ class HuggingFaceCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     @property
     def _training(self) -> TrainingCallbacks:
-        return training(self._publisher or default_publisher())
+        return training(self._publisher)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._tokens = state.num_input_tokens_seen

@@ -16,7 +16,6 @@ from keras.callbacks import Callback
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.integrations.callbacks import TrainingCallbacks, training
-from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
 
 INTERVAL_NS = 1_000_000_000
@@ -35,7 +34,7 @@ class KerasCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     @property
     def _training(self) -> TrainingCallbacks:
-        return training(self._publisher or default_publisher())
+        return training(self._publisher)
 
     @property
     def _accumulated(self) -> int:

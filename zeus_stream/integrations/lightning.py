@@ -16,7 +16,6 @@ from typing import Any
 from lightning.pytorch import Callback
 
 from zeus_stream.integrations.callbacks import TrainingCallbacks, training
-from zeus_stream.training.default import default_publisher
 from zeus_stream.training.identity import batch_of
 from zeus_stream.training.publisher import Publisher
 
@@ -42,7 +41,7 @@ class LightningCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     @property
     def _training(self) -> TrainingCallbacks:
-        return training(self._publisher or default_publisher())
+        return training(self._publisher)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._made = self._steps = trainer.global_step

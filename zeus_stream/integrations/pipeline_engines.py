@@ -30,7 +30,7 @@ def follow_torch(pipe: Pipeline, stage: Any, chunk: int = 0) -> None:
     for kind, name in passes:
         if kind == "weight" and not hasattr(stage, name):
             continue  # older versions have no split backward
-        _replace(stage, name, _numbered(pipe, kind, chunk, _method(stage, name)))
+        setattr(stage, name, _numbered(pipe, kind, chunk, _method(stage, name)))
 
 
 def follow_deepspeed(pipe: Pipeline, engine: Any) -> None:
@@ -44,7 +44,7 @@ def follow_deepspeed(pipe: Pipeline, engine: Any) -> None:
     known = getattr(engine, "_INSTRUCTION_MAP", None)
     if known is None:
         for name, kind in passes.items():
-            _replace(engine, name, _counted(pipe, kind, methods[name]))
+            setattr(engine, name, _counted(pipe, kind, methods[name]))
         return
     own, found = dict(known), set[str]()
     for command, function in known.items():
@@ -54,7 +54,7 @@ def follow_deepspeed(pipe: Pipeline, engine: Any) -> None:
             found.add(name)
     for name in passes.keys() - found:
         raise _not_followed(engine, f"its _INSTRUCTION_MAP has no {name}")
-    _replace(engine, "_INSTRUCTION_MAP", own)
+    engine._INSTRUCTION_MAP = own  # noqa: SLF001  (its schedule calls what is in it)
 
 
 def follow_megatron(pipe: Pipeline, schedules: Any) -> None:
@@ -88,8 +88,8 @@ def follow_megatron(pipe: Pipeline, schedules: Any) -> None:
         with pipe.instruction("backward", *of_output.pop(id(output), counted)):
             return backward(*arguments, **named)
 
-    _replace(schedules, "forward_step", forward_step)
-    _replace(schedules, "backward_step", backward_step)
+    schedules.forward_step = forward_step
+    schedules.backward_step = backward_step
 
 
 def _evaluates() -> bool:
@@ -110,10 +110,6 @@ def _not_followed(owner: Any, why: str) -> SettingsError:
         f"{type(owner).__name__}: could not be followed: {why}."
         " Wrap its passes by hand: with pipe.instruction(kind, micro_batch)."
     )
-
-
-def _replace(owner: Any, name: str, value: Any) -> None:
-    setattr(owner, name, value)
 
 
 def _numbered(pipe: Pipeline, kind: str, chunk: int, function: Callable[..., Any]) -> Callable[..., Any]:

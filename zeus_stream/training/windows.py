@@ -4,7 +4,6 @@ import inspect
 import itertools
 from collections.abc import Callable
 from functools import wraps
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from zeus_stream.clock import monotonic_ns
@@ -124,17 +123,13 @@ class Window:
         session.put((WindowBegan, monotonic_ns(), self.number, self.name))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.end()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:

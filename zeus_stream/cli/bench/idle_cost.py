@@ -17,6 +17,7 @@ from zeus_stream.bench.energy_difference import compare_rounds, order_of_round
 from zeus_stream.cli.run_training import as_environment
 from zeus_stream.cli.running.child_services import ServicesOfCommand
 from zeus_stream.cli.running.signals import Signals
+from zeus_stream.cli.running.waits import until
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError
 from zeus_stream.paths import Places
@@ -144,8 +145,6 @@ def _collector(where: Places, settings: Settings, signals: Signals) -> Iterator[
 
 
 def _pause(seconds: float, signals: Signals) -> None:
-    end_ns = monotonic_ns() + round(seconds * 1e9)
-    while (left_ns := end_ns - monotonic_ns()) > 0:
-        if signals.told is not None:
-            raise RefusedError("bench --idle: could not finish: it was stopped. Run it again to measure.")
-        time.sleep(min(left_ns / 1e9, 1.0))
+    until(lambda: False, seconds, signals)
+    if signals.told is not None:
+        raise RefusedError("bench --idle: could not finish: it was stopped. Run it again to measure.")

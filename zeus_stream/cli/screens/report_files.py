@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from zeus_stream.errors import RefusedError, SettingsError, StorageError, explaining
 from zeus_stream.package_version import VERSION
 from zeus_stream.screens.html.document import Report, run_report
@@ -24,23 +26,45 @@ WIDTH = 1520
 Answer = Callable[[str], "pa.Table"]
 
 
-def write_run(
-    answer: Answer,
-    run: str | None,
-    price: tuple[float, str] | None,
-    html: Path | None,
-    svg: Path | None,
-    png: Path | None,
-) -> list[Path]:
-    """Write the report of a run, or of the last one; return the files. ``price``: see `run_report`.
+class ReportFiles(Struct, frozen=True):
+    """Where to write a report: a page, and directories of drawings. None: not there."""
 
-    Raises RefusedError: the archive has no such run; else as `write_files`.
+    html: Path | None
+    svg: Path | None
+    png: Path | None
+
+    @property
+    def wanted(self) -> bool:
+        return any((self.html, self.svg, self.png))
+
+    def write(self, made: Report) -> list[Path]:
+        """Write a report; return the files, each replaced as a whole.
+
+        Raises SettingsError: PNG needs a package that is not installed. StorageError: one cannot be written.
+        """
+        contents: dict[Path, bytes] = {}
+        if self.html is not None:
+            contents[self.html] = made.page.encode()
+        for name, chart in made.charts.items():
+            if self.svg is not None:
+                contents[self.svg / f"{name}.svg"] = chart.encode()
+            if self.png is not None:
+                contents[self.png / f"{name}.png"] = picture(chart)
+        for path, content in contents.items():
+            _write(path, content)
+        return list(contents)
+
+
+def report_of_run(answer: Answer, run: str | None, price: tuple[float, str] | None) -> Report:
+    """Return the report of a run, or of the last one. ``price``: see `run_report`.
+
+    Raises RefusedError: the archive has no such run.
     """
     name = run or last_run(answer)
     made = None if name is None else run_report(answer, name, VERSION, spelled(Settings()), price)
     if made is None:
         raise no_run(name)
-    return write_files(made, html, svg, png)
+    return made
 
 
 def no_run(name: str | None) -> RefusedError:
@@ -49,24 +73,6 @@ def no_run(name: str | None) -> RefusedError:
         f"report: could not find {'a run' if name is None else f'run {name}'} in the archive."
         ' Try: zeus-stream sql "FROM runs".'
     )
-
-
-def write_files(made: Report, html: Path | None, svg: Path | None, png: Path | None) -> list[Path]:
-    """Write a report; return the files, each replaced as a whole.
-
-    Raises SettingsError: PNG needs a package that is not installed. StorageError: one cannot be written.
-    """
-    contents: dict[Path, bytes] = {}
-    if html is not None:
-        contents[html] = made.page.encode()
-    for name, chart in made.charts.items():
-        if svg is not None:
-            contents[svg / f"{name}.svg"] = chart.encode()
-        if png is not None:
-            contents[png / f"{name}.png"] = picture(chart)
-    for path, content in contents.items():
-        _write(path, content)
-    return list(contents)
 
 
 def picture(chart: str) -> bytes:

@@ -27,17 +27,8 @@ HELP = (
 )
 _COLUMNS = "SELECT table_name, column_name FROM information_schema.columns"
 _KEYWORDS = (
-    "SELECT",
-    "FROM",
-    "WHERE",
-    "GROUP BY",
-    "ORDER BY",
-    "LIMIT",
-    "JOIN",
-    "USING",
-    "DESCRIBE",
-    "SHOW TABLES",
-)
+    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "JOIN", "USING", "DESCRIBE", "SHOW TABLES",
+)  # fmt: skip
 
 
 def run_shell(

@@ -8,7 +8,6 @@ left out.
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
-from types import TracebackType
 from typing import Any, TypeAlias
 
 from zeus_stream.clock import monotonic_ns
@@ -37,9 +36,7 @@ class PhaseContext:
         recorder.put(self.number)
         recorder.open.append(self.number)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         recorder = self._recorder
         recorder.open.pop()
         recorder.put(recorder.open[-1] if recorder.open else 0)

@@ -11,8 +11,7 @@ it. What is captured into a CUDA graph is no instruction.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
@@ -49,9 +48,7 @@ class InstructionContext:
     def __enter__(self) -> None:
         self._runs = self._pipeline._begin(self._code)  # noqa: SLF001  (its own part)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._runs:
             self._pipeline._end()  # noqa: SLF001
 

@@ -44,18 +44,9 @@ class ConnectedClient:
     """One connection: of a program on this host, or of another host."""
 
     __slots__ = (
-        "limits",
-        "pid",
-        "place",
-        "queued",
-        "queued_bytes",
-        "reader",
-        "sender",
-        "since_ns",
-        "socket",
-        "topics",
-        "uid",
-    )
+        "limits", "pid", "place", "queued", "queued_bytes", "reader", "sender", "since_ns", "socket",
+        "topics", "uid",
+    )  # fmt: skip
 
     def __init__(
         self, opened: socket.socket, sender: bytes, reader: zmtp.ZmtpReader, limits: ConnectionLimits

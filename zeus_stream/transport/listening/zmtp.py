@@ -51,19 +51,8 @@ _JOINED_BYTES = 16_384
 class ZmtpReader:
     """The messages of one client, out of the bytes that it sends."""
 
-    __slots__ = (
-        "_at",
-        "_bytes",
-        "_greeted",
-        "_kind",
-        "_max_bytes",
-        "_message_bytes",
-        "_parts",
-        "behind",
-        "curve",
-        "ready",
-        "replies",
-    )  # fmt: skip
+    __slots__ = ("_at", "_bytes", "_greeted", "_kind", "_max_bytes", "_message_bytes", "_parts", "behind",
+                 "curve", "ready", "replies")  # fmt: skip
 
     def __init__(self, kind: Kind, max_bytes: int, curve: "CurveServer | None" = None) -> None:
         """``max_bytes``: of one message, with all its parts. ``curve``: of a client on another host."""

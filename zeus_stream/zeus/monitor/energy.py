@@ -113,14 +113,6 @@ class WindowEnergies:
         return {index: found.get(uuids.get(index, ""), math.nan) for index in self.gpus.indices}
 
 
-@dataclass
-class _Open:
-    """A window that is open."""
-
-    window: Window
-    began: Anchor
-
-
 class ZeusMonitor:
     """A stopwatch for time and GPU energy: windows with names, any number open at a time.
 
@@ -153,7 +145,7 @@ class ZeusMonitor:
         self.publisher = self.gpus.publisher
         self.gpu_indices = list(self.gpus.indices)
         self.cpu_indices = cpu_indices or []
-        self.measurement_states: dict[str, _Open] = {}
+        self.measurement_states: dict[str, tuple[Window, Anchor]] = {}
         self.log_file: TextIO | None = None
         if log_file is not None:
             Path(log_file).parent.mkdir(parents=True, exist_ok=True)
@@ -181,11 +173,11 @@ class ZeusMonitor:
         if key in self.measurement_states:
             if not restart:
                 raise ValueError(f"Measurement window '{key}' already exists")
-            self.measurement_states.pop(key).window.cancel()
+            self.measurement_states.pop(key)[0].cancel()
         if sync_execution:
             synchronize(self.gpu_indices, self.sync_with)
         window = self.publisher.window(key)
-        self.measurement_states[key] = _Open(window, anchor())
+        self.measurement_states[key] = window, anchor()
         window.__enter__()
 
     def end_window(self, key: str, sync_execution: bool = True, cancel: bool = False) -> Measurement:
@@ -201,26 +193,26 @@ class ZeusMonitor:
         """
         if key not in self.measurement_states:
             raise ValueError(f"Measurement window '{key}' does not exist")
-        state = self.measurement_states.pop(key)
+        window, began = self.measurement_states.pop(key)
         if sync_execution:
             synchronize(self.gpu_indices, self.sync_with)
         if cancel:
-            state.window.cancel()
+            window.cancel()
             return Measurement(0.0, dict.fromkeys(self.gpu_indices, 0.0))
-        state.window.end()
-        elapsed_s = (monotonic_ns() - state.began.monotonic_ns) / 1e9
-        energies = WindowEnergies(key, state.window.energy_later(ANSWER_S), self.gpus)
+        window.end()
+        elapsed_s = (monotonic_ns() - began.monotonic_ns) / 1e9
+        energies = WindowEnergies(key, window.energy_later(ANSWER_S), self.gpus)
         if self.log_file is not None:
             found = energies.wait()
             joules = ",".join(str(found[index]) for index in self.gpu_indices)
-            self.log_file.write(f"{state.began.wall_ns / 1e9},{key},{elapsed_s},{joules}\n")
+            self.log_file.write(f"{began.wall_ns / 1e9},{key},{elapsed_s},{joules}\n")
             self.log_file.flush()
         return _Pending(elapsed_s, energies)
 
     def reset_windows(self) -> None:
         """Forget all open windows."""
-        for state in self.measurement_states.values():
-            state.window.cancel()
+        for window, _ in self.measurement_states.values():
+            window.cancel()
         self.measurement_states.clear()
 
 

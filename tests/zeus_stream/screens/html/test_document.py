@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.analyzers import archives
 from tests.zeus_stream.screens.asked_archive import Answer, asked_archive
 from tests.zeus_stream.screens.web.test_routes import Elements
-from zeus_stream.cli.screens.report_files import picture, write_files
+from zeus_stream.cli.screens.report_files import ReportFiles, picture
 from zeus_stream.errors import StorageError
 from zeus_stream.screens.html.document import Report, run_report
 from zeus_stream.screens.site.period import Period
@@ -85,7 +85,7 @@ def test_pngs_are_pictures(report: Report) -> None:
 
 def test_files_are_written_as_a_whole(report: Report, tmp_path: Path) -> None:
     html = tmp_path / "new" / "report.html"
-    written = write_files(report, html, tmp_path / "svg", None)
+    written = ReportFiles(html, tmp_path / "svg", None).write(report)
     assert [path.name for path in written] == [
         "report.html",
         "power.svg",
@@ -97,7 +97,7 @@ def test_files_are_written_as_a_whole(report: Report, tmp_path: Path) -> None:
     assert not [path for path in html.parent.iterdir() if path.name.startswith(".")]
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="could not be written"):
-        write_files(report, tmp_path / "file" / "report.html", None, None)
+        ReportFiles(tmp_path / "file" / "report.html", None, None).write(report)
 
 
 def test_the_report_of_a_site_has_the_runs_of_its_period(answer: Answer) -> None:
