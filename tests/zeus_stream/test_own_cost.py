@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tests.processes.under_fire import PATIENCE_S
 from zeus_stream import own_cost
-from zeus_stream.own_cost import OwnEnergy, OwnUseMeter, cpu_seconds, host_cpu_seconds, own_energy, words
+from zeus_stream.own_cost import OwnEnergy, OwnUseMeter, cpu_seconds, host_cpu_seconds, own_energy
 from zeus_stream.protocol.notes import OwnUse
 
 BURN = "import time\nwhile time.process_time() < 0.5: pass\nprint('done', flush=True)\ninput()"
@@ -31,10 +31,6 @@ def test_work_of_this_process_and_of_its_children_counts() -> None:
         child.communicate("\n")
     assert living >= 0.45
     assert cpu_seconds() - before - own >= 0.45, "a child that has ended still counts"
-
-
-def test_the_words_have_seconds_and_a_share() -> None:
-    assert words().endswith("% of a core since its start")
 
 
 @pytest.mark.parametrize(

@@ -133,22 +133,3 @@ list(zeus_stream.steps([1]))
 print(*sorted(heavy & set(sys.modules)))
 """
     assert python(text, ZEUS_STREAM_DIR=str(zeus_dir)) == "then msgpack zmq\n"
-
-
-def test_what_importing_costs_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Figures to look at, not to pass. The goal: 100 ms and 15 MB, first use included."""
-    text = """
-import time
-def pages(): return int(open("/proc/self/statm").read().split()[1])
-begin, before = time.perf_counter(), pages()
-import zeus_stream
-imported, at_import = time.perf_counter(), pages()
-zeus_stream.steps
-print((imported - begin) * 1e3, (at_import - before) / 256)
-print((time.perf_counter() - begin) * 1e3, (pages() - before) / 256)
-"""
-    lines = [tuple(map(float, line.split())) for line in python(text).splitlines()]
-    with capsys.disabled():
-        for what, (cost_ms, memory_mb) in zip(("import", "with first use"), lines, strict=True):
-            print(f"\n  zeus_stream {what}: {cost_ms:.0f} ms, {memory_mb:.1f} MB", end="")
-    assert lines[0] <= lines[1]

@@ -127,19 +127,6 @@ def test_a_decorated_function_is_itself_and_each_call_is_a_window(collector: Col
     assert {event.name for event in collector.seen(WindowBegan)} == {"evaluate"}
 
 
-def test_recursion_nests(collector: Collector) -> None:
-    with Publisher() as pub:
-
-        @pub.window("factorial")
-        def factorial(n: int) -> int:
-            return n * factorial(n - 1) if n else 1
-
-        assert factorial(2) == 2
-    assert heard(collector) == [
-        ("began", 0), ("began", 1), ("began", 2), ("ended", 2), ("ended", 1), ("ended", 0),
-    ]  # fmt: skip
-
-
 def test_threads_that_are_in_one_function_at_once_have_windows_of_their_own(collector: Collector) -> None:
     together = threading.Barrier(8)
     with Publisher() as pub:
@@ -178,23 +165,6 @@ def test_coroutines_overlap(collector: Collector) -> None:
     assert heard(collector)[:3] == [("began", 0), ("began", 1), ("began", 2)]
     assert sorted(heard(collector)[3:5]) == [("ended", 1), ("ended", 2)]
     assert heard(collector)[5] == ("ended", 0)
-
-
-def test_a_task_that_is_cancelled_ends_its_window(collector: Collector) -> None:
-    async def cancelled(pub: Publisher) -> None:
-        @pub.window("request")
-        async def request() -> None:
-            await asyncio.Event().wait()
-
-        task = asyncio.create_task(request())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    with Publisher() as pub:
-        asyncio.run(cancelled(pub))
-    assert heard(collector) == [("began", 0), ("ended", 0)]
 
 
 def test_a_generator_is_refused_where_it_is_decorated(collector: Collector) -> None:

@@ -2,7 +2,7 @@
 
 import secrets
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +15,11 @@ import zmq
 from msgspec.structs import replace
 
 from tests.waiting import eventually
+from tests.zeus_stream.transport.conftest import Sockets
 from zeus_stream.errors import RefusedError
 from zeus_stream.transport import keys, sockets
 from zeus_stream.transport.access import AccessGate
-from zeus_stream.transport.endpoints import Address, Distant
+from zeus_stream.transport.endpoints import Distant
 from zeus_stream.transport.keys import Role, Ticket
 
 pytestmark = pytest.mark.anyio
@@ -102,34 +103,6 @@ async def running(directory: Path) -> AsyncIterator[Host]:
         control.close()
 
 
-class Clients:
-    """Opens sockets as other hosts and local processes do, and closes them."""
-
-    def __init__(self) -> None:
-        self._context = sockets.context()
-        self._opened: list[sockets.Channel] = []
-
-    def ask(self, address: Address) -> sockets.Asking:
-        asking = sockets.ask(self._context, address)
-        self._opened.append(asking)
-        return asking
-
-    def follow(self, address: Address) -> sockets.Channel:
-        self._opened.append(sockets.follow(self._context, address))
-        return self._opened[-1]
-
-    def close(self) -> None:
-        for channel in self._opened:
-            channel.close()
-        self._context.destroy(linger=0)
-
-
-@pytest.fixture
-def clients() -> Iterator[Clients]:
-    with closing(Clients()) as made:
-        yield made
-
-
 async def echoed(channel: sockets.Channel, text: bytes = b"hello") -> tuple[str, str]:
     """Return by which name we are known, and what we lack to command."""
     with anyio.fail_after(PATIENCE_S):
@@ -147,24 +120,24 @@ async def ticks(channel: sockets.Channel) -> None:
 
 
 async def test_who_has_a_key_comes_in_by_name_and_who_is_local_needs_none(
-    zeus_dir: Path, clients: Clients
+    zeus_dir: Path, opened: Sockets
 ) -> None:
     async with running(zeus_dir) as host:
         there = host.distant(await host.ticket("anna", "follow", "command"))
-        assert await echoed(clients.ask(there.control)) == ("anna", "None")
-        await ticks(clients.follow(there.feed))
-        assert await echoed(clients.ask(zeus_dir / "control")) == ("local", "None")
-        await ticks(clients.follow(zeus_dir / "feed"))
+        assert await echoed(opened.ask(there.control)) == ("anna", "None")
+        await ticks(opened.follow(there.feed))
+        assert await echoed(opened.ask(zeus_dir / "control")) == ("local", "None")
+        await ticks(opened.follow(zeus_dir / "feed"))
         assert host.gate.refused == 0
 
 
 async def test_a_key_that_is_not_on_the_list_is_refused_with_a_sentence_on_both_sides(
-    zeus_dir: Path, clients: Clients, caplog: pytest.LogCaptureFixture
+    zeus_dir: Path, opened: Sockets, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(zeus_dir) as host:
         ticket = replace(await host.ticket("anna", "follow"), pair=keys.new_keys())
         for _ in range(3):
-            asking = clients.ask(host.distant(ticket).control)
+            asking = opened.ask(host.distant(ticket).control)
             await eventually(lambda: asking.trouble)  # noqa: B023  (it is over within the turn)
             assert "refused the key anna" in str(asking.trouble)
             assert "zeus-stream keys create" in str(asking.trouble)
@@ -176,11 +149,11 @@ async def test_a_key_that_is_not_on_the_list_is_refused_with_a_sentence_on_both_
 
 
 async def test_a_key_for_another_host_is_refused_with_a_sentence_on_both_sides(
-    zeus_dir: Path, clients: Clients, caplog: pytest.LogCaptureFixture
+    zeus_dir: Path, opened: Sockets, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(zeus_dir) as host:
         ticket = replace(await host.ticket("anna", "follow"), server=keys.new_keys().public)
-        asking = clients.ask(host.distant(ticket).control)
+        asking = opened.ask(host.distant(ticket).control)
         await eventually(lambda: asking.trouble)
         assert "could not agree on keys" in str(asking.trouble)
         await eventually(lambda: host.gate.refused > 2 and caplog.records)
@@ -200,27 +173,27 @@ async def test_who_comes_without_a_key_is_not_let_in(zeus_dir: Path) -> None:
         context.destroy(linger=0)
 
 
-async def test_a_door_opens_only_to_its_roles(zeus_dir: Path, clients: Clients) -> None:
+async def test_a_door_opens_only_to_its_roles(zeus_dir: Path, opened: Sockets) -> None:
     async with running(zeus_dir) as host:
-        only_asks = clients.ask(host.distant(await host.ticket("otto", "query")).control)
+        only_asks = opened.ask(host.distant(await host.ticket("otto", "query")).control)
         await eventually(lambda: only_asks.trouble)
         follower = host.distant(await host.ticket("anna", "follow"))
-        await ticks(clients.follow(follower.feed))
-        name, objection = await echoed(clients.ask(follower.control))
+        await ticks(opened.follow(follower.feed))
+        name, objection = await echoed(opened.ask(follower.control))
         assert name == "anna"
         assert "has no role 'command'" in objection
         assert "--roles command" in objection
 
 
 async def test_a_revoked_key_is_cut_off_within_a_second_and_all_others_go_on(
-    zeus_dir: Path, clients: Clients
+    zeus_dir: Path, opened: Sockets
 ) -> None:
     async with running(zeus_dir) as host:
         anna, otto = [host.distant(await host.ticket(name, "follow", "command")) for name in ("anna", "otto")]
-        annas, ottos = (clients.follow(there.feed) for there in (anna, otto))
-        ottos_asking = clients.ask(otto.control)
-        local = clients.ask(zeus_dir / "control")
-        asking = clients.ask(anna.control)
+        annas, ottos = (opened.follow(there.feed) for there in (anna, otto))
+        ottos_asking = opened.ask(otto.control)
+        local = opened.ask(zeus_dir / "control")
+        asking = opened.ask(anna.control)
         for channel in (annas, ottos):
             await ticks(channel)
         for each in (asking, ottos_asking):
@@ -237,15 +210,15 @@ async def test_a_revoked_key_is_cut_off_within_a_second_and_all_others_go_on(
             break
         await ticks(ottos)
         await ticks(ottos)
-        assert await echoed(clients.ask(otto.control)) == ("otto", "None")
+        assert await echoed(opened.ask(otto.control)) == ("otto", "None")
         for each in (local, ottos_asking):
             assert each.send(b"after"), "its connection was never ended"
 
 
-async def test_a_role_that_is_taken_away_is_gone_at_once(zeus_dir: Path, clients: Clients) -> None:
+async def test_a_role_that_is_taken_away_is_gone_at_once(zeus_dir: Path, opened: Sockets) -> None:
     async with running(zeus_dir) as host:
         there = host.distant(await host.ticket("anna", "follow", "command"))
-        asking = clients.ask(there.control)
+        asking = opened.ask(there.control)
         assert await echoed(asking, b"1") == ("anna", "None")
         listed = zeus_dir / "keys" / "allowed" / "anna.toml"
         less = listed.with_suffix(".new")
@@ -274,18 +247,18 @@ async def test_without_an_address_to_listen_at_there_is_no_port(zeus_dir: Path) 
 
 
 async def test_a_key_directory_that_cannot_be_read_revokes_nothing(
-    zeus_dir: Path, clients: Clients, caplog: pytest.LogCaptureFixture
+    zeus_dir: Path, opened: Sockets, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(zeus_dir) as host:
         there = host.distant(await host.ticket("anna", "follow", "command"))
-        anna = clients.ask(there.control)
+        anna = opened.ask(there.control)
         assert await echoed(anna) == ("anna", "None")
         allowed = zeus_dir / "keys" / "allowed"
         allowed.rename(allowed.with_name("moved"))
         allowed.write_text("as unreadable as a directory when no file can be opened")
         await eventually(lambda: "are still let in" in caplog.text)
         assert await echoed(anna) == ("anna", "None")
-        assert await echoed(clients.ask(there.control)) == ("anna", "None")
+        assert await echoed(opened.ask(there.control)) == ("anna", "None")
         allowed.unlink()
         allowed.with_name("moved").rename(allowed)
         host.revoke("anna")

@@ -2,10 +2,9 @@ import grp
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import TypeVar
 
 import anyio
 import pytest
@@ -13,50 +12,16 @@ from anyio.to_thread import run_sync
 
 from tests import hostile
 from tests.waiting import eventually
+from tests.zeus_stream.transport.conftest import Sockets
 from zeus_stream.errors import SettingsError
 from zeus_stream.transport import sockets
 from zeus_stream.transport.sockets import REQUEST_BYTES
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 20.0
-C = TypeVar("C", sockets.Channel, sockets.Listener)
 LARGE = 8 * 1024 * 1024
 KERNEL_BYTES = 1_000_000
 """More than a socket's own buffers hold."""
-
-
-class Sockets:
-    """The functions under test over one context; closes what it opened."""
-
-    def __init__(self) -> None:
-        self._context = sockets.context()
-        self._opened: list[sockets.Channel | sockets.Listener] = []
-
-    def listen(
-        self, path: Path, *, feed: bool = False, mode: int = 0o600, group: str | None = None
-    ) -> sockets.Listener:
-        return self._keep(sockets.listen(path, feed=feed, mode=mode, group=group))
-
-    def ask(self, path: Path) -> sockets.Channel:
-        return self._keep(sockets.ask(self._context, path))
-
-    def follow(self, path: Path, topic: str) -> sockets.Channel:
-        return self._keep(sockets.follow(self._context, path, topic))
-
-    def _keep(self, channel: C) -> C:
-        self._opened.append(channel)
-        return channel
-
-    def close(self) -> None:
-        for channel in self._opened:
-            channel.close()
-        self._context.destroy(linger=0)
-
-
-@pytest.fixture
-def opened() -> Iterator[Sockets]:
-    with closing(Sockets()) as made:
-        yield made
 
 
 @asynccontextmanager

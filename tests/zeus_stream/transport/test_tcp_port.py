@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import eventually
-from tests.zeus_stream.transport.test_access import Clients, clients, echoed, running  # noqa: F401  (a fixture)
+from tests.zeus_stream.transport.conftest import Sockets
+from tests.zeus_stream.transport.test_access import echoed, running
 from zeus_stream.own_cost import memory_bytes
 from zeus_stream.transport.endpoints import PORTS
 from zeus_stream.transport.listening.tcp_port import NEWCOMERS
@@ -56,12 +57,12 @@ def flooded(address: tuple[str, int], *parts: bytes) -> socket.socket:
 )
 async def test_of_many_without_a_key_few_are_open_and_those_with_one_are_served(
     zeus_dir: Path,
-    clients: Clients,  # noqa: F811
+    opened: Sockets,
     parts: tuple[bytes, ...],
 ) -> None:
     async with running(zeus_dir) as host:
         there = host.distant(await host.ticket("otto", "follow", "command"))
-        known = clients.ask(there.control)
+        known = opened.ask(there.control)
         assert await echoed(known) == ("otto", "None")
         before, port = memory_bytes(), host.control.port
         assert port is not None
@@ -73,7 +74,7 @@ async def test_of_many_without_a_key_few_are_open_and_those_with_one_are_served(
             assert memory_bytes() - before < MAX_BYTES
             assert known.send(b"still there"), "its connection was never ended"
             assert await echoed(known, b"again") == ("otto", "None")
-            assert await echoed(clients.ask(there.control)) == ("otto", "None")
+            assert await echoed(opened.ask(there.control)) == ("otto", "None")
         rows = {name: value for _, name, value in host.gate.status()}
         assert int(rows["cut before they showed a key"]) + int(rows["refused"]) >= FLOOD - NEWCOMERS
 
