@@ -46,7 +46,7 @@ from zeus_stream.training.steps.event_watch import EventWatch
 from zeus_stream.training.steps.phase_recorder import PhaseRecorder
 from zeus_stream.training.steps.step_boundaries import Boundaries
 from zeus_stream.training.steps.step_recorder import Loop, StepRecorder
-from zeus_stream.training.windows import NamedWindows, SessionWindows, Window
+from zeus_stream.training.windows import SessionWindows, Window
 
 SIGNAL = signal.SIGRTMAX - 7
 
@@ -84,6 +84,7 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
+MAX_OPEN_WINDOWS = 1_000
 MAX_FAILURE = 500
 """Characters of the text of an exception."""
 HOLD_NS = 100_000_000
@@ -131,7 +132,8 @@ class Publisher:
         self._planned: tuple[int | None, int | None, int | None] = (None, None, None)
         """Epochs and steps of the whole run, steps of an epoch."""
         self._warned: set[str] = set()
-        self._windows = NamedWindows(self.window, self._warn)
+        self._windows: dict[str, Window] = {}
+        """Begun by name, and not ended so."""
         self._followers: dict[type[Follower], Follower] = {}
         self._error: BaseException | None = None
         self._attempts = itertools.count()
@@ -364,7 +366,16 @@ class Publisher:
         Args:
             name: up to 200 characters, unique among the open windows.
         """
-        return self._windows.begin(name)
+        window = self.window(name)
+        if (before := self._windows.pop(window.name, None)) is not None and before.open:
+            self._warn("window open", f"window {window.name!r}: began twice. The first is cancelled.")
+            before.cancel()
+        if len(self._windows) >= MAX_OPEN_WINDOWS:
+            sentence = f"could not begin: {MAX_OPEN_WINDOWS} windows are open. End those that are over."
+            self._warn("windows", f"window {window.name!r}: {sentence}")
+            return window
+        self._windows[window.name] = window
+        return window.restart()
 
     def end_window(self, name: str) -> Window | None:
         """End the window begun under this name, and return it. None: none is open, and one line says so.
@@ -372,15 +383,12 @@ class Publisher:
         Args:
             name: of the window.
         """
-        return self._windows.end(named(name))
-
-    def cancel_window(self, name: str) -> None:
-        """Forget the window begun under this name.
-
-        Args:
-            name: of the window.
-        """
-        self._windows.cancel(named(name))
+        window = self._windows.pop(named(name), None)
+        if window is None:
+            self._warn("window", f"window {named(name)!r}: could not end: none of this name is open.")
+        else:
+            window.end()
+        return window
 
     def metric(self, name: str, value: float, *, step: int | None = None, epoch: int | None = None) -> None:
         """Record a number, such as a loss, with its step and epoch: see `zeus_stream.metric`."""
@@ -418,7 +426,11 @@ class Publisher:
         publishers.open.discard(self)
         if self._silent:
             return
-        self._windows.close()
+        for name, window in self._windows.items():
+            if window.open:
+                self._warn(
+                    "never", f"window {name!r}: was never ended, so it has no energy. Call end_window()."
+                )
         for follower in self._followers.values():
             follower.close()
         self.watch.close()

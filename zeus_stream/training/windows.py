@@ -14,7 +14,6 @@ from zeus_stream.training.sender import EventSender
 
 ANSWER_S = 10.0
 MAX_ANSWER_S = 86_400.0
-MAX_OPEN_WINDOWS = 1_000
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,21 +103,22 @@ class Window:
         """``find`` is called as the window begins: a decorator alone starts nothing."""
         self._find = find
         self._session: SessionWindows | None = None
-        self._open = False
+        self.open = False
+        """It has begun, and has not ended."""
         self.name = name
         self.number = -1
         """Unique in the session; -1: it never began, or was cancelled."""
 
     def __repr__(self) -> str:
-        state = "open" if self._open else "not begun" if self.number < 0 else f"ended, number {self.number}"
+        state = "open" if self.open else "not begun" if self.number < 0 else f"ended, number {self.number}"
         return f"<Window {self.name!r}: {state}>"
 
     def __enter__(self) -> Self:
         session = self._session = self._find()
-        if self._open:
+        if self.open:
             session.warn("window open", f"window {self.name!r}: began twice. The first is cancelled.")
             self.cancel()
-        self._open = True
+        self.open = True
         self.number = next(session.numbers)
         session.put((WindowBegan, monotonic_ns(), self.number, self.name))
         return self
@@ -157,15 +157,15 @@ class Window:
 
     def end(self) -> None:
         """End the window. It does nothing if the window is not open."""
-        if self._open and self._session is not None:
+        if self.open and self._session is not None:
             self._session.put((WindowEnded, monotonic_ns(), self.number))
-            self._open = False
+            self.open = False
 
     def cancel(self) -> None:
         """Forget the window: it will have no energy."""
-        if self._open and self._session is not None:
+        if self.open and self._session is not None:
             self._session.put((WindowCancelled, monotonic_ns(), self.number))
-            self._open, self.number = False, -1
+            self.open, self.number = False, -1
 
     def restart(self) -> Self:
         """Begin again. If the window is open, what it measured until now is forgotten."""
@@ -190,7 +190,7 @@ class Window:
             >>> w.energy().energy_j
             812.4
         """
-        if self._open or self._session is None or self.number < 0:
+        if self.open or self._session is None or self.number < 0:
             return self._without_energy()
         return self._session.energy(self.name, self.number, timeout_s)
 
@@ -203,54 +203,10 @@ class Window:
         Returns:
             A function of no arguments: the energy, `Missing`, or None while the answer is under way.
         """
-        if self._open or self._session is None or self.number < 0:
+        if self.open or self._session is None or self.number < 0:
             return Later(self._without_energy)
         return self._session.later(self.name, self.number, timeout_s)
 
     def _without_energy(self) -> Missing:
-        why = "it has not ended" if self._open else "it never began, or was cancelled"
+        why = "it has not ended" if self.open else "it never began, or was cancelled"
         return Missing(reason=f"window {self.name!r}: its energy is not known: {why}.", name=self.name)
-
-
-class NamedWindows:
-    """Windows of one publisher that begin and end by name, in different places of a script."""
-
-    def __init__(self, new: Callable[[str], Window], warn: Callable[[str, str], None]) -> None:
-        self._new = new
-        self._warn = warn
-        self._open: dict[str, Window] = {}
-
-    def begin(self, name: str) -> Window:
-        """Begin a window. One that is still open under this name is cancelled."""
-        window = self._new(name)
-        if window.name in self._open:
-            self._warn("window open", f"window {window.name!r}: began twice. The first is cancelled.")
-            self.cancel(window.name)
-        if len(self._open) >= MAX_OPEN_WINDOWS:
-            sentence = f"could not begin: {MAX_OPEN_WINDOWS} windows are open. End those that are over."
-            self._warn("windows", f"window {window.name!r}: {sentence}")
-            return window
-        self._open[window.name] = window
-        return window.restart()
-
-    def end(self, name: str) -> Window | None:
-        """End the window of this name, and return it. None: none is open."""
-        if window := self._taken(name, "end"):
-            window.end()
-        return window
-
-    def cancel(self, name: str) -> None:
-        """Forget the window of this name."""
-        if window := self._taken(name, "cancel"):
-            window.cancel()
-
-    def close(self) -> None:
-        """Warn of windows that were never ended."""
-        for name in self._open:
-            self._warn("never", f"window {name!r}: was never ended, so it has no energy. Call end_window().")
-
-    def _taken(self, name: str, to: str) -> Window | None:
-        window = self._open.pop(name, None)
-        if window is None:
-            self._warn("window", f"window {name!r}: could not {to}: none of this name is open.")
-        return window

@@ -34,9 +34,8 @@ from zeus_stream.protocol.events import (
     WindowEnded,
 )
 from zeus_stream.training.answers import Missing, WindowEnergy
-from zeus_stream.training.publisher import Publisher, publishers
+from zeus_stream.training.publisher import MAX_OPEN_WINDOWS, Publisher, publishers
 from zeus_stream.training.sender import flush_s
-from zeus_stream.training.windows import MAX_OPEN_WINDOWS
 
 ROOT = Path(__file__).parents[3]
 
@@ -253,7 +252,7 @@ def test_windows_that_begin_and_end_in_different_places_are_known_by_name(
         assert pub.end_window("a") is None
         pub.end_window("never begun")
         third = pub.begin_window("b")
-        pub.cancel_window("b")
+        third.cancel()
         pub.begin_window("left open")
     assert [first.number, second.number, third.number] == [0, -1, -1]
     assert [event.window for event in collector.seen(WindowBegan)] == [0, 1, 2, 3]
@@ -377,8 +376,7 @@ def test_no_answer_is_a_sentence_and_no_exception(collector: Collector) -> None:
             reason="window 'v': its energy is not known: the analyzer has gone.", name="v"
         )
         assert not missing
-        pub.begin_window("open")
-        pub.cancel_window("open")
+        pub.begin_window("open").cancel()
     assert str(window.energy()) == "window 'v': its energy is not known: the publisher is closed."
 
 
