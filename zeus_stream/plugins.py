@@ -30,14 +30,13 @@ device are in `tests/conformance`. docs/how-to/add-a-device.md has a whole one.
 SELECTOR = "analyzers.power_limit.selectors:Selector"
 """A choice of one of the power limits that were measured.
 
-Bring one as an entry point of the group ``zeus_stream.selectors``: a function that takes the text after
-the colon of ``--select NAME:TEXT``, None without it, and returns a function. That one takes the trials
-and the number of GPUs of the job, and returns the limit in mW of one of the trials. A trial has
-`limit_mw`, `energy_mj` and `step_mj` of all GPUs, `duration_ns`, `step_ns` and `steps`. The function has
-no state: the same trials give the same limit, also when an archive is interpreted again years later. What
-it raises stops no training; the run is measured on, and the decision names the error. Every limit is
-measured once for it, because the search does not know what it minimizes. docs/how-to/add-a-selector.md
-has a whole one.
+Bring one as an entry point of the group ``zeus_stream.selectors``: a function that returns a function. It
+takes the text after the colon of ``--select NAME:TEXT``, None without it. The returned one takes the trials and the
+number of GPUs of the job, and returns the limit in mW of one of the trials. A trial has `limit_mw`,
+`energy_mj` and `step_mj` of all GPUs, `duration_ns`, `step_ns` and `steps`. The function has no state: the
+same trials give the same limit, also when an archive is interpreted again years later. What it raises stops
+no training; the run is measured on, and the decision names the error. Every limit is measured once for it,
+because the search does not know what it minimizes. docs/how-to/add-a-selector.md has a whole one.
 """
 EXPORTER = "zeus_stream.screens.results.registry:Exporter"
 """A connection that sends results to another system.
@@ -54,13 +53,13 @@ STORE = "analyzers.archive.store:Store"
 """A store of what an analyzer received and what it derived from it.
 
 A file of DuckDB and the store of a shard are two; `tests/conformance/test_store.py` holds for each. `put`
-takes frames, rows, and the offset to which each log is interpreted, and stores all of it or nothing: so
+takes frames, rows, and the offset to which each log is interpreted. It stores all of it or nothing, so
 nothing is lost or stored twice, whatever is killed. `position` says where the log of a host goes on.
 `replay`, `memory` and `checkpoint` give a start what it needs: frames to be interpreted again, earlier
-profiles and tries, the last state. `query` answers SQL in a process that can do no harm; `prune` removes
-what is old; `close` ends. Every method may raise StorageError, with a sentence that names the cure. What
-could not be put may be handed over again. A store is used by one thread at a time. None is found by entry
-point: a store is part of a service.
+profiles and tries, the last state. `query` answers SQL in a process that can do no harm; `prune` removes what
+is old; `close` ends. Every method may raise StorageError, with a sentence that names the cure. What could not
+be put may be handed over again. A store is used by one thread at a time. None is found by entry point: a
+store is part of a service.
 """
 LOG = "collectors.log.store:LogStore"
 """A log of the frames of one host: the truth about what was measured and done there.
@@ -76,12 +75,12 @@ may raise StorageError. None is found by entry point: a log is part of the colle
 ROSTER = "analyzers.service.analyzer:Roster"
 """A task that decides which collectors an analyzer follows and commands.
 
-It is given the analyzer, calls `join` with each collector to be followed, and cancels the scope that
-`join` returned when it is to be left. It runs until it is cancelled. Without one, an analyzer follows the
+It is given the analyzer, and calls `join` with each collector to be followed. `join` returns a scope, which
+it cancels to leave that collector. It runs until it is cancelled. Without one, an analyzer follows the
 collectors that ``--follow`` names. A site brings two (`ROSTERS`): every host that announces itself at the
-broker, and the hosts of the jobs of some shards. A collector that joins is followed from where the store
-has its log, or from its oldest frame. Frames that left its log become a row of ``gaps``. A roster holds
-no state that matters: after a restart it finds the same hosts again.
+broker, and the hosts of the jobs of some shards. A collector that joins is followed from where the store has
+its log, or from its oldest frame. Frames that left its log become a row of ``gaps``. A roster holds no state
+that matters: after a restart it finds the same hosts again.
 """
 SEAMS: Mapping[str, str] = {
     "Bus": "collectors.device:Bus",

@@ -4,9 +4,9 @@
     model.fit(x, y, callbacks=[KerasCallback()])
 
 A step of the optimizer is a step, however many batches it takes; with ``steps_per_execution`` it is all those
-that Keras executes in one go. Evaluations are windows. What a step cost is in the logs of the epochs, but for
-the last second or so of each, which is in the next one's. Phases of a step are *forward, backward and
-optimizer* and *data*.
+that Keras executes in one go. Evaluations are windows. What a step cost is in the logs of the epochs. The
+last second or so of an epoch is in the next one's. Phases of a step are *forward, backward and optimizer* and
+*data*.
 """
 
 from collections.abc import Sequence

@@ -5,8 +5,8 @@
 
 A step of the optimizer is a step, however many batches it takes; validations and tests are windows. The
 joules of a step and of a token go to the trainer's loggers, every ``log_every_n_steps``, one interval late.
-The archive has what the module logs, once an epoch, in its table ``metrics``, and the tokens of each rank so
-far as the metric ``tokens``.
+The archive has what the module logs, once an epoch, in its table ``metrics``. The tokens of each rank so far
+are the metric ``tokens``.
 """
 
 from collections.abc import Callable, Sequence

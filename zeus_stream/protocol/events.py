@@ -109,8 +109,8 @@ class EpochEnded(Struct, frozen=True, tag=True):
 
 
 Placed = Literal["dispatch", "device", "ready"]
-"""How a boundary's instant is known: by when Python came by; by a timing event in the device's queue; by when
-the step's output was ready."""
+"""The source of a boundary's instant. Python came by; a timing event in the device's queue completed; the
+step's output was ready."""
 
 
 class StepBoundary(Struct, frozen=True, tag=True):

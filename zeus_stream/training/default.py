@@ -37,7 +37,7 @@ def _print_cost(pid: int) -> None:
 def steps(iterable: Iterable[T]) -> Loop[T]:
     """Return ``iterable``, each turn of whose loop is a training step.
 
-    A step begins when the loop receives a batch and ends when it asks for the next: the time that the loader
+    A step begins when the loop receives a batch and ends when it asks for the next. The time that the loader
     takes belongs to no step. On a GPU the step ends when the device has done its work, without a
     synchronization. It never waits and never raises.
 
@@ -88,9 +88,9 @@ def window(name: str) -> Window:
 def phase(name: str) -> Marking:
     """Return a context that is a phase of the step: forward, backward, or what else a step consists of.
 
-    It costs the training two clock reads. The archive has the seconds and joules of each phase in
-    ``phases``, summed over many steps and for each epoch, from a counter that is coarser than the
-    phases. On a GPU with a queue, a phase begins and ends when the GPU does.
+    It costs the training two clock reads. The archive has the seconds and joules of each phase in ``phases``,
+    summed over many steps and for each epoch. The counter is coarser than the phases. On a GPU
+    with a queue, a phase begins and ends when the GPU does.
 
     Args:
         name: up to 200 characters. Of phases within each other, the inner one counts.

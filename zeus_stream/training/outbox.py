@@ -4,12 +4,12 @@
                                     +-> flight (one batch, sent until acknowledged) -> gone
     loop of steps -> its stamps ----/
 
-The training thread puts, one other thread does everything else. An entry is a tuple of a message's class
-and its fields: making it costs the training next to nothing, the message is built when it is sent. A loop of
-steps appends instants to a list of its own, and each entry carries the number of the steps before it.
+The training thread puts, one other thread does everything else. An entry is a tuple of a message's class and
+its fields, which costs the training next to nothing. The message is built when it is sent. A loop of steps
+appends instants to a list of its own, and each entry carries the number of the steps before it.
 
-A collector that acknowledges less than it did before has lost its log (or is another one): then the same
-run goes on in a new session, which begins with its `RunStarted` like every other.
+A collector that acknowledges less than it did before has lost its log, or is another one. Then the same run
+goes on in a new session, which begins with its `RunStarted`.
 """
 
 from collections import deque

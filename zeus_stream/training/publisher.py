@@ -54,9 +54,9 @@ SIGNAL = signal.SIGRTMAX - 7
 class MainThreadNudge:
     """Has the main thread call something between two of its bytecodes, soon, when any thread asks for it.
 
-    It is what Python does when a signal arrives, without the signal: no system call is interrupted, and a
-    main thread that is busy in C does it when it comes back. For that, the handler of one real-time signal is
-    ours in this process; where somebody else has it, there are no nudges.
+    Python does the same when a signal arrives. Here no signal is sent, so no system call is interrupted. A
+    main thread that is busy in C makes the call when it comes back. For that, the handler of one real-time
+    signal is ours in this process; where somebody else has it, there are no nudges.
     """
 
     def __init__(self) -> None:

@@ -22,8 +22,8 @@ DRAIN = 256
 DRAIN_BYTES = 1_000_000
 """About the same in bytes."""
 MESSAGE_BYTES = 16 * 1024 * 1024
-"""Of a larger message only the first part is taken, which means nothing by itself: replies to fetches, the
-largest there are, have a few MB. (SQL answers are read whole, by `exchange`.)"""
+"""Of a larger message only the first part is taken, which means nothing by itself. The largest are replies to
+fetches, of a few MB. (SQL answers are read whole, by `exchange`.)"""
 HANDSHAKE_MS = 2_000
 """A connection that has not shown its key by then is closed."""
 HEARTBEAT_MS = 2_000

@@ -1,7 +1,7 @@
 """The command ``mcp``: our answers as tools of the Model Context Protocol, over stdin and stdout.
 
-Each tool is a command of ours that only reads, run as a child with a time limit, a limit on its rows and a
-limit on its output. The only module that imports ``mcp``.
+Each tool is a command of ours that only reads. It runs as a child, with limits on its time, its rows and its
+output. The only module that imports ``mcp``.
 """
 
 import os

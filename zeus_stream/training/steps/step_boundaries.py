@@ -5,12 +5,12 @@
                     \\-> too many, too late, no result -> boundary by dispatch
 
 A look asks the oldest marks whether they are complete, and waits for nothing. It happens at boundaries, where
-the script waits anyway, and when the sender nudges; in the thread of the loop only, and never while that
-captures a CUDA graph. A mark completed after the last look that found it incomplete, and before the first
-that found it complete: these are its bounds. The sender narrows them by the device's own clock.
+the script waits anyway, and when the sender nudges. It is made in the thread of the loop only, and never
+while that captures a CUDA graph. A mark completed after the last look that found it incomplete, and before
+the first that found it complete: these are its bounds. The sender narrows them by the device's own clock.
 
-Boundaries alone are not enough: a host that is held back by a full queue comes by whenever the device has
-reached the same place in its work, so every look is equally late. Nudges come at any time.
+Boundaries alone are not enough. A full queue holds the host back until the device has reached the same place
+in its work, so every look is equally late. Nudges come at any time.
 """
 
 from collections import deque

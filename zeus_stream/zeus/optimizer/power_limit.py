@@ -2,8 +2,8 @@
 
     on_step_begin, on_epoch_end -> steps of a run -> the analyzer's search -> limits, set under a lease
 
-Nothing here touches a GPU: the analyzer measures each limit and chooses, the collector sets it and gives the
-one that it found back when the run ends.
+Nothing here touches a GPU. The analyzer measures each limit and chooses; the collector sets it, and returns
+to the limit found when the run ends.
 """
 
 import atexit
