@@ -31,8 +31,8 @@ SELECTOR = "analyzers.power_limit.selectors:Selector"
 """A choice of one of the power limits that were measured.
 
 Bring one as an entry point of the group ``zeus_stream.selectors``: a function that returns a function. It
-takes the text after the colon of ``--select NAME:TEXT``, None without it. The returned one takes the trials and the
-number of GPUs of the job, and returns the limit in mW of one of the trials. A trial has `limit_mw`,
+takes the text after the colon of ``--select NAME:TEXT``, None without it. The returned one takes the trials
+and the number of GPUs of the job, and returns the limit in mW of one of the trials. A trial has `limit_mw`,
 `energy_mj` and `step_mj` of all GPUs, `duration_ns`, `step_ns` and `steps`. The function has no state: the
 same trials give the same limit, also when an archive is interpreted again years later. What it raises stops
 no training; the run is measured on, and the decision names the error. Every limit is measured once for it,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
 from zeus_stream.clock import anchor, boot_id
 from zeus_stream.protocol.events import RunStarted
 from zeus_stream.training.identity import ProcessIdentity, identify, named
@@ -38,18 +40,12 @@ def describe_run(
     now = anchor()
     return RunStarted(
         t_ns=now.monotonic_ns,
-        job=who.job,
-        run=who.run,
-        rank=who.rank,
-        world_size=who.world_size,
-        gpus=who.gpus,
         pid=os.getpid(),
         boot_id=boot,
         wall_ns=now.wall_ns,
         wall_error_ns=now.error_ns,
         boundary="dispatch" if queue is None else "device",
-        batch_size=who.batch_size,
-        parent_pid=who.parent_pid,
+        **asdict(who),
     )
 
 

@@ -3,7 +3,7 @@ import string
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from tests.messages import RUN_STARTED
 from zeus_stream.protocol import codec
@@ -184,13 +184,5 @@ VALUES = st.text(alphabet=string.printable + "é\udcff", max_size=300)
 @given(st.dictionaries(NAMES, VALUES), VALUES)
 def test_whatever_the_environment_says_the_message_can_be_sent(environ: dict[str, str], script: str) -> None:
     me = who(environ, ProcessIdentity(script, "l", "t"))
-    started = replace(
-        RUN_STARTED,
-        job=me.job,
-        run=me.run,
-        rank=me.rank,
-        world_size=me.world_size,
-        gpus=me.gpus,
-        batch_size=me.batch_size,
-    )
+    started = replace(RUN_STARTED, **asdict(me))
     assert codec.decode(codec.encode(Batch("s", 0, (started,))), Batch).events == (started,)

@@ -15,6 +15,7 @@ in its work, so every look is equally late. Nudges come at any time.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -76,49 +77,36 @@ class Output(Protocol):
     def is_ready(self) -> bool: ...
 
 
+@dataclass(slots=True, eq=False)
 class Mark:
     """Something that completes when a step does."""
 
-    __slots__ = ("device_ns", "done", "event", "high_ns", "low_ns", "until_ns")
-
-    def __init__(
-        self, event: TimingEvent | None, done: Callable[[], bool] | None, low_ns: Ns, until_ns: Ns
-    ) -> None:
-        self.event = event
-        self.done = done
-        """Asks. None: it has completed, and is let go."""
-        self.low_ns = low_ns
-        """It was not complete."""
-        self.high_ns = 0
-        """It was complete. 0: not yet. Written last: the sender reads it first."""
-        self.until_ns = until_ns
-        """Nobody waits longer for it."""
-        self.device_ns: Ns | None = None
-        """By the device's clock, from the first mark on. None: it has no stamp of it."""
+    event: TimingEvent | None
+    done: Callable[[], bool] | None
+    """Asks. None: it has completed, and is let go."""
+    low_ns: Ns
+    """It was not complete."""
+    until_ns: Ns
+    """Nobody waits longer for it."""
+    high_ns: Ns = 0
+    """It was complete. 0: not yet. Written last: the sender reads it first."""
+    device_ns: Ns | None = None
+    """By the device's clock, from the first mark on. None: it has no stamp of it."""
 
 
+@dataclass(slots=True, eq=False)
 class Boundary:
     """A step's boundary in the outbox, whose stamps may still become better."""
 
-    __slots__ = ("_boundaries", "began_ns", "ended_ns", "index", "mark")
-
-    def __init__(
-        self,
-        boundaries: "Boundaries",
-        mark: Mark | None,
-        index: int,
-        ended_ns: Ns | None,
-        began_ns: Ns | None,
-    ) -> None:
-        self._boundaries = boundaries
-        self.mark = mark
-        self.index = index
-        self.ended_ns = ended_ns
-        self.began_ns = began_ns
+    boundaries: "Boundaries"
+    mark: Mark | None
+    index: int
+    ended_ns: Ns | None
+    began_ns: Ns | None
 
     def settle(self, now_ns: Ns) -> tuple[Any, ...] | None:
         """Return the entry of the outbox. None: it may still become better."""
-        return self._boundaries.settle(self, now_ns)
+        return self.boundaries.settle(self, now_ns)
 
 
 class Boundaries:

@@ -8,6 +8,7 @@ processes.
 
 import resource
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from zeus_stream.clock import monotonic_ns
@@ -26,17 +27,15 @@ MAX_HELD_BYTES = 128 * 1024 * 1024
 """Of messages that are not complete, in all connections together."""
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionSlot:
     """The place of one connection."""
 
-    __slots__ = ("close", "held_bytes", "since_ns", "user")
-
-    def __init__(self, user: User, close: Callable[[], None], since_ns: int) -> None:
-        self.user = user
-        self.close = close
-        """Ends the connection; its place is free already."""
-        self.since_ns = since_ns
-        self.held_bytes = 0
+    user: User
+    close: Callable[[], None]
+    """Ends the connection; its place is free already."""
+    since_ns: int
+    held_bytes: int = 0
 
 
 class ConnectionLimits:

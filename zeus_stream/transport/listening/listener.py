@@ -13,6 +13,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,33 +41,26 @@ MAX_TOPICS = 32
 _NOT_NOW = (BlockingIOError, InterruptedError)
 
 
+@dataclass(slots=True, eq=False)
 class ConnectedClient:
     """One connection: of a program on this host, or of another host."""
 
-    __slots__ = (
-        "limits", "pid", "place", "queued", "queued_bytes", "reader", "sender", "since_ns", "socket",
-        "topics", "uid",
-    )  # fmt: skip
-
-    def __init__(
-        self, opened: socket.socket, sender: bytes, reader: zmtp.ZmtpReader, limits: ConnectionLimits
-    ) -> None:
-        self.socket: socket.socket | None = opened
-        """None: closed."""
-        self.sender = sender
-        self.uid: int | None = None
-        self.pid: int | None = None
-        """Of a program on this host."""
-        self.reader = reader
-        self.limits = limits
-        """That have its place: of those without a key, until it has shown one."""
-        self.place: ConnectionSlot | None = None
-        self.since_ns = 0
-        """When a connection of another host was accepted."""
-        self.queued: deque[memoryview] = deque()
-        self.queued_bytes = 0
-        self.topics: list[bytes] = []
-        """That it subscribed to."""
+    socket: socket.socket | None
+    """None: closed."""
+    sender: bytes
+    reader: zmtp.ZmtpReader
+    limits: ConnectionLimits
+    """That have its place: of those without a key, until it has shown one."""
+    place: ConnectionSlot
+    uid: int | None = None
+    pid: int | None = None
+    """Of a program on this host."""
+    since_ns: int = 0
+    """When a connection of another host was accepted."""
+    queued: deque[memoryview] = field(default_factory=deque)
+    queued_bytes: int = 0
+    topics: list[bytes] = field(default_factory=list)
+    """That it subscribed to."""
 
     @property
     def key(self) -> str | None:
@@ -219,8 +213,7 @@ class Listener:
             return None
         reader = zmtp.ZmtpReader(self._kind, self._max_bytes, curve)
         sender = b"%c%d" % (b"l" if curve is None else b"k", next(self._names))
-        client = ConnectedClient(opened, sender, reader, limits)
-        client.place = place
+        client = ConnectedClient(opened, sender, reader, limits, place)
         self._clients[opened.fileno()] = client
         self._epoll.register(opened, select.EPOLLIN)
         return client
@@ -274,7 +267,7 @@ class Listener:
                 self._send_now(client, replies)
         if client in self._newcomers:
             self._look_at_key(client)
-        if client.place is not None and client.open and client.place.held_bytes != reader.held_bytes:
+        if client.open and client.place.held_bytes != reader.held_bytes:
             client.limits.hold(client.place, reader.held_bytes)
 
     def _fail(self, client: ConnectedClient) -> None:
@@ -286,7 +279,7 @@ class Listener:
     def _look_at_key(self, newcomer: ConnectedClient) -> None:
         """Give a newcomer whose key is let in the place of a client; end one whose key is not."""
         curve = newcomer.reader.curve
-        if curve is None or newcomer.place is None:
+        if curve is None:
             return
         if curve.known:
             newcomer.limits.settle(newcomer.place)
@@ -296,12 +289,14 @@ class Listener:
             del self._newcomers[newcomer]
             newcomer.limits.leave(newcomer.place)
             newcomer.limits = self.limits
-            newcomer.place = self.limits.enter(curve.key, lambda: self._end(newcomer))
-            if newcomer.place is None:
+            place = self.limits.enter(curve.key, lambda: self._end(newcomer))
+            if place is None:
                 self._end(newcomer)
+            else:
+                newcomer.place = place
 
     def _receive(self, client: ConnectedClient, parts: list[bytes], messages: list[Received]) -> None:
-        if client.place is not None and client.sender not in self._by_sender:
+        if client.sender not in self._by_sender:
             self._by_sender[client.sender] = client
             client.limits.settle(client.place)
         if self._kind == "PUB":
@@ -375,8 +370,7 @@ class Listener:
         if client in self._unread:
             self._unread.remove(client)
         self._newcomers.pop(client, None)
-        if client.place is not None:
-            client.limits.leave(client.place)
+        client.limits.leave(client.place)
 
 
 def _subscribe(topics: list[bytes], message: bytes) -> None:
