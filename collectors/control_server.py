@@ -30,6 +30,7 @@ from zeus_stream.protocol.commands import (
     Welcome,
 )
 from zeus_stream.protocol.events import Advice, Answer, Ask, AskTry
+from zeus_stream.protocol.frames import encode_frame
 from zeus_stream.protocol.notes import ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.protocol.queries import AskStatus, No, Reply, Status
@@ -240,7 +241,7 @@ class ControlServer:
                 return [codec.encode(No(str(wrong)[:2000]))]
         first = frames[0].offset if frames else request.first_offset
         fetched = Fetched(extent.log_id, first, extent.first_offset, extent.next_offset)
-        return [codec.encode(fetched), *(part for frame in frames for part in codec.encode_frame(frame))]
+        return [codec.encode(fetched), *(part for frame in frames for part in encode_frame(frame))]
 
     def _expect(self, command: str, way: Way) -> None:
         if command not in self._commands and len(self._commands) >= MAX_COMMANDS:

@@ -14,7 +14,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import StorageError
 from zeus_stream.live.latest import Latest
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Body, Events
+from zeus_stream.protocol.frames import Body, Events, encode_frame
 from zeus_stream.protocol.notes import Lost, Note, Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.transport.sockets import Listener
@@ -120,7 +120,7 @@ class LogFeed:
             return False
         self.trouble = None
         for frame in frames:
-            self._feed.send(*codec.encode_frame(frame))
+            self._feed.send(*encode_frame(frame))
         return True
 
     def _fail(self, wrong: StorageError) -> None:

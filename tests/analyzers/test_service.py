@@ -48,7 +48,7 @@ from zeus_stream.protocol.commands import (
     SetControl,
     Welcome,
 )
-from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.frames import Events, Frame, encode_frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
@@ -99,7 +99,7 @@ class RecordedCollector:
                     case Fetch(first_offset=first, count=count):
                         wanted = self.frames[first : first + count]
                         fetched = Fetched(wanted[0].log_id, first, 0, len(self.frames))
-                        parts = [part for frame in wanted for part in codec.encode_frame(frame)]
+                        parts = [part for frame in wanted for part in encode_frame(frame)]
                         self._channel.send(message.sender, correlation, codec.encode(fetched), *parts)
                     case _:
                         pass  # commands and renewals are kept

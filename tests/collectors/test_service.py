@@ -52,7 +52,7 @@ from zeus_stream.protocol.events import (
     RunStarted,
 )
 from zeus_stream.protocol.fields import UNLOCKED, Control
-from zeus_stream.protocol.frames import Events, Frame
+from zeus_stream.protocol.frames import Events, Frame, decode_frame
 from zeus_stream.protocol.notes import (
     CollectorStarted,
     ControlApplied,
@@ -114,7 +114,7 @@ class Client:
         while len(frames) < welcome.next_offset - welcome.first_offset:
             fetch = Fetch(welcome.log_id, welcome.first_offset + len(frames), 1000)
             _, parts = await self.request(fetch)
-            frames += [codec.decode_frame(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
+            frames += [decode_frame(*parts[i : i + 3]) for i in range(0, len(parts), 3)]
         return frames
 
     async def notes(self, kind: type[N]) -> list[N]:
@@ -341,7 +341,7 @@ async def test_the_feed_carries_what_the_log_has(zeus_dir: Path) -> None:
             while len(fed) < 20:
                 for message in await client.feed.receive():
                     topic, envelope, body = message.parts
-                    frame = codec.decode_frame(topic, envelope, body)
+                    frame = decode_frame(topic, envelope, body)
                     fed[frame.offset] = frame
         frames = {frame.offset: frame for frame in await client.frames()}
     assert sorted(fed) == list(range(min(fed), max(fed) + 1))

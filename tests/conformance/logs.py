@@ -17,7 +17,7 @@ from tests.messages import WELCOME
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
-from zeus_stream.protocol.frames import Break, Frame, Part
+from zeus_stream.protocol.frames import Break, Frame, Part, decode_frame, encode_frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
@@ -111,7 +111,7 @@ def _answer(log: LogStore, request: Hello | Fetch) -> list[bytes]:
     frames = log.fetch(request.first_offset, request.count, FETCH_BYTES)
     first = frames[0].offset if frames else request.first_offset
     fetched = Fetched(extent.log_id, first, extent.first_offset, extent.next_offset)
-    return [codec.encode(fetched), *(part for frame in frames for part in codec.encode_frame(frame))]
+    return [codec.encode(fetched), *(part for frame in frames for part in encode_frame(frame))]
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def fetched(log: LogStore, _directory: Path) -> Iterator[Read]:
         parts = sequencer.welcome(_welcome(log.extent))
         while (wanted := sequencer.wanted()) is not None:
             head, *rest = _answer(log, wanted)
-            frames = [codec.decode_frame(*rest[n : n + 3]) for n in range(0, len(rest), 3)]
+            frames = [decode_frame(*rest[n : n + 3]) for n in range(0, len(rest), 3)]
             parts += sequencer.fetched(codec.decode(head, Fetched), frames)
         return parts
 

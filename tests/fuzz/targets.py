@@ -23,7 +23,7 @@ from zeus_stream.protocol.commands import (
     Welcome,
 )
 from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch
-from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.frames import Body, Events, Frame, decode_frame
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused, Notes
 from zeus_stream.protocol.queries import AskStatus, Cancel, ForgetJob, Forgotten, No, Query, QueryDone, Status
 from zeus_stream.protocol.readings import Readings
@@ -55,7 +55,7 @@ def decode(data: bytes) -> None:
     connect(data)
     for topic, envelope in ((b"events/h", data), (data, b"\x94\xa1l\x00\xa1h\x01")):
         with suppress(MalformedError):
-            FollowerSequence("l", 0).frames([codec.decode_frame(topic, envelope, data)])
+            FollowerSequence("l", 0).frames([decode_frame(topic, envelope, data)])
 
 
 def connect(data: bytes) -> None:

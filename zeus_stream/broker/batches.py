@@ -14,8 +14,7 @@ import msgpack
 from msgspec import Struct
 
 from zeus_stream.errors import MalformedError
-from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Frame, decode_frame, encode_frame
 
 PARTS = 16
 """Of a site, unless it has more (`broker_parts`)."""
@@ -68,7 +67,7 @@ def token(name: str) -> str:
 
 def encode(after: int, frames: Sequence[Frame]) -> bytes:
     """Return a message with frames of one log, at least one, without a hole."""
-    packed = msgpack.packb([list(codec.encode_frame(frame)) for frame in frames])
+    packed = msgpack.packb([list(encode_frame(frame)) for frame in frames])
     first = frames[0]
     message: bytes = msgpack.packb([1, first.log_id, first.host, after, zlib.compress(packed, 1)])
     return message
@@ -88,7 +87,7 @@ def decode(message: bytes, subject: str, site: str) -> FrameBatch:
         if unpacking.unconsumed_tail or version != 1:
             raise MalformedError("batch: could not be read: it is too long, or of another version.")
         parts = msgpack.unpackb(packed)
-        frames = tuple(codec.decode_frame(*part) for part in parts)
+        frames = tuple(decode_frame(*part) for part in parts)
     except (ValueError, TypeError, AttributeError, zlib.error, msgpack.UnpackException) as wrong:
         raise MalformedError(f"batch: could not be read: {wrong}. A relay of ours sends others.") from wrong
     if not frames or not isinstance(after, int) or isinstance(after, bool):

@@ -11,7 +11,7 @@ from msgspec import Struct
 from zeus_stream.broker import batches, requests
 from zeus_stream.broker.exchange import Delivered, Exchange, Inbox
 from zeus_stream.errors import MalformedError
-from zeus_stream.protocol import codec
+from zeus_stream.protocol.frames import encode_frame
 from zeus_stream.transport.channel import Received
 
 Read = Callable[[Delivered], list[list[bytes]]]
@@ -152,4 +152,4 @@ def _request(message: Delivered) -> list[list[bytes]]:
 
 def _frames(site: str, message: Delivered) -> list[list[bytes]]:
     batch = batches.decode(message.data, message.subject, site)
-    return [[part for frame in batch.frames for part in codec.encode_frame(frame)]]
+    return [[part for frame in batch.frames for part in encode_frame(frame)]]

@@ -10,16 +10,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints, overload
+from typing import Any, TypeVar, cast, get_args, get_type_hints, overload
 
 import msgpack
 from msgspec import ValidationError, convert, to_builtins
 
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol.fields import VERSION, Unknown
-
-if TYPE_CHECKING:
-    from zeus_stream.protocol.frames import Frame
 
 MAX_BYTES = 4 * 1024 * 1024
 """Largest message part on any socket."""
@@ -62,7 +59,7 @@ def decode(data: bytes | memoryview, /, *expected: type) -> Any:
     Raises:
         MalformedError: not MessagePack, another version, another kind, or a field out of its bounds.
     """
-    outer = _unpack(data)
+    outer = unpack(data)
     match outer:
         case [int(version), str(kind), dict(content)]:
             pass
@@ -75,7 +72,7 @@ def decode(data: bytes | memoryview, /, *expected: type) -> Any:
         )
     for cls in expected:
         if cls.__name__ == kind:
-            return _build(cls, content, f"message {kind}")
+            return build(cls, content, f"message {kind}")
     names = ", ".join(cls.__name__ for cls in expected)
     raise MalformedError(f"message: could not be read: kind {kind[:40]!r}, expected {names}.")
 
@@ -88,7 +85,7 @@ def encode_records(records: Sequence[object]) -> bytes:
 
 def decode_records(data: bytes | memoryview, expected: Sequence[type[M]]) -> tuple[M | Unknown, ...]:
     """Return the messages of `encode_records`; those of other kinds are `Unknown`. Raises MalformedError."""
-    match _unpack(data):
+    match unpack(data):
         case [int(version), list(records)] if version == VERSION:
             pass
         case _:
@@ -102,7 +99,7 @@ def _record(record: object, kinds: Mapping[str, type[M]]) -> M | Unknown:
         case [str(kind), content] if kind in kinds:
             if not _is_finite(content):
                 raise MalformedError(f"records: could not be read: {kind}: a number is not finite.")
-            return _build(kinds[kind], content, "records")
+            return build(kinds[kind], content, "records")
         case [str(kind), _]:
             return Unknown(kind[:40])
         case _:
@@ -118,30 +115,11 @@ def _is_finite(content: object) -> bool:
     return not isinstance(content, float) or math.isfinite(content)
 
 
-def encode_frame(frame: "Frame") -> tuple[bytes, bytes, bytes]:
-    """Return a frame's message parts: topic (what subscribers match), envelope, body as it is."""
-    envelope: bytes = msgpack.packb([frame.log_id, frame.offset, frame.host, frame.t_ns])
-    return frame.topic.encode(), envelope, frame.body
-
-
-def decode_frame(topic: bytes, envelope: bytes, body: bytes) -> "Frame":
-    """Return the frame in three message parts. Raises MalformedError."""
-    from zeus_stream.protocol.frames import Frame  # noqa: PLC0415  (a training script has none: 30 ms less)
-
-    outer = _unpack(envelope)
-    if not isinstance(outer, list) or len(outer) != 4:
-        raise MalformedError("frame: could not be read: its envelope is not [log, offset, host, time].")
-    log_id, offset, host, t_ns = outer
-    words = topic.decode(errors="replace")
-    content = {"log_id": log_id, "offset": offset, "host": host, "t_ns": t_ns, "topic": words, "body": body}
-    return _build(Frame, content, "frame")
-
-
 def _plain(message: object) -> tuple[str, Any]:
     return type(message).__name__, to_builtins(message, builtin_types=_BINARY)
 
 
-def _build(cls: type[M], content: Any, what: str) -> M:
+def build(cls: type[M], content: Any, what: str) -> M:
     """Return the message of these fields. Raises MalformedError, which names the field that is wrong."""
     for name, kinds in _lists_of_kinds(cast("type", cls)).items():
         if isinstance(content, dict) and isinstance(content.get(name), list):
@@ -179,7 +157,8 @@ def _reason(wrong: ValidationError) -> str:
     return reason[:_MAX_REASON]
 
 
-def _unpack(data: bytes | memoryview) -> Any:
+def unpack(data: bytes | memoryview) -> Any:
+    """Return what MessagePack has within our bounds. Raises MalformedError."""
     if len(data) > MAX_BYTES:
         raise MalformedError(f"message: could not be read: {len(data)} bytes, at most {MAX_BYTES} are taken.")
     try:

@@ -5,8 +5,11 @@ collector --feed--> analyzer      Frame(Readings | Events | Notes)
 
 from typing import Annotated
 
+import msgpack
 from msgspec import Meta, Struct
 
+from zeus_stream.errors import MalformedError
+from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import Event
 from zeus_stream.protocol.fields import Count, Name, Ns, Unknown
 from zeus_stream.protocol.notes import Notes
@@ -37,6 +40,23 @@ class Frame(Struct, frozen=True, kw_only=True):
     topic: Name
     """``readings/<host>``, ``events/<host>/<job>`` or ``notes/<host>``."""
     body: bytes
+
+
+def encode_frame(frame: Frame) -> tuple[bytes, bytes, bytes]:
+    """Return a frame's message parts: topic (what subscribers match), envelope, body as it is."""
+    envelope: bytes = msgpack.packb([frame.log_id, frame.offset, frame.host, frame.t_ns])
+    return frame.topic.encode(), envelope, frame.body
+
+
+def decode_frame(topic: bytes, envelope: bytes, body: bytes) -> Frame:
+    """Return the frame in three message parts. Raises MalformedError."""
+    outer = codec.unpack(envelope)
+    if not isinstance(outer, list) or len(outer) != 4:
+        raise MalformedError("frame: could not be read: its envelope is not [log, offset, host, time].")
+    log_id, offset, host, t_ns = outer
+    words = topic.decode(errors="replace")
+    content = {"log_id": log_id, "offset": offset, "host": host, "t_ns": t_ns, "topic": words, "body": body}
+    return codec.build(Frame, content, "frame")
 
 
 class Break(Struct, frozen=True):

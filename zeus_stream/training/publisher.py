@@ -29,6 +29,7 @@ from zeus_stream.protocol.events import (
     RunPlanned,
     RunStarted,
     SearchWanted,
+    TryWanted,
 )
 from zeus_stream.training.answers import (
     Box,
@@ -38,7 +39,7 @@ from zeus_stream.training.answers import (
 from zeus_stream.training.identity import INHERITED, batch_of, counted_from_zero, length_of, named
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.recurring import ANSWER_S as RECURRING_S
-from zeus_stream.training.recurring import Recurring, Wish, checked
+from zeus_stream.training.recurring import Recurring, checked
 from zeus_stream.training.run_started import describe_run
 from zeus_stream.training.sender import EventSender, flush_s
 from zeus_stream.training.steps import torch_events
@@ -326,9 +327,10 @@ class Publisher:
         agree: Callable[[Any], Any] | None = None,
     ) -> Recurring:
         """Return one training of the job that recurs under this name: see `zeus_stream.recurring`."""
-        wish = Wish(
-            job=name, batch_sizes=tuple(batch_sizes), default=default, target=target, metric=metric,
-            lower_is_better=lower_is_better, max_epochs=max_epochs, eta=eta, beta=beta, window=window,
+        wish = TryWanted(
+            t_ns=0, attempt=0, job=name, batch_sizes=tuple(batch_sizes), default=default, target=target,
+            metric=metric, lower_is_better=lower_is_better, max_epochs=max_epochs, eta=eta, beta=beta,
+            window=window,
         )  # fmt: skip
         hooks = PublisherHooks(
             attempts=self._attempts,

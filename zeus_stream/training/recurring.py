@@ -19,8 +19,7 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import SettingsError
@@ -43,30 +42,7 @@ MOST = 2**40
 Rule: TypeAlias = Literal["sqrt", "linear"]
 
 
-class Wish(Struct, frozen=True, kw_only=True):
-    """The recurring job and its target: the content of a `TryWanted` beside its stamp."""
-
-    job: str
-    batch_sizes: tuple[int, ...]
-    default: int
-    target: float
-    metric: str
-    lower_is_better: bool = False
-    max_epochs: int = 100
-    eta: float = 0.5
-    beta: float = 2.0
-    window: int = 0
-
-    def wanted(self, t_ns: int, attempt: int) -> tuple[Any, ...]:
-        """Return the event as an outbox takes it in."""
-        return (partial(TryWanted, t_ns=t_ns, attempt=attempt, **asdict(self)),)
-
-    def reached(self, value: float) -> bool:
-        """Return whether a metric is as good as the target."""
-        return value <= self.target if self.lower_is_better else value >= self.target
-
-
-def checked(wish: Wish) -> Wish:
+def checked(wish: TryWanted) -> TryWanted:
     """Return the wish as it can be sent, its sizes ascending. Raises SettingsError if it makes no sense."""
 
     def wrong(what: str, cure: str) -> SettingsError:
@@ -90,7 +66,8 @@ def checked(wish: Wish) -> Wish:
         if not _finite(value) or not least <= value <= most:
             within = "a finite number" if least == -math.inf else f"a number from {least:g} to {most:g}"
             raise wrong(f"{name} is {value!r}", f"Give {within}.")
-    return Wish(
+    return replace(
+        wish,
         job=named(wish.job),
         batch_sizes=sizes,
         default=int(wish.default),
@@ -135,11 +112,11 @@ class Recurring:
     def __init__(
         self,
         hooks: PublisherHooks,
-        wish: Wish,
+        wish: TryWanted,
         timeout_s: float = ANSWER_S,
         agree: Callable[[Any], Any] | None = None,
     ) -> None:
-        """For `Publisher.recurring`. ``wish``: as `checked`."""
+        """For `Publisher.recurring`. ``wish``: as `checked`; each try is sent as it, with its own stamp."""
         self._hooks = hooks
         self._wish = wish
         self._timeout_s = timeout_s
@@ -187,11 +164,12 @@ class Recurring:
         Args:
             value: of the metric.
         """
-        number = float(value)
-        self.converged = self.converged or self._wish.reached(number)
+        number, wish = float(value), self._wish
+        reached = number <= wish.target if wish.lower_is_better else number >= wish.target
+        self.converged = self.converged or reached
         if self._hooks.rank == 0:
-            self._hooks.metric(self._wish.metric, number)
-        return self._wish.reached(number)
+            self._hooks.metric(wish.metric, number)
+        return reached
 
     def epochs(self) -> Iterator[int]:
         """Yield 0, 1, ... while epochs are to be trained: until the target, ``max_epochs``, or a stop."""
@@ -215,7 +193,7 @@ class Recurring:
     def _begin(self) -> int:
         self._attempt, self._tries = next(self._hooks.attempts), self._tries + 1
         self._word, wish = None, self._wish
-        self._hooks.put(wish.wanted(monotonic_ns(), self._attempt))
+        self._hooks.put((partial(replace, wish, t_ns=monotonic_ns(), attempt=self._attempt),))
         until_ns = monotonic_ns() + round(self._timeout_s * 1e9)
         advice, why = None, ""
         if (box := self._hooks.question(self._attempt, 0, until_ns)) is not None:

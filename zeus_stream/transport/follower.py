@@ -22,7 +22,7 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
-from zeus_stream.protocol.frames import Break, Frame, Part
+from zeus_stream.protocol.frames import Break, Frame, Part, decode_frame
 from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
 from zeus_stream.transport.channel import DRAIN, FollowedSource, MessageWay
@@ -270,7 +270,7 @@ def _decoded(parts: list[bytes], counters: Counter[str]) -> list[Frame]:
     frames = []
     for at in range(0, len(parts), 3):
         try:
-            frames.append(codec.decode_frame(*parts[at : at + 3]))
+            frames.append(decode_frame(*parts[at : at + 3]))
         except (MalformedError, TypeError):
             counters["malformed"] += 1
     return frames

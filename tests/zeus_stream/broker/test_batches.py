@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from zeus_stream.broker import batches
 from zeus_stream.errors import MalformedError
-from zeus_stream.protocol import codec
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Frame, encode_frame
 
 
 def frames(first: int, count: int, host: str = "alpha") -> list[Frame]:
@@ -60,7 +59,7 @@ def made(*parts: Any) -> bytes:
 
 
 def body(*listed: Frame) -> bytes:
-    return zlib.compress(msgpack.packb([list(codec.encode_frame(frame)) for frame in listed]))
+    return zlib.compress(msgpack.packb([list(encode_frame(frame)) for frame in listed]))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import SetControl
 from zeus_stream.protocol.events import Batch, Metric, RunStarted, StepBoundary
 from zeus_stream.protocol.fields import VERSION, Unknown
-from zeus_stream.protocol.frames import Frame
+from zeus_stream.protocol.frames import Frame, decode_frame, encode_frame
 from zeus_stream.protocol.readings import READING_BYTES, READING_FIELDS, READING_STRUCT
 
 names = st.text(min_size=1, max_size=200)
@@ -133,4 +133,4 @@ def test_a_frame_comes_back_as_it_went(
     log: str, offset: int, host: str, t_ns: int, topic: str, body: bytes
 ) -> None:
     frame = Frame(log_id=log, offset=offset, host=host, t_ns=t_ns, topic=topic, body=body)
-    assert codec.decode_frame(*codec.encode_frame(frame)) == frame
+    assert decode_frame(*encode_frame(frame)) == frame

@@ -32,9 +32,12 @@ from zeus_stream.protocol.events import (
 )
 from zeus_stream.training.answers import PublisherHooks
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.recurring import MAX_TRIES, Recurring, Wish, checked
+from zeus_stream.training.recurring import MAX_TRIES, Recurring, checked
 
-WISH = Wish(job="nightly", batch_sizes=(16, 32, 64), default=32, target=0.9, metric="accuracy", max_epochs=5)
+WISH = TryWanted(
+    t_ns=0, attempt=0, job="nightly", batch_sizes=(16, 32, 64), default=32, target=0.9, metric="accuracy",
+    lower_is_better=False, max_epochs=5, eta=0.5, beta=2, window=0,
+)  # fmt: skip
 
 
 class Told:
@@ -250,16 +253,13 @@ def test_what_makes_no_sense_is_refused_with_a_sentence(changed: dict[str, Any],
 def test_sizes_are_sent_ascending_each_once_as_the_wire_takes_them(sizes: list[int], rng: Any) -> None:
     wish = checked(replace(WISH, batch_sizes=tuple(sizes), default=rng.choice(sizes)))
     assert wish.batch_sizes == tuple(sorted(set(sizes)))
-    kind, *fields = wish.wanted(7, 0)
-    event = kind(*fields)
-    assert codec.decode(codec.encode(event), TryWanted) == event
+    assert codec.decode(codec.encode(wish), TryWanted) == wish
 
 
 def test_numbers_of_numpy_and_names_of_any_characters_can_be_sent() -> None:
     sizes, half = tuple(np.array([64, 16, 32])), cast("float", np.float32(0.5))
     wish = checked(replace(WISH, batch_sizes=sizes, default=sizes[1], target=half, metric="\udc80"))
-    kind, *fields = wish.wanted(7, 0)
-    event = codec.decode(codec.encode(kind(*fields)), TryWanted)
+    event = codec.decode(codec.encode(wish), TryWanted)
     assert (event.batch_sizes, event.default, event.target, event.metric) == ((16, 32, 64), 16, 0.5, "?")
 
 

@@ -18,7 +18,7 @@ from tests.waiting import eventually
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Fetch, Fetched, Hello, Welcome
-from zeus_stream.protocol.frames import Break, Frame
+from zeus_stream.protocol.frames import Break, Frame, encode_frame
 from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
 from zeus_stream.transport.channel import DRAIN
@@ -248,7 +248,7 @@ class Collector:
         for _ in range(count):
             logged = self.log.append()
             if self._feed is not None and self._rng.random() >= self.loses:
-                self._feed.send(*codec.encode_frame(logged))
+                self._feed.send(*encode_frame(logged))
 
     async def _answer(self, control: sockets.Listener) -> None:
         while True:
@@ -265,7 +265,7 @@ class Collector:
                 else:
                     header, frames = self.log.fetch(request, most=100)
                     reply = [codec.encode(header)]
-                    reply += [part for found in frames for part in codec.encode_frame(found)]
+                    reply += [part for found in frames for part in encode_frame(found)]
                 control.send(message.sender, correlation, *reply)
 
 
@@ -367,7 +367,7 @@ class Pages:
 
     async def receive(self) -> list[sockets.Received]:
         await anyio.lowlevel.checkpoint()
-        parts = [codec.encode_frame(self._log.append()) for _ in range(self._sizes.pop(0))]
+        parts = [encode_frame(self._log.append()) for _ in range(self._sizes.pop(0))]
         return [sockets.Received(sender=b"", parts=[*each], uid=None, pid=None) for each in parts]
 
     def close(self) -> None:
