@@ -67,7 +67,7 @@ class Told:
         return box
 
     def events(self, kind: type) -> list[Any]:
-        return [made(*fields) for made, *fields in self.put if getattr(made, "func", made) is kind]
+        return [event for made, *fields in self.put if isinstance(event := made(*fields), kind)]
 
 
 def size(batch_size: int) -> Advice:
