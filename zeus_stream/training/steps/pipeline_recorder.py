@@ -87,6 +87,7 @@ class Pipeline:
             if not least <= value <= most:
                 raise SettingsError(f"pipeline: could not begin: {name} is {value}. Give {least} to {most}.")
         self.micro_batches, self.chunks = micro_batches, chunks
+        self._at = f"stage {stage} of {stages}, {micro_batches} micro-batches"
         self._put, self._watch = put, watch
         self._places = [path.with_name("position") for path in publish_candidates(environ)]
         self._socket: socket.socket | None = None
@@ -111,6 +112,9 @@ class Pipeline:
             )
         )  # fmt: skip
         self._connect()
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self._at}: iteration {self.iteration}>"
 
     def instruction(self, kind: str, micro_batch: int, chunk: int = 0) -> InstructionContext:
         """Return a context that is one instruction.
