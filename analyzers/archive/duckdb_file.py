@@ -33,7 +33,6 @@ from analyzers.archive.rollups.ended_runs import keep_ended
 from analyzers.archive.rollups.retention import needed, prune
 from analyzers.archive.rollups.rollup import add_hours
 from analyzers.archive.row_writer import RowWriter
-from analyzers.archive.rows.tables import Values
 from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.archive.seals.chain import Chain
 from analyzers.archive.store import Ages, Page, Received
@@ -144,7 +143,7 @@ class DuckdbFile:
     def put(
         self,
         received: Sequence[Received],
-        rows: Sequence[Derived] | Values = (),
+        rows: Sequence[Derived] = (),
         interpreted: Mapping[str, int] | None = None,
         *,
         replaying: bool = False,

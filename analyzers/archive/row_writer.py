@@ -23,9 +23,9 @@ from analyzers.archive.rollups.ended_runs import forget_changed, keep_ended
 from analyzers.archive.rollups.rollup import Placing, restore
 from analyzers.archive.rows import columns
 from analyzers.archive.rows.event_rows import EventRows, event_rows
-from analyzers.archive.rows.tables import COLUMNS, COMPUTED, TABLES, Values, values_of
+from analyzers.archive.rows.tables import COLUMNS, COMPUTED, TABLES, values_of
 from analyzers.archive.store import Received
-from analyzers.results.rows import Derived, Row, WindowRow, each_row
+from analyzers.results.rows import Derived, Row, StepColumns, WindowRow, each_row
 from analyzers.results.table import Table
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.frames import Body, Break, Events, Frame
@@ -89,12 +89,12 @@ class RowWriter:
     def put(
         self,
         received: Sequence[Received],
-        rows: Sequence[Derived] | Values = (),
+        rows: Sequence[Derived] = (),
         interpreted: Mapping[str, int] | None = None,
         *,
         replaying: bool = False,
     ) -> None:
-        """Store all of it or nothing; see `Store.put`. ``rows``: or their values."""
+        """Store all of it or nothing; see `Store.put`."""
         logs: dict[str, Log] = {}
         fresh: list[tuple[Frame, Body | EventRows | None]] = []
         gaps = []
@@ -179,7 +179,7 @@ class RowWriter:
                     utc_ns.append(place.utc_ns)
                     continue
                 case Events() | EventRows():
-                    of_frame = body if isinstance(body, EventRows) else _rows_of(body)
+                    of_frame = body if isinstance(body, EventRows) else event_rows(body)
                     events.append((frame, of_frame))
                     if place.utc_ns is not None:
                         ran += [(body.session, each, place.utc_ns) for each in of_frame.iterations]
@@ -196,7 +196,7 @@ class RowWriter:
         }
         if kept:
             tables["frames"] = columns.from_frames(self._schemas["frames"], kept)
-        if any(of_frame.end > of_frame.first for _, of_frame in events):
+        if any(of_frame.rows for _, of_frame in events):
             tables["events"] = columns.from_events(self._schemas["events"], events)
         if readings:
             tables["readings"] = self._target.in_order(columns.from_readings(readings, utc_ns))
@@ -214,14 +214,11 @@ class RowWriter:
 
     # ---- what was derived ---------------------------------------------------------------------------
 
-    def _derived_tables(self, rows: Sequence[Derived] | Values, *, replaying: bool) -> dict[str, pa.Table]:
-        tables, (values, steps) = {}, rows if isinstance(rows, Values) else values_of(rows)
-        if replaying and steps:  # a row may replace one that is in columns
-            values = {
-                **values,
-                WindowRow: [*values_of(each_row(steps)).of[WindowRow], *values.get(WindowRow, ())],
-            }
-            steps = ()
+    def _derived_tables(self, rows: Sequence[Derived], *, replaying: bool) -> dict[str, pa.Table]:
+        # a row that comes again may replace one that was in columns
+        steps = () if replaying else [each for each in rows if isinstance(each, StepColumns)]
+        values = values_of(each_row(each for each in rows if replaying or not isinstance(each, StepColumns)))
+        tables = {}
         for kind, table in TABLES.items():
             chosen = values.get(kind, ())
             if table.replaces or replaying:
@@ -255,9 +252,3 @@ class RowWriter:
                     f" WHERE {same} AND {self._target.bounds(table, tables[name])}"
                 )
             connection.execute(f"INSERT INTO {name} BY NAME {COMPUTED.get(name, f'FROM incoming_{name}')}")
-
-
-def _rows_of(body: Events) -> EventRows:
-    shared, [fields] = event_rows([body])
-    assert fields is not None
-    return EventRows(shared, *fields)

@@ -1,44 +1,27 @@
 """Objects of state classes to bytes and back, with every reference between them. Pure.
 
-MessagePack ``[version, shapes, objects]``: the version of `state_classes`, the class and attributes of each
-shape of object, then the objects. A scalar is itself; anything else is ``[tag, ...]``, and a second reference
-to an object is the number of the first. No code is in it: a reader makes objects of `state_classes`, of
-containers and of arrays, and of nothing else.
+The version of `state_classes`, then a pickle of restricted content: a writer takes objects of `state_classes`,
+containers and arrays, and a reader finds no other name. No code is in it, and none runs but constructors.
 """
 
 import io
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum, IntEnum
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from types import FunctionType
 from typing import Any
 
-import msgpack
 import numpy as np
 from msgspec import Struct
 
 from analyzers.checkpoints.state_classes import UnregisteredError, class_of, name_of, version
 from zeus_stream.errors import MalformedError
 
-_DAMAGE = (ArithmeticError, AttributeError, ImportError, LookupError, RecursionError, TypeError, ValueError)
-_SCALARS = frozenset((type(None), bool, int, float, str, bytes))
-_VALUES = (tuple, frozenset, Struct, Enum)
-"""Complete only with their parts, so they are numbered after them."""
-
-
-class Tag(IntEnum):
-    """The kinds of nodes."""
-
-    AGAIN = 0
-    OUTSIDE = 1
-    """An object that the reader has already, by its name."""
-    SPECIAL = 2
-    """An object that is made again from a text."""
-    ARRAY = 3
-    VALUE = 4
-    SEQUENCE = 5
-    MAPPING = 6
-    OBJECT = 7
+_REFUSED = (
+    ArithmeticError, AttributeError, EOFError, ImportError, LookupError, MemoryError, RecursionError, TypeError,
+    ValueError, pickle.PickleError,
+)  # fmt: skip
+"""Errors of what cannot be written, and of damage."""
 
 
 class UnknownObjectError(TypeError):
@@ -52,19 +35,15 @@ def encode(
 ) -> bytes:
     """Return objects as bytes, with all that they refer to. Raises UnknownObjectError.
 
-    ``outside``: by `id`, the names of objects that the reader has already. ``special``: by class, a function
-    that returns the text from which the reader makes an instance again.
+    ``outside``: by `id`, the names of objects of our classes that the reader has already. ``special``: by
+    class, a function that returns the text from which the reader makes an instance again.
     """
-    writer = _Writer(outside or {}, special or {})
+    content = io.BytesIO()
     try:
-        nodes = [writer.node(root) for root in roots]
-        shapes = [[*name_of(kind), names] for kind, names in writer.shapes]
-        packed: bytes = msgpack.packb([version(), shapes, nodes])
-    except OverflowError as wrong:
-        raise UnknownObjectError("a number has more than 64 bits") from wrong
-    except UnregisteredError as wrong:
+        _Writer(content, outside or {}, special or {}).dump(list(roots))
+    except _REFUSED as wrong:
         raise UnknownObjectError(str(wrong)) from wrong
-    return packed
+    return version().encode() + content.getvalue()
 
 
 def decode(
@@ -76,16 +55,15 @@ def decode(
 
     ``outside``: by name, objects that are here already. ``special``: by class name, makes one from its text.
     """
+    head = version().encode()
+    if not data.startswith(head):
+        raise MalformedError(
+            "state: could not be read: it is damaged, or its classes consist of other parts by now."
+        )
     try:
-        classes, shapes, nodes = msgpack.unpackb(data, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as wrong:
-        raise MalformedError("state: could not be read: it is damaged.") from wrong
-    if classes != version():
-        raise MalformedError("state: could not be read: its classes consist of other parts by now.")
-    try:
-        reader = _ObjectReader(shapes, outside or {}, special or {})
-        return [reader.object_of(node) for node in nodes]
-    except _DAMAGE as wrong:
+        roots: list[Any] = _Reader(io.BytesIO(data[len(head) :]), outside or {}, special or {}).load()
+        return list(roots)
+    except _REFUSED as wrong:
         raise MalformedError(f"state: could not be read: {wrong}.") from wrong
 
 
@@ -102,139 +80,80 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(slot for slot in slots if slot not in ("__dict__", "__weakref__"))
 
 
-class _Writer:
-    def __init__(self, outside: Mapping[int, str], special: Mapping[type, Callable[[Any], str]]) -> None:
-        self.shapes: dict[tuple[type, tuple[str, ...]], int] = {}
+# ---- what stands for an object in the bytes
+
+
+def _outside(name: str) -> Any:
+    """Stand for an object that the reader has already."""
+    raise NotImplementedError(name)
+
+
+def _special(kind: str, text: str) -> Any:
+    """Stand for an object that is made again from a text."""
+    raise NotImplementedError(kind, text)
+
+
+def _record(kind: Any, values: Sequence[Any]) -> Any:
+    """Return a struct of these values of its fields."""
+    return kind(**dict(zip(kind.__struct_fields__, values, strict=True)))
+
+
+def _array(content: bytes) -> Any:
+    """Return the array, or the number of NumPy, that `numpy.save` wrote."""
+    made = np.load(io.BytesIO(content), allow_pickle=False)
+    return made if made.ndim else made[()]
+
+
+class _Writer(pickle.Pickler):
+    def __init__(
+        self, content: io.BytesIO, outside: Mapping[int, str], special: Mapping[type, Callable[[Any], str]]
+    ) -> None:
+        super().__init__(content, protocol=5)
         self._outside = outside
         self._special = special
-        self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []
-        """Objects with a number: none may be freed, or another would have its `id`."""
         self._memories: set[int] = set()
         """The memory of arrays: two of one memory would be apart when they are read."""
 
-    def node(self, value: Any) -> Any:
-        kind = type(value)
-        if kind in _SCALARS:
-            return value
+    def reducer_override(self, value: Any) -> Any:
+        """Return how an object that is no plain number, text or container is written."""
+        if isinstance(value, FunctionType) and value.__module__ == __name__:
+            return NotImplemented  # one of those that stand for an object
         if (name := self._outside.get(id(value))) is not None:
-            return [Tag.OUTSIDE, name]
-        if (number := self._numbers.get(id(value))) is not None:
-            if number < 0:
-                raise UnknownObjectError(f"a tuple or set of {kind.__name__} contains itself")
-            return [Tag.AGAIN, number]
-        if issubclass(kind, _VALUES) and kind not in self._special:
-            self._numbers[id(value)] = -1
-            node = [Tag.VALUE, *self._value(value, kind)]
-            self._number(value)
-            return node
-        self._number(value)
-        return self._object(value, kind)
-
-    def _number(self, value: Any) -> None:
-        self._numbers[id(value)] = len(self._kept)
-        self._kept.append(value)
-
-    def _parts(self, parts: Iterable[Any]) -> list[Any]:
-        return [part if type(part) in _SCALARS else self.node(part) for part in parts]
-
-    def _value(self, value: Any, kind: type) -> tuple[int, list[Any]]:
-        if isinstance(value, Struct):
-            names = value.__struct_fields__
-            return self._shape(kind, names), self._parts([getattr(value, name) for name in names])
-        return self._shape(kind), [value.value] if isinstance(value, Enum) else self._parts(value)
-
-    def _object(self, value: Any, kind: type) -> list[Any]:
+            return _outside, (name,)
+        kind = type(value)
         if kind in self._special:
-            return [Tag.SPECIAL, kind.__name__, self._special[kind](value)]
+            return _special, (kind.__name__, self._special[kind](value))
         if isinstance(value, np.ndarray | np.generic):
-            return [Tag.ARRAY, self._array(value)]
-        if isinstance(value, list | set | deque):
-            most = value.maxlen if isinstance(value, deque) else None
-            return [Tag.SEQUENCE, self._shape(kind), most, self._parts(value)]
-        if isinstance(value, dict):
-            make = self._shape(value.default_factory) if isinstance(value, defaultdict) else None
-            pairs = self._parts(part for pair in value.items() for part in pair)
-            return [Tag.MAPPING, self._shape(kind), make, pairs]
-        found = attributes(value)
-        return [Tag.OBJECT, self._shape(kind, tuple(found)), self._parts(found.values())]
+            return _array, (self._saved(value),)
+        name_of(value if isinstance(value, type) else kind)
+        if isinstance(value, Struct):
+            return _record, (kind, [getattr(value, name) for name in kind.__struct_fields__])
+        return NotImplemented
 
-    def _shape(self, kind: Any, names: tuple[str, ...] = ()) -> int:
-        name_of(kind)
-        return self.shapes.setdefault((kind, names), len(self.shapes))
-
-    def _array(self, value: np.ndarray[Any, Any] | np.generic) -> bytes:
+    def _saved(self, value: np.ndarray[Any, Any] | np.generic) -> bytes:
         memory = id(value.base if isinstance(value.base, np.ndarray) else value)
         if memory in self._memories:
             raise UnknownObjectError("an array and a view of it cannot both be encoded")
         self._memories.add(memory)
         content = io.BytesIO()
-        try:
-            np.save(content, value, allow_pickle=False)
-        except ValueError as wrong:
-            raise UnknownObjectError("an array of objects cannot be encoded") from wrong
+        np.save(content, value, allow_pickle=False)
         return content.getvalue()
 
 
-class _ObjectReader:
+class _Reader(pickle.Unpickler):
     def __init__(
-        self,
-        shapes: Iterable[tuple[str, str, list[str]]],
-        outside: Mapping[str, Any],
-        special: Mapping[str, Callable[[str], Any]],
+        self, content: io.BytesIO, known: Mapping[str, Any], made: Mapping[str, Callable[[str], Any]]
     ) -> None:
-        self._shapes = [(class_of(module, name), names) for module, name, names in shapes]
-        self._outside = outside
-        self._special = special
-        self._numbered: list[Any] = []
+        super().__init__(content)
+        self._stand_ins: Mapping[str, Callable[..., Any]] = {
+            "_outside": lambda name: known[name],
+            "_special": lambda kind, text: made[kind](text),
+            "_record": _record,
+            "_array": _array,
+        }
 
-    def object_of(self, node: Any) -> Any:
-        if type(node) is not list:
-            return node
-        match node:
-            case [Tag.AGAIN, number]:
-                return self._numbered[number]
-            case [Tag.OUTSIDE, name]:
-                return self._outside[name]
-            case [Tag.SPECIAL, name, text]:
-                return self._keep(self._special[name](text))
-            case [Tag.ARRAY, content]:
-                array = np.load(io.BytesIO(content), allow_pickle=False)
-                return self._keep(array if array.ndim else array[()])
-            case [Tag.VALUE, shape, parts]:
-                return self._keep(self._value(*self._shapes[shape], self._parts(parts)))
-            case [Tag.SEQUENCE, shape, most, parts]:
-                kind, _ = self._shapes[shape]
-                made = self._keep(kind() if most is None else kind(maxlen=most))
-                (made.update if kind is set else made.extend)(self._parts(parts))
-                return made
-            case [Tag.MAPPING, shape, make, pairs]:
-                kind, _ = self._shapes[shape]
-                made = self._keep(kind() if make is None else kind(self._shapes[make][0]))
-                parts = self._parts(pairs)
-                dict.update(made, zip(parts[::2], parts[1::2], strict=True))  # a Counter's own one counts
-                return made
-            case [Tag.OBJECT, shape, parts]:
-                kind, names = self._shapes[shape]
-                made = self._keep(object.__new__(kind))
-                for name, part in zip(names, self._parts(parts), strict=True):
-                    object.__setattr__(made, name, part)
-                return made
-            case _:
-                raise ValueError(f"no kind of node: {str(node)[:80]}")
-
-    def _parts(self, parts: Iterable[Any]) -> list[Any]:
-        return [self.object_of(part) if type(part) is list else part for part in parts]
-
-    def _value(self, kind: Any, names: Sequence[str], parts: Sequence[Any]) -> Any:
-        if issubclass(kind, Struct):
-            return kind(**dict(zip(names, parts, strict=True)))
-        if kind in (tuple, frozenset):
-            return kind(parts)
-        if not issubclass(kind, _VALUES):
-            raise TypeError(f"a {kind.__name__} is no value")
-        return kind(*parts)
-
-    def _keep(self, made: Any) -> Any:
-        self._numbered.append(made)
-        return made
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a name of the bytes stands for. Raises UnregisteredError."""
+        if module == __name__:
+            return self._stand_ins[name]
+        return class_of(module, name)

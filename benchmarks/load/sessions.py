@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_channel import packed, unpacked
-from analyzers.archive.rows.tables import values_of
 from analyzers.archive.store import Received
 from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.live.live_site import LiveSite
@@ -156,7 +155,7 @@ def measure(where: Path, sessions: int, rate: int, seconds: float, *, behind: bo
         counts.update(map(type, each_row(given.rows)))
         if slot % SLICES == 0 or offset == len(logged):
             with parts.part("to the store"):
-                sent = pickle.loads(pickle.dumps((list(map(packed, waiting)), values_of(rows)), 5))  # noqa: S301
+                sent = pickle.loads(pickle.dumps((list(map(packed, waiting)), rows), 5))  # noqa: S301
             with parts.part("store"):
                 archive.put(list(map(unpacked, sent[0])), sent[1])
             waiting, rows = [], []

@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.archive.rows.tables import Values
 from analyzers.archive.store import Received
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
 from analyzers.checkpoints.restart import Restart
@@ -123,7 +122,7 @@ class StalledArchive(DuckdbFile):
     def put(
         self,
         received: Sequence[Received],
-        rows: Sequence[Derived] | Values = (),
+        rows: Sequence[Derived] = (),
         interpreted: Mapping[str, int] | None = None,
         *,
         replaying: bool = False,

@@ -4,14 +4,13 @@ Both ends run this code under one user and one end has started the other: `multi
 them. The descriptor of a query's pipe follows its request.
 """
 
-from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from analyzers.archive.rows.event_rows import Columns, EventRows, event_rows
+from analyzers.archive.rows.event_rows import EventRows, event_rows
 from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.archive.store import Received
 from zeus_stream.errors import MalformedError
@@ -51,16 +50,9 @@ class EndQuery(Struct, frozen=True):
     number: int
 
 
-class PackedFrames(Struct, frozen=True):
-    """Frames as they are sent: as columns they take a fraction of the time that an object each takes."""
-
-    frames: Sequence[Sequence[Any]]
-    """A column for each field of a frame."""
-    columns: Columns
-    events: Sequence[tuple[Any, ...] | None]
-    """See `event_rows`."""
-
-
+PackedFrames = list[tuple[tuple[Any, ...], EventRows | None]]
+"""Frames as they are sent: the fields of each, which take a fraction of the time that an object takes, and the
+rows of its events. None: it has no events."""
 _values_of = attrgetter(*Frame.__struct_fields__)
 
 
@@ -68,8 +60,9 @@ def packed(part: Received) -> PackedFrames | Break:
     """Return what was received as it is sent; only events are sent as they were decoded."""
     if isinstance(part, Break):
         return part
-    frames = list(zip(*[_values_of(frame) for frame, _ in part], strict=True))
-    return PackedFrames(frames, *event_rows([body for _, body in part]))
+    return [
+        (_values_of(frame), event_rows(body) if isinstance(body, Events) else None) for frame, body in part
+    ]
 
 
 def unpacked(part: PackedFrames | Break) -> Received:
@@ -77,11 +70,9 @@ def unpacked(part: PackedFrames | Break) -> Received:
     if isinstance(part, Break):
         return part
     received: list[tuple[Frame, Body | EventRows | None]] = []
-    for (log_id, offset, host, t_ns, topic, body), rows in zip(
-        zip(*part.frames, strict=True), part.events, strict=True
-    ):
+    for (log_id, offset, host, t_ns, topic, body), rows in part:
         frame = Frame(log_id=log_id, offset=offset, host=host, t_ns=t_ns, topic=topic, body=body)
-        received.append((frame, _decoded(frame) if rows is None else EventRows(part.columns, *rows)))
+        received.append((frame, rows or _decoded(frame)))
     return received
 
 

@@ -21,7 +21,6 @@ from typing import Any, Self
 from analyzers.archive.process.child_process import ChildProcess, start_store
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_channel import Call, EndQuery, OpenStore, Request, StartQuery, packed
-from analyzers.archive.rows.tables import values_of
 from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.archive.store import Ages, Page, Received
 from analyzers.results.memory import Memory
@@ -102,7 +101,7 @@ class StoreClient:
         *,
         replaying: bool = False,
     ) -> None:
-        what = (list(map(packed, received)), values_of(rows), dict(interpreted or {}))
+        what = (list(map(packed, received)), rows, dict(interpreted or {}))
         # Asked twice, rows replace those of the first time.
         self._request(Call("put", (*what, replaying)), Call("put", (*what, True)))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from analyzers.archive.rows.event_rows import COLUMNS, EventRows, gathered
+from analyzers.archive.rows.event_rows import COLUMNS, EventRows
 from analyzers.results.readings import READING, SEEN
 from analyzers.results.rows import VARIED, StepColumns
 from zeus_stream.protocol.frames import Frame
@@ -79,7 +79,7 @@ def from_frames(schema: pa.Schema, frames: Sequence[Frame]) -> pa.Table:
 
 def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, EventRows]]) -> pa.Table:
     """Return frames with at least one event as rows of the table ``events``."""
-    sizes = [of_frame.end - of_frame.first for _, of_frame in events]
+    sizes = [len(of_frame.rows) for _, of_frame in events]
     columns: dict[str, Any] = {
         "log_id": _repeated([frame.log_id for frame, _ in events], sizes),
         "offset": np.repeat([frame.offset for frame, _ in events], sizes),
@@ -87,7 +87,8 @@ def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, EventRows]]) ->
         "session": _repeated([of_frame.session for _, of_frame in events], sizes),
         "sequence": np.repeat([of_frame.sequence for _, of_frame in events], sizes) + _numbers(sizes),
     }
-    columns |= zip(COLUMNS, gathered(of_frame for _, of_frame in events), strict=True)
+    rows = chain.from_iterable(of_frame.rows for _, of_frame in events)
+    columns |= zip(COLUMNS, zip(*rows, strict=True), strict=True)
     for name, values in columns.items():
         if not isinstance(values, pa.Array):
             columns[name] = pa.array(values, schema.field(name).type)

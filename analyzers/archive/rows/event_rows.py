@@ -1,6 +1,6 @@
 """Events as rows of the table ``events``, made where they were decoded. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from zeus_stream.protocol import events
@@ -13,51 +13,21 @@ COLUMNS = ("kind", "t_ns", "ended_ns", "index", "name", "value", "placed", "unce
 """Columns of ``events`` that come from the event itself."""
 
 
-Columns = Sequence[Sequence[Any]]
-"""The `COLUMNS` of the events of several frames."""
-
-
 class EventRows(NamedTuple):
     """The events of a frame, as they are stored."""
 
-    columns: Columns
-    """Of several frames."""
     session: str
     sequence: int
     """Of the first."""
-    first: int
-    """The place of the first in ``columns``."""
-    end: int
+    rows: Sequence[tuple[Any, ...]]
+    """The `COLUMNS` of each."""
     iterations: Sequence[IterationRan]
     """Those with instructions, which are added up by minute."""
 
 
-def event_rows(bodies: Iterable[object]) -> tuple[Columns, list[tuple[Any, ...] | None]]:
-    """Return the columns that the `EventRows` of frames share, and the others of each; None: no events."""
-    rows: list[tuple[Any, ...]] = []
-    found: list[tuple[Any, ...] | None] = []
-    for body in bodies:
-        if isinstance(body, Events):
-            first = len(rows)
-            rows += map(_values, body.events)
-            ran = tuple([event for event in body.events if isinstance(event, IterationRan)])
-            found.append((body.session, body.sequence, first, len(rows), ran))
-        else:
-            found.append(None)
-    return list(zip(*rows, strict=True)) or [()] * len(COLUMNS), found
-
-
-def gathered(events: Iterable[EventRows]) -> list[list[Any]]:
-    spans: list[tuple[Columns, int, int]] = []
-    for each in events:
-        if spans and spans[-1][0] is each.columns and spans[-1][2] == each.first:
-            spans[-1] = each.columns, spans[-1][1], each.end
-        else:
-            spans.append((each.columns, each.first, each.end))
-    return [
-        [value for columns, first, end in spans for value in columns[place][first:end]]
-        for place in range(len(COLUMNS))
-    ]
+def event_rows(body: Events) -> EventRows:
+    ran = [event for event in body.events if isinstance(event, IterationRan)]
+    return EventRows(body.session, body.sequence, list(map(_values, body.events)), ran)
 
 
 _FIELDS: Mapping[type, tuple[str, str, str, str]] = {

@@ -4,11 +4,11 @@ A new table is a row class with ``TABLE`` in `analyzers/results`, and its name i
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
-from analyzers.results.rows import Derived, Row, RunRow, StepColumns
+from analyzers.results.rows import Row, RunRow
 from analyzers.results.table import Table
 
 KINDS: tuple[type[Row], ...] = tuple(sorted(get_args(Row), key=lambda kind: kind is not RunRow))
@@ -19,26 +19,16 @@ COLUMNS: Mapping[type[Row], tuple[str, ...]] = {kind: kind.__struct_fields__ for
 """The columns of each row class that its rows have."""
 
 
-class Values(NamedTuple):
-    """Rows as they are sent to the process that stores them: a tenth of the time that rows take."""
-
-    of: Mapping[type[Row], Sequence[tuple[Any, ...]]]
-    """By row class, the values of its rows in the order of `COLUMNS`."""
-    steps: Sequence[StepColumns]
-
-
 _VALUES_OF = {kind: attrgetter(*names) for kind, names in COLUMNS.items()}
+Values = dict[type[Row], list[tuple[Any, ...]]]
+"""By row class, the values of its rows in the order of `COLUMNS`."""
 
 
-def values_of(rows: Iterable[Derived]) -> Values:
-    values = defaultdict[type[Row], list[tuple[Any, ...]]](list)
-    steps: list[StepColumns] = []
+def values_of(rows: Iterable[Row]) -> Values:
+    values: Values = defaultdict(list)
     for row in rows:
-        if isinstance(row, StepColumns):
-            steps.append(row)
-        else:
-            values[type(row)].append(_VALUES_OF[type(row)](row))
-    return Values(dict(values), steps)
+        values[type(row)].append(_VALUES_OF[type(row)](row))
+    return values
 
 
 COMPUTED = {

@@ -20,7 +20,6 @@ from analyzers.archive.process.child_process import start_store
 from analyzers.archive.process.store_channel import Call
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.process.store_process import StoreProcess
-from analyzers.archive.rows.tables import values_of
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.results.result import OWN
 from tests.analyzers.archives import LOG, RUN, A, fill, frame, frames, readings, window
@@ -213,7 +212,7 @@ def test_what_a_run_wasted_is_stored_after_the_commit_of_its_end(tmp_path: Path)
             return [count for view in views for (count,) in cursor.execute(view).fetchall()]
 
     for energy_j in (600.0, 500.0):  # a row that comes again changes what is stored
-        rows = values_of([RUN, replace(window("run", 0, 10, 50, A), energy_j=energy_j)])
+        rows = [RUN, replace(window("run", 0, 10, 50, A), energy_j=energy_j)]
         assert store.call(Call("put", ([], rows, {}, False))) == (True, None)
         assert answers() == [0, 1], "until then it is computed"
         store.tidy()

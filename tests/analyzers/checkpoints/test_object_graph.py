@@ -4,7 +4,6 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from analyzers.checkpoints import object_graph, state_classes
 from analyzers.checkpoints.object_graph import UnknownObjectError, decode, encode
-from analyzers.fleet.fleet import Gpu, Use
+from analyzers.fleet.fleet import Fleet, Gpu, Use
 from analyzers.measurement.knots import Knots, Row
 from analyzers.results.readings import READING
 from zeus_stream.errors import MalformedError
@@ -85,9 +84,8 @@ def test_all_kinds_of_containers_and_numbers_come_back() -> None:
 
 
 def test_what_is_outside_is_named_and_not_written() -> None:
-    fleet, gpu = {"g": 1}, Gpu(host="h")
+    fleet, gpu, other = Fleet(), Gpu(host="h"), Fleet()
     data = encode([[fleet, gpu]], {id(fleet): "fleet"})
-    other: dict[str, int] = {}
     assert decode(data, {"fleet": other})[0][0] is other
 
 
@@ -104,8 +102,7 @@ class OfTests:
         pytest.param(lambda: 1, "function", id="a function"),
         pytest.param([].append, "is no state class", id="a method of a built-in"),
         pytest.param(OfTests(), "OfTests is no state class", id="a class of another package"),
-        pytest.param([2**70], "64 bits", id="a number that is too large"),
-        pytest.param(np.array([object()]), "array of objects", id="an array of objects"),
+        pytest.param(np.array([object()]), "Object arrays", id="an array of objects"),
         pytest.param(defaultdict(lambda: 1), "is no state class", id="a factory that is a function"),
     ],
 )
@@ -128,41 +125,38 @@ def test_a_state_of_classes_that_have_changed_is_refused(monkeypatch: pytest.Mon
         decode(data)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_state_are_refused(data: bytes) -> None:
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedError, match="it is damaged"):
         decode(data)
 
 
-@pytest.mark.parametrize(
-    "node",
-    [
-        pytest.param([99, 1], id="a tag that there is not"),
-        pytest.param([object_graph.Tag.AGAIN, 5], id="an object that is not there"),
-        pytest.param([object_graph.Tag.OBJECT, 1, [1]], id="a shape that is not there"),
-        pytest.param([object_graph.Tag.OUTSIDE, "nobody"], id="a name that is not known"),
-        pytest.param([object_graph.Tag.ARRAY, b"\x93NUMPY"], id="an array that is cut off"),
-        pytest.param([object_graph.Tag.VALUE, 0, []], id="a value of a class that has none"),
-    ],
-)
-def test_a_damaged_node_is_refused(node: Any) -> None:
-    data = msgpack.packb([state_classes.version(), [["builtins", "list", []]], [node]])
-    with pytest.raises(MalformedError, match="could not be read"):
-        decode(data)
+def test_a_state_that_was_cut_is_refused() -> None:
+    data = encode([{"x": [1, 2]}, Gpu(host="h"), Use("r", 1), np.arange(3)])
+    for length in range(len(data)):
+        with pytest.raises(MalformedError, match="could not be read"):
+            decode(data[:length])
 
 
 @pytest.mark.parametrize(
     "name",
     [
         ("os", "system"),
+        ("builtins", "getattr"),
         ("subprocess", "Popen"),
         ("analyzers.service.analyzer", "analyze"),
-        ("analyzers.dispatch.collector_link", "CollectorLink"),
+        ("analyzers.dispatch.collector_link", "Link"),
+        ("analyzers.results.result", "in_order"),
         ("analyzers.results.result", "Mapping"),
     ],
 )
 def test_nothing_but_classes_of_ours_can_be_named(name: tuple[str, str]) -> None:
-    data = msgpack.packb([state_classes.version(), [[*name, []]], []])
+    crafted = "c{}\n{}\n.".format(*name).encode()
     with pytest.raises(MalformedError, match="is no state class"):
-        decode(data)
+        decode(state_classes.version().encode() + crafted)
+
+
+def test_what_stands_for_an_object_calls_nothing_else() -> None:
+    crafted = b"canalyzers.checkpoints.object_graph\npickle\n."
+    with pytest.raises(MalformedError, match="could not be read"):
+        decode(state_classes.version().encode() + crafted)
