@@ -23,7 +23,7 @@ from analyzers.archive.rollups.ended_runs import forget_changed, keep_ended
 from analyzers.archive.rollups.rollup import Placing, restore
 from analyzers.archive.rows import columns
 from analyzers.archive.rows.event_rows import EventRows, event_rows
-from analyzers.archive.rows.tables import COLUMNS, COMPUTED, TABLES, values_of
+from analyzers.archive.rows.tables import COLUMNS, TABLES, insertion, values_of
 from analyzers.archive.store import Received
 from analyzers.results.rows import Derived, Row, StepColumns, WindowRow, each_row
 from analyzers.results.table import Table
@@ -251,4 +251,4 @@ class RowWriter:
                     f"DELETE FROM {name} USING incoming_{name} AS incoming"  # noqa: S608  (our own names)
                     f" WHERE {same} AND {self._target.bounds(table, tables[name])}"
                 )
-            connection.execute(f"INSERT INTO {name} BY NAME {COMPUTED.get(name, f'FROM incoming_{name}')}")
+            connection.execute(insertion(table))

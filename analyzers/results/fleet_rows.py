@@ -18,8 +18,8 @@ class RunRow(Struct, frozen=True, kw_only=True):
         "sessions",
         ("session",),
         computed=(
-            Computed("began_at", "wall_error_ns", "UTC"),
-            Computed("ended_at", "began_at"),
+            Computed("began_at", "wall_error_ns", "began_wall_ns", help="UTC"),
+            Computed("ended_at", "began_at", "began_wall_ns + ended_ns - began_ns"),
         ),
     )
 
@@ -75,7 +75,10 @@ class AllocationRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table(
         "allocations",
         ("session",),
-        computed=(Computed("began_at", "ended_wall_ns"), Computed("ended_at", "began_at")),
+        computed=(
+            Computed("began_at", "ended_wall_ns", "began_wall_ns"),
+            Computed("ended_at", "began_at", "ended_wall_ns"),
+        ),
     )
 
     session: str
@@ -257,7 +260,10 @@ class OwnUseRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table(
         "own_use",
         ("host", "service", "began_wall_ns"),
-        computed=(Computed("began_at", "ended_wall_ns"), Computed("ended_at", "began_at")),
+        computed=(
+            Computed("began_at", "ended_wall_ns", "began_wall_ns"),
+            Computed("ended_at", "began_at", "ended_wall_ns"),
+        ),
     )
 
     host: str

@@ -45,8 +45,8 @@ class TryRow(Struct, frozen=True, kw_only=True):
         "tries",
         ("job", "number"),
         computed=(
-            Computed("began_at", "ended_wall_ns"),
-            Computed("ended_at", "began_at"),
+            Computed("began_at", "ended_wall_ns", "began_wall_ns"),
+            Computed("ended_at", "began_at", "ended_wall_ns"),
         ),
     )
 

@@ -195,9 +195,9 @@ class BudgetRow(Struct, frozen=True, kw_only=True):
         "budgets",
         ("budget", "set_ns"),
         computed=(
-            Computed("set_at", "set_ns"),
-            Computed("began_at", "begin_ns"),
-            Computed("ended_at", "end_ns"),
+            Computed("set_at", "set_ns", "set_ns"),
+            Computed("began_at", "begin_ns", "begin_ns"),
+            Computed("ended_at", "end_ns", "end_ns"),
         ),
     )
 
@@ -226,7 +226,7 @@ class BudgetTargetRow(Struct, frozen=True, kw_only=True):
         "budget_targets",
         ("budget", "target_ns"),
         replaces=False,
-        computed=(Computed("target_at", "target_ns"),),
+        computed=(Computed("target_at", "target_ns", "target_ns"),),
     )
 
     budget: str

@@ -14,8 +14,8 @@ class SignalRow(Struct, frozen=True, kw_only=True):
         "signals",
         ("name", "imported_ns", "begin_ns"),
         computed=(
-            Computed("begins_at", "end_ns"),
-            Computed("ends_at", "begins_at"),
+            Computed("begins_at", "end_ns", "begin_ns"),
+            Computed("ends_at", "begins_at", "end_ns"),
         ),
     )
 

@@ -19,6 +19,8 @@ class Computed(Struct, frozen=True):
     name: str
     after: str
     """The column before it."""
+    of: str = ""
+    """SQL for ns since 1970, of which it is the time. Empty: it comes in another way."""
     help: str = ""
     """Empty: the description before it is of this column too."""
     sql_type: str = "TIMESTAMP"

@@ -20,7 +20,7 @@ class WindowRow(Struct, frozen=True, kw_only=True):
         "windows",
         ("session", "kind", "index", "gpu"),
         replaces=False,
-        computed=(Computed("began_at", "end_ns"),),
+        computed=(Computed("began_at", "end_ns", "began_wall_ns + begin_ns - began_ns"),),
     )
 
     session: str
@@ -74,7 +74,7 @@ class GapRow(Struct, frozen=True):
         ("host", "what", "t_ns", "count", "reason"),
         replaces=False,
         computed=(
-            Computed("log_id", "reason", "of frames: where they were; else NULL", "VARCHAR"),
+            Computed("log_id", "reason", help="of frames: where they were; else NULL", sql_type="VARCHAR"),
             Computed("first_offset", "log_id", sql_type="BIGINT"),
         ),
     )

@@ -31,23 +31,16 @@ def values_of(rows: Iterable[Row]) -> Values:
     return values
 
 
-COMPUTED = {
-    "tries": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"
-    " make_timestamp(ended_wall_ns // 1000) AS ended_at FROM incoming_tries",
-    "sessions": "SELECT * REPLACE (coalesce(start, (SELECT starts FROM meta)) AS start),"
-    " utc(began_wall_ns, began_ns, began_ns) AS began_at, utc(began_wall_ns, began_ns, ended_ns) AS ended_at"
-    " FROM incoming_sessions",
-    "budgets": "SELECT *, make_timestamp(set_ns // 1000) AS set_at,"
-    " make_timestamp(begin_ns // 1000) AS began_at, make_timestamp(end_ns // 1000) AS ended_at"
-    " FROM incoming_budgets",
-    "budget_targets": "SELECT *, make_timestamp(target_ns // 1000) AS target_at FROM incoming_budget_targets",
-    "signals": "SELECT *, make_timestamp(begin_ns // 1000) AS begins_at,"
-    " make_timestamp(end_ns // 1000) AS ends_at FROM incoming_signals",
-    "allocations": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"
-    " make_timestamp(ended_wall_ns // 1000) AS ended_at FROM incoming_allocations",
-    "own_use": "SELECT *, make_timestamp(began_wall_ns // 1000) AS began_at,"
-    " make_timestamp(ended_wall_ns // 1000) AS ended_at FROM incoming_own_use",
-    "windows": "SELECT incoming.*, utc(runs.began_wall_ns, runs.began_ns, incoming.begin_ns) AS began_at"
-    " FROM incoming_windows AS incoming LEFT JOIN sessions AS runs USING (session)",
+_SOURCES = {
+    "sessions": "(SELECT * REPLACE (coalesce(start, (SELECT starts FROM meta)) AS start) FROM incoming_sessions)"
+    " AS incoming",
+    "windows": "incoming_windows AS incoming"
+    " LEFT JOIN (SELECT session, began_wall_ns, began_ns FROM sessions) USING (session)",
 }
-"""How the archive computes columns that no row has, by table."""
+
+
+def insertion(table: Table) -> str:
+    """Return SQL that inserts ``incoming_NAME`` into a table, with the columns that the archive computes."""
+    source = _SOURCES.get(table.name, f"incoming_{table.name} AS incoming")
+    computed = [f", make_timestamp(({each.of}) // 1000) AS {each.name}" for each in table.computed if each.of]
+    return f"INSERT INTO {table.name} BY NAME SELECT incoming.*{''.join(computed)} FROM {source}"  # noqa: S608  (ours)

@@ -27,7 +27,7 @@ LATER = "CREATE TABLE later AS SELECT 42 AS answer"
 class Example(Struct, frozen=True, kw_only=True):
     """A row class with every kind of column."""
 
-    TABLE: ClassVar = Table("examples", ("a",), computed=(Computed("at", "a", "when"),))
+    TABLE: ClassVar = Table("examples", ("a",), computed=(Computed("at", "a", help="when"),))
 
     a: str
     b: int | None
