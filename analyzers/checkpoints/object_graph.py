@@ -1,6 +1,6 @@
 """Objects of state classes to bytes and back, with every reference between them. Pure.
 
-The version of `state_classes`, then a pickle of restricted content: a writer takes objects of `state_classes`,
+The version of `state_classes`, then a pickle of restricted content: a writer takes objects of state classes,
 containers and arrays, and a reader finds no other name. No code is in it, and none runs but constructors.
 """
 
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from analyzers.checkpoints.state_classes import UnregisteredError, class_of, name_of, version
+from analyzers.checkpoints.state_classes import class_of, name_of, version
 from zeus_stream.errors import MalformedError
 
 _REFUSED = (
-    ArithmeticError, AttributeError, EOFError, ImportError, LookupError, MemoryError, RecursionError, TypeError,
-    ValueError, pickle.PickleError,
+    ArithmeticError, AttributeError, EOFError, ImportError, LookupError, MemoryError, RecursionError,
+    TypeError, ValueError, pickle.PickleError,
 )  # fmt: skip
 """Errors of what cannot be written, and of damage."""
 

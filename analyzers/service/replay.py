@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.memory_rows import (
@@ -26,6 +27,7 @@ from analyzers.archive.memory_rows import (
 )
 from analyzers.archive.open_file import opened
 from analyzers.archive.opening import Reader
+from analyzers.archive.query import read_own
 from analyzers.interpreter.interpreter import Calibrated, Interpreter, Logged
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit import selectors
@@ -232,32 +234,19 @@ def _limits_mw(gpus: Sequence[GpuRow], stride_mw: int) -> tuple[int, ...]:
 
 
 def decided(rows: Iterable[DecisionRow]) -> pa.Table:
-    return pa.table(
-        _columns(
-            ("run", "round", "selector", "power_limit_w", "energy_per_step_j", "step_ms", "steps", "reason"),
-            [
-                (
-                    row.run,
-                    row.round,
-                    row.selector,
-                    row.power_limit_w,
-                    row.energy_per_step_j,
-                    _milli(row.step_s),
-                    row.steps,
-                    row.reason,
-                )
-                for row in rows
-            ],
-        )
-    )
+    names = "run", "round", "selector", "power_limit_w", "energy_per_step_j", "step_ms", "steps", "reason"
+    return _table(names, (asdict(row) | {"step_ms": _milli(row.step_s)} for row in rows))
 
 
 def differing(found: Iterable[Difference]) -> pa.Table:
-    return pa.table(
-        _columns(
-            ("run", "decision", "what", "stored", "replayed"),
-            [(each.run, each.number, each.what, _word(each.stored), _word(each.replayed)) for each in found],
-        )
+    names = "run", "decision", "what", "stored", "replayed"
+    return _table(
+        names,
+        (
+            asdict(each)
+            | {"decision": each.number, "stored": _word(each.stored), "replayed": _word(each.replayed)}
+            for each in found
+        ),
     )
 
 
@@ -268,32 +257,38 @@ def compared(chosen: Iterable[OtherChoice], select: str) -> pa.Table:
         *("other_selector", "other_limit_w", "other_energy_per_step_j", "other_step_ms"),
         *("energy_percent", "time_percent", "limits_measured", "not_measured_w", "reason"),
     )
-    return pa.table(_columns(names, [_compared(each, select) for each in chosen]))
+    return _table(names, (_compared(each) | {"other_selector": select} for each in chosen))
 
 
-def _compared(each: OtherChoice, select: str) -> tuple[Any, ...]:
-    was: tuple[str | None, float | None, float | None, float | None] = (None, None, None, None)
-    if (row := each.decided) is not None:
-        was = row.selector, row.power_limit_w, row.energy_per_step_j, _milli(row.step_s)
-    then: tuple[float | None, float | None, float | None] = (None, None, None)
-    if (trial := next((t for t in each.tried if t.limit_mw == each.limit_mw), None)) is not None:
-        then = trial.limit_mw / 1000, trial.step_mj / 1000, trial.step_ns / 1e6
-    percent = _percent(was[2], then[1]), _percent(was[3], then[2])
-    unknown = " ".join(f"{limit_mw / 1000:g}" for limit_mw in each.unmeasured_mw)
-    return each.run, each.round, *was, select, *then, *percent, len(each.tried), unknown, each.reason
+def _compared(each: OtherChoice) -> dict[str, Any]:
+    row: dict[str, Any] = {} if each.decided is None else asdict(each.decided)
+    row |= {
+        "run": each.run,
+        "round": each.round,
+        "step_ms": _milli(row.get("step_s")),
+        "limits_measured": len(each.tried),
+        "not_measured_w": " ".join(f"{limit_mw / 1000:g}" for limit_mw in each.unmeasured_mw),
+        "reason": each.reason,
+    }
+    for trial in each.tried:
+        if trial.limit_mw == each.limit_mw:
+            row["other_limit_w"] = trial.limit_mw / 1000
+            row["other_energy_per_step_j"] = trial.step_mj / 1000
+            row["other_step_ms"] = trial.step_ns / 1e6
+    row["energy_percent"] = _percent(row.get("energy_per_step_j"), row.get("other_energy_per_step_j"))
+    row["time_percent"] = _percent(row["step_ms"], row.get("other_step_ms"))
+    return row
 
 
-def _columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Mapping[str, pa.Array]:
-    values = zip(*rows, strict=True) if rows else ((),) * len(names)
-    return {name: pa.array(column, _type(name)) for name, column in zip(names, values, strict=True)}
+def _table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), pa.schema([(name, _type(name)) for name in names]))
 
 
 def _type(name: str) -> pa.DataType:
     if name in ("round", "decision", "steps", "limits_measured"):
         return pa.int64()
-    if name == "not_measured_w":
-        return pa.string()
-    return pa.float64() if name.endswith(("_w", "_j", "_ms", "_percent")) else pa.string()
+    is_figure = name.endswith(("_w", "_j", "_ms", "_percent")) and name != "not_measured_w"
+    return pa.float64() if is_figure else pa.string()
 
 
 def _milli(value: float | None) -> float | None:
@@ -372,12 +367,8 @@ def _text(plan: RunSettings) -> str:
 
 def _stored(reader: Reader) -> list[DecisionRow]:
     columns = ", ".join(DecisionRow.__struct_fields__)
-    return [DecisionRow(**row) for row in _rows(reader, f"SELECT {columns} FROM decisions")]  # noqa: S608  (our own names)
-
-
-def _rows(reader: Reader, sql: str) -> Iterable[dict[str, Any]]:
-    _, batches = reader.batches(sql, 10_000)
-    return [row for batch in batches for row in batch.to_pylist()]
+    rows = read_own(reader, f"SELECT {columns} FROM decisions").to_pylist()  # noqa: S608  (our own names)
+    return [DecisionRow(**row) for row in rows]
 
 
 def _trusted(then: str, asked: str | None, path: Path) -> str:

@@ -51,8 +51,8 @@ class EndQuery(Struct, frozen=True):
 
 
 PackedFrames = list[tuple[tuple[Any, ...], EventRows | None]]
-"""Frames as they are sent: the fields of each, which take a fraction of the time that an object takes, and the
-rows of its events. None: it has no events."""
+"""Frames as they are sent: the fields of each, which take a fraction of the time that an object takes, and
+the rows of its events. None: it has no events."""
 _values_of = attrgetter(*Frame.__struct_fields__)
 
 

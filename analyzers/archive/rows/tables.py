@@ -32,8 +32,8 @@ def values_of(rows: Iterable[Row]) -> Values:
 
 
 _SOURCES = {
-    "sessions": "(SELECT * REPLACE (coalesce(start, (SELECT starts FROM meta)) AS start) FROM incoming_sessions)"
-    " AS incoming",
+    "sessions": "(SELECT * REPLACE (coalesce(start, (SELECT starts FROM meta)) AS start)"
+    " FROM incoming_sessions) AS incoming",
     "windows": "incoming_windows AS incoming"
     " LEFT JOIN (SELECT session, began_wall_ns, began_ns FROM sessions) USING (session)",
 }
