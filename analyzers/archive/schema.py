@@ -16,28 +16,10 @@ APPLICATION = "zeus-stream"
 MIGRATIONS: tuple[str, ...] = (
     """
 CREATE TABLE allocations (
-    "session" VARCHAR,
-    "job_id" VARCHAR,
-    "array_task" VARCHAR,
-    "name" VARCHAR,
-    "uid" BIGINT,
-    "user_name" VARCHAR,
-    "partition" VARCHAR,
-    "restarts" BIGINT,
-    "node" VARCHAR,
-    "host" VARCHAR,
-    "gpus" VARCHAR[],
-    "began_wall_ns" BIGINT,
-    "ended_wall_ns" BIGINT,
-    "began_at" TIMESTAMP,
-    "ended_at" TIMESTAMP,
-    "duration_s" DOUBLE,
-    "energy_j" DOUBLE,
-    "energy_low_j" DOUBLE,
-    "energy_high_j" DOUBLE,
-    "energy_p2_5_j" DOUBLE,
-    "energy_p97_5_j" DOUBLE,
-    "quality" VARCHAR
+    session VARCHAR, job_id VARCHAR, array_task VARCHAR, name VARCHAR, uid BIGINT, user_name VARCHAR,
+    "partition" VARCHAR, restarts BIGINT, node VARCHAR, host VARCHAR, gpus VARCHAR[], began_wall_ns BIGINT,
+    ended_wall_ns BIGINT, began_at TIMESTAMP, ended_at TIMESTAMP, duration_s DOUBLE, energy_j DOUBLE,
+    energy_low_j DOUBLE, energy_high_j DOUBLE, energy_p2_5_j DOUBLE, energy_p97_5_j DOUBLE, quality VARCHAR
 );
 """,
     """
@@ -52,11 +34,7 @@ ALTER TABLE trials ADD COLUMN power_profile VARCHAR;
 """,
     """
 CREATE TABLE budget_targets (
-    "budget" VARCHAR,
-    "target_ns" BIGINT,
-    "target_at" TIMESTAMP,
-    "target_w" DOUBLE,
-    "most_w" DOUBLE
+    budget VARCHAR, target_ns BIGINT, target_at TIMESTAMP, target_w DOUBLE, most_w DOUBLE
 );
 """,
 )

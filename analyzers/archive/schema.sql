@@ -44,25 +44,12 @@ CREATE TABLE seconds (
     clock_mhz DOUBLE, temperature_c DOUBLE, utilization_pct DOUBLE, readings BIGINT
 );
 
-CREATE TABLE minutes (
-    gpu VARCHAR, host VARCHAR, began_at TIMESTAMP, energy_j DOUBLE, covered_s DOUBLE, peak_w DOUBLE, limit_w DOUBLE,
-    clock_mhz DOUBLE, temperature_c DOUBLE, utilization_pct DOUBLE, readings BIGINT
-);
-
-CREATE TABLE hours (
-    gpu VARCHAR, host VARCHAR, began_at TIMESTAMP, energy_j DOUBLE, covered_s DOUBLE, peak_w DOUBLE, limit_w DOUBLE,
-    clock_mhz DOUBLE, temperature_c DOUBLE, utilization_pct DOUBLE, readings BIGINT
-);
+CREATE TABLE minutes AS FROM seconds LIMIT 0;
+CREATE TABLE hours AS FROM seconds LIMIT 0;
 
 CREATE TABLE instruction_minutes (
-    "session" VARCHAR,
-    "kind" VARCHAR,
-    "chunk" BIGINT,
-    "began_at" TIMESTAMP,
-    "instructions" BIGINT,
-    "busy_s" DOUBLE,
-    "shortest_s" DOUBLE,
-    "longest_s" DOUBLE
+    session VARCHAR, kind VARCHAR, chunk BIGINT, began_at TIMESTAMP, instructions BIGINT, busy_s DOUBLE,
+    shortest_s DOUBLE, longest_s DOUBLE
 );
 
 -- What retention has removed, by table.
@@ -80,32 +67,37 @@ CREATE TABLE seals (number BIGINT, hash VARCHAR, sealed_ns BIGINT, public_key VA
 CREATE MACRO of_host(gpu) AS coalesce(starts_with(gpu, 'CPU-') OR starts_with(gpu, 'DRAM-')
     OR starts_with(gpu, 'WALL-') OR starts_with(gpu, 'SITE-'), false);
 
--- The windows of one kind, added up over the GPUs and ranks of a run. A sum with a part missing is NULL.
--- Errors of parts are independent: the widths of their 95 % intervals add up in squares.
+-- A sum, its greatest part, and their one value: NULL where a part is missing.
+CREATE MACRO sum_of_all(x) AS CASE WHEN count(x) = count(*) THEN sum(x) END;
+CREATE MACRO max_of_all(x) AS CASE WHEN count(x) = count(*) THEN max(x) END;
+CREATE MACRO one_of_all(x) AS CASE WHEN count(x) = count(*) AND min(x) = max(x) THEN min(x) END;
+
+-- The 95 % interval of a sum. Errors of parts are independent: their widths add up in squares.
+CREATE MACRO low_of_sum(x, low) AS greatest(sum(x) - sqrt(sum((x - low) ** 2)), 0);
+CREATE MACRO high_of_sum(x, high) AS sum(x) + sqrt(sum((high - x) ** 2));
+
+-- The windows of one kind, added up over the GPUs and ranks of a run.
 CREATE MACRO whole(wanted) AS TABLE
 SELECT gpu_windows.*, cpu_energy_j
 FROM (
     SELECT run, any_value(job) AS job, index, any_value(name) AS name, min(began_at) AS began_at,
         max(duration_s) AS duration_s,
-        CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
-        CASE WHEN count(energy_low_j) = count(*) THEN sum(energy_low_j) END AS energy_low_j,
-        CASE WHEN count(energy_high_j) = count(*) THEN sum(energy_high_j) END AS energy_high_j,
-        CASE WHEN count(energy_p2_5_j) = count(*)
-            THEN greatest(sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)), 0) END AS energy_p2_5_j,
-        CASE WHEN count(energy_p97_5_j) = count(*)
-            THEN sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) END AS energy_p97_5_j,
+        sum_of_all(energy_j) AS energy_j,
+        sum_of_all(energy_low_j) AS energy_low_j,
+        sum_of_all(energy_high_j) AS energy_high_j,
+        CASE WHEN count(energy_p2_5_j) = count(*) THEN low_of_sum(energy_j, energy_p2_5_j) END AS energy_p2_5_j,
+        CASE WHEN count(energy_p97_5_j) = count(*) THEN high_of_sum(energy_j, energy_p97_5_j) END AS energy_p97_5_j,
         min(phase_coverage) AS phase_coverage,
-        CASE WHEN count(power_limit_w) = count(*) AND min(power_limit_w) = max(power_limit_w)
-            THEN min(power_limit_w) END AS power_limit_w,
-        CASE WHEN count(power_limit_w) = count(*) THEN max(power_limit_w) END AS highest_limit_w,
+        one_of_all(power_limit_w) AS power_limit_w,
+        max_of_all(power_limit_w) AS highest_limit_w,
         count(gpu) AS gpus, bool_or(shared) AS shared,
         coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') AS quality
     FROM windows WHERE kind = wanted AND NOT of_host(gpu) GROUP BY run, index
 ) AS gpu_windows LEFT JOIN (
     -- Ranks of one host all have a row of the same CPU: it counts once, as the slowest of them saw it.
-    SELECT run, index, CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS cpu_energy_j
+    SELECT run, index, sum_of_all(energy_j) AS cpu_energy_j
     FROM (
-        SELECT run, index, CASE WHEN count(energy_j) = count(*) THEN max(energy_j) END AS energy_j
+        SELECT run, index, max_of_all(energy_j) AS energy_j
         FROM windows WHERE kind = wanted AND of_host(gpu) GROUP BY run, index, gpu
     ) GROUP BY run, index
 ) AS cpu_windows USING (run, index);
@@ -132,11 +124,10 @@ WITH numbered AS (
     FROM placed
 )
 SELECT run, any_value(job) AS job, name, occurrence, min(began_at) AS began_at, max(duration_s) AS duration_s,
-    CASE WHEN count(share * energy_j) = count(*) THEN sum(share * energy_j) END AS energy_j,
-    CASE WHEN count(share * energy_low_j) = count(*) THEN sum(share * energy_low_j) END AS energy_low_j,
-    CASE WHEN count(share * energy_high_j) = count(*) THEN sum(share * energy_high_j) END AS energy_high_j,
-    CASE WHEN count(power_limit_w) = count(*) AND min(power_limit_w) = max(power_limit_w)
-        THEN min(power_limit_w) END AS power_limit_w,
+    sum_of_all(share * energy_j) AS energy_j,
+    sum_of_all(share * energy_low_j) AS energy_low_j,
+    sum_of_all(share * energy_high_j) AS energy_high_j,
+    one_of_all(power_limit_w) AS power_limit_w,
     count(DISTINCT rank) AS ranks, count(DISTINCT gpu) AS gpus, bool_or(shared) AS shared,
     CASE WHEN count(share) < count(*) THEN 'windows of two ranks overlap in part on one GPU'
         ELSE coalesce(min(quality) FILTER (quality <> 'ok'), 'ok') END AS quality
@@ -146,41 +137,33 @@ FROM parts GROUP BY run, name, occurrence;
 CREATE VIEW runs AS
 SELECT sessions.*, energy_j, energy_p2_5_j, energy_p97_5_j
 FROM sessions LEFT JOIN (
-    SELECT session, CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j,
-        CASE WHEN count(energy_p2_5_j) = count(*)
-            THEN greatest(sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)), 0) END AS energy_p2_5_j,
-        CASE WHEN count(energy_p97_5_j) = count(*)
-            THEN sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) END AS energy_p97_5_j
+    SELECT session, sum_of_all(energy_j) AS energy_j,
+        CASE WHEN count(energy_p2_5_j) = count(*) THEN low_of_sum(energy_j, energy_p2_5_j) END AS energy_p2_5_j,
+        CASE WHEN count(energy_p97_5_j) = count(*) THEN high_of_sum(energy_j, energy_p97_5_j) END AS energy_p97_5_j
     FROM windows WHERE kind = 'run' AND gpu IS NOT NULL AND NOT of_host(gpu) GROUP BY session
 ) AS of_session USING (session);
 
--- The energy of each run, once it is closed. Of ranks that have a GPU in common the lowest counts.
-CREATE VIEW run_energy AS
+-- The windows of closed runs that add up to their energy: of ranks that have a GPU in common the lowest counts.
+CREATE MACRO counted_wholes() AS TABLE
 WITH wholes AS (
     SELECT *, epoch_us(began_at) AS began_us, epoch_us(began_at) + (end_ns - begin_ns) // 1000 AS ended_us
     FROM windows WHERE kind = 'run' AND gpu IS NOT NULL AND NOT of_host(gpu)
 )
-SELECT run, any_value(job) AS job, make_timestamp(min(began_us)) AS began_at, make_timestamp(max(ended_us)) AS ended_at,
-    CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
 FROM wholes AS mine WHERE NOT EXISTS (
     FROM wholes AS other WHERE other.run = mine.run AND other.gpu = mine.gpu AND other.session <> mine.session
         AND other.began_us < mine.ended_us AND other.ended_us > mine.began_us
         AND (other.rank < mine.rank OR (other.rank = mine.rank
-            AND (other.duration_s, other.session) > (mine.duration_s, mine.session))))
-GROUP BY run;
+            AND (other.duration_s, other.session) > (mine.duration_s, mine.session))));
+
+-- The energy of each run, once it is closed.
+CREATE VIEW run_energy AS
+SELECT run, any_value(job) AS job, make_timestamp(min(began_us)) AS began_at, make_timestamp(max(ended_us)) AS ended_at,
+    sum_of_all(energy_j) AS energy_j
+FROM counted_wholes() GROUP BY run;
 
 -- The energy of a job over all its runs, restarts and resumes.
 CREATE VIEW job_energy AS
-WITH wholes AS (
-    SELECT *, epoch_us(began_at) AS began_us, epoch_us(began_at) + (end_ns - begin_ns) // 1000 AS ended_us
-    FROM windows WHERE kind = 'run' AND gpu IS NOT NULL AND NOT of_host(gpu)
-), counted AS (
-    SELECT * FROM wholes AS mine WHERE NOT EXISTS (
-        FROM wholes AS other WHERE other.run = mine.run AND other.gpu = mine.gpu AND other.session <> mine.session
-            AND other.began_us < mine.ended_us AND other.ended_us > mine.began_us
-            AND (other.rank < mine.rank OR (other.rank = mine.rank
-                AND (other.duration_s, other.session) > (mine.duration_s, mine.session))))
-), attempts AS (
+WITH attempts AS (
     SELECT job, count(DISTINCT run) AS runs, sum(attempts)::BIGINT AS attempts,
         sum(open)::BIGINT AS open, min(began_at) AS began_at, max(ended_at) AS ended_at, max(world_size) AS ranks,
         list_sort(list_distinct(flatten(list(gpus)))) AS gpus
@@ -198,11 +181,10 @@ WITH wholes AS (
             THEN sum(energy_low_j) FILTER (energy_j IS NOT NULL) END AS energy_low_j,
         CASE WHEN bool_and(energy_high_j IS NOT NULL) FILTER (energy_j IS NOT NULL)
             THEN sum(energy_high_j) FILTER (energy_j IS NOT NULL) END AS energy_high_j,
-        CASE WHEN count(energy_j) > 0
-            THEN greatest(sum(energy_j) - sqrt(sum((energy_j - energy_p2_5_j) ** 2)), 0) END AS energy_p2_5_j,
-        sum(energy_j) + sqrt(sum((energy_p97_5_j - energy_j) ** 2)) AS energy_p97_5_j,
+        CASE WHEN count(energy_j) > 0 THEN low_of_sum(energy_j, energy_p2_5_j) END AS energy_p2_5_j,
+        high_of_sum(energy_j, energy_p97_5_j) AS energy_p97_5_j,
         bool_or(shared) AS shared, string_agg(DISTINCT quality, '; ') FILTER (quality <> 'ok') AS quality
-    FROM counted GROUP BY job
+    FROM counted_wholes() GROUP BY job
 )
 SELECT attempts.job, runs, attempts, attempts.open, began_at, ended_at, ranks, len(gpus) AS gpus,
     gpu_s, energy_j, energy_low_j, energy_high_j, energy_p2_5_j, energy_p97_5_j,
@@ -382,7 +364,7 @@ WITH used AS (
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS covered_at
     FROM windows WHERE kind = 'run' AND gpu IS NOT NULL
 ), ran AS (
-    SELECT gpu, CASE WHEN count(share * energy_j) = count(*) THEN sum(share * energy_j) END AS energy_j,
+    SELECT gpu, sum_of_all(share * energy_j) AS energy_j,
         sum(share * duration_s) AS duration_s
     FROM (
         SELECT *, CASE WHEN covered_at IS NULL OR began_at >= covered_at THEN 1
@@ -506,7 +488,7 @@ WITH tried AS (
     SELECT run, min(step) AS first, max(step) AS last FROM measured GROUP BY run
 ), summed AS (
     SELECT windows.run, index AS step, max(duration_s) AS duration_s,
-        CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
+        sum_of_all(energy_j) AS energy_j
     FROM windows JOIN reach USING (run)
     WHERE kind = 'step' AND NOT of_host(gpu) AND index BETWEEN first AND last
     GROUP BY windows.run, index
@@ -545,9 +527,9 @@ WITH chosen_limits AS (
     ) WHERE next > first
 ), stepped AS (
     SELECT run, index AS step, min(began_at) AS began_at, max(duration_s) AS duration_s,
-        CASE WHEN count(power_limit_w) = count(*) THEN max(power_limit_w) END AS highest_limit_w,
+        max_of_all(power_limit_w) AS highest_limit_w,
         min(power_limit_w) AS lowest_limit_w,
-        CASE WHEN count(energy_j) = count(*) THEN sum(energy_j) END AS energy_j
+        sum_of_all(energy_j) AS energy_j
     FROM windows WHERE run IN (SELECT run FROM chosen_limits) AND kind = 'step' AND NOT of_host(gpu) AND began_at >= since
     GROUP BY run, index
 )

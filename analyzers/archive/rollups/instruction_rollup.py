@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from analyzers.archive.opening import Connection
-from analyzers.archive.rollups.rollup import Ints
+from analyzers.archive.rollups.rollup import Ints, put_merged
 from zeus_stream.protocol.pipelines import KINDS, ROW, IterationRan
 
 MINUTE_US = 60_000_000
@@ -46,17 +46,7 @@ def roll_up(ran: Sequence[tuple[str, IterationRan, int]]) -> dict[str, pa.Table]
 
 def merge(connection: Connection) -> None:
     """Put the incoming minutes in the place of what they add to, within the caller's transaction."""
-    connection.register("merged_minutes", connection.sql(MERGED).to_arrow_table())
-    try:
-        connection.execute(
-            "DELETE FROM instruction_minutes USING merged_minutes AS merged"
-            " WHERE instruction_minutes.session = merged.session AND instruction_minutes.kind = merged.kind"
-            " AND instruction_minutes.chunk = merged.chunk"
-            " AND instruction_minutes.began_at = merged.began_at"
-        )
-        connection.execute("INSERT INTO instruction_minutes BY NAME FROM merged_minutes")
-    finally:
-        connection.unregister("merged_minutes")
+    put_merged(connection, MINUTES, MERGED, ("session", "kind", "chunk", "began_at"))
 
 
 def _instructions(session: int, ran: IterationRan, utc_ns: int) -> Ints:

@@ -403,13 +403,12 @@ def _anchor_before(cursor: Connection, placing: Placing, log_id: str, offset: in
 
 def add_hours(connection: Connection) -> None:
     """Add the incoming minutes to their hours, within the caller's transaction."""
-    connection.register("incoming_hours", connection.sql(MERGED_HOURS).to_arrow_table())
-    try:
-        connection.execute(
-            "DELETE FROM hours USING incoming_hours AS incoming"
-            " WHERE hours.gpu = incoming.gpu AND hours.host = incoming.host"
-            " AND hours.began_at = incoming.began_at"
-        )
-        connection.execute("INSERT INTO hours BY NAME FROM incoming_hours")
-    finally:
-        connection.unregister("incoming_hours")
+    put_merged(connection, "hours", MERGED_HOURS, ("gpu", "host", "began_at"))
+
+
+def put_merged(connection: Connection, table: str, sql: str, key: Sequence[str]) -> None:
+    """Put the rows that a query gives in the place of those of the same key, within the transaction."""
+    same = " AND ".join(f"{table}.{part} = merged.{part}" for part in key)
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE merged AS {sql}")
+    connection.execute(f"DELETE FROM {table} USING merged WHERE {same}")  # noqa: S608  (our own names)
+    connection.execute(f"INSERT INTO {table} BY NAME FROM merged")  # noqa: S608
