@@ -6,10 +6,14 @@ of each epoch. The limit is 300 W for 20 steps, then 200 W.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
+from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.store import Store
 from analyzers.results.readings import READING
 from analyzers.results.rows import (
@@ -24,12 +28,14 @@ from analyzers.results.rows import (
     TrialRow,
     WindowRow,
 )
+from tests.empty_archive import archive_at
 from tests.messages import COLLECTOR_STARTED, DEVICE_FOUND, RUN_STARTED
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.readings import Readings, Seen
+from zeus_stream.settings import Settings
 
 A = "GPU-aaaaaaaa-0000-4000-8000-000000000000"
 B = "GPU-bbbbbbbb-0000-4000-8000-000000000000"
@@ -249,6 +255,28 @@ def rows() -> list[Row]:
         replace(RUN, ended_ns=50 * SECOND, ended_how="ended"),
     ]
     return derived
+
+
+@contextmanager
+def opened(path: Path, settings: Settings | None = None) -> Iterator[DuckdbFile]:
+    """Give the archive at a path, which is made if it is not there."""
+    archive = DuckdbFile.open(archive_at(path), settings or Settings())
+    try:
+        yield archive
+    finally:
+        archive.close()
+
+
+def ask(archive: DuckdbFile, sql: str) -> list[tuple[Any, ...]]:
+    with archive.file.cursor() as cursor:
+        return cursor.execute(sql).fetchall()
+
+
+def asked(archive: DuckdbFile, sql: str) -> list[dict[str, Any]]:
+    """Return rows by the names of their columns."""
+    with archive.file.cursor() as cursor:
+        rows: list[dict[str, Any]] = cursor.sql(sql).to_arrow_table().to_pylist()
+    return rows
 
 
 def fill(archive: Store) -> None:

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.results.rows import Row
 from analyzers.results.signal_rows import SignalRow
 from analyzers.state_files.signal_files import of_country
-from tests.analyzers.archive.test_waste import CLOSED, EPOCH, STEPS, WHOLE, ask
-from tests.analyzers.archives import BOOTED_NS, SECOND
-from tests.empty_archive import archive_at
+from tests.analyzers.archive.test_waste import CLOSED, EPOCH, STEPS, WHOLE
+from tests.analyzers.archives import BOOTED_NS, SECOND, asked, opened
 from zeus_stream.settings import Settings
 
 KWH = 3.6e6
@@ -42,15 +40,14 @@ def pue(request: pytest.FixtureRequest) -> float:
 
 
 @pytest.fixture
-def costs(tmp_path: Path, pue: float) -> Iterator[Costs]:
-    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings(pue=pue))
+def costs(path: Path, pue: float) -> Iterator[Costs]:
+    with opened(path, Settings(pue=pue)) as archive:
 
-    def put(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-        archive.put([], rows, {}, replaying=False)
-        return {row["name"]: row for row in ask(archive, "FROM costs")}
+        def put(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+            archive.put([], rows)
+            return {row["name"]: row for row in asked(archive, "FROM costs")}
 
-    yield put
-    archive.close()
+        yield put
 
 
 def test_steps_have_the_price_of_their_time_and_the_rest_the_mean(costs: Costs, pue: float) -> None:

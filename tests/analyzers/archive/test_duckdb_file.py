@@ -36,16 +36,17 @@ from tests.analyzers.archives import (
     STARTED,
     A,
     B,
+    ask,
     energy_mj,
     fill,
     frame,
     frames,
+    opened,
     readings,
     rows,
     trial,
     window,
 )
-from tests.empty_archive import archive_at
 from tests.messages import COLLECTOR_STARTED, RUN_STARTED
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.protocol.events import (
@@ -66,32 +67,6 @@ from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 
 SETTINGS = Settings()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "energy.duckdb"
-
-
-@pytest.fixture
-def archive(path: Path) -> Iterator[DuckdbFile]:
-    with opened(path) as archive:
-        yield archive
-
-
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[DuckdbFile]:
-    archive = DuckdbFile.open(archive_at(path), SETTINGS)
-    try:
-        yield archive
-    finally:
-        archive.close()
-
-
-def ask(archive: DuckdbFile, sql: str) -> list[tuple[Any, ...]]:
-    with archive.reading() as reader:
-        _, batches = reader.batches(sql, 1000)
-        return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 
 def replayed(archive: DuckdbFile, offset: int = 0) -> list[tuple[Frame, Body]]:

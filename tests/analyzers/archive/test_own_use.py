@@ -1,9 +1,7 @@
 """The use of our own services: from their records to the rows, the view and the line of the report."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +11,11 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import OwnUseRow, Row
-from tests.analyzers.archives import RUN, SECOND, A, window
-from tests.empty_archive import archive_at
+from tests.analyzers.archives import RUN, SECOND, A, asked, window
 from tests.zeus_stream.test_own_cost import USE
 from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import Notes, OwnUse
 from zeus_stream.screens.html.questions import quoted
-from zeus_stream.settings import Settings
 from zeus_stream.views.costs import OWN_USE, own_use_facts
 
 Ask = Callable[[Sequence[Row]], list[dict[str, Any]]]
@@ -29,19 +25,14 @@ NO_RAPL = "no collector of this host can read its CPUs"
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Iterator[Ask]:
+def ask(archive: DuckdbFile) -> Ask:
     """Store rows, and return those of the view for the run."""
-    with closing(DuckdbFile.open(archive_at(tmp_path / "own.duckdb"), Settings())) as archive:
 
-        def answer(rows: Sequence[Row]) -> list[dict[str, Any]]:
-            archive.put([], rows, {}, replaying=False)
-            with archive.file.cursor() as cursor:
-                found: list[dict[str, Any]] = (
-                    cursor.sql(OWN_USE.format(run=quoted(RUN.run))).to_arrow_table().to_pylist()
-                )
-            return found
+    def answer(rows: Sequence[Row]) -> list[dict[str, Any]]:
+        archive.put([], rows)
+        return asked(archive, OWN_USE.format(run=quoted(RUN.run)))
 
-        yield answer
+    return answer
 
 
 def row(service: str, begin_ns: int, end_ns: int, cpu_s: float, host_j: float | None = 1000.0) -> OwnUseRow:

@@ -1,6 +1,6 @@
 """Views of the power of many GPUs together: how it swings, and how well it follows a load signal."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from math import cos, pi
 from random import Random
@@ -9,38 +9,30 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from analyzers.archive import schema
 from zeus_stream.views.site_view import SWINGS, SwingsView, swings_of_rows
 
 BEGAN = datetime(2026, 1, 1, 7, 0)  # noqa: DTZ001  (a column without a zone is UTC)
 LASTS_S = 130
 
 
-@pytest.fixture
-def archive() -> Iterable[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as connection:
-        schema.make(connection)
-        yield connection
-
-
-def begin(archive: duckdb.DuckDBPyConnection, gpus: tuple[str, ...]) -> None:
+def begin(tables: duckdb.DuckDBPyConnection, gpus: tuple[str, ...]) -> None:
     """Store a run of some GPUs that has ended, and the GPUs."""
     ended_at = BEGAN + timedelta(seconds=LASTS_S)
-    archive.execute(
+    tables.execute(
         "INSERT INTO sessions BY NAME"
         " SELECT 'run' AS run, $1 AS gpus, 1 AS ended_ns, $2::TIMESTAMP AS ended_at",
         [list(gpus), ended_at],
     )
     for gpu in gpus:
-        archive.execute("INSERT INTO gpus BY NAME SELECT $1 AS gpu", [gpu])
-        archive.execute(
+        tables.execute("INSERT INTO gpus BY NAME SELECT $1 AS gpu", [gpu])
+        tables.execute(
             "INSERT INTO minutes BY NAME SELECT $1 AS gpu, $2::TIMESTAMP AS began_at",
             [gpu, ended_at - timedelta(minutes=1)],
         )
 
 
 def read(
-    archive: duckdb.DuckDBPyConnection, gpu: str, period_s: float, energy_j: Callable[[float], float],
+    tables: duckdb.DuckDBPyConnection, gpu: str, period_s: float, energy_j: Callable[[float], float],
     seen: str = "changed", lost_s: tuple[float, float] = (0.0, 0.0),
 ) -> None:  # fmt: skip
     """Store readings of a GPU: each some ms late, and none in a stretch in which its collector was away."""
@@ -53,8 +45,8 @@ def read(
             rows.append((round(late_s * 1e6), round(energy_j(late_s) * 1000), round(power_mw)))
     readings = pa.table(dict(zip(("at_us", "energy_mj", "power_mw"), zip(*rows, strict=True), strict=True)))
     counter = "energy_mj" if seen == "changed" else "NULL"
-    archive.register("read_now", readings)
-    archive.execute(
+    tables.register("read_now", readings)
+    tables.execute(
         f"INSERT INTO readings BY NAME SELECT '{gpu}' AS gpu, {counter} AS energy_mj,"  # noqa: S608
         f" power_mw, '{seen}' AS seen, TIMESTAMP '{BEGAN}' + to_microseconds(at_us) AS read_at FROM read_now"
     )
@@ -66,8 +58,8 @@ def wave(mean_w: float, swing_w: float, hz: float, phase: float = 0.0) -> Callab
     return lambda t_s: mean_w * t_s + swing_w / turn * (cos(phase) - cos(turn * t_s + phase))
 
 
-def swings(archive: duckdb.DuckDBPyConnection, run: str = "'run'") -> SwingsView | None:
-    return swings_of_rows(archive.sql(SWINGS.format(run=run)).to_arrow_table().to_pylist())
+def swings(tables: duckdb.DuckDBPyConnection, run: str = "'run'") -> SwingsView | None:
+    return swings_of_rows(tables.sql(SWINGS.format(run=run)).to_arrow_table().to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -81,12 +73,12 @@ def swings(archive: duckdb.DuckDBPyConnection, run: str = "'run'") -> SwingsView
 )
 @pytest.mark.parametrize("run", ["'run'", "NULL"])
 def test_gpus_in_step_swing_by_the_sum_of_their_amplitudes(
-    archive: duckdb.DuckDBPyConnection, period_s: float, hz: float, seen: str, run: str
+    tables: duckdb.DuckDBPyConnection, period_s: float, hz: float, seen: str, run: str
 ) -> None:
-    begin(archive, ("a", "b", "c"))
+    begin(tables, ("a", "b", "c"))
     for gpu, swing_w in (("a", 100.0), ("b", 60.0), ("c", 0.0)):
-        read(archive, gpu, period_s, wave(300, swing_w, hz), seen)
-    view = swings(archive, run)
+        read(tables, gpu, period_s, wave(300, swing_w, hz), seen)
+    view = swings(tables, run)
     assert view is not None
     assert view.frequency.value == pytest.approx(hz, abs=0.026)
     assert view.amplitude.value == pytest.approx(160, rel=0.03)
@@ -96,51 +88,51 @@ def test_gpus_in_step_swing_by_the_sum_of_their_amplitudes(
     assert max(far) < 8
 
 
-def test_gpus_in_turn_do_not_swing_together(archive: duckdb.DuckDBPyConnection) -> None:
-    begin(archive, ("a", "b"))
-    read(archive, "a", 0.1, wave(300, 100, 1.0))
-    read(archive, "b", 0.1, wave(300, 100, 1.0, pi))
-    view = swings(archive)
+def test_gpus_in_turn_do_not_swing_together(tables: duckdb.DuckDBPyConnection) -> None:
+    begin(tables, ("a", "b"))
+    read(tables, "a", 0.1, wave(300, 100, 1.0))
+    read(tables, "b", 0.1, wave(300, 100, 1.0, pi))
+    view = swings(tables)
     assert view is not None
     assert view.headline.startswith("No swing is above 1 % of its mean.")
 
 
-def test_a_stretch_that_lacks_readings_is_left_out(archive: duckdb.DuckDBPyConnection) -> None:
-    begin(archive, ("a", "b"))
-    read(archive, "a", 0.1, wave(300, 100, 1.0))
-    read(archive, "b", 0.1, wave(300, 100, 1.0), lost_s=(20, 65))
-    view = swings(archive)
+def test_a_stretch_that_lacks_readings_is_left_out(tables: duckdb.DuckDBPyConnection) -> None:
+    begin(tables, ("a", "b"))
+    read(tables, "a", 0.1, wave(300, 100, 1.0))
+    read(tables, "b", 0.1, wave(300, 100, 1.0), lost_s=(20, 65))
+    view = swings(tables)
     assert view is not None
     assert view.amplitude.value == pytest.approx(200, rel=0.05)
 
 
-def test_without_readings_nothing_is_said(archive: duckdb.DuckDBPyConnection) -> None:
-    begin(archive, ("a",))
-    assert swings(archive) is None
+def test_without_readings_nothing_is_said(tables: duckdb.DuckDBPyConnection) -> None:
+    begin(tables, ("a",))
+    assert swings(tables) is None
 
 
 def test_a_minute_is_outside_if_what_was_drawn_is_more_than_two_percent_off(
-    archive: duckdb.DuckDBPyConnection,
+    tables: duckdb.DuckDBPyConnection,
 ) -> None:
-    archive.execute(
+    tables.execute(
         "INSERT INTO budgets BY NAME SELECT 'site' AS budget, 5 AS set_ns, ['a', 'b'] AS gpus"
         " UNION ALL BY NAME SELECT 'site' AS budget, 4 AS set_ns, ['z'] AS gpus"
     )
     for minute, drawn_w in enumerate((500.0, 495.0, 480.0, 520.0)):
         began_at = BEGAN + timedelta(minutes=minute)
         for gpu in ("a", "b", "z"):
-            archive.execute(
+            tables.execute(
                 "INSERT INTO minutes BY NAME SELECT $1 AS gpu, $2::TIMESTAMP AS began_at, $3 AS energy_j,"
                 " 59.0 AS covered_s",
                 [gpu, began_at, drawn_w / 2 * 59],
             )
         for part in range(6):
-            archive.execute(
+            tables.execute(
                 "INSERT INTO budget_targets BY NAME SELECT 'site' AS budget, $1::TIMESTAMP AS target_at,"
                 " $2 AS target_w, 600.0 AS most_w",
                 [began_at + timedelta(seconds=10 * part), 500.0 if minute < 3 else 505.0 + 5 * part],
             )
-    found = archive.sql(
+    found = tables.sql(
         "SELECT drawn_w, target_w, error_w, outside FROM budget_tracking ORDER BY began_at"
     ).fetchall()
     assert found == [

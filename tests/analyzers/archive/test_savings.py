@@ -1,7 +1,6 @@
 """What the views ``scatter`` and ``savings`` say of a saving: how much, how sure, and of whom it is known."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,46 +9,33 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.results.rows import DecisionRow, Row, RunRow, WindowRow
-from tests.analyzers.archives import DECISION, RUN, SECOND, TRIAL, window
-from tests.empty_archive import archive_at
-from zeus_stream.settings import Settings
+from tests.analyzers.archives import DECISION, RUN, SECOND, TRIAL, asked, window
 
 STEPS = 40
 Savings = Callable[[Sequence[Row]], list[dict[str, Any]]]
 
 
 @pytest.fixture
-def savings(tmp_path: Path) -> Savings:
+def savings(archive: DuckdbFile) -> Savings:
     """The view of an archive that holds these rows, by run.
 
     The macro for one run has to say the same, and so do the rows that are stored once the runs have ended.
     """
 
     def of(rows: Sequence[Row]) -> list[dict[str, Any]]:
-        archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
         archive.put([], rows, {}, replaying=True)
-        with archive.reading() as reader:
-            _, batches = reader.batches("FROM savings ORDER BY run", 10_000)
-            found = [row for batch in batches for row in batch.to_pylist()]
-            for saving in found[:10]:
-                _, alone = reader.batches(f"FROM saving_of('{saving['run']}')", 10)
-                (one,) = [row for batch in alone for row in batch.to_pylist()]
-                assert one == {name: close(value) for name, value in saving.items()}
+        found = asked(archive, "FROM savings ORDER BY run")
+        for saving in found[:10]:
+            (one,) = asked(archive, f"FROM saving_of('{saving['run']}')")
+            assert one == {name: close(value) for name, value in saving.items()}
         runs = [row for row in rows if isinstance(row, RunRow)]
-        archive.put([], [end(run) for run in runs], {}, replaying=False)
+        archive.put([], [end(run) for run in runs])
         assert asked(archive, "SELECT count(*) AS stored FROM ended_savings") == [{"stored": len(found)}]
         stored = asked(archive, "FROM savings ORDER BY run")
         assert stored == [{name: close(value) for name, value in row.items()} for row in found]
-        archive.close()
         return found
 
     return of
-
-
-def asked(archive: DuckdbFile, sql: str) -> list[dict[str, Any]]:
-    with archive.reading() as reader:
-        _, batches = reader.batches(sql, 10_000)
-        return [row for batch in batches for row in batch.to_pylist()]
 
 
 def end(run: RunRow) -> WindowRow:
@@ -229,34 +215,30 @@ def test_where_nothing_is_known_nothing_is_said(savings: Savings) -> None:
         assert row[name] is None
 
 
-def test_the_saving_of_an_ended_run_is_read_and_not_computed_again(tmp_path: Path) -> None:
+def test_the_saving_of_an_ended_run_is_read_and_not_computed_again(archive: DuckdbFile) -> None:
     costs = [(300.0, [100.0] * 8, [0.5] * 8), (200.0, [80.0] * 8, [0.5] * 8)]
     rows = profiled("run", costs)
     first = next(row for row in rows if isinstance(row, RunRow))
-    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    archive.put([], [*rows, end(first)], {}, replaying=False)
+    archive.put([], [*rows, end(first)])
     (ended,) = asked(archive, "FROM savings")
     assert ended["saved_j"] == pytest.approx(8 * 20)
 
     archive.file.connection.execute("DELETE FROM windows WHERE kind = 'step'")
     assert asked(archive, "FROM savings") == asked(archive, "FROM saving_of('run')") == [ended]
-    archive.close()
 
 
-def test_a_run_that_is_resumed_counts_its_new_steps(tmp_path: Path) -> None:
+def test_a_run_that_is_resumed_counts_its_new_steps(archive: DuckdbFile) -> None:
     costs = [(300.0, [100.0] * 8, [0.5] * 8), (200.0, [80.0] * 8, [0.5] * 8)]
     rows = profiled("run", costs)
     first = next(row for row in rows if isinstance(row, RunRow))
     resumed = replace(first, session="second")
-    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    archive.put([], [*rows, end(first)], {}, replaying=False)
+    archive.put([], [*rows, end(first)])
     later = [replace(step("run", n, 80.0, 0.5, 200.0), session="second") for n in range(16, 20)]
-    archive.put([], [resumed, *later], {}, replaying=False)
+    archive.put([], [resumed, *later])
     assert asked(archive, "SELECT steps_at_limit FROM savings") == [{"steps_at_limit": 12}]
     assert not asked(archive, "FROM ended_savings")
 
-    archive.put([], [end(resumed)], {}, replaying=False)
+    archive.put([], [end(resumed)])
     assert asked(archive, "SELECT steps_at_limit, sessions FROM ended_savings") == [
         {"steps_at_limit": 12, "sessions": 2}
     ]
-    archive.close()

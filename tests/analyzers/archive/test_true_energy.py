@@ -1,8 +1,6 @@
 """Joules of the sensor and true joules: the doubt of the gain is in the view, and in no window."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,9 +8,7 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.results.rows import GpuRow, Row
-from tests.analyzers.archives import GPU, RUN, A, B, window
-from tests.empty_archive import archive_at
-from zeus_stream.settings import Settings
+from tests.analyzers.archives import GPU, RUN, A, B, asked, window
 
 Ask = Callable[[Sequence[Row]], dict[str, Any]]
 PRIOR = replace(GPU, sensor_gain=0.98, sensor_gain_error=0.049, sensor_calibrated=False)
@@ -20,17 +16,15 @@ FITTED = replace(GPU, gpu=B, sensor_gain=0.95, sensor_gain_error=0.0095, sensor_
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Iterator[Ask]:
+def ask(archive: DuckdbFile) -> Ask:
     """Store rows, and return the row of the view for the run."""
-    with closing(DuckdbFile.open(archive_at(tmp_path / "true.duckdb"), Settings())) as archive:
 
-        def answer(rows: Sequence[Row]) -> dict[str, Any]:
-            archive.put([], [RUN, *rows], {}, replaying=False)
-            with archive.file.cursor() as cursor:
-                [row] = cursor.sql("FROM true_energy").to_arrow_table().to_pylist()
-            return dict(row)
+    def answer(rows: Sequence[Row]) -> dict[str, Any]:
+        archive.put([], [RUN, *rows])
+        [row] = asked(archive, "FROM true_energy")
+        return row
 
-        yield answer
+    return answer
 
 
 def whole(gpu: str, quality: str = "ok") -> Any:

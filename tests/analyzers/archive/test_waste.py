@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,7 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, Row, RunRow, TrialRow, WindowRow
-from tests.analyzers.archives import DECISION, RUN, SECOND, WINDOW, A, B, fill, frames, trial
-from tests.empty_archive import archive_at
+from tests.analyzers.archives import DECISION, RUN, SECOND, WINDOW, A, B, asked, fill, frames, opened, trial
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World
 from zeus_stream.protocol.events import (
@@ -25,7 +26,6 @@ from zeus_stream.protocol.events import (
     WindowEnded,
 )
 from zeus_stream.protocol.frames import Events
-from zeus_stream.settings import Settings
 
 Waste = dict[str, dict[str, Any]]
 Stored = Callable[[Sequence[Row]], DuckdbFile]
@@ -34,28 +34,21 @@ Stored = Callable[[Sequence[Row]], DuckdbFile]
 @pytest.fixture
 def stored(tmp_path: Path) -> Iterator[Stored]:
     """Store rows in an archive of their own, which is closed after the test."""
-    made: list[DuckdbFile] = []
+    with ExitStack() as stack:
+        names = map(str, count())
 
-    def store(rows: Sequence[Row]) -> DuckdbFile:
-        made.append(DuckdbFile.open(archive_at(tmp_path / f"{len(made)}.duckdb"), Settings()))
-        made[-1].put([], rows, {}, replaying=False)
-        return made[-1]
+        def store(rows: Sequence[Row]) -> DuckdbFile:
+            archive = stack.enter_context(opened(tmp_path / next(names)))
+            archive.put([], rows)
+            return archive
 
-    yield store
-    for archive in made:
-        archive.close()
-
-
-def ask(archive: DuckdbFile, sql: str) -> list[dict[str, Any]]:
-    with archive.file.cursor() as cursor:
-        rows: list[dict[str, Any]] = cursor.sql(sql).to_arrow_table().to_pylist()
-    return rows
+        yield store
 
 
 def waste(archive: DuckdbFile, run: str = RUN.run) -> Waste:
     """Return the parts of a run by cause; asked by name and of the view they are the same."""
-    named = ask(archive, f"FROM waste_of('{run}') ORDER BY cause")
-    assert named == ask(archive, f"FROM waste WHERE run = '{run}' ORDER BY cause")
+    named = asked(archive, f"FROM waste_of('{run}') ORDER BY cause")
+    assert named == asked(archive, f"FROM waste WHERE run = '{run}' ORDER BY cause")
     return {row["cause"]: row for row in named}
 
 
@@ -393,7 +386,7 @@ def test_two_ranks_on_one_gpu_count_its_energy_once(stored: Stored) -> None:
     ranks = [replace(CLOSED, world_size=2), replace(CLOSED, world_size=2, session="b", rank=1)]
     archive = stored([*ranks, *STEPS, EPOCH, WHOLE, *twin])
     assert sum(each["energy_j"] for each in waste(archive).values()) == 4580
-    assert ask(archive, "SELECT energy_j FROM job_energy") == [{"energy_j": 4580}]
+    assert asked(archive, "SELECT energy_j FROM job_energy") == [{"energy_j": 4580}]
 
 
 def test_a_session_that_goes_on_in_another_counts_once(stored: Stored) -> None:
@@ -409,39 +402,35 @@ def test_a_session_that_goes_on_in_another_counts_once(stored: Stored) -> None:
         "steps": 4000,
         "not attributed": 580,
     }
-    assert ask(archive, "SELECT runs, attempts, energy_j FROM job_energy") == [
+    assert asked(archive, "SELECT runs, attempts, energy_j FROM job_energy") == [
         {"runs": 1, "attempts": 1, "energy_j": 4580}
     ]
 
 
-def test_gpus_of_no_run_are_idle(tmp_path: Path) -> None:
+def test_gpus_of_no_run_are_idle(archive: DuckdbFile) -> None:
     """60 s at 200 and 100 W, of which the run has 40 s; 60 s at 50 W. Readings end at 120.9 s."""
-    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     fill(archive)
-    (idle,) = ask(archive, "FROM waste WHERE run IS NULL")
+    (idle,) = asked(archive, "FROM waste WHERE run IS NULL")
     assert idle["cause"] == "idle GPU"
     assert idle["energy_j"] == pytest.approx((200 + 100) * 19 + 2 * 50 * 60.9)
     assert idle["duration_s"] == pytest.approx(2 * 79.9)
-    gpus = {each["gpu"]: each for each in ask(archive, "FROM idle_gpus")}
+    gpus = {each["gpu"]: each for each in asked(archive, "FROM idle_gpus")}
     assert gpus[A]["energy_j"] == pytest.approx(200 * 19 + 50 * 60.9)
-    archive.close()
 
 
-def test_a_gpu_of_an_open_run_is_idle_until_that_begins(tmp_path: Path) -> None:
+def test_a_gpu_of_an_open_run_is_idle_until_that_begins(archive: DuckdbFile) -> None:
     """200 W for the 10 s before the run, which is still open when readings end at 120.9 s."""
-    archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     archive.put([list(frames())], [replace(RUN, ended_ns=None)], {})
-    (idle,) = ask(archive, f"FROM idle_gpus WHERE gpu = '{A}'")
+    (idle,) = asked(archive, f"FROM idle_gpus WHERE gpu = '{A}'")
     assert 8.9 <= idle["duration_s"] <= 10
     assert idle["energy_j"] == pytest.approx(200 * idle["duration_s"], abs=10)
-    archive.close()
 
 
 def test_the_energy_of_a_job_is_that_of_all_its_runs_and_restarts(stored: Stored) -> None:
     unknown = [later(WHOLE, 200, 0, run="run-3", session="c", energy_j=None, quality="no readings")]
     third = replace(AGAIN, run="run-3", session="c", began_ns=210 * SECOND, ended_ns=270 * SECOND)
     archive = stored([KILLED, AGAIN, third, *STEPS, EPOCH, WHOLE, *resumed(2), *unknown])
-    (job,) = ask(archive, "FROM job_energy")
+    (job,) = asked(archive, "FROM job_energy")
     assert (job["job"], job["runs"], job["attempts"], job["gpus"]) == ("train", 2, 3, 1)
     assert job["energy_j"] == 2 * 4580
     assert (job["missing"], job["missing_gpu_s"]) == (1, 60)

@@ -1,6 +1,5 @@
 """Instructions of pipelines by minute: each counts once, however its frames are stored."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,25 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from tests.analyzers.archive.rollups.test_retention import AGES, ask, at
-from tests.analyzers.archives import BOOTED_NS, LOG, SECOND, frame
-from tests.empty_archive import archive_at
+from tests.analyzers.archive.rollups.test_retention import AGES, at
+from tests.analyzers.archives import BOOTED_NS, LOG, SECOND, ask, frame, opened
 from tests.messages import RUN_STARTED
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.pipelines import IterationRan, PipelineBegan, encode_instruction, pack_rows
-from zeus_stream.settings import Settings
 
 ITERATIONS = 100
 PASSES = (("forward", 0, 0.2), ("forward", 1, 0.4), ("backward", 0, 0.6), ("backward", 1, 0.5))
 """Kind, micro-batch and seconds; an iteration begins every 2 s."""
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> Iterator[DuckdbFile]:
-    made = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    yield made
-    made.close()
 
 
 def events(session: str, *found: Any, sequence: int) -> Events:
@@ -67,19 +57,14 @@ def by_minute(archive: DuckdbFile) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("batch", [1000, 7])
-def test_every_instruction_counts_once_by_stage_kind_and_minute(
-    archive: DuckdbFile, tmp_path: Path, batch: int
-) -> None:
+def test_every_instruction_counts_once_by_stage_kind_and_minute(path: Path, batch: int) -> None:
     stored = log()
     for begin in range(0, len(stored), batch):
-        part = stored[begin : begin + batch]
-        archive.put([part])
-        archive.put([part])  # stored already
-        if begin == 14:
-            archive.close()
-            archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    found = by_minute(archive)
-    archive.close()
+        with opened(path) as archive:
+            part = stored[begin : begin + batch]
+            archive.put([part])
+            archive.put([part])  # stored already
+            found = by_minute(archive)
     assert sum(row[3] for row in found) == 800
     first = [row for row in found if row[:2] == (0, "forward")]
     assert [row[2] for row in first] == [0, 1, 2, 3], "200 s"

@@ -1,6 +1,5 @@
 """Roll-ups in the archive, and what is removed when it is old."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +20,23 @@ from tests.analyzers.archives import (
     SECOND,
     A,
     B,
+    ask,
     energy_mj,
     frame,
     frames,
+    opened,
     readings,
     rows,
 )  # fmt: skip
-from tests.empty_archive import archive_at
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.settings import Settings
 
 DAY_NS = 86_400 * SECOND
 AGES = Ages(readings=7, seconds=14, minutes=400, steps=90)
 LEAD_READINGS = 120
 """Of the last 5 s: a restart interprets them again."""
 ROLLED_UP = ("seconds", "minutes", "hours")
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> Iterator[DuckdbFile]:
-    made = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    yield made
-    made.close()
-
-
-def ask(archive: DuckdbFile, sql: str) -> list[tuple[Any, ...]]:
-    with archive.file.cursor() as cursor:
-        return cursor.execute(sql).fetchall()
 
 
 def bins(archive: DuckdbFile) -> list[list[tuple[Any, ...]]]:
@@ -108,27 +95,24 @@ def test_no_energy_is_counted_twice_or_lost_by_restarts(
     archive.put([world()])
     stored = world()
     for begin in range(0, len(stored), batch):
-        restarted = DuckdbFile.open(archive_at(tmp_path / "restarted.duckdb"), Settings())
         part = stored[begin : begin + batch]
-        restarted.put([part])
-        restarted.put([part])  # stored already
-        if begin + batch < len(stored):
-            restarted.close()
-    assert bins(restarted) == bins(archive)
-    restarted.close()
+        with opened(tmp_path / "restarted.duckdb") as restarted:
+            restarted.put([part])
+            restarted.put([part])  # stored already
+            found = bins(restarted)
+    assert found == bins(archive)
 
 
 def test_a_commit_that_fails_counts_nothing(archive: DuckdbFile, tmp_path: Path) -> None:
     archive.put([world()])
-    failing = DuckdbFile.open(archive_at(tmp_path / "failing.duckdb"), Settings())
     stored = world()
-    for begin in range(0, len(stored), 40):
-        part = stored[begin : begin + 40]
-        with pytest.raises(Exception, match="NotARow"):
-            failing.put([part], [], {LOG: "NotARow"})  # type: ignore[dict-item]
-        failing.put([part])
-    assert bins(failing) == bins(archive)
-    failing.close()
+    with opened(tmp_path / "failing.duckdb") as failing:
+        for begin in range(0, len(stored), 40):
+            part = stored[begin : begin + 40]
+            with pytest.raises(Exception, match="NotARow"):
+                failing.put([part], [], {LOG: "NotARow"})  # type: ignore[dict-item]
+            failing.put([part])
+        assert bins(failing) == bins(archive)
 
 
 def test_readings_go_by_age_and_energy_stays(archive: DuckdbFile) -> None:
