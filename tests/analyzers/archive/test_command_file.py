@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import asdict, replace
 
-from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process import command_file
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.results.rows import AtLimit, RecallRow
-from tests.analyzers.archives import COMMAND, RUN
+from tests.analyzers.archives import COMMAND, RUN, ask, opened
 from tests.empty_archive import archive_at
 from zeus_stream.errors import StorageError
 from zeus_stream.settings import Settings
@@ -33,17 +32,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def stored(path: Path) -> list[str]:
-    """Return the commands in an archive that nobody has open."""
-    archive = DuckdbFile.open_read_only(path, Settings())
-    try:
-        with archive.reading() as reader:
-            _, batches = reader.batches("SELECT command FROM commands ORDER BY asked_ns", 10)
-            return [row["command"] for batch in batches for row in batch.to_pylist()]
-    finally:
-        archive.close()
-
-
 def test_rows_of_a_killed_analyzer_are_in_the_archive_after_the_next_start(tmp_path: Path) -> None:
     path = archive_at(tmp_path / "energy.duckdb")
     store = StoreClient.open(path, Settings())
@@ -54,7 +42,9 @@ def test_rows_of_a_killed_analyzer_are_in_the_archive_after_the_next_start(tmp_p
         script = [sys.executable, "-c", KILLED, str(path), archive_id, repr(asdict(row))]
         assert subprocess.run(script, check=False).returncode == -9
     StoreClient.open(path, Settings()).close()
-    assert stored(path) == [ROW.command, OTHER.command]
+    with opened(path) as archive:
+        stored = ask(archive, "SELECT command FROM commands ORDER BY asked_ns")
+    assert stored == [(ROW.command,), (OTHER.command,)]
     assert not command_file.beside(path).exists(), "they are in the archive"
 
 
@@ -87,11 +77,6 @@ def test_what_was_cut_and_what_is_of_another_archive_is_left_out(
     content[content.index(b"\n") + 30] ^= 1
     beside.write_bytes(content)
     assert CommandFile(path, "this").read() == []
-
-
-def test_the_rows_of_a_run_s_beginning_are_kept_as_they_are(tmp_path: Path) -> None:
-    CommandFile(tmp_path / "energy.duckdb", "this").add([RUN, RECALL, ROW])
-    assert CommandFile(tmp_path / "energy.duckdb", "this").read() == [RUN, RECALL, ROW]
 
 
 def test_what_is_in_the_archive_is_forgotten_while_later_rows_stay(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ The file does not change. `zeus-stream run` made it, with the packages of commit
 import lzma
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pytest
@@ -15,6 +14,7 @@ from analyzers.archive import schema
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.seals import verifier
 from analyzers.service.replay import replay
+from tests.analyzers.archives import ask
 from zeus_stream.settings import Settings
 
 GOLDEN = Path(__file__).parents[2] / "data" / "archive_0.1.0.duckdb.xz"
@@ -34,11 +34,6 @@ def archive(path: Path) -> Iterator[DuckdbFile]:
     opened = DuckdbFile.open_read_only(path, Settings())
     yield opened
     opened.close()
-
-
-def ask(archive: DuckdbFile, sql: str) -> list[Any]:
-    with archive.file.cursor() as cursor:
-        return cursor.execute(sql).fetchall()
 
 
 def test_it_is_migrated_with_every_figure(archive: DuckdbFile) -> None:

@@ -8,10 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.sandbox.bounded_queries import Queries
-from tests.analyzers.archives import HOST, RUN, A, B, fill
-from tests.empty_archive import archive_at
+from tests.analyzers.archives import HOST, RUN, A, B, fill, opened
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
 
@@ -22,12 +20,11 @@ J_A, J_B = 200, 100
 
 @pytest.fixture(scope="module")
 def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
-    archive = DuckdbFile.open(archive_at(tmp_path_factory.mktemp("archive") / "energy.duckdb"), Settings())
-    fill(archive)
-    queries = Queries(archive, Settings())
-    yield queries
-    queries.stop()
-    archive.close()
+    with opened(tmp_path_factory.mktemp("archive") / "energy.duckdb") as archive:
+        fill(archive)
+        queries = Queries(archive, Settings())
+        yield queries
+        queries.stop()
 
 
 def ask(queries: Queries, sql: str) -> list[dict[str, Any]]:

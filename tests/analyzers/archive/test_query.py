@@ -13,13 +13,12 @@ import pyarrow.parquet
 import pytest
 from msgspec.structs import replace
 
-from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import export, read_file
 from analyzers.archive.sandbox import bounded_queries
 from analyzers.archive.sandbox.bounded_queries import AnswerEnd, Queries
 from analyzers.archive.sandbox.confined_query import PART_BYTES
-from tests.analyzers.archives import HOST, A, B, fill, frame, readings
+from tests.analyzers.archives import HOST, A, B, fill, frame, opened, readings
 from tests.empty_archive import archive_at
 from zeus_stream.cli.screens.archive_source import answering
 from zeus_stream.errors import RefusedError, StorageError
@@ -55,75 +54,23 @@ def ask(
 
 
 @pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT run FROM runs",
-        "FROM runs SELECT run;",
-        "WITH these AS (SELECT run FROM runs) FROM these",
-        "EXPLAIN SELECT run FROM runs",
-        "DESCRIBE runs",
-        "SHOW TABLES",
-        "SUMMARIZE runs",
-        "VALUES (1)",
-    ],
-)
-def test_whoever_reads_is_answered(queries: Queries, sql: str) -> None:
-    done, table = ask(queries, sql)
-    assert done.rows == table.num_rows > 0
-    assert not done.truncated
-
-
-@pytest.mark.parametrize(
     ("sql", "why"),
     [
         ("INSERT INTO runs BY NAME SELECT 'x' AS run", "INSERT is not allowed"),
-        ("WITH x AS (SELECT 1) INSERT INTO logs BY NAME SELECT 'x' AS host", "INSERT is not allowed"),
-        ("DELETE FROM runs", "DELETE is not allowed"),
-        ("UPDATE runs SET run = 'x'", "UPDATE is not allowed"),
-        ("CREATE TABLE mine (i INTEGER)", "CREATE is not allowed"),
-        ("CREATE TEMP TABLE mine (i INTEGER)", "CREATE is not allowed"),
-        ("DROP TABLE runs", "DROP is not allowed"),
-        ("ATTACH ':memory:' AS other", "ATTACH is not allowed"),
-        ("COPY runs TO 'runs.csv'", "COPY is not allowed"),
-        ("EXPORT DATABASE 'there'", "EXPORT is not allowed"),
-        ("INSTALL httpfs", "LOAD is not allowed"),
-        ("LOAD httpfs", "LOAD is not allowed"),
-        ("SET threads = 8", "SET is not allowed"),
-        ("SET lock_configuration = false", "SET is not allowed"),
-        ("PREPARE it AS SELECT 1", "PREPARE is not allowed"),
         ("COMMIT", "TRANSACTION is not allowed"),
-        ("CHECKPOINT", "CALL is not allowed"),
         ("SELECT 1; DROP TABLE runs", "it has several statements"),
-        ("", "there is no statement"),
         ("-- nothing", "there is no statement"),
         ("SELEC 1", "syntax error"),
         ("FROM absent", "absent does not exist"),
         ("EXPLAIN ANALYZE DELETE FROM runs", "EXPLAIN of DELETE is not allowed"),
         ("FROM read_text('/etc/passwd')", "read_text is not allowed here"),
         ("FROM '/etc/passwd.csv'", "files are not allowed here"),
-        ("FROM glob('/etc/*')", "glob is not allowed here"),
-        ("FROM query('SELECT 1')", "query is not allowed here"),
-        ("FROM pandas_scan(NULL)", "pandas_scan is not allowed here"),
-        ('FROM "arrow_scan"(1, 2, 3)', "arrow_scan is not allowed here"),
-        ("FROM force_checkpoint()", "force_checkpoint is not allowed here"),
         ("SELECT $1", "[Pp]arameter"),
     ],
 )
-def test_whatever_else_is_refused_in_a_sentence_and_nothing_is_changed(
-    archive: StoreClient,
-    queries: Queries,
-    sql: str,
-    why: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.iterdir())
+def test_a_refusal_says_why(queries: Queries, sql: str, why: str) -> None:
     with pytest.raises(RefusedError, match=rf"^query: could not be answered: (?s:.)*{why}"):
-        queries.answer(Query(sql or " ", 10, 5000))
-    assert ask(queries, "SELECT count(*) AS runs FROM runs")[1]["runs"].to_pylist() == [1]
-    assert sorted(tmp_path.iterdir()) == before
-    archive.put([])
+        queries.answer(Query(sql, 10, 5000))
 
 
 @pytest.mark.parametrize(
@@ -149,11 +96,6 @@ def test_a_query_that_would_run_for_ever_is_ended(queries: Queries, sql: str) ->
         ask(queries, sql, timeout_ms=200)
     assert time.monotonic() - began < 30
     assert ask(queries, "SELECT 1 AS one")[0].rows == 1
-
-
-def test_no_time_at_all_ends_it_too(queries: Queries) -> None:
-    with pytest.raises(RefusedError, match="it took over 0 s"):
-        ask(queries, "SELECT count(*) FROM range(1_000_000) a, range(1_000_000) b", timeout_ms=0)
 
 
 def test_the_analyzer_can_stop_while_a_query_runs(archive: StoreClient) -> None:
@@ -192,12 +134,6 @@ def test_a_huge_answer_is_refused_with_the_cure(queries: Queries, monkeypatch: p
     with pytest.raises(RefusedError, match=r"over 1 MiB\. Add a LIMIT, .*zeus-stream export"):
         ask(queries, "SELECT range AS i FROM range(1_000_000)", max_rows=1_000_000)
     assert ask(queries, "SELECT 1 AS one")[0].rows == 1
-
-
-def test_a_query_that_needs_too_much_memory_is_refused(archive: StoreClient, queries: Queries) -> None:
-    with pytest.raises(RefusedError, match="Out of Memory"):
-        ask(queries, "SELECT list(range) FROM range(100_000_000)")
-    archive.put([[frame(archive.position(HOST)[1] or 0, readings(200))]])
 
 
 @pytest.mark.sweep
@@ -242,9 +178,8 @@ def test_each_query_sees_whole_commits_while_others_are_written(
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
     path = tmp_path / "energy.duckdb"
-    archive = DuckdbFile.open(archive_at(path), SETTINGS)
-    fill(archive)
-    archive.close()
+    with opened(path, SETTINGS) as archive:
+        fill(archive)
     return path
 
 

@@ -10,10 +10,9 @@ from random import Random
 
 import pytest
 
-from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.repair import read_whole, set_aside
-from tests.analyzers.archives import HOST, LOG, fill
+from tests.analyzers.archives import HOST, LOG, fill, opened
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.settings import Settings
 
@@ -33,19 +32,16 @@ os._exit(0)
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Path:
+def stored(path: Path) -> Path:
     """An archive with a checkpoint."""
-    path = tmp_path / "energy.duckdb"
-    archive = DuckdbFile.open(path, SETTINGS)
-    fill(archive)
-    archive.close()
+    with opened(path, SETTINGS) as archive:
+        fill(archive)
     return path
 
 
 @pytest.fixture
-def killed(tmp_path: Path) -> Path:
+def killed(path: Path) -> Path:
     """An archive of which all but the schema is in its WAL."""
-    path = tmp_path / "energy.duckdb"
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run([sys.executable, "-c", WRITTEN_AND_KILLED, path], check=True, env=environ)
     return path

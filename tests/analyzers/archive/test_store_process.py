@@ -22,7 +22,7 @@ from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.process.store_process import StoreProcess
 from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.results.result import OWN
-from tests.analyzers.archives import LOG, RUN, A, fill, frame, frames, readings, window
+from tests.analyzers.archives import LOG, RUN, A, ask, fill, frame, frames, opened, readings, window
 from tests.empty_archive import archive_at
 from tests.waiting import until
 from zeus_stream.errors import RefusedError, StorageError
@@ -78,7 +78,7 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoreCli
     store.close()
 
 
-def ask(queries: Queries, sql: str, *, timeout_ms: int = 300_000) -> list[dict[str, object]]:
+def answer(queries: Queries, sql: str, *, timeout_ms: int = 300_000) -> list[dict[str, object]]:
     _, parts = queries.answer(Query(sql, 1000, timeout_ms))
     rows: list[dict[str, object]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
     return rows
@@ -147,7 +147,7 @@ def test_no_query_takes_more_than_its_memory_and_time(bounded: tuple[StoreClient
     sampler.start()
     began, waited = time.monotonic(), waited_s(os.getpid(), store.pid)
     with pytest.raises(RefusedError, match=r"^query: could not be (answered|finished)") as refused:
-        ask(queries, sql, timeout_ms=2_000)
+        answer(queries, sql, timeout_ms=2_000)
     waited = waited_s(os.getpid(), store.pid) - waited
     took_s = time.monotonic() - began
     sampler.stop()
@@ -161,7 +161,7 @@ def test_others_are_answered_while_a_query_takes_all_it_can(queries: Queries) ->
     with ThreadPoolExecutor(1) as pool:
         answered = pool.submit(queries.answer, Query(endless, 10, 300_000), key="endless")
         for _ in range(5):
-            assert ask(queries, "SELECT count(*) AS n FROM runs") == [{"n": 1}]
+            assert answer(queries, "SELECT count(*) AS n FROM runs") == [{"n": 1}]
             assert not answered.done()
         queries.cancel("endless")
         with pytest.raises(RefusedError, match="it was cancelled"):
@@ -173,7 +173,7 @@ def test_a_sort_that_does_not_fit_into_memory_is_done_on_disk(queries: Queries) 
     sql = (
         "SELECT max(n) AS n FROM (SELECT row_number() OVER (ORDER BY hash(range)) AS n FROM range(8_000_000))"
     )
-    assert ask(queries, sql) == [{"n": 8_000_000}]
+    assert answer(queries, sql) == [{"n": 8_000_000}]
 
 
 def test_a_query_that_was_cancelled_ends_and_leaves_nothing(
@@ -208,8 +208,7 @@ def test_what_a_run_wasted_is_stored_after_the_commit_of_its_end(tmp_path: Path)
 
     def answers() -> list[int]:
         views = "SELECT count(*) FROM ended_waste", "SELECT count(*) FROM waste WHERE run = 'run-1'"
-        with archive.file.cursor() as cursor:
-            return [count for view in views for (count,) in cursor.execute(view).fetchall()]
+        return [count for view in views for (count,) in ask(archive, view)]
 
     for energy_j in (600.0, 500.0):  # a row that comes again changes what is stored
         rows = [RUN, replace(window("run", 0, 10, 50, A), energy_j=energy_j)]
@@ -242,15 +241,10 @@ def test_a_store_that_is_killed_is_replaced_and_nothing_is_lost_or_stored_twice(
     assert store.position("alpha") == (LOG, len(stored))
     assert store.starts == 1
     store.close()
-    archive = DuckdbFile.open_read_only(tmp_path / "energy.duckdb", SETTINGS)
-    with archive.reading() as reader:
-        sql = (
-            "SELECT (SELECT count(*) FROM windows) AS windows, (SELECT count(*) FROM events) AS events,"
-            " (SELECT count(*) FROM readings) AS readings, (SELECT interpreted_offset FROM logs) AS offsets"
-        )
-        [row] = [row for batch in reader.batches(sql, 10)[1] for row in batch.to_pylist()]
-    archive.close()
-    assert row == {"windows": len(stored), "events": 42, "readings": 2400, "offsets": len(stored)}
+    counts = "(SELECT count(*) FROM windows), (SELECT count(*) FROM events), (SELECT count(*) FROM readings)"
+    with opened(tmp_path / "energy.duckdb") as archive:
+        found = ask(archive, f"SELECT {counts}, interpreted_offset FROM logs")  # noqa: S608  (ours)
+    assert found == [(len(stored), 42, 2400, len(stored))]
 
 
 def test_an_archive_that_a_command_reads_is_opened_as_soon_as_it_ends(
@@ -316,18 +310,18 @@ def test_a_query_after_its_store_was_killed_is_answered_by_the_next(
     """It was lost with the store, and its refusal spoke of memory."""
     os.kill(store.pid, signal.SIGKILL)
     os.waitid(os.P_PID, store.pid, os.WEXITED | os.WNOWAIT)
-    assert ask(queries, "SELECT 1 AS one") == [{"one": 1}]
+    assert answer(queries, "SELECT 1 AS one") == [{"one": 1}]
     assert store.replaced == 1
 
 
 def test_a_query_under_way_when_its_store_is_killed_is_refused(store: StoreClient, queries: Queries) -> None:
     endless = "SELECT count(*) AS n FROM range(10_000_000) a, range(10_000_000) b"
     with ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(ask, queries, endless)
+        answered = pool.submit(answer, queries, endless)
         while not Path(f"/proc/{store.pid}/task/{store.pid}/children").read_text().split():
             assert not answered.done()
         os.kill(store.pid, signal.SIGKILL)
         with pytest.raises(RefusedError, match="could not be"):
             answered.result(timeout=30)
-    assert ask(queries, "SELECT count(*) AS n FROM runs") == [{"n": 1}]
+    assert answer(queries, "SELECT count(*) AS n FROM runs") == [{"n": 1}]
     store.put([[frame(store.position("alpha")[1] or 0, readings(121))]])
