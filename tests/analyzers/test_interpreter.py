@@ -9,7 +9,6 @@ from analyzers.dispatch.pending import MAX_ASKED, Pending
 from analyzers.fleet import fleet
 from analyzers.interpreter.interpreter import Calibrated, Interpreter, Logged, ProfilesForgotten
 from analyzers.measurement.sensors import Gain
-from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.fleet_rows import EarlierUse
 from analyzers.results.memory import Memory
@@ -49,7 +48,6 @@ from zeus_stream.protocol.notes import (
     DeviceGone,
     Lost,
     Notes,
-    RunAdmitted,
     SessionEnded,
 )
 from zeus_stream.protocol.readings import Readings
@@ -180,15 +178,6 @@ def test_ranks_on_hosts_with_other_clocks_are_one_job() -> None:
     assert {command.host for command in hosts.rows(ApplyControl)} == {"h0", "h1"}
     assert hosts.rows(DecisionRow)[0].power_limit_w == alone.rows(DecisionRow)[0].power_limit_w
     assert hosts.limits_mw() == [250_000, 250_000]
-
-
-@pytest.mark.parametrize("selector", ["none", "energy"])
-def test_only_measuring_asks_for_nothing(selector: str) -> None:
-    made = world(replace(TRAINING, may_command=False), replace(QUICK, selector=selectors.parse(selector)))
-    made.run()
-    assert not made.rows(ApplyControl)
-    assert not made.rows(RestoreControl)
-    assert len([row for row in made.rows(WindowRow) if row.kind == "step"]) == 500
 
 
 # ---- what may go wrong ---------------------------------------------------------------------------------
@@ -360,16 +349,7 @@ def test_who_only_watches_a_gpu_is_no_run_of_it_and_shares_it_with_nobody() -> N
 
     def look() -> None:
         now_ns = made.now_ns
-        started = replace(
-            RUN_STARTED,
-            t_ns=now_ns,
-            job="measure",
-            run="watching",
-            world_size=0,
-            gpus=(gpu(made),),
-            pid=2,
-            wall_ns=now_ns,
-        )
+        started = replace(begins(made, 2), job="measure", run="watching", world_size=0)
         host.log(Events(watcher, 0, 0, 2, (started, WindowBegan(now_ns, 0, "w"))))
         host.note(replace(RUN_ADMITTED, t_ns=now_ns, session=watcher, run="watching", gpus=(gpu(made),)))
 
@@ -444,36 +424,26 @@ def test_a_cancelled_step_has_no_row_and_belongs_to_no_trial() -> None:
     assert trial.steps == len(within)
 
 
-def test_a_metric_belongs_to_the_step_under_way() -> None:
+@pytest.mark.parametrize(
+    ("named", "step", "epoch"),
+    [
+        pytest.param((), None, None, id="to the step under way"),
+        pytest.param((3, 2), 3, 2, id="to the step and epoch that it names, also after the loop"),
+    ],
+)
+def test_a_metric_belongs(named: tuple[int, ...], step: int | None, epoch: int | None) -> None:
     made = only_measuring()
-    made.hosts[0].publish(Metric(made.now_ns, "loss", 0.5))
+    made.hosts[0].publish(Metric(made.now_ns, "loss", 0.5, *named))
     made.hosts[0].flush_events()
-    assert made.rows(MetricRow) == [
-        MetricRow(session="session-h0", run="run", name="loss", t_ns=made.now_ns, step=made.step, value=0.5)
-    ]
+    (row,) = made.rows(MetricRow)
+    assert (row.session, row.run, row.name, row.value) == ("session-h0", "run", "loss", 0.5)
+    assert (row.step, row.epoch) == (made.step if step is None else step, epoch)
 
 
-def test_a_metric_that_names_its_step_and_epoch_belongs_there_also_after_the_loop() -> None:
-    made = only_measuring()
-    made.hosts[0].publish(Metric(made.now_ns, "accuracy", 0.5, 3, 2))
-    made.hosts[0].flush_events()
-    assert made.rows(MetricRow) == [
-        MetricRow(
-            session="session-h0", run="run", name="accuracy", t_ns=made.now_ns, step=3, value=0.5, epoch=2
-        )
-    ]
-
-
-def test_what_a_newer_sender_says_is_passed_over() -> None:
+def test_what_a_newer_sender_says_and_outcomes_of_others_commands_are_passed_over() -> None:
     made = only_measuring(1.5)
     before = len(made.outputs)
     made.hosts[0].log(Events("session-h0", 9_999, 0, 1, (Unknown("Novelty"),)))
-    assert len(made.outputs) == before
-
-
-def test_outcomes_of_others_commands_are_none_of_ours() -> None:
-    made = only_measuring(1.5)
-    before = len(made.outputs)
     made.hosts[0].note(ControlApplied(made.now_ns, "somebody/1", gpu(made), "power_limit", 200_000))
     assert len(made.outputs) == before
 
@@ -494,16 +464,7 @@ def test_a_run_taken_up_again_goes_on_counting_its_trials() -> None:
     host, now_ns = made.hosts[0], made.now_ns
     trials = made.rows(TrialRow)[-1].number
     uuid = gpu(made)
-    host.log(
-        Events(
-            "again",
-            0,
-            0,
-            2,
-            (replace(RUN_STARTED, t_ns=now_ns, gpus=(uuid,), pid=2, wall_ns=now_ns),),
-        )
-    )
-    host.note(RunAdmitted(t_ns=now_ns, session="again", run="run", gpus=(uuid,), may_command=True, reason=""))
+    opens(made, "again", replace(RUN_STARTED, t_ns=now_ns, gpus=(uuid,), pid=2, wall_ns=now_ns))
     before = len(made.outputs)
     index, made.ended = 0, False
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.archive.memory_rows import read_begun, read_settings
+from analyzers.archive.memory_rows import read_begun
 from analyzers.checkpoints.restart import settings_of_begun
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
@@ -37,11 +37,11 @@ from tests.analyzers.archives import DECISION, GPU, RUN, trial
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World, outputs_of, replayed
-from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.errors import RefusedError
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.notes import Budget, BudgetsSet, Notes
-from zeus_stream.settings import Settings, read_back
+from zeus_stream.settings import Settings
 
 QUICK = Settings(search="exhaustive", stride_w=50, warmup_steps=1, profile_steps=5, settle_ms=0, refreshes=2)
 SELECTORS = ("energy", "time", "cost:0.5", "slowdown:1.1", "slowdown:1.4")
@@ -145,24 +145,6 @@ def test_a_run_is_replayed_under_the_settings_it_was_heard_under_last(tmp_path: 
     assert [row.selector for row in done.decisions] == ["energy"]
 
 
-def test_runs_are_sorted_by_what_decided_on_them_not_by_what_did_not_matter(tmp_path: Path) -> None:
-    path = tmp_path / "energy.duckdb"
-    starts = (under("energy"), replace(under("energy"), lease_ms=700), under("time"))
-    for number, settings_then in enumerate(starts):
-        store(path, settings_then, [], [replace(RUN, session=f"session-{number}", run=f"run-{number}")])
-    archive = DuckdbFile.open_read_only(path, Settings())
-    with archive.file.cursor() as cursor:
-        begun, then = read_begun(cursor), read_settings(cursor, [1, 3, 4])
-    archive.close()
-    assert [(each.session, each.run, each.start) for each in begun] == [
-        (f"session-{number}", f"run-{number}", number + 1) for number in range(3)
-    ]
-    assert {start: read_back(values, "") for start, values in then.items()} == {
-        1: under("energy"),
-        3: under("time"),
-    }
-
-
 def test_a_decision_that_is_not_what_it_was_is_named_by_its_column() -> None:
     changed = replace(DECISION, power_limit_w=150.0, steps=21)
     found = differences([DECISION], [changed])
@@ -188,11 +170,6 @@ def test_the_archive_is_not_touched(tmp_path: Path) -> None:
     replay(path, Settings(), {}, "time")
     after = {file.name: hashlib.sha256(file.read_bytes()).digest() for file in tmp_path.iterdir()}
     assert after == before
-
-
-def test_an_archive_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="there is no such file"):
-        replay(tmp_path / "energy.duckdb", Settings(), {}, None)
 
 
 def test_a_function_that_only_the_archive_names_is_not_run(tmp_path: Path) -> None:
@@ -338,15 +315,6 @@ def test_a_run_keeps_the_settings_it_began_with_when_its_analyzer_starts_with_ot
     assert replay(path, Settings(), {}, None).differences == ()
 
 
-def test_an_analyzer_that_starts_with_the_same_settings_has_nothing_to_say(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "energy.duckdb"
-    world = half_way(path, under("energy"))
-    started_anew(path, world, replace(under("energy"), lease_ms=700))
-    assert caplog.messages == []
-
-
 def test_a_run_after_it_of_the_same_name_follows_the_settings_of_now(tmp_path: Path) -> None:
     path = tmp_path / "energy.duckdb"
     world = half_way(path, under("energy"))
@@ -443,23 +411,12 @@ def test_where_nothing_was_measured_nothing_is_chosen() -> None:
     assert (choice.limit_mw, choice.reason) == (None, "No permission.")
 
 
-def test_measurements_of_one_limit_are_added_up_and_confirming_ones_left_out() -> None:
-    trials = [trial(0, 300.0), trial(1, 200.0), trial(2, 200.0), trial(3, 200.0, confirms=True)]
-    (choice,) = choose_again(derived(DECISION, trials), time(), 100_000, [RUN.run])
-    assert choice.tried == (Trial(300_000, 1_500_000, 5 * 10**9, 5), Trial(200_000, 2_000_000, 10**10, 10))
-
-
 def test_both_choices_are_shown_per_step() -> None:
     tried = (Trial(300_000, 400_000, 800_000_000, 1), Trial(200_000, 300_000, 10**9, 1))
     choice = OtherChoice(
-        run=RUN.run,
-        round=1,
-        decided=DECISION,
-        tried=tried,
-        limit_mw=300_000,
-        unmeasured_mw=(100_000,),
+        run=RUN.run, round=1, decided=DECISION, tried=tried, limit_mw=300_000, unmeasured_mw=(100_000,),
         reason="",
-    )
+    )  # fmt: skip
     (row,) = compared([choice], "time").to_pylist()
     assert (row["power_limit_w"], row["energy_per_step_j"], row["step_ms"]) == (200, 300, 1000)
     assert (row["other_limit_w"], row["other_energy_per_step_j"], row["other_step_ms"]) == (300, 400, 800)
