@@ -411,4 +411,4 @@ def put_merged(connection: Connection, table: str, sql: str, key: Sequence[str])
     same = " AND ".join(f"{table}.{part} = merged.{part}" for part in key)
     connection.execute(f"CREATE OR REPLACE TEMP TABLE merged AS {sql}")
     connection.execute(f"DELETE FROM {table} USING merged WHERE {same}")  # noqa: S608  (our own names)
-    connection.execute(f"INSERT INTO {table} BY NAME FROM merged")  # noqa: S608
+    connection.execute(f"INSERT INTO {table} BY NAME FROM merged")
