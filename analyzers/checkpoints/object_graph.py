@@ -40,7 +40,7 @@ def encode(
     """
     content = io.BytesIO()
     try:
-        _Writer(content, outside or {}, special or {}).dump(list(roots))
+        _StatePickler(content, outside or {}, special or {}).dump(list(roots))
     except _REFUSED as wrong:
         raise UnknownObjectError(str(wrong)) from wrong
     return version().encode() + content.getvalue()
@@ -61,7 +61,7 @@ def decode(
             "state: could not be read: it is damaged, or its classes consist of other parts by now."
         )
     try:
-        roots: list[Any] = _Reader(io.BytesIO(data[len(head) :]), outside or {}, special or {}).load()
+        roots: list[Any] = _StateUnpickler(io.BytesIO(data[len(head) :]), outside or {}, special or {}).load()
         return list(roots)
     except _REFUSED as wrong:
         raise MalformedError(f"state: could not be read: {wrong}.") from wrong
@@ -104,7 +104,7 @@ def _array(content: bytes) -> Any:
     return made if made.ndim else made[()]
 
 
-class _Writer(pickle.Pickler):
+class _StatePickler(pickle.Pickler):
     def __init__(
         self, content: io.BytesIO, outside: Mapping[int, str], special: Mapping[type, Callable[[Any], str]]
     ) -> None:
@@ -140,7 +140,7 @@ class _Writer(pickle.Pickler):
         return content.getvalue()
 
 
-class _Reader(pickle.Unpickler):
+class _StateUnpickler(pickle.Unpickler):
     def __init__(
         self, content: io.BytesIO, known: Mapping[str, Any], made: Mapping[str, Callable[[str], Any]]
     ) -> None:
