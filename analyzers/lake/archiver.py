@@ -163,7 +163,7 @@ async def archive(work: ArchiverWork, started: Callable[[str], None]) -> None:
     while True:
         leases = SiteLeases(work.dsn, work.site.site, work.holder)
         try:
-            lake = await run_sync(LakeArchive.open_lake, work.dsn, work.settings, leases)
+            lake = await run_sync(LakeArchive, work.dsn, work.settings, leases)
             try:
                 await Archiver(work, lake, leases, warnings).run()
             finally:

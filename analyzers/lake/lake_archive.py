@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from analyzers.archive.frame_reader import FrameReader, Log
 from analyzers.archive.incoming import IncomingTables
-from analyzers.archive.opening import THREADS, Connection
+from analyzers.archive.opening import THREADS, Connection, storing
 from analyzers.archive.rollups import instruction_rollup
 from analyzers.archive.rollups.rollup import Placing, restore
 from analyzers.archive.row_writer import RowWriter
@@ -53,14 +53,18 @@ class LakeArchive:
 
     name = LAKE
 
-    def __init__(self, connection: Connection, dsn: str, settings: Settings, leases: SiteLeases) -> None:
-        """For `open`."""
-        self._connection = connection
-        self._incoming = IncomingTables(connection)
+    def __init__(self, dsn: str, settings: Settings, leases: SiteLeases) -> None:
+        """Open a lake for leases that are taken later. Raises StorageError."""
         self._dsn, self._settings, self._leases = dsn, settings, leases
         self._logs: dict[str, Log] = {}
+        self._connection = _connect(dsn, settings)
+        self._incoming = IncomingTables(self._connection)
         reader = FrameReader(self.cursor, self._logs, LAKE)
-        self.writer = RowWriter(connection, self, reader, self._logs)
+        try:
+            self.writer = RowWriter(self._connection, self, reader, self._logs)
+        except duckdb.Error as wrong:
+            self.close()
+            raise StorageError(f"{LAKE}: could not be opened: {why(str(wrong))}") from wrong
         self.writer.placing = Placing()
         self._placed: set[str] = set()
         """Logs whose open bins are known."""
@@ -71,19 +75,6 @@ class LakeArchive:
         self._declared: dict[str, object] = {}
         """What the commit under way changes beside rows: positions of logs, and batches of the outbox."""
         self.malformed_batches = 0
-
-    @classmethod
-    def open_lake(cls, dsn: str, settings: Settings, leases: SiteLeases) -> "LakeArchive":
-        """Open a lake for leases that are taken later. Raises StorageError."""
-        with ExitStack() as on_failure:
-            connection = _connect(dsn, settings)
-            on_failure.callback(connection.close)
-            try:
-                archive = cls(connection, dsn, settings, leases)
-            except duckdb.Error as wrong:
-                raise StorageError(f"{LAKE}: could not be opened: {why(str(wrong))}") from wrong
-            on_failure.pop_all()
-        return archive
 
     def close(self) -> None:
         self._connection.close()
@@ -249,22 +240,18 @@ class LakeArchive:
     @contextmanager
     def transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
         """Give the connection in a transaction, with the tables there as ``incoming_NAME``."""
-        try:
-            with self._incoming.named(tables):
-                self._connection.execute("BEGIN")
-                yield self._connection
-                self._connection.execute(
-                    f"CALL {LAKE}.set_commit_message($1, 'frames', extra_info => $2)",
-                    [self._leases.holder, self._words()],
-                )
-                with self._leases.committing():
-                    self._connection.execute("COMMIT")
-        except duckdb.Error as wrong:
-            self._roll_back()
-            raise self._not_stored(str(wrong)) from wrong
-        except BaseException:
-            self._roll_back()
-            raise
+        could_not = f"{LAKE}: could not be written"
+        with (
+            self._incoming.named(tables),
+            ExitStack() as until_stored,
+            storing(self._connection, could_not, _why_not_stored) as connection,
+        ):
+            yield connection
+            connection.execute(
+                f"CALL {LAKE}.set_commit_message($1, 'frames', extra_info => $2)",
+                [self._leases.holder, self._words()],
+            )
+            until_stored.enter_context(self._leases.committing())
         for name, until in self._until.items():
             self.held[name] = SiteLease(name, self.held[name].epoch, until)
         self._until, self._batches = {}, []
@@ -278,17 +265,14 @@ class LakeArchive:
         declared = {"site": self._leases.site, "parts": parts, **self._declared}
         return json.dumps(declared, separators=(",", ":"))
 
-    def _roll_back(self) -> None:
-        with suppress(duckdb.Error):  # a COMMIT that failed has ended it already
-            self._connection.execute("ROLLBACK")
 
-    def _not_stored(self, says: str) -> StorageError:
-        if "fenced off" in says:
-            return StorageError(
-                f"{LAKE}: could not be written: another process has taken a part, or has stored the same."
-                " Nothing was stored twice; what is still held is tried again."
-            )
-        return StorageError(f"{LAKE}: could not be written: {why(says)} What was received is not lost.")
+def _why_not_stored(says: str) -> str:
+    if "fenced off" in says:
+        return (
+            "another process has taken a part, or has stored the same. Nothing was stored twice; what is"
+            " still held is tried again."
+        )
+    return f"{why(says)} What was received is not lost."
 
 
 def _connect(dsn: str, settings: Settings) -> Connection:

@@ -12,10 +12,11 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, LiteralString, NamedTuple
 
 import psycopg
 from msgspec import Struct
+from psycopg.rows import class_row
 
 from analyzers.archive.rows.tables import KINDS
 from analyzers.results.rows import CheckpointRow, Derived, Row, each_row
@@ -68,8 +69,8 @@ class LeaseState(Struct, frozen=True, kw_only=True):
 class SiteShards(Struct, frozen=True):
     """The shards of a site at one renewal."""
 
-    kept: frozenset[int]
-    """Of those that were held: those that still are."""
+    kept: frozenset[str]
+    """Of the leases that were held: those that still are."""
     free: tuple[int, ...]
     analyzers: int
     """That are alive, this one included."""
@@ -132,141 +133,132 @@ class SiteLeases:
 
     def take(self, names: Collection[str], ttl_s: float) -> list[SiteLease]:
         """Take leases that nobody holds or that have ended. One that was held has another epoch then."""
-        with self.working() as connection:
-            rows = connection.execute(
-                """
-                INSERT INTO zs.leases AS held (site, name, holder, epoch, until, ttl_s)
-                SELECT %(site)s, name, %(holder)s, 1, now() + %(ttl)s * interval '1 s', %(ttl)s
-                FROM unnest(%(names)s::text[]) AS names(name) ORDER BY name
-                ON CONFLICT (site, name) DO UPDATE
-                SET holder = excluded.holder, epoch = held.epoch + 1, until = excluded.until,
-                    ttl_s = excluded.ttl_s
-                WHERE held.until < now() OR held.holder = excluded.holder
-                RETURNING name, epoch, next
-                """,
-                self._named(ttl_s) | {"names": list(names)},
-            ).fetchall()
+        rows = self._all(
+            """
+            INSERT INTO zs.leases AS held (site, name, holder, epoch, until, ttl_s)
+            SELECT %(site)s, name, %(holder)s, 1, now() + %(ttl)s * interval '1 s', %(ttl)s
+            FROM unnest(%(names)s::text[]) AS names(name) ORDER BY name
+            ON CONFLICT (site, name) DO UPDATE
+            SET holder = excluded.holder, epoch = held.epoch + 1, until = excluded.until,
+                ttl_s = excluded.ttl_s
+            WHERE held.until < now() OR held.holder = excluded.holder
+            RETURNING name, epoch, next
+            """,
+            names=list(names),
+            ttl=ttl_s,
+        )
         return [SiteLease(*row) for row in rows]
 
     def renew(
         self, held: Mapping[str, int], ttl_s: float, behind_ms: Mapping[str, int] | None = None
-    ) -> set[str]:
+    ) -> frozenset[str]:
         """Extend leases, given by name with their epochs. Return the names of those that are still held.
 
         One that was given up is not. ``behind_ms``: of shards, the age of the oldest frame not interpreted.
         """
         if not held:
-            return set()
+            return frozenset()
         late = behind_ms or {}
-        with self.working() as connection:
-            rows = connection.execute(
-                """
-                WITH kept AS (
-                    SELECT name, mine.behind_ms FROM zs.leases
-                    JOIN unnest(%(names)s::text[], %(epochs)s::bigint[], %(behind)s::bigint[])
-                        AS mine(name, epoch, behind_ms) USING (name, epoch)
-                    WHERE site = %(site)s AND holder = %(holder)s ORDER BY name FOR UPDATE OF leases
-                )
-                UPDATE zs.leases
-                SET until = now() + %(ttl)s * interval '1 s', ttl_s = %(ttl)s, behind_ms = kept.behind_ms
-                FROM kept WHERE site = %(site)s AND leases.name = kept.name
-                RETURNING leases.name
-                """,
-                self._named(ttl_s)
-                | {
-                    "names": list(held),
-                    "epochs": list(held.values()),
-                    "behind": [late.get(name, 0) for name in held],
-                },
-            ).fetchall()
-        return {name for (name,) in rows}
+        rows = self._all(
+            """
+            WITH kept AS (
+                SELECT name, mine.behind_ms FROM zs.leases
+                JOIN unnest(%(names)s::text[], %(epochs)s::bigint[], %(behind)s::bigint[])
+                    AS mine(name, epoch, behind_ms) USING (name, epoch)
+                WHERE site = %(site)s AND holder = %(holder)s ORDER BY name FOR UPDATE OF leases
+            )
+            UPDATE zs.leases
+            SET until = now() + %(ttl)s * interval '1 s', ttl_s = %(ttl)s, behind_ms = kept.behind_ms
+            FROM kept WHERE site = %(site)s AND leases.name = kept.name
+            RETURNING leases.name
+            """,
+            names=list(held),
+            epochs=list(held.values()),
+            behind=[late.get(name, 0) for name in held],
+            ttl=ttl_s,
+        )
+        return frozenset(name for (name,) in rows)
 
     def release(self, name: str, epoch: int) -> None:
         """Give a lease up: another process may take it at once."""
-        with self.working() as connection:
-            connection.execute(
-                "UPDATE zs.leases SET until = now() - interval '1 hour', holder = ''"
-                " WHERE site = %s AND name = %s AND epoch = %s",
-                (self.site, name, epoch),
-            )
+        self._run(
+            "UPDATE zs.leases SET until = now() - interval '1 hour', holder = ''"
+            " WHERE site = %(site)s AND name = %(name)s AND epoch = %(epoch)s",
+            name=name,
+            epoch=epoch,
+        )
 
     def states(self) -> list[LeaseState]:
         with self.working() as connection:
-            rows = connection.execute(
+            cursor = connection.cursor(row_factory=class_row(LeaseState))
+            return cursor.execute(
                 """
-                SELECT name, CASE WHEN until < now() THEN 'none' ELSE holder END, epoch, next,
-                    extract(epoch FROM until - now())::float8,
-                    greatest(ttl_s - extract(epoch FROM until - now()), 0)::float8, behind_ms / 1000.0::float8
+                SELECT name, CASE WHEN until < now() THEN 'none' ELSE holder END AS holder, epoch, next,
+                    extract(epoch FROM until - now())::float8 AS left_s,
+                    greatest(ttl_s - extract(epoch FROM until - now()), 0)::float8 AS silent_s,
+                    behind_ms / 1000.0::float8 AS behind_s
                 FROM zs.leases WHERE site = %s
                 ORDER BY rtrim(name, '0123456789'), length(name), name
                 """,
                 (self.site,),
             ).fetchall()
-        return [
-            LeaseState(name=name, holder=holder, epoch=epoch, next=number, left_s=left_s, silent_s=silent_s,
-                       behind_s=behind_s)
-            for name, holder, epoch, number, left_s, silent_s, behind_s in rows
-        ]  # fmt: skip
 
     # ---- parts of the stream, and the outbox
 
     def archivers(self) -> int:
         """Return the number of processes that hold parts of the stream."""
-        with self.working() as connection:
-            row = connection.execute(
-                "SELECT count(DISTINCT holder) FROM zs.leases"
-                " WHERE site = %s AND name LIKE 'frames-%%' AND until >= now()",
-                (self.site,),
-            ).fetchone()
-        return row[0] if row else 0
+        [(count,)] = self._all(
+            "SELECT count(DISTINCT holder) FROM zs.leases"
+            " WHERE site = %(site)s AND name LIKE 'frames-%%' AND until >= now()"
+        )
+        return int(count)
 
     def positions_of(self, held: Mapping[str, int]) -> dict[str, int]:
         """Return where the stream of each part goes on, of those that are still held under these epochs."""
-        with self.working() as connection:
-            rows = connection.execute(
-                "SELECT name, next FROM zs.leases JOIN unnest(%s::text[], %s::bigint[]) AS mine(name, epoch)"
-                " USING (name, epoch) WHERE site = %s",
-                (list(held), list(held.values()), self.site),
-            ).fetchall()
-        return dict(rows)
+        return dict(
+            self._all(
+                "SELECT name, next FROM zs.leases"
+                " JOIN unnest(%(names)s::text[], %(epochs)s::bigint[]) AS mine(name, epoch)"
+                " USING (name, epoch) WHERE site = %(site)s",
+                names=list(held),
+                epochs=list(held.values()),
+            )
+        )
 
     def move(self, name: str, epoch: int, following: int) -> None:
         """Let the stream of a part go on at another message. The positions of logs stay."""
-        with self.working() as connection:
-            connection.execute(
-                "UPDATE zs.leases SET next = %s WHERE site = %s AND name = %s AND epoch = %s",
-                (following, self.site, name, epoch),
-            )
+        self._run(
+            "UPDATE zs.leases SET next = %(following)s"
+            " WHERE site = %(site)s AND name = %(name)s AND epoch = %(epoch)s",
+            name=name,
+            epoch=epoch,
+            following=following,
+        )
 
     def log_positions(self) -> dict[str, tuple[str | None, int, int | None]]:
         """Return by log: its host, the offset that comes next, and when its last frame was logged."""
-        with self.working() as connection:
-            rows = connection.execute("SELECT log_id, host, next_offset, logged_ns FROM zs.logs").fetchall()
+        rows = self._all("SELECT log_id, host, next_offset, logged_ns FROM zs.logs")
         return {log_id: (host, offset, logged_ns) for log_id, host, offset, logged_ns in rows}
 
     def outbox(self, max_bytes: int) -> list[OutboxBatch]:
         """Return the first batches of rows that wait for the lake: at least one, if there is any."""
-        with self.working() as connection:
-            rows = connection.execute(
-                """
-                SELECT id, shard, body FROM zs.outbox JOIN (
-                    SELECT id, sum(octet_length(body)) OVER (ORDER BY id) - octet_length(body) AS before
-                    FROM (SELECT id, body FROM zs.outbox WHERE site = %s ORDER BY id LIMIT 10000) AS first
-                ) AS counted USING (id) WHERE before < %s ORDER BY id
-                """,
-                (self.site, max_bytes),
-            ).fetchall()
-        return [OutboxBatch(number, shard, bytes(body)) for number, shard, body in rows]
+        rows = self._all(
+            """
+            SELECT id, shard, body FROM zs.outbox JOIN (
+                SELECT id, sum(octet_length(body)) OVER (ORDER BY id) - octet_length(body) AS before
+                FROM (SELECT id, body FROM zs.outbox WHERE site = %(site)s ORDER BY id LIMIT 10000) AS first
+            ) AS counted USING (id) WHERE before < %(most)s ORDER BY id
+            """,
+            most=max_bytes,
+        )
+        return [OutboxBatch(*row) for row in rows]
 
     def outbox_batches(self) -> int:
         """Return the number of batches that wait for the lake; without a lake none does."""
-        with self.working() as connection:
-            if not self._has_lake(connection):
-                return 0
-            row = connection.execute(
-                "SELECT count(*) FROM zs.outbox WHERE site = %s", (self.site,)
-            ).fetchone()
-        return row[0] if row else 0
+        if not self._has_lake():
+            return 0
+        [(count,)] = self._all("SELECT count(*) FROM zs.outbox WHERE site = %(site)s")
+        return int(count)
 
     @contextmanager
     def committing(self) -> Iterator[None]:
@@ -290,15 +282,12 @@ class SiteLeases:
     def open_shards(self, shards: int) -> None:
         """Make the tables, unless they are there. Raises RefusedError: of another version or shard count."""
         self.create()
-        with self.working() as connection:
-            connection.execute(
-                "INSERT INTO zs.sites VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
-                (self.site, shards, VERSION),
-            )
-            row = connection.execute(
-                "SELECT shards, version FROM zs.sites WHERE site = %s", (self.site,)
-            ).fetchone()
-        known, version = row or (shards, VERSION)
+        self._run(
+            "INSERT INTO zs.sites VALUES (%(site)s, %(shards)s, %(version)s) ON CONFLICT DO NOTHING",
+            shards=shards,
+            version=VERSION,
+        )
+        [(known, version)] = self._all("SELECT shards, version FROM zs.sites WHERE site = %(site)s")
         if version != VERSION:
             raise RefusedError(
                 f"analyze: could not start: the shards of site {self.site} are of version {version}, not"
@@ -311,34 +300,28 @@ class SiteLeases:
             )
 
     def renew_shards(
-        self, held: Mapping[int, int], behind_ms: Mapping[int, int], shards: int, ttl_s: float
+        self, held: Mapping[str, int], behind_ms: Mapping[str, int], shards: int, ttl_s: float
     ) -> SiteShards:
-        """Renew the leases of shards, given with their epochs. Return how the site stands."""
-        kept = self.renew(
-            {f"{SHARD}{shard}": epoch for shard, epoch in held.items()},
-            ttl_s,
-            {f"{SHARD}{shard}": late for shard, late in behind_ms.items()},
+        """Renew the leases of shards, given by name with their epochs. Return how the site stands."""
+        kept = self.renew(held, ttl_s, behind_ms)
+        self._run(
+            "INSERT INTO zs.analyzers VALUES (%(site)s, %(holder)s, now() + %(ttl)s * interval '1 s')"
+            " ON CONFLICT (site, holder) DO UPDATE SET until = excluded.until",
+            ttl=ttl_s,
         )
-        with self.working() as connection:
-            connection.execute(
-                """
-                INSERT INTO zs.analyzers VALUES (%(site)s, %(holder)s, now() + %(ttl)s * interval '1 s')
-                ON CONFLICT (site, holder) DO UPDATE SET until = excluded.until
-                """,
-                self._named(ttl_s),
-            )
-            taken = connection.execute(
-                "SELECT name FROM zs.leases WHERE site = %s AND name LIKE %s AND until >= now()",
-                (self.site, f"{SHARD}%"),
-            ).fetchall()
-            alive = connection.execute(
-                "SELECT count(*) FROM zs.analyzers WHERE site = %s AND until >= now()", (self.site,)
-            ).fetchone()
-        busy = {name for (name,) in taken}
-        free = tuple(shard for shard in range(shards) if f"{SHARD}{shard}" not in busy)
-        return SiteShards(
-            frozenset(shard for shard in held if f"{SHARD}{shard}" in kept), free, alive[0] if alive else 1
+        free = self._all(
+            """
+            SELECT number FROM generate_series(0, %(shards)s - 1) AS all_of_them(number)
+            WHERE NOT EXISTS (
+                SELECT FROM zs.leases
+                WHERE site = %(site)s AND name = %(shard)s || number AND until >= now()
+            ) ORDER BY number
+            """,
+            shards=shards,
+            shard=SHARD,
         )
+        [(alive,)] = self._all("SELECT count(*) FROM zs.analyzers WHERE site = %(site)s AND until >= now()")
+        return SiteShards(kept, tuple(number for (number,) in free), int(alive))
 
     def take_shard(self, shard: int, ttl_s: float) -> int | None:
         """Take a shard that nobody holds. Return its epoch; None: another analyzer was quicker."""
@@ -346,10 +329,7 @@ class SiteLeases:
         return taken[0].epoch if taken else None
 
     def leave(self) -> None:
-        with self.working() as connection:
-            connection.execute(
-                "DELETE FROM zs.analyzers WHERE site = %s AND holder = %s", (self.site, self.holder)
-            )
+        self._run("DELETE FROM zs.analyzers WHERE site = %(site)s AND holder = %(holder)s")
 
     def remember(
         self, shard: int, epoch: int, memories: Sequence[RememberedRow], batches: Sequence[Packed] = ()
@@ -375,48 +355,55 @@ class SiteLeases:
                     " ON CONFLICT (site, shard, kind, key) DO UPDATE SET body = excluded.body",
                     [(self.site, shard, *memory) for memory in memories],
                 )
-            if not batches or not self._has_lake(connection):
+            if not batches or not self._has_lake():
                 return 0
             connection.cursor().executemany(
                 "INSERT INTO zs.outbox (site, shard, rows, body) VALUES (%s, %s, %s, %s)",
                 [(self.site, shard, *batch) for batch in batches],
             )
             self._stored += 1
-            return self._shed(connection, shard) if self._stored % SHED_EVERY == 0 else 0
+            return self._shed(shard) if self._stored % SHED_EVERY == 0 else 0
 
-    def _has_lake(self, connection: psycopg.Connection) -> bool:
+    def _has_lake(self) -> bool:
         """Tell whether this database is that of a lake. A lake that is made later is seen."""
         if not self._lake:
-            row = connection.execute("SELECT to_regclass('zs.outbox') IS NOT NULL").fetchone()
-            self._lake = row == (True,)
+            [(self._lake,)] = self._all("SELECT to_regclass('zs.outbox') IS NOT NULL")
         return self._lake
 
-    def _shed(self, connection: psycopg.Connection, shard: int) -> int:
+    def _shed(self, shard: int) -> int:
         """Remove the oldest rows that wait for the lake, if too many do. Return the number of rows."""
-        gone = connection.execute(
+        gone = self._all(
             """
             DELETE FROM zs.outbox USING (
                 SELECT id, sum(octet_length(body)) OVER (ORDER BY id DESC) AS bytes FROM zs.outbox
-                WHERE site = %s AND shard = %s
+                WHERE site = %(site)s AND shard = %(shard)s
             ) AS counted
-            WHERE outbox.id = counted.id AND counted.bytes > %s RETURNING outbox.rows
+            WHERE outbox.id = counted.id AND counted.bytes > %(most)s RETURNING outbox.rows
             """,
-            (self.site, shard, OUTBOX_BYTES),
-        ).fetchall()
+            shard=shard,
+            most=OUTBOX_BYTES,
+        )
         return sum(rows for (rows,) in gone)
 
     def remembered(self, shard: int) -> list[RememberedRow]:
-        with self.working() as connection:
-            rows = connection.execute(
-                "SELECT kind, key, body FROM zs.remembered WHERE site = %s AND shard = %s ORDER BY kind, key",
-                (self.site, shard),
-            ).fetchall()
-        return [RememberedRow(kind, key, bytes(body)) for kind, key, body in rows]
+        rows = self._all(
+            "SELECT kind, key, body FROM zs.remembered"
+            " WHERE site = %(site)s AND shard = %(shard)s ORDER BY kind, key",
+            shard=shard,
+        )
+        return [RememberedRow(*row) for row in rows]
 
     # ---- connection
 
-    def _named(self, ttl_s: float) -> dict[str, object]:
-        return {"site": self.site, "holder": self.holder, "ttl": ttl_s}
+    def _all(self, query: LiteralString, **values: object) -> list[tuple[Any, ...]]:
+        """Return the rows of a query, in which ``site`` and ``holder`` are this one's."""
+        with self.working() as connection:
+            return connection.execute(query, {"site": self.site, "holder": self.holder, **values}).fetchall()
+
+    def _run(self, statement: LiteralString, **values: object) -> None:
+        """Run a statement that gives no rows, with values as `_all` has them."""
+        with self.working() as connection:
+            connection.execute(statement, {"site": self.site, "holder": self.holder, **values})
 
     @contextmanager
     def working(self) -> Iterator[psycopg.Connection]:

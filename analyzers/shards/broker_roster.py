@@ -27,11 +27,12 @@ async def analyze_at_broker(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(exchange.run)
             tasks.start_soon(roll.run)
-            async for _ in roll.changes():
+            while True:
                 for host in roll.hosts.keys() - followed:
                     followed.add(host)
                     where = BrokeredHost(exchange, site.site, host)
                     analyzer.join(BrokeredCollector(context, where, analyzer.archive, settings))
+                await roll.wait()
 
     try:
         await analyze(settings, environ=environ, started=started, roster=roster)

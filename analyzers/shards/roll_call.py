@@ -5,7 +5,7 @@ replies repeat what is known; of these the time alone is kept.
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import takewhile
@@ -64,13 +64,6 @@ class RollCall:
     async def wait(self) -> None:
         """Wait for an announcement that is new or has changed."""
         await self._changed.wait()
-
-    async def changes(self) -> AsyncIterator[None]:
-        """Yield at once, and whenever an announcement is new or has changed."""
-        while True:
-            changed = self._changed
-            yield
-            await changed.wait()
 
     def changed_since(self, number: int) -> Iterator[str]:
         """Return the hosts whose announcements have changed since that change, the last one first."""

@@ -7,7 +7,7 @@ another analyzer has taken it over, or when it is cancelled.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +20,7 @@ from analyzers.archive.process.store_client import StoreClient
 from analyzers.checkpoints.restart import restart
 from analyzers.dispatch.collector_link import Commander
 from analyzers.interpreter.interpreter import Interpreter
-from analyzers.leases.renewal import Renewal
-from analyzers.leases.site_leases import SHARD, SiteLeases
+from analyzers.leases.site_leases import SiteLeases
 from analyzers.service import watched_files
 from analyzers.service.analyzer import Analyzer
 from analyzers.shards.brokered_collector import Begin, BrokeredCollector
@@ -121,57 +120,32 @@ class SharedSite(Struct, frozen=True, kw_only=True):
     """UTC, ns since 1970: it names files."""
 
 
-class ShardLease(Struct):
-    """The lease of a shard, as its holder knows it."""
-
-    shard: int
-    epoch: int
-    renewal: Renewal
-    behind_ns: Callable[[], int] = lambda: 0
-    """Returns how long the oldest frame waits that is not interpreted."""
-
-    @property
-    def name(self) -> str:
-        """Return its name in the database."""
-        return f"{SHARD}{self.shard}"
-
-    @property
-    def valid(self) -> bool:
-        """The shard is still held, as far as this process can know."""
-        return self.renewal.valid(self.name, self.epoch)
-
-
 def places_of(where: Places, shard: int) -> Places:
     """Return the directories of a shard: its query socket and its files."""
     return Places(where.run / f"shard-{shard}", where.state / f"shard-{shard}")
 
 
-async def decide(site: SharedSite, lease: ShardLease, file: StoreClient, path: Path) -> None:
+async def decide(site: SharedSite, decided: DecidedShard, file: StoreClient, path: Path) -> None:
     """Decide on the jobs of a shard until cancelled, with a new file.
 
     Raises RefusedError: another analyzer has taken the shard over. StorageError: it cannot be written.
     """
-    settings, where = site.settings, places_of(site.where, lease.shard)
+    settings, where, shard = site.settings, places_of(site.where, decided.shard), decided.shard
     leases = SiteLeases(site.dsn, site.options.site, site.holder)
-    channel = decided = None
+    channel = None
     try:
-        archive = await run_sync(ShardStore, file, leases, lease.shard, lease.epoch)
+        archive = await run_sync(ShardStore, file, leases, shard, decided.epoch)
         begin = await run_sync(restart, archive, settings, None)
         watched = watched_files.take_all(site.where, begin.interpreter)
         analyzer = Analyzer(archive, path, settings, begin, ())
-        lease.behind_ns = analyzer.behind_ns
-        decided = DecidedShard(
-            lease.shard,
-            lease.epoch,
-            partial(analyzer.interpretation.run, Interpreter.shard_use),
-            lambda: lease.valid,
-        )
+        decided.behind_ns = analyzer.behind_ns
+        decided.ask_use = partial(analyzer.interpretation.run, Interpreter.shard_use)
         await site.budgets.begin(decided)
         prepare(where, settings.group)
         with claim(where.run / "analyzer.lock", "analyzer"):
             channel = sockets.listen(where.query, group=settings.group)
             gate = AccessGate(None, where.keys, {"query": channel})
-            _log.info("shard %d: is decided here under epoch %d.", lease.shard, lease.epoch)
+            _log.info("shard %d: is decided here under epoch %d.", shard, decided.epoch)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(
                     partial(analyzer.follow, partial(site.budgets.publish, decided), alone=False)
@@ -180,12 +154,11 @@ async def decide(site: SharedSite, lease: ShardLease, file: StoreClient, path: P
                 tasks.start_soon(watched_files.watch_all, watched, analyzer.interpretation.run)
                 tasks.start_soon(watched_files.follow_signals, site.where.signals, analyzer.store_signals)
                 progress = InterpretedShard(archive.interpreted(), archive.unfinished())
-                tasks.start_soon(_follow_hosts, site, decided, lease, analyzer, begin.since or {}, progress)
+                tasks.start_soon(_follow_hosts, site, decided, analyzer, begin.since or {}, progress)
     finally:
         with anyio.CancelScope(shield=True):
             await run_sync(leases.close)
-            if decided is not None:
-                site.budgets.end(decided)
+            site.budgets.end(decided)
             if channel is not None:
                 channel.close()
 
@@ -193,7 +166,6 @@ async def decide(site: SharedSite, lease: ShardLease, file: StoreClient, path: P
 async def _follow_hosts(
     site: SharedSite,
     decided: DecidedShard,
-    lease: ShardLease,
     analyzer: Analyzer,
     since: Mapping[str, int],
     progress: InterpretedShard,
@@ -202,15 +174,15 @@ async def _follow_hosts(
 
     A host stays as long as the shard may command its GPUs under a power budget.
     """
-    shards, followed = site.options.shards, dict[str, tuple[anyio.CancelScope, int]]()
+    shard, shards, followed = decided.shard, site.options.shards, dict[str, tuple[anyio.CancelScope, int]]()
     spans = dict[str, tuple[LogSpan, ...]]()
     roll, seen = site.roll, 0
     commander = Commander(
-        owner_of(site.options.site, lease.shard), lease.epoch, lease.shard, shards, lambda: lease.valid
+        owner_of(site.options.site, shard), decided.epoch, shard, shards, lambda: decided.valid
     )
 
     def ours(job: str) -> bool:
-        return shard_of(job, shards) == lease.shard
+        return shard_of(job, shards) == shard
 
     while True:
         now_ns = monotonic_ns()
@@ -218,11 +190,11 @@ async def _follow_hosts(
             if frame is not None:
                 progress.reach(frame.log_id, frame.offset + 1)
         changed, seen = tuple(roll.changed_since(seen)), roll.changed
-        spans |= {host: spans_of(roll.hosts[host], lease.shard, shards) for host in changed}
+        spans |= {host: spans_of(roll.hosts[host], shard, shards) for host in changed}
         for host in followed.keys() | set(changed) | decided.hosts:  # nothing is new about the others
             announced = roll.hosts.get(host)
             if announced is not None and host not in spans:
-                spans[host] = spans_of(announced, lease.shard, shards)
+                spans[host] = spans_of(announced, shard, shards)
             first = None if announced is None else progress.first_offset(announced.log_id, spans[host])
             if announced is not None and first is None and host in decided.hosts:
                 first = progress.next_offset(announced.log_id)

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.leases.renewal import DECIDING, Renewal, valid_until_ns
-from analyzers.leases.site_leases import SHARD, SiteLeases, SiteShards
+from analyzers.leases.site_leases import SiteLeases, SiteShards
 from analyzers.service.analyzer import only_analyzer
 from analyzers.shards.roll_call import RollCall
-from analyzers.shards.shard import ShardLease, SharedSite, decide, places_of
-from analyzers.shards.site_budgets import SiteBudgets
+from analyzers.shards.shard import SharedSite, decide, places_of
+from analyzers.shards.site_budgets import DecidedShard, SiteBudgets
 from zeus_stream import own_cost
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.site_settings import SiteSettings
@@ -99,8 +99,8 @@ class ShardedAnalyzer:
         self._renewal = Renewal(SiteLeases(site.dsn, site.options.site, site.holder), DECIDING, self._extend)
         self._site_now = SiteShards(frozenset(), (), 1)
         """At the last renewal."""
-        self._behind_ms: dict[int, int] = {}
-        self._held: dict[int, ShardLease] = {}
+        self._behind_ms: dict[str, int] = {}
+        self._held: dict[int, DecidedShard] = {}
         self._scopes: dict[int, anyio.CancelScope] = {}
         self._resting: dict[int, int] = {}
         """Until when (CLOCK_MONOTONIC) a shard that failed here is left to others."""
@@ -144,11 +144,10 @@ class ShardedAnalyzer:
 
     # ---- leases
 
-    def _extend(self, leases: SiteLeases, held: Mapping[str, int], ttl_s: float) -> set[str]:
+    def _extend(self, leases: SiteLeases, held: Mapping[str, int], ttl_s: float) -> frozenset[str]:
         """Renew what is held, and see how the site stands. In the thread of the renewal."""
-        epochs = {int(name.removeprefix(SHARD)): epoch for name, epoch in held.items()}
-        self._site_now = leases.renew_shards(epochs, self._behind_ms, self._shards, ttl_s)
-        return {f"{SHARD}{shard}" for shard in self._site_now.kept}
+        self._site_now = leases.renew_shards(held, self._behind_ms, self._shards, ttl_s)
+        return self._site_now.kept
 
     def _hold(self, until_ns: int = 0) -> None:
         """Have all renewed that is held now."""
@@ -184,7 +183,7 @@ class ShardedAnalyzer:
             until_ns = valid_until_ns(ttl_s)
             epoch = await run_sync(self._leases.take_shard, shard, ttl_s, limiter=self._one_at_a_time)
             if epoch is not None:
-                lease = ShardLease(shard, epoch, self._renewal)
+                lease = DecidedShard(shard, epoch, self._renewal)
                 self._held[shard], self._scopes[shard] = lease, anyio.CancelScope()
                 self._hold(until_ns)
                 tasks.start_soon(self._decide, lease, self._scopes[shard])
@@ -207,7 +206,7 @@ class ShardedAnalyzer:
         while True:
             await anyio.sleep(LOOK_S)
             self._renewal.step()
-            self._behind_ms = {n: lease.behind_ns() // 1_000_000 for n, lease in self._held.items()}
+            self._behind_ms = {lease.name: lease.behind_ns() // 1_000_000 for lease in self._held.values()}
             for shard, lease in self._held.items():
                 if not lease.valid and not self._scopes[shard].cancel_called:
                     lost = (lease.name, lease.epoch) in self._renewal.lost
@@ -217,7 +216,7 @@ class ShardedAnalyzer:
                     _log.warning("shard %d: %s; it ends here.", shard, why)
                     self._scopes[shard].cancel()
 
-    async def _decide(self, lease: ShardLease, scope: anyio.CancelScope) -> None:
+    async def _decide(self, lease: DecidedShard, scope: anyio.CancelScope) -> None:
         """Decide on a shard until it ends here, then give it up. Its file is closed after that."""
         shard, file = lease.shard, None
         try:

@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from analyzers.dispatch.own_log import OwnLog
 from analyzers.leases.budget_grants import BudgetGrants, SiteGpu
-from analyzers.leases.site_leases import SiteLeases
+from analyzers.leases.renewal import Renewal
+from analyzers.leases.site_leases import SHARD, SiteLeases
 from analyzers.power_budget.grants import GpuUse, ShardUse
 from analyzers.shards.roll_call import RollCall
 from analyzers.state_files import budgets
@@ -31,13 +32,15 @@ _log = logging.getLogger(__name__)
 
 
 class DecidedShard(Struct):
-    """A shard that is decided here, under one epoch."""
+    """A shard whose lease this process has: it is decided here, under one epoch."""
 
     shard: int
     epoch: int
-    ask_use: Callable[[], Awaitable[tuple[dict[str, GpuUse], dict[str, int]]]]
+    renewal: Renewal
+    behind_ns: Callable[[], int] = lambda: 0
+    """Returns how long the oldest frame waits that is not interpreted."""
+    ask_use: Callable[[], Awaitable[tuple[dict[str, GpuUse], dict[str, int]]]] | None = None
     """Returns what `Enforcer.shard_use` does."""
-    valid: Callable[[], bool]
     log: OwnLog | None = None
     """None until it states budgets."""
     granted: tuple[Budget, ...] | None = None
@@ -45,7 +48,18 @@ class DecidedShard(Struct):
     hosts: frozenset[str] = frozenset()
     """Hosts of GPUs that the shard may command."""
 
+    @property
+    def name(self) -> str:
+        """Return the name of its lease in the database."""
+        return f"{SHARD}{self.shard}"
+
+    @property
+    def valid(self) -> bool:
+        """The shard is still held, as far as this process can know."""
+        return self.renewal.valid(self.name, self.epoch)
+
     async def use(self) -> ShardUse:
+        assert self.ask_use is not None
         gpus, obeyed_mw = await self.ask_use()
         stated_mw = {budget.group: budget.limit_mw for budget in self.granted or ()}
         same = self.granted is not None and obeyed_mw == stated_mw
@@ -99,7 +113,7 @@ class SiteBudgets:
 
     async def _exchange(self) -> None:
         async with self._turn:
-            decided = [each for each in self._shards.values() if each.valid()]
+            decided = [each for each in self._shards.values() if each.valid]
             uses = [await each.use() for each in decided]
             self._see_gpus()
             granted, hosts = await run_sync(self._store, uses)

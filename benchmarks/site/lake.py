@@ -95,7 +95,7 @@ def fill(dsn: str, hosts: int, seconds: int) -> tuple[float, int]:
     leases = SiteLeases(dsn, "site", "benchmark")
     names = [frames_of(part) for part in range(batches.PARTS)]
     taken = leases.take(names, 3600.0)
-    archive = LakeArchive.open_lake(dsn, SETTINGS, leases)
+    archive = LakeArchive(dsn, SETTINGS, leases)
     archive.hold(taken)
     intakes = [BatchIntake({}) for _ in names]
     for begin_s in range(0, seconds, COMMIT_S):

@@ -49,7 +49,7 @@ def take_if_free(dsn: str, holder: str, part: str = PART) -> HeldPart | None:
         on_failure.callback(leases.close)
         if not (taken := leases.take([part], TTL_S)):
             return None
-        lake = LakeArchive.open_lake(dsn, SETTINGS, leases)
+        lake = LakeArchive(dsn, SETTINGS, leases)
         on_failure.callback(lake.close)
         lake.hold(taken)
         on_failure.pop_all()

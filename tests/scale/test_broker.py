@@ -1,13 +1,8 @@
 """The relay and the archiver with a real broker: killed at any time, nothing is lost or stored twice."""
 
-import os
-import signal
-import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -19,8 +14,9 @@ import pytest
 from analyzers.lake import catalog
 from collectors.broker.relay import Relay
 from collectors.log.sqlite import SqliteLog
-from tests.directories import short_directory
+from tests.scale.running_site import SITE, RunningSite
 from tests.scale.servers import Nats, Postgres, nats
+from tests.waiting import until
 from zeus_stream.broker import batches
 from zeus_stream.broker.jetstream import JetstreamClient
 from zeus_stream.broker.site_settings import SiteSettings
@@ -32,7 +28,6 @@ from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import READING_BYTES, Readings
 from zeus_stream.settings import Settings
 
-SITE = "site"
 PATIENCE_S = 240.0
 CONNECTIONS = 6
 """Of an archiver of all parts to PostgreSQL, at most."""
@@ -42,13 +37,6 @@ CONNECTIONS = 6
 def broker() -> Iterator[Nats]:
     with nats() as running:
         yield running
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not in time: {what}"
-        time.sleep(0.2)
 
 
 def append(log: SqliteLog, count: int) -> None:
@@ -117,47 +105,6 @@ def test_a_broker_that_is_not_there_is_one_sentence() -> None:
         anyio.run(JetstreamClient.connect, address("nats://127.0.0.1:1"))
 
 
-def test_a_full_stream_makes_the_host_wait_with_a_sentence_and_goes_on_when_it_has_room(
-    broker: Nats, tmp_path: Path
-) -> None:
-    log = SqliteLog(tmp_path / "log", "alpha", "boot")
-    noise = Random(1)
-
-    def fill(count: int) -> None:
-        for _ in range(count):
-            frames = Readings(("GPU-a",), noise.randbytes(READING_BYTES * 2_000))
-            log.append([("readings/alpha", codec.encode(frames))], time.monotonic_ns())
-
-    async def overflow() -> None:
-        relay = Relay(log, "alpha", SiteSettings(broker=broker.url, site=SITE, broker_mb=16))
-        streams = await JetstreamClient.connect(address(broker.url))
-        part = batches.part_of("alpha")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(relay.run)
-            with anyio.fail_after(PATIENCE_S):
-                while "is full" not in str(relay.trouble):
-                    await anyio.sleep(0.05)
-                assert "log of this host keeps the rest" in str(relay.trouble)
-                assert "raise broker_mb" in str(relay.trouble)
-                assert await streams.is_half_full(part)
-                last = await streams.last_sequence(part)
-                assert last is not None
-                await streams.purge(part, last)  # all of it is archived, say
-                assert not await streams.is_half_full(part)
-                while relay.behind or relay.trouble:
-                    await anyio.sleep(0.05)
-            tasks.cancel_scope.cancel()
-        assert last is not None
-        found = await held(broker.url, last)
-        assert [batch.after for batch in found[1:]] == [batch.next_offset for batch in found[:-1]]
-        assert found[-1].next_offset == log.extent.next_offset
-        await streams.close()
-
-    fill(240)
-    anyio.run(overflow)
-    log.close()
-
-
 def test_a_stream_takes_what_the_broker_has_room_for_and_grows_with_its_setting(tmp_path: Path) -> None:
     rules = tmp_path / "rules.conf"
     rules.write_text("jetstream { max_file_store: 100MB }")
@@ -178,51 +125,21 @@ def test_a_stream_takes_what_the_broker_has_room_for_and_grows_with_its_setting(
 # ---- real processes under fire ------------------------------------------------------------------------
 
 
-class Site:
-    """A collector with a relay, two archivers of its part, and what may be killed of them."""
+class ArchivedSite(RunningSite):
+    """A collector with a relay, and archivers."""
 
-    def __init__(self, where: Path, dsn: str, broker: Nats, processes: ExitStack) -> None:
-        self._where = where
-        self._dsn = dsn
-        self._broker = broker
-        self._processes = processes
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, name: str, parts: int = batches.PARTS) -> None:
-        """Start a process, again after a kill."""
-        module = [sys.executable, "-m", "zeus_stream"]
-        common = ["--broker", self._broker.url, "--site", SITE]
-        environ = os.environ | {"ZEUS_STREAM_BROKER_PARTS": str(parts)}
-        if name == "collector":
-            command = [*module, "collect", "--dir", str(self._where), "--device", "simulated:a40x2",
-                       "--cpu", "off", "--host", "alpha", *common]  # fmt: skip
-        else:
-            command = [*module, "archive", "--database", self._dsn, *common]
-        with (self._where / f"{name}.txt").open("ab") as log:
-            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
-        self._processes.callback(self.running[name].kill)
-
-    def kill(self, name: str) -> None:
-        self.running[name].kill()
-        self.running[name].wait()
-
-    def stop(self, name: str) -> None:
-        self.running[name].send_signal(signal.SIGTERM)
-        self.running[name].wait(60)
-
-    def logged(self) -> dict[int, int]:
-        """Return the number of readings of each frame of readings in the host's log, by offset."""
+    def readings(self) -> dict[int, int]:
+        """Return the number of readings of each frame that has some in the host's log, by offset."""
         counts = {}
-        with closing(sqlite3.connect(f"file:{self._where / 'log.sqlite'}?mode=ro", uri=True)) as database:
-            for offset, body in database.execute('SELECT "offset", body FROM frames ORDER BY "offset"'):
-                decoded = codec.decode(body, Readings, Events, Notes)
-                if isinstance(decoded, Readings):
-                    counts[offset] = len(decoded.rows) // READING_BYTES
+        for offset, body in self.logged('SELECT "offset", body FROM frames ORDER BY "offset"'):
+            decoded = codec.decode(body, Readings, Events, Notes)
+            if isinstance(decoded, Readings) and decoded.rows:  # at rest a frame has no row
+                counts[offset] = len(decoded.rows) // READING_BYTES
         return counts
 
     def connections(self) -> int:
         """Return the number of connections to the database of the lake, but this one."""
-        with psycopg.connect(self._dsn) as connection:
+        with psycopg.connect(self.dsn) as connection:
             row = connection.execute(
                 "SELECT count(*) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -236,7 +153,7 @@ class Site:
 
     def stored(self) -> int:
         """Return the offset that comes next in the lake."""
-        with psycopg.connect(self._dsn) as connection:
+        with psycopg.connect(self.dsn) as connection:
             row = connection.execute("SELECT max(next_offset) FROM zs.logs").fetchone()
         return 0 if row is None or row[0] is None else row[0]
 
@@ -248,15 +165,17 @@ def test_a_small_stream_that_fills_is_purged_up_to_what_is_archived_and_everythi
     log, noise = SqliteLog(tmp_path / "log", "alpha", "boot"), Random(1)
     frames, frame_bytes, stream_mb = 600, 90_000, 16
 
-    async def overflow(site: Site) -> None:
+    async def overflow(site: ArchivedSite) -> None:
         relay = Relay(log, "alpha", SiteSettings(broker=broker.url, site=SITE, broker_mb=stream_mb))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(relay.run)
             with anyio.fail_after(PATIENCE_S):
                 while "is full: it takes no more until archivers have stored" not in str(relay.trouble):
                     await anyio.sleep(0.05)
+                assert "log of this host keeps the rest" in str(relay.trouble)
+                assert "raise broker_mb" in str(relay.trouble)
                 assert relay.behind > frames / 2, "the log keeps what the broker refuses"
-                site.start("archiver")
+                site.archive()
                 while relay.behind or relay.trouble:
                     await anyio.sleep(0.05)
             tasks.cancel_scope.cancel()
@@ -264,9 +183,9 @@ def test_a_small_stream_that_fills_is_purged_up_to_what_is_archived_and_everythi
     for _ in range(frames):  # three times the stream
         log.append([("readings/alpha", noise.randbytes(frame_bytes))], time.monotonic_ns())
     with ExitStack() as processes:
-        site = Site(processes.enter_context(short_directory()), lake, broker, processes)
+        site = ArchivedSite(lake, broker, processes)
         anyio.run(overflow, site)
-        wait_for(lambda: site.stored() == frames, "the end of the log")
+        until(lambda: site.stored() == frames, PATIENCE_S)
         site.stop("archiver")
     connection = catalog.attach(lake, Settings(), read_only=True)
     found = connection.execute('SELECT count(DISTINCT "offset"), sum(octet_length(body)) FROM frames')
@@ -282,20 +201,20 @@ def test_a_site_gets_more_parts_while_it_runs(lake: str, broker: Nats, tmp_path:
     assert batches.part_of("alpha", few) != batches.part_of("alpha", many)
     log = SqliteLog(tmp_path / "log", "alpha", "boot")
     with ExitStack() as processes:
-        site = Site(processes.enter_context(short_directory()), lake, broker, processes)
+        site = ArchivedSite(lake, broker, processes)
         append(log, 100)
         anyio.run(relayed, log, broker.url, few)
-        site.start("archiver-1", few)
-        wait_for(lambda: site.stored() == 100, "the first part")
-        site.start("archiver-2", many)  # it gets the new parts; the first archiver has the others still
+        site.archive("archiver-1", few)
+        until(lambda: site.stored() == 100, PATIENCE_S)
+        site.archive("archiver-2", many)  # it gets the new parts; the first archiver has the others still
         for count, parts in ((100, few), (100, many), (100, few), (100, many)):
             append(log, count)
             anyio.run(relayed, log, broker.url, parts)
-        wait_for(lambda: site.stored() == 500, "all of the log")
+        until(lambda: site.stored() == 500, PATIENCE_S)
         site.kill("archiver-1")
         append(log, 100)
         anyio.run(relayed, log, broker.url, many)
-        wait_for(lambda: site.stored() == 600, "what came after the end of the first archiver")
+        until(lambda: site.stored() == 600, PATIENCE_S)
         site.stop("archiver-2")
     connection = catalog.attach(lake, Settings(), read_only=True)
     found = connection.execute('SELECT count(*), count(DISTINCT "offset") FROM readings').fetchall()
@@ -326,12 +245,11 @@ def test_a_stream_full_of_what_is_no_batch_is_let_go_of(lake: str, broker: Nats)
 
     last = anyio.run(fill)
     with ExitStack() as processes:
-        where = processes.enter_context(short_directory())
-        site = Site(where, lake, broker, processes)
-        site.start("archiver")
-        wait_for(lambda: anyio.run(is_empty), "the stream is let go of")
+        site = ArchivedSite(lake, broker, processes)
+        site.archive()
+        until(lambda: anyio.run(is_empty), PATIENCE_S)
         assert site.running["archiver"].poll() is None
-        assert "is no batch of that host, and is left out" in (where / "archiver.txt").read_text()
+        assert "is no batch of that host, and is left out" in site.said("archiver")
         with psycopg.connect(lake) as connection:
             positions = connection.execute("SELECT max(next) FROM zs.leases").fetchone()
         assert positions == (last + 1,)
@@ -344,11 +262,14 @@ def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
 ) -> None:
     catalog.create(dsn, str(data), Settings())
     with ExitStack() as processes:
-        where = processes.enter_context(short_directory())
-        site = Site(where, dsn, broker, processes)
-        for name in ("collector", "archiver-1", "archiver-2"):
-            site.start(name)
-        wait_for(lambda: site.stored() > 0, "the first commit")
+        site = ArchivedSite(dsn, broker, processes)
+        begin: dict[str, Callable[[], None]] = {
+            "collector": partial(site.collect, "simulated:a40x2"),
+            **{name: partial(site.archive, name) for name in ("archiver-1", "archiver-2")},
+        }
+        for start in begin.values():
+            start()
+        until(lambda: site.stored() > 0, PATIENCE_S)
         assert site.connections() <= 2 * CONNECTIONS
         for victim in ("archiver-2", "archiver-1", "broker", "PostgreSQL", "collector"):
             if victim == "broker":
@@ -359,19 +280,18 @@ def test_nothing_is_lost_and_nothing_twice_when_anything_is_killed(
                 server.start()
             else:
                 site.kill(victim)
-                site.start(victim)
+                begin[victim]()
             before = site.stored()
-            wait_for(partial(site.has_stored, before), f"a commit after {victim}")
+            until(partial(site.has_stored, before), PATIENCE_S)
         site.stop("collector")
-        log = SqliteLog(where / "log.sqlite", "alpha", boot_id())
+        log = SqliteLog(site.host / "log.sqlite", "alpha", boot_id())
         anyio.run(relayed, log, broker.url)  # what it had logged at its end
         log.close()
-        logged = site.logged()
-        wait_for(lambda: site.stored() > max(logged), "the end of the log")
+        logged = site.readings()
+        until(lambda: site.stored() > max(logged), PATIENCE_S)
         for name in ("archiver-1", "archiver-2"):
             site.stop(name)
     connection = catalog.attach(dsn, Settings(), read_only=True)
-    logged = {offset: count for offset, count in logged.items() if count}  # at rest a frame has no row
     stored = dict(connection.execute('SELECT "offset", count(*) FROM readings GROUP BY "offset"').fetchall())
     assert stored == logged
     assert connection.execute("SELECT count(*) FROM gaps").fetchall() == [(0,)]

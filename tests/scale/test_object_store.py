@@ -3,7 +3,7 @@
 import pytest
 
 from analyzers.lake import catalog, keeper
-from analyzers.lake.object_store import secret, trouble
+from analyzers.lake.object_store import secret
 from tests.analyzers.archives import BOOTED_NS, frames
 from tests.scale.held_part import SETTINGS, take
 from tests.scale.servers import ObjectStore
@@ -73,19 +73,3 @@ def test_credentials_are_those_that_other_clients_take() -> None:
     }
     with pytest.raises(SettingsError, match=r"could not use the object store store:9000: it is no URL"):
         secret({"AWS_ENDPOINT_URL": "store:9000"})
-
-
-@pytest.mark.parametrize(
-    ("says", "word"),
-    [
-        ("HTTP Error: Unable to connect to URL s3://b/x: Forbidden (HTTP code 403)", "refuses"),
-        ("HTTP Error: HTTP GET error reading 's3://b/x' (HTTP 404 Not Found)", "no such bucket"),
-        ("HTTP Error: Request returned HTTP 507 for HTTP PUT to 's3://b/x'", "full"),
-        ("IO Error: Could not connect to server error for HTTP PUT to 's3://b/x'", "does not answer"),
-        ("Binder Error: no column 403", None),
-    ],
-)
-def test_the_words_of_a_store_become_a_cure(says: str, word: str | None) -> None:
-    found = trouble(says)
-    assert (found is None) == (word is None)
-    assert word is None or word in str(found)

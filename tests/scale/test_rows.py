@@ -13,8 +13,8 @@ from analyzers.leases.site_leases import BATCH_ROWS, ROWS, Packed, SiteLeases, p
 from analyzers.results.rows import CheckpointRow, MetricRow, Row
 from tests.analyzers.archives import BOOTED_NS, RUN, SECOND, A, rows, window
 from tests.scale import held_part
-from tests.scale.held_part import SETTINGS, HeldPart, take_if_free
-from tests.scale.test_lake import FENCED, ask, expire
+from tests.scale.held_part import SETTINGS, HeldPart
+from tests.scale.test_lake import FENCED, ask
 from zeus_stream.errors import MalformedError, RefusedError, StorageError
 
 SITE, SHARD = "site", 3
@@ -85,22 +85,6 @@ def test_rows_that_are_derived_again_after_a_take_over_replace_the_first(
     archive.close()
     assert ask(lake, "SELECT index FROM windows ORDER BY index") == [(0,), (1,), (2,)]
     assert ask(lake, "SELECT ended_ns FROM runs") == [(50 * SECOND,)]
-
-
-def test_an_archiver_that_was_replaced_stores_no_rows(lake: str, leases: SiteLeases) -> None:
-    leave(leases, [RUN])
-    first = take(lake, "a")
-    seen = first.waiting()
-    assert first.renew()  # opening a lake may take as long as it is held
-    assert take_if_free(lake, "b", ROWS) is None
-    expire(lake)
-    second = take(lake, "b")
-    with pytest.raises(StorageError, match=FENCED):
-        first.put_batches(seen)
-    second.put_batches(second.waiting())
-    first.close()
-    second.close()
-    assert ask(lake, "SELECT count(*) FROM runs") == [(1,)]
 
 
 def test_a_batch_that_cannot_be_read_is_counted_and_left_out(lake: str, leases: SiteLeases) -> None:

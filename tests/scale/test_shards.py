@@ -3,12 +3,11 @@
 import gc
 import json
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -19,8 +18,8 @@ import pytest
 from analyzers.leases.renewal import DECIDING, Renewal, length_s, valid_until_ns
 from analyzers.leases.site_leases import RememberedRow, SiteLeases, SiteShards
 from analyzers.shards.sharded_analyzer import LOOK_S, analyze_shards
-from tests.directories import short_directory
-from tests.scale.servers import Nats, Postgres, nats, spawn
+from tests.scale.running_site import SITE, RunningSite
+from tests.scale.servers import Nats, Postgres, nats
 from tests.scale.test_lake import ask
 from tests.waiting import until
 from zeus_stream.broker.site_settings import SiteSettings
@@ -33,7 +32,7 @@ from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import ControlApplied, Note, Notes
 from zeus_stream.settings import Settings
 
-SITE, JOB, SHARDS = "site", "resnet", 2
+JOB, SHARDS = "resnet", 2
 PATIENCE_S = 240.0
 TRAINER = """
 import itertools, sys
@@ -75,7 +74,8 @@ def second(database: str) -> Iterator[SiteLeases]:
 
 
 def renewed(leases: SiteLeases, held: dict[int, int], behind_ms: int = 0) -> SiteShards:
-    return leases.renew_shards(held, dict.fromkeys(held, behind_ms), SHARDS, 60)
+    names = {f"shard-{shard}": epoch for shard, epoch in held.items()}
+    return leases.renew_shards(names, dict.fromkeys(names, behind_ms), SHARDS, 60)
 
 
 def test_a_shard_has_one_holder_and_a_higher_epoch_after_each(first: SiteLeases, second: SiteLeases) -> None:
@@ -83,7 +83,7 @@ def test_a_shard_has_one_holder_and_a_higher_epoch_after_each(first: SiteLeases,
     assert second.take_shard(0, 60) is None
     assert second.take_shard(1, 60) == 1
     site = renewed(first, {0: 1}, 1500)
-    assert (site.kept, site.free, site.analyzers) == (frozenset({0}), (), 1)
+    assert (site.kept, site.free, site.analyzers) == (frozenset({"shard-0"}), (), 1)
     assert renewed(second, {1: 1}).analyzers == 2
     first.release("shard-0", 1)
     assert renewed(first, {0: 1}).kept == frozenset(), "a renewal on its way does not take it back"
@@ -213,40 +213,14 @@ def test_a_lease_is_valid_no_longer_by_its_holders_clock_than_by_that_of_the_dat
 # ---- real processes -----------------------------------------------------------------------------------
 
 
-class Site:
-    """A collector, a training, analyzers, and what may be killed of them."""
+class ShardedSite(RunningSite):
+    """A collector, a training, and analyzers that share the shards."""
 
     def __init__(self, dsn: str, broker: Nats, processes: ExitStack) -> None:
-        self._dsn = dsn
-        self._broker = broker
-        self._processes = processes
-        self.host = processes.enter_context(short_directory())
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.where: dict[str, Path] = {}
+        super().__init__(dsn, broker, processes)
         self.leases = SiteLeases(dsn, SITE, "test")
         self.leases.open_shards(SHARDS)
         processes.callback(self.leases.close)
-
-    def start(self, name: str, where: Path, *arguments: str) -> None:
-        self.running[name] = spawn(self._processes, where / f"{name}.txt", where, *arguments)
-        self.where[name] = where
-
-    def collect(self, device: str = "simulated:a40x1") -> None:
-        self.start("collector", self.host, "-m", "zeus_stream", "collect", "--host", "alpha", "--cpu", "off",
-                  "--device", device, "--broker", self._broker.url, "--site", SITE)  # fmt: skip
-
-    def archive(self) -> None:
-        where = self._processes.enter_context(short_directory())
-        self.start("archiver", where, "-m", "zeus_stream", "archive", "--database", self._dsn, "--broker",
-                  self._broker.url, "--site", SITE)  # fmt: skip
-
-    def train(self) -> None:
-        self.start("training", self.host, "-c", TRAINER, JOB)
-
-    def analyze(self, name: str) -> None:
-        where = self._processes.enter_context(short_directory())
-        self.start(name, where, "-m", "zeus_stream", "analyze", "--shards", str(SHARDS), "--database",
-                  self._dsn, "--broker", self._broker.url, "--site", SITE)  # fmt: skip
 
     def holder(self) -> tuple[str, int] | None:
         """Return the analyzer that decides on the job, and its epoch."""
@@ -269,23 +243,14 @@ class Site:
 
     def noted(self) -> list[Note | Unknown]:
         """Return the notes that the host has logged, in order."""
-        found: list[Note | Unknown] = []
-        with closing(sqlite3.connect(f"file:{self.host / 'log.sqlite'}?mode=ro", uri=True)) as database:
-            for (body,) in database.execute(
-                "SELECT body FROM frames WHERE topic LIKE 'notes/%' ORDER BY \"offset\""
-            ):
-                found += codec.decode(body, Notes).notes
-        return found
+        bodies = self.logged("SELECT body FROM frames WHERE topic LIKE 'notes/%' ORDER BY \"offset\"")
+        return [note for (body,) in bodies for note in codec.decode(body, Notes).notes]
 
     def steps(self) -> tuple[set[int], bool]:
         """Return the steps whose ends the host has logged, and whether their session is over."""
-        ended: set[int] = set()
-        with closing(sqlite3.connect(f"file:{self.host / 'log.sqlite'}?mode=ro", uri=True)) as database:
-            bodies = database.execute("SELECT body FROM frames WHERE topic LIKE 'events/%'").fetchall()
+        bodies = self.logged("SELECT body FROM frames WHERE topic LIKE 'events/%'")
         events = [event for (body,) in bodies for event in codec.decode(body, Events).events]
-        ended.update(
-            event.index - 1 for event in events if isinstance(event, StepBoundary) and event.ended_ns
-        )
+        ended = {event.index - 1 for event in events if isinstance(event, StepBoundary) and event.ended_ns}
         return ended, any(isinstance(event, RunEnded) for event in events)
 
     def ask(self, sql: str) -> str:
@@ -300,73 +265,59 @@ class Site:
         return "".join(done.stdout.splitlines(keepends=True)[1:]).strip()
 
 
-def wait_for(condition: Callable[[], object], what: str) -> float:
-    begin_s = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begin_s < PATIENCE_S, f"not in time: {what}"
-        time.sleep(0.05)
-    return time.monotonic() - begin_s
-
-
 @pytest.mark.sweep
 def test_a_search_goes_on_when_analyzers_are_killed_suspended_and_ended(lake: str) -> None:
     with ExitStack() as processes:
-        site = Site(lake, processes.enter_context(nats()), processes)
+        site = ShardedSite(lake, processes.enter_context(nats()), processes)
         site.collect()
         site.archive()
-        site.analyze("a")
-        site.analyze("b")
-        wait_for(site.holder, "shards are held")
-        site.train()
-        wait_for(lambda: len(site.applied()) >= 2, "the search has begun")
+        site.analyze("a", SHARDS)
+        site.analyze("b", SHARDS)
+        until(site.holder)
+        site.start("training", site.host, "-c", TRAINER, JOB)
+        until(lambda: len(site.applied()) >= 2)
         first = site.holder()
         assert first is not None
         site.running[first[0]].kill()
-        took_s = wait_for(lambda: site.epoch_known() > first[1], "the other takes over")
-        print(f"killed: taken over within {took_s:.1f} s")
+        until(lambda: site.epoch_known() > first[1])
         second = site.holder()
         assert second is not None
         assert second[0] != first[0]
         before = len(site.applied())
-        wait_for(lambda: len(site.applied()) > before, "the search goes on")
+        until(lambda: len(site.applied()) > before)
 
-        site.analyze("c")
+        site.analyze("c", SHARDS)
         site.running[second[0]].send_signal(signal.SIGSTOP)
-        took_s = wait_for(lambda: site.epoch_known() > second[1], "a third takes over")
-        print(f"stopped: taken over within {took_s:.1f} s")
+        until(lambda: site.epoch_known() > second[1])
         site.running[second[0]].send_signal(signal.SIGCONT)
         third = site.holder()
         assert third is not None
         assert third[0] == "c"
-        wait_for(lambda: site.ask("SELECT power_limit_w FROM decisions"), "the decision")
+        until(lambda: site.ask("SELECT power_limit_w FROM decisions"))
         decided_w = float(site.ask("SELECT power_limit_w FROM decisions").splitlines()[0])
-        wait_for(lambda: site.applied()[-1].value == decided_w * 1000, "the decision is in force")
+        until(lambda: site.applied()[-1].value == decided_w * 1000)
 
         applied = site.applied()
         assert len({note.command for note in applied}) == len(applied)
         assert max(note.value for note in applied) <= 300_000
-        assert "it ends here" in (site.where[second[0]] / f"{second[0]}.txt").read_text()
+        assert "it ends here" in site.said(second[0])
 
         site.running["c"].terminate()
-        took_s = wait_for(lambda: site.epoch_known() > third[1], "the shard of one that ends is taken over")
-        print(f"ended: taken over within {took_s:.1f} s")
+        until(lambda: site.epoch_known() > third[1])
         assert site.running["c"].wait(PATIENCE_S) == 0
-        wait_for(lambda: ask(lake, "SELECT count(*) FROM decisions") == [(1,)], "the decision in the lake")
-        wait_for(lambda: ask(lake, MISSING) == [(0,)], "each command in the lake")
+        until(lambda: ask(lake, "SELECT count(*) FROM decisions") == [(1,)])
+        until(lambda: ask(lake, MISSING) == [(0,)])
         assert ask(lake, "SELECT power_limit_w FROM decisions") == [(decided_w,)]
         assert ask(lake, TWICE) == [(0, 0, 0)]
         assert ask(lake, STEPS) == [(True,)]
 
         site.running[second[0]].kill()  # the last analyzer
         known, _ = site.steps()
-        wait_for(lambda: len(site.steps()[0]) > len(known) + 200, "200 steps without an analyzer")
+        until(lambda: len(site.steps()[0]) > len(known) + 200)
         site.running["training"].send_signal(signal.SIGINT)
-        wait_for(lambda: site.steps()[1], "the run is over in the host's log")
+        until(lambda: site.steps()[1])
         logged, _ = site.steps()
-        site.analyze("d")
+        site.analyze("d", SHARDS)
         stored = "SELECT index FROM windows WHERE kind = 'step'"
-        wait_for(
-            lambda: {index for (index,) in ask(lake, stored)} >= logged,
-            "the steps of a run that ended while nobody decided on it",
-        )
+        until(lambda: {index for (index,) in ask(lake, stored)} >= logged)  # it ended while nobody decided
         assert ask(lake, TWICE) == [(0, 0, 0)]

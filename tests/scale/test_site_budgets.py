@@ -12,8 +12,10 @@ from msgspec.structs import replace
 from analyzers.leases.budget_grants import BudgetGrants, SiteGpu
 from analyzers.leases.site_leases import SiteLeases
 from analyzers.power_budget.grants import GpuUse, ShardUse
+from tests.scale.running_site import SITE
 from tests.scale.servers import Postgres, nats
-from tests.scale.test_shards import SHARDS, SITE, Site, wait_for
+from tests.scale.test_shards import SHARDS, ShardedSite
+from tests.waiting import until
 from zeus_stream.protocol.fields import shard_of
 from zeus_stream.protocol.notes import Budget, ControlApplied, ControlLeaseEnded, Note
 
@@ -75,16 +77,16 @@ def test_two_shards_share_what_one_budget_allows(leases: SiteLeases) -> None:
     assert grants.hosts(0) == frozenset()
 
 
-class BudgetedSite(Site):
+class BudgetedSite(ShardedSite):
     """A host with two GPUs, and a job on each, of two shards."""
 
     def begin(self) -> None:
         """Start the host and two analyzers, and wait until each has a shard."""
         self.collect("simulated:a40x2")
-        self.analyze("a")
-        self.analyze("b")
-        wait_for(lambda: len(self.holders()) == 2, "both analyzers have a shard")
-        wait_for((self.host / "publish").exists, "the collector takes events")
+        self.analyze("a", SHARDS)
+        self.analyze("b", SHARDS)
+        until(lambda: len(self.holders()) == 2)
+        until((self.host / "publish").exists)
 
     def train_on(self, gpu: int, shard: int) -> str:
         """Start a job of a shard on a GPU. Return its name, under which it runs."""
@@ -130,8 +132,8 @@ class BudgetedSite(Site):
     def set_budget(self) -> None:
         command = [sys.executable, "-m", "zeus_stream", "budget", "--watts", str(BUDGET_W), "--ramp", "1"]
         subprocess.run([*command, "--dir", str(self.where["a"])], check=True, capture_output=True)
-        wait_for(lambda: self.sums_w() and self.sums_w()[-1] <= BUDGET_W, "the budget is kept")
-        wait_for(lambda: 0 < self.granted_w() <= BUDGET_W, "its ramp is over: grants keep to it too")
+        until(lambda: self.sums_w() and self.sums_w()[-1] <= BUDGET_W)
+        until(lambda: 0 < self.granted_w() <= BUDGET_W)
 
 
 @pytest.mark.sweep
@@ -144,8 +146,8 @@ def test_the_sum_of_limits_holds_while_an_analyzer_is_killed(database: str) -> N
         site.set_budget()
         begun = len(site.sums_w())
         site.running["a"].kill()
-        wait_for(lambda: site.holders() == {site.running["b"].pid}, "the other analyzer has both shards")
-        wait_for(lambda: len(site.sums_w()) > begun + 4, "limits are set after the take-over")
+        until(lambda: site.holders() == {site.running["b"].pid})
+        until(lambda: len(site.sums_w()) > begun + 4)
         assert max(site.sums_w()[begun - 1 :]) <= BUDGET_W
 
 
@@ -160,7 +162,7 @@ def test_no_limit_rises_above_the_budget_while_a_gpu_changes_its_shard_without_p
         site.train_on(0, 0)
         leaving = site.train_on(1, 1)
         site.set_budget()
-        wait_for(lambda: sorted(site.shards_of_gpus(), key=str) == [0, 1], "each shard has its GPU")
+        until(lambda: sorted(site.shards_of_gpus(), key=str) == [0, 1])
         begun = len(site.changes())
         server.kill()
         try:
@@ -168,7 +170,7 @@ def test_no_limit_rises_above_the_budget_while_a_gpu_changes_its_shard_without_p
             site.train_on(1, 0)
         finally:
             server.start()
-        wait_for(lambda: site.shards_of_gpus() == [0, 0], "the GPU is handed over")
-        wait_for(lambda: site.sums_w()[-1] <= BUDGET_W, "the budget is kept again")
+        until(lambda: site.shards_of_gpus() == [0, 0])
+        until(lambda: site.sums_w()[-1] <= BUDGET_W)
         for note, before_w, after_w in site.changes()[begun:]:
             assert after_w <= max(BUDGET_W, before_w) or isinstance(note, ControlLeaseEnded), note

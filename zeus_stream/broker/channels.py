@@ -28,14 +28,12 @@ class BrokerChannel:
         read: Read,
         *,
         subject: str | None = None,
-        role: str | None = None,
     ) -> None:
         """For `BrokerAddress.open`. ``subject``: of what is sent; None: nothing can be."""
         self._exchange = exchange
         self._inbox = inbox
         self._read = read
         self._subject = subject
-        self._role = role
         self.malformed = 0
 
     @property
@@ -61,7 +59,7 @@ class BrokerChannel:
                     continue
                 sender = message.reply.encode()
                 found += [
-                    Received(sender=sender, parts=parts, uid=None, pid=None, key=self._role) for parts in read
+                    Received(sender=sender, parts=parts, uid=None, pid=None, key=None) for parts in read
                 ]
         return found
 
@@ -84,7 +82,6 @@ class BrokeredHost(Struct, frozen=True):
     exchange: Exchange
     site: str
     host: str
-    role: requests.BrokerRole = "command"
 
     @property
     def feed(self) -> BrokerAddress:
@@ -99,7 +96,7 @@ class BrokeredHost(Struct, frozen=True):
     @property
     def control(self) -> BrokerAddress:
         """Return where it is commanded."""
-        subject = requests.request_subject(self.site, self.host, self.role)
+        subject = requests.request_subject(self.site, self.host)
 
         def converse() -> BrokerChannel:
             return BrokerChannel(self.exchange, self.exchange.new_inbox(), _reply, subject=subject)
@@ -108,36 +105,23 @@ class BrokeredHost(Struct, frozen=True):
 
 
 class BrokerDoor:
-    """The requests that come to one collector over one subject: the subject is the role of the sender."""
+    """The requests that come to one collector over the broker."""
 
-    def __init__(self, exchange: Exchange, site: str, host: str, role: requests.BrokerRole) -> None:
-        """Listen at the host's subject for those who have a role."""
+    def __init__(self, exchange: Exchange, site: str, host: str) -> None:
+        """Listen at the host's subject."""
         self._exchange = exchange
-        self._role = role
-        inbox = exchange.listen(requests.request_subject(site, host, role))
-        self._channel = BrokerChannel(exchange, inbox, _request, role=role)
-
-    @property
-    def malformed(self) -> int:
-        """The number of messages that were no requests."""
-        return self._channel.malformed
-
-    async def receive(self) -> list[Received]:
-        """Wait for requests and return those that are there."""
-        return await self._channel.receive()
+        self.channel = BrokerChannel(
+            exchange, exchange.listen(requests.request_subject(site, host)), _request
+        )
+        self.receive = self.channel.receive
 
     def send(self, sender: bytes, *parts: bytes) -> bool:
         """Reply to a sender. False: the broker is away."""
         return self._exchange.send(sender.decode(), requests.pack(parts))
 
-    def objection(self, message: Received, role: str) -> str | None:  # noqa: ARG002  (all come over one subject)
-        """Return why a sender may not do what needs a role, or None."""
-        if self._role in {"command", role}:
-            return None
-        return (
-            f"broker: could not do that: it came over the subject of those who only {self._role}."
-            f" Use a credential of the broker that may send on the subjects {requests.SUBJECTS['command']}."
-        )
+    def objection(self, message: Received, role: str) -> str | None:  # noqa: ARG002  (the broker has permissions)
+        """Return None: who may send on this subject may do everything."""
+        return None
 
 
 def _reply(message: Delivered) -> list[list[bytes]]:

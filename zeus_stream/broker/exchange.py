@@ -11,12 +11,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import anyio
-import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from zeus_stream.broker.jetstream import CONNECT_S, WRONG, permission_refused
+from zeus_stream.broker.jetstream import WRONG, connected
 from zeus_stream.broker.site_settings import SiteSettings
+from zeus_stream.errors import UnreachableError
 
 RETRY_S = 0.5
 PING_S = 1
@@ -122,36 +122,28 @@ class Exchange:
         while True:
             try:
                 await self._be_connected()
-            except (*WRONG, ValueError) as wrong:
-                sentence = (
-                    f"broker {self.servers}: could not be reached: {wrong or type(wrong).__name__}."
-                    " Start it, or correct --broker."
-                )
-                if self.trouble != sentence:
-                    _log.warning("%s", sentence)
-                self.trouble = sentence
+            except UnreachableError as wrong:
+                self._warn(str(wrong))
             await anyio.sleep(RETRY_S)
 
     async def _be_connected(self) -> None:
         """Send and subscribe until the connection ends."""
-        client = await nats.connect(
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            reconnect_time_wait=0,
-            connect_timeout=CONNECT_S,
+        client = await connected(
+            self.servers,
+            self._warn,
             ping_interval=PING_S,
             pending_size=0,
-            error_cb=self._take_error,
             closed_cb=self._ring,
             **self._options,
         )
         self._client, self.trouble = client, None
         self.connections += 1
         try:
-            while not client.is_closed:
-                self._wake = anyio.Event()
-                await self._pump(client)
-                await self._wake.wait()
+            with suppress(*WRONG):  # the connection ends with it
+                while not client.is_closed:
+                    self._wake = anyio.Event()
+                    await self._pump(client)
+                    await self._wake.wait()
         finally:
             self._client = None
             self._leaving.clear()
@@ -185,9 +177,8 @@ class Exchange:
     async def _ring(self) -> None:
         self._wake.set()
 
-    async def _take_error(self, wrong: Exception) -> None:
-        """Keep a permission that was refused: of all else the connection itself says what is wrong."""
-        if (refused := permission_refused(wrong)) is not None:
-            if self.trouble != refused:
-                _log.warning("%s", refused)
-            self.trouble = refused
+    def _warn(self, sentence: str) -> None:
+        """Say why nothing can be sent, unless that was said last."""
+        if self.trouble != sentence:
+            _log.warning("%s", sentence)
+        self.trouble = sentence

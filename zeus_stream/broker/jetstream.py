@@ -4,7 +4,7 @@ The broker is a feed that may lose, as the PUB socket is: the log of each host i
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -53,34 +53,55 @@ class Message(Struct, frozen=True):
     data: bytes
 
 
+async def connected(shown: str, refused: Callable[[str], None], **options: Any) -> Client:
+    """Connect to one of the servers. The connection ends with its first error.
+
+    Args:
+        shown: the servers, for people.
+        refused: called with the sentence of a permission that the broker refuses: nats-py reports it beside
+            the call, which times out. Of all other errors the call that failed says what is wrong.
+        options: of `nats.connect`, among them those of `SiteSettings.connection`.
+
+    Raises:
+        UnreachableError: none answers.
+    """
+
+    async def take_error(wrong: Exception) -> None:
+        if (sentence := permission_refused(wrong)) is not None:
+            refused(sentence)
+
+    try:
+        return await nats.connect(
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=CONNECT_S,
+            error_cb=take_error,
+            **options,
+        )
+    except (*WRONG, ValueError) as wrong:
+        raise UnreachableError(
+            f"broker {shown}: could not be reached: {wrong or type(wrong).__name__}. Start it, or"
+            " correct --broker."
+        ) from wrong
+
+
 class JetstreamClient:
     """A connection to the streams of the broker. After an error open another one: it does not by itself."""
 
-    def __init__(self, client: Client, site: str, refusals: "_Refusals") -> None:
+    def __init__(self, client: Client, site: str, refusals: list[str]) -> None:
         """For `connect`."""
         self._client = client
         self._refusals = refusals
+        """Permissions that the broker refused since the last call that failed."""
         self._streams = client.jetstream(timeout=ACK_S)
         self._site = site
 
     @classmethod
     async def connect(cls, site: SiteSettings) -> "JetstreamClient":
         """Connect to one of the servers. Raises UnreachableError, SettingsError."""
-        refusals = _Refusals()
-        try:
-            client = await nats.connect(
-                allow_reconnect=False,
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                connect_timeout=CONNECT_S,
-                error_cb=refusals.take,
-                **site.connection("broker"),
-            )
-        except (*WRONG, ValueError) as wrong:
-            raise UnreachableError(
-                f"broker {site.shown}: could not be reached: {wrong or type(wrong).__name__}. Start it, or"
-                " correct --broker."
-            ) from wrong
+        refusals: list[str] = []
+        client = await connected(site.shown, refusals.append, **site.connection("broker"))
         return cls(client, site.site, refusals)
 
     async def close(self) -> None:
@@ -123,7 +144,7 @@ class JetstreamClient:
                 else:
                     return max_bytes
         except WRONG as wrong:
-            raise self._refusals.explain(f"stream {name}", "made", wrong) from wrong
+            raise self._explained(f"stream {name}", "made", wrong) from wrong
 
     async def is_half_full(self, part: int) -> bool:
         """Tell whether a stream has half of what it may have. Raises UnreachableError."""
@@ -137,7 +158,7 @@ class JetstreamClient:
         except nats.js.errors.NotFoundError:
             return
         except WRONG as wrong:
-            raise self._refusals.explain(f"part {part}", "purged", wrong) from wrong
+            raise self._explained(f"part {part}", "purged", wrong) from wrong
 
     async def publish(self, host: str, data: bytes, message_id: str, part: int) -> int:
         """Hand over a batch. Return its sequence number, when the broker has it. Raises UnreachableError."""
@@ -151,13 +172,13 @@ class JetstreamClient:
             )
         except nats.js.errors.APIError as wrong:
             if wrong.err_code != FULL:
-                raise self._refusals.explain(f"batch {message_id}", "handed over", wrong) from wrong
+                raise self._explained(f"batch {message_id}", "handed over", wrong) from wrong
             raise UnreachableError(
                 f"broker: the stream of part {part} is full: it takes no more until archivers have stored"
                 " what it has. The log of this host keeps the rest. Start archivers, or raise broker_mb."
             ) from wrong
         except WRONG as wrong:
-            raise self._refusals.explain(f"batch {message_id}", "handed over", wrong) from wrong
+            raise self._explained(f"batch {message_id}", "handed over", wrong) from wrong
         return acknowledged.seq
 
     async def last(self, host: str, part: int) -> bytes | None:
@@ -205,6 +226,12 @@ class JetstreamClient:
             raise _lost(f"part {part}", "read", wrong) from wrong
         return StreamReader(subscribed, self._client, f"part {part}")
 
+    def _explained(self, what: str, done: str, wrong: BaseException) -> UnreachableError:
+        """Return the error of a call, with the refusal if there was one."""
+        refused = self._refusals[-1:]
+        self._refusals.clear()
+        return UnreachableError(*refused) if refused else _lost(what, done, wrong)
+
 
 class StreamReader:
     """A reader of one stream, in order. What the broker forgets of it is an error: open another one."""
@@ -238,22 +265,6 @@ async def ends_of_parts(site: SiteSettings) -> dict[str, int]:
     finally:
         await broker.close()
     return {name: end for name, end in ends.items() if end is not None}
-
-
-class _Refusals:
-    """The permission that the broker refused last. nats-py reports it beside the call, which times out."""
-
-    def __init__(self) -> None:
-        self._last: str | None = None
-
-    async def take(self, wrong: Exception) -> None:
-        """Take in an error; of all others the call that failed says what is wrong."""
-        self._last = permission_refused(wrong) or self._last
-
-    def explain(self, what: str, done: str, wrong: BaseException) -> UnreachableError:
-        """Return the error of a call, with the refusal if there was one."""
-        refused, self._last = self._last, None
-        return _lost(what, done, wrong) if refused is None else UnreachableError(refused)
 
 
 def permission_refused(wrong: Exception) -> str | None:

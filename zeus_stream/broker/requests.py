@@ -1,18 +1,17 @@
 """Requests and replies in messages of the broker, and the announcements of hosts. Pure.
 
-    analyzer --request--> zs.SITE.control.HOST   what the control socket takes, from those who may command
-    anybody  --request--> zs.SITE.watch.HOST     the same, from those who may only follow
+    analyzer --request--> zs.SITE.control.HOST   what the control socket takes
     analyzer --roll call---> zs.SITE.roll        every collector replies with `Announced`
     collector --reply--> inbox of the sender
     collector --Announced--> zs.SITE.hosts.HOST  when its runs have changed
 
-Permissions of the broker say who may send on which subject; so the subject is the role of the sender.
+Permissions of the broker say who may send on which subject: an analyzer alone may command.
 """
 
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple
 
 import msgpack
 from msgspec import Meta, Struct
@@ -21,7 +20,6 @@ from zeus_stream.broker.batches import token
 from zeus_stream.errors import MalformedError
 from zeus_stream.protocol.fields import Count, Name
 
-BrokerRole: TypeAlias = Literal["command", "follow"]
 MAX_PARTS = 8_000
 """Of a message: a reply to a fetch has three a frame."""
 MAX_ENDED = 32
@@ -32,8 +30,6 @@ MAX_EARLIER = 1_000
 MAX_UNPACKED = 16_000_000
 COMPRESSED_BYTES = 16_000
 """Shorter messages go as they are."""
-SUBJECTS: dict[BrokerRole, str] = {"command": "control", "follow": "watch"}
-"""The word in the subject of those who have a role."""
 
 
 class AnnouncedRun(Struct, frozen=True, kw_only=True):
@@ -94,9 +90,9 @@ def unpack_earlier(packed: bytes) -> list[EarlierJob]:
     return [EarlierJob(*each) for each in _EARLIER.iter_unpack(packed[:whole])]
 
 
-def request_subject(site: str, host: str, role: BrokerRole) -> str:
-    """Return the subject of requests to a host's collector, for those who have a role."""
-    return f"zs.{token(site)}.{SUBJECTS[role]}.{token(host)}"
+def request_subject(site: str, host: str) -> str:
+    """Return the subject of requests to a host's collector."""
+    return f"zs.{token(site)}.control.{token(host)}"
 
 
 def announcement_subject(site: str, host: str | None = None) -> str:

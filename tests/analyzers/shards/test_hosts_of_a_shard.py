@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.shards.shard import InterpretedShard, begin_of, spans_of
-from collectors.broker.announcer import LEAD_FRAMES, EndedSessions
+from collectors.broker.announced_sessions import LEAD_FRAMES, EndedSessions
 from collectors.ingest.sessions import PublisherSession
 from zeus_stream.broker.requests import MAX_ENDED, Announced, AnnouncedRun, EndedRun
 from zeus_stream.protocol import codec

@@ -1,24 +1,11 @@
-"""Announce this host's runs to analyzers over the broker: when they change, and to each roll call.
+"""The sessions of a host as it announces them to analyzers."""
 
-An announcement that is lost is repeated at the next roll call: the host's log is the truth.
-"""
-
-import random
-from collections.abc import Callable, Iterable
-
-import anyio
+from collections.abc import Iterable
 
 from collectors.ingest.sessions import PublisherSession
-from zeus_stream.broker import requests
-from zeus_stream.broker.exchange import Exchange
-from zeus_stream.broker.requests import MAX_ENDED, Announced, AnnouncedRun, EarlierJob, EndedRun, pack_earlier
-from zeus_stream.protocol import codec
+from zeus_stream.broker.requests import MAX_ENDED, AnnouncedRun, EarlierJob, EndedRun, pack_earlier
 from zeus_stream.protocol.fields import hash_of
 
-LOOK_S = 0.1
-"""Between two looks at whether the runs have changed."""
-SPREAD_S = 0.5
-"""Replies to a roll call come within so long: not all hosts' at once."""
 LEAD_FRAMES = 150
 """Of a log before a run's first event, about five seconds: for counters before its first window."""
 
@@ -77,33 +64,3 @@ class EndedSessions:
 
 def _lead_in(session: PublisherSession, oldest: int) -> int:
     return max(session.first_offset - LEAD_FRAMES, oldest, 0)
-
-
-class Announcer:
-    """The announcements of one collector."""
-
-    def __init__(self, exchange: Exchange, site: str, host: str, make: Callable[[], Announced]) -> None:
-        """``make``: returns what is to be announced now."""
-        self._exchange = exchange
-        self._make = make
-        self._subject = requests.announcement_subject(site, host)
-        self._roll = exchange.listen(requests.roll_subject(site))
-
-    async def run(self) -> None:
-        """Announce until cancelled."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._answer)
-            told: tuple[int, Announced] | None = None
-            while True:
-                now = self._exchange.connections, self._make()
-                if now != told and self._exchange.send(self._subject, codec.encode(now[1])):
-                    told = now
-                await anyio.sleep(LOOK_S)
-
-    async def _answer(self) -> None:
-        """Reply to roll calls."""
-        while True:
-            calls = {call.reply for call in await self._roll.take() if call.reply}
-            await anyio.sleep(random.random() * SPREAD_S)  # noqa: S311  (it spreads load)
-            for reply in calls:
-                self._exchange.send(reply, codec.encode(self._make()))
