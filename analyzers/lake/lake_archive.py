@@ -241,17 +241,20 @@ class LakeArchive:
     def transaction(self, tables: Mapping[str, pa.Table]) -> Iterator[Connection]:
         """Give the connection in a transaction, with the tables there as ``incoming_NAME``."""
         could_not = f"{LAKE}: could not be written"
-        with (
-            self._incoming.named(tables),
-            ExitStack() as until_stored,
-            storing(self._connection, could_not, _why_not_stored) as connection,
-        ):
-            yield connection
-            connection.execute(
-                f"CALL {LAKE}.set_commit_message($1, 'frames', extra_info => $2)",
-                [self._leases.holder, self._words()],
-            )
-            until_stored.enter_context(self._leases.committing())
+        try:
+            with (
+                self._incoming.named(tables),
+                ExitStack() as until_stored,
+                storing(self._connection, could_not, _why_not_stored) as connection,
+            ):
+                yield connection
+                connection.execute(
+                    f"CALL {LAKE}.set_commit_message($1, 'frames', extra_info => $2)",
+                    [self._leases.holder, self._words()],
+                )
+                until_stored.enter_context(self._leases.committing())
+        except duckdb.Error as wrong:  # DuckDB asks the catalog for the name of each incoming table
+            raise StorageError(f"{could_not}: {_why_not_stored(str(wrong))}") from wrong
         for name, until in self._until.items():
             self.held[name] = SiteLease(name, self.held[name].epoch, until)
         self._until, self._batches = {}, []

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 import psycopg
+from msgspec.structs import astuple
 
 from analyzers.leases.site_leases import SHARD, SiteLeases
 from analyzers.power_budget.allocation import in_force, most_mw, over
@@ -155,34 +156,29 @@ class BudgetGrants:
         hosts: Mapping[str, str],
         before: tuple[dict[str, Member], dict[int, Grant]],
     ) -> None:
-        """Store the rows that have changed."""
+        """Store the rows that have changed: the fields of `Member` and `Grant` are their last columns."""
         members, grants = before
-        changed = [(gpu, each) for gpu, each in book.members.items() if members.get(gpu) != each]
-        if changed:
-            connection.cursor().executemany(
-                "INSERT INTO zs.budget_gpus VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
-                " ON CONFLICT (site, budget, gpu) DO UPDATE SET shard = excluded.shard,"
-                " wanted = excluded.wanted, leaving = excluded.leaving",
-                [
-                    (self._site, name, gpu, hosts[gpu], each.found_mw, each.shard, each.wanted, each.leaving)
-                    for gpu, each in changed
-                ],
-            )
-        new = [(shard, each) for shard, each in book.grants.items() if grants.get(shard) != each]
-        if new:
-            connection.cursor().executemany(
-                "INSERT INTO zs.budget_grants VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
-                " ON CONFLICT (site, budget, shard) DO UPDATE SET epoch = excluded.epoch,"
-                " granted_mw = excluded.granted_mw, least_mw = excluded.least_mw,"
-                " wanted_mw = excluded.wanted_mw, weight = excluded.weight, abandoned = excluded.abandoned",
-                [
-                    (
-                        self._site, name, shard, each.epoch, each.granted_mw, each.least_mw, each.wanted_mw,
-                        each.weight, each.abandoned,
-                    )
-                    for shard, each in new
-                ],
-            )  # fmt: skip
+        connection.cursor().executemany(
+            "INSERT INTO zs.budget_gpus VALUES (%s, %s, %s, %s, %s, %s, %s, %s)"
+            " ON CONFLICT (site, budget, gpu) DO UPDATE SET shard = excluded.shard,"
+            " wanted = excluded.wanted, leaving = excluded.leaving",
+            [
+                (self._site, name, gpu, hosts[gpu], *astuple(each))
+                for gpu, each in book.members.items()
+                if members.get(gpu) != each
+            ],
+        )
+        connection.cursor().executemany(
+            "INSERT INTO zs.budget_grants VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+            " ON CONFLICT (site, budget, shard) DO UPDATE SET epoch = excluded.epoch,"
+            " granted_mw = excluded.granted_mw, least_mw = excluded.least_mw,"
+            " wanted_mw = excluded.wanted_mw, weight = excluded.weight, abandoned = excluded.abandoned",
+            [
+                (self._site, name, shard, *astuple(each))
+                for shard, each in book.grants.items()
+                if grants.get(shard) != each
+            ],
+        )
 
 
 def _rows(book: Grants) -> tuple[dict[str, Member], dict[int, Grant]]:

@@ -22,10 +22,14 @@ STEP_NS = 10_000_000_000
 """Between two targets: commands, their outcomes and readings under them take a few seconds."""
 GAIN = 0.6
 """Share of an error that the next step corrects; no other was tried (`benchmarks.site.load_target`)."""
+RAMP_SHARE = 0.8
+"""Of the ramp that is allowed. The rest is left to errors: power moves by itself as jobs begin and end, and
+again as that is corrected.
+"""
 
 
 def target_mw(targets: Sequence[tuple[int, int]], ramp_mw_s: int, now_ns: int) -> int:
-    """Return the target at a time (UTC, ns), that moves by at most a ramp, mW/s; 0: at once.
+    """Return the target at a time (UTC, ns), that moves by RAMP_SHARE of a ramp, mW/s; 0: at once.
 
     Args:
         targets: at least one; since when (UTC, ns, ascending), and mW. Before the first and after the last of
@@ -36,7 +40,7 @@ def target_mw(targets: Sequence[tuple[int, int]], ramp_mw_s: int, now_ns: int) -
     for (since_ns, signal_mw), end_ns in zip(targets, ends, strict=True):
         if since_ns >= now_ns:
             break
-        most = ramp_mw_s * (min(end_ns, now_ns) - since_ns) / 1e9 if ramp_mw_s else float("inf")
+        most = RAMP_SHARE * ramp_mw_s * (min(end_ns, now_ns) - since_ns) / 1e9 if ramp_mw_s else float("inf")
         at_mw += max(-most, min(most, signal_mw - at_mw))
     return round(at_mw)
 

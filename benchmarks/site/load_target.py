@@ -51,8 +51,8 @@ S = 1_000_000_000
 STEP_S = following.STEP_NS // S
 HOST_GPUS = 8
 LEAST_MW, MOST_MW, IDLE_MW = 100_000, 300_000, 30_000
-SIZES = (1, 1, 2, 2, 4, 8, 16, 32)
-"""Hosts of a job."""
+SIZES, OF_GPUS = (1, 1, 2, 2, 4, 8, 16, 32), 10_000
+"""Hosts of a job on a site of so many GPUs; on a smaller one jobs are smaller as well."""
 GROUPS = ("prod", "eval", "dev")
 NOISE = 0.01
 PLAN = RunSettings(selector=None)
@@ -100,6 +100,8 @@ class Site(Struct, kw_only=True):
     rng: Random
     curves: list[Curve]
     first: tuple[str, ...]
+    sizes: list[int]
+    """Hosts of a job."""
     fleet: Fleet = field(default_factory=Fleet)
     pending: Pending = field(default_factory=lambda: Pending(at_once=True))
     runs: dict[str, Run] = field(default_factory=dict)
@@ -114,7 +116,7 @@ class Site(Struct, kw_only=True):
     started: int = 0
 
     def __post_init__(self) -> None:
-        self.enforcer = Enforcer(self.fleet, self.pending, self.runs, PLAN)
+        self.enforcer = Enforcer(self.fleet, self.pending, self.runs, {}, PLAN)
 
     def add_host(self, host: str) -> None:
         self.free.append(host)
@@ -142,7 +144,7 @@ class Site(Struct, kw_only=True):
     def begin_jobs(self, now_s: float) -> None:
         """Start jobs on free hosts, as far as the next one fits; about 4 % of hosts wait for one."""
         waiting = len(self.now) // 25
-        while len(self.free) - (hosts := self.rng.choice(SIZES)) >= waiting:
+        while len(self.free) - (hosts := self.rng.choice(self.sizes)) >= waiting:
             self._begin(now_s, hosts)
 
     def _begin(self, now_s: float, hosts: int) -> None:
@@ -299,7 +301,8 @@ def main() -> int:
     rng = Random(args.seed)
     known = [curve for curve in curves(Path(args.traces)) if curve.name.startswith("a40")]
     first = tuple(filter(None, args.first.split(",")))
-    site = Site(rng=rng, curves=known, first=first)
+    sizes = [max(round(size * args.gpus / OF_GPUS), 1) for size in SIZES]
+    site = Site(rng=rng, curves=known, first=first, sizes=sizes)
     for index in range(args.gpus // HOST_GPUS):
         site.add_host(f"h{index}")
     site.begin_jobs(0)

@@ -9,6 +9,7 @@ import sys
 import venv
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -34,17 +35,8 @@ with zeus_stream.simulated.attach("imagenet") as gpu:
 @pytest.fixture(scope="module")
 def wheel() -> Iterator[Path]:
     with short_directory() as directory:
-        command = [
-            sys.executable,
-            "-m",
-            "hatchling",
-            "build",
-            "--target",
-            "wheel",
-            "--directory",
-            str(directory),
-        ]
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory"]
+        subprocess.run([*command, directory], cwd=ROOT, check=True, capture_output=True)
         (built,) = directory.glob("*.whl")
         yield built
 
@@ -107,14 +99,7 @@ def test_the_watchdog_restores_after_sigkill_beside_packages_of_the_same_names(
     python: Path, environment: dict[str, str], zeus_dir: Path
 ) -> None:
     with setup.simulated(zeus_dir) as found:
-        host = setup.Host(
-            found.device,
-            found.gpu,
-            found.read_mw,
-            found.write_mw,
-            found.read_locked_mhz,
-            {**environment, "PYTHONPATH": ""},
-        )
+        host = replace(found, environment={**environment, "PYTHONPATH": ""})
         with (
             setup.collector(host, zeus_dir, python=str(python)) as collector,
             setup.trainer(host, zeus_dir),
@@ -143,11 +128,7 @@ print("trained")
 
 
 def test_the_wheel_needs_three_packages_unless_asked_for_more(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        lines = archive.read(name).decode().splitlines()
-    needed = [line for line in lines if line.startswith("Requires-Dist: ") and "extra ==" not in line]
-    assert {line.split()[1].split(">")[0] for line in needed} == {"msgpack", "msgspec", "pyzmq"}
+    assert {*requirements(wheel, "none")} == {"msgpack", "msgspec", "pyzmq"}
 
 
 def test_a_training_environment_is_light_and_says_what_it_lacks(wheel: Path, zeus_dir: Path) -> None:

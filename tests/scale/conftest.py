@@ -22,12 +22,13 @@ NUMBERS = itertools.count()
 
 def missing_lake() -> str | None:
     """Return why the tests of the lake cannot run here."""
-    if (
-        find_spec("duckdb_extension_ducklake") is None
-        or find_spec("duckdb_extension_postgres_scanner") is None
-    ):
-        return f"no wheels of DuckDB's extensions for {duckdb.__version__}: make test has .venv-scale for it"
-    return None
+    return _missing_extension("ducklake") or _missing_extension("postgres_scanner")
+
+
+def _missing_extension(name: str) -> str | None:
+    if find_spec(f"duckdb_extension_{name}") is not None:
+        return None
+    return f"no wheel of DuckDB's extension {name} for {duckdb.__version__}: make test has .venv-scale for it"
 
 
 def missing() -> str | None:
@@ -37,10 +38,15 @@ def missing() -> str | None:
     return None
 
 
+def need(reason: str | None) -> None:
+    """Skip a test if there is a reason."""
+    if reason is not None:
+        pytest.skip(reason)
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[Postgres]:
-    if (reason := missing()) is not None:
-        pytest.skip(reason)
+    need(missing())
     with postgres() as running:
         yield running
 
@@ -53,27 +59,18 @@ def database(server: Postgres) -> str:
 
 @pytest.fixture
 def dsn(server: Postgres) -> str:
-    if (reason := missing_lake()) is not None:
-        pytest.skip(reason)
+    need(missing_lake())
     return server.make(f"lake_{next(NUMBERS)}")
-
-
-def missing_object_store() -> str | None:
-    """Return why an object store cannot be used here."""
-    if find_spec("duckdb_extension_httpfs") is None:
-        return f"no wheel duckdb-extension-httpfs for {duckdb.__version__}: make test has .venv-scale for it"
-    try:
-        rclone_binary()
-    except LookupError as wrong:
-        return str(wrong)
-    return None
 
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     """Return an S3 server whose credentials this process has."""
-    if (reason := missing_object_store()) is not None:
-        pytest.skip(reason)
+    need(_missing_extension("httpfs"))
+    try:
+        rclone_binary()
+    except LookupError as wrong:
+        pytest.skip(str(wrong))
     with object_store() as running:
         for name, value in running.environ.items():
             monkeypatch.setenv(name, value)
@@ -88,8 +85,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def lake_template(server: Postgres, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the database of an empty lake: each test has a copy, which takes a tenth of the time."""
-    if (reason := missing_lake()) is not None:
-        pytest.skip(reason)
+    need(missing_lake())
     from analyzers.lake import catalog
 
     assert catalog.create(

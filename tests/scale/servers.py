@@ -10,11 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import partial
 from importlib.metadata import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
@@ -87,43 +88,96 @@ def spawn(
     return process
 
 
-def _await(answers: Callable[[], bool], log: Path) -> None:
-    """Return once a server answers; a test that waits too long fails with its log."""
-    deadline_s = time.monotonic() + STARTS_S
-    while not answers():
-        assert time.monotonic() < deadline_s, log.read_text()
-        time.sleep(0.05)
+class Server:
+    """A process in a directory of its own, which may be killed and started again."""
 
-
-class Postgres:
-    """A PostgreSQL server at a socket in a directory of its own."""
+    process: "subprocess.Popen[bytes]"
 
     def __init__(self, directory: Path) -> None:
+        """Start it."""
         self._directory = directory
-        self._binaries = postgres_binaries()
+        self._port = free_port()
         self._as: dict[str, Any] = {}
-        self._environ = os.environ | {"LC_ALL": "C", "HOME": str(directory)}
-        if not os.getuid():
-            self._as = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-            self._binaries = programs_for_others(self._binaries, directory)
-            os.chown(directory, NOBODY, NOBODY)
-        self._run("initdb", "-D", "data", "-U", "zs", "--auth=trust", "-E", "UTF8", "--no-sync", "--locale=C")
-        self.process: subprocess.Popen[bytes]
+        """The user, and the environment."""
+        self._prepare()
         self.start()
+
+    def _prepare(self) -> None:
+        """Make what it needs before its first start."""
+
+    def _command(self) -> list[str]:
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        """Tell whether it takes connections."""
+        try:
+            socket.create_connection(("127.0.0.1", self._port), timeout=5).close()
+        except OSError:
+            return False
+        return True
+
+    def _launch(self) -> None:
+        with (self._directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command(), cwd=self._directory, stdout=log, stderr=log, **self._as
+            )
 
     def start(self) -> None:
         """Start it, again after a kill, and wait until it answers."""
         self._launch()
-        _await(self._answers, self._directory / "log")
+        self._wait()
 
-    def _launch(self) -> None:
-        command = [str(self._binaries / "postgres"), "-D", "data", "-k", str(self._directory), "-c",
-                   "listen_addresses=",
-                   "-c", "max_connections=50", "-c", "shared_buffers=16MB"]  # fmt: skip
-        with (self._directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command, cwd=self._directory, env=self._environ, stdout=log, stderr=log, **self._as
-            )
+    def _wait(self) -> None:
+        deadline_s = time.monotonic() + STARTS_S
+        while not self._answers():
+            assert time.monotonic() < deadline_s, (self._directory / "log").read_text()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End it at once, as a power cut would."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """End it."""
+        self.kill()
+
+
+S = TypeVar("S", bound=Server)
+
+
+@contextmanager
+def _running(kind: Callable[[Path], S]) -> Iterator[S]:
+    """Run a server in a directory that is removed at the end, below one that any user may enter."""
+    below = [folder for folder in map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp")) if is_open(folder)]
+    directory = Path(tempfile.mkdtemp(prefix="zs-", dir=below[0]))
+    try:
+        with closing(kind(directory)) as server:
+            yield server
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class Postgres(Server):
+    """A PostgreSQL server at a socket in its directory."""
+
+    def _prepare(self) -> None:
+        self._binaries = postgres_binaries()
+        self._as = {"env": os.environ | {"LC_ALL": "C", "HOME": str(self._directory)}}
+        if not os.getuid():
+            self._as |= {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+            self._binaries = programs_for_others(self._binaries, self._directory)
+            os.chown(self._directory, NOBODY, NOBODY)
+        make = [self._binaries / "initdb", "-D", "data", "-U", "zs", "--auth=trust", "-E", "UTF8",
+                "--no-sync", "--locale=C"]  # fmt: skip
+        done = subprocess.run(
+            make, cwd=self._directory, capture_output=True, text=True, check=False, **self._as
+        )
+        assert done.returncode == 0, done.stderr
+
+    def _command(self) -> list[str]:
+        return [str(self._binaries / "postgres"), "-D", "data", "-k", str(self._directory), "-c",
+                "listen_addresses=", "-c", "max_connections=50", "-c", "shared_buffers=16MB"]  # fmt: skip
 
     def _answers(self) -> bool:
         if self.process.poll() is not None:
@@ -144,102 +198,32 @@ class Postgres:
             connection.execute(f"CREATE DATABASE {database} TEMPLATE {template}".encode())
         return self.dsn(database)
 
-    def kill(self) -> None:
-        """End it at once, as a power cut would."""
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def stop(self) -> None:
+    def close(self) -> None:
         """End it, with all connections."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         self.process.wait(30)
 
-    def _run(self, program: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [self._binaries / program, *arguments], cwd=self._directory, env=self._environ,
-            capture_output=True,
-            text=True, check=False, **self._as,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
 
-
-@contextmanager
-def directory_of(what: str) -> Iterator[Path]:
-    """Give a directory that is removed at the end, below one that any user may enter."""
-    below = [folder for folder in map(Path, (tempfile.gettempdir(), "/tmp", "/var/tmp")) if is_open(folder)]
-    directory = Path(tempfile.mkdtemp(prefix=f"zs-{what}-", dir=below[0]))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-@contextmanager
-def postgres() -> Iterator[Postgres]:
+def postgres() -> AbstractContextManager[Postgres]:
     """Run a PostgreSQL server."""
-    with directory_of("pg") as directory:
-        server = Postgres(directory)
-        try:
-            yield server
-        finally:
-            server.stop()
+    return _running(Postgres)
 
 
-class Listening:
-    """A process that listens at a free port of this host, and may be killed and started again."""
-
-    process: subprocess.Popen[bytes]
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._port = free_port()
-
-    def _launch(self, command: list[str]) -> None:
-        with (self._directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def _answers(self) -> bool:
-        """Tell whether it takes connections."""
-        try:
-            socket.create_connection(("127.0.0.1", self._port), timeout=5).close()
-        except OSError:
-            return False
-        return True
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.process.kill()
-        self.process.wait()
-
-
-class Nats(Listening):
-    """A NATS server with JetStream."""
+class Nats(Server):
+    """A NATS server with JetStream. ``rules``: a file of its settings."""
 
     def __init__(self, directory: Path, rules: Path | None = None) -> None:
-        super().__init__(directory)
         self._rules = [] if rules is None else ["-c", str(rules)]
-        self.start()
+        super().__init__(directory)
 
     @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self._port}"
 
-    def start(self) -> None:
-        """Start it, again after a kill, and wait until it listens."""
-        command = [
-            str(nats_binary()),
-            "-a",
-            "127.0.0.1",
-            "-p",
-            str(self._port),
-            "-js",
-            "-sd",
-            str(self._directory),
-            *self._rules,
-        ]
-        self._launch(command)
-        _await(self._answers, self._directory / "log")
+    def _command(self) -> list[str]:
+        return [str(nats_binary()), "-a", "127.0.0.1", "-p", str(self._port), "-js", "-sd",
+                str(self._directory), *self._rules]  # fmt: skip
 
     def _answers(self) -> bool:
         try:
@@ -255,26 +239,18 @@ class Nats(Listening):
         self.start()
 
 
-@contextmanager
-def nats(rules: Path | None = None) -> Iterator[Nats]:
+def nats(rules: Path | None = None) -> AbstractContextManager[Nats]:
     """Run a NATS server. ``rules``: a file of its settings."""
-    with directory_of("nats") as directory:
-        server = Nats(directory, rules)
-        try:
-            yield server
-        finally:
-            server.kill()
+    return _running(partial(Nats, rules=rules))
 
 
-class ObjectStore(Listening):
+class ObjectStore(Server):
     """An S3 server with one bucket."""
 
     KEY, SECRET, BUCKET = "ours", "secret", "lake"
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        (directory / "files" / self.BUCKET).mkdir(parents=True)
-        self.start()
+    def _prepare(self) -> None:
+        (self._directory / "files" / self.BUCKET).mkdir(parents=True)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -286,22 +262,18 @@ class ObjectStore(Listening):
             "AWS_REGION": "us-east-1",
         }
 
+    def _command(self) -> list[str]:
+        return [str(rclone_binary()), "serve", "s3", "--config", os.devnull, "--vfs-cache-mode", "off",
+                "--auth-key", f"{self.KEY},{self.SECRET}", "--addr", f"127.0.0.1:{self._port}",
+                str(self._directory / "files")]  # fmt: skip
+
     def start(self, file_bytes: int = resource.RLIM_INFINITY) -> None:
         """Start it, again after a kill. ``file_bytes``: a longer file does not fit, as on a full disk."""
-        command = [str(rclone_binary()), "serve", "s3", "--config", os.devnull, "--vfs-cache-mode", "off",
-                   "--auth-key", f"{self.KEY},{self.SECRET}", "--addr", f"127.0.0.1:{self._port}",
-                   str(self._directory / "files")]  # fmt: skip
-        self._launch(command)
+        self._launch()
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
-        _await(self._answers, self._directory / "log")
+        self._wait()
 
 
-@contextmanager
-def object_store() -> Iterator[ObjectStore]:
+def object_store() -> AbstractContextManager[ObjectStore]:
     """Run an S3 server."""
-    with directory_of("s3") as directory:
-        server = ObjectStore(directory)
-        try:
-            yield server
-        finally:
-            server.kill()
+    return _running(ObjectStore)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.scale import servers
-from tests.scale.conftest import missing
+from tests.scale.conftest import missing, need
 from tests.scale.servers import postgres
 
 
@@ -15,8 +15,7 @@ from tests.scale.servers import postgres
 def test_postgresql_starts_from_a_checkout_that_only_root_may_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if (reason := missing()) is not None:
-        pytest.skip(reason)
+    need(missing())
     programs = servers.postgres_binaries()
     package, private = programs.parents[1], tmp_path / "checkout"
     for each in (package, package.with_name(f"{package.name}.libs")):

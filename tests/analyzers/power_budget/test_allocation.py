@@ -145,26 +145,24 @@ def test_the_order_in_which_they_are_named_is_nothing(units: list[Unit], most: i
     assert share_out(mixed, bounds) == share_out(units, bounds)
 
 
-def test_a_budget_that_does_not_bind_throttles_nobody() -> None:
+@pytest.mark.parametrize(
+    ("most", "spreads", "idle"),
+    [
+        pytest.param(10**9, True, 7, id="a budget that does not bind throttles nobody"),
+        pytest.param(11 * STRIDE, True, 5, id="who gains nothing gets what is left"),
+        pytest.param(10**9, False, 4, id="where a signal is followed, watts without a gain raise nothing"),
+    ],
+)
+def test_who_gains_has_all_that_it_gains_from(most: int, spreads: bool, idle: int) -> None:  # noqa: FBT001
     units = [unit("a", [3, 1]), unit("idle", [0, 0, 0])]
-    assert share_out(units, [Bound(everything(units), 10**9)]) == {"a": 6 * STRIDE, "idle": 7 * STRIDE}
-
-
-def test_who_gains_nothing_gets_what_is_left() -> None:
-    units = [unit("a", [3, 1]), unit("idle", [0, 0, 0])]
-    assert share_out(units, [Bound(everything(units), 11 * STRIDE)]) == {"a": 6 * STRIDE, "idle": 5 * STRIDE}
+    shared = share_out(units, [Bound(everything(units), most, spreads=spreads)])
+    assert shared == {"a": 6 * STRIDE, "idle": idle * STRIDE}
 
 
 def test_units_of_a_lower_rank_get_all_that_they_gain_from_first() -> None:
     units = [replace(unit("last", [9, 9, 9]), rank=1), unit("first", [1, 1, 1])]
     bound = Bound(everything(units), 12 * STRIDE)
     assert share_out(units, [bound]) == {"first": 7 * STRIDE, "last": 5 * STRIDE}
-
-
-def test_where_a_signal_is_followed_watts_that_nobody_gains_from_raise_nothing() -> None:
-    units = [unit("a", [3, 1]), unit("idle", [0, 0, 0])]
-    bound = Bound(everything(units), 10**9, spreads=False)
-    assert share_out(units, [bound]) == {"a": 6 * STRIDE, "idle": 4 * STRIDE}
 
 
 # ---- what a limit gains ----------------------------------------------------------------------------------
