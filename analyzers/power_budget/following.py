@@ -20,11 +20,14 @@ from zeus_stream.protocol.notes import Budget
 
 STEP_NS = 10_000_000_000
 """Between two targets: commands, their outcomes and readings under them take a few seconds."""
-GAIN = 0.6
-"""Share of an error that the next step corrects; no other was tried (`benchmarks.site.load_target`)."""
-RAMP_SHARE = 0.8
+GAIN = 0.8
+"""Share of an error that the next step corrects. If a change shows a step later, 1.0 would swing for ever."""
+RAMP_SHARE = 0.75
 """Of the ramp that is allowed. The rest is left to errors: power moves by itself as jobs begin and end, and
-again as that is corrected.
+again as that is corrected. `benchmarks.site.load_target`, 1,000 GPUs, two hours with all three calls of the
+grid, seed 1: minutes above the ramp of 117, the largest, and the mean error. Gain 0.6 and the whole ramp: 31,
+147 %, 0.15 %. 1.0 and the whole: 39, 131 %, 0.10 %. 1.0 and 0.8 of it: 2, 104 %, 0.09 %. These: none, 97 %,
+0.11 %.
 """
 
 

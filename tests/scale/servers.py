@@ -168,7 +168,7 @@ class Postgres(Server):
             self._as |= {"user": NOBODY, "group": NOBODY, "extra_groups": []}
             self._binaries = programs_for_others(self._binaries, self._directory)
             os.chown(self._directory, NOBODY, NOBODY)
-        make = [self._binaries / "initdb", "-D", "data", "-U", "zs", "--auth=trust", "-E", "UTF8",
+        make = [str(self._binaries / "initdb"), "-D", "data", "-U", "zs", "--auth=trust", "-E", "UTF8",
                 "--no-sync", "--locale=C"]  # fmt: skip
         done = subprocess.run(
             make, cwd=self._directory, capture_output=True, text=True, check=False, **self._as
