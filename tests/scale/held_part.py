@@ -42,22 +42,14 @@ class HeldPart:
         self.leases.close()
 
 
-def take_if_free(dsn: str, holder: str, part: str = PART) -> HeldPart | None:
-    """Take a part as a process with this name. None: another holds it."""
+def take(dsn: str, holder: str, part: str = PART) -> HeldPart:
+    """Take a part that is free, as a process with this name."""
     leases = SiteLeases(dsn, SITE, holder)
     with ExitStack() as on_failure:
         on_failure.callback(leases.close)
-        if not (taken := leases.take([part], TTL_S)):
-            return None
+        taken = leases.take([part], TTL_S)
+        assert taken
         lake = LakeArchive(dsn, SETTINGS, leases)
-        on_failure.callback(lake.close)
-        lake.hold(taken)
         on_failure.pop_all()
+    lake.hold(taken)
     return HeldPart(lake, leases, part)
-
-
-def take(dsn: str, holder: str, part: str = PART) -> HeldPart:
-    """Take a part that is free."""
-    taken = take_if_free(dsn, holder, part)
-    assert taken is not None
-    return taken

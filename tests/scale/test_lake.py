@@ -25,7 +25,7 @@ from analyzers.leases.site_leases import KEEPER, SiteLeases
 from tests.analyzers.archive.test_schema import FIRST_TABLES, columns_of
 from tests.analyzers.archives import BOOTED_NS, HOST, LOG, SECOND, frame, frames, readings, rows
 from tests.empty_archive import archive_at
-from tests.scale.held_part import PART, SETTINGS, SITE, TTL_S, HeldPart, take, take_if_free
+from tests.scale.held_part import PART, SETTINGS, SITE, TTL_S, HeldPart, take
 from tests.scale.servers import Postgres
 from zeus_stream.broker.batches import PARTS, part_of
 from zeus_stream.errors import RefusedError, StorageError
@@ -231,20 +231,6 @@ def test_a_gap_is_a_row_and_the_log_goes_on_after_it(lake: str) -> None:
     again.put_stream([stored[20:]], 4)
     again.close()
     assert ask(lake, "SELECT first_offset, count, reason FROM gaps") == [(10, 5, "they had left the log")]
-
-
-def test_a_part_has_one_holder_until_that_is_silent(lake: str) -> None:
-    first = take(lake, "a")
-    assert first.renew()
-    assert take_if_free(lake, "b") is None
-    other = take(lake, "b", "frames-1")
-    expire(lake)
-    second = take(lake, "b")
-    assert (second.held.epoch, second.held.next) == (2, 1)
-    assert not first.renew()
-    assert second.renew()
-    for each in (first, other, second):
-        each.close()
 
 
 def test_a_part_is_held_while_its_process_works_however_long_a_commit_takes(lake: str) -> None:
