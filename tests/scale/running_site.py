@@ -52,7 +52,7 @@ class RunningSite:
         self.running[name].send_signal(signal.SIGTERM)
         self.running[name].wait(60)
 
-    def said(self, name: str) -> str:
+    def printed(self, name: str) -> str:
         """Return what a process has printed."""
         return (self.where[name] / f"{name}.txt").read_text()
 

@@ -243,7 +243,7 @@ def test_a_stream_full_of_what_is_no_batch_is_let_go_of(lake: str, broker: Nats)
         site.archive()
         until(lambda: anyio.run(is_empty), PATIENCE_S)
         assert site.running["archiver"].poll() is None
-        assert "is no batch of that host, and is left out" in site.said("archiver")
+        assert "is no batch of that host, and is left out" in site.printed("archiver")
         with psycopg.connect(lake) as connection:
             positions = connection.execute("SELECT max(next) FROM zs.leases").fetchone()
         assert positions == (last + 1,)

@@ -300,7 +300,7 @@ def test_a_search_goes_on_when_analyzers_are_killed_suspended_and_ended(lake: st
         applied = site.applied()
         assert len({note.command for note in applied}) == len(applied)
         assert max(note.value for note in applied) <= 300_000
-        assert "it ends here" in site.said(second[0])
+        assert "it ends here" in site.printed(second[0])
 
         site.running["c"].terminate()
         until(lambda: site.epoch_known() > third[1])
