@@ -1,4 +1,4 @@
-"""Measure the swings of a site's power while limits and checkpoints of its jobs are staggered, in virtual time.
+"""Measure the swings of a site's power while limits and checkpoints are staggered, in virtual time.
 
     python -m benchmarks.site.staggering [--jobs 16] [--gpus 64] [--seed 1]
 

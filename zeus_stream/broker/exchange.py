@@ -178,7 +178,7 @@ class Exchange:
         self._wake.set()
 
     def _warn(self, sentence: str) -> None:
-        """Say why nothing can be sent, unless that was said last."""
+        """Log why nothing can be sent, once."""
         if self.trouble != sentence:
             _log.warning("%s", sentence)
         self.trouble = sentence
