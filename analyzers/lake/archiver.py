@@ -15,7 +15,7 @@ stream is read again from its first message, once. What is missing then is a gap
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -364,53 +364,41 @@ class Archiver:
         taken = {name: each for name, each in taken.items() if each[2] > each[0].stored}
         self._room.set()
         self._room = anyio.Event()
-        wait_s, batches = RETRY_S, await self._outbox()
+        wait_s, failed, batches = RETRY_S, False, list[OutboxBatch]()
         while True:
-            held = self._lake.held
-            taken = {name: each for name, each in taken.items() if name in held}
-            until = {name: end for name, (_, _, end) in taken.items()}
-            if batches and ROWS in held:
-                until[ROWS] = held[ROWS].next + 1
-            if not until:
-                return False
-            received: list[Received] = [part for _, parts, _ in taken.values() for part in parts]
             try:
-                if received or ROWS in until:
-                    await run_sync(self._lake.put_stream, received, until, batches if ROWS in until else ())
-                else:  # repeats, or no batches of ours: no row is stored with the positions
-                    for name, end in until.items():
-                        await run_sync(self._lake.move, name, end)
+                if failed and await run_sync(self._lake.recover):
+                    break  # the last try was stored after all
+                self._drop_lost()
+                held = self._lake.held
+                batches = await run_sync(self._leases.outbox, ROWS_BYTES) if ROWS in held else []
+                taken = {name: each for name, each in taken.items() if name in held}
+                if not taken and not batches:
+                    return False
+                await self._commit(taken, batches)
                 break
             except StorageError as wrong:
                 self._warnings.warn(wrong)
-            if await self._recovered(wait_s):
-                break
-            wait_s, batches = min(2 * wait_s, MOST_RETRY_S), await self._outbox()
+            failed = True
+            await anyio.sleep(wait_s)
+            self._renewal.step()
+            wait_s = min(2 * wait_s, MOST_RETRY_S)
         now_ns = monotonic_ns()
         for part, _, end in taken.values():
             part.stored = end
             part.commits.append((now_ns, end))
         return sum(len(batch.body) for batch in batches) >= ROWS_BYTES // 2
 
-    async def _outbox(self) -> Sequence[OutboxBatch]:
-        if ROWS not in self._lake.held:
-            return ()
-        try:
-            return await run_sync(self._leases.outbox, ROWS_BYTES)
-        except StorageError as wrong:
-            self._warnings.warn(wrong)
-            return ()
-
-    async def _recovered(self, wait_s: float) -> bool:
-        """Be ready for the next try. Return True if the last one was stored after all."""
-        while True:
-            await anyio.sleep(wait_s)
-            self._renewal.step()
-            try:
-                stored = await run_sync(self._lake.recover)
-            except StorageError as wrong:
-                self._warnings.warn(wrong)
-                wait_s = min(2 * wait_s, MOST_RETRY_S)
-                continue
-            self._drop_lost()
-            return stored
+    async def _commit(
+        self, taken: Mapping[str, tuple[PartStream, Sequence[Received], int]], batches: Sequence[OutboxBatch]
+    ) -> None:
+        """Store what was taken of parts, and batches of the outbox. Raises StorageError."""
+        until = {name: end for name, (_, _, end) in taken.items()}
+        received = [part for _, parts, _ in taken.values() for part in parts]
+        if batches:
+            until[ROWS] = self._lake.held[ROWS].next + 1
+        if received or batches:
+            await run_sync(self._lake.put_stream, received, until, batches)
+        else:  # repeats, or no batches of ours: no row is stored with the positions
+            for name, end in until.items():
+                await run_sync(self._lake.move, name, end)
