@@ -14,7 +14,7 @@ first and believes what it measures.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -56,71 +56,27 @@ class Identity(Struct, frozen=True, kw_only=True):
         return self.job, self.gpu_model, self.gpus, self.world_size, self.batch_size, self.control
 
 
-class Profile(Struct, frozen=True, kw_only=True):
-    """The record of one round of one machine."""
+Profile: TypeAlias = tuple[ProfileRow, ...]
+"""The record of one round of one machine: a row for each limit, descending, all measured until one time."""
 
-    identity: Identity
-    session: str
-    """Of the run's lead."""
-    run: str
-    round: int
-    measured_wall_ns: int
-    """UTC, ns since 1970."""
-    chosen_w: float | None
-    """None: it was cut short."""
-    limits: tuple[AtLimit, ...]
-    """Descending."""
 
-    @property
-    def rows(self) -> list[ProfileRow]:
-        return [
-            ProfileRow(
-                session=self.session,
-                run=self.run,
-                round=self.round,
-                **asdict(self.identity),
-                power_limit_w=at.power_limit_w,
-                steps=at.steps,
-                duration_s=at.duration_s,
-                energy_j=at.energy_j,
-                measured_run=at.run,
-                measured_round=at.round,
-                measured_wall_ns=self.measured_wall_ns,
-                chosen_limit_w=self.chosen_w,
-            )
-            for at in self.limits
-        ]
+def identity_of(profile: Profile) -> Identity:
+    return Identity(**{name: getattr(profile[0], name) for name in Identity.__struct_fields__})
 
 
 def of_rows(rows: Iterable[ProfileRow]) -> tuple[Profile, ...]:
-    """Return the profiles that `Profile.rows` wrote, in any order."""
+    """Return the profiles that rows are of, in any order."""
     of: dict[tuple[str, int], list[ProfileRow]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda each: -each.power_limit_w):
         of.setdefault((row.session, row.round), []).append(row)
-    return tuple(_of_rows(same) for same in of.values())
+    return tuple(map(_as_newest, of.values()))
 
 
-def _of_rows(rows: list[ProfileRow]) -> Profile:
-    row = max(rows, key=lambda each: each.measured_wall_ns)
-    return Profile(
-        identity=Identity(**{name: getattr(row, name) for name in Identity.__struct_fields__}),
-        session=row.session,
-        run=row.run,
-        round=row.round,
-        measured_wall_ns=row.measured_wall_ns,
-        chosen_w=row.chosen_limit_w,
-        limits=tuple(
-            AtLimit(
-                each.power_limit_w,
-                each.steps,
-                each.duration_s,
-                each.energy_j,
-                each.measured_run,
-                each.measured_round,
-            )
-            for each in sorted(rows, key=lambda each: -each.power_limit_w)
-        ),
-    )
+def _as_newest(rows: Sequence[ProfileRow]) -> Profile:
+    """Return rows of one round with what the last of them that was stored says of all."""
+    last = max(rows, key=lambda each: each.measured_wall_ns)
+    until, chosen_w = last.measured_wall_ns, last.chosen_limit_w
+    return tuple(replace(row, measured_wall_ns=until, chosen_limit_w=chosen_w) for row in rows)
 
 
 def trials(limits: Iterable[AtLimit]) -> tuple[Trial, ...]:
@@ -134,21 +90,29 @@ def trials(limits: Iterable[AtLimit]) -> tuple[Trial, ...]:
 def learned(profiles: Iterable[Profile], new: Profile) -> tuple[Profile, ...]:
     """Return the profiles of a workload that are worth keeping, with one more, or with more of one."""
     newest: dict[tuple[Identity, bool], Profile] = {}
-    others = [each for each in profiles if (each.session, each.round) != (new.session, new.round)]
-    for each in sorted([*others, new], key=lambda each: each.measured_wall_ns):
-        newest[each.identity, each.chosen_w is not None] = each
-    kept = sorted(newest.values(), key=lambda each: each.measured_wall_ns)
-    return tuple(kept[-MAX_ALIKE:])
+    round_of = new[0].session, new[0].round
+    others = [each for each in profiles if (each[0].session, each[0].round) != round_of]
+    for each in sorted([*others, new], key=_measured_wall_ns):
+        newest[identity_of(each), each[0].chosen_limit_w is not None] = each
+    return tuple(sorted(newest.values(), key=_measured_wall_ns)[-MAX_ALIKE:])
 
 
 def recall(profiles: Iterable[Profile], identity: Identity, forgotten_wall_ns: int = 0) -> Profile | None:
     """Return the profile a run starts from, if one of its workload is known and not forgotten."""
-    known = [each for each in profiles if each.measured_wall_ns > forgotten_wall_ns]
+    known = [each for each in profiles if _measured_wall_ns(each) > forgotten_wall_ns]
     return max(
         known,
-        key=lambda each: (each.identity == identity, each.chosen_w is not None, each.measured_wall_ns),
+        key=lambda each: (
+            identity_of(each) == identity,
+            each[0].chosen_limit_w is not None,
+            _measured_wall_ns(each),
+        ),
         default=None,
     )
+
+
+def _measured_wall_ns(profile: Profile) -> int:
+    return profile[0].measured_wall_ns
 
 
 class KnownProfiles:
@@ -165,12 +129,12 @@ class KnownProfiles:
         """By job: profiles measured until then are not used (UTC, ns)."""
         self._of: dict[Workload, tuple[Profile, ...]] = {}
         for profile in of_rows(memory.profiles):
-            workload = profile.identity.workload
+            workload = identity_of(profile).workload
             self._of[workload] = learned(self._of.get(workload, ()), profile)
 
     def add(self, profile: Profile) -> None:
         """Add a profile, or replace an earlier state of it. Of too many workloads, the oldest goes."""
-        workload = profile.identity.workload
+        workload = identity_of(profile).workload
         self._of[workload] = learned(self._of.pop(workload, ()), profile)
         if len(self._of) > MAX_KNOWN:
             del self._of[next(iter(self._of))]
@@ -211,26 +175,26 @@ class Recollection:
         if (who := self._identity) is None or not known:
             return []
         self._sources |= {trial.limit_mw: (self._run, number) for trial in measured}
-        profile = Profile(
-            identity=who,
-            session=self._lead.session,
-            run=self._run,
-            round=number,
-            measured_wall_ns=self._measured_wall_ns,
-            chosen_w=None if chosen_mw is None else chosen_mw / 1000,
-            limits=tuple(
-                AtLimit(
-                    trial.limit_mw / 1000,
-                    trial.steps,
-                    trial.duration_ns / 1e9,
-                    trial.energy_mj / 1000,
-                    *self.source(trial.limit_mw, number),
-                )
-                for trial in sorted(known, key=lambda trial: -trial.limit_mw)
-            ),
+        profile = tuple(
+            ProfileRow(
+                session=self._lead.session,
+                run=self._run,
+                round=number,
+                **asdict(who),
+                power_limit_w=trial.limit_mw / 1000,
+                steps=trial.steps,
+                duration_s=trial.duration_ns / 1e9,
+                energy_j=trial.energy_mj / 1000,
+                measured_run=source[0],
+                measured_round=source[1],
+                measured_wall_ns=self._measured_wall_ns,
+                chosen_limit_w=None if chosen_mw is None else chosen_mw / 1000,
+            )
+            for trial in sorted(known, key=lambda trial: -trial.limit_mw)
+            for source in [self.source(trial.limit_mw, number)]
         )
         self._known.add(profile)
-        return profile.rows
+        return list(profile)
 
     def measured(self, ended_ns: int) -> None:
         """Note when a trial was whole, on the clock of the lead's host."""
@@ -270,16 +234,19 @@ def begin(
 
 
 def _recall(known: KnownProfiles, who: Identity | None, nothing: RecallRow) -> RecallRow:
-    if who is None:
-        return nothing
-    if (found := known.find(who)) is None:
+    if who is None or (found := known.find(who)) is None:
         return nothing
     return replace(
         nothing,
-        profile_run=found.run,
-        profile_round=found.round,
-        measured_wall_ns=found.measured_wall_ns,
-        limits=found.limits,
+        profile_run=found[0].run,
+        profile_round=found[0].round,
+        measured_wall_ns=_measured_wall_ns(found),
+        limits=tuple(
+            AtLimit(
+                at.power_limit_w, at.steps, at.duration_s, at.energy_j, at.measured_run, at.measured_round
+            )
+            for at in found
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from analyzers.power_limit.profiler import Decide
 from analyzers.power_limit.profiles import Recollection
 from analyzers.power_limit.search.belief import Confidence
 from analyzers.power_limit.search.step_costs import StepCosts
-from analyzers.power_limit.selectors import Trial, cost_mj
+from analyzers.power_limit.selectors import Trial
 from analyzers.power_limit.trials import Taken, joined, trial_row
 from analyzers.power_limit.visits import MAX_AWAITED, MeasureTrial
 from analyzers.results.rows import AtLimit, DecisionRow, ProfileRow, Row, TrialRow
@@ -59,10 +59,12 @@ class RunDecisions:
     ) -> TrialRow:
         """Return the row of a trial, with the blocks of its visit before."""
         trial = Trial(asked.limit_mw, took.energy_mj, took.duration_ns, asked.steps)
-        eta = plan.selector.eta
+        selector = plan.selector
         tried = state.trials if state else ()
         top_mw = max((asked.limit_mw, *(other.limit_mw for other in tried)))
-        cost = None if eta is None else cost_mj(trial, eta, top_mw, plan.gpus) / 1000
+        cost = None
+        if selector.goal is not None and selector.eta is not None:
+            cost = selector.goal.of(trial, top_mw, plan.gpus) * trial.steps / 1000
         row = trial_row(self._run, asked, took, cost, lead, plan.clock_mhz(asked.limit_mw))
         if self.recollection:
             self.recollection.measured(row.ended_ns)

@@ -92,6 +92,14 @@ class Goal(Struct, frozen=True):
             return energy_mj * time_s**self.delay_exponent
         return self.energy_weight * energy_mj + (1 - self.energy_weight) * most_mw * time_s
 
+    def choose(self, trials: Sequence[Trial], gpus: int) -> int:
+        """Return the best limit of trials, mW, one or more; ties go to the higher limit."""
+        top = max(trials, key=lambda trial: trial.limit_mw)
+        if self.factor is not None:
+            bound_ns = self.factor * top.step_ns
+            return min(trial.limit_mw for trial in trials if trial.step_ns <= bound_ns)
+        return min(trials, key=lambda trial: (self.of(trial, top.limit_mw, gpus), -trial.limit_mw)).limit_mw
+
     def more(self, trial: Trial, other: Trial, top_mw: int, gpus: int) -> float:
         """Return by which share a trial costs more than another; with a bound on the time, in energy."""
         if self.factor is not None:
@@ -108,10 +116,10 @@ class Selector(Struct, frozen=True):
 
     text: str
     choose: Choose
-    eta: float | None = None
-    """Of ``cost:ETA``."""
     goal: Goal | None = None
     """None: only the function knows, so every limit has to be measured."""
+    eta: float | None = None
+    """Of ``cost:ETA``."""
 
 
 class Entry(Struct, frozen=True):
@@ -119,85 +127,20 @@ class Entry(Struct, frozen=True):
 
     usage: str
     """Name, and value if it takes one."""
-    help: str
-    make: Callable[[str, str | None], Selector]
-    """Whole text and value (None: no colon) -> selector. Raises ValueError: the value is wrong, and why."""
-
-
-def least_energy(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - all selectors get the same
-    return min(trials, key=lambda trial: (trial.step_mj, -trial.limit_mw)).limit_mw
-
-
-def least_time(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - all selectors get the same
-    return min(trials, key=lambda trial: (trial.step_ns, -trial.limit_mw)).limit_mw
-
-
-def least_cost(eta: float) -> Choose:
-    def choose(trials: Sequence[Trial], gpus: int) -> int:
-        top_mw = max(trial.limit_mw for trial in trials)
-        return min(
-            trials, key=lambda trial: (cost_mj(trial, eta, top_mw, gpus) / trial.steps, -trial.limit_mw)
-        ).limit_mw
-
-    return choose
-
-
-def least_delay_product(exponent: float) -> Choose:
-    def choose(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - all selectors get the same
-        return min(
-            trials, key=lambda trial: (trial.step_mj * (trial.step_ns / 1e9) ** exponent, -trial.limit_mw)
-        ).limit_mw
-
-    return choose
-
-
-def within_slowdown(factor: float) -> Choose:
-    def choose(trials: Sequence[Trial], gpus: int) -> int:  # noqa: ARG001 - all selectors get the same
-        bound_ns = factor * max(trials, key=lambda trial: trial.limit_mw).step_ns
-        return min(trial.limit_mw for trial in trials if trial.step_ns <= bound_ns)
-
-    return choose
-
-
-def cost_mj(trial: Trial, eta: float, top_mw: int, gpus: int) -> float:
-    """Return a trial's cost, mJ. ``top_mw``: highest limit measured; ``gpus``: of the job."""
-    return eta * trial.energy_mj + (1 - eta) * top_mw * gpus * trial.duration_ns / 1e9
-
-
-# ---- the registry --------------------------------------------------------------------------------------
-
-
-def _energy(text: str, value: str | None) -> Selector:
-    _no_value(value)
-    return Selector(text, least_energy, goal=Goal(1.0))
-
-
-def _time(text: str, value: str | None) -> Selector:
-    _no_value(value)
-    return Selector(text, least_time, goal=Goal(0.0))
-
-
-def _cost(text: str, value: str | None) -> Selector:
-    eta = _number(value, "ETA is a number from 0 (time only) to 1 (energy only)", 0, 1)
-    return Selector(text, least_cost(eta), eta, Goal(eta))
-
-
-def _delay_product(text: str, value: str | None) -> Selector:
-    exponent = _number(value, "N is a number from 0 to 10", 0, 10)
-    return Selector(text, least_delay_product(exponent), goal=Goal(1.0, delay_exponent=exponent))
-
-
-def _slowdown(text: str, value: str | None) -> Selector:
-    factor = _number(value, "FACTOR is a number from 1", 1, 1e6)
-    return Selector(text, within_slowdown(factor), goal=Goal(0.0, factor))
+    goal: Callable[[float], Goal]
+    """Of the value; 0: it takes none."""
+    value: str = ""
+    """What the value is, for people; empty: it takes none."""
+    least: float = 0
+    most: float = 0
 
 
 BUILT_IN: Mapping[str, Entry] = {
-    "energy": Entry("energy", "least energy", _energy),
-    "time": Entry("time", "least time", _time),
-    "cost": Entry("cost:ETA", "least ETA * energy + (1 - ETA) * MAXPOWER * time", _cost),
-    "edp": Entry("edp:N", "least energy * time ** N", _delay_product),
-    "slowdown": Entry("slowdown:FACTOR", "lowest limit that slows steps by at most FACTOR", _slowdown),
+    "energy": Entry("energy", lambda _: Goal(1.0)),
+    "time": Entry("time", lambda _: Goal(0.0)),
+    "cost": Entry("cost:ETA", Goal, "ETA is a number from 0 (time only) to 1 (energy only)", 0, 1),
+    "edp": Entry("edp:N", lambda n: Goal(1.0, delay_exponent=n), "N is a number from 0 to 10", 0, 10),
+    "slowdown": Entry("slowdown:FACTOR", lambda of: Goal(0.0, of), "FACTOR is a number from 1", 1, 1e6),
 }
 """By name: what is before the colon."""
 
@@ -209,10 +152,9 @@ def parse(text: str) -> Selector | None:
     name, colon, after = text.partition(":")
     value = after if colon else None
     if (entry := BUILT_IN.get(name)) is not None:
-        try:
-            return entry.make(text, value)
-        except ValueError as wrong:
-            raise _wrong(text, f"{wrong}") from wrong
+        number = _number(text, entry, value)
+        goal = entry.goal(number)
+        return Selector(text, goal.choose, goal, number if name == "cost" else None)
     if (plugin := _plugin(name)) is not None:
         return _of_plugin(text, plugin, value)
     if name and value:
@@ -298,19 +240,18 @@ def _checked(text: str, choose: Choose) -> Choose:
 # ---- values and errors ---------------------------------------------------------------------------------
 
 
-def _no_value(value: str | None) -> None:
-    if value is not None:
-        raise ValueError("it takes no value")
-
-
-def _number(value: str | None, expected: str, least: float, most: float) -> float:
-    """Return the number that a value is. Raises ValueError: ``expected``, as it is none or out of range."""
+def _number(text: str, entry: Entry, value: str | None) -> float:
+    """Return the number that a value is; 0 where none is wanted. Raises SettingsError."""
+    if not entry.value:
+        if value is not None:
+            raise _wrong(text, "it takes no value")
+        return 0.0
     try:
         number = float(value or "")
     except ValueError as wrong:
-        raise ValueError(expected) from wrong
-    if not least <= number <= most:
-        raise ValueError(expected)
+        raise _wrong(text, entry.value) from wrong
+    if not entry.least <= number <= entry.most:
+        raise _wrong(text, entry.value)
     return number
 
 

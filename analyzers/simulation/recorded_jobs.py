@@ -30,9 +30,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf, log
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import astuple, replace
 
 from analyzers.batch_size.policy import Job
@@ -40,41 +40,55 @@ from analyzers.batch_size.policy import Job
 # ---- tables ---------------------------------------------------------------------------------------------
 
 
-class Trained(Struct, frozen=True, kw_only=True):
+Count: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Epochs: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
+Amount: TypeAlias = Annotated[float, Meta(gt=0, le=1e12)]
+Level: TypeAlias = Annotated[float, Meta(ge=-1e12, le=1e12)]
+"""Figures of a file."""
+
+
+class Trained(Struct, frozen=True, kw_only=True, rename={"level": "target_metric", "epoch": "target_epoch"}):
     """One recorded run of a training: when it first reached a level of its metric."""
 
     dataset: str
     network: str
-    batch_size: int
+    batch_size: Count
     optimizer: str
     learning_rate: str
     run: str
-    level: float
-    epoch: int | None
+    level: Level
+    epoch: Epochs | None = None
     """Whole epochs; None: never."""
 
 
-class Powered(Struct, frozen=True, kw_only=True):
+class Powered(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"limit_w": "power_limit", "epoch_s": "time_per_epoch", "power_w": "average_power"},
+):
     """One epoch, recorded at a power limit."""
 
     dataset: str
     network: str
-    batch_size: int
+    batch_size: Count
     optimizer: str
-    limit_w: int
-    epoch_s: float
-    power_w: float
+    limit_w: Count
+    epoch_s: Amount
+    power_w: Amount
 
 
-class RecordedWorkload(Struct, frozen=True, kw_only=True):
+class RecordedWorkload(
+    Struct, frozen=True, kw_only=True, rename={"default": "default_batch_size", "target": "target_metric"}
+):
     """A training task and its target."""
 
     dataset: str
-    default: int
+    default: Count
     """Batch size."""
     optimizer: str
-    target: float
-    max_epochs: int
+    target: Level
+    max_epochs: Epochs
     lower_is_better: bool = False
 
 

@@ -10,16 +10,16 @@ row in workloads.csv take the row of that evaluation, or a target that the runs 
 
 import csv
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from itertools import pairwise
-from math import isfinite
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 
 from analyzers.simulation.recorded_jobs import (
+    Epochs,
     Powered,
     RecordedWorkload,
     Traces,
@@ -30,10 +30,6 @@ from zeus_stream.errors import StorageError
 PUBLISHED = Path(__file__).with_name("published")
 MAX_ROWS = 1_000_000
 """Of a file; more is no table of recorded trainings."""
-MAX_EPOCHS = 100_000
-MAX_WHOLE = 1_000_000_000
-"""Of batch sizes and power limits."""
-MAX_OVERLAP = 1_000
 _POWER = "summary_power_"
 _WORKLOADS = "workloads.csv"
 _NAME_A_DIRECTORY = "Name a directory of traces, or none for those of the package."
@@ -42,20 +38,20 @@ _NAME_A_CLUSTER = "Name a table of job groups, or none for that of the package."
 T = TypeVar("T")
 
 
-class TraceGroup(Struct, frozen=True):
+class TraceGroup(Struct, frozen=True, rename={"name": "group"}):
     """Recurrences of one workload in a cluster."""
 
     name: str
     gpu: str
     dataset: str
-    recurrences: int
-    overlap: float
+    recurrences: Epochs
+    overlap: Annotated[float, Meta(ge=0, le=1_000)]
     """Trainings at the default batch size that run at a time, on average; 0: one after the other."""
 
 
 def read(directory: Path = PUBLISHED) -> Traces:
     """Return the tables of a directory. Raises StorageError, with file, line and column."""
-    trained = tuple(_trained(row) for row in _rows(directory / "summary_train.csv"))
+    trained = tuple(_rows(directory / "summary_train.csv", Trained))
     files = sorted(directory.glob(f"{_POWER}*.csv"))
     if not files:
         raise StorageError(
@@ -65,10 +61,10 @@ def read(directory: Path = PUBLISHED) -> Traces:
         raise StorageError(
             f"{directory}: could not be read: {nameless[0]} names no GPU model. Name it {_POWER}GPU.csv."
         )
-    powered = {_gpu(path): tuple(_powered(row) for row in _rows(path)) for path in files}
-    known = {one.dataset: one for one in map(_workload, _rows(PUBLISHED / _WORKLOADS))}
+    powered = {_gpu(path): tuple(_rows(path, Powered)) for path in files}
+    known = {one.dataset: one for one in _rows(PUBLISHED / _WORKLOADS, RecordedWorkload)}
     if (directory / _WORKLOADS).exists():
-        known |= {one.dataset: one for one in map(_workload, _rows(directory / _WORKLOADS))}
+        known |= {one.dataset: one for one in _rows(directory / _WORKLOADS, RecordedWorkload)}
     datasets = {row.dataset for row in trained}
     order = [name for name in known if name in datasets] + sorted(datasets - known.keys())
     return Traces(trained, powered, {name: known.get(name) or _derived(name, trained) for name in order})
@@ -82,107 +78,11 @@ def digest(directory: Path) -> str:
 
 def read_cluster(path: Path = PUBLISHED / "cluster.csv") -> tuple[TraceGroup, ...]:
     """Return the job groups of a cluster. Raises StorageError, with line and column."""
-    groups = []
-    for row in _rows(path, _NAME_A_CLUSTER):
-        overlap = row.number("overlap")
-        if not 0 <= overlap <= MAX_OVERLAP:
-            raise row.wrong(f"overlap is {overlap:g}, not between 0 and {MAX_OVERLAP}")
-        count = row.whole("recurrences", MAX_EPOCHS)
-        groups.append(TraceGroup(row.text("group"), row.text("gpu"), row.text("dataset"), count, overlap))
-    return tuple(groups)
+    return tuple(_rows(path, TraceGroup, _NAME_A_CLUSTER))
 
 
 def _gpu(path: Path) -> str:
     return path.stem.removeprefix(_POWER)
-
-
-class _Row(Struct, frozen=True):
-    """A line of a file."""
-
-    path: Path
-    line: int
-    fields: Mapping[str, str | None]
-    advice: str
-
-    def text(self, column: str) -> str:
-        value = self.fields.get(column)
-        if not value:
-            raise self.wrong(f"the column {column} is missing or empty")
-        return value
-
-    def whole(self, column: str, most: int = MAX_WHOLE) -> int:
-        value = self._number(column, _whole, "a whole number")
-        if not 1 <= value <= most:
-            raise self.wrong(f"{column} is {value:.6g}, not between 1 and {most}")
-        return value
-
-    def number(self, column: str) -> float:
-        return self._number(column, _finite, "a number")
-
-    def wrong(self, why: str) -> StorageError:
-        return StorageError(
-            f"{self.path}, line {self.line}: could not be read: {why}. Correct it. {self.advice}"
-        )
-
-    def _number(self, column: str, parse: Callable[[str], T], what: str) -> T:
-        text = self.text(column)
-        try:
-            return parse(text)
-        except ValueError as wrong:
-            raise self.wrong(f"{column} is {text[:40]!r}, not {what}") from wrong
-
-
-def _finite(text: str) -> float:
-    if not isfinite(value := float(text)):
-        raise ValueError(text)
-    return value
-
-
-def _whole(text: str) -> int:
-    return round(_finite(text))
-
-
-def _trained(row: _Row) -> Trained:
-    never = (row.fields.get("target_epoch") or "nan").lower() == "nan"
-    return Trained(
-        dataset=row.text("dataset"),
-        network=row.text("network"),
-        batch_size=row.whole("batch_size"),
-        optimizer=row.text("optimizer"),
-        learning_rate=row.text("learning_rate"),
-        run=row.text("run"),
-        level=row.number("target_metric"),
-        epoch=None if never else row.whole("target_epoch", MAX_EPOCHS),
-    )
-
-
-def _powered(row: _Row) -> Powered:
-    epoch_s, power_w = row.number("time_per_epoch"), row.number("average_power")
-    if min(epoch_s, power_w) <= 0:
-        raise row.wrong("time_per_epoch and average_power have to be above 0")
-    return Powered(
-        dataset=row.text("dataset"),
-        network=row.text("network"),
-        batch_size=row.whole("batch_size"),
-        optimizer=row.text("optimizer"),
-        limit_w=row.whole("power_limit"),
-        epoch_s=epoch_s,
-        power_w=power_w,
-    )
-
-
-def _workload(row: _Row) -> RecordedWorkload:
-    lower = row.text("lower_is_better")
-    if lower not in {"0", "1"}:
-        raise row.wrong(f"lower_is_better is {lower[:40]!r}, not 0 or 1")
-    return RecordedWorkload(
-        dataset=row.text("dataset"),
-        default=row.whole("default_batch_size"),
-        optimizer=row.text("optimizer"),
-        target=row.number("target_metric"),
-        max_epochs=row.whole("max_epochs", MAX_EPOCHS),
-        lower_is_better=lower == "1",
-    )
 
 
 def _derived(dataset: str, trained: Sequence[Trained]) -> RecordedWorkload:
@@ -231,7 +131,8 @@ def _falls(its: Sequence[Trained]) -> bool:
     return sum((step > 0) - (step < 0) for step in rising) < 0
 
 
-def _rows(path: Path, advice: str = _NAME_A_DIRECTORY) -> Iterator[_Row]:
+def _rows(path: Path, kind: type[T], advice: str = _NAME_A_DIRECTORY) -> Iterator[T]:
+    """Yield the rows of a file. Raises StorageError, with line and column."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader, count = csv.DictReader(file, strict=True), 0
@@ -240,7 +141,14 @@ def _rows(path: Path, advice: str = _NAME_A_DIRECTORY) -> Iterator[_Row]:
                     raise StorageError(
                         f"{path}: could not be read: it has more than {MAX_ROWS} rows. {advice}"
                     )
-                yield _Row(path, reader.line_num, fields, advice)
+                known = {name: text for name, text in fields.items() if text and text.lower() != "nan"}
+                try:
+                    yield convert(known, kind, strict=False)
+                except ValidationError as wrong:
+                    why = str(wrong).replace("`$.", "`")
+                    raise StorageError(
+                        f"{path}, line {reader.line_num}: could not be read: {why}. Correct it. {advice}"
+                    ) from wrong
             if not count:
                 raise StorageError(f"{path}: could not be read: it has no rows. {advice}")
     except OSError as wrong:

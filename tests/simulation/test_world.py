@@ -58,9 +58,7 @@ def test_the_limit_chosen_costs_within_half_a_percent_of_the_best(
         case "energy":
             assert chosen.energy_mj <= 1.005 * best.energy_mj
         case "cost:0.5":
-            top_mw = max(trials)
-            costs = [selectors.cost_mj(trial, 0.5, top_mw, 1) for trial in (chosen, best)]
-            assert costs[0] <= 1.005 * costs[1]
+            assert selectors.Goal(0.5).more(chosen, best, max(trials), 1) <= 0.005
         case _:
             assert chosen.duration_ns <= 1.205 * trials[max(trials)].duration_ns
             assert chosen_mw <= best_mw + 25_000

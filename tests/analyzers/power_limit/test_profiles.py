@@ -7,12 +7,21 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.power_limit.profiles import MAX_ALIKE, Identity, Profile, learned, of_rows, recall, trials
+from analyzers.power_limit.profiles import (
+    MAX_ALIKE,
+    Identity,
+    Profile,
+    identity_of,
+    learned,
+    of_rows,
+    recall,
+    trials,
+)
 from analyzers.power_limit.selectors import Trial
-from analyzers.results.rows import AtLimit
+from analyzers.results.rows import AtLimit, ProfileRow
 from analyzers.state_files import forgotten_profiles
 from tests.empty_archive import archive_at
 from zeus_stream.errors import StorageError
@@ -32,14 +41,22 @@ LIMITS = (AtLimit(300.0, 12, 1.5, 400.25, "first", 1), AtLimit(200.0, 12, 1.75, 
 
 
 def profile(session: str, at_ns: int, *, who: Identity = WHO, whole: bool = True, round_: int = 1) -> Profile:
-    return Profile(
-        identity=who,
-        session=session,
-        run=f"run-{session}",
-        round=round_,
-        measured_wall_ns=at_ns,
-        chosen_w=200.0 if whole else None,
-        limits=LIMITS,
+    return tuple(
+        ProfileRow(
+            session=session,
+            run=f"run-{session}",
+            round=round_,
+            **asdict(who),
+            power_limit_w=at.power_limit_w,
+            steps=at.steps,
+            duration_s=at.duration_s,
+            energy_j=at.energy_j,
+            measured_run=at.run,
+            measured_round=at.round,
+            measured_wall_ns=at_ns,
+            chosen_limit_w=200.0 if whole else None,
+        )
+        for at in LIMITS
     )
 
 
@@ -55,14 +72,12 @@ identities = st.builds(
     highest_limit_w=st.sampled_from([250.0, 300.0]),
 )
 profiled = st.builds(
-    Profile,
-    identity=identities,
-    session=st.sampled_from("abcdef"),
-    run=st.just("run"),
-    round=st.integers(1, 3),
-    measured_wall_ns=st.integers(1, 1_000),
-    chosen_w=st.sampled_from([None, 200.0]),
-    limits=st.just(LIMITS),
+    profile,
+    st.sampled_from("abcdef"),
+    st.integers(1, 1_000),
+    who=identities,
+    whole=st.booleans(),
+    round_=st.integers(1, 3),
 )
 
 
@@ -70,34 +85,38 @@ def known(profiles: list[Profile], who: Identity) -> tuple[Profile, ...]:
     """Return what is kept of a workload when these were learned in this order."""
     kept: tuple[Profile, ...] = ()
     for each in profiles:
-        if each.identity.workload == who.workload:
+        if identity_of(each).workload == who.workload:
             kept = learned(kept, each)
     return kept
 
 
-@given(st.lists(profiled, max_size=30, unique_by=lambda each: each.measured_wall_ns), identities)
+@given(st.lists(profiled, max_size=30, unique_by=lambda each: each[0].measured_wall_ns), identities)
 def test_a_run_recalls_its_own_workload_and_nothing_else(profiles: list[Profile], who: Identity) -> None:
     found = recall(known(profiles, who), who)
-    last = {(each.session, each.round): each for each in profiles if each.identity.workload == who.workload}
+    last = {
+        (each[0].session, each[0].round): each
+        for each in profiles
+        if identity_of(each).workload == who.workload
+    }
     assert (found is None) == (not last)
     if found is None:
         return
     assert found in last.values()
-    exact = [each for each in last.values() if each.identity == who]
-    best = [each for each in exact or last.values() if each.chosen_w is not None]
+    exact = [each for each in last.values() if identity_of(each) == who]
+    best = [each for each in exact or last.values() if each[0].chosen_limit_w is not None]
     if exact and best:
-        assert found == max(best, key=lambda each: each.measured_wall_ns)
+        assert found == max(best, key=lambda each: each[0].measured_wall_ns)
     elif exact:
-        assert found == max(exact, key=lambda each: each.measured_wall_ns)
+        assert found == max(exact, key=lambda each: each[0].measured_wall_ns)
     elif best:
-        assert found.chosen_w is not None
+        assert found[0].chosen_limit_w is not None
 
 
 @given(st.lists(profiled, max_size=60), identities)
 def test_what_is_kept_is_bounded_and_each_round_once(profiles: list[Profile], who: Identity) -> None:
     kept = known(profiles, who)
     assert len(kept) <= MAX_ALIKE
-    assert len({(each.session, each.round) for each in kept}) == len(kept)
+    assert len({(each[0].session, each[0].round) for each in kept}) == len(kept)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +177,9 @@ def test_a_search_gets_each_limit_in_device_units() -> None:
 
 
 @pytest.mark.sweep
-@given(st.lists(profiled, max_size=20, unique_by=lambda each: (each.session, each.round)))
+@given(st.lists(profiled, max_size=20, unique_by=lambda each: (each[0].session, each[0].round)))
 def test_rows_in_any_order_are_the_profiles_again(profiles: list[Profile]) -> None:
-    rows = [row for each in profiles for row in each.rows]
+    rows = [row for each in profiles for row in each]
     rows.sort(key=lambda row: (row.power_limit_w, row.round))
     assert sorted(of_rows(rows), key=str) == sorted(profiles, key=str)
 
@@ -178,14 +197,14 @@ def test_the_archive_gives_back_what_was_kept(tmp_path: Path) -> None:
         for n, at_ns in enumerate(times)
     ]
     archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    archive.put([], [row for each in all_of_them for row in each.rows], {}, replaying=False)
+    archive.put([], [row for each in all_of_them for row in each], {}, replaying=False)
     archive.close()
     archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     remembered = of_rows(archive.memory().profiles)
     archive.close()
     assert len(remembered) == 8
     for each in remembered:
-        assert each == recall(known(all_of_them, each.identity), each.identity)
+        assert each == recall(known(all_of_them, identity_of(each)), identity_of(each))
 
 
 def test_what_was_forgotten_is_written_and_read(tmp_path: Path) -> None:

@@ -85,21 +85,37 @@ def test_a_metric_that_falls_has_its_lowest_level_as_its_target(tmp_path: Path) 
         (
             "summary_train",
             "a,b\n1,2\n",
-            r"summary_train\.csv, line 2: could not be read: the column dataset is",
+            r"summary_train\.csv, line 2: could not be read: Object missing required field `dataset`",
         ),
-        ("summary_train", TRAIN + "digits,net,0,sgd,0.1,1,0.5,2\n", "batch_size is 0, not between 1 and"),
-        ("summary_train", TRAIN + "digits,net,x,sgd,0.1,1,0.5,2\n", "batch_size is 'x', not a whole number"),
-        ("summary_train", TRAIN + "digits,net,8,sgd,0.1,1,0.5,1e9\n", "target_epoch is 1e\\+09, not between"),
+        ("summary_train", TRAIN + "digits,net,0,sgd,0.1,1,0.5,2\n", "Expected `int` >= 1 - at `batch_size`"),
+        (
+            "summary_train",
+            TRAIN + "digits,net,x,sgd,0.1,1,0.5,2\n",
+            "Expected `int`, got `str` - at `batch_size`",
+        ),
+        (
+            "summary_train",
+            TRAIN + "digits,net,8,sgd,0.1,1,0.5,1e9\n",
+            r"Expected `int \| null`|Expected `int` <= 100000",
+        ),
         (
             "summary_power_h100",
             POWER + "digits,net,8,sgd,700,nan,9\n",
-            "time_per_epoch is 'nan', not a number",
+            "missing required field `time_per_epoch`",
         ),
-        ("summary_power_h100", POWER + "digits,net,8,sgd,700,-1,9\n", "have to be above 0"),
+        (
+            "summary_power_h100",
+            POWER + "digits,net,8,sgd,700,-1,9\n",
+            "Expected `float` > 0.0 - at `time_per_epoch`",
+        ),
         ("summary_power_", POWER, "names no GPU model"),
         ("summary_power_h100", "", r"summary_power_h100\.csv: could not be read: it has no rows"),
         ("summary_train", "no table\n", r"summary_train\.csv: could not be read: it has no rows"),
-        ("workloads", WORKLOADS + "digits,sgd,64,0.5,5,no\n", "lower_is_better is 'no', not 0 or 1"),
+        (
+            "workloads",
+            WORKLOADS + "digits,sgd,64,0.5,5,no\n",
+            "Expected `bool`, got `str` - at `lower_is_better`",
+        ),
     ],
 )
 def test_a_wrong_file_is_one_sentence(tmp_path: Path, name: str, text: str, says: str) -> None:

@@ -149,9 +149,9 @@ def test_the_page_has_every_figure_that_its_games_allow(traces: Path, tmp_path: 
         ("group,gpu,dataset,recurrences,overlap\na,h100,squad,6,2\n", "--gpu h100 is not known"),
         (
             "group,gpu,dataset,recurrences,overlap\na,v100,squad,6,-2\n",
-            "line 2: .* overlap is -2, not between",
+            "line 2: .* Expected `float` >= 0.0 - at `overlap`",
         ),
-        ("group\na\n", "the column overlap is missing"),
+        ("group\na\n", "missing required field `gpu`"),
     ],
 )
 def test_a_wrong_cluster_is_one_sentence(traces: Path, tmp_path: Path, text: str, says: str) -> None:
