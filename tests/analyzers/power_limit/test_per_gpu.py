@@ -223,10 +223,6 @@ def test_one_keeps_the_limit_of_the_job_though_all_wait_for_data() -> None:
     assert found.limits_mw == (JOB_MW, LEAST_MW, LEAST_MW)
 
 
-def test_two_gpus_are_enough() -> None:
-    assert job(0.22, 0.2).whole().limits_mw == (200_000, 150_000)
-
-
 def test_short_epochs_do_not_hinder_it() -> None:
     made = job(0.22, 0.2, 0.2, epoch=3)
     assert made.whole().limits_mw == (200_000, 150_000, 150_000)

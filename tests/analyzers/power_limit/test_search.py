@@ -124,20 +124,6 @@ def test_a_bound_on_the_time_is_looked_for_where_it_is_believed_to_be() -> None:
     assert len(set(curve.visited)) <= 9
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize(("step_s", "most"), [(0.25, 280), (20, 25)])
-def test_long_steps_are_known_from_few_of_them(step_s: float, most: int) -> None:
-    """A step of 20 s is a visit: the limit settled in the step before."""
-    counts = []
-    for number in range(12):
-        curve = published(number, step_s, count=7, noise=0.01)
-        curve.block_steps = 1 if step_s > 2 else STEPS
-        chosen = curve.searched(goal("energy"))
-        counts.append(curve.steps)
-        assert curve.excess(chosen.limit_mw, goal("energy")) < TOLERATED
-    assert np.median(counts) <= most, counts
-
-
 def test_very_unequal_steps_take_more_of_them() -> None:
     steady, wild = (published(2, noise=noise, seed=1) for noise in (0.01, 0.4))
     assert max(curve.searched(goal("energy")).confidence.p95 for curve in (steady, wild)) < TOLERATED
@@ -221,16 +207,6 @@ def test_a_short_run_measures_another_limit_than_the_first_and_is_nearer_to_the_
         kept.append(curve.excess(curve.limits[0], of))
         assert len(set(curve.visited)) > 1
     assert np.mean(chosen) < 0.75 * np.mean(kept)
-
-
-def test_the_shorter_a_run_the_fewer_limits_are_measured() -> None:
-    def measured(length: int | None) -> float:
-        curves = [published(number, count=21, noise=0.02, seed=number) for number in range(0, 12, 2)]
-        for curve in curves:
-            curve.searched(goal("cost:0.5"), length=length)
-        return float(np.mean([len(set(curve.visited)) for curve in curves]))
-
-    assert measured(150) < measured(800) <= measured(None)
 
 
 @cache
@@ -424,17 +400,6 @@ def test_whatever_is_remembered_no_limit_is_kept_that_was_measured_to_be_worse(
     assert costs[chosen.limit_mw] <= 1.05 * min(costs.values())
     assert chosen.remembered is not None
     assert 0 <= chosen.remembered <= 1
-
-
-@pytest.mark.sweep
-@given(st.integers(0, 11), st.sampled_from(list(GOALS)))
-def test_what_was_measured_at_limits_that_cannot_be_had_any_longer_is_left_out(
-    number: int, text: str
-) -> None:
-    curve = played(number, 0, text)
-    chosen = advise(curve.limits, 1, goal(text), curve.visits)
-    left = tuple(limit for limit in curve.limits if limit != chosen.limit_mw)
-    assert advise(left, 1, goal(text), curve.visits).limit_mw in left
 
 
 def test_a_single_limit_is_measured_and_chosen() -> None:
