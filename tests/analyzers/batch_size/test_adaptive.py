@@ -1,7 +1,6 @@
 """The adaptive policy: what it believes, what it concludes, and what no report can break."""
 
 from collections.abc import Sequence
-from itertools import count
 from math import exp, inf, isfinite, log, nan
 from random import Random
 from statistics import fmean
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzers.batch_size.adaptive import Adaptive, BelievedJob, beliefs
+from analyzers.batch_size.adaptive import BelievedJob, beliefs
 from analyzers.batch_size.belief import cost_belief, gaussian
 from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Choice, Job, Try
@@ -26,10 +25,10 @@ from analyzers.simulation.simulated_jobs import (
     regret,
 )
 from analyzers.simulation.traces import read
+from tests.analyzers.batch_size.recurrences import GPU, POLICY, recurred
 
 JOB = Job(batch_sizes=(16, 32, 64, 128, 256), default=128, max_epochs=50)
-POLICY = Adaptive()
-GPU, OTHER_GPU = "V100 x 1", "A40 x 1"
+OTHER_GPU = "A40 x 1"
 EPOCH_J = {16: 80.0, 32: 42.0, 64: 24.0, 128: 16.0, 256: 14.0}
 EPOCHS = {16: 10, 32: 10, 64: 10, 128: 20, 256: 50}
 """Costs 800, 420, 240, 320, 700 J: 64 is the best."""
@@ -73,26 +72,10 @@ def recur(
     state: JobHistory, times: int, *, harder: float = 1.0, dearer: float = 1.0
 ) -> tuple[JobHistory, list[int]]:
     """Return the state after so many recurrences, and the size at which each converged."""
-    numbers = count(max((one.number for one in state.tries), default=-1) + 1)
-    start = max((one.recurrence for one in state.tries), default=-1) + 1
-    sizes = []
-    for recurrence in range(start, start + times):
-        for number in numbers:
-            size = asked(state).batch_size
-            needs = round(EPOCHS[size] * harder)
-            a_try = training(number, size, 0, "running", dearer=dearer, recurrence=recurrence)
-            state = state.heard(a_try)
-            for epoch in range(1, needs + 1):
-                cost_j = epoch * EPOCH_J[size] * dearer
-                a_try = replace(a_try, epochs=epoch, cost_j=cost_j)
-                if epoch == needs or not POLICY.verdict(state, a_try).go_on:
-                    break
-            converged = a_try.epochs == needs
-            state = state.heard(replace(a_try, ended="converged" if converged else "stopped"))
-            if converged:
-                sizes.append(size)
-                break
-    return state, sizes
+    state, tries = recurred(
+        state, times, lambda size: round(EPOCHS[size] * harder), lambda size: EPOCH_J[size] * dearer
+    )
+    return state, [size for size, _, converged in tries if converged]
 
 
 def test_the_default_goes_first_and_again_after_it_was_lost() -> None:
@@ -262,48 +245,18 @@ def test_a_level_that_rises_a_little_for_good_keeps_what_epochs_have_shown() -> 
 def test_a_size_that_failed_for_twice_the_best_cost_is_not_tried_twice() -> None:
     """As ImageNet on a P100: one other size, and it never converges."""
     job = replace(JOB, batch_sizes=(64, 128), default=128)
-    state, number = JobHistory(job), 0
-    tried = []
-    for recurrence in range(20):
-        while True:
-            size = asked(state).batch_size
-            tried.append(size)
-            a_try = training(number, size, 0, "running", recurrence=recurrence)
-            state = state.heard(a_try)
-            for epoch in range(1, 100):
-                a_try = replace(a_try, epochs=epoch, cost_j=epoch * EPOCH_J[128], epoch_cost_j=EPOCH_J[128])
-                done = size == 128 and epoch == 32
-                if done or not POLICY.verdict(state, a_try).go_on:
-                    break
-            state = state.heard(replace(a_try, ended="converged" if done else "stopped"))
-            number += 1
-            if done:
-                break
-            assert a_try.epochs <= 64
-    assert tried.count(64) == 1
+    needs = {64: inf, 128: 32}
+    _, tries = recurred(JobHistory(job), 20, needs.__getitem__, lambda _: 16.0)
+    [(failed, epochs, _)] = [one for one in tries if not one[2]]
+    assert failed == 64
+    assert epochs <= 64
 
 
 def test_a_size_unlike_its_neighbours_is_found_where_all_others_cost_the_same() -> None:
     sizes = tuple(16 * 2**at for at in range(8))
     job = replace(JOB, batch_sizes=sizes, default=16)
-    state, number, reached = JobHistory(job), 0, list[int]()
-    for recurrence in range(60):
-        while True:
-            size = asked(state).batch_size
-            needs = 8 if size == sizes[6] else 20
-            a_try = training(number, 16, 0, "running", recurrence=recurrence)
-            a_try = replace(a_try, batch_size=size, epoch_cost_j=10.0)
-            state = state.heard(a_try)
-            for epoch in range(1, needs + 1):
-                a_try = replace(a_try, epochs=epoch, cost_j=10.0 * epoch)
-                if epoch == needs or not POLICY.verdict(state, a_try).go_on:
-                    break
-            state = state.heard(replace(a_try, ended="converged" if epoch == needs else "stopped"))
-            number += 1
-            if epoch == needs:
-                break
-        reached.append(size)
-    assert reached[-10:] == [sizes[6]] * 10
+    _, tries = recurred(JobHistory(job), 60, lambda size: 8 if size == sizes[6] else 20, lambda _: 10.0)
+    assert [size for size, _, converged in tries if converged][-10:] == [sizes[6]] * 10
 
 
 def test_a_target_that_nobody_reaches_any_more_is_said() -> None:

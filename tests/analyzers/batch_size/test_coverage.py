@@ -1,14 +1,13 @@
 """Batch sizes that the curve does not recommend: when they are tried, at what price, and what it finds."""
 
 from collections.abc import Mapping
-from math import exp
 from random import Random
 
 from msgspec.structs import replace
 
-from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.belief.try_summary import JobHistory
-from analyzers.batch_size.policy import Job, Try, TryVerdict
+from analyzers.batch_size.policy import Job, TryVerdict
+from tests.analyzers.batch_size.recurrences import GPU, POLICY, Tried, recurred
 from tests.messages import TRY
 
 SIZES = tuple(8 * 2**at for at in range(9))
@@ -16,44 +15,10 @@ JOB = Job(batch_sizes=SIZES, default=16, max_epochs=80)
 HILL = {8: 24, 16: 20, 32: 26, 64: 32, 128: 32, 256: 32, 512: 20, 1024: 9, 2048: 20}
 """Epochs by batch size: a valley at the default, and a deeper one beyond a hill."""
 FLAT = {size: 20 + at % 2 for at, size in enumerate(SIZES)}
-POLICY = Adaptive()
 
 
-def played(
-    epochs: Mapping[int, int],
-    recurrences: int,
-    *,
-    metrics: bool = True,
-    epoch_j: Mapping[int, float] | None = None,
-) -> tuple[JobHistory, list[tuple[int, int, bool]]]:
-    """Return the state, and batch size, epochs and whether it converged of every try."""
-    state, tries = JobHistory(JOB), list[tuple[int, int, bool]]()
-    prices = epoch_j or dict.fromkeys(SIZES, 10.0)
-    for recurrence in range(recurrences):
-        converged = False
-        while not converged:
-            size = POLICY.choose(state, "gpu", Random(1)).batch_size
-            a_try = Try(
-                number=len(tries),
-                recurrence=recurrence,
-                batch_size=size,
-                setup="gpu",
-                epoch_cost_j=prices[size],
-            )
-            state = state.heard(a_try)
-            converged = False
-            while not converged:
-                done = a_try.epochs + 1
-                metric = 1 - exp(-2 * done / epochs[size])
-                seen = (*a_try.metrics, metric) if metrics else ()
-                a_try = replace(a_try, epochs=done, cost_j=done * prices[size], metrics=seen)
-                converged = done == epochs[size]
-                if not converged and not (verdict := POLICY.verdict(state, a_try)).go_on:
-                    assert verdict.reason
-                    break
-            state = state.heard(replace(a_try, ended="converged" if converged else "stopped"))
-            tries.append((size, a_try.epochs, converged))
-    return state, tries
+def played(epochs: Mapping[int, int], recurrences: int) -> tuple[JobHistory, list[Tried]]:
+    return recurred(JobHistory(JOB), recurrences, epochs.__getitem__, lambda _: 10.0, metrics=True)
 
 
 def test_an_optimum_beyond_a_hill_is_found_and_kept() -> None:
@@ -81,7 +46,9 @@ def test_where_nothing_is_to_be_found_a_size_is_judged_once_and_for_a_few_epochs
 
 def test_a_try_behind_at_the_same_cost_is_given_up_and_the_reason_says_so() -> None:
     state, _ = played(HILL, 1)
-    a_try = replace(TRY, number=90, recurrence=5, batch_size=256, epochs=2, cost_j=20.0, metrics=(0.01, 0.02))
+    a_try = replace(
+        TRY, setup=GPU, number=90, recurrence=5, batch_size=256, epochs=2, cost_j=20.0, metrics=(0.01, 0.02)
+    )
     verdict = POLICY.verdict(state, a_try)
     assert verdict == TryVerdict(
         go_on=False, reason="the metric of 256 is behind that of 16 at the same cost."
@@ -100,6 +67,6 @@ def test_a_job_that_costs_more_than_always_the_default_goes_back_to_it() -> None
     ]
     for a_try in tries:
         state = state.heard(a_try)
-    choice = POLICY.choose(state, "gpu", Random(1))
+    choice = POLICY.choose(state, GPU, Random(1))
     assert choice.batch_size == 16
     assert "more than the default would have" in choice.reason
