@@ -9,18 +9,9 @@ from multiprocessing import get_context
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.simulation.baselines import PLAYERS
-from analyzers.simulation.recorded_jobs import (
-    World,
-)
-from analyzers.simulation.simulated_jobs import (
-    Drift,
-    Played,
-    drifting,
-    play,
-    tries,
-)
+from analyzers.simulation.recorded_jobs import World
+from analyzers.simulation.simulated_jobs import Drift, Played, drifting, play
 
 CHUNK = 10
 """Games that a process is given at a time."""
@@ -36,8 +27,6 @@ class Game(Struct, frozen=True, kw_only=True):
     seed: int
     drift: Drift = "none"
     overlap: float = 0.0
-    before: World | None = None
-    """Played first by the same policy, which begins with what it has learned there."""
     traces: str = ""
     """A digest of the traces of its world, where they are not those of the package."""
 
@@ -45,13 +34,7 @@ class Game(Struct, frozen=True, kw_only=True):
         player = PLAYERS[self.player](self.world)
         rules = replace(player.rules, overlap=self.overlap)
         worlds = drifting(self.world, self.drift)
-        if self.before is None:
-            return play(worlds, player.policy, self.seed, rules)
-        known = JobHistory(self.world.job)
-        past = tries(self.before, play(drifting(self.before, "none"), player.policy, self.seed, rules))
-        for a_try in past:
-            known = known.heard(a_try)
-        return play(worlds, player.policy, self.seed, rules, known=known, first=len(past))
+        return play(worlds, player.policy, self.seed, rules)
 
 
 def _numbered(game: tuple[int, Game]) -> tuple[int, list[Played]]:

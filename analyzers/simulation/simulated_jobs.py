@@ -303,24 +303,6 @@ def by_recurrence(played: Sequence[Played], recurrences: int) -> list[SpentByTry
     return spent
 
 
-def tries(world: World, played: Sequence[Played]) -> list[Try]:
-    """Return the tries of a game in a world as a policy hears of them when they have ended."""
-    return [
-        Try(
-            number=number,
-            recurrence=one.recurrence,
-            batch_size=one.batch_size,
-            setup=world.gpu,
-            epochs=one.epochs,
-            cost_j=one.spent.cost_j,
-            epoch_cost_j=world.sizes[one.batch_size].best.cost_j,
-            metrics=one.metrics,
-            ended=one.ended,
-        )
-        for number, one in enumerate(played)
-    ]
-
-
 def regret(played: Sequence[Played], worlds: Sequence[World]) -> list[float]:
     """Return the cumulative regret after each recurrence, in units of the optimal cost of its world."""
     optimum = {id(world): world.optimum_j for world in worlds}

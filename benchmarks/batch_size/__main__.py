@@ -20,7 +20,7 @@ from analyzers.simulation.runner import Game, play_all
 from analyzers.simulation.simulated_jobs import drifting, regret
 from analyzers.simulation.traces import PUBLISHED, read
 from benchmarks.batch_size.hard_worlds import Hard, hard_worlds
-from benchmarks.batch_size.tournament import LEAST_RATIO, geometric, over_of, played_out, tournament
+from benchmarks.batch_size.tournament import LEAST_RATIO, geometric, over_of, played_out, taught, tournament
 from benchmarks.batch_size.worlds import GPUS, holdout_worlds
 from benchmarks.harness import options, table
 
@@ -180,13 +180,7 @@ def hard(traces: Traces, seeds: int, draw: int, again: int) -> None:
 def transfer(before: Sequence[World], worlds: Sequence[World], seeds: int) -> None:
     """Print the regret of a start with what was learned on another GPU over the reference's cold start."""
     came = tournament(worlds, ["zeus", "reference"], seeds)
-    came |= played_out(
-        [
-            Game(world=made, player="adaptive", seed=seed, before=first)
-            for first, made in zip(before, worlds, strict=True)
-            for seed in range(seeds)
-        ]
-    )
+    came |= taught(before, worlds, seeds)
     over = {name: over_of(came, worlds, name) for name in ("zeus", "reference")}
     rows = [
         [made.name, *(f"{fmean(came[made.name, name].regret):.1f}" for name in (*over, "adaptive")),

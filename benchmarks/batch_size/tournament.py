@@ -9,9 +9,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from analyzers.batch_size.belief.try_summary import JobHistory
+from analyzers.batch_size.policy import Try
+from analyzers.simulation.baselines import PLAYERS
 from analyzers.simulation.recorded_jobs import World
 from analyzers.simulation.runner import Game, play_all
-from analyzers.simulation.simulated_jobs import Played, by_recurrence, drifting, regret
+from analyzers.simulation.simulated_jobs import Played, by_recurrence, drifting, play, regret
 
 COUNTS = (5, 10, 20, 50)
 """First recurrences, whose mean cost is kept."""
@@ -48,6 +51,42 @@ def played_out(games: Sequence[Game]) -> dict[tuple[str, str], Came]:
         key = game.world.name, game.player
         came[key] = _with(came[key], game, played)
     return came
+
+
+def taught(before: Sequence[World], worlds: Sequence[World], seeds: int) -> dict[tuple[str, str], Came]:
+    """Return what came of the adaptive policy, which begins with what it learned in another world."""
+    came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in COUNTS}, [], 0))
+    for first, made in zip(before, worlds, strict=True):
+        for seed in range(seeds):
+            game = Game(world=made, player="adaptive", seed=seed)
+            past = tries(first, replace(game, world=first).play())
+            known = JobHistory(made.job)
+            for a_try in past:
+                known = known.heard(a_try)
+            player = PLAYERS[game.player](made)
+            played = play(
+                drifting(made, "none"), player.policy, seed, player.rules, known=known, first=len(past)
+            )
+            came[made.name, game.player] = _with(came[made.name, game.player], game, played)
+    return came
+
+
+def tries(world: World, played: Sequence[Played]) -> list[Try]:
+    """Return the tries of a game in a world as a policy hears of them when they have ended."""
+    return [
+        Try(
+            number=number,
+            recurrence=one.recurrence,
+            batch_size=one.batch_size,
+            setup=world.gpu,
+            epochs=one.epochs,
+            cost_j=one.spent.cost_j,
+            epoch_cost_j=world.sizes[one.batch_size].best.cost_j,
+            metrics=one.metrics,
+            ended=one.ended,
+        )
+        for number, one in enumerate(played)
+    ]
 
 
 def _with(came: Came, game: Game, played: Sequence[Played]) -> Came:
