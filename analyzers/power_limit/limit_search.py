@@ -580,7 +580,12 @@ class SingleLimits:
             return ()
         self._looks, self._round = (state.round, looks + 1), state.round
         self._plan = per_gpu.PerGpuPlan(
-            gpus, levels_mw, SEARCH_SETTLE_NS, plan.window_ns, plan.outcome_ns, state.round
+            gpus=gpus,
+            limits_mw=levels_mw,
+            settle_ns=SEARCH_SETTLE_NS,
+            window_ns=plan.window_ns,
+            outcome_ns=plan.outcome_ns,
+            round=state.round,
         )
         self.state, wanted = per_gpu.start(self._plan, state.visiting.step)
         return wanted

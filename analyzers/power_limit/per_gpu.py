@@ -86,22 +86,17 @@ NOISE: Final = 0.01
 """What is believed beforehand: see rule 4; and the standard deviation of a step's time."""
 
 
-class PerGpuPlan(Struct, frozen=True):
+class PerGpuPlan(visits.Pace, frozen=True, kw_only=True):
     """Constants of a job. A GPU is known by its place in ``gpus``."""
 
     gpus: tuple[str, ...]
     """UUIDs, two or more; the one that draws most at the job's limit is the first."""
     limits_mw: tuple[int, ...]
     """Levels that a GPU may have, descending; the first is the job's limit."""
-    settle_ns: int
     window_ns: int
     """A leg holds at least so much."""
-    outcome_ns: int
-    """Wait this long for the outcome of a command."""
     round: int = 1
     """Of the search for the job's limit."""
-    wait_steps: int = 0
-    warmup_steps: int = 0
 
 
 # ---- instructions ------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ MOST_AGAIN: Final = 10
 """Steps after a choice until it is looked at again, and rounds in which it is."""
 
 
-class ProfilerPlan(Struct, frozen=True, kw_only=True):
+class ProfilerPlan(visits.Pace, frozen=True, kw_only=True):
     """Constants of a run. Only ``window_ns`` and ``steps_left`` may differ from call to call."""
 
     limits_mw: tuple[int, ...]
@@ -128,13 +128,8 @@ class ProfilerPlan(Struct, frozen=True, kw_only=True):
     """Of which these are the nominal powers (`levels`), in the same order; empty: they are power limits."""
     gpus: int
     selector: Selector
-    wait_steps: int
-    warmup_steps: int
     profile_steps: int
-    settle_ns: int
     window_ns: int
-    outcome_ns: int
-    """Wait this long for the outcome of a command."""
     goal: Goal | None = None
     """What an adaptive search minimizes; None: every limit is measured."""
     remembered: tuple[Trial, ...] = ()

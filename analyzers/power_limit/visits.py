@@ -32,7 +32,7 @@ The rules:
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -332,22 +332,15 @@ class Visiting(Struct, frozen=True, kw_only=True):
     """The trial that a lapse cut off: it goes on when its limit is in force again."""
 
 
-class Pace(Protocol):
-    """The waiting times of visits, as the plan of each policy has them."""
+class Pace(Struct, frozen=True, kw_only=True):
+    """The waiting times of visits, of which the plan of each policy is made."""
 
-    @property
-    def wait_steps(self) -> int:
-        """Steps before the first limit is asked for."""
-
-    @property
-    def warmup_steps(self) -> int: ...
-
-    @property
-    def settle_ns(self) -> int: ...
-
-    @property
-    def outcome_ns(self) -> int:
-        """Time that the outcome of a command is waited for."""
+    wait_steps: int = 0
+    """Steps before the first limit is asked for."""
+    warmup_steps: int = 0
+    settle_ns: int
+    outcome_ns: int
+    """Time that the outcome of a command is waited for."""
 
 
 class Length(Struct, frozen=True):

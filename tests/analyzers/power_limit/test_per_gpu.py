@@ -46,7 +46,13 @@ DELAYED = 0.3
 
 def plan(gpus: int) -> PerGpuPlan:
     names = tuple(f"GPU-{number}" for number in range(gpus))
-    return PerGpuPlan(names, limits_mw(JOB_MW, LEAST_MW, 5_000), 500 * MS, 1_000 * MS, 5_000 * MS)
+    return PerGpuPlan(
+        gpus=names,
+        limits_mw=limits_mw(JOB_MW, LEAST_MW, 5_000),
+        settle_ns=500 * MS,
+        window_ns=1_000 * MS,
+        outcome_ns=5_000 * MS,
+    )
 
 
 @dataclass

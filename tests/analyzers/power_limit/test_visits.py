@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 import pytest
-from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.power_limit import per_gpu, profiler, selectors, visits
@@ -179,7 +178,11 @@ class SingleGpus(RandomWorld):
         super().__init__(seed, moves)
         gpus = tuple(f"GPU-{number}" for number in range(self.rng.randint(2, 5)))
         self.plan = PerGpuPlan(
-            gpus, limits_mw(200_000, 100_000, 5_000), 500 * MS, 300 * MS, self.rng.choice([300, 5_000]) * MS
+            gpus=gpus,
+            limits_mw=limits_mw(200_000, 100_000, 5_000),
+            settle_ns=500 * MS,
+            window_ns=300 * MS,
+            outcome_ns=self.rng.choice([300, 5_000]) * MS,
         )
         self.state, wanted = per_gpu.start(self.plan, self.step)
         self.obey(wanted)
@@ -204,15 +207,6 @@ class SingleGpus(RandomWorld):
                     pass
 
 
-class Waits(Struct, frozen=True):
-    """The waiting times of a policy."""
-
-    wait_steps: int = 0
-    warmup_steps: int = 0
-    settle_ns: int = 500 * MS
-    outcome_ns: int = 5_000 * MS
-
-
 @pytest.mark.parametrize(
     ("step_ms", "waited_ms", "phase"),
     [
@@ -230,10 +224,11 @@ def test_a_step_counts_if_its_limit_settles_within_a_twentieth_of_it(
     step_ms: int, waited_ms: int, phase: type[Phase]
 ) -> None:
     """``waited_ms``: that the limit was in force when the step began; it settles in 500 ms."""
+    waits = visits.Pace(settle_ns=500 * MS, outcome_ns=5_000 * MS)
     visiting, attempt = visits.ask(Visiting(step=StepBegan(3, 60_000 * MS)), 200_000)
     began = StepBegan(4, (60_000 + step_ms) * MS)
     for event in (began, LimitApplied(attempt, began, waited_ns=waited_ms * MS)):
-        visiting, _ = visits.step(visiting, event, Waits(), None)
+        visiting, _ = visits.step(visiting, event, waits, None)
     assert isinstance(visiting.phase, phase)
 
 
