@@ -23,7 +23,7 @@ Two readings of how a try ends (`Rules.faithful`):
 - Ours, as a training lives it: an epoch at least; then it ends before the one that would take its cost,
   profiling included, above the bound, or by the policy's verdict.
 
-Overlapping recurrences are synthetic: nobody published when such jobs were submitted.
+Overlapping recurrences are synthetic, but those of a table of submissions (`clusters`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,6 +44,7 @@ Count: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Epochs: TypeAlias = Annotated[int, Meta(ge=1, le=100_000)]
 Amount: TypeAlias = Annotated[float, Meta(gt=0, le=1e12)]
 Level: TypeAlias = Annotated[float, Meta(ge=-1e12, le=1e12)]
+Time: TypeAlias = Level
 """Figures of a file."""
 
 
@@ -180,12 +181,16 @@ class World(Struct, frozen=True, kw_only=True):
     pool: tuple["World", ...] = ()
     """GPU models with the same batch sizes; each recurrence runs on one. `sizes` are those of the first."""
 
-    count: int | None = None
-    """Recurrences; None: as many as the reference's figures are of."""
+    submissions: tuple[tuple[float, float], ...] = ()
+    """Of a job group of a cluster: when each recurrence begins, s, and how many times as much it takes."""
 
     @property
     def recurrences(self) -> int:
-        return 2 * len(self.sizes) * len(self.limits_w) if self.count is None else self.count
+        """Their number; but of a job group, as many as the reference's figures are of."""
+        return len(self.submissions) or 2 * len(self.sizes) * len(self.limits_w)
+
+    def scale(self, recurrence: int) -> float:
+        return self.submissions[recurrence][1] if self.submissions else 1.0
 
     @property
     def competing(self) -> dict[int, float]:
@@ -212,7 +217,8 @@ class World(Struct, frozen=True, kw_only=True):
             of = [member.by_default for member in self.pool]
             return SpentByTry(*(fmean(values) for values in zip(*map(astuple, of), strict=True)))
         size = self.sizes[self.job.default]
-        return size.epochs[0].times(size.mean_epochs)
+        usual = fmean(scale for _, scale in self.submissions) if self.submissions else 1.0
+        return size.epochs[0].times(size.mean_epochs * usual)
 
 
 def world(

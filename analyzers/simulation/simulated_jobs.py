@@ -139,7 +139,7 @@ def play(
     try and recurrence, above those it knows.
     """
     game = _Game(worlds, policy, seed, rules, known or JobHistory(worlds[0].job), first)
-    if rules.overlap == 0:
+    if rules.overlap == 0 and not worlds[0].submissions:
         for at in range(len(worlds)):
             for _ in game.recurrence(at):
                 pass
@@ -149,14 +149,15 @@ def play(
 
 
 def _play_overlapping(game: "_Game", seed: int) -> None:
-    """Play recurrences that are submitted at random times, so that several run at a time."""
-    submissions = Random(f"submissions {seed}")  # noqa: S311  (dice of a game)
-    rate_hz = game.rules.overlap / game.worlds[0].by_default.time_s
-    at_s = 0.0
+    """Play recurrences as they were submitted, or at random times: several run at a time."""
+    starts_s: Iterable[float] = (at_s for at_s, _ in game.worlds[0].submissions)
+    if not game.worlds[0].submissions:
+        dice = Random(f"submissions {seed}")  # noqa: S311  (dice of a game)
+        rate_hz = game.rules.overlap / game.worlds[0].by_default.time_s
+        starts_s = accumulate((dice.expovariate(rate_hz) for _ in game.worlds[1:]), initial=0.0)
     running: list[tuple[float, int, Generator[float, None, None]]] = []
-    for at in range(len(game.worlds)):
+    for at, at_s in enumerate(starts_s):
         heappush(running, (at_s, at, game.recurrence(at)))
-        at_s += submissions.expovariate(rate_hz)
     while running:
         at_s, at, rest = heappop(running)
         if (takes_s := next(rest, None)) is not None:
@@ -205,7 +206,7 @@ class _Game:
         training = size.trainings[floor(luck * len(size.trainings))]
         before = self._profiled.get((here.gpu, choice.batch_size), 0)
         self._profiled[here.gpu, choice.batch_size] = before + 1
-        opening, later = _epochs(size, before, factor, rules)
+        opening, later = _epochs(size, before, factor * here.scale(at), rules)
         a_try = Try(
             number=self._number,
             recurrence=self._first + at,

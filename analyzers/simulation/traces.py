@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import ValidationError, convert
 
+from analyzers.simulation.clusters import Submission
 from analyzers.simulation.recorded_jobs import (
-    Epochs,
     Powered,
     RecordedWorkload,
     Traces,
@@ -33,20 +33,9 @@ MAX_ROWS = 1_000_000
 _POWER = "summary_power_"
 _WORKLOADS = "workloads.csv"
 _NAME_A_DIRECTORY = "Name a directory of traces, or none for those of the package."
-_NAME_A_CLUSTER = "Name a table of job groups, or none for that of the package."
+_NAME_A_CLUSTER = "Name a table of submissions, or none for synthetic ones."
 
 T = TypeVar("T")
-
-
-class TraceGroup(Struct, frozen=True, rename={"name": "group"}):
-    """Recurrences of one workload in a cluster."""
-
-    name: str
-    gpu: str
-    dataset: str
-    recurrences: Epochs
-    overlap: Annotated[float, Meta(ge=0, le=1_000)]
-    """Trainings at the default batch size that run at a time, on average; 0: one after the other."""
 
 
 def read(directory: Path = PUBLISHED) -> Traces:
@@ -76,9 +65,9 @@ def digest(directory: Path) -> str:
     return sha256(b"".join(path.name.encode() + path.read_bytes() for path in files)).hexdigest()[:12]
 
 
-def read_cluster(path: Path = PUBLISHED / "cluster.csv") -> tuple[TraceGroup, ...]:
-    """Return the job groups of a cluster. Raises StorageError, with line and column."""
-    return tuple(_rows(path, TraceGroup, _NAME_A_CLUSTER))
+def read_cluster(path: Path) -> tuple[Submission, ...]:
+    """Return the submissions of a cluster. Raises StorageError, with line and column."""
+    return tuple(_rows(path, Submission, _NAME_A_CLUSTER))
 
 
 def _gpu(path: Path) -> str:

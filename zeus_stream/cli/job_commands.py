@@ -291,7 +291,7 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
 @click.option("--overlap", type=click.FloatRange(0), default=0.0,
               help="Trainings that run at a time, on average.  [0]")  # fmt: skip
 @click.option("--cluster", type=click.Path(path_type=Path), is_flag=False, flag_value="synthetic",
-              help="CSV of job groups to play as well: group, gpu, dataset, recurrences, overlap."
+              help="CSV of submissions to play as well: group, submitted_s, runtime_s."
               "  [without a file: synthetic]")  # fmt: skip
 @click.option("--processes", type=click.IntRange(1), help="Processes that compute.  [one for each core]")
 @click.option("--report", type=click.Path(path_type=Path), help="HTML page with charts, to write.")

@@ -1,6 +1,7 @@
 """Plays games of recurring jobs on published traces, into an archive, and draws what came of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.results.rows import Row, SimulatedTryRow, SimulationRow
 from analyzers.simulation.baselines import PLAYERS
+from analyzers.simulation.clusters import assigned, synthetic
 from analyzers.simulation.recorded_jobs import (
     Traces,
     World,
@@ -68,7 +70,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
     drifts: Sequence[str] = ("none",)
     overlap: float = 0.0
     cluster: Path | None = None
-    """File of job groups to play as well; `SYNTHETIC`: that of the package."""
+    """Table of submissions to play as well; `SYNTHETIC`: one that was never recorded."""
 
 
 def simulate(
@@ -114,8 +116,8 @@ def simulate(
 
 def _page(archive: DuckdbFile, games: Sequence[Game]) -> str:
     """Return the HTML of a report on games that are in the archive."""
-    of_cluster = [game for game in games if game.world.count is not None]
-    others = [game for game in games if game.world.count is None]
+    of_cluster = [game for game in games if game.world.submissions]
+    others = [game for game in games if not game.world.submissions]
     sql = {
         name: text.format(which=_which(of_cluster if name == "cluster" else others))
         for name, text in QUERIES.items()
@@ -181,20 +183,25 @@ def _games(wanted: Wanted) -> Iterator[Game]:
 
 
 def _cluster(traces: Traces, wanted: Wanted, path: Path) -> Iterator[Game]:
-    for group in read_cluster(*(() if path == SYNTHETIC else (path,))):
-        _known("gpu", [group.gpu], traces.powered)
-        _known("workload", [group.dataset], traces.workloads)
-        workload = recorded_workload(traces, group.gpu, traces.workloads[group.dataset])
-        if workload is None:
-            raise SettingsError(
-                f"{path}: could not play group {group.name}: {group.dataset} on {group.gpu} has no batch size"
-                " at which every run reaches its target. Name another GPU model or workload."
-            )
-        made = world(traces, group.gpu, workload, eta=wanted.etas[0], beta=wanted.betas[0])
-        made = replace(made, name=f"cluster {group.name}: {made.name}", count=group.recurrences)
+    """Yield the games of a cluster: each job group on the first of the GPU models."""
+    gpu = next(iter(wanted.gpus or traces.powered))
+    made = {
+        name: of
+        for name in wanted.workloads or traces.workloads
+        if (of := _world(traces, gpu, name, wanted.etas[0], wanted.betas[0], wanted))
+    }
+    submissions = synthetic() if path == SYNTHETIC else read_cluster(path)
+    try:
+        groups = assigned(submissions, {name: of.by_default.time_s for name, of in made.items()})
+    except ValueError as wrong:
+        raise SettingsError(
+            f"{path}: could not be played: {wrong}. Name fewer workloads with --workload."
+        ) from wrong
+    for group, (name, recurrences) in groups.items():
+        of_group = replace(made[name], name=f"cluster {group}: {made[name].name}", submissions=recurrences)
         for player in wanted.players:
             for seed in range(wanted.seeds):
-                yield Game(world=_named(made), player=player, seed=seed, overlap=group.overlap)
+                yield Game(world=_named(of_group), player=player, seed=seed)
 
 
 def _world(traces: Traces, gpus: str, name: str, eta: float, beta: float, wanted: Wanted) -> World | None:
@@ -240,7 +247,8 @@ def _named(made: World) -> World:
 
 
 def _key(game: Game) -> str:
-    count = "" if game.world.count is None else f"; {game.world.count} recurrences"
+    of = game.world.submissions
+    count = f"; submissions {sha256(repr(of).encode()).hexdigest()[:12]}" if of else ""
     traces = f"; traces {game.traces}" if game.traces else ""
     return (
         f"{game.world.name}; {game.player}; {game.drift}; overlap {game.overlap:g}; seed {game.seed}"
@@ -281,7 +289,7 @@ def _stored(game: Game, tries: Sequence[Played]) -> list[Row]:
                 time_s=one.spent.time_s,
                 cost_j=one.spent.cost_j,
                 ended=one.ended,
-                optimum_j=optimum[id(worlds[one.recurrence])],
+                optimum_j=optimum[id(worlds[one.recurrence])] * made.scale(one.recurrence),
             )
             for number, one in enumerate(tries)
         ),

@@ -114,9 +114,24 @@ def test_the_page_stands_alone_and_has_its_data(traces: Path, tmp_path: Path) ->
     assert "synthetic" not in text
 
 
+TABLE = "group,submitted_s,runtime_s\n" + "".join(f"a,{at},20\nb,{5 * at},30\n" for at in range(0, 60, 10))
+
+
+def test_recurrences_of_a_table_overlap_as_there_and_take_as_much_as_there(
+    traces: Path, tmp_path: Path
+) -> None:
+    cluster = tmp_path / "cluster.csv"
+    cluster.write_text(TABLE)
+    of = Wanted(traces=traces, players=["default"], seeds=1, gpus=["v100"], cluster=cluster)
+    table, _ = played(tmp_path / "a.duckdb", of)
+    costs = {row["world"]: row["energy_change_percent"] for row in table.to_pylist()}
+    assert costs == {world: pytest.approx(0) for world in costs}, "the default is as dear as its own default"
+    assert sorted(costs) == ["cluster a: v100 squad", "cluster b: v100 squad", "v100 squad"]
+
+
 def test_the_page_has_every_figure_that_its_games_allow(traces: Path, tmp_path: Path) -> None:
     report, cluster = tmp_path / "report.html", tmp_path / "cluster.csv"
-    cluster.write_text("group,gpu,dataset,recurrences,overlap\na,v100,squad,6,2\nb,a40,squad,4,0\n")
+    cluster.write_text(TABLE)
     of = Wanted(
         traces=traces,
         players=["default", "zeus", "reference", "reference-no-stop", "reference-no-pruning"],
@@ -130,7 +145,7 @@ def test_the_page_has_every_figure_that_its_games_allow(traces: Path, tmp_path: 
     titles = re.findall("<h2>(.*?)</h2>", text)
     assert titles[7:] == [
         "GPU models", "What beta costs", "Without a part of the policy", "When the job changes",
-        "A synthetic cluster",
+        "A cluster",
     ]  # fmt: skip
     for section in re.split("<h2>", text)[1:]:
         assert re.match(r"[^<]+</h2>.*<p class=\"caption\">[A-Z][^<]+\.</p>", section, re.DOTALL), section[
@@ -139,19 +154,15 @@ def test_the_page_has_every_figure_that_its_games_allow(traces: Path, tmp_path: 
         assert section.count("<figure") >= 1
     last = re.findall('CSV, and its SQL</summary><pre tabindex="0">(.*?)</pre>', text, re.DOTALL)[-1]
     worlds = {row["world"] for row in csv.DictReader(io.StringIO(unescape(last)))}
-    assert worlds == {"cluster a: v100 squad", "cluster b: a40 squad"}
+    assert worlds == {"cluster a: a40 squad", "cluster b: a40 squad"}
     assert len(text.encode()) < 1_000_000
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("group,gpu,dataset,recurrences,overlap\na,h100,squad,6,2\n", "--gpu h100 is not known"),
-        (
-            "group,gpu,dataset,recurrences,overlap\na,v100,squad,6,-2\n",
-            "line 2: .* Expected `float` >= 0.0 - at `overlap`",
-        ),
-        ("group\na\n", "missing required field `gpu`"),
+        ("group,submitted_s,runtime_s\na,0,-6\n", "line 2: .* Expected `float` > 0.0 - at `runtime_s`"),
+        ("group\na\n", "missing required field `submitted_s`"),
     ],
 )
 def test_a_wrong_cluster_is_one_sentence(traces: Path, tmp_path: Path, text: str, says: str) -> None:
@@ -203,7 +214,8 @@ def test_games_of_other_traces_or_job_groups_are_played_again(traces: Path, tmp_
     of = Wanted(traces=traces, players=["default"], seeds=1, gpus=["v100"], cluster=cluster)
     known = []
     for level, recurrences in (("84.0", 6), ("80.0", 6), ("80.0", 8)):
-        cluster.write_text(f"group,gpu,dataset,recurrences,overlap\na,v100,squad,{recurrences},0\n")
+        rows = "".join(f"a,{10 * at},5\n" for at in range(recurrences))
+        cluster.write_text(f"group,submitted_s,runtime_s\n{rows}")
         (traces / "workloads.csv").write_text(
             "dataset,optimizer,default_batch_size,target_metric,max_epochs,lower_is_better\n"
             f"squad,adamw,32,{level},{9 if level == '84.0' else 5},0\n"

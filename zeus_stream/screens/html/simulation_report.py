@@ -244,9 +244,11 @@ def _compared(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours
             when=any(row["drift"] != "none" for row in regret),
         ),
         Figure(
-            title="A synthetic cluster",
-            text="Energy and time of all recurrences of overlapping job groups, relative to the default."
-            " Synthetic: groups and their overlap come from a file of parameters, not from a record.",
+            title="A cluster",
+            text="Energy and time of all recurrences of job groups that overlap, relative to the default."
+            " Groups that take about as long have one workload (K-means of mean runtimes); a recurrence"
+            " takes as much of it as its runtime is of its cluster's. Without a table of submissions they"
+            " are synthetic.",
             charts=lambda: figures.cluster(cluster, players), data=cluster,
             sql=sql.get("cluster", ""), when=bool(rows.get("cluster")),
         ),

@@ -353,7 +353,7 @@ def cluster(rows: Rows, colour: Colours) -> list[Markup]:
             each = [(share(its), names.index(name) + 1 + beside[player]) for name, its in _by(of, "workload")]
             return [*each, (share(of), beside[player])]
 
-        axis = SeriesAxis(f"{quantity} relative to the default (synthetic)", "log")
+        axis = SeriesAxis(f"{quantity} relative to the default", "log")
         series = _series(rows, "player", colour, points, line=False)
         return _in_rows(quantity, axis, ["all jobs", *names], series, 24)
 
