@@ -88,18 +88,6 @@ def test_correlated_noise_of_5_percent_raises_an_alarm_in_20000_steps_at_most(
     assert sum(raised) <= len(raised)
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("period", [30, 300, 1_500])
-def test_a_wave_of_5_percent_raises_an_alarm_in_20000_steps_at_most(period: int) -> None:
-    for phase in (0.0, 3.0):
-        some = windows(f"{period}")
-        wave = (
-            time * (1 + 0.05 * sin(phase + 2 * pi * STEPS * n / period))
-            for n, (_, time) in zip(range(2_000), some, strict=False)
-        )
-        assert alarms(wave) <= 1
-
-
 def checkpoint(step: int) -> float:
     return 8.0 if step % 200 == 150 else 1.0
 

@@ -1,10 +1,7 @@
 """What is stated of a choice, against curves that are known."""
 
-from bisect import bisect
 from collections.abc import Callable
-from itertools import accumulate
 from math import pi, sin, sqrt
-from random import Random
 
 import pytest
 
@@ -55,25 +52,6 @@ def test_what_is_stated_leaves_out_what_the_search_leaves_out(kind: str) -> None
         energy, time = truth(curve, chosen)
         off += [abs(chosen.costs.energy.middle - energy), abs(chosen.costs.time.middle - time)]
     assert max(off) < 0.02
-
-
-def neighbour(seed: int) -> Callable[[int], float]:
-    """Return a load that slows steps by 10 % for spans, and stays away for as long."""
-    rng = Random(seed)
-    ends = list(accumulate(10 + rng.expovariate(1 / 40) for _ in range(400)))
-    return lambda step: 1.1 if bisect(ends, step) % 2 else 1.0
-
-
-@pytest.mark.sweep
-def test_the_intervals_hold_beside_a_load_that_comes_and_goes() -> None:
-    held = []
-    for seed in range(16):
-        curve = published(seed, noise=0.01, seed=seed, count=11, swing=neighbour(seed))
-        chosen = curve.searched(goal("energy"))
-        assert chosen.costs is not None
-        stated = chosen.costs.energy, chosen.costs.time
-        held += [holds(of, true) for of, true in zip(stated, truth(curve, chosen), strict=True)]
-    assert sum(held) >= 0.9 * len(held)
 
 
 @pytest.mark.sweep
