@@ -49,31 +49,24 @@ def _adaptive() -> Policy[Any]:
     return Adaptive()
 
 
-class PolicyKind(Struct, frozen=True):
-    """A policy, as a registry entry."""
-
-    help: str
-    make: Callable[[], Policy[Any]]
-
-
-BUILT_IN: Mapping[str, PolicyKind] = {
-    "adaptive": PolicyKind("Two curves, of epochs and of cost, fitted to all sizes together", _adaptive),
-    "reference": PolicyKind("Thompson sampling, each size on its own, as Zeus has it", Reference),
-    "default": PolicyKind("Always the default size: jobs are only measured", Default),
+BUILT_IN: Mapping[str, Callable[[], Policy[Any]]] = {
+    "adaptive": _adaptive,  # two curves, of epochs and of cost, fitted to all sizes together
+    "reference": Reference,  # Thompson sampling, each size on its own, as Zeus has it
+    "default": Default,
 }
 """The policies, by the names that the settings have for them."""
 
 
 def parse(text: str) -> Policy[Any]:
     """Return the policy of this name. Raises SettingsError: there is none."""
-    return kind_of(text).make()
+    return maker_of(text)()
 
 
-def kind_of(text: str) -> PolicyKind:
-    """Return the entry of a policy. Raises SettingsError: there is none of this name."""
-    if (kind := BUILT_IN.get(text)) is None:
+def maker_of(text: str) -> Callable[[], Policy[Any]]:
+    """Return what makes a policy. Raises SettingsError: there is none of this name."""
+    if (maker := BUILT_IN.get(text)) is None:
         raise SettingsError(
             f"policy = {text!r}: could not be understood: there is no such policy."
             f" Choose one of {', '.join(BUILT_IN)}."
         )
-    return kind
+    return maker

@@ -109,7 +109,7 @@ def only_analyzer(settings: Settings, environ: Mapping[str, str]) -> Iterator[Pl
 def check(settings: Settings) -> None:
     """Raise SettingsError unless selector and policy can be had."""
     selectors.parse(settings.select)
-    registry.kind_of(settings.policy)
+    registry.maker_of(settings.policy)
 
 
 async def analyze(

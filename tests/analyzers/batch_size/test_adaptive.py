@@ -1,12 +1,11 @@
 """The adaptive policy: what it believes, what it concludes, and what no report can break."""
 
-from collections.abc import Sequence
 from math import exp, inf, isfinite, log, nan
 from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -271,44 +270,6 @@ def test_a_proven_size_that_fails_six_times_waits_until_another_has_converged() 
     assert chosen[:6] == [64] * 6
     assert chosen[6] != 64
     assert asked(after(*tries, *failed, training(17, 128, recurrence=11))).batch_size == 64
-
-
-def ended_tries() -> st.SearchStrategy[Try]:
-    return st.builds(
-        Try,
-        number=st.integers(0, 12),
-        recurrence=st.integers(0, 6),
-        batch_size=st.sampled_from((*JOB.batch_sizes, 1, 7, 10**9)),
-        setup=st.sampled_from((GPU, OTHER_GPU)),
-        epochs=st.one_of(st.integers(0, 3), st.integers(0, 10**6)),
-        cost_j=st.one_of(st.floats(0, 1e12), st.just(inf)),
-        epoch_cost_j=st.one_of(st.none(), st.floats(0, 1e300), st.just(inf)),
-        ended=st.sampled_from(("running", "converged", "stopped", "exhausted", "lost")),
-    )
-
-
-@pytest.mark.sweep
-@settings(deadline=None, max_examples=60)
-@given(st.lists(ended_tries(), max_size=14), st.randoms(use_true_random=False))
-def test_every_event_is_answered_in_any_order(tries: Sequence[Try], rng: Random) -> None:
-    state, other = JobHistory(JOB), JobHistory(JOB)
-    for a_try in tries:
-        assert isinstance(POLICY.verdict(state, a_try).go_on, bool)
-        state = state.heard(a_try)
-        choice = POLICY.choose(state, GPU, rng)
-        assert choice.batch_size in JOB.batch_sizes
-        assert choice.reason
-    again = list(tries)
-    rng.shuffle(again)
-    for a_try in again:
-        other = other.heard(a_try)
-    if len({one.number for one in tries}) == len(tries):
-        assert other == state
-        assert asked(other).batch_size == asked(state).batch_size
-    for one in beliefs(state, OTHER_GPU):
-        assert 0 <= one.low_j <= one.high_j
-        assert one.low_j <= one.expected_cost_j
-        assert isfinite(one.high_j)
 
 
 @given(

@@ -1,5 +1,6 @@
 """What a policy is told of a job, and that its choices are of nothing else."""
 
+from math import inf, isfinite
 from random import Random
 
 import pytest
@@ -8,10 +9,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analyzers.batch_size import registry
+from analyzers.batch_size.adaptive import Adaptive, beliefs
 from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.known_jobs import MAX_RECURRENCE_TRIES, LearnedHistory, choose
-from analyzers.batch_size.policy import Choice
+from analyzers.batch_size.policy import Choice, Job, Policy, Try
 from analyzers.batch_size.registry import Default
+from analyzers.batch_size.thompson import Reference
 from analyzers.results.rows import Ended, JobRow, TryRow
 from zeus_stream.errors import SettingsError
 
@@ -133,3 +136,57 @@ def test_there_are_so_many_policies_and_no_others() -> None:
     with pytest.raises(SettingsError, match="Choose one of"):
         registry.parse("clever")
     assert choose(registry.parse("default"), LearnedHistory(row=ROW), SETUP).batch_size == 32
+
+
+JOB = Job(batch_sizes=(16, 32, 64, 128, 256), default=128, max_epochs=50)
+REPORTS = st.lists(
+    st.builds(
+        Try,
+        number=st.integers(0, 12),
+        recurrence=st.integers(0, 6),
+        batch_size=st.sampled_from((*JOB.batch_sizes, 1, 7, 10**9)),
+        setup=st.sampled_from(("V100 x 1", "A40 x 1")),
+        epochs=st.one_of(st.integers(0, 3), st.integers(0, 10**6)),
+        cost_j=st.one_of(st.floats(0, 1e12), st.just(inf)),
+        epoch_cost_j=st.one_of(st.none(), st.floats(0, 1e300), st.just(inf)),
+        ended=st.sampled_from(("running", "converged", "stopped", "exhausted", "lost")),
+    ),
+    max_size=14,
+)
+POLICIES: dict[str, Policy[JobHistory]] = {
+    "adaptive": Adaptive(),
+    "mended": Reference(),
+    "faithful": Reference(faithful=True),
+    "bare": Reference(rounds=0, stop=False),
+}
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", POLICIES)
+@settings(deadline=None, max_examples=40)
+@given(REPORTS, st.randoms(use_true_random=False), st.sampled_from([0, 2]))
+def test_whatever_is_reported_in_any_order_there_is_one_history_and_a_choice(
+    name: str, reports: list[Try], rng: Random, window: int
+) -> None:
+    """Of a try, some reports come twice or contradict each other."""
+    policy, job = POLICIES[name], replace(JOB, window=window)
+    if name != "adaptive":  # `LearnedHistory` leaves out sizes that the job no longer has
+        reports = [one for one in reports if one.batch_size in JOB.batch_sizes]
+    state, other = JobHistory(job), JobHistory(job)
+    for one in reports:
+        assert isinstance(policy.verdict(state, one).go_on, bool)
+        state = state.heard(one)
+        choice = policy.choose(state, "V100 x 1", Random(1))
+        assert choice.batch_size in JOB.batch_sizes
+        assert choice.stop_cost_j >= 0
+        assert choice.reason
+    for one in rng.sample(reports, len(reports)):
+        other = other.heard(one)
+    assert other == state
+    setup = "A40 x 1"
+    assert (
+        policy.choose(other, setup, Random(1)).batch_size == policy.choose(state, setup, Random(1)).batch_size
+    )
+    for believed in beliefs(state, setup) if name == "adaptive" else ():
+        assert 0 <= believed.low_j <= min(believed.high_j, believed.expected_cost_j)
+        assert isfinite(believed.high_j)

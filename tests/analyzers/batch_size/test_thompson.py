@@ -5,7 +5,7 @@ from math import inf
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -163,41 +163,3 @@ def test_a_draw_prefers_what_is_cheaper_as_far_as_that_is_known() -> None:
     doubted = [(8, CostNormal(10.0, 0.01)), (16, CostNormal(11.0, 100.0))]
     assert [draw(known, rng) for _ in range(50)] == [8] * 50
     assert 50 < sum(draw(doubted, rng) == 16 for _ in range(200)) < 150
-
-
-@st.composite
-def reports(draw_from: st.DrawFn) -> list[Try]:
-    """Draw what may be heard of a job's tries, in any order, some of it twice or in contradiction."""
-    sizes = st.sampled_from(JOB.batch_sizes)
-    hows: st.SearchStrategy[Ended] = st.sampled_from(["running", "converged", "stopped", "exhausted", "lost"])
-    heard = []
-    for number in range(draw_from(st.integers(0, 25))):
-        size, at = draw_from(sizes), draw_from(st.integers(0, number))
-        for how in draw_from(st.lists(hows, min_size=1, max_size=3)):
-            cost_j = draw_from(st.sampled_from([0.0, 1.0, 5.0, 10.0, 1e6]))
-            heard.append(
-                replace(ONE, number=number, recurrence=at, batch_size=size, cost_j=cost_j, ended=how)
-            )
-    return draw_from(st.permutations(heard))
-
-
-@pytest.mark.parametrize("policy", [*POLICIES, pytest.param(Reference(rounds=0, stop=False), id="bare")])
-@settings(max_examples=40)
-@given(heard=reports(), seed=st.integers(0, 99), window=st.sampled_from([0, 2]))
-def test_any_order_of_reports_gives_one_state_and_a_choice(
-    policy: Reference, heard: list[Try], seed: int, window: int
-) -> None:
-    def folded(those: list[Try]) -> JobHistory:
-        state = JobHistory(replace(JOB, window=window))
-        for a_try in those:
-            state = state.heard(a_try)
-        return state
-
-    state = folded(heard)
-    assert folded(sorted(heard, key=repr)) == state
-    assert folded(list(state.tries)) == state
-    choice = policy.choose(state, GPU, Random(seed))
-    assert choice.batch_size in JOB.batch_sizes
-    assert choice.stop_cost_j >= 0
-    assert policy.choose(state, GPU, Random(seed)) == choice
-    assert all(policy.verdict(state, a_try).go_on for a_try in state.tries)

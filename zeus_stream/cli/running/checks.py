@@ -32,13 +32,13 @@ def check(settings: Settings, command: Sequence[str], where: Places) -> None:
 
 def check_settings(settings: Settings) -> None:
     """Check the settings of both services. Raises SettingsError."""
-    from analyzers.batch_size.registry import kind_of
+    from analyzers.batch_size.registry import maker_of
     from analyzers.power_limit.run_settings import RunSettings
     from analyzers.power_limit.selectors import parse as parse_selector
     from collectors.devices.registry import open_bus
 
     RunSettings.of(settings, parse_selector(settings.select))
-    kind_of(settings.policy)
+    maker_of(settings.policy)
     open_bus(settings.device, Path(), cpu=settings.cpu, set_command=settings.set_command).close()
 
 
