@@ -2,17 +2,16 @@
 
 - ``summary_train.csv``: epochs to each level of a metric, by run
 - ``summary_power_<gpu>.csv``: time and power of an epoch, by power limit; one file for each GPU model
-- ``workloads.csv``, which may be absent: target and default batch size of each dataset
+- ``workloads.csv``: target and default batch size of each dataset
 
-The package has the traces of Zeus's evaluation (NSDI 2023); their notice lies beside them. Datasets without a
-row in workloads.csv take the row of that evaluation, or a target that the runs themselves show.
+The package has the traces of Zeus's evaluation (NSDI 2023); their notice lies beside them. Datasets of that
+evaluation need no row in workloads.csv.
 """
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,8 +54,12 @@ def read(directory: Path = PUBLISHED) -> Traces:
     if (directory / _WORKLOADS).exists():
         known |= {one.dataset: one for one in _rows(directory / _WORKLOADS, RecordedWorkload)}
     datasets = {row.dataset for row in trained}
-    order = [name for name in known if name in datasets] + sorted(datasets - known.keys())
-    return Traces(trained, powered, {name: known.get(name) or _derived(name, trained) for name in order})
+    if lacking := sorted(datasets - known.keys()):
+        raise StorageError(
+            f"{directory / _WORKLOADS}: could not be read: it has no row for {lacking[0]}. Add one."
+            f" {_NAME_A_DIRECTORY}"
+        )
+    return Traces(trained, powered, {name: of for name, of in known.items() if name in datasets})
 
 
 def digest(directory: Path) -> str:
@@ -72,52 +75,6 @@ def read_cluster(path: Path) -> tuple[Submission, ...]:
 
 def _gpu(path: Path) -> str:
     return path.stem.removeprefix(_POWER)
-
-
-def _derived(dataset: str, trained: Sequence[Trained]) -> RecordedWorkload:
-    """Return a workload whose target is the hardest level that every run of the largest size reaches.
-
-    If there is none, it is that of the next smaller size.
-    """
-    its = [row for row in trained if row.dataset == dataset]
-    optimizer = max(
-        {row.optimizer for row in its}, key=lambda name: sum(row.optimizer == name for row in its)
-    )
-    its = [row for row in its if row.optimizer == optimizer]
-    most = max((row.epoch for row in its if row.epoch is not None), default=1)
-    lower = _falls(its)
-    for size in sorted({row.batch_size for row in its}, reverse=True):
-        missed = {row.level for row in its if row.batch_size == size and row.epoch is None}
-        reached = {row.level for row in its if row.batch_size == size} - missed
-        if reached:
-            target = min(reached) if lower else max(reached)
-            return RecordedWorkload(
-                dataset=dataset,
-                default=size,
-                optimizer=optimizer,
-                target=target,
-                max_epochs=most,
-                lower_is_better=lower,
-            )
-    return RecordedWorkload(
-        dataset=dataset,
-        default=its[0].batch_size,
-        optimizer=optimizer,
-        target=its[0].level,
-        max_epochs=most,
-        lower_is_better=lower,
-    )
-
-
-def _falls(its: Sequence[Trained]) -> bool:
-    """Return whether a metric falls during training: later epochs reach lower levels."""
-    by_run: dict[tuple[int, str, str], list[tuple[float, int]]] = {}
-    for row in its:
-        if row.epoch is not None:
-            of_run = by_run.setdefault((row.batch_size, row.learning_rate, row.run), [])
-            of_run.append((row.level, row.epoch))
-    rising = (later - former for run in by_run.values() for (_, former), (_, later) in pairwise(sorted(run)))
-    return sum((step > 0) - (step < 0) for step in rising) < 0
 
 
 def _rows(path: Path, kind: type[T], advice: str = _NAME_A_DIRECTORY) -> Iterator[T]:

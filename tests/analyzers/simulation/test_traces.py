@@ -65,20 +65,6 @@ def test_other_gpu_models_and_workloads_are_taken_from_the_files(tmp_path: Path)
     assert world(traces, "h100", traces.workloads["digits"]).limits_w == (700, 500)
 
 
-def test_a_workload_without_a_row_takes_the_target_that_its_runs_reach(tmp_path: Path) -> None:
-    assert read(directory(tmp_path)).workloads == {
-        "digits": RecordedWorkload(dataset="digits", default=64, optimizer="sgd", target=0.5, max_epochs=5)
-    }
-
-
-def test_a_metric_that_falls_has_its_lowest_level_as_its_target(tmp_path: Path) -> None:
-    rows = "".join(
-        f"digits,net,64,sgd,0.1,1,{level},{epoch}\n" for level, epoch in ((50, 1), (40, 3), (30, ""))
-    )
-    workload = read(directory(tmp_path, summary_train=TRAIN + rows)).workloads["digits"]
-    assert (workload.target, workload.lower_is_better) == (40, True)
-
-
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
