@@ -34,22 +34,19 @@ from analyzers.batch_size.policy import Choice, Job, Try, TryVerdict
 
 
 class CostNormal(Struct, frozen=True):
-    """About a mean: normal. An infinite variance knows nothing."""
+    """A normal distribution of a mean cost, J."""
 
-    mean: float = 0.0
-    variance: float = inf
+    mean: float
+    variance: float
 
 
-def observe(prior: CostNormal, seen: Sequence[float]) -> CostNormal:
-    """Return the belief after values were seen, whose own variance is taken to be theirs."""
-    if not seen or prior.variance == 0:
-        return prior
+def observe(seen: Sequence[float]) -> CostNormal:
+    """Return the belief in a mean after values were seen, one or more; before them it was flat.
+
+    The variance of all values is taken to be that of these.
+    """
     mean = fmean(seen)
-    variance = sum((value - mean) ** 2 for value in seen) / len(seen)
-    if variance == 0:
-        return CostNormal(mean, 0.0)
-    precision = 1 / prior.variance + len(seen) / variance
-    return CostNormal((prior.mean / prior.variance + sum(seen) / variance) / precision, 1 / precision)
+    return CostNormal(mean, sum((value - mean) ** 2 for value in seen) / len(seen) ** 2)
 
 
 def draw(beliefs: Iterable[tuple[int, CostNormal]], rng: Random) -> int:
@@ -117,9 +114,7 @@ class Reference(Struct, frozen=True):
 
     def beliefs(self, history: JobHistory, setup: str) -> dict[int, CostNormal]:
         pruning, known = self._now(history, setup)
-        return {
-            size: observe(CostNormal(), known.costs[size]) for size in pruning.sizes if size in known.costs
-        }
+        return {size: observe(known.costs[size]) for size in pruning.sizes if size in known.costs}
 
     def verdict(self, history: JobHistory, a_try: Try) -> TryVerdict:  # noqa: ARG002  (the words are the protocol's)
         """Return that it goes on: the bound is in `Choice.stop_cost_j`."""
@@ -139,7 +134,7 @@ def _sample(arms: Sequence[int], known: "_Known", default: int, rng: Random) -> 
     fresh = [size for size in arms if size not in known.failed] or arms
     unseen = [size for size in fresh if size not in known.costs]
     if not unseen:
-        return draw([(size, observe(CostNormal(), known.costs[size])) for size in fresh], rng)
+        return draw([(size, observe(known.costs[size])) for size in fresh], rng)
     return default if default in unseen and not known.costs else rng.choice(unseen)
 
 

@@ -3,6 +3,7 @@
 from itertools import count
 from math import inf
 from random import Random
+from statistics import fmean, pvariance
 
 import pytest
 from hypothesis import given
@@ -131,30 +132,11 @@ def test_another_gpu_model_starts_anew() -> None:
     assert MENDED.choose(state, "A40 x 1", Random()).stop_cost_j == inf
 
 
-COSTS = st.lists(st.floats(1, 1e6), min_size=2, max_size=20)
-
-
-@given(COSTS)
+@given(st.lists(st.floats(1, 1e6), min_size=2, max_size=20))
 def test_with_a_flat_prior_the_belief_is_the_mean_and_its_error(costs: list[float]) -> None:
-    belief = observe(CostNormal(), costs)
-    mean = sum(costs) / len(costs)
-    variance = sum((cost - mean) ** 2 for cost in costs) / len(costs)
-    assert belief.mean == pytest.approx(mean)
-    assert belief.variance == pytest.approx(variance / len(costs))
-
-
-@given(COSTS, st.floats(1, 1e6), st.floats(1, 1e12))
-def test_a_prior_pulls_the_belief_and_never_widens_it(
-    costs: list[float], mean: float, variance: float
-) -> None:
-    flat, pulled = observe(CostNormal(), costs), observe(CostNormal(mean, variance), costs)
-    assert pulled.variance <= min(variance, flat.variance) * (1 + 1e-9)
-    low, high = min(mean, flat.mean), max(mean, flat.mean)
-    assert low * (1 - 1e-9) <= pulled.mean <= high * (1 + 1e-9)
-
-
-def test_nothing_seen_leaves_the_prior() -> None:
-    assert observe(CostNormal(3.0, 4.0), ()) == CostNormal(3.0, 4.0)
+    belief = observe(costs)
+    assert belief.mean == pytest.approx(fmean(costs))
+    assert belief.variance == pytest.approx(pvariance(costs) / len(costs), rel=1e-6, abs=1e-6)
 
 
 def test_a_draw_prefers_what_is_cheaper_as_far_as_that_is_known() -> None:

@@ -214,16 +214,6 @@ def test_a_limit_settles_in_time_as_well_as_in_steps() -> None:
     assert bench.trials[0].spans == (Span(4, 8),)
 
 
-def test_warm_up_waits_for_the_confirmation() -> None:
-    bench = Bench(SHORT)
-    bench.silent = True
-    bench.steps(5)
-    bench.silent = False
-    bench.tell(LimitApplied(1, StepBegan(4, bench.t_ns)))
-    bench.steps(5)
-    assert bench.trials[0].spans == (Span(5, 9),)
-
-
 @pytest.mark.parametrize("cause", ["range", "device"])
 def test_a_refused_limit_is_skipped_and_not_retried(cause: Cause) -> None:
     bench = Bench(SHORT)

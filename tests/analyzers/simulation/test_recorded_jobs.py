@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import inf
-from pathlib import Path
 from random import Random
 from statistics import fmean, stdev
 from typing import Any
@@ -12,7 +11,6 @@ from msgspec.structs import replace
 
 from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Choice, Try, TryVerdict
-from analyzers.batch_size.registry import Default
 from analyzers.batch_size.thompson import Reference
 from analyzers.simulation.baselines import PLAYERS, Known
 from analyzers.simulation.recorded_jobs import (
@@ -39,7 +37,6 @@ from analyzers.simulation.simulated_jobs import (
 )
 from analyzers.simulation.traces import read
 from benchmarks.batch_size.worlds import GPUS, holdout_worlds
-from zeus_stream.errors import StorageError
 
 EPOCHS = {8: (None, None), 16: (4, 5), 32: (4, 4), 64: (6, 8)}
 WORKLOAD = RecordedWorkload(dataset="digits", default=32, optimizer="sgd", target=0.9, max_epochs=20)
@@ -274,11 +271,6 @@ def test_a_policy_goes_on_with_what_it_knows() -> None:
     assert [one.batch_size for one in play([DIGITS] * 5, policy, 1, known=taught, first=7)] == [32] * 5
 
 
-def test_a_directory_without_traces_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"summary_train\.csv: could not be read: No such file"):
-        read(tmp_path)
-
-
 def _last(name: str, gpu: str, dataset: str, seeds: int) -> tuple[float, float]:
     """Return the mean regret, and energy of the last five recurrences relative to the default's."""
     traces = read()
@@ -335,12 +327,6 @@ def test_the_published_savings_are_there_to_be_had(
     assert [100 * (energy - 1) for energy in least] == pytest.approx(percents, abs=0.02)
     cheapest = min(found, key=lambda row: float(row["cost"]))
     assert (cheapest["batch_size"], cheapest["limit_w"]) == best
-
-
-def test_the_default_plays_at_the_highest_limit() -> None:
-    assert PLAYERS["default"](DIGITS).policy == Default()
-    (_, played), *_ = play_all([Game(world=DIGITS, player="default", seed=1)], 1)
-    assert [one.spent.cost_j for one in played] == pytest.approx([30_000] * DIGITS.recurrences)
 
 
 def test_the_worlds_that_nobody_looked_at_are_those_that_were_frozen() -> None:
