@@ -129,16 +129,9 @@ def play(
     policy: Policy[JobHistory],
     seed: int,
     rules: Rules = DEFAULT,
-    *,
-    known: JobHistory | None = None,
-    first: int = 0,
 ) -> list[Played]:
-    """Return every try of a game, in the order in which they ended.
-
-    ``worlds``: by recurrence, see `drifting`. ``known``: to the policy before. ``first``: number of the first
-    try and recurrence, above those it knows.
-    """
-    game = _Game(worlds, policy, seed, rules, known or JobHistory(worlds[0].job), first)
+    """Return every try of a game, in the order in which they ended. ``worlds``: by recurrence: `drifting`."""
+    game = _Game(worlds, policy, seed, rules)
     if rules.overlap == 0 and not worlds[0].submissions:
         for at in range(len(worlds)):
             for _ in game.recurrence(at):
@@ -173,8 +166,6 @@ class _Game:
         policy: Policy[JobHistory],
         seed: int,
         rules: Rules,
-        known: JobHistory,
-        first: int,
     ) -> None:
         draws, self._choices, prices = (
             Random(f"{part} {seed}")  # noqa: S311  (dice of a game)
@@ -182,8 +173,8 @@ class _Game:
         )
         self.worlds, self.rules = worlds, rules
         self.played: list[Played] = []
-        self._policy, self._known = policy, known
-        self._first = self._number = first
+        self._policy, self._known = policy, JobHistory(worlds[0].job)
+        self._number = 0
         self._lucks = [[draws.random() for _ in range(TRIES)] for _ in worlds]
         self._factors = [
             [exp(here.cost_scatter * prices.gauss(0, 1)) for _ in range(TRIES)] for here in worlds
@@ -209,7 +200,7 @@ class _Game:
         opening, later = _epochs(size, before, factor * here.scale(at), rules)
         a_try = Try(
             number=self._number,
-            recurrence=self._first + at,
+            recurrence=at,
             batch_size=choice.batch_size,
             setup=here.gpu,
             epoch_cost_j=later.cost_j if opening is later else None,

@@ -2,20 +2,23 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import exp, log
+from random import Random
 from statistics import fmean
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.belief.try_summary import JobHistory
-from analyzers.batch_size.policy import Try
-from analyzers.simulation.baselines import PLAYERS
+from analyzers.batch_size.policy import Choice, Try, TryVerdict
 from analyzers.simulation.recorded_jobs import World
 from analyzers.simulation.runner import Game, play_all
 from analyzers.simulation.simulated_jobs import Played, by_recurrence, drifting, play, regret
 
+ADAPTIVE = Adaptive()
 COUNTS = (5, 10, 20, 50)
 """First recurrences, whose mean cost is kept."""
 LEAST_RATIO = 0.01
@@ -53,20 +56,39 @@ def played_out(games: Sequence[Game]) -> dict[tuple[str, str], Came]:
     return came
 
 
+@lru_cache(maxsize=1)
+def _whole(past: tuple[Try, ...], history: JobHistory) -> JobHistory:
+    """Return a history after tries of another world."""
+    whole, first = JobHistory(history.job), len(past)
+    later = (
+        replace(a_try, number=first + a_try.number, recurrence=first + a_try.recurrence)
+        for a_try in history.tries
+    )
+    for a_try in (*past, *later):
+        whole = whole.heard(a_try)
+    return whole
+
+
+class Taught(Struct, frozen=True):
+    """The adaptive policy, which begins with the tries of another world."""
+
+    past: tuple[Try, ...]
+
+    def choose(self, history: JobHistory, setup: str, rng: Random) -> Choice:
+        return ADAPTIVE.choose(_whole(self.past, history), setup, rng)
+
+    def verdict(self, history: JobHistory, a_try: Try) -> TryVerdict:
+        return ADAPTIVE.verdict(_whole(self.past, history), a_try)
+
+
 def taught(before: Sequence[World], worlds: Sequence[World], seeds: int) -> dict[tuple[str, str], Came]:
     """Return what came of the adaptive policy, which begins with what it learned in another world."""
     came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in COUNTS}, [], 0))
     for first, made in zip(before, worlds, strict=True):
         for seed in range(seeds):
             game = Game(world=made, player="adaptive", seed=seed)
-            past = tries(first, replace(game, world=first).play())
-            known = JobHistory(made.job)
-            for a_try in past:
-                known = known.heard(a_try)
-            player = PLAYERS[game.player](made)
-            played = play(
-                drifting(made, "none"), player.policy, seed, player.rules, known=known, first=len(past)
-            )
+            policy = Taught(tuple(tries(first, replace(game, world=first).play())))
+            played = play(drifting(made, "none"), policy, seed)
             came[made.name, game.player] = _with(came[made.name, game.player], game, played)
     return came
 

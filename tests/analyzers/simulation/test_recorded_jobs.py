@@ -254,23 +254,6 @@ def test_a_job_that_gets_too_hard_is_lost_to_the_reference_as_it_was() -> None:
     assert converged == set(range(len(worlds) // 2))
 
 
-def test_a_policy_goes_on_with_what_it_knows() -> None:
-    policy = Reference()
-    taught = JobHistory(DIGITS.job)
-    for number, size in enumerate((32, 16, 8, 64, 32, 16, 64)):
-        done = Try(
-            number=number,
-            recurrence=number,
-            batch_size=size,
-            setup="v100",
-            epochs=4,
-            cost_j=30_000 if size == 32 else 59_000,
-            ended="converged",
-        )
-        taught = taught.heard(replace(done, ended="stopped") if size == 8 else done)
-    assert [one.batch_size for one in play([DIGITS] * 5, policy, 1, known=taught, first=7)] == [32] * 5
-
-
 def _last(name: str, gpu: str, dataset: str, seeds: int) -> tuple[float, float]:
     """Return the mean regret, and energy of the last five recurrences relative to the default's."""
     traces = read()
