@@ -1,5 +1,8 @@
 """Targets of a load signal: never faster than the ramp, and corrected by what was drawn."""
 
+from itertools import pairwise
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,3 +88,19 @@ def test_a_bound_that_nobody_can_use_is_not_in_the_way_when_the_target_falls() -
         if step == 21:
             break
     assert drawn_mw["site"] == pytest.approx(400 * W, rel=0.05)
+
+
+def test_what_is_drawn_moves_within_the_ramp_though_jobs_come_and_go() -> None:
+    """With a target that used all of the ramp it moved faster in 47 minutes of a day."""
+    following, rng, ramp_w_s = Following(), Random(1), 10
+    signal = ((0, 9000 * W), (300 * S, 3000 * W), (1500 * S, 9000 * W))
+    drawn_w, jobs_w = [9000.0], 0.0
+    for step in range(240):
+        now = in_force([load(*signal, ramp_mw_s=ramp_w_s * W)], step * STEP_NS)
+        following.follow(now, {"site": round(drawn_w[-1] * W)})
+        used_w = following.of["site"].bound_mw / W
+        following.used("site", following.of["site"].bound_mw, more=True)
+        jobs_w += rng.choice((-60.0, 0.0, 0.0, 60.0))
+        drawn_w.append(0.9 * used_w + jobs_w)
+    minutes = [sum(drawn_w[at : at + 6]) / 6 for at in range(31, 235, 6)]
+    assert max(abs(after - before) for before, after in pairwise(minutes)) <= 60 * ramp_w_s
