@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -14,6 +15,16 @@ from zeus_stream.settings import SettingHelp
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _log = logging.getLogger(__name__)
+
+
+@cache
+def warn_in_clear(server: str) -> None:
+    """Warn once of a server to which messages go without TLS."""
+    _log.warning(
+        "broker: messages to %s cross the network in clear, unless the server asks for TLS. Write tls:// in"
+        " its address, or name the certificates of its authority with broker_ca.",
+        server,
+    )
 
 
 class SiteSettings(Struct, frozen=True, kw_only=True):
@@ -102,11 +113,7 @@ class SiteSettings(Struct, frozen=True, kw_only=True):
                 f"{who}: could not start: no broker is named. Name its servers with --broker."
             )
         for server in self.in_clear():
-            _log.warning(
-                "broker: messages to %s cross the network in clear, unless the server asks for TLS. Write tls://"
-                " in its address, or name the certificates of its authority with broker_ca.",
-                without_passwords(server),
-            )
+            warn_in_clear(without_passwords(server))
         options: dict[str, Any] = {"servers": self.broker.split(",")}
         for name in ("broker_credentials", "broker_ca", "broker_certificate", "broker_key"):
             file = getattr(self, name)
