@@ -370,9 +370,8 @@ class Archiver:
                 if failed and await run_sync(self._lake.recover):
                     break  # the last try was stored after all
                 self._drop_lost()
-                held = self._lake.held
-                batches = await run_sync(self._leases.outbox, ROWS_BYTES) if ROWS in held else []
-                taken = {name: each for name, each in taken.items() if name in held}
+                batches = await self._outbox()
+                taken = {name: each for name, each in taken.items() if name in self._lake.held}
                 if not taken and not batches:
                     return False
                 await self._commit(taken, batches)
@@ -388,6 +387,16 @@ class Archiver:
             part.stored = end
             part.commits.append((now_ns, end))
         return sum(len(batch.body) for batch in batches) >= ROWS_BYTES // 2
+
+    async def _outbox(self) -> list[OutboxBatch]:
+        """Return rows that wait; none if they cannot be read in time: frames are stored all the same."""
+        if ROWS not in self._lake.held:
+            return []
+        try:
+            return await run_sync(self._leases.outbox, ROWS_BYTES)
+        except StorageError as wrong:
+            self._warnings.warn(wrong)
+            return []
 
     async def _commit(
         self, taken: Mapping[str, tuple[PartStream, Sequence[Received], int]], batches: Sequence[OutboxBatch]
