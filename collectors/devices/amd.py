@@ -2,7 +2,7 @@
 
 What a GPU cannot say is found out once, quantity by quantity. Its energy counter has been seen to stand
 still, to be off by orders of magnitude and to fall, so it is trusted only after a trial: while its GPU is
-opened, it has to grow as the power readings say. One that does not is left alone, and energy is that of the
+described, it has to grow as the power readings say. One that does not is left alone, and energy is that of the
 power.
 
 The counter moves every millisecond or so: a device reads it every REFRESH_NS and says the same in between, as
@@ -15,12 +15,10 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from statistics import fmean
 from typing import Any
-
-from msgspec import Struct
 
 from collectors.control import spell_change
 from collectors.device import Description, DeviceMemory, Sample, check_limit, watts
@@ -70,24 +68,16 @@ _ANSWERS: dict[int, tuple[type[DeviceError], str]] = {  # amdsmi_status_t; any o
 }
 
 
-class CounterTrial(Struct, frozen=True):
-    """A reading of a counter and its GPU's power, side by side."""
-
-    t_ns: tuple[int, ...]
-    energy_mj: tuple[int, ...]
-    power_mw: tuple[int, ...]
-
-
-def objection(trial: CounterTrial) -> str | None:
-    """Return why a counter is not to be trusted, or None."""
-    if len(trial.energy_mj) < 2 or not trial.power_mw:
+def objection(t_ns: Sequence[int], energy_mj: Sequence[int], power_mw: Sequence[int]) -> str | None:
+    """Return why a counter is not to be trusted, or None. ``energy_mj`` was read at ``t_ns``."""
+    if len(energy_mj) < 2 or not power_mw:
         return "there are no power readings to compare it with"
-    grown_mj = trial.energy_mj[-1] - trial.energy_mj[0]
-    if sorted(trial.energy_mj) != list(trial.energy_mj):
+    grown_mj = energy_mj[-1] - energy_mj[0]
+    if sorted(energy_mj) != list(energy_mj):
         return "it fell"
     if grown_mj == 0:
         return "it stands still"
-    expected_mj = fmean(trial.power_mw) * (trial.t_ns[-1] - trial.t_ns[0]) / 1e9
+    expected_mj = fmean(power_mw) * (t_ns[-1] - t_ns[0]) / 1e9
     least, most = TRUSTED
     if not least <= grown_mj / expected_mj <= most:
         return f"it grew by {grown_mj / 1000:.3g} J where the power readings say {expected_mj / 1000:.3g} J"
@@ -123,6 +113,8 @@ class AmdDevice:
         if self.lost:
             self._bus.discover()
         self._cannot, self._last, self._reads = set(), None, 0
+        if self._trusted is None:
+            self._trusted = self._try_counter()
         lowest_mw, highest_mw, default_mw = self._limits()
         self._highest_mw = highest_mw
         asic = self._ask("name itself", "amdsmi_get_gpu_asic_info")
@@ -132,7 +124,7 @@ class AmdDevice:
             index=self._index,
             name=str(asic["market_name"]),
             driver=str(driver.get("driver_version", "amdgpu")),
-            counts_energy=bool(self._trusted),
+            counts_energy=self._trusted,
             min_limit_mw=lowest_mw,
             max_limit_mw=highest_mw,
             default_limit_mw=default_mw,
@@ -184,32 +176,28 @@ class AmdDevice:
     def close(self) -> None:
         """Do nothing: amdsmi holds nothing for a device. The bus lets go of the driver."""
 
-    # ---- the trial of the counter, by the bus ----------------------------------------------------------
-
-    @property
-    def untried(self) -> bool:
-        return self._trusted is None and not self.lost
-
-    def try_counter(self) -> tuple[int, int | None, int | None]:
-        """Return one read of a trial: when, counter, power."""
-        passing = (UnsupportedError, PermissionMissingError, RetryError, LostError)
-        energy_mj = self._optional("read its energy counter", "amdsmi_get_energy_count", without=passing)
-        t_ns = self._bus.now()
-        power = self._optional("read its power", "amdsmi_get_power_info", without=passing)
-        return t_ns, _counted_mj(energy_mj), _drawn_mw(power)
-
-    def judge(self, trial: CounterTrial) -> None:
-        """Decide whether the counter is trusted; say so if not."""
-        why = objection(trial) if trial.energy_mj else None
-        self._trusted = bool(trial.energy_mj) and why is None
-        if why is not None:
+    def _try_counter(self) -> bool:
+        """Read counter and power for TRIAL_S; return whether the counter is trusted, and say so if not."""
+        passing = (UnsupportedError, PermissionMissingError, RetryError)
+        t_ns, energies_mj, powers_mw = list[int](), list[int](), list[int]()
+        for number in range(TRIAL_READS):
+            self._bus.sleep(TRIAL_S / (TRIAL_READS - 1) if number else 0)
+            counted = self._optional("read its energy counter", "amdsmi_get_energy_count", without=passing)
+            if (energy_mj := _counted_mj(counted)) is not None:
+                t_ns.append(self._bus.now())
+                energies_mj.append(energy_mj)
+            power = self._optional("read its power", "amdsmi_get_power_info", without=passing)
+            if (power_mw := _drawn_mw(power)) is not None:
+                powers_mw.append(power_mw)
+        if not energies_mj:
+            return False
+        if (why := objection(t_ns, energies_mj, powers_mw)) is not None:
             _log.warning(
                 "%s: its energy counter could not be trusted: %s. Its energy is that of its power readings.",
                 self.gpu,
                 why,
             )
-
-    # ---- reading ---------------------------------------------------------------------------------------
+        return why is None
 
     def _read(self) -> Sample:
         counted = self._ask("read its energy counter", "amdsmi_get_energy_count") if self._trusted else None
@@ -303,31 +291,27 @@ class AmdBus:
         self, now: Callable[[], int] = monotonic_ns, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         """``sleep`` takes seconds."""
-        self.now = now
+        self.now, self.sleep = now, sleep
         self.lock = threading.RLock()
         self.smi: Any = None
         """The package amdsmi, once it was loaded."""
-        self._sleep = sleep
         self._started = False
         self._devices: dict[str, AmdDevice] = {}
 
     def discover(self) -> tuple[AmdDevice, ...]:
         """Return every GPU there is now, in PCI order: the same object as before for the same UUID.
 
-        Counters that are new are tried, all together, for TRIAL_S. Starts amdsmi again if a GPU was lost.
-        Raises LostError while there is no driver.
+        Starts amdsmi again if a GPU was lost. Raises LostError while there is no driver.
         """
         with self.lock:
             if any(device.lost for device in self._devices.values()):
                 self._stop()
             try:
                 self._start()
-                present = self._enumerate()
+                return self._enumerate()
             except LostError:
                 self._stop()
                 raise
-        self._try_counters([device for device in present if device.untried])
-        return present
 
     def close(self) -> None:
         """Let go of the driver; every device is lost. Idempotent."""
@@ -387,20 +371,6 @@ class AmdBus:
             device.found(handle, index)
             present.append(device)
         return tuple(present)
-
-    def _try_counters(self, devices: list[AmdDevice]) -> None:
-        if not devices:
-            return
-        reads: dict[str, list[tuple[int, int | None, int | None]]] = {device.gpu: [] for device in devices}
-        for number in range(TRIAL_READS):
-            if number:
-                self._sleep(TRIAL_S / (TRIAL_READS - 1))
-            for device in devices:
-                reads[device.gpu].append(device.try_counter())
-        for device in devices:
-            counted = [(t_ns, energy) for t_ns, energy, _ in reads[device.gpu] if energy is not None]
-            powers = tuple(power for _, _, power in reads[device.gpu] if power is not None)
-            device.judge(CounterTrial(tuple(t for t, _ in counted), tuple(e for _, e in counted), powers))
 
 
 def _whole(value: Any, most: int) -> int | None:

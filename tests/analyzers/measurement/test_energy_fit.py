@@ -413,6 +413,17 @@ def test_two_steps_that_began_alike_within_a_refresh_are_no_beat() -> None:
     assert covered(last) >= 0.95
 
 
+def test_a_change_that_hardly_showed_and_was_far_off_widens_no_other_interval() -> None:
+    """A boxcar saw a thousandth of it, 82 deviations off: steps had a half width of 25 % from then on."""
+    played = load("noisy", 100, 200, 52000)
+    shape = EnergyFit()
+    shape.suspect(10 * MS)
+    steps, _ = play(played, counter(played, 20 * MS, 10 * MS, seed=52000), shape)
+    late = steps[len(steps) // 4 :]
+    assert np.mean([(s.answer.p97_5_uj - s.answer.p2_5_uj) / 2e6 / s.truth_j for s in late]) < 0.02
+    assert covered(late) > 0.9
+
+
 @pytest.mark.parametrize("step_ms", [50, 500])
 def test_a_boxcar_multiplies_by_the_period_of_its_rhythm(step_ms: int) -> None:
     """The median of a dozen refreshes put all steps off by 0.04 %, a wrong first period by 0.28 %."""
