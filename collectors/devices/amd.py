@@ -1,9 +1,9 @@
 """AMD GPUs through amdsmi. The only file that imports amdsmi, and not before such GPUs are looked for.
 
 What a GPU cannot say is found out once, quantity by quantity. Its energy counter has been seen to stand
-still, to be off by orders of magnitude and to fall, so it is trusted only after a trial: while its GPU is
-described, it has to grow as the power readings say. One that does not is left alone, and energy is that of the
-power.
+still, to be off by orders of magnitude and to fall. So it is trusted only after a trial: while its GPU is
+described, it has to grow as the power readings say. One that does not is left alone, and energy is that of
+the power.
 
 The counter moves every millisecond or so: a device reads it every REFRESH_NS and says the same in between, as
 an NVIDIA counter does. All calls are made one after the other, under the bus's lock; a GPU that is lost ends

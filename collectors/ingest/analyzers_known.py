@@ -26,10 +26,9 @@ W = TypeVar("W")
 class AnalyzersKnown(Generic[W]):
     """Analyzers by owner. ``W``: the way to one."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """``path``: file of the epochs; None: they are forgotten. Raises StorageError."""
-        self._path = path
-        self._epochs = {} if path is None else _read(path)
+    def __init__(self, path: Path) -> None:
+        """``path``: file of the epochs. Raises StorageError."""
+        self._path, self._epochs = path, _read(path)
         """The highest of each owner."""
         self._ways: dict[str, tuple[Hello, W]] = {}
         """By owner, how it greeted last; the last to greet is the last."""
@@ -45,8 +44,7 @@ class AnalyzersKnown(Generic[W]):
             epochs[hello.name] = hello.epoch
             if len(epochs) > MAX_OWNERS:
                 del epochs[next(iter(epochs))]
-            if self._path is not None:
-                _write(self._path, epochs)
+            _write(self._path, epochs)
             self._epochs = epochs
         self._ways.pop(hello.name, None)
         self._ways[hello.name] = hello, way

@@ -99,11 +99,6 @@ def observe(
     return following, Reading(lo_ns, after_ns, sample, seen) if publish else None
 
 
-def keep_period(before: DetectorState, after: DetectorState) -> DetectorState:
-    """Return a state in which a change that was seen after a long pause says nothing of the period."""
-    return after._replace(changed_ns=None, intervals_ns=before.intervals_ns, period_ns=before.period_ns)
-
-
 def _compare(last: Sample | None, sample: Sample) -> Seen:
     if sample.energy_mj is None:
         return Seen.POWER

@@ -115,7 +115,10 @@ class SampledDevice:
         seen, reading = change_detector.observe(self._seen, sample, *reads)
         last = self._seen.last
         fresh = last is not None and change_detector.figure(sample) != change_detector.figure(last)
-        self._seen = change_detector.keep_period(self._seen, seen) if self.paused else seen
+        if self.paused:  # a change that was seen after a long pause says nothing of the period
+            known = {"intervals_ns": self._seen.intervals_ns, "period_ns": self._seen.period_ns}
+            seen = seen._replace(changed_ns=None, **known)
+        self._seen = seen
         if reading is not None:
             if reading.seen == Seen.CHANGED and stamp_ns is not None and not self.paused:
                 by_reads = reading.t_lo_ns, reading.t_hi_ns

@@ -27,7 +27,7 @@ from tests.gpu.powercap import Powercap
 from tests.messages import RELEASE_CONTROL, RUN_STARTED, SET_CONTROL
 from tests.waiting import eventually
 from zeus_stream.clock import boot_id, monotonic_ns
-from zeus_stream.errors import PermissionMissingError, RefusedError, UnsupportedError
+from zeus_stream.errors import PermissionMissingError, RefusedError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
@@ -393,14 +393,6 @@ async def test_a_restarted_collector_knows_what_it_has_of_a_session_and_goes_on(
         assert isinstance(await client.set("c", 250), ControlApplied)
 
 
-async def test_a_run_is_told_its_gpus_by_uuid_and_whether_it_may_command(zeus_dir: Path) -> None:
-    async with collector(ArithmeticBus(2), zeus_dir) as client:
-        await client.say("s", 0, started(gpus=("index:1", "index:9")))
-        (word,) = await client.wait_for(RunAdmitted)
-    assert (word.session, word.run, word.gpus, word.may_command) == ("s", "r", ("GPU-0001",), True)
-    assert "index:9" in word.reason
-
-
 @pytest.mark.parametrize("name", ["r (user {})", "r (part s)", "r (user {}) (part s)"])
 async def test_a_run_is_commanded_by_the_names_that_an_analyzer_makes_of_its_own(
     zeus_dir: Path, name: str
@@ -564,31 +556,6 @@ async def test_a_gpu_that_was_lost_while_its_clock_was_locked_is_unlocked_when_i
     assert device.locks == [1365, 0]
 
 
-async def test_a_gpu_without_clocks_that_could_be_locked_is_refused_with_the_cure(zeus_dir: Path) -> None:
-    bus = ArithmeticBus(1)
-    bus.devices[0].clocks_mhz = ()
-    async with collector(bus, zeus_dir, 1) as client:
-        await client.start_run()
-        refused = await client.lock("c1", 1365)
-    assert refused.cause == "device"
-    assert refused.reason == (
-        f"{GPU}: could not change the graphics clock: it has none that could be set. Measure only."
-    )
-
-
-async def test_a_gpu_that_names_clocks_but_cannot_lock_them_is_refused_and_left_alone(zeus_dir: Path) -> None:
-    """As before Volta."""
-    bus = ArithmeticBus(1)
-    bus.devices[0].set_error = UnsupportedError(f"{GPU}: could not lock: Not Supported.")
-    async with collector(bus, zeus_dir, 1) as client:
-        await client.start_run()
-        refused = await client.lock("c1", 1365)
-        await eventually(lambda: not (zeus_dir / "restore" / f"{GPU}.clock.json").exists())
-        assert await client.notes(ControlLeaseEnded) == []
-    assert (refused.cause, "Not Supported" in refused.reason) == ("device", True)
-    assert bus.devices[0].locks == []
-
-
 @pytest.mark.sweep
 async def test_a_silent_owner_loses_its_lease_and_a_renewed_one_lives(zeus_dir: Path) -> None:
     bus = ArithmeticBus(2)
@@ -641,17 +608,6 @@ async def test_what_may_not_be_changed_is_not_changed(zeus_dir: Path, *, observe
     assert observe or "Run the collector as root" in refused[0].reason
     assert [device.changes + device.locks for device in bus.devices] == [[], []]
     assert {path.suffix for path in (zeus_dir / "restore").iterdir()} == {".lock"}
-
-
-async def test_the_value_of_another_program_stays_and_the_lease_ends(zeus_dir: Path) -> None:
-    bus = ArithmeticBus(1)
-    async with collector(bus, zeus_dir, 1) as client:
-        await client.start_run()
-        await client.set("c1", 250)
-        bus.devices[0].requested_mw = 200_000
-        (ended,) = await client.wait_for(ControlLeaseEnded)
-    assert (ended.cause, ended.value) == ("other_program", 200_000)
-    assert bus.devices[0].requested_mw == 200_000
 
 
 async def test_a_collector_that_stops_puts_everything_back_and_says_so(zeus_dir: Path) -> None:

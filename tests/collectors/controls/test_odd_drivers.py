@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from collectors.controls.lease_messages import Limits
-from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from collectors.devices.nvml_bus import NvmlBus
+from tests.collectors.controls.left_record import leave
 from tests.collectors.test_service import Client, collector
 from tests.gpu.stand_in import Gpu, StandIn
 from tests.waiting import eventually
-from zeus_stream.clock import boot_id
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, DeviceFound
 
 pytestmark = pytest.mark.anyio
@@ -125,10 +124,7 @@ async def test_a_collector_killed_between_a_set_and_its_record_leaves_no_limit_b
     gpu: Gpu, nvml_bus: NvmlBus, zeus_dir: Path, requested_w: int
 ) -> None:
     """Asked were 147 W: rounded up, rounded down, clamped."""
-    dead = RestoreRecordFile(zeus_dir / "restore", gpu.uuid.decode())
-    limits = Limits(FOUND_MW, None, 147 * W)
-    dead.write(RestoreRecord(gpu=gpu.uuid.decode(), limits=limits, boot_id=boot_id(), time="then"))
-    dead.close()
+    leave(zeus_dir / "restore", gpu.uuid.decode(), Limits(FOUND_MW, None, 147 * W))
     gpu.requested_mw = requested_w * W
     async with collector(nvml_bus, zeus_dir) as client:
         (ended,) = await client.wait_for(ControlLeaseEnded)

@@ -9,12 +9,12 @@ import pytest
 
 from collectors.controls.lease_messages import Limits
 from collectors.controls.restore import restore
-from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile, copies, place
+from collectors.controls.restore_record import copies, place
 from collectors.devices.nvml_bus import NvmlBus
+from tests.collectors.controls.left_record import leave
 from tests.collectors.test_service import Client, collector
 from tests.gpu.stand_in import Gpu, StandIn
 from tests.waiting import eventually
-from zeus_stream.clock import boot_id
 from zeus_stream.protocol.fields import POWER_PROFILES, spell_profiles
 from zeus_stream.protocol.notes import ControlApplied, ControlLeaseEnded, ControlRefused, PowerProfiles
 from zeus_stream.protocol.queries import AskStatus
@@ -103,28 +103,12 @@ async def test_a_driver_without_permission_refuses_and_keeps_what_was_found(clie
     assert gpu.requested_profiles == MAX_Q
 
 
-def left_by_a_dead_collector(directory: Path, gpu: Gpu) -> Path:
-    """Write the record of a collector that was killed; return its place."""
-    uuid = gpu.uuid.decode()
-    limits = Limits(MAX_Q, confirmed=TRAINING)
-    file = RestoreRecordFile(directory, uuid)
-    file.write(RestoreRecord(gpu=uuid, limits=limits, boot_id=boot_id(), time="", control="power_profile"))
-    file.close()
-    gpu.requested_profiles = TRAINING
-    return place(directory, uuid, "power_profile")
-
-
-def test_the_profile_of_a_killed_collector_is_restored(gpu: Gpu, nvml_bus: NvmlBus, tmp_path: Path) -> None:
-    left_by_a_dead_collector(tmp_path, gpu)
-    (outcome,) = restore(nvml_bus, tmp_path, by="test")
-    assert outcome.says.endswith("restored to the power profile max_q, as it was found.")
-    assert gpu.requested_profiles == MAX_Q
-
-
 def test_a_profile_whose_record_is_damaged_stays_until_the_default_is_wanted(
     gpu: Gpu, nvml_bus: NvmlBus, tmp_path: Path
 ) -> None:
-    for path in copies(left_by_a_dead_collector(tmp_path, gpu)):
+    uuid, gpu.requested_profiles = gpu.uuid.decode(), TRAINING
+    leave(tmp_path, uuid, Limits(MAX_Q, confirmed=TRAINING), "power_profile")
+    for path in copies(place(tmp_path, uuid, "power_profile")):
         path.write_text("{")
     (proposed,) = restore(nvml_bus, tmp_path, by="test")
     assert (proposed.left, gpu.requested_profiles) == (True, TRAINING)

@@ -6,6 +6,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from collectors.device import DeviceMemory, Sample
 from collectors.devices.amd import AmdBus, AmdDevice, objection
 from tests.gpu.amdsmi_stand_in import BUSY, INVAL, NO_PERM, NOT_FOUND, NOT_SUPPORTED, AmdGpu, AmdHost

@@ -106,12 +106,6 @@ def test_a_limit_takes_effect_when_its_slow_setter_returns() -> None:
     assert lab.gpu.sample().limit_mw == lab.gpu.read_control("power_limit") == 100_000
 
 
-def test_a_change_of_the_limit_by_a_stranger_is_seen() -> None:
-    lab = Lab()
-    lab.schedule.set_limit(175_000, START_NS)
-    assert lab.gpu.read_control("power_limit") == 175_000
-
-
 def test_a_gpu_with_power_readings_only_says_so() -> None:
     lab = Lab(",power_only=1")
     assert not lab.gpu.describe().counts_energy
@@ -223,10 +217,3 @@ def test_a_locked_clock_lowers_the_draw_from_then_on() -> None:
     work = lab.model.workloads["imagenet"]
     assert after / before == pytest.approx(work.power_mw(250_000, 600) / work.power_mw(250_000))
     assert after < 0.8 * before
-
-
-def test_a_slow_driver_locks_a_clock_when_its_call_returns() -> None:
-    lab = Lab(",phase_ms=0,set_ms=20")
-    lab.gpu.set_control("graphics_clock", 600)
-    assert lab.now_ns == START_NS + 20 * MS
-    assert lab.schedule.limits()[-1] == LimitChange(START_NS + 20 * MS, 250_000, 600)

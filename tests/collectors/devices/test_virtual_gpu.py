@@ -164,17 +164,6 @@ def test_a_boxcar_counter_multiplies_what_it_sees_and_misses_the_rest() -> None:
     assert whole_pj == gpu.energy_pj(START_NS, end_ns) > 3 * boxcar_pj
 
 
-@pytest.mark.sweep
-@given(refreshes(), st.sampled_from(["imagenet", "squad", "movielens-1m"]))
-def test_both_kinds_of_counter_agree_on_a_steady_load(clockwork: Refreshes, workload: str) -> None:
-    clockwork = Refreshes(clockwork.period_ns, clockwork.phase_ns, 0, 0)
-    gpu = VirtualGpu(V100, 0, 0, LimitChange(START_NS, 250_000))
-    gpu.learn_load(1, Load(START_NS - 1000 * MS, START_NS + 5000 * MS, workload))
-    end_ns = START_NS + 2000 * MS
-    boxcar = counter(gpu, clockwork, Kind.BOXCAR, clockwork.period_ns // 4).read_pj(end_ns)
-    assert boxcar == counter(gpu, clockwork).read_pj(end_ns)
-
-
 def test_only_a_reset_makes_a_counter_start_over() -> None:
     clockwork = Refreshes(20 * MS, 0, 0, 0)
     gpu = VirtualGpu(V100, 0, 0, LimitChange(START_NS, 250_000))

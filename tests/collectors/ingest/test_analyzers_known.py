@@ -26,8 +26,8 @@ def release(epoch: int) -> ReleaseControl:
     return replace(RELEASE_CONTROL, owner=OWNER, fence=epoch << 32, gpu="GPU-0")
 
 
-def test_who_was_replaced_is_refused_with_the_cure() -> None:
-    known = AnalyzersKnown[str]()
+def test_who_was_replaced_is_refused_with_the_cure(tmp_path: Path) -> None:
+    known = AnalyzersKnown[str](tmp_path / "epochs.json")
     assert known.greet(hello(3), "first") is None
     assert known.greet(hello(4), "second") is None
     why = known.greet(hello(3), "first")
@@ -42,8 +42,8 @@ def test_who_was_replaced_is_refused_with_the_cure() -> None:
     assert known.stale == 5
 
 
-def test_an_analyzer_without_an_epoch_is_not_held_to_one() -> None:
-    known = AnalyzersKnown[str]()
+def test_an_analyzer_without_an_epoch_is_not_held_to_one(tmp_path: Path) -> None:
+    known = AnalyzersKnown[str](tmp_path / "epochs.json")
     assert known.greet(hello(None, "alone", None, None), "way") is None
     assert known.objection(command(0, "alone")) is None
     assert known.objection(RenewLeases("alone", "i", ("GPU-0",), 1000)) is None
@@ -51,8 +51,8 @@ def test_an_analyzer_without_an_epoch_is_not_held_to_one() -> None:
     assert known.objection(command(0, "alone")) is None
 
 
-def test_a_question_goes_to_the_shard_of_its_job_and_else_to_who_decides_on_all() -> None:
-    known = AnalyzersKnown[str]()
+def test_a_question_goes_to_the_shard_of_its_job_and_else_to_who_decides_on_all(tmp_path: Path) -> None:
+    known = AnalyzersKnown[str](tmp_path / "epochs.json")
     assert known.way("job") is None
     of_job = shard_of("job", 4)
     known.greet(hello(1, "a", of_job), "its shard")

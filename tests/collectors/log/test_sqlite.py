@@ -106,16 +106,6 @@ def test_after_a_loss_of_power_the_log_begins_anew_with_another_id(path: Path) -
     log.close()
 
 
-def test_after_a_reboot_in_order_the_log_goes_on(path: Path) -> None:
-    log = opened(path)
-    fill(log, 3)
-    before = log.extent
-    log.close()
-    log = opened(path, "boot-2")
-    assert log.extent == before
-    log.close()
-
-
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_a_log_whose_newest_part_was_removed_begins_anew(path: Path, restarts: int) -> None:
     for _ in range(restarts):
@@ -228,21 +218,6 @@ def test_a_broken_file_is_moved_aside_and_another_log_begun(path: Path) -> None:
     assert path.with_name("log.sqlite.old").read_bytes().startswith(b"not a database")
 
 
-def test_damage_inside_the_file_is_found(path: Path) -> None:
-    log = opened(path)
-    fill(log, 300, size=2000)
-    log_id = log.log_id
-    log.close()
-    with path.open("r+b") as file:
-        for page in range(20, 60):
-            file.seek(page * 4096)
-            file.write(bytes(range(200)))
-    log = opened(path)
-    assert log.started_over is not None
-    assert log.log_id != log_id
-    log.close()
-
-
 def test_another_programs_database_is_moved_aside_not_written_into(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE theirs (x)")
@@ -252,22 +227,6 @@ def test_another_programs_database_is_moved_aside_not_written_into(path: Path) -
     log.close()
     with contextlib.closing(sqlite3.connect(path.with_name("log.sqlite.old"))) as db:
         assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
-
-
-def test_the_oldest_go_first_when_the_log_is_too_large(path: Path) -> None:
-    log = opened(path)
-    fill(log, 2 * CHUNK, size=1000)
-    while log.prune(0, 300_000, HOUR_NS):
-        pass
-    assert log.size_bytes <= 300_000
-    extent = log.extent
-    assert extent.next_offset == 2 * CHUNK
-    assert 240 < extent.next_offset - extent.first_offset <= 300
-    assert log.fetch(0, 1, 10**6)[0].offset == extent.first_offset
-    log.close()
-    log = opened(path)
-    assert log.extent == extent
-    log.close()
 
 
 def test_the_oldest_go_when_they_are_too_old_but_the_newest_keeps_the_count(path: Path) -> None:
