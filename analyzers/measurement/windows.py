@@ -7,13 +7,13 @@ Steps, epochs, named windows and the run itself are all windows. They may nest a
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
-from operator import sub
-from typing import Any, Literal, NamedTuple
+from operator import not_
+from typing import Literal, NamedTuple
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 
 from analyzers.measurement.energy import NO_JOULES, KnownEnergy, Meter, NoEnergy, calibrated
 from analyzers.measurement.energy_fit import EVENTS_ARRIVE_NS
@@ -72,65 +72,6 @@ class _Ended(NamedTuple):
     remark: str | None
 
 
-class _Waiting(Struct):
-    """Windows that have ended, as the columns of `_Ended`, in the order in which they ended."""
-
-    kind: list[Kind] = field(default_factory=list)
-    number: list[int] = field(default_factory=list)
-    name: list[str] = field(default_factory=list)
-    begin_ns: list[int] = field(default_factory=list)
-    end_ns: list[int] = field(default_factory=list)
-    received_ns: list[int] = field(default_factory=list)
-    remark: list[str | None] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def __iter__(self) -> Iterator[_Ended]:
-        return map(_Ended._make, zip(*self._columns, strict=True))
-
-    @property
-    def _columns(self) -> tuple[list[Any], ...]:
-        return self.kind, self.number, self.name, self.begin_ns, self.end_ns, self.received_ns, self.remark
-
-    @property
-    def steps(self) -> bool:
-        return self.kind.count(STEP) == len(self.kind)
-
-    @property
-    def plain(self) -> bool:
-        """Return whether all are steps without a remark."""
-        return self.steps and self.remark.count(None) == len(self.remark)
-
-    def add(self, ended: _Ended) -> None:
-        for column, value in zip(self._columns, ended, strict=True):
-            column.append(value)
-
-    def add_steps(
-        self,
-        number: Sequence[int],
-        begin_ns: Sequence[int],
-        end_ns: Sequence[int],
-        received_ns: Sequence[int],
-    ) -> None:
-        count = len(number)
-        self.kind += [STEP] * count
-        self.number += number
-        self.name += [STEP] * count
-        self.begin_ns += begin_ns
-        self.end_ns += end_ns
-        self.received_ns += received_ns
-        self.remark += [None] * count
-
-    def take(self, chosen: Sequence[bool]) -> "_Waiting":
-        """Return those that are chosen, and forget them."""
-        taken, left = _Waiting(), [not each for each in chosen]
-        for column, of_taken in zip(self._columns, taken._columns, strict=True):
-            of_taken.extend(compress(column, chosen))
-            column[:] = compress(column, left)
-        return taken
-
-
 class Windows:
     """The windows of one session."""
 
@@ -140,7 +81,8 @@ class Windows:
         self._open: dict[tuple[Kind, int], _Window] = {}
         self._step: tuple[int, int] | None = None
         """Index and begin of the step under way."""
-        self._ended = _Waiting()
+        self._ended = list[_Ended]()
+        """In the order in which they ended."""
         self._urgent = False
         """Windows wait that are no steps."""
         self._measured_ns = -BATCH_NS
@@ -159,23 +101,18 @@ class Windows:
         """End a window; one that is not open is none of ours. ``remark`` goes into its quality."""
         window = self._open.pop((kind, index), None)
         if window is not None:
-            self._ended.add(_Ended(*window, t_ns, now_ns, remark))
+            self._ended.append(_Ended(*window, t_ns, now_ns, remark))
             self._urgent = True
 
     def pass_steps(self, boundaries: Sequence[StepBoundary], received_ns: Sequence[int]) -> None:
         """End and open a step at each boundary, received at these frame times. One without end is lost."""
-        number, begin_ns, end_ns, at_ns = list[int](), list[int](), list[int](), list[int]()
         step = self._step
         for boundary, heard_ns in zip(boundaries, received_ns, strict=True):
             index, ended_ns, began_ns = boundary.index, boundary.ended_ns, boundary.began_ns
             if ended_ns is not None and step is not None and step[0] == index - 1:
-                number.append(index - 1)
-                begin_ns.append(step[1])
-                end_ns.append(ended_ns)
-                at_ns.append(heard_ns)
+                self._ended.append(_Ended(STEP, index - 1, STEP, step[1], ended_ns, heard_ns, None))
             step = None if began_ns is None else (index, began_ns)
         self._step = step
-        self._ended.add_steps(number, begin_ns, end_ns, at_ns)
 
     def cancel(self, kind: Kind, index: int) -> None:
         self._open.pop((kind, index), None)
@@ -187,7 +124,7 @@ class Windows:
             self.end(kind, index, t_ns, now_ns, None if kind == "run" else cut)
         if self._step is not None:
             index, begin_ns = self._step
-            self._ended.add(_Ended(STEP, index, STEP, begin_ns, t_ns, now_ns, cut))
+            self._ended.append(_Ended(STEP, index, STEP, begin_ns, t_ns, now_ns, cut))
             self._step = None
 
     def abandon(self, t_ns: int, reason: str) -> list[WindowRow]:
@@ -197,16 +134,16 @@ class Windows:
             _Ended(*window, t_ns, t_ns, None) for (kind, _), window in self._open.items() if kind == "run"
         ]
         self._open.clear()
-        self._step, self._ended = None, _Waiting()
+        self._step, self._ended = None, []
         return [self._row(each, None, NoEnergy(reason)) for each in (*ended, *opened)]
 
     @property
     def empty(self) -> bool:
-        return not self._open and self._step is None and not len(self._ended)
+        return not self._open and self._step is None and not self._ended
 
     def ready(self, now_ns: int) -> bool:
         """Return whether windows wait that may be measured now, as far as batches go."""
-        return len(self._ended) > 0 and (self._urgent or not 0 <= now_ns - self._measured_ns < BATCH_NS)
+        return bool(self._ended) and (self._urgent or not 0 <= now_ns - self._measured_ns < BATCH_NS)
 
     def hasten(self) -> None:
         self._measured_ns = -BATCH_NS
@@ -215,7 +152,7 @@ class Windows:
         """Return the instants whose energy is still to be asked for."""
         opened = [window.begin_ns for window in self._open.values()]
         opened += () if self._step is None else self._step[1:]
-        return [*opened, *self._ended.begin_ns, *self._ended.end_ns]
+        return [*opened, *(t_ns for each in self._ended for t_ns in (each.begin_ns, each.end_ns))]
 
     def measured(
         self, meters: Mapping[str, Meter] | None, now_ns: int, shared: Shared
@@ -232,15 +169,13 @@ class Windows:
         if True not in chosen:
             return []
         self._measured_ns = now_ns
-        if False in chosen:
-            due = self._ended.take(chosen)
-        else:
-            due, self._ended = self._ended, _Waiting()
-        self._urgent = not self._ended.steps
+        due = list(compress(self._ended, chosen))
+        self._ended = list(compress(self._ended, map(not_, chosen)))
+        self._urgent = any(each.kind != STEP for each in self._ended)
         if meters is None:
             return [self._row(e, None, NoEnergy("the collector has not named its GPUs")) for e in due]
         rows: list[WindowRow | StepColumns] = []
-        columns = len(due) >= MANY and due.plain
+        columns = len(due) >= MANY and all(each.kind == STEP and each.remark is None for each in due)
         for gpu, meter in meters.items():
             steps = self._columns(due, gpu, meter, heard_ns, shared) if columns else None
             rows += self._measure(due, gpu, meter, heard_ns, shared) if steps is None else [steps]
@@ -250,7 +185,7 @@ class Windows:
 
     def _heard_ns(self, now_ns: int) -> int:
         """Return the frame time less what events are later than expected: refreshes are known before them."""
-        late_ns = max(map(sub, self._ended.received_ns, self._ended.end_ns), default=0)
+        late_ns = max((each.received_ns - each.end_ns for each in self._ended), default=0)
         if late_ns >= (faded_ns := self._late[0] - max(now_ns - self._late[1], 0) // LATE_FADES):
             self._late, faded_ns = (late_ns, now_ns), late_ns
         return now_ns if self._urgent else now_ns - max(min(faded_ns, MOST_LATE_NS) - EVENTS_ARRIVE_NS, 0)
@@ -262,18 +197,15 @@ class Windows:
             return []
         if meters is not None:
             # Readings that have passed an instant have passed all before it.
-            ends_ns = sorted(ended.end_ns)
+            ends_ns = sorted(each.end_ns for each in ended)
             passed = bisect_left(ends_ns, True, key=lambda t_ns: not _settled(meters, t_ns, heard_ns))  # noqa: FBT003
             passed_ns = ends_ns[passed - 1] if passed else -1
         old_ns = now_ns - self._timeout_ns
-        return [
-            end_ns <= passed_ns or received_ns <= old_ns
-            for end_ns, received_ns in zip(ended.end_ns, ended.received_ns, strict=True)
-        ]
+        return [each.end_ns <= passed_ns or each.received_ns <= old_ns for each in ended]
 
     def _waits(self, meters: Mapping[str, Meter], now_ns: int) -> bool:
         """Return whether steps wait until it is known what the counter of a GPU counts."""
-        if self._urgent or now_ns - self._ended.received_ns[0] >= UNDECIDED_NS:
+        if self._urgent or now_ns - self._ended[0].received_ns >= UNDECIDED_NS:
             return False
         waits = [meter.identify(now_ns) for meter in meters.values()]
         if any(waits):
@@ -281,13 +213,13 @@ class Windows:
         return any(waits)
 
     def _columns(
-        self, due: _Waiting, gpu: str, meter: Meter, now_ns: int, shared: Shared
+        self, due: Sequence[_Ended], gpu: str, meter: Meter, now_ns: int, shared: Shared
     ) -> StepColumns | None:
         """Return the rows of steps as columns; None where each energy is worked out for itself."""
         timeline = meter.timeline
         if meter.mixes() or timeline.gain is not None or timeline.doubt is not None:
             return None
-        begins, ends = due.begin_ns, due.end_ns
+        begins, ends = [each.begin_ns for each in due], [each.end_ns for each in due]
         begin_ns, end_ns = np.array(begins, np.int64), np.array(ends, np.int64)
         found = meter.measure_columns(begin_ns, end_ns, now_ns)
         if meter.mixes():
@@ -302,7 +234,7 @@ class Windows:
             rank=owner.rank,
             host=owner.host,
             gpu=gpu,
-            index=np.array(due.number, np.int64),
+            index=np.array([each.number for each in due], np.int64),
             begin_ns=begin_ns,
             end_ns=end_ns,
             duration_s=(end_ns - begin_ns) / 1e9,
@@ -322,8 +254,10 @@ class Windows:
             else np.array([shared(gpu, begin, end) for begin, end in zip(begins, ends, strict=True)]),
         )
 
-    def _measure(self, due: _Waiting, gpu: str, meter: Meter, now_ns: int, shared: Shared) -> list[WindowRow]:
-        begins, ends = due.begin_ns, due.end_ns
+    def _measure(
+        self, due: Sequence[_Ended], gpu: str, meter: Meter, now_ns: int, shared: Shared
+    ) -> list[WindowRow]:
+        begins, ends = [each.begin_ns for each in due], [each.end_ns for each in due]
         energies, limits = meter.measure(begins, ends, now_ns), meter.timeline.limits_mw(begins, ends)
         energies = calibrated(meter.timeline, energies, begins, ends)
         alone = not shared(gpu, min(begins), max(ends))

@@ -88,20 +88,16 @@ def _alike(use: GpuInUse, logged: GpuInUse | None) -> bool:
     if logged is None:
         return use.processes is None and use.memory_bytes is None
     most = NOTICED * (use.memory_total_bytes or 0)
-    pairs = [(use.memory_bytes, logged.memory_bytes)]
-    if (use.processes is None) != (logged.processes is None):
-        return False
-    now = {each.pid: each for each in use.processes or ()}
-    before = {each.pid: each for each in logged.processes or ()}
-    if now.keys() != before.keys() or (use.memory_total_bytes, use.left_out) != (
-        logged.memory_total_bytes,
-        logged.left_out,
-    ):
-        return False
-    pairs += [(each.memory_bytes, before[pid].memory_bytes) for pid, each in now.items()]
-    same = all(
-        replace(each, memory_bytes=before[pid].memory_bytes) == before[pid] for pid, each in now.items()
+    (bare, memory), (was_bare, memory_was) = _without_memory(use), _without_memory(logged)
+    return bare == was_bare and all(
+        one == other if one is None or other is None else abs(one - other) <= most
+        for one, other in zip(memory, memory_was, strict=True)
     )
-    return same and all(
-        one == other if one is None or other is None else abs(one - other) <= most for one, other in pairs
-    )
+
+
+def _without_memory(use: GpuInUse) -> tuple[GpuInUse, list[int | None]]:
+    """Return a use without what is in use of its memory, and that: of the GPU, then of its processes."""
+    each = sorted(use.processes or (), key=lambda process: process.pid)
+    bare = None if use.processes is None else tuple(replace(process, memory_bytes=None) for process in each)
+    memory = [use.memory_bytes, *(process.memory_bytes for process in each)]
+    return replace(use, t_ns=0, memory_bytes=None, processes=bare), memory

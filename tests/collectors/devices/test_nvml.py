@@ -465,15 +465,6 @@ def test_a_limit_is_set_and_read_back_even_where_another_limiter_holds_it_lower(
     assert (device.sample().limit_mw, device.sample().requested_mw) == (150_000, 200_000)
 
 
-@pytest.mark.parametrize("limit_mw", [99_999, 250_001, 2**32 + 200_000, -1])
-def test_a_limit_out_of_range_is_refused_with_the_range_and_nothing_is_set(
-    device: NvmlDevice, gpu: Gpu, limit_mw: int
-) -> None:
-    with pytest.raises(RefusedError, match="Choose a limit of 100 W to 250 W"):
-        device.set_control("power_limit", limit_mw)
-    assert gpu.requested_mw == 250_000
-
-
 def test_a_memory_clock_is_locked_and_let_go_from_ampere_on(device: NvmlDevice, gpu: Gpu) -> None:
     with pytest.raises(UnsupportedError, match="could not lock the memory clock at 877 MHz"):
         device.set_control("memory_clock", 877)
