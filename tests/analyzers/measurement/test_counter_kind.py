@@ -12,20 +12,11 @@ from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import UNDECIDED_NS
 from benchmarks.windows.loads import Load, Name, load
 from tests.analyzers.archives import FOUND, GPU
+from tests.analyzers.measurement.measured_steps import errors, half_widths, held, measured_steps
 from tests.simulation.played import Counter, Measured, counter, play, readings
 
 MS = 1_000_000
 S = 1000 * MS
-
-
-def share_off(steps: list[Measured]) -> float:
-    """Return the mean absolute error of steps."""
-    return float(np.mean([abs(step.answer.energy_uj / step.truth_j / 1e6 - 1) for step in steps]))
-
-
-def held(steps: list[Measured]) -> float:
-    """Return the share of truths within the 95 % interval."""
-    return float(np.mean([one.answer.p2_5_uj <= one.truth_j * 1e6 <= one.answer.p97_5_uj for one in steps]))
 
 
 def first_seconds(steps: list[Measured], seconds: float) -> list[Measured]:
@@ -38,14 +29,12 @@ def test_steps_that_wait_for_the_kind_are_right_and_until_it_is_told_both_hypoth
     window_ms: int | None, waits_ns: int, until_ns: int | None, goal: float
 ) -> None:
     """Of the first 3 s, before its kind can be told. It was 6 to 9 %, with an interval of half a step."""
-    played = load("clean", 70, 200)
-    shape = EnergyFit()
-    shape.suspect(25 * MS)
-    shown = counter(played, window_ns=window_ms and window_ms * MS)
-    steps, meter = play(played, shown, shape, waits_ns=waits_ns, until_ns=until_ns)
+    steps, meter = measured_steps(
+        "clean", 70, 200, window_ms=window_ms, suspect_ms=25, waits_ns=waits_ns, until_ns=until_ns
+    )
     first = first_seconds(steps, 3)
     assert len(first) > 20
-    assert share_off(first) < goal
+    assert np.abs(errors(first)).mean() < goal
     assert held(first) >= 0.93
     known = "the sensor sees a part of the time" if window_ms else "ok"
     assert first[0].answer.quality == (known if waits_ns else "counter kind not known yet")
@@ -62,11 +51,9 @@ def test_long_steps_that_scatter_show_the_kind_and_have_narrow_intervals(
     """Refreshes within a step share its deviation: taken for independent, they said nothing, or lied."""
     late = list[Measured]()
     for seed in (11, 12):
-        played = load(name, 500, 40, seed)
-        shape = EnergyFit()
-        shape.suspect(25 * MS)
-        shown = counter(played, period_ms * MS, window_ms and window_ms * MS, seed=seed)
-        steps, meter = play(played, shown, shape)
+        steps, meter = measured_steps(
+            name, 500, 40, seed, period_ms=period_ms, window_ms=window_ms, suspect_ms=25
+        )
         assert meter.shape.kind == ("boxcar" if window_ms else "integrating")
         assert meter.shape.counter.bounded == (window_ms is None)
         for step in steps:
@@ -74,8 +61,7 @@ def test_long_steps_that_scatter_show_the_kind_and_have_narrow_intervals(
             assert low_uj is None or high_uj is None or low_uj <= step.truth_j * 1e6 <= high_uj
         late += steps[30:]
     assert held(late) >= 0.9
-    wide = [(one.answer.p97_5_uj - one.answer.p2_5_uj) / one.answer.energy_uj / 2 for one in late]
-    assert np.median(wide) < 0.05
+    assert np.median(half_widths(late)) < 0.05
 
 
 def test_two_hypotheses_are_weighed_and_their_difference_widens_the_interval() -> None:
@@ -148,20 +134,19 @@ def test_a_wrong_verdict_is_revised_and_what_follows_is_right(
     steps, meter = play(played, counter(played, window_ns=right_ms and right_ms * MS), shape)
     assert meter.shape.kind == right
     assert meter.shape.window_ns == (right_ms and right_ms * MS)
-    assert share_off(steps[-40:]) < 0.01
+    assert np.abs(errors(steps[-40:])).mean() < 0.01
     assert (steps[-1].answer.low_uj is None) == (right == "boxcar")
 
 
 @pytest.mark.parametrize(("period_ms", "window_ms"), [(33, 11), (40, 18)])
 def test_a_width_that_nobody_published_is_found_closely(period_ms: int, window_ms: int) -> None:
     """Taken for 10 and 17 ms, steps were off by 2.3 and 2.6 %, and 26 and 1 % of intervals held."""
-    played = load("clean", 20, 700, 7000)
-    shape = EnergyFit()
-    shape.suspect(25 * MS)
-    steps, meter = play(played, counter(played, period_ms * MS, window_ms * MS, seed=7000), shape)
+    steps, meter = measured_steps(
+        "clean", 20, 700, 7000, period_ms=period_ms, window_ms=window_ms, suspect_ms=25
+    )
     assert meter.shape.window_ns == pytest.approx(window_ms * MS, rel=0.015)
     later = steps[500:]
-    assert share_off(later) < 0.004
+    assert np.abs(errors(later)).mean() < 0.004
     assert held(later) >= 0.93
 
 
@@ -179,7 +164,7 @@ def test_the_kind_is_learned_from_the_starts_and_ends_of_epochs(
     assert meter.shape.kind == ("boxcar" if window_ms else "integrating")
     assert meter.shape.window_ns == (window_ms and window_ms * MS)
     late = [step for step in steps if 22 * S < step.begin_ns < 23.5 * S]
-    assert share_off(late) < 0.001
+    assert np.abs(errors(late)).mean() < 0.001
     assert held(late) >= 0.93
     width_j = np.median([one.answer.p97_5_uj - one.answer.p2_5_uj for one in late]) / 1e6
     assert "aliased" in late[0].answer.quality or width_j < 0.05 * late[0].truth_j
@@ -207,10 +192,7 @@ def test_power_that_rises_long_after_its_marks_tells_no_wrong_kind() -> None:
 @pytest.mark.sweep
 def test_a_single_ramp_proves_no_kind() -> None:
     """One that took longer than others gave a counter that sees half of the time hard bounds."""
-    played = load("mixed", 500, 40, 63001)
-    shape = EnergyFit()
-    shape.suspect(10 * MS)
-    steps, meter = play(played, counter(played, 20 * MS, 10 * MS, seed=63001), shape)
+    steps, meter = measured_steps("mixed", 500, 40, 63001, period_ms=20, window_ms=10, suspect_ms=10)
     assert meter.shape.kind == "boxcar"
     assert {step.answer.low_uj for step in steps} == {None}
 

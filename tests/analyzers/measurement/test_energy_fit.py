@@ -12,19 +12,11 @@ from analyzers.measurement.fixed_energies import MAX_POINTS
 from analyzers.measurement.power_model import MAX_KINDS, PowerModel
 from analyzers.measurement.timeline import Timeline
 from benchmarks.windows.loads import Name, load
+from tests.analyzers.measurement.measured_steps import errors, half_widths, held, measured_steps
 from tests.analyzers.readings import MS, S, steady
 from tests.simulation.played import Measured, counter, play
 
 seeds = st.integers(0, 10**6)
-
-
-def errors(steps: list[Measured]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array([step.answer.energy_uj / 1e6 / step.truth_j - 1 for step in steps])
-
-
-def covered(steps: list[Measured]) -> float:
-    inside = [s.answer.p2_5_uj - 2_000 <= s.truth_j * 1e6 <= s.answer.p97_5_uj + 2_000 for s in steps]
-    return sum(inside) / len(inside)
 
 
 @given(seeds, st.sampled_from(["clean", "noisy"]), st.sampled_from([20, 50, 130]))
@@ -102,7 +94,7 @@ def test_steps_are_right_where_straight_lines_are_not(
     truths_j = np.array([step.truth_j for step in steps])
     assert np.abs(errors(steps)).mean() < goal
     assert np.abs(lines_uj / 1e6 / truths_j - 1).mean() > line
-    assert 0.9 <= covered(steps) <= 1.0
+    assert 0.9 <= held(steps) <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -127,7 +119,7 @@ def test_it_tells_the_kind_of_a_counter_once_the_load_varies(
         assert (last.low_uj, last.high_uj) == (None, None)
         assert "the sensor sees a part of the time" in last.quality
         assert np.abs(errors(steps[65:])).mean() < 0.05
-        assert covered(steps[65:]) >= 0.9
+        assert held(steps[65:]) >= 0.9
     assert last.phase_coverage == {"integrating": 1.0, "boxcar": 1.0, None: None}[kind]
 
 
@@ -138,17 +130,14 @@ def test_it_tells_the_kind_of_a_counter_once_the_load_varies(
 def test_a_counter_that_may_be_blind_has_no_hard_bounds_until_it_shows_that_it_is_not(
     name: Name, window_ms: int | None, kind: str | None
 ) -> None:
-    played = load(name, 130, 100)
-    shape = EnergyFit()
-    shape.suspect(25 * MS)
-    steps, meter = play(played, counter(played, window_ns=window_ms and window_ms * MS), shape)
+    steps, meter = measured_steps(name, 130, 100, window_ms=window_ms, suspect_ms=25)
     assert meter.shape.kind == kind
     first, last = steps[0].answer, steps[-1].answer
     assert (first.low_uj, first.high_uj, first.quality) == (None, None, "counter kind not known yet")
     assert (last.low_uj is not None) == (kind == "integrating")
     unknown, blind = "counter kind not known yet", "the sensor sees a part of the time"
     assert last.quality == {"integrating": "ok", "boxcar": blind, None: unknown}[kind]
-    assert covered(steps) >= 0.95
+    assert held(steps) >= 0.95
 
 
 def test_steps_in_time_with_the_refreshes_of_a_boxcar_do_not_pass_it_off_as_integrating() -> None:
@@ -171,7 +160,7 @@ def test_the_95_percent_interval_holds_about_so_many_truths_whatever_the_load() 
     ]:
         played = load(name, step_ms, max(12_000 // step_ms, 40), seed)  # type: ignore[arg-type]
         steps, _ = play(played, counter(played, seed=seed))
-        share = covered(steps)
+        share = held(steps)
         assert share >= 0.8, (name, step_ms)
         # Each load counts the same, however many steps it has.
         inside += [index < share * 1000 for index in range(1000)]
@@ -189,7 +178,7 @@ def test_steps_between_two_solves_have_an_interval_that_holds_the_truth() -> Non
     played = load("constant", 50, 160, 1)
     steps, _ = play(played, counter(played, 20 * MS, seed=1))
     assert min(s.answer.p97_5_uj - s.answer.p2_5_uj for s in steps) > 2_000
-    assert covered(steps) >= 0.95
+    assert held(steps) >= 0.95
 
 
 @pytest.mark.sweep
@@ -205,7 +194,7 @@ def test_steps_whose_edges_lie_just_before_a_refresh_have_an_interval_that_holds
             if (shown.t_ns[shown.t_ns.searchsorted(edges_ns)] - edges_ns).min() < 2 * MS:
                 near.append(step)
     assert len(near) > 20
-    assert covered(near) > 0.9
+    assert held(near) > 0.9
 
 
 @pytest.mark.parametrize("edge", [0, 1])
@@ -219,7 +208,7 @@ def test_the_energy_before_a_mark_that_came_late_is_not_booked_behind_it(edge: i
         steps, _ = play(replace(played, steps_ns=late_ns), counter(played, seed=seed))
         found += [steps[20], steps[27], steps[34]]
     assert np.abs(errors(found)).mean() < 0.004  # of 1.2 %
-    assert covered(found) > 0.5
+    assert held(found) > 0.5
 
 
 @pytest.mark.sweep
@@ -232,7 +221,7 @@ def test_a_rise_and_a_fall_of_power_have_a_lateness_of_their_own(name: Name) -> 
         steps = steps[50:]
         used_j, truth_j = sum(s.answer.energy_uj for s in steps) / 1e6, sum(s.truth_j for s in steps)
         biases.append(used_j / truth_j - 1)
-        shares.append(covered(steps))
+        shares.append(held(steps))
     assert abs(np.mean(biases)) < 0.005
     assert 0.9 <= np.mean(shares) <= 1.0
 
@@ -274,26 +263,20 @@ def test_what_happens_at_rest_says_nothing_of_steps_or_of_the_counter() -> None:
 
 def test_a_counter_whose_kind_does_not_matter_has_an_interval_all_the_same() -> None:
     """Power never moves: whatever part of the time it sees, it would have shown the same."""
-    played = load("constant", 70, 150)
-    shape = EnergyFit()
-    shape.suspect(25 * MS)
-    steps, _ = play(played, counter(played), shape)
+    steps, _ = measured_steps("constant", 70, 150, suspect_ms=25)
     first, last = steps[0].answer, steps[-10].answer
     assert (last.low_uj, last.quality) == (None, "counter kind not known yet")
     assert first.p97_5_uj - first.p2_5_uj > 3 * (last.p97_5_uj - last.p2_5_uj)
     assert first.p2_5_uj <= 70 * 250_000 <= first.p97_5_uj
     assert last.p97_5_uj - last.p2_5_uj < 0.002 * last.energy_uj
-    assert covered(steps) > 0.9
+    assert held(steps) > 0.9
 
 
 @pytest.mark.parametrize("window_ms", [25, None])
 def test_a_counter_that_may_have_looked_past_all_gaps_has_none(window_ms: int | None) -> None:
     """Step and gap last 100 ms, as refreshes do: it may show the same each time, and miss what differs."""
-    played = load("clean", 87, 80, 2)
-    shape = EnergyFit()
-    shape.suspect(25 * MS)
-    steps, _ = play(played, counter(played, window_ns=window_ms and window_ms * MS, seed=2), shape)
-    assert covered(steps) >= 0.9
+    steps, _ = measured_steps("clean", 87, 80, 2, window_ms=window_ms, suspect_ms=25)
+    assert held(steps) >= 0.9
 
 
 @pytest.mark.parametrize(
@@ -383,54 +366,41 @@ def test_a_counter_that_is_not_proven_to_integrate_is_not_remembered_as_such() -
 @pytest.mark.sweep
 def test_power_that_never_moves_proves_no_kind_of_counter() -> None:
     """Steps as long as the refresh: a counter of 20 ms that sees 10 had hard bounds in 8 of 10 runs."""
-    played = load("constant", 20, 700, 7000)
-    shape = EnergyFit()
-    shape.suspect(10 * MS)
-    steps, meter = play(played, counter(played, 20 * MS, 10 * MS, seed=7000), shape)
+    steps, meter = measured_steps("constant", 20, 700, 7000, period_ms=20, window_ms=10, suspect_ms=10)
     assert meter.shape.kind is None
     assert {step.answer.low_uj for step in steps} == {None}
 
 
 def test_steps_of_some_refreshes_of_a_boxcar_have_an_interval_as_narrow_as_long_ones() -> None:
     """The covariance of points further apart than one solve is that of the first: half a width of 5 %."""
-    played = load("clean", 170, 60, 1)
-    shape = EnergyFit()
-    shape.remember("boxcar", 10 * MS)
-    steps, _ = play(played, counter(played, 20 * MS, 10 * MS, seed=1), shape)
+    steps, _ = measured_steps("clean", 170, 60, 1, period_ms=20, window_ms=10, known_ms=10)
     last = steps[30:]
-    assert np.mean([(s.answer.p97_5_uj - s.answer.p2_5_uj) / 2e6 / s.truth_j for s in last]) < 0.01
-    assert covered(last) >= 0.95
+    assert half_widths(last).mean() < 0.01
+    assert held(last) >= 0.95
 
 
 def test_two_steps_that_began_alike_within_a_refresh_are_no_beat() -> None:
     """A quarter of all steps of 500 ms was called aliased, with a half width of 45 %."""
-    played = load("clean", 500, 40, 61000)
-    shape = EnergyFit()
-    shape.remember("boxcar", 25 * MS)
-    steps, _ = play(played, counter(played, window_ns=25 * MS, seed=61000), shape)
+    steps, _ = measured_steps("clean", 500, 40, 61000, window_ms=25, known_ms=25)
     last = steps[10:]
-    assert max((s.answer.p97_5_uj - s.answer.p2_5_uj) / 2e6 / s.truth_j for s in last) < 0.02
-    assert covered(last) >= 0.95
+    assert half_widths(last).max() < 0.02
+    assert held(last) >= 0.95
 
 
 def test_a_change_that_hardly_showed_and_was_far_off_widens_no_other_interval() -> None:
     """A boxcar saw a thousandth of it, 82 deviations off: steps had a half width of 25 % from then on."""
-    played = load("noisy", 100, 200, 52000)
-    shape = EnergyFit()
-    shape.suspect(10 * MS)
-    steps, _ = play(played, counter(played, 20 * MS, 10 * MS, seed=52000), shape)
+    steps, _ = measured_steps("noisy", 100, 200, 52000, period_ms=20, window_ms=10, suspect_ms=10)
     late = steps[len(steps) // 4 :]
-    assert np.mean([(s.answer.p97_5_uj - s.answer.p2_5_uj) / 2e6 / s.truth_j for s in late]) < 0.02
-    assert covered(late) > 0.9
+    assert half_widths(late).mean() < 0.02
+    assert held(late) > 0.9
 
 
 @pytest.mark.parametrize("step_ms", [50, 500])
 def test_a_boxcar_multiplies_by_the_period_of_its_rhythm(step_ms: int) -> None:
     """The median of a dozen refreshes put all steps off by 0.04 %, a wrong first period by 0.28 %."""
-    played = load("clean", step_ms, 15_000 // step_ms, 61000)
-    shape = EnergyFit()
-    shape.remember("boxcar", 10 * MS)
-    steps, _ = play(played, counter(played, 20 * MS, 10 * MS, seed=61000), shape)
+    steps, _ = measured_steps(
+        "clean", step_ms, 15_000 // step_ms, 61000, period_ms=20, window_ms=10, known_ms=10
+    )
     last = steps[len(steps) // 3 :]
     assert abs(errors(last).mean()) < 0.0001
 
