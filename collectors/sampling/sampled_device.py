@@ -116,8 +116,8 @@ class SampledDevice:
         last = self._seen.last
         fresh = last is not None and change_detector.figure(sample) != change_detector.figure(last)
         if self.paused:  # a change that was seen after a long pause says nothing of the period
-            known = {"intervals_ns": self._seen.intervals_ns, "period_ns": self._seen.period_ns}
-            seen = seen._replace(changed_ns=None, **known)
+            known = self._seen
+            seen = seen._replace(changed_ns=None, intervals_ns=known.intervals_ns, period_ns=known.period_ns)
         self._seen = seen
         if reading is not None:
             if reading.seen == Seen.CHANGED and stamp_ns is not None and not self.paused:
