@@ -467,13 +467,12 @@ def prune(settings: Settings) -> None:
 
 @click.command(cls=Command)
 @click.argument("job")
-@click.option("--spdx", "form", flag_value="spdx", help="SPDX 3.0.1 as JSON-LD, with the AI profile.")
-@click.option(
-    "--markdown", "form", flag_value="markdown", default=True, help="A section for a model card.  [this]"
-)
+@click.option("--spdx", is_flag=True, help="SPDX 3.0.1 as JSON-LD, with the AI profile.")
 @settings_options(*QUERY)
-def statement(settings: Settings, job: str, *, form: str) -> None:
+def statement(settings: Settings, job: str, *, spdx: bool) -> None:
     """State the energy of JOB over all its runs and restarts, with bounds and what is missing.
+
+    It is a section for a model card, in Markdown.
 
     \b
     zeus-stream statement train > energy.md
@@ -484,7 +483,7 @@ def statement(settings: Settings, job: str, *, form: str) -> None:
     from zeus_stream.screens.text.tables import write_text
 
     stated = text.state(partial(ask_sql, settings), job, __version__)
-    write_text(text.spdx(stated) if form == "spdx" else text.markdown(stated), sys.stdout)
+    write_text(text.spdx(stated) if spdx else text.markdown(stated), sys.stdout)
 
 
 @click.command(cls=Command)
