@@ -178,10 +178,10 @@ Cause = Literal[
     "ignored",
     "lost",
 ]
-"""Why nothing changed: no privilege; observing; out of range; another owner; an old fence, incarnation or
-ended lease; the run does not own the GPU; no restore record could be written; the device failed; somebody
-else set another limit in the meantime; the driver accepted the limit and did not change it; the GPU is lost,
-and may return."""
+"""Why nothing changed. In order: no privilege. Observing. Out of range. Another owner. An old fence,
+incarnation or ended lease. The run does not own the GPU. No restore record could be written. The device
+failed. Somebody else set another limit in the meantime. The driver accepted the limit and did not change it.
+The GPU is lost, and may return."""
 
 
 class ControlRefused(Struct, frozen=True, tag=True):
@@ -195,9 +195,9 @@ class ControlRefused(Struct, frozen=True, tag=True):
 
 
 LeaseCause = Literal["released", "lapsed", "run", "other_program", "shutdown", "restart", "device", "plan"]
-"""Why a lease ended: its owner gave it back; its owner was silent; its run ended; somebody else set the
-limit; the collector stopped; a collector started after one that was killed; the device was lost;
-a plan of clocks did not fit what ran."""
+"""Why a lease ended. In order: its owner gave it back. Its owner was silent. Its run ended. Somebody else
+set the limit. The collector stopped. A collector started after one that was killed. The device was lost.
+A plan of clocks did not fit what ran."""
 
 
 class ControlLeaseEnded(Struct, frozen=True, kw_only=True, tag=True):

@@ -106,8 +106,10 @@ class Outbox:
     def __init__(
         self, started: RunStarted, new_session: Callable[[], str], room: int = ROOM, hold_ns: int = 0
     ) -> None:
-        """``hold_ns``: how long the beginning waits for a batch size, until more than two entries were put:
-        a plan and an epoch may precede the first loop."""
+        """``hold_ns``: how long the beginning waits for a batch size, until more than two entries were put.
+
+        A plan and an epoch may precede the first loop.
+        """
         self._started = started
         self._begins_ns = started.t_ns + hold_ns
         self._new_session = new_session

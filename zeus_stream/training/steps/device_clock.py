@@ -16,8 +16,8 @@ MAX_DRIFT = 500e-6
 SPAN_NS = 20_000_000_000
 """The drift is taken as constant for so long, and for half as long at least."""
 SLACK_NS = 2_000
-"""By which a bound may be wrong: 0.5 us resolution of the GPU's stamps, rounding, and a drift that wanders:
-1 us for each 0.4e-6 that it changes by within SPAN_NS."""
+"""By which a bound may be wrong: 0.5 us resolution of the GPU's stamps, rounding, and a drift that wanders.
+The drift is wrong by 1 us for each 0.4e-6 that it changes by within SPAN_NS."""
 
 SAME_NS = 0.01
 """Corners that differ by less, at any time within SPAN_NS, are one."""
