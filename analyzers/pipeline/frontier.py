@@ -92,7 +92,11 @@ class FrontierProgram:
         self._reserves_s = reserves_s if any(reserves_s) else ()
         self._waiting_w = sum(profile.waiting_w[: graph.stages])
         self._times = [np.array([o.time_s for o in profile.of(each)]) for each in graph.instructions]
-        self._energies = [np.array([o.energy_j for o in profile.of(each)]) for each in graph.instructions]
+        self._costs = [
+            np.array([o.energy_j - profile.waiting_w[each.stage] * o.time_s for o in profile.of(each)])
+            for each in graph.instructions
+        ]
+        """By instruction and option, J: waiting power counts for the whole iteration."""
         names = {name: index for index, name in enumerate(dict.fromkeys(groups))}
         self._group = [names[name] for name in groups]
         self._members: list[list[int]] = [[] for _ in names]
@@ -101,13 +105,7 @@ class FrontierProgram:
         self._hulls = [
             lower_hull(
                 np.sum([self._times[i] for i in members], axis=0),
-                np.sum(
-                    [
-                        self._energies[i] - profile.waiting_w[graph.instructions[i].stage] * self._times[i]
-                        for i in members
-                    ],
-                    axis=0,
-                ),
+                np.sum([self._costs[i] for i in members], axis=0),
             )
             for members in self._members
         ]
@@ -245,14 +243,10 @@ class FrontierProgram:
         picks = [hull[at][0] for hull, at in zip(self._hulls, picked, strict=True)]
         choice = tuple(picks[group] for group in self._group)
         time_s = self._makespan_s(picks)
-        return FrontierPoint(choice, time_s, self._energy_j(choice, time_s), bound_j, tuple(prices.tolist()))
-
-    def _energy_j(self, choice: Sequence[int], time_s: float) -> float:
-        hull_cost = sum(
-            next(cost_j for pick, cost_j in self._hulls[group] if pick == choice[members[0]])
-            for group, members in enumerate(self._members)
+        energy_j = self._waiting_w * time_s + sum(
+            hull[at][1] for hull, at in zip(self._hulls, picked, strict=True)
         )
-        return hull_cost + self._waiting_w * time_s
+        return FrontierPoint(choice, time_s, energy_j, bound_j, tuple(prices.tolist()))
 
 
 def lower_hull(time_s: Vector, cost_j: Vector) -> list[tuple[int, float]]:

@@ -33,11 +33,7 @@ SETTLED = 12
 
 
 def following(replicas: int, noise: float) -> Stages:
-    world = Stages(PipelineSettings(iterations=20), replicas=replicas, noise=noise)
-    while world.state != "following":
-        world.play(1)
-    world.play(5)
-    return world
+    return Stages(PipelineSettings(iterations=20), replicas=replicas, noise=noise).follow(5)
 
 
 def true_profile(world: Stages) -> PipelineProfile:

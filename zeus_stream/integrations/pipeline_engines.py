@@ -13,7 +13,7 @@ evaluation: it is no instruction.
 import sys
 from collections.abc import Callable
 from functools import wraps
-from itertools import count
+from itertools import count, cycle
 from typing import Any
 
 from zeus_stream.errors import SettingsError
@@ -30,7 +30,7 @@ def follow_torch(pipe: Pipeline, stage: Any, chunk: int = 0) -> None:
     for kind, name in passes:
         if kind == "weight" and not hasattr(stage, name):
             continue  # older versions have no split backward
-        setattr(stage, name, _numbered(pipe, kind, chunk, _method(stage, name)))
+        setattr(stage, name, _instruction(pipe, kind, _method(stage, name), lambda given: given[0], chunk))
 
 
 def follow_deepspeed(pipe: Pipeline, engine: Any) -> None:
@@ -40,17 +40,11 @@ def follow_deepspeed(pipe: Pipeline, engine: Any) -> None:
     the engine. The engine gets a dictionary of its own.
     """
     passes = {"_exec_forward_pass": "forward", "_exec_backward_pass": "backward"}
-    methods = {name: _method(engine, name) for name in passes}
-    known = getattr(engine, "_INSTRUCTION_MAP", None)
-    if known is None:
-        for name, kind in passes.items():
-            setattr(engine, name, _counted(pipe, kind, methods[name]))
-        return
-    own, found = dict(known), set[str]()
-    for command, function in known.items():
+    own, found = dict(getattr(engine, "_INSTRUCTION_MAP", {})), set[str]()
+    for command, function in tuple(own.items()):
         name = getattr(function, "__name__", "")
         if name in passes:
-            own[command] = _counted(pipe, passes[name], function)
+            own[command] = _instruction(pipe, passes[name], function, _numbers(pipe.micro_batches))
             found.add(name)
     for name in passes.keys() - found:
         raise _not_followed(engine, f"its _INSTRUCTION_MAP has no {name}")
@@ -88,8 +82,7 @@ def follow_megatron(pipe: Pipeline, schedules: Any) -> None:
         with pipe.instruction("backward", *of_output.pop(id(output), counted)):
             return backward(*arguments, **named)
 
-    schedules.forward_step = forward_step
-    schedules.backward_step = backward_step
+    schedules.forward_step, schedules.backward_step = forward_step, backward_step
 
 
 def _evaluates() -> bool:
@@ -112,28 +105,26 @@ def _not_followed(owner: Any, why: str) -> SettingsError:
     )
 
 
-def _numbered(pipe: Pipeline, kind: str, chunk: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a pass whose first argument is its micro-batch, as an instruction."""
-
-    @wraps(function)
-    def instruction(micro_batch: int, *arguments: Any, **named: Any) -> Any:
-        if kind == "forward" and _evaluates():
-            return function(micro_batch, *arguments, **named)
-        with pipe.instruction(kind, micro_batch, chunk):
-            return function(micro_batch, *arguments, **named)
-
-    return instruction
+def _numbers(micro_batches: int) -> Callable[[tuple[Any, ...]], int]:
+    """Return a function that counts micro-batches, again and again."""
+    numbers = cycle(range(micro_batches))
+    return lambda _: next(numbers)
 
 
-def _counted(pipe: Pipeline, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a pass as an instruction; the n-th of an iteration is that of micro-batch n."""
-    calls = count()
+def _instruction(
+    pipe: Pipeline,
+    kind: str,
+    function: Callable[..., Any],
+    number: Callable[[tuple[Any, ...]], int],
+    chunk: int = 0,
+) -> Callable[..., Any]:
+    """Return a pass as an instruction. ``number`` returns its micro-batch, given its arguments."""
 
     @wraps(function)
     def instruction(*arguments: Any, **named: Any) -> Any:
         if kind == "forward" and _evaluates():
             return function(*arguments, **named)
-        with pipe.instruction(kind, next(calls) % pipe.micro_batches):
+        with pipe.instruction(kind, number(arguments), chunk):
             return function(*arguments, **named)
 
     return instruction

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 from msgspec.structs import replace
@@ -147,6 +148,13 @@ class Stages:
             for session, event in () if self.unheard else zip(self.sessions, ran, strict=True):
                 self._take(self.run.handle(StageRan(session, event), self._now()))
 
+    def follow(self, more: int = 0) -> Self:
+        """Run until a plan is followed, and so many iterations on top."""
+        while self.state != "following":
+            self.play(1)
+        self.play(more)
+        return self
+
     def end(self, stage: int) -> None:
         self._take(self.run.handle(StageEnded(self.sessions[stage]), self._now()))
 
@@ -170,7 +178,7 @@ class Stages:
 
     def _lengths(self, replica: int) -> tuple[list[float], list[float]]:
         lengths_s, powers_w = [], []
-        for index, each in enumerate(self.graph.instructions):
+        for each in self.graph.instructions:
             gpu = f"{self.prefix}{replica * self.stages + each.stage}"
             clock_mhz, late = self.locked_mhz.get(gpu, CLOCKS_MHZ[0]), 1.0
             plan = self.plans.get(gpu)
@@ -187,7 +195,6 @@ class Stages:
             late *= self.slow.get(replica // self.tensor_parallel, 1.0)
             lengths_s.append(time_s * late * float(self.rng.normal(1, self.noise) if self.noise else 1.0))
             powers_w.append(power_w)
-            assert index < len(self.graph.instructions)
         return lengths_s, powers_w
 
     def _ran(self, starts_s: Sequence[float], lengths_s: Sequence[float]) -> list[IterationRan]:

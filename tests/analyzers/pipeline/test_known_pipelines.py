@@ -18,10 +18,7 @@ SETTINGS = PipelineSettings(iterations=8)
 
 def followed(**more: object) -> Stages:
     """Return a pipeline that follows its plan."""
-    world = Stages(SETTINGS, **more)  # type: ignore[arg-type]  # fields of the world
-    while world.state != "following":
-        world.play(1)
-    return world
+    return Stages(SETTINGS, **more).follow()  # type: ignore[arg-type]  # its fields
 
 
 @pytest.fixture(scope="module")

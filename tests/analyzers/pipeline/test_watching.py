@@ -11,11 +11,7 @@ from tests.analyzers.pipeline.stages import Stages
 
 def following(**more: object) -> Stages:
     """Return a pipeline that follows its plan."""
-    world = Stages(PipelineSettings(iterations=4), **more)  # type: ignore[arg-type]  # fields of the world
-    while world.state != "following":
-        world.play(1)
-    world.play(8)
-    return world
+    return Stages(PipelineSettings(iterations=4), **more).follow(8)  # type: ignore[arg-type]  # its fields
 
 
 def plans(world: Stages) -> dict[str, str]:
@@ -91,9 +87,7 @@ def test_tensor_parallel_ranks_of_a_stage_act_together() -> None:
 
 
 def test_number_and_range_of_the_profiled_clocks_are_settings() -> None:
-    world = Stages(PipelineSettings(iterations=3, clocks=5, lowest=0.8))
-    while world.state != "following":
-        world.play(1)
+    world = Stages(PipelineSettings(iterations=3, clocks=5, lowest=0.8)).follow()
     visited = [each.value for each in world.sent if isinstance(each, ApplyControl) and each.gpu == "GPU-0"]
     assert (len(visited), visited[0], visited[-1]) == (5, 1410, 1140)
 

@@ -20,11 +20,7 @@ from zeus_stream.views.pipeline_view import choices_of
 
 @pytest.fixture(scope="module")
 def world() -> Stages:
-    made = Stages(PipelineSettings(iterations=4, slowdown=1.05))
-    while made.state != "following":
-        made.play(1)
-    made.play(20)
-    return made
+    return Stages(PipelineSettings(iterations=4, slowdown=1.05)).follow(20)
 
 
 @pytest.fixture(scope="module")
