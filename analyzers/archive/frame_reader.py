@@ -116,7 +116,8 @@ class FrameReader:
         self, logs: Mapping[str, Iterator[tuple[Frame, Body]]], since: Mapping[str, int] | None = None
     ) -> Iterator[tuple[Frame, Body]]:
         """Yield frames of several logs in the order in which they came the first time."""
-        since = {log_id: offset for log_id, offset in (since or {}).items() if self._goes_on(log_id, offset)}
+        stored = {log_id: log.next_offset for log_id, log in self.logs.items()}
+        since = {log_id: offset for log_id, offset in (since or {}).items() if offset < stored[log_id]}
         with self.cursor() as cursor:
             turns = cursor.execute(
                 """
@@ -135,10 +136,6 @@ class FrameReader:
             while (head := heads[log_id]) is not None and (end is None or head[0].offset < end):
                 yield head
                 heads[log_id] = next(logs[log_id], None)
-
-    def _goes_on(self, log_id: str, offset: int) -> bool:
-        """Return whether frames of a log are stored from an offset on."""
-        return offset < self.logs[log_id].next_offset
 
     def _begun_before(self, log_id: str, offset: int) -> set[str]:
         with self.cursor() as cursor:

@@ -163,14 +163,14 @@ class Reader:
 
     def batches(self, sql: str, rows: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return the schema of an answer, and the answer, ``rows`` at a time. Both raise RefusedError."""
-        with _refusing("query"):
+        with _refusing():
             relation = self._cursor.sql(sql)
             reader = relation.to_arrow_reader(rows)
 
         def stream() -> Iterator[pa.RecordBatch]:
             with reader:
                 while True:
-                    with _refusing("query"):
+                    with _refusing():
                         try:
                             batch = reader.read_next_batch()
                         except StopIteration:
@@ -181,9 +181,9 @@ class Reader:
 
 
 @contextmanager
-def _refusing(who: str) -> Iterator[None]:
+def _refusing() -> Iterator[None]:
     """Turn DuckDB's errors, also those that Arrow made OSError or ValueError, into refusals."""
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as wrong:
-        raise RefusedError(f"{who}: could not be answered: {str(wrong).strip()}") from wrong
+        raise RefusedError(f"query: could not be answered: {str(wrong).strip()}") from wrong

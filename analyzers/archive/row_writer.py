@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 import pyarrow as pa
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from analyzers.archive.frame_reader import FrameReader, Log
 from analyzers.archive.opening import Connection, first_line
@@ -195,7 +195,7 @@ class RowWriter:
             name: columns.columnar(self._schemas[name], rows) for name, rows in incoming.items() if rows
         }
         if kept:
-            tables["frames"] = columns.from_frames(self._schemas["frames"], kept)
+            tables["frames"] = columns.columnar(self._schemas["frames"], list(map(astuple, kept)))
         if any(of_frame.rows for _, of_frame in events):
             tables["events"] = columns.from_events(self._schemas["events"], events)
         if readings:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 
 import anyio
+from msgspec import Struct
 
 from analyzers.archive.store import Store
 from analyzers.dispatch.collector_link import Commander, Link
@@ -53,14 +54,13 @@ class Collector:
         return self._follow(log_id, next_offset, pause_s=pause_s)
 
 
-class Host:
+class Host(Struct):
     """The stream of one host, as the shell knows it."""
 
-    def __init__(self) -> None:
-        self.collector: Collector | None = None
-        """None: it is not followed (yet)."""
-        self.last: Frame | None = None
-        """The last frame that was interpreted."""
+    collector: Collector | None = None
+    """None: it is not followed (yet)."""
+    last: Frame | None = None
+    """The last frame that was interpreted."""
 
 
 def links_seen(hosts: Mapping[str, Host], last: Mapping[str, Frame]) -> Iterator[LinkSeen]:

@@ -68,12 +68,19 @@ Take = Callable[[Interpreter], None]
 
 def take_all(where: Places, interpreter: Interpreter) -> list[tuple[Path, int, Take]]:
     """Have the interpreter take calibrations and what was forgotten. Return what `watch_all` watches."""
-    files = ((where.gains, take_gains), (where.forgotten, take_forgotten))
+
+    def take_gains(known: Interpreter) -> None:
+        known.handle(Calibrated(calibrations.load(where.gains)), 0)
+
+    def take_forgotten(known: Interpreter) -> None:
+        known.handle(ProfilesForgotten(forgotten_profiles.load(where.forgotten)), 0)
+
     watched: list[tuple[Path, int, Take]] = [
-        (file, changed(file), partial(take, file=file)) for file, take in files
+        (file, changed(file), take)
+        for file, take in ((where.gains, take_gains), (where.forgotten, take_forgotten))
     ]
-    for _, _, work in watched:
-        work(interpreter)
+    for _, _, take in watched:
+        take(interpreter)
     return watched
 
 
@@ -96,14 +103,6 @@ async def watch(path: Path, known: int | None, take: Callable[[], Awaitable[None
             except StorageError as wrong:
                 _log.warning("%s", wrong)
         await anyio.sleep(to_next_s(LOOK_S))
-
-
-def take_gains(interpreter: Interpreter, file: Path) -> None:
-    interpreter.handle(Calibrated(calibrations.load(file)), 0)
-
-
-def take_forgotten(interpreter: Interpreter, file: Path) -> None:
-    interpreter.handle(ProfilesForgotten(forgotten_profiles.load(file)), 0)
 
 
 def changed(path: Path) -> int:

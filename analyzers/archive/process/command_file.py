@@ -82,14 +82,23 @@ class CommandFile:
             _log.warning("%s: a line is left out, its frames give its rows again.", self._path)
         return [row for row in found if isinstance(row, Kept | _Stored)]
 
-    def add(self, rows: Sequence[Kept]) -> bool:
+    def add(self, rows: Sequence[Kept | _Stored]) -> bool:
         """Add rows; they outlive this process. False: no room, they need a commit. Raises StorageError."""
-        return self._append(rows)
+        content = codec.encode_records(rows)
+        line = b"%08x %b\n" % (self._crc(content), b64encode(content))
+        if self.end + len(line) > MAX_BYTES:
+            return False
+        with self._explaining("be written"):
+            whole = os.write(self._file, line) == len(line)
+            if not whole:  # the next line is not to continue a part of this one
+                os.ftruncate(self._file, self.end)
+        self.end += len(line) if whole else 0
+        return whole
 
     def clear(self, end: int) -> None:
         """Forget the rows before that place: they are in the archive. Raises StorageError."""
         if end < self.end:
-            self._append([_Stored(end)])  # without room for it, rows of the next start replace their like
+            self.add([_Stored(end)])  # without room for it, rows of the next start replace their like
             return
         if not end:
             return
@@ -101,18 +110,6 @@ class CommandFile:
         os.close(self._file)
         if not self.end:
             self._path.unlink(missing_ok=True)
-
-    def _append(self, records: Sequence[Kept | _Stored]) -> bool:
-        content = codec.encode_records(records)
-        line = b"%08x %b\n" % (self._crc(content), b64encode(content))
-        if self.end + len(line) > MAX_BYTES:
-            return False
-        with self._explaining("be written"):
-            whole = os.write(self._file, line) == len(line)
-            if not whole:  # the next line is not to continue a part of this one
-                os.ftruncate(self._file, self.end)
-        self.end += len(line) if whole else 0
-        return whole
 
     def _crc(self, content: bytes) -> int:
         return zlib.crc32(content, zlib.crc32(self._archive_id))

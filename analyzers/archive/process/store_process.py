@@ -49,20 +49,15 @@ class StoreProcess:
     """The file, the queries that run over it, and those that wait."""
 
     def __init__(self, archive: DuckdbFile) -> None:
-        self._archive = archive
+        self.archive = archive
         archive.writer.ended = set()  # a run of a million steps takes a second
         self._path = archive.path
         self._waiting: deque[tuple[StartQuery, int]] = deque()
-        self._running: dict[int, tuple[int, int]] = {}
-        """By pidfd: pid, and the query's number."""
+        self.running: dict[int, tuple[int, int]] = {}
+        """By pidfd, which becomes readable when the query's child has ended: its pid, and number."""
         self._pages: Iterator[Any] = iter(())
         self._failed: ZeusStreamError | None = None
         """Of the last checkpoint."""
-
-    @property
-    def running(self) -> tuple[int, ...]:
-        """Descriptors that become readable when a query child has ended."""
-        return tuple(self._running)
 
     def ask(self, request: StartQuery, out: int) -> None:
         self._waiting.append((request, out))
@@ -81,7 +76,7 @@ class StoreProcess:
     def tidy(self) -> None:
         """Keep runs that ended, and checkpoint if it is due, after a reply. A failure is the next answer."""
         try:
-            self._archive.keep_ended()
+            self.archive.keep_ended()
             self._checkpoint()
         except ZeusStreamError as wrong:
             self._failed = wrong
@@ -89,16 +84,14 @@ class StoreProcess:
     def _call(self, request: Call) -> Any:
         match request:
             case Call("put", (received, rows, interpreted, replaying)):
-                return self._archive.put(
-                    list(map(unpacked, received)), rows, interpreted, replaying=replaying
-                )
+                return self.archive.put(list(map(unpacked, received)), rows, interpreted, replaying=replaying)
             case Call("begin_replay", (since,)):
-                self._pages = self._archive.replay(since)
+                self._pages = self.archive.replay(since)
                 return None
             case Call("next_page"):
                 return next(self._pages, None)
             case Call(method, arguments):
-                member = getattr(self._archive, method)
+                member = getattr(self.archive, method)
                 return member(*arguments) if callable(member) else member
 
     def cancel(self, number: int) -> None:
@@ -106,12 +99,12 @@ class StoreProcess:
             if ask.number == number:
                 self._waiting.remove((ask, out))
                 os.close(out)
-        for pidfd, (_, asked) in self._running.items():
+        for pidfd, (_, asked) in self.running.items():
             if asked == number:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
     def reap(self, pidfd: int) -> None:
-        pid, _ = self._running.pop(pidfd)
+        pid, _ = self.running.pop(pidfd)
         os.close(pidfd)
         os.waitpid(pid, 0)
         confined_query.remove_scratch(self._path, pid)
@@ -120,26 +113,23 @@ class StoreProcess:
         """Start the queries that wait, unless a checkpoint must come first."""
         with suppress(ZeusStreamError):  # a checkpoint that fails is tried and answered at the next request
             self._checkpoint()
-        while self._waiting and self._archive.wal_bytes() < HOLD_BYTES:
+        while self._waiting and self.archive.wal_bytes() < HOLD_BYTES:
             ask, out = self._waiting.popleft()
-            pid = self._archive.file.fork_query(ask.question, out)
+            pid = self.archive.file.fork_query(ask.question, out)
             os.close(out)
-            self._running[os.pidfd_open(pid)] = (pid, ask.number)
+            self.running[os.pidfd_open(pid)] = (pid, ask.number)
 
     def _checkpoint(self) -> None:
         """Checkpoint if it is time and nobody reads. Raises StorageError."""
-        size = self._archive.wal_bytes()
-        if size >= CHECKPOINT_BYTES and not self._running:
-            self._archive.flush()
+        size = self.archive.wal_bytes()
+        if size >= CHECKPOINT_BYTES and not self.running:
+            self.archive.flush()
         elif size >= KILL_BYTES:
-            for pidfd in self._running:
+            for pidfd in self.running:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
-    def close(self) -> None:
-        self._archive.close()
-
     def end_queries(self) -> None:
-        for pidfd in self.running:
+        for pidfd in tuple(self.running):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             self.reap(pidfd)
 
@@ -186,7 +176,7 @@ def _answered(store: StoreProcess, channel: Connection, request: Request) -> boo
     match request:
         case None:
             store.end_queries()
-            store.close()
+            store.archive.close()
             channel.send((True, None))
             return False
         case StartQuery():

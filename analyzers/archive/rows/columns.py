@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_FIELDS,
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 _PLAIN = [name for name, _ in READING_FIELDS if name not in ("gpu", "seen")]
 _NEVER_ABSENT = ("t_lo_ns", "t_hi_ns")
-_frame_columns = attrgetter(*Frame.__struct_fields__)
 
 
 def from_readings(readings: Sequence[tuple[Frame, Readings]], utc_ns: Sequence[int | None] = ()) -> pa.Table:
@@ -70,11 +68,6 @@ def _read_at(t_ns: np.ndarray[Any, Any], utc_ns: Sequence[int | None], sizes: Se
 
 def _words(codes: np.ndarray[Any, Any], words: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words, pa.string()))
-
-
-def from_frames(schema: pa.Schema, frames: Sequence[Frame]) -> pa.Table:
-    """Return frames, at least one, as rows of the table ``frames``."""
-    return columnar(schema, [_frame_columns(frame) for frame in frames])
 
 
 def from_events(schema: pa.Schema, events: Sequence[tuple[Frame, EventRows]]) -> pa.Table:

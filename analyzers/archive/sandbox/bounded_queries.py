@@ -148,18 +148,17 @@ class Queries:
             each.end()
 
 
-class _UnderWay:
-    """A query that is being answered."""
-
-    def __init__(self, key: object) -> None:
-        self.key = key
-        self.end: Callable[[], None] = _nothing
-        self.why: str | None = None
-        """The refusal of a query that was ended from outside."""
-
-
 def _nothing() -> None:
     """Return: no query was started yet."""
+
+
+class _UnderWay(Struct, eq=False):
+    """A query that is being answered."""
+
+    key: object
+    end: Callable[[], None] = _nothing
+    why: str | None = None
+    """The refusal of a query that was ended from outside."""
 
 
 def _received(source: int, question: Question, under_way: _UnderWay) -> tuple[AnswerEnd, list[bytes]]:

@@ -216,7 +216,7 @@ def test_what_a_run_wasted_is_stored_after_the_commit_of_its_end(tmp_path: Path)
         assert answers() == [0, 1], "until then it is computed"
         store.tidy()
         assert answers() == [1, 1]
-    store.close()
+    archive.close()
 
 
 def test_a_store_that_was_started_for_nothing_ends_with_its_channel() -> None:
