@@ -16,34 +16,23 @@ from msgspec.structs import replace
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.process.command_file import MAX_BYTES, CommandFile
 from analyzers.results.result import OWN, ApplyControl, Command, GiveAdvice, Instruction
-from analyzers.results.rows import CommandRow, Derived, RecallRow, Row
+from analyzers.results.rows import Derived, RecallRow, Row
 from analyzers.service import commits
 from analyzers.service.commits import QUIET_COMMITS, Commits
-from tests.analyzers.archives import HOST, RUN, A, frame
-from tests.empty_archive import archive_at
+from tests.analyzers import archives
+from tests.analyzers.archives import HOST, RUN, A, ask, frame
 from zeus_stream.errors import StorageError
 from zeus_stream.protocol.events import Advice
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.settings import Settings
 
 pytestmark = pytest.mark.anyio
 FRAME = frame(0, Readings((A,), b""))
 COMMAND = ApplyControl(
     command="run-1/session-1/1", run=RUN.run, host=HOST, gpu=A, control="power_limit", value=200_000
 )
-ROW = CommandRow(
-    command=COMMAND.command,
-    run=RUN.run,
-    gpu=A,
-    asked_ns=1,
-    limit_w=200.0,
-    outcome=None,
-    outcome_ns=None,
-    outcome_limit_w=None,
-    reason="",
-)
+ROW = replace(archives.COMMAND, command=COMMAND.command, asked_ns=1)
 RECALL = RecallRow(session=RUN.session, run=RUN.run, round=0)
 
 
@@ -67,21 +56,17 @@ class Stored:
         await self.commits.add_derived(rows, {received.log_id: received.offset + 1}, instructions)
 
     def count(self, table: str) -> int:
-        with self.archive.reading() as reader:
-            _, batches = reader.batches(f"SELECT count(*) AS n FROM {table}", 1)  # noqa: S608  (a name of this file)
-            return int(next(iter(batches)).to_pylist()[0]["n"])
+        [(number,)] = ask(self.archive, f"SELECT count(*) FROM {table}")  # noqa: S608  (a name of this file)
+        return int(number)
 
 
 @asynccontextmanager
 async def opened(folder: Path, *, file: bool = False) -> AsyncIterator[Stored]:
     """``file``: there is a file for rows of commands."""
-    path = archive_at(folder / "energy.duckdb")
-    archive = DuckdbFile.open(path, Settings())
-    archive.commands = CommandFile(path, archive.archive_id) if file else None
-    try:
+    path = folder / "energy.duckdb"
+    with archives.opened(path) as archive:
+        archive.commands = CommandFile(path, archive.archive_id) if file else None
         yield Stored(archive)
-    finally:
-        archive.close()
 
 
 async def test_a_command_leaves_when_its_row_is_in_the_file_and_the_row_follows(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from analyzers.service.replay import (
     interpret,
     replay,
 )
-from tests.analyzers.archives import DECISION, GPU, RUN, trial
+from tests.analyzers.archives import DECISION, GPU, RUN, opened, trial
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World, outputs_of, replayed
@@ -71,11 +71,10 @@ def store(
 ) -> None:
     """DuckdbFile what a world's analyzer heard and derived."""
     whole = [(replace(frame, body=codec.encode(body)), body) for frame, body in frames]
-    archive = DuckdbFile.open(archive_at(path), under)
-    for at in range(0, len(whole), batch):
-        archive.put([whole[at : at + batch]])
-    archive.put([], list(rows), {frame.log_id: frame.offset + 1 for frame, _ in whole}, replaying=True)
-    archive.close()
+    with opened(path, under) as archive:
+        for at in range(0, len(whole), batch):
+            archive.put([whole[at : at + batch]])
+        archive.put([], list(rows), {frame.log_id: frame.offset + 1 for frame, _ in whole}, replaying=True)
 
 
 def rows_of(world: World) -> list[Row]:
@@ -206,11 +205,8 @@ def later(memory: Memory, under: Settings) -> World:
 
 
 def memory_of(path: Path) -> Memory:
-    archive = DuckdbFile.open(archive_at(path), Settings())
-    try:
+    with opened(path) as archive:
         return archive.memory()
-    finally:
-        archive.close()
 
 
 def test_a_run_that_began_with_a_memory_decides_the_same_again(tmp_path: Path) -> None:
@@ -287,11 +283,7 @@ def started_anew(path: Path, world: World, now: Settings) -> None:
     world.interpreter, heard_before = again, len(world.frames)
     world.run()
     fresh = world.frames[heard_before:]
-    archive = DuckdbFile.open(archive_at(path), now)
-    archive.put([[(replace(frame, body=codec.encode(body)), body) for frame, body in fresh]])
-    interpreted = {frame.log_id: frame.offset + 1 for frame, _ in fresh}
-    archive.put([], rows_of(world), interpreted, replaying=True)
-    archive.close()
+    store(path, now, fresh, rows_of(world))
 
 
 def test_a_run_keeps_the_settings_it_began_with_when_its_analyzer_starts_with_others(

@@ -29,6 +29,7 @@ from analyzers.service.collectors import Collector
 from analyzers.service.interpretation import PAUSE_S, Interpretation
 from analyzers.service.watched_files import publish_budgets
 from analyzers.shards.sharded_analyzer import analyze_shards
+from tests.analyzers.archives import ask
 from tests.empty_archive import archive_at
 from tests.messages import WELCOME
 from tests.simulation.simulated_site import Training
@@ -140,9 +141,7 @@ class Bench(Struct, frozen=True):
     gate: AccessGate
 
     def stored(self, sql: str) -> list[tuple[object, ...]]:
-        with self.archive.reading() as reader:
-            _, batches = reader.batches(sql, 10_000)
-            return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+        return ask(self.archive, sql)
 
     def status(self) -> dict[str, str]:
         return {name: value for section, name, value in self.analyzer.status(self.gate).rows}

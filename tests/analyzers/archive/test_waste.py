@@ -362,7 +362,7 @@ def test_the_waste_of_an_ended_run_is_read_and_not_computed_again(stored: Stored
 def test_what_is_stored_of_a_killed_run_changes_when_another_goes_on_from_it(stored: Stored) -> None:
     archive = stored([KILLED, *STEPS, EPOCH, WHOLE])
     assert "redone steps" not in waste(archive)
-    archive.put([], [replace(AGAIN, run="run-2"), *resumed(2, run="run-2")], {}, replaying=False)
+    archive.put([], [replace(AGAIN, run="run-2"), *resumed(2, run="run-2")])
     assert waste(archive)["redone steps"]["energy_j"] == 2000
 
 

@@ -18,6 +18,7 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import Result
 from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow, Row, RunRow, WindowRow
+from tests.analyzers.archives import ask
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World, outputs_of, replayed
@@ -175,7 +176,7 @@ def test_a_checkpoint_that_cannot_be_used_is_a_sentence_and_everything_is_replay
     archive = DuckdbFile.open(archive_at(path), SETTINGS)
     row = archive.checkpoint(checkpoint_taker.NAME)
     assert row is not None
-    archive.put([], [sign(replace(row, **change), KEY)], {}, replaying=False)
+    archive.put([], [sign(replace(row, **change), KEY)])
     with caplog.at_level(logging.WARNING):
         begin, again = started(archive)
     archive.close()
@@ -226,9 +227,7 @@ def test_an_analyzer_that_is_killed_again_and_again_reaches_the_end_of_what_is_s
             archive.put([], result.rows, interpreted, replaying=True)
     undisturbed = Interpreter(plan_of(SETTINGS))
     expected = [row for row in replayed(undisturbed, world.frames) if isinstance(row, WindowRow)]
-    with archive.reading() as reader:
-        _, batches = reader.batches("SELECT session, kind, index, gpu, energy_j FROM windows", 10_000)
-        found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    found = ask(archive, "SELECT session, kind, index, gpu, energy_j FROM windows")
     archive.close()
     assert sorted(found) == sorted(
         (row.session, row.kind, row.index, row.gpu, row.energy_j) for row in expected

@@ -205,7 +205,7 @@ def archived(tmp_path: Path) -> Path:
         ]
     )
     archive = DuckdbFile.open(archive_at(path), Settings())
-    archive.put([], [row for row in outputs if isinstance(row, WindowRow)], {}, replaying=False)
+    archive.put([], [row for row in outputs if isinstance(row, WindowRow)])
     archive.close()
     return path
 
@@ -227,7 +227,7 @@ def test_where_the_cpu_was_not_sampled_its_energy_is_null(tmp_path: Path) -> Non
     outputs = heard([*started("1", "run", 10), *stepped("1", 20, 22)])
     archive = DuckdbFile.open(archive_at(path), Settings())
     rows = [row for row in outputs if isinstance(row, WindowRow) and row.gpu == A]
-    archive.put([], rows, {}, replaying=False)
+    archive.put([], rows)
     archive.close()
     (step,) = read_file(path, "FROM steps", Settings()).to_pylist()
     assert step["cpu_energy_j"] is None

@@ -28,7 +28,7 @@ def named(tmp_path: Path) -> Named:
         path, settings = tmp_path / "energy.duckdb", Settings()
         archive = DuckdbFile.open(archive_at(path), settings)
         sessions = {(row.session, row.run, row.job, row.rank, row.host) for row in rows}
-        archive.put([], [*map(_run, *zip(*sorted(sessions), strict=True)), *shuffled], {}, replaying=False)
+        archive.put([], [*map(_run, *zip(*sorted(sessions), strict=True)), *shuffled])
         archive.close()
         answer = read_file(path, "FROM named ORDER BY run, name, occurrence", settings)
         found: list[dict[str, Any]] = answer.to_pylist()

@@ -51,7 +51,7 @@ def test_a_run_whose_instructions_take_longer_profiles_all_clocks(first: Stages)
 def test_profiles_are_found_again_in_the_archive_unless_they_were_forgotten(tmp_path: Path) -> None:
     world = followed()
     archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
-    archive.put([], world.rows, {}, replaying=False)
+    archive.put([], world.rows)
     known = KnownPipelines(archive.memory().instructions)
     archive.close()
     identity = PipelineIdentity("job", "A100", 4)
