@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.store import Store
+from analyzers.power_limit import selectors
+from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.readings import READING
 from analyzers.results.rows import (
     CommandRow,
@@ -255,6 +257,11 @@ def rows() -> list[Row]:
         replace(RUN, ended_ns=50 * SECOND, ended_how="ended"),
     ]
     return derived
+
+
+def plan_of(settings: Settings, start: int | None = None) -> RunSettings:
+    """Return the settings of runs of an analyzer with these settings."""
+    return RunSettings.of(settings, selectors.parse(settings.select), start)
 
 
 @contextmanager

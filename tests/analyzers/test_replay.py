@@ -17,7 +17,6 @@ from analyzers.archive.memory_rows import read_begun
 from analyzers.checkpoints.restart import settings_of_begun
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit import selectors
-from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.memory import Memory
 from analyzers.results.result import OWN
@@ -33,7 +32,7 @@ from analyzers.service.replay import (
     interpret,
     replay,
 )
-from tests.analyzers.archives import DECISION, GPU, RUN, opened, trial
+from tests.analyzers.archives import DECISION, GPU, RUN, opened, plan_of, trial
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World, outputs_of, replayed
@@ -55,13 +54,7 @@ def under(select: str) -> Settings:
 def simulated(under: Settings, training: Training, *, seed: int = 0, hosts: int = 1) -> World:
     """Return a world that has come to its end."""
     more = SECOND_HOST if hosts == 2 else ()
-    world = World(
-        f"simulated:v100x1,seed={seed},noise=0.02",
-        training,
-        RunSettings.of(under, selectors.parse(under.select)),
-        seed=seed,
-        more=more,
-    )
+    world = World(f"simulated:v100x1,seed={seed},noise=0.02", training, plan_of(under), seed=seed, more=more)
     world.run()
     return world
 
@@ -82,7 +75,7 @@ def rows_of(world: World) -> list[Row]:
 
 
 def heard(world: World, under: Settings) -> Replayed:
-    return interpret(world.frames, RunSettings.of(under, selectors.parse(under.select)), {})
+    return interpret(world.frames, plan_of(under), {})
 
 
 TRAINING = Training("imagenet", 0.02, 60)
@@ -116,7 +109,7 @@ def test_the_archive_of_any_world_gives_its_decisions_again(
 
 
 def test_a_budget_is_heard_again_with_the_rest(tmp_path: Path) -> None:
-    world = World("simulated:v100x1", TRAINING, RunSettings.of(under("time"), selectors.parse("time")))
+    world = World("simulated:v100x1", TRAINING, plan_of(under("time")))
     world.run(1.5)
     holds = Budget(
         group="rack1", limit_mw=150_000, gpus=(), set_ns=0, begin_ns=0, end_ns=1, ramp_ns=0, way=1.0
@@ -195,7 +188,7 @@ ADAPTIVE = replace(QUICK, search="adaptive")
 
 def later(memory: Memory, under: Settings) -> World:
     """Return a world on another host that starts with a memory and has come to its first decision."""
-    plan = RunSettings.of(under, selectors.parse(under.select))
+    plan = plan_of(under)
     world = World("simulated:v100x1,seed=9,noise=0.02", AGAIN, plan, host="elsewhere")
     world.interpreter = Interpreter(plan, memory)
     world.outputs = replayed(world.interpreter, world.frames)
@@ -236,7 +229,7 @@ def test_a_memory_from_before_the_archive_s_first_frame_is_in_it(tmp_path: Path)
 def test_an_analyzer_that_is_started_anew_gives_a_run_the_memory_it_began_with(tmp_path: Path) -> None:
     """Not its own first measurements, which the archive has by then."""
     path = tmp_path / "energy.duckdb"
-    plan = RunSettings.of(QUICK, selectors.parse(QUICK.select))
+    plan = plan_of(QUICK)
     world = World("simulated:v100x1", TRAINING, plan)
     while not world.rows(TrialRow):
         world.run(0.1)
@@ -262,7 +255,7 @@ def test_an_analyzer_that_is_started_anew_gives_a_run_the_memory_it_began_with(t
 
 def half_way(path: Path, was: Settings) -> World:
     """Archive a run that was cut off in the middle of its profiling, and return its world."""
-    world = World("simulated:v100x1", TRAINING, RunSettings.of(was, selectors.parse(was.select)))
+    world = World("simulated:v100x1", TRAINING, plan_of(was))
     while not world.rows(TrialRow):
         world.run(0.1)
     store(path, was, world.frames, rows_of(world))
@@ -273,11 +266,7 @@ def started_anew(path: Path, world: World, now: Settings) -> None:
     """Let a world's analyzer go on as one that starts with these settings does, and archive what it says."""
     archive, selector = DuckdbFile.open(archive_at(path), now), selectors.parse(now.select)
     memory = archive.memory()
-    again = Interpreter(
-        RunSettings.of(now, selector),
-        memory,
-        began_under=settings_of_begun(memory, now, selector),
-    )
+    again = Interpreter(plan_of(now), memory, began_under=settings_of_begun(memory, now, selector))
     world.outputs = replayed(again, chain.from_iterable(archive.replay()))
     archive.close()
     world.interpreter, heard_before = again, len(world.frames)
@@ -294,9 +283,7 @@ def test_a_run_keeps_the_settings_it_began_with_when_its_analyzer_starts_with_ot
     started_anew(path, world, replace(under("time"), stride_w=75, lease_ms=700))
     (sentence,) = caplog.messages
     assert "run run keeps to what it began with, select = energy, stride_w = 50" in sentence
-    undisturbed = World(
-        "simulated:v100x1", TRAINING, RunSettings.of(under("energy"), selectors.parse("energy"))
-    )
+    undisturbed = World("simulated:v100x1", TRAINING, plan_of(under("energy")))
     undisturbed.run()
     assert differences(undisturbed.rows(DecisionRow), world.rows(DecisionRow)) == ()
     assert [row.selector for row in world.rows(DecisionRow)] == ["energy"]
@@ -312,9 +299,7 @@ def test_a_run_after_it_of_the_same_name_follows_the_settings_of_now(tmp_path: P
     world = half_way(path, under("energy"))
     now = under("time")
     started_anew(path, world, now)
-    second = World(
-        "simulated:v100x1,seed=9", TRAINING, RunSettings.of(now, selectors.parse("time")), host="elsewhere"
-    )
+    second = World("simulated:v100x1,seed=9", TRAINING, plan_of(now), host="elsewhere")
     second.interpreter = world.interpreter
     for frame, body in second.frames:
         outputs_of(second.interpreter, frame, body)

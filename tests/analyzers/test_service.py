@@ -29,7 +29,7 @@ from analyzers.service.collectors import Collector
 from analyzers.service.interpretation import PAUSE_S, Interpretation
 from analyzers.service.watched_files import publish_budgets
 from analyzers.shards.sharded_analyzer import analyze_shards
-from tests.analyzers.archives import ask
+from tests.analyzers.archives import ask, plan_of
 from tests.empty_archive import archive_at
 from tests.messages import WELCOME
 from tests.simulation.simulated_site import Training
@@ -63,7 +63,7 @@ SETTINGS = Settings(search="exhaustive", stride_w=75, warmup_steps=1, profile_st
 @cache
 def recorded() -> tuple[tuple[Frame, ...], ApplyControl]:
     """Return a log until its run asks for the first limit, and that command."""
-    world = World("simulated:v100x1", Training("imagenet", 0.02, 60), plan())
+    world = World("simulated:v100x1", Training("imagenet", 0.02, 60), plan_of(SETTINGS))
     while not world.rows(ApplyControl):
         world.run(0.05)
     command = world.rows(ApplyControl)[0]
@@ -72,10 +72,6 @@ def recorded() -> tuple[tuple[Frame, ...], ApplyControl]:
         (at for at, frame in enumerate(frames) if command.command.encode() in frame.body), len(frames)
     )
     return tuple(frames[:outcome]), command
-
-
-def plan() -> RunSettings:
-    return RunSettings.of(SETTINGS, selectors.parse(SETTINGS.select))
 
 
 class RecordedCollector:
@@ -157,7 +153,7 @@ async def running(zeus_dir: Path, kind: type[DuckdbFile] = DuckdbFile) -> AsyncI
     collector = RecordedCollector(where)
     try:
         begin = Restart(
-            Interpreter(plan(), pending=Pending()),
+            Interpreter(plan_of(SETTINGS), pending=Pending()),
             LiveSite(),
             CheckpointTaker(1, {}, whole=False),
             None,
@@ -211,8 +207,8 @@ async def pauses_of(settings: RunSettings) -> list[float]:
 
 async def test_frames_of_a_host_come_together_while_its_runs_search_for_nothing() -> None:
     """They did so before its first run as well: the first steps of a search came up to 0.25 s late."""
-    assert set(await pauses_of(plan())) == {0.0}
-    pauses = await pauses_of(replace(plan(), selector=None))
+    assert set(await pauses_of(plan_of(SETTINGS))) == {0.0}
+    pauses = await pauses_of(replace(plan_of(SETTINGS), selector=None))
     assert pauses == sorted(pauses)
     assert set(pauses) == {0.0, PAUSE_S}
 
@@ -234,8 +230,10 @@ async def test_steps_are_fitted_while_little_work_waits(
     """A host that was busy with others lost the fit, though its analyzer had little to do."""
     chosen = None if selector is None else selectors.parse(selector)
     pending, qualities = Pending(at_once=True), set[str]()
-    interpreter = Interpreter(replace(plan(), selector=chosen), pending=pending)
-    world = World("simulated:v100x1", Training("imagenet", 0.02, 200), replace(plan(), selector=None))
+    interpreter = Interpreter(replace(plan_of(SETTINGS), selector=chosen), pending=pending)
+    world = World(
+        "simulated:v100x1", Training("imagenet", 0.02, 200), replace(plan_of(SETTINGS), selector=None)
+    )
     world.run()  # nothing answers commands, so a search waits for ever
     for frame in (replace(frame, body=codec.encode(body)) for frame, body in world.frames):
         interpretation = Interpretation(interpreter)
@@ -253,7 +251,7 @@ async def test_a_search_that_begins_again_is_waited_for_from_its_first_command_o
     """The next look at the searches came up to 0.2 s later, and the steps until then came 0.25 s late."""
     frames, _ = recorded()
     decoded = [(frame, codec.decode(frame.body, Readings, Events, Notes)) for frame in frames]
-    interpretation = Interpretation(Interpreter(plan(), pending=Pending(at_once=True)))
+    interpretation = Interpretation(Interpreter(plan_of(SETTINGS), pending=Pending(at_once=True)))
     count, result = await interpretation.interpret(decoded[:1], 0, lambda _: ())
     interpretation.gathering = frozenset({frames[0].host})
     while count < len(decoded):
@@ -288,7 +286,7 @@ async def test_the_event_loop_takes_in_readings_at_rest_and_leaves_all_else_to_a
 ) -> None:
     pairs = ((frame, codec.decode(frame.body, Readings, Events, Notes)) for frame in recorded()[0])
     readings = next((frame, body) for frame, body in pairs if isinstance(body, Readings))
-    interpreter, taker = Located(plan()), CheckpointTaker(1, {}, whole=True)
+    interpreter, taker = Located(plan_of(SETTINGS)), CheckpointTaker(1, {}, whole=True)
     interpretation = Interpretation(interpreter, taker)
     await interpretation.run(Interpreter.searches)
     interpretation.used, taker.times.wanted = frozenset({readings[0].host} if used else ()), wanted

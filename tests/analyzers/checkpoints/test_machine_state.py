@@ -17,9 +17,10 @@ from analyzers.dispatch.pending import Pending
 from analyzers.interpreter.interpreter import Interpreter, LinkSeen, Logged
 from analyzers.live.live_site import LiveSite, site_head
 from analyzers.power_limit import selectors
-from analyzers.power_limit.run_settings import PipelineSettings, RunSettings
+from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.result import ApplyControl
 from analyzers.results.rows import DecisionRow, TryRow
+from tests.analyzers.archives import plan_of
 from tests.analyzers.batch_size.test_history import Turns
 from tests.analyzers.batch_size.test_tracker import PLAN as OF_JOBS
 from tests.analyzers.batch_size.test_tracker import again, training
@@ -35,10 +36,6 @@ from zeus_stream.settings import Settings
 MORE = (("simulated:v100x1,seed=9", 77_000_000_000),)
 QUICK = Settings(search="exhaustive", stride_w=50, warmup_steps=1, profile_steps=5, settle_ms=0, refreshes=2)
 TRAINING = Training("imagenet", 0.02, 60, epoch_steps=30, noise=0.02)
-
-
-def plan_of(settings: Settings) -> RunSettings:
-    return RunSettings.of(settings, selectors.parse(settings.select), 1)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +66,7 @@ def plan_of(settings: Settings) -> RunSettings:
 def test_a_search_that_is_restarted_at_random_instants_decides_and_measures_the_same(
     settings: Settings, of: Training, gpus: int
 ) -> None:
-    plan = plan_of(settings)
+    plan = plan_of(settings, 1)
     worlds = []
     for restarted in (False, True):
         world = World(f"simulated:v100x{gpus},seed=3,noise=0.02", of, plan, seed=3, more=MORE)
@@ -135,7 +132,7 @@ def test_a_pipeline_follows_the_same_plan() -> None:
 
 
 def test_a_command_without_outcome_is_sent_again_by_its_name_once_its_host_is_caught_up() -> None:
-    plan = plan_of(replace(QUICK, select="energy"))
+    plan = plan_of(replace(QUICK, select="energy"), 1)
     world = World("simulated:v100x1", TRAINING, plan)
     while not world.rows(ApplyControl):
         world.run(0.02)
@@ -162,7 +159,10 @@ def test_a_command_without_outcome_is_sent_again_by_its_name_once_its_host_is_ca
 
 
 def test_what_settings_say_is_of_this_start_and_an_open_run_keeps_its_own() -> None:
-    was, now = plan_of(replace(QUICK, select="energy")), plan_of(replace(QUICK, select="time", stride_w=75))
+    was, now = (
+        plan_of(replace(QUICK, select="energy"), 1),
+        plan_of(replace(QUICK, select="time", stride_w=75), 1),
+    )
     world = World("simulated:v100x1", TRAINING, was)
     world.run(1.2)
     assert not world.rows(DecisionRow)
@@ -191,7 +191,7 @@ def test_a_state_of_other_parts_is_refused() -> None:
 
 
 def test_screens_show_the_open_run_of_before() -> None:
-    plan, live = plan_of(replace(QUICK, select="energy")), LiveSite()
+    plan, live = plan_of(replace(QUICK, select="energy"), 1), LiveSite()
     world = World("simulated:v100x1", TRAINING, plan)
     while not world.rows(DecisionRow):
         world.run(0.1)

@@ -14,11 +14,9 @@ from analyzers.checkpoints.checkpoint_taker import CheckpointTaker, complete, lo
 from analyzers.checkpoints.restart import Restart, restart
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.live.live_site import LiveSite
-from analyzers.power_limit import selectors
-from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.result import Result
 from analyzers.results.rows import CheckpointRow, DecisionRow, GpuRow, Row, RunRow, WindowRow
-from tests.analyzers.archives import ask
+from tests.analyzers.archives import ask, plan_of
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World, outputs_of, replayed
@@ -36,17 +34,13 @@ EVERY = 50
 """Frames between two checkpoints."""
 
 
-def plan_of(settings: Settings) -> RunSettings:
-    return RunSettings.of(settings, selectors.parse(settings.select), 1)
-
-
 KEY = bytes(range(32))
 
 
 @pytest.fixture(scope="module")
 def world() -> World:
     """A run on two hosts that was cut off after its decision."""
-    made = World("simulated:v100x1", TRAINING, plan_of(SETTINGS), more=MORE)
+    made = World("simulated:v100x1", TRAINING, plan_of(SETTINGS, 1), more=MORE)
     while not made.rows(DecisionRow):
         made.run(0.1)
     made.run(0.5)
@@ -69,7 +63,7 @@ class Busy(CheckpointTaker):
 def store(path: Path, world: World, count: int, settings: Settings = SETTINGS) -> None:
     """DuckdbFile the first frames of a world, and what an analyzer derived that was killed after them."""
     archive = DuckdbFile.open(archive_at(path), settings)
-    interpreter, taker = Interpreter(plan_of(settings)), Busy(1, {}, whole=True)
+    interpreter, taker = Interpreter(plan_of(settings, 1)), Busy(1, {}, whole=True)
     archive.put([[(replace(frame, body=codec.encode(body)), body) for frame, body in world.frames[:count]]])
     rows: list[Row] = []
     for number, (frame, body) in enumerate(world.frames[:count], 1):
@@ -100,7 +94,7 @@ def test_it_goes_on_as_if_nothing_had_happened(tmp_path: Path, world: World, sha
     begin, again = started(archive)
     archive.close()
     assert again < EVERY
-    undisturbed = Interpreter(plan_of(SETTINGS))
+    undisturbed = Interpreter(plan_of(SETTINGS, 1))
     replayed(undisturbed, world.frames[:count])
     after, expected = (
         [output for output in replayed(each, world.frames[count:]) if isinstance(output, Row)]
@@ -185,7 +179,7 @@ def test_a_checkpoint_that_cannot_be_used_is_a_sentence_and_everything_is_replay
     (sentence,) = caplog.messages
     assert says in sentence
     assert sentence.endswith("The streams of all open runs are replayed instead.")
-    undisturbed = Interpreter(plan_of(SETTINGS))
+    undisturbed = Interpreter(plan_of(SETTINGS, 1))
     replayed(undisturbed, world.frames[: 3 * EVERY])
     rest = world.frames[3 * EVERY :]
     decided = [
@@ -225,7 +219,7 @@ def test_an_analyzer_that_is_killed_again_and_again_reaches_the_end_of_what_is_s
             result = complete(Result((*rows, *taken)), begin.live, KEY)
             interpreted = {frame.log_id: frame.offset + 1 for frame, _ in part}
             archive.put([], result.rows, interpreted, replaying=True)
-    undisturbed = Interpreter(plan_of(SETTINGS))
+    undisturbed = Interpreter(plan_of(SETTINGS, 1))
     expected = [row for row in replayed(undisturbed, world.frames) if isinstance(row, WindowRow)]
     found = ask(archive, "SELECT session, kind, index, gpu, energy_j FROM windows")
     archive.close()
