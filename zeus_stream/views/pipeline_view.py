@@ -14,7 +14,7 @@ SELECT pipelines.*, number, slowdown, promised_s, promised_j, unplanned_s, unpla
     first_iteration, plans.state AS plan_state, plans.reason AS plan_reason, plans.iterations,
     saved, saved_low, saved_high, longer, longer_low, longer_high
 FROM pipelines LEFT JOIN plans ON plans.run = pipelines.run AND first_iteration IS NOT NULL
-WHERE pipelines.run = {run} QUALIFY row_number() OVER (ORDER BY number DESC NULLS LAST) = 1
+WHERE pipelines.run = {run} ORDER BY number DESC NULLS LAST LIMIT 1
 """
 """The pipeline of a run with its last plan that began."""
 POINTS = """
