@@ -49,16 +49,14 @@ types: install
 
 test: install    ## everything a change needs
 	$(MAKE) --no-print-directory --jobs 2 lint bytecode
-	rm -f .pytest_cache/*/v/zeus-stream/skipped
 	$(MAKE) --no-print-directory --jobs 3 types test-main test-scale
-	@$(BIN)/python -m tests.skipped main scale
 
 bytecode: install # else each worker compiles all tests, at the same time
 	$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
 # A failed test is asked once more, alone: docs/decisions/19. $(1): python, $(2): its memory of failures, $(3): arguments
 define pytest
-$(1) -m pytest --override-ini cache_dir=.pytest_cache/$(2) $(3) || \
+$(1) -m pytest -rs --override-ini cache_dir=.pytest_cache/$(2) $(3) || \
 	$(1) -m pytest --override-ini cache_dir=.pytest_cache/$(2) --last-failed
 endef
 
@@ -139,8 +137,8 @@ test-slurm: install ## test the scripts for Slurm with Debian's Slurm and MariaD
 
 FIGURES ?=
 TRACES ?=
-figures: install ## run the benchmarks and write docs/figures.md; FIGURES="step_cost windows", LIMIT=600, SMALL=1 only tries them, TRACES=DIR of Zeus's traces
-	$(BIN)/python -m benchmarks.figures --only $(FIGURES) --limit $(or $(LIMIT),600) $(if $(SMALL),--small) $(if $(TRACES),--traces $(TRACES))
+figures: install ## run the benchmarks and write docs/figures.md; FIGURES="step_cost windows", LIMIT=600, TRACES=DIR of Zeus's traces
+	$(BIN)/python -m benchmarks.figures --only $(FIGURES) --limit $(or $(LIMIT),600) $(if $(TRACES),--traces $(TRACES))
 
 GPU ?= gpu-$(shell hostname)
 gpu: install     ## meet a real GPU in ten minutes: recordings, its sensor card, a page to read in the folder GPU=; OBSERVE=1 changes nothing

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from tests.directories import short_directory
 from tests.patience import PATIENT
 
-pytest_plugins = ["tests.gpu.fixtures", "tests.leftovers", "tests.skipped"]
+pytest_plugins = ["tests.gpu.fixtures", "tests.leftovers"]
 
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")

@@ -7,6 +7,11 @@ from pathlib import Path
 
 QUICK_FILE = ("--config", str(Path(__file__).with_name("data") / "quick.toml"))
 """The flag of a search of few steps."""
+EAGER = (
+    *("--search", "exhaustive", "--profile-steps", "5", "--warmup-steps", "1"),
+    *("--stride-w", "75", *QUICK_FILE),
+)
+"""Flags with which an analyzer chooses a limit after few steps."""
 LONGEST = 60
 """Characters of where temporary files are kept: the path of a socket in there has at most 107."""
 

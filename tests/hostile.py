@@ -5,50 +5,35 @@ import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgpack
+from msgspec import Struct
 from msgspec.structs import replace
 
-from collectors.control import CONTROLS
-from tests.messages import RELEASE_CONTROL, RUN_ADMITTED, RUN_STARTED, SET_CONTROL, WELCOME
+from tests.extreme_values import any_of
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import (
     Fetch,
     Fetched,
     Hello,
+    ReleaseControl,
     RenewLeases,
+    SetControl,
+    Welcome,
 )
-from zeus_stream.protocol.events import (
-    Ack,
-    Advice,
-    Answer,
-    Ask,
-    AskTry,
-    Batch,
-    EpochBegan,
-    EpochEnded,
-    Event,
-    EventsDropped,
-    GpuEnergy,
-    Metric,
-    RunEnded,
-    RunStarted,
-    SearchWanted,
-    StepBoundary,
-    TryBegan,
-    TryEnded,
-    TryWanted,
-    WindowBegan,
-    WindowEnded,
-)
+from zeus_stream.protocol.events import Ack, Advice, Answer, Ask, AskTry, Batch, Event, RunStarted
 from zeus_stream.protocol.frames import Events
-from zeus_stream.protocol.notes import DeviceGone, Lost, Notes, SessionEnded
+from zeus_stream.protocol.notes import DeviceGone, Lost, Notes, RunAdmitted, SessionEnded
 from zeus_stream.protocol.queries import AskStatus, Cancel, ForgetJob, Forgotten, No, Query
 from zeus_stream.protocol.readings import READING_STRUCT, Readings
 from zeus_stream.protocol.snapshots import AskNow
 
+COMMANDS = (Hello, Fetch, SetControl, ReleaseControl, RenewLeases, AskStatus, AskNow, Answer, Advice)
+REQUESTS = (Query, Cancel, AskStatus, AskNow, ForgetJob)
+SMALL_NOTES = DeviceGone | Lost | RunAdmitted | SessionEnded
+REPLIES = (Welcome, Fetched, No, Ack, Answer, Ask, AskTry, Forgotten)
 EXTREMES: tuple[object, ...] = (
     *(0, 1, -1, 255, 2**31, 2**53, 2**53 + 1, 2**62, 2**62 + 1, 2**63 - 1, -(2**63), 2**64 - 1),
     *(0.0, -0.0, 1e308, -1e308, float("inf"), float("nan")),
@@ -76,101 +61,27 @@ SQL = (
 )
 
 
-def _started(rng: random.Random) -> RunStarted:
-    gpus = tuple(f"GPU-{n}" for n in range(rng.choice((0, 1, 256))))
-    name = rng.choice(("r", "x" * 200, f"r{rng.random()}"))
-    return replace(
-        RUN_STARTED, t_ns=monotonic_ns(), run=name, world_size=rng.choice((1, 2**53)), gpus=gpus, boot_id="b"
-    )
+def _some(rng: random.Random, kinds: object) -> tuple[Any, ...]:
+    """Return a few messages of a union."""
+    return tuple(any_of(rng, rng.choice(get_args(kinds))) for _ in range(rng.choice((0, 1, 5, 40))))
 
 
-def _event(rng: random.Random) -> Event:
-    t_ns, index = monotonic_ns() + rng.choice((0, -(10**9), 10**8)), rng.choice((0, 1, 2, 2**53))
-    return rng.choice(
-        (
-            EpochBegan(t_ns, index),
-            EpochEnded(t_ns, index),
-            StepBoundary(index, t_ns, t_ns),
-            StepBoundary(index, 0, None),
-            WindowBegan(t_ns, rng.randrange(5_000), "w" * 200),
-            WindowEnded(t_ns, rng.randrange(5_000)),
-            Metric(t_ns, "n", rng.choice((1e308, -1e308, 0.0))),
-            TryWanted(
-                t_ns=t_ns,
-                attempt=index,
-                job=f"job{rng.randrange(5)}",
-                batch_sizes=(1, 2**40),
-                default=2**40,
-                target=rng.choice((0.0, -1e308)),
-                metric="n",
-                lower_is_better=rng.random() < 0.5,
-                max_epochs=rng.choice((1, 1_000_000)),
-                eta=rng.choice((0.0, 1.0)),
-                beta=1e6,
-                window=2**53,
-            ),
-            TryBegan(t_ns, index, rng.choice((1, 2**40))),
-            TryEnded(t_ns, index, rng.choice(("converged", "stopped", "lost")), "r" * 2000),
-            SearchWanted(
-                t_ns=t_ns,
-                select=rng.choice(("energy", "os:system", "w" * 200)),
-                wait_steps=index,
-                warmup_steps=index,
-                profile_steps=1,
-                stride_mw=1_000,
-            ),
-            EventsDropped(t_ns, 2**53, "r" * 2000),
-            RunEnded(t_ns),
-        )
-    )
+def said(rng: random.Random) -> Struct:
+    """Return what a training process sends: often of a session that may be one."""
+    if rng.random() < 0.2:
+        return any_of(rng, rng.choice((Ask, AskTry)))
+    began = replace(any_of(rng, RunStarted), t_ns=monotonic_ns(), boot_id="b")
+    events = _some(rng, Event)
+    return Batch(f"s{rng.randrange(2_000)}", 0, (began, *events) if rng.random() < 0.5 else events)
 
 
-def said(rng: random.Random) -> object:
-    session = f"s{rng.randrange(2_000)}"
-    events = tuple(_event(rng) for _ in range(rng.choice((0, 1, 5, 400))))
-    return rng.choice(
-        (
-            lambda: Batch(session, 0, (_started(rng), *events)),
-            lambda: Batch(session, rng.choice((0, 1, 6, 2**53)), events),
-            lambda: Ask(rng.random().hex(), session, rng.randrange(5_000)),
-            lambda: AskTry(rng.random().hex(), session, rng.choice((0, 2**53)), rng.choice((0, 1, 2**53))),
-        )
-    )()
+def commanded(rng: random.Random) -> Struct:
+    return any_of(rng, rng.choice(COMMANDS))
 
 
-def commanded(rng: random.Random) -> object:
-    return rng.choice(
-        (
-            Hello("watcher", "x"),
-            Fetch(rng.choice(("l", "x")), 2**53, 1000),
-            replace(
-                SET_CONTROL,
-                command=rng.random().hex(),
-                fence=2**53,
-                control=rng.choice(CONTROLS),
-                value=rng.choice((0, 100_000)),
-                lease_ms=86_400_000,
-            ),
-            replace(RELEASE_CONTROL, control=rng.choice(CONTROLS)),
-            RenewLeases("o", "i", ("GPU-1",) * 256, 0),
-            AskStatus(),
-            AskNow("h"),
-            Answer("q", None, (), "no"),
-            Advice("q", None, go_on=True, reason="no"),
-        )
-    )
-
-
-def asked(rng: random.Random) -> object:
-    return rng.choice(
-        (
-            AskStatus(),
-            AskNow(),
-            Cancel(bytes(8)),
-            ForgetJob("job1"),
-            Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100),
-        )
-    )
+def asked(rng: random.Random) -> Struct:
+    kind = rng.choice(REQUESTS)
+    return Query(rng.choice(SQL), rng.choice((1, 10_000_000)), 100) if kind is Query else any_of(rng, kind)
 
 
 def _row(rng: random.Random) -> bytes:
@@ -180,36 +91,14 @@ def _row(rng: random.Random) -> bytes:
     return struct.pack(READING_STRUCT, *numbers, *small, *rest)
 
 
-def logged(rng: random.Random) -> object:
-    return rng.choice(
-        (
-            lambda: Readings(("GPU-1",) * rng.choice((0, 1, 256)), b"".join(_row(rng) for _ in range(20))),
-            lambda: Events("s", 0, 1, 1, (_started(rng), *(_event(rng) for _ in range(20)))),
-            lambda: Notes((DeviceGone(2**62, "GPU-1", ""), Lost(2**62, "x", 2**53, "r" * 2000))),
-            lambda: Notes(
-                (
-                    replace(RUN_ADMITTED, run="r", gpus=("GPU-1",) * 256),
-                    SessionEnded(0, "s", ""),
-                )
-            ),
-        )
-    )()
+def logged(rng: random.Random) -> Struct:
+    rows = b"".join(_row(rng) for _ in range(20))
+    readings = Readings(("GPU-1",) * rng.choice((0, 1, 256)), rows)
+    return rng.choice((readings, Events("s", 0, 1, 1, _some(rng, Event)), Notes(_some(rng, SMALL_NOTES))))
 
 
-def replied(rng: random.Random) -> object:
-    offsets = [rng.choice((0, 1, 5, 2**53)) for _ in range(3)]
-    return rng.choice(
-        (
-            replace(WELCOME, log_id=rng.choice(("l", "k")), first_offset=offsets[0], next_offset=offsets[1]),
-            Fetched(rng.choice(("l", "k")), *offsets),
-            No("no"),
-            Ack("s", 2**53),
-            Answer("q", 1e308, (GpuEnergy("GPU-1", 1e308, 0, 0),) * 256, None),
-            Ask("q", "s", 2**53),
-            AskTry("q", "s", 2**53, 2**53),
-            Forgotten(2**53),
-        )
-    )
+def replied(rng: random.Random) -> Struct:
+    return any_of(rng, rng.choice(REPLIES))
 
 
 def bent(rng: random.Random, data: bytes) -> bytes:

@@ -3,23 +3,20 @@
     many connections      to publish and position, without a byte; to the ports for other hosts, without a key
     many sessions         at publish, under the names of our runs and jobs
     idle connections      to the page, without a token
-    files handed over     a FIFO in /dev/shm under the name of a mark of ours, archives with bent bytes
+    files handed over     a FIFO in /dev/shm under the name of a mark of ours
     the working directory modules with the names of all that our commands import
 
 As root they are another user; otherwise our own, which has fewer rights to be kept from.
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from random import Random
 
 from collectors.log.boot_mark import MEMORY, PREFIX
-from tests.environment import environment
+from tests.environment import run, start
 from tests.processes.connection_flood import OTHER_USER
 
 _APART = """
@@ -76,12 +73,10 @@ os.mkfifo(sys.argv[2], 0o666)
 @contextmanager
 def attacker(script: str, *arguments: object) -> Iterator[None]:
     """Run a script until the end of the block. It may not end by itself."""
-    command = [sys.executable, "-c", script, str(OTHER_USER), *map(str, arguments)]
-    environ = environment(Path("/nowhere"))
-    running = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    running = start(Path("/nowhere"), "-c", script, OTHER_USER, *arguments)
     try:
         yield
-        assert running.poll() is None, running.communicate()[1].decode()
+        assert running.poll() is None, running.communicate()[1]
     finally:
         running.kill()
         running.communicate()
@@ -91,19 +86,9 @@ def attacker(script: str, *arguments: object) -> Iterator[None]:
 def fifo_in_place_of_a_mark(log: Path) -> Iterator[None]:
     """Put a FIFO of another user where a collector keeps the end of this log in memory."""
     mark = MEMORY / f"{PREFIX}{os.geteuid()}-{sha256(str(log.absolute()).encode()).hexdigest()[:16]}"
-    subprocess.run(
-        [sys.executable, "-c", HAND_OVER, str(OTHER_USER), str(mark)], check=True, stderr=subprocess.PIPE
-    )
+    run(Path("/nowhere"), "-c", HAND_OVER, OTHER_USER, mark).check_returncode()
     try:
         yield
     finally:
         with suppress(FileNotFoundError):
             mark.unlink()
-
-
-def bent_archive(whole: Path, bent: Path, rng: Random) -> None:
-    """Write a copy of an archive in which some bytes are others."""
-    content = bytearray(whole.read_bytes())
-    for _ in range(rng.choice((1, 10, 1_000))):
-        content[rng.randrange(len(content))] = rng.randrange(256)
-    bent.write_bytes(content)

@@ -22,7 +22,9 @@ from typing import Literal, get_args
 
 from benchmarks.harness import Found, Rows, directory, sentences
 from collectors.devices.simulated import SimulatedBus
-from tests.processes.pipeline import Account, Setup, pipeline, until
+from tests.directories import EAGER
+from tests.processes.pipeline import Account, Setup, pipeline
+from tests.waiting import until
 
 Fault = Literal["read-only", "EIO"]
 Target = Literal["log", "archive"]
@@ -32,7 +34,6 @@ SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2
 """``EXT4_IOC_SHUTDOWN``, and that its journal is not written either."""
 FSCK_MENDED = 1
 PATIENCE_S = 60.0
-EAGER = ("--search", "exhaustive", "--profile-steps", "5", "--warmup-steps", "2", "--stride-w", "40")
 
 
 class Disk:

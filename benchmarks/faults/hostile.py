@@ -28,6 +28,30 @@ Figures: TypeAlias = tuple[object, ...]
 SHARES = {"publish": 0.5, "control": 0.25, "feed, replies": 0.2, "query": 0.05}
 
 
+class Fired:
+    """The messages that one process got over one socket, and its figures."""
+
+    def __init__(self, socket: str, of: str, victim: Victim) -> None:
+        self.socket, self.of, self.victim = socket, of, victim
+        self.warm_mb = 0
+        self.figure = ""
+        self._began_s = time.monotonic()
+
+    def rest(self) -> None:
+        """Look at the memory once queues and caches are full."""
+        time.sleep(REST_S)
+        self.warm_mb = self.victim.memory_mb
+
+    def end(self, sent: int, refused: str | None) -> None:
+        """Note what was sent and refused, and the memory after all."""
+        a_second = sent / (time.monotonic() - self._began_s)
+        time.sleep(REST_S)
+        self.figure = (
+            f"{sent}, {a_second:.0f}/s ({refused} refused and counted); {self.of}: {self.warm_mb} MB after a"
+            f" tenth, {self.victim.memory_mb} MB after all, {self.victim.most_mb} MB at most"
+        )
+
+
 def shuffled(rng: Random, make: Callable[[Random], list[bytes]], count: int) -> Iterator[list[bytes]]:
     """Yield so many messages of a pool."""
     light: list[list[bytes]] = []
@@ -40,75 +64,50 @@ def shuffled(rng: Random, make: Callable[[Random], list[bytes]], count: int) -> 
         yield rng.choice(heavy if number % 100 == 0 else light)
 
 
-def fire_at_servers(rng: Random, counts: dict[str, int]) -> Iterator[Figures]:
+def fire_at_servers(rng: Random, counts: dict[str, int]) -> Iterator[Fired]:
     with harness.directory() as where, collector(where) as collects, analyzer(where) as analyzes:
-        victims = {"collector": collects, "analyzer": analyzes}
         train(where, "before", 20)
         for name, make in hostile.SENT.items():
-            warm = {}
+            of, victim = ("analyzer", analyzes) if name == "query" else ("collector", collects)
             sender = Sender(where / name)
-            begin = time.monotonic()
+            fired = Fired(name, of, victim)
             for number, message in enumerate(shuffled(rng, make, counts[name])):
                 if number == counts[name] // 10:
-                    time.sleep(REST_S)
-                    warm = {of: victim.memory_mb for of, victim in victims.items()}
+                    fired.rest()
                 sender.send(message)
-            seconds = time.monotonic() - begin
             sender.close()
-            of = "analyzer" if name == "query" else "collector"
-            rows = victims[of].rows(of)
-            refused = {
-                "publish": rows.get(("publish", "messages refused")),
-                "control": rows.get(("control", "messages refused")),
-                "query": rows.get(("counters", "malformed requests")),
-            }[name]
-            yield figures(name, sender.sent, seconds, refused, of, victims[of], warm[of])
+            refused = ("counters", "malformed requests") if name == "query" else (name, "messages refused")
+            fired.end(sender.sent, victim.rows(of).get(refused))
+            yield fired
         after = train(where, "after", 20)
-        complaint = after.stderr.strip() or "no complaint"
-        print(f"\nA training afterwards: exit code {after.returncode}, {complaint}.")
+        print(f"\nA training afterwards: exit code {after.returncode}, {after.stderr or 'no complaint'}.")
 
 
-def fire_at_clients(rng: Random, count: int) -> Figures:
+def fire_at_clients(rng: Random, count: int) -> Fired:
     with harness.directory() as where, ExitStack() as ends:
         impostor = Impostor(where, rng.randrange(2**32))
         ends.callback(impostor.close)
-        analyzes = ends.enter_context(analyzer(where))
-        warm = 0
-        begin = time.monotonic()
+        fired = Fired("feed, replies", "analyzer", ends.enter_context(analyzer(where)))
         while impostor.sent < count:
             impostor.turn()
-            if not warm and impostor.sent > count / 10:
-                time.sleep(REST_S)
-                warm = analyzes.memory_mb
-        seconds = time.monotonic() - begin
-        rows = analyzes.rows("analyzer")
+            if not fired.warm_mb and impostor.sent > count / 10:
+                fired.rest()
         counted = sum(
             int(value)
-            for (_, name), value in rows.items()
+            for (_, name), value in fired.victim.rows("analyzer").items()
             if value.isdigit() and any(word in name for word in ("malformed", "understood", "put off"))
         )
-        return figures("feed, replies", impostor.sent, seconds, str(counted), "analyzer", analyzes, warm)
-
-
-def figures(
-    name: str, sent: int, seconds: float, refused: str | None, of: str, victim: Victim, warm_mb: int
-) -> Figures:
-    crashes = 0 if victim.alive else 1
-    time.sleep(REST_S)
-    memory_mb = warm_mb, victim.memory_mb, victim.most_mb
-    return name, sent, f"{sent / seconds:.0f}", refused, crashes, of, *memory_mb
+        fired.end(impostor.sent, str(counted))
+        return fired
 
 
 def messages(count: int, rng: Random) -> Found:
     """Send so many messages over all sockets."""
     counts = {name: round(share * count) for name, share in SHARES.items()}
-    rows, crashes = Rows(), 0
+    rows, wrong = Rows(), list[str]()
     for fired in (*fire_at_servers(rng, counts), fire_at_clients(rng, counts["feed, replies"])):
-        socket, sent, a_second, refused, crashed, process, warm_mb, after_mb, most_mb = fired
-        crashes += int(str(crashed))
-        memory = f"{process}: {warm_mb} MB after a tenth, {after_mb} MB after all, {most_mb} MB at most"
-        rows.append((f"on {socket}", f"{sent}, {a_second}/s ({refused} refused and counted); {memory}"))
-    return [*rows, ("crashes", str(crashes))], [f"{crashes} processes crashed."] if crashes else []
+        rows.append((f"on {fired.socket}", fired.figure))
+    return rows, wrong
 
 
 def connections(files: int, seconds: float) -> Found:

@@ -19,18 +19,15 @@ from benchmarks.faults.soak_worlds import KINDS, kills_by_process
 from benchmarks.harness import Found, Rows, sentences
 from benchmarks.load.session_load import loaded, session_load
 from collectors.devices.simulated import SimulatedBus
-from tests.directories import QUICK_FILE
-from tests.processes.pipeline import Account, Setup, pipeline, until
+from tests.directories import EAGER
+from tests.processes.pipeline import Account, Setup, pipeline
+from tests.waiting import until
 
 FOUND_MW = 220_000
 """Neither the default nor the maximum of the GPUs: what an administrator chose."""
 GOAL_S = 2.0
 PATIENCE_S = 10.0
 GPUS = 2
-EAGER = (
-    *("--search", "exhaustive", "--profile-steps", "5", "--warmup-steps", "2"),
-    *("--stride-w", "40", *QUICK_FILE),
-)
 STRESS = "while True:\n    pass"
 
 

@@ -11,6 +11,7 @@ another instruction than the plan has. The exit code is 1 if a goal is missed.
 
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -22,8 +23,9 @@ from msgspec.structs import replace
 from benchmarks.harness import directory, options, table
 from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
-from tests.processes.setup import OURS_MHZ, Collector, Host, collector, restore, simulated, trainer, until
+from tests.processes.setup import OURS_MHZ, Collector, Host, collector, restore, simulated, trainer
 from tests.processes.test_clock_plan import ORDER, PLAN, Stage, follow_first_instruction, locked, stage
+from tests.waiting import until
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.protocol.notes import ControlApplied
 
@@ -46,20 +48,17 @@ def back(host: Host) -> float:
     return seconds_until(host.as_found)
 
 
-def kill(host: Host, where: Path, rng: random.Random) -> float:
-    with collector(host, where) as running, trainer(host, where):
-        running.hold()
-        time.sleep(rng.uniform(0, 0.1))
-        running.process.kill()
-        return back(host)
+def while_held(end: Callable[[Collector, "subprocess.Popen[str]"], None]) -> Trial:
+    """Return a trial that ends something while a limit and both clocks are set."""
 
+    def trial(host: Host, where: Path, rng: random.Random) -> float:
+        with collector(host, where) as running, trainer(host, where) as training:
+            running.hold()
+            time.sleep(rng.uniform(0, 0.1))
+            end(running, training)
+            return back(host)
 
-def terminate(host: Host, where: Path, rng: random.Random) -> float:
-    with collector(host, where) as running, trainer(host, where):
-        running.hold()
-        time.sleep(rng.uniform(0, 0.1))
-        running.process.terminate()
-        return back(host)
+    return trial
 
 
 def silence(host: Host, where: Path, _: random.Random) -> float:
@@ -68,43 +67,37 @@ def silence(host: Host, where: Path, _: random.Random) -> float:
         return back(host)
 
 
-def kill_training(host: Host, where: Path, rng: random.Random) -> float:
-    with collector(host, where) as running, trainer(host, where) as training:
-        running.hold()
-        time.sleep(rng.uniform(0, 0.1))
-        training.kill()
-        return back(host)
+def after_both_were_killed(again: Callable[[Host, Path], None]) -> Trial:
+    """Return a trial of what restores once neither collector nor guard is left, timed from its own start."""
 
-
-def kill_both(host: Host, where: Path) -> None:
-    with collector(host, where) as running, trainer(host, where):
-        running.hold()
-        running.kill_with_guard()
-
-
-def start_again(host: Host, where: Path, _: random.Random) -> float:
-    kill_both(host, where)
-    begin = time.monotonic()
-    with collector(host, where):
-        back(host)
+    def trial(host: Host, where: Path, _: random.Random) -> float:
+        with collector(host, where) as running, trainer(host, where):
+            running.hold()
+            running.kill_with_guard()
+        begin = time.monotonic()
+        again(host, where)
         return time.monotonic() - begin
 
+    return trial
 
-def by_hand(host: Host, where: Path, _: random.Random) -> float:
-    kill_both(host, where)
-    begin = time.monotonic()
+
+def start_again(host: Host, where: Path) -> None:
+    with collector(host, where):
+        back(host)
+
+
+def by_hand(host: Host, where: Path) -> None:
     restore(host, where)
     back(host)
-    return time.monotonic() - begin
 
 
 TRIALS: dict[str, Trial] = {
-    "SIGKILL of the collector": kill,
-    "SIGTERM of the collector": terminate,
+    "SIGKILL of the collector": while_held(lambda running, _: running.process.kill()),
+    "SIGTERM of the collector": while_held(lambda running, _: running.process.terminate()),
     f"silence of the analyzer (a lease of {LEASE_MS} ms)": silence,
-    "SIGKILL of the training process": kill_training,
-    "SIGKILL of collector and guard, next start": start_again,
-    "SIGKILL of collector and guard, `zeus-stream restore`": by_hand,
+    "SIGKILL of the training process": while_held(lambda _, training: training.kill()),
+    "SIGKILL of collector and guard, next start": after_both_were_killed(start_again),
+    "SIGKILL of collector and guard, `zeus-stream restore`": after_both_were_killed(by_hand),
 }
 
 

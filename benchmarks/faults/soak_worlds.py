@@ -2,17 +2,13 @@
 
 A world is the whole pipeline in one thread and in virtual time (tests/simulation). It raises at the first
 event that is lost or stored twice, limit that is not restored, impossible energy or other wrong row. One
-world in 20 archives into DuckDB, which takes ten times as long. After its minutes, or a Ctrl-C, the
-worlds that were played by then are reported.
+world in 20 archives into DuckDB, which takes ten times as long.
 """
 
 import logging
-import signal
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 from multiprocessing import get_context
 
@@ -45,41 +41,20 @@ def play(seed: int, *, stored: bool = False) -> Played:
     return Played(seed, report, wrong, time.process_time() - begin_s)
 
 
-def ignore_interrupts() -> None:
-    """Leave a Ctrl-C to the process that reports."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def played(seeds: Sequence[int], processes: int, minutes: float, *, stored: bool) -> Iterator[Played]:
-    """Yield the worlds of seeds as they end, until ``minutes`` are over."""
-    end_s = time.monotonic() + 60 * minutes
-    with get_context("spawn").Pool(processes, ignore_interrupts) as pool:
-        for number, world in enumerate(pool.imap_unordered(partial(play, stored=stored), seeds), 1):
-            yield world
-            if number % 50 == 0:
-                print(f"{number} worlds played", file=sys.stderr, flush=True)
-            if time.monotonic() > end_s:
-                return
-
-
-def simulations(
-    seeds: Sequence[int], processes: int = 2, minutes: float = 24 * 60, *, stored: bool = False
-) -> Found:
-    worlds: list[Played] = []
-    with suppress(KeyboardInterrupt):  # the worlds that were played by then count
-        worlds.extend(played(seeds, processes, minutes, stored=stored))
+def simulations(seeds: Sequence[int], processes: int = 2, *, stored: bool = False) -> Found:
+    with get_context("spawn").Pool(processes) as pool:
+        worlds = pool.map(partial(play, stored=stored), seeds, chunksize=1)
     wrong = [world.wrong for world in worlds if world.wrong]
     reports = [world.report for world in worlds if world.report is not None]
 
     def total(name: str) -> int:
         return sum(getattr(report, name) for report in reports)
 
-    last = max((world.seed for world in worlds), default=0)
     cpu_s = sum(world.cpu_s for world in worlds)
     slowest_s = max((report.slowest_restore_s for report in reports), default=0.0)
     of_failed = f", and {len(wrong)} worlds failed" if wrong else ""
     return [
-        ("worlds", f"{len(worlds)} of {len(seeds)} (seeds up to {last}), {len(wrong)} failed"),
+        ("worlds", f"{len(worlds)} (seeds up to {seeds[-1]}), {len(wrong)} failed"),
         ("of them archived by DuckDB", "all" if stored else f"one in {STORED_EVERY}"),
         ("processor time", f"{cpu_s:.0f} s, {cpu_s / max(1, len(worlds)):.2f} s a world"),
         *kills_by_process(sum((report.kills for report in reports), Counter[str]())),

@@ -1,7 +1,7 @@
 """All attackers of a host together, beside a training and a search: what is lost, left in force, and delayed.
 
 The attackers (`attackers`) are there before our services: connections without a byte by as many processes as
-they like, connections without a key, sessions under our names, idle connections to the page, files and a
+they like, connections without a key, sessions under our names, idle connections to the page, a FIFO and a
 working directory of theirs. A training on one simulated GPU searches its power limit all the time, run after
 run; one on a second GPU counts what it knows to be logged. Wrong is what was lost, stored twice, left in
 force, imported or ended by them.
@@ -10,7 +10,6 @@ force, imported or ended by them.
 import http.client
 import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -28,11 +27,11 @@ from benchmarks.harness import Found, sentences
 from benchmarks.load.latency import LATENCY
 from benchmarks.screens.served import served
 from tests.directories import QUICK_FILE
-from tests.empty_archive import archive_at
-from tests.environment import environment
+from tests.environment import PATIENCE_S, environment, start
 from tests.processes.connection_flood import OTHER_USER, flood, quantile
-from tests.processes.pipeline import PATIENCE_S, Account, Setup, pipeline, until
-from tests.processes.planted import plant
+from tests.processes.pipeline import Account, Setup, pipeline
+from tests.processes.test_planted_modules import plant
+from tests.waiting import until
 from tests.zeus_stream.transport.test_access import free_port
 from zeus_stream.transport.endpoints import PORTS
 
@@ -71,7 +70,7 @@ NICE = -5
 EXPECTED = ("no collector ran", f"of user {OTHER_USER}")
 """In gaps that say that the collector was started again at the end, or that others were refused."""
 EVERY_S = 10.0
-"""Between two looks of the owner at the page, at a bent archive and into the planted directory."""
+"""Between two looks of the owner at the page and into the planted directory."""
 
 
 class Seen(Struct):
@@ -82,20 +81,19 @@ class Seen(Struct):
 
 
 class Owner:
-    """Uses the page and commands beside the attackers."""
+    """Uses the page and a command beside the attackers."""
 
-    def __init__(self, where: Path, scratch: Path, page: str, rng: random.Random) -> None:
+    def __init__(self, where: Path, scratch: Path, page: str) -> None:
         self.seen = Seen()
-        self._where, self._scratch, self._rng = where, scratch, rng
+        self._where = where
         begin, _, self._token = page.partition("/?token=")
         self._host, _, port = begin.removeprefix("http://").partition(":")
         self._port = int(port)
         self._planted, self._trace = scratch / "planted", scratch / "trace"
         plant(self._planted, self._trace)
-        self._archive = archive_at(scratch / "whole.duckdb")
 
     def look(self) -> None:
-        """Ask the page, run a command where others put modules, and read an archive of theirs."""
+        """Ask the page, and run a command where others put modules."""
         began_s = time.monotonic()
         page = http.client.HTTPConnection(self._host, self._port, timeout=PATIENCE_S)
         try:
@@ -107,23 +105,16 @@ class Owner:
         finally:
             page.close()
         self.seen.page_ms.append((time.monotonic() - began_s) * 1e3)
-        self._run("status")
-        if self._trace.exists():
-            self.seen.wrong.append(f"a command imported {self._trace.read_text()}from its directory.")
-        bent = self._scratch / "bent.duckdb"
-        attackers.bent_archive(self._archive, bent, self._rng)
-        for name in ("verify", "report"):
-            self._run(name, *([bent] if name == "verify" else ["--archive", bent]))
-
-    def _run(self, *arguments: str | Path) -> None:
         environ = environment(self._where)
         del environ["PYTHONPATH"]
         done = subprocess.run(
-            [ZEUS_STREAM, *arguments], cwd=self._planted, env=environ, capture_output=True, text=True,
+            [ZEUS_STREAM, "status"], cwd=self._planted, env=environ, capture_output=True, text=True,
             check=False, timeout=PATIENCE_S,
         )  # fmt: skip
         if "Traceback" in done.stderr or done.returncode < 0:
-            self.seen.wrong.append(f"{arguments[0]} ended with {done.returncode}: {done.stderr[-300:]}")
+            self.seen.wrong.append(f"status ended with {done.returncode}: {done.stderr[-300:]}")
+        if self._trace.exists():
+            self.seen.wrong.append(f"a command imported {self._trace.read_text()}from its directory.")
 
 
 def finish(setup: Setup) -> tuple[Account, dict[str, Any]]:
@@ -137,7 +128,7 @@ def finish(setup: Setup) -> tuple[Account, dict[str, Any]]:
     return account, {"commands": commands, "latency_ms": latency_ms or (0.0, 0.0, 0.0), "runs": runs}
 
 
-def under_attack(minutes: float, seed: int) -> Found:
+def under_attack(minutes: float) -> Found:
     """Run all of it; return rows for people, and what is wrong."""
     with harness.directory() as where, harness.directory() as scratch, ExitStack() as ends:
         where.chmod(0o755)
@@ -160,13 +151,10 @@ def under_attack(minutes: float, seed: int) -> Found:
             page_port = int(page.partition("/?")[0].rpartition(":")[2])
             attack.enter_context(attackers.attacker(attackers.IDLE, page_port))
             costs, stop = scratch / "costs.json", where / "told" / "stop"
-            training = subprocess.Popen(
-                [sys.executable, "-c", TRAINING, str(stop), str(costs), setup.gpus[1], str(where)],
-                env=environment(where), stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+            training = start(where, "-c", TRAINING, stop, costs, setup.gpus[1], where, stderr=None)
             ends.callback(training.wait)
             ends.callback(training.kill)
-            owner = Owner(where, scratch, page, random.Random(seed))
+            owner = Owner(where, scratch, page)
             until_s = time.monotonic() + minutes * 60
             while time.monotonic() < until_s:
                 owner.look()

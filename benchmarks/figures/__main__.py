@@ -1,7 +1,6 @@
 """Run the benchmarks that a machine of two cores can, and write docs/figures.md: ``make figures``.
 
     python -m benchmarks.figures [--only step_cost windows] [--repeats 3] [--limit 600] [--traces DIR]
-    python -m benchmarks.figures --small     only try whether each works
 
 Each benchmark runs several times, and is ended at its time limit with all that it started. A section of the
 page has its date, commit, machine and load, and the median of each figure with its spread. A benchmark that
@@ -49,8 +48,6 @@ class Benchmark:
     """1: it repeats by itself, or its figures are exact."""
     traces: bool = False
     """It needs Zeus's published traces: ``--traces DIR``."""
-    small: tuple[str, ...] | None = None
-    """Arguments of a run that shows only that it works: ``--small``. None: its own."""
 
     @property
     def name(self) -> str:
@@ -59,34 +56,31 @@ class Benchmark:
 
 
 BENCHMARKS = (
-    Benchmark("benchmarks.cost.step_cost", arguments=("--steps", "500"), small=("--steps", "50")),
+    Benchmark("benchmarks.cost.step_cost", arguments=("--steps", "500")),
     Benchmark("benchmarks.windows", arguments=("--runs", "2"), repeats=1),
     Benchmark("benchmarks.load.latency"),
-    Benchmark("benchmarks.load.throughput", repeats=1, small=("--frames", "100", "--runs", "1")),
+    Benchmark("benchmarks.load.throughput", repeats=1),
     Benchmark(
         "benchmarks.cost.own_cost",
         arguments=("--seconds", "8"),
-        small=("--seconds", "2", "--gpus", "1", "--periods", "100", "--no-peers"),
     ),
-    Benchmark("benchmarks.cost.startup", arguments=("--times", "5"), small=("--times", "1")),
-    Benchmark("benchmarks.screens", arguments=("--seconds", "10"), small=("--seconds", "3")),
-    Benchmark("benchmarks.screens.web", small=("--readings", "50000")),
-    Benchmark("benchmarks.faults.restore", arguments=("--trials", "5"), repeats=1, small=("--trials", "1")),
+    Benchmark("benchmarks.cost.startup", arguments=("--times", "5")),
+    Benchmark("benchmarks.screens", arguments=("--seconds", "10")),
+    Benchmark("benchmarks.screens.web"),
+    Benchmark("benchmarks.faults.restore", arguments=("--trials", "5"), repeats=1),
     Benchmark("benchmarks.pipeline.groupings", arguments=("--seeds", "200", "206"), repeats=1),
-    Benchmark("benchmarks.pipeline.published", repeats=1, small=("--small",)),
+    Benchmark("benchmarks.pipeline.published", repeats=1),
     Benchmark(
         "benchmarks.pipeline.live",
         arguments=("--iterations", "110", "--work-ms", "60", "--profiled", "4"),
         repeats=1,
-        small=("--iterations", "90", "--profiled", "2"),
     ),
-    Benchmark("benchmarks.load.retention", repeats=1, small=("--hours", "1")),
+    Benchmark("benchmarks.load.retention", repeats=1),
     Benchmark("benchmarks.windows.accuracy", arguments=("--repeats", "1")),
     Benchmark(
         "benchmarks.batch_size",
         arguments=("--only", "reference", "players", "--seeds", "2"),
         repeats=1,
-        small=("--only", "reference", "--seeds", "2"),
     ),
     Benchmark("benchmarks.noise.bench_drift", arguments=("--sessions", "600", "--seed", "77"), repeats=1),
     Benchmark("benchmarks.noise.search", arguments=("--gpus", "v100"), repeats=1, traces=True),
@@ -164,21 +158,6 @@ def run_once(command: list[str], limit_s: float) -> tuple[str, str]:
     return printed, ""
 
 
-def works(benchmark: Benchmark, limit_s: float, traces: Path | None) -> str:
-    """Run a benchmark with a small size; return why it does not work, empty if it printed its tables."""
-    if benchmark.traces and traces is None:
-        return "it needs the published traces: TRACES=DIR"
-    arguments = benchmark.arguments if benchmark.small is None else benchmark.small
-    more = ("--traces", str(traces)) if benchmark.traces else ()
-    began_s = time.monotonic()
-    printed, why = run_once([sys.executable, "-m", benchmark.module, *arguments, *more], max(1.0, limit_s))
-    tables = read_tables(printed)
-    for each in tables:
-        print(f"  {each.title}: {len(each.rows)} rows")
-    print(f"  {time.monotonic() - began_s:.0f} s")
-    return why or ("" if tables else "it printed no table")
-
-
 def measured(benchmark: Benchmark, repeats: int, limit_s: float, traces: Path | None) -> str | Failure:
     """Return the section of a benchmark, or why there is none. ``limit_s`` is for all of its runs."""
     if benchmark.traces and traces is None:
@@ -243,19 +222,13 @@ def main() -> int:
     """Run the benchmarks that were asked for."""
     names = [each.name for each in BENCHMARKS]
     choices = {"only": names}
-    given = options(__doc__, choices, only=[str], repeats=3, limit=float(LIMIT_S), small=False, traces=Path)
+    given = options(__doc__, choices, only=[str], repeats=3, limit=float(LIMIT_S), traces=Path)
     found = sections(PAGE.read_text(encoding="utf-8")) if PAGE.exists() else {}
     failures: list[Failure] = []
     for benchmark in BENCHMARKS:
         if given.only and benchmark.name not in given.only:
             continue
         print(f"{benchmark.name} ...", flush=True)
-        if given.small:
-            why = works(benchmark, given.limit, given.traces)
-            if why:
-                failures.append(Failure(benchmark.name, why))
-                print(f"  does not work: {why}", flush=True)
-            continue
         made = measured(benchmark, given.repeats, given.limit, given.traces)
         if isinstance(made, Failure):
             failures.append(made)
@@ -263,8 +236,6 @@ def main() -> int:
         else:
             found[benchmark.name] = made
         write_page(found, failures)  # after each: what ends this command loses one benchmark at most
-    if given.small:
-        return len(failures)
     print(f"{PAGE.relative_to(ROOT)} is written. {len(failures)} failed: {[each.name for each in failures]}")
     return len(failures)
 

@@ -1,23 +1,104 @@
-"""What holds for every way to read stored results: one suite, which each of them passes."""
+"""What holds for stored results that are read over the query socket of an analyzer."""
 
 import types
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
+import anyio
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from msgspec.structs import fields
 
+from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.results.feed import Place
 from analyzers.results.rows import PUBLISHED, CheckpointRow, MetricRow, Row
-from tests.conformance.results_feeds import FEEDS, ROOM, Read, Source
+from analyzers.service.query_server import AnalyzerAnswers, QueryServer, ResultsServer
+from tests.empty_archive import archive_at
+from zeus_stream.paths import places
+from zeus_stream.protocol.queries import AskResults, Status
+from zeus_stream.settings import Settings
+from zeus_stream.transport import sockets
+from zeus_stream.transport.access import AccessGate
+from zeus_stream.transport.client import ask_results
+
+ROOM = 1_000
+"""Results that the feed under test keeps."""
 
 
-@pytest.fixture(params=FEEDS)
-def source(request: pytest.FixtureRequest, zeus_dir: Path) -> Iterator[Source]:
-    with FEEDS[request.param](zeus_dir) as opened:
-        yield opened
+class Read(NamedTuple):
+    """A page, as any reader gets it."""
+
+    rows: tuple[Row, ...]
+    missed: int | None
+    replayed: bool
+    next: Place
+
+
+class Source:
+    """A feed under test, and a reader of it over the query socket."""
+
+    def __init__(self, directory: Path, portal: BlockingPortal, archive: DuckdbFile) -> None:
+        self._where = places({"ZEUS_STREAM_DIR": str(directory)})
+        self._where.run.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._portal, self._archive = portal, archive
+        self._starts = 0
+        self._served = ExitStack()
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin another feed, as an analyzer does that starts again."""
+        self.close()
+        self._starts += 1
+        self._server = self._portal.call(lambda: ResultsServer(f"start {self._starts}", ROOM))
+        self._served.enter_context(self._portal.wrap_async_context_manager(self._serve()))
+
+    @asynccontextmanager
+    async def _serve(self) -> AsyncIterator[None]:
+        async def nothing(_job: str = "") -> None:
+            pass
+
+        answers = AnalyzerAnswers(nothing, lambda *_: b"", nothing, self._server)
+        queries = Queries(self._archive, Settings())
+        server = QueryServer(queries, lambda _: Status(()), answers, Counter())
+        context = sockets.context()
+        try:
+            with closing(sockets.listen(self._where.query)) as channel:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(server.run, channel, AccessGate(None, self._where.keys, {}))
+                    yield
+                    tasks.cancel_scope.cancel()
+        finally:
+            context.destroy(linger=0)
+
+    def close(self) -> None:
+        self._served.close()
+
+    def store(self, rows: Sequence[Row], *, replayed: bool = False) -> None:
+        self._portal.call(partial(self._server.publish, rows, replayed=replayed))
+
+    def read(self, place: Place | None, *, newest: bool = False, wait_ms: int = 0) -> Read:
+        """Return the page at a place; None: at the oldest or the newest one."""
+        feed, after = (None, None) if place is None else (place.feed, place.number)
+        page, rows = ask_results(self._where, AskResults(feed, after, newest, wait_ms), PUBLISHED, 60)
+        assert page.next - page.first == len(rows)
+        return Read(rows, page.missed, page.replayed, Place(page.feed, page.next))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def source(zeus_dir: Path) -> Iterator[Source]:
+    archive = DuckdbFile.open(archive_at(zeus_dir / "energy.duckdb"), Settings(memory_mb=128))
+    with (
+        closing(archive),
+        start_blocking_portal() as portal,
+        closing(Source(zeus_dir, portal, archive)) as made,
+    ):
+        yield made
 
 
 def metrics(first: int, count: int) -> list[Row]:
@@ -128,8 +209,8 @@ def test_a_checkpoint_is_no_result(source: Source) -> None:
     assert read_all(source)[0] == metrics(0, 1)
 
 
-def test_a_reader_that_waits_gets_a_result_when_it_is_stored(zeus_dir: Path) -> None:
-    with FEEDS["over the query socket"](zeus_dir) as source, ThreadPoolExecutor(4) as threads:
+def test_a_reader_that_waits_gets_a_result_when_it_is_stored(source: Source) -> None:
+    with ThreadPoolExecutor(4) as threads:
         place = source.read(None).next
         waiting = [threads.submit(source.read, place, wait_ms=30_000) for _ in range(4)]
         source.store(metrics(0, 1))

@@ -1,13 +1,11 @@
-"""The manual page, from the help of the commands. `tests.docs.reference` writes it; a test compares it."""
+"""The manual page, from the help of the commands. `tests.docs.reference` writes it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from zeus_stream.cli.main import load_commands, main
 
-PAGE = Path(__file__).parents[2] / "packaging" / "man" / "zeus-stream.1"
 WIDTH = 78
 
 

@@ -1,14 +1,9 @@
-"""The picture of the packages in docs/architecture.md, drawn from the imports.
-
-``python -m tests.docs.packages`` draws it again.
-"""
+"""The picture of the packages in docs/architecture.md, drawn from the imports."""
 
 from collections import defaultdict
 
 from tests import house
 
-PAGE = house.ROOT / "docs" / "architecture.md"
-BEGIN, END = "<!-- packages -->\n", "<!-- end of packages -->"
 WIDTH = 34
 
 
@@ -77,14 +72,3 @@ def _wrapped(names: list[str]) -> list[str]:
         else:
             lines.append(name)
     return lines
-
-
-def page() -> str:
-    """Return the page with the picture of today."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{picture()}{END}{after}"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

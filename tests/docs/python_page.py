@@ -53,6 +53,8 @@ FOR_CALLBACKS = {
     },
 }  # fmt: skip
 """Methods that callbacks of frameworks and screens use, and no script."""
+LIKE = {"ArchiveFile": "Connection"}
+"""Classes whose methods the page has under another class."""
 AS_THE_FUNCTION = re.compile(r"see `zeus_stream\.(\w+)`\.$")
 """The end of a method's docstring that says no more than the function of its name."""
 RETURNED_HEAD = """## What these return
@@ -76,9 +78,12 @@ def python_page() -> str:
     for name, kind in returned().items():
         parts += _described(name, kind, "###", made_by_others=True)
     parts.append(ZEUS_HEAD)
-    for name in zeus.__all__:
-        parts += _described(name, getattr(zeus, name), "###", summaries=True)
-    return "\n".join(parts)
+    rows = [f"| `{name}` | {_first_sentence(getattr(zeus, name))} |" for name in zeus.__all__]
+    return "\n".join([*parts, "| name | what it is |\n|---|---|", *rows]) + "\n"
+
+
+def _first_sentence(value: Any) -> str:
+    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].replace("``", "`").split())
 
 
 def returned() -> dict[str, type]:
@@ -86,13 +91,11 @@ def returned() -> dict[str, type]:
     return {name: getattr(import_module(f"zeus_stream.{home}"), name) for name, home in RETURNED.items()}
 
 
-def _described(
-    name: str, value: Any, heading: str = "##", *, made_by_others: bool = False, summaries: bool = False
-) -> Iterator[str]:
+def _described(name: str, value: Any, heading: str = "##", *, made_by_others: bool = False) -> Iterator[str]:
     yield f"{heading} {name}\n"
-    texts = [_text(name, value, signed=not made_by_others, summary=summaries)]
+    texts = [_text(name, value, signed=not made_by_others)]
     if inspect.isclass(value):
-        texts += _texts_of_methods(name, value, summaries=summaries)
+        texts += _texts_of_methods(name, value)
     yield "```text\n" + "\n\n".join(texts) + "\n```\n"
 
 
@@ -106,10 +109,13 @@ def _module(name: str, module: Any) -> Iterator[str]:
     yield "```text\n" + "\n\n".join(functions) + "\n```\n"
 
 
-def _texts_of_methods(name: str, kind: type, *, summaries: bool) -> Iterator[str]:
+def _texts_of_methods(name: str, kind: type) -> Iterator[str]:
     """Yield the text of each method that a script calls; those of a function's name share one line."""
-    left_out = FOR_CALLBACKS.get(name, set()) | (_methods_of_public_bases(kind) if summaries else set())
+    left_out = FOR_CALLBACKS.get(name, set())
     methods = [(each, method) for each, method in _methods(kind) if each not in left_out]
+    if name in LIKE:
+        yield f"{name}.{', .'.join(each for each, _ in methods)}\n    Do what those of {LIKE[name]} do."
+        return
     same = [
         each for each, method in methods if AS_THE_FUNCTION.findall(inspect.getdoc(method) or "") == [each]
     ]
@@ -117,13 +123,7 @@ def _texts_of_methods(name: str, kind: type, *, summaries: bool) -> Iterator[str
         yield f"{name}.{', .'.join(same)}\n    Do what the functions of these names in `zeus_stream` do."
     for each, method in methods:
         if each not in same:
-            yield _text(f"{name}.{each}", method, summary=summaries)
-
-
-def _methods_of_public_bases(kind: type) -> set[str]:
-    """Return the methods that the page has under another class of Zeus's names, which this one extends."""
-    bases = [base for base in kind.__mro__[1:] if base.__name__ in zeus.__all__]
-    return {each for base in bases for each, _ in _methods(base)}
+            yield _text(f"{name}.{each}", method)
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
@@ -134,7 +134,7 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _text(name: str, value: Any, *, signed: bool = True, summary: bool = False) -> str:
+def _text(name: str, value: Any, *, signed: bool = True) -> str:
     try:
         signature = (
             ""
@@ -143,11 +143,7 @@ def _text(name: str, value: Any, *, signed: bool = True, summary: bool = False) 
         )
     except ValueError:
         signature = ""
-    text = inspect.getdoc(value) or ""
-    first, _, rest = text.partition("\n\n")
-    example = re.search(r"^Example:\n.*", rest, re.DOTALL | re.MULTILINE)
-    shown = "\n\n".join([first, *([example[0]] if example else [])]) if summary else text
-    lines = shown.splitlines()
+    lines = (inspect.getdoc(value) or "").splitlines()
     return "\n".join([f"{name}{_short(signature)}", *(f"    {line}".rstrip() for line in lines)])
 
 

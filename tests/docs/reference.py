@@ -12,13 +12,19 @@ import click
 
 from analyzers.archive.rows.tables import KINDS
 from analyzers.results.table import Table
-from tests.docs.man_page import PAGE, man_page
+from benchmarks.figures.page import between
+from tests.docs.man_page import man_page
+from tests.docs.packages import picture
 from tests.docs.python_page import python_page
+from tests.docs.transitions import diagram
 from zeus_stream.cli.main import load_commands, main
 from zeus_stream.cli.options import SettingOption
 from zeus_stream.settings import SECTIONS, SettingHelp, kinds, list_settings, spelled
 
-FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "reference"
+MAN_PAGE = ROOT / "packaging" / "man" / "zeus-stream.1"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 NOTE = "<!-- Written by `python -m tests.docs.reference`. Do not edit. -->\n"
 WIDTH = 100
 HELP = re.compile(
@@ -29,19 +35,34 @@ HELP = re.compile(
 """The option of every command, its heading if it is alone, and commands with sections of their own."""
 OF_MANY = {"Format of the output.  [table]": "--format", "Write JSON for programs.": "--json"}
 """Options that many commands have, by their help: the head of the page says once what they do."""
+LONG_QUERY = 15
+"""Lines of a query that the page links instead."""
 NO_ARGUMENT = re.compile(r"^Usage: [^\n]*\[OPTIONS\]( \[?COMMAND\]? \[ARGS\]\.\.\.)?\n\n")
 """The usage of a command without arguments, which says no more than its heading."""
 
 
-def pages() -> dict[str, str]:
-    """Return every generated page, by file name."""
+EXAMPLES = re.compile(r"^(?: +zeus-stream [^\n]*\n(?: {4,}[^\n]*\n)*)+\n?", re.MULTILINE)
+"""Examples of a command: its help and the guides have them."""
+
+
+def pages() -> dict[Path, str]:
+    """Return every generated page, by path."""
     return {
-        "commands.md": _commands(),
-        "settings.md": _settings(),
-        "python.md": python_page(),
-        "queries.md": _queries(),
-        "sql.md": _sql((FOLDER / "sql.md").read_text(encoding="utf-8")),
+        FOLDER / "commands.md": _commands(),
+        FOLDER / "settings.md": _settings(),
+        FOLDER / "python.md": python_page(),
+        FOLDER / "queries.md": _queries(),
+        FOLDER / "sql.md": _sql((FOLDER / "sql.md").read_text(encoding="utf-8")),
+        MAN_PAGE: man_page(),
+        ARCHITECTURE: architecture(),
     }
+
+
+def architecture() -> str:
+    """Return the page of the architecture with the packages and the phases of a search of today."""
+    page = ARCHITECTURE.read_text(encoding="utf-8")
+    page = between(page, "<!-- packages -->\n", "<!-- end of packages -->", picture())
+    return between(page, "<!-- phases -->\n", "<!-- end of phases -->", diagram())
 
 
 def _sql(page: str) -> str:
@@ -62,14 +83,8 @@ def _table(kind: type) -> str:
     table: Table = kind.TABLE  # type: ignore[attr-defined]
     key = ", ".join(f"`{name}`" for name in table.key)
     rows = [f"| {', '.join(f'`{name}`' for name in names)} | {text} |" for names, text in described(kind)]
-    parts = [
-        f"### `{table.name}`\n",
-        _markdown(inspect.getdoc(kind) or "") + f" The key is ({key}).\n",
-        "| column | meaning |\n|---|---|",
-        *rows,
-        "\n",
-    ]
-    return "\n".join(parts)
+    about = [f"### `{table.name}`\n", _markdown(inspect.getdoc(kind) or "") + f" The key is ({key}).\n"]
+    return "\n".join([*about, "| column | meaning |\n|---|---|", *rows, "\n"])
 
 
 def described(kind: type) -> list[tuple[list[str], str]]:
@@ -112,8 +127,8 @@ def _commands() -> str:
         "# Commands\n",
         NOTE,
         (
-            "`zeus-stream COMMAND --help` prints the same. Every command has `--help`, `--dir` and"
-            " `--config FILE`. *Also* lists its [settings](settings.md), and how it prints: `--json` for"
+            "`zeus-stream COMMAND --help` prints the same, with examples. Every command has `--help`, `--dir`"
+            " and `--config FILE`. *Also* lists its [settings](settings.md), and how it prints: `--json` for"
             " programs, `--format` for `table`, `csv`, `json` or `arrow`.\n"
         ),
     ]
@@ -136,7 +151,7 @@ def _command(command: click.Command, path: tuple[str, ...]) -> list[str]:
     context = click.Context(own, info_name=" ".join(path[1:]), parent=root, terminal_width=WIDTH)
     formatter = click.HelpFormatter(width=WIDTH)
     own.format_help(context, formatter)
-    text = NO_ARGUMENT.sub("", HELP.sub("", formatter.getvalue())).rstrip()
+    text = EXAMPLES.sub("", NO_ARGUMENT.sub("", HELP.sub("", formatter.getvalue()))).rstrip()
     parts = [f"### {' '.join(path[1:])}\n", f"```text\n{text}\n```\n"]
     listed = [f"`{each}`" for each in many] + [
         f"`{each.opts[0]}`"
@@ -191,11 +206,13 @@ def _queries() -> str:
         ),
     ]
     for name in sorted(texts):
-        parts += [f"## @{name}\n", f"```sql\n{texts[name].rstrip()}\n```\n"]
+        question, _, _ = texts[name].partition("\n")
+        link = f"{question.removeprefix('-- ')} [Its SQL](../../analyzers/archive/queries/{name}.sql).\n"
+        shown = f"```sql\n{texts[name].rstrip()}\n```\n"
+        parts += [f"## @{name}\n", link if texts[name].count("\n") > LONG_QUERY else shown]
     return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    for name, text in pages().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
-    PAGE.write_text(man_page(), encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.language import findings, share_of_long, sources
+from tests.docs.language import findings, sources
 
 
 def test_no_text_has_a_word_to_avoid_or_begins_as_a_question() -> None:
@@ -24,7 +24,3 @@ def test_words_are_found_in_texts_and_not_in_names(tmp_path: Path, name: str, te
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     assert len(findings(path)) == count
-
-
-def test_sentences_above_25_words_are_counted() -> None:
-    assert share_of_long(["Short enough by far. " + "word " * 26 + "."]) == (1, 2)

@@ -1,15 +1,8 @@
-"""The phases of a search in docs/architecture.md, drawn from the table of the machine.
-
-``python -m tests.docs.transitions`` draws them again.
-"""
+"""The phases of a search in docs/architecture.md, from the table of the machine."""
 
 from collections import defaultdict
 
 from analyzers.power_limit.visits import TRANSITIONS
-from tests import house
-
-PAGE = house.ROOT / "docs" / "architecture.md"
-BEGIN, END = "<!-- phases -->\n", "<!-- end of phases -->"
 
 
 def diagram() -> str:
@@ -23,14 +16,3 @@ def diagram() -> str:
             f"| {phase.__name__} | {', '.join(names)} | {following} |" for following, names in by_next.items()
         ]
     return "\n".join(lines) + "\n"
-
-
-def page() -> str:
-    """Return the page with the moves of today."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{diagram()}{END}{after}"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

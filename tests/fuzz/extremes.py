@@ -6,14 +6,13 @@ shown live, stored in a real archive, replayed from there, and read by every vie
 
 import io
 import struct
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TypeVar, get_args
 
 import pyarrow as pa
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
@@ -24,14 +23,13 @@ from analyzers.results.result import Result
 from analyzers.results.rows import GapRow
 from analyzers.service.replay import replay
 from tests.empty_archive import archive_at
+from tests.extreme_values import any_of, extreme, hints_of
 from tests.fuzz.targets import SETTINGS, recorded
 from zeus_stream.live.answer import blank
 from zeus_stream.protocol import codec
-from zeus_stream.protocol.events import MARK, Ask, AskTry, Event, RunEnded, RunStarted
-from zeus_stream.protocol.fields import Unknown
+from zeus_stream.protocol.events import Ask, AskTry, Event, RunEnded, RunStarted
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Note, Notes
-from zeus_stream.protocol.pipelines import ROW
 from zeus_stream.protocol.readings import READING_FIELDS, READING_STRUCT, Readings
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.text.run_cost import print_summary, summarize, write_summary
@@ -40,8 +38,6 @@ from zeus_stream.settings import Settings
 M = TypeVar("M", bound=Struct)
 COMMIT = 20
 """Frames of one transaction."""
-FLOATS = (0.0, -0.0, 1.0, -1.0, 5e-324, 1e-300, 1e150, 1e308, -1e308)
-WORDS = ("x", "J", "kWh", "\0", "\x1b[2J", "'; --", "%s{}", "../..", "\U0010ffff", "<script>", "e" * 2_000)
 EVENTS = tuple(kind for kind in get_args(Event) if kind not in (RunStarted, RunEnded))
 NOTES = get_args(Note)
 _MOST: Mapping[str, tuple[int, int]] = {
@@ -52,63 +48,9 @@ _MOST: Mapping[str, tuple[int, int]] = {
 """By type of a column of readings, its least and its most."""
 
 
-def extreme(rng: Random, hint: Any, like: Sequence[str] = ()) -> Any:
-    """Return a value of a field that is at a bound of it, or nearly. ``like``: names that mean something."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        bounds = [extra for extra in args[1:] if isinstance(extra, Meta)]
-        return _within(rng, args[0], bounds[-1], like) if bounds else extreme(rng, args[0], like)
-    if origin is Literal:
-        return rng.choice(args)
-    if origin in (Union, types.UnionType):
-        return extreme(rng, rng.choice([arg for arg in args if arg is not Unknown]), like)
-    if origin is tuple:
-        return tuple(extreme(rng, args[0], like) for _ in range(rng.choice((0, 1, 3))))
-    if isinstance(hint, type) and issubclass(hint, Struct):
-        return any_of(rng, hint, like)
-    if hint is types.NoneType:
-        return None
-    plain = {int: (0, 1, 2**53), float: FLOATS, bool: (False, True), str: WORDS, bytes: (b"",)}
-    return rng.choice(plain[hint])
-
-
-def _within(rng: Random, hint: Any, bound: Meta, like: Sequence[str]) -> Any:
-    if hint is float:
-        low, high = float(bound.ge or 0), float(bound.le or 0)
-        inside = [value for value in FLOATS if low <= value <= high]
-        return rng.choice((low, high, low + 1e-9, low / 2 + high / 2, *inside))
-    if hint is int:
-        least, most = int(bound.ge or 0), int(bound.le or 0)
-        return rng.choice((least, least + 1, most, most - 1, (least + most) // 2, rng.randint(least, most)))
-    least, most = bound.min_length or 0, bound.max_length or 0
-    if hint is str:
-        text = rng.choice((*like, *like, *WORDS))[:most]
-        return text if len(text) >= least else "x" * least
-    if hint is bytes:
-        return _packed(rng, most)
-    (of,) = {part for part in get_args(hint) if part is not Ellipsis}
-    count = rng.choice((least, 1, 2, min(most, 300)))
-    return tuple(extreme(rng, of, like) for _ in range(max(least, min(count, most))))
-
-
-def _packed(rng: Random, most: int) -> bytes:
-    """Return rows of instructions, or marks of phases."""
-    numbers = (0, 1, 1023, 1 << 20, 2**31, 2**32 - 1)
-    count = rng.choice((1, 2, 50))
-    if rng.random() < 0.5:
-        return b"".join(ROW.pack(*rng.choices(numbers, k=3)) for _ in range(count))[:most]
-    return b"".join(MARK.pack(rng.choice(numbers), rng.choice((0, 1, 2, 255))) for _ in range(count))[:most]
-
-
-def any_of(rng: Random, kind: type[M], like: Sequence[str] = ()) -> M:
-    """Return a message all of whose fields are at a bound."""
-    hints = get_type_hints(kind, include_extras=True)
-    return kind(**{name: extreme(rng, hints[name], like) for name in kind.__struct_fields__})
-
-
 def bent(rng: Random, message: M, like: Sequence[str]) -> M:
     """Return a message with one field at a bound."""
-    hints = get_type_hints(type(message), include_extras=True)
+    hints = hints_of(type(message))
     name = rng.choice(message.__struct_fields__)
     return replace(message, **{name: extreme(rng, hints[name], like)})
 

@@ -19,7 +19,8 @@ from analyzers.batch_size.registry import Default
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.results.rows import GapRow
 from tests.analyzers.batch_size.test_tracker import Recurs, again
-from tests.fuzz.extremes import EVENTS, NOTES, any_of, bent
+from tests.extreme_values import any_of
+from tests.fuzz.extremes import EVENTS, NOTES, bent
 from tests.fuzz.targets import SETTINGS
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import Output, outputs_of

@@ -17,7 +17,7 @@ from pathlib import Path
 import zmq
 from msgspec.structs import replace
 
-from tests.environment import environment
+from tests.environment import run
 from tests.messages import RUN_STARTED
 from zeus_stream.clock import anchor, boot_id, monotonic_ns
 from zeus_stream.protocol import codec
@@ -85,15 +85,9 @@ class Bystander:
         if self._sequence:
             return StepBoundary(self._sequence, now.monotonic_ns, now.monotonic_ns)
         return replace(
-            RUN_STARTED,
-            t_ns=now.monotonic_ns,
-            job="bystander",
-            run="bystander",
-            pid=os.getpid(),
-            boot_id=boot_id(),
-            wall_ns=now.wall_ns,
-            wall_error_ns=now.error_ns,
-        )
+            RUN_STARTED, t_ns=now.monotonic_ns, job="bystander", run="bystander", pid=os.getpid(),
+            boot_id=boot_id(), wall_ns=now.wall_ns, wall_error_ns=now.error_ns,
+        )  # fmt: skip
 
     def step(self, patience_s: float) -> float:
         """Send one event, and return the ms until it was acknowledged. Raises TimeoutError."""
@@ -149,15 +143,7 @@ def described(ms: list[float]) -> str:
 
 def stand_by_apart(path: Path, seconds: float, patience_s: float) -> tuple[list[float], list[float]]:
     """`stand_by` in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.processes.connection_flood",
-        str(path),
-        str(seconds),
-        str(patience_s),
-    ]
-    done = subprocess.run(command, env=environment(path.parent), capture_output=True, text=True, check=True)
+    done = run(path.parent, "-m", "tests.processes.connection_flood", path, seconds, patience_s)
     known_ms, new_ms = json.loads(done.stdout)
     return known_ms, new_ms
 

@@ -6,32 +6,27 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Self
 
+import duckdb
 from msgspec import Struct
 
-from analyzers.archive.duckdb_file import DuckdbFile
 from collectors.devices.simulated_spec import parse
 from tests.empty_archive import archive_at
-from tests.environment import environment
+from tests.environment import PATIENCE_S, ZEUS_STREAM, rows, start
 from tests.waiting import until
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Hello, Welcome
-from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
-from zeus_stream.transport.client import Connection, status
+from zeus_stream.transport.client import Connection
 
-T = TypeVar("T")
-ROOT = Path(__file__).parents[2]
-PATIENCE_S = 240.0
 PUBLISHER = """
 import itertools, sys, time
 from pathlib import Path
@@ -70,6 +65,34 @@ SELECT count(DISTINCT session) AS n FROM events
 WHERE kind = 'run_started' AND session NOT IN (SELECT session FROM windows WHERE kind = 'run')
 """
 """Runs that are not measured to their end."""
+RUNS = """
+WITH named AS (SELECT DISTINCT session, name AS run FROM events WHERE kind = 'run_started'),
+sessions AS (
+    SELECT run, count(*) AS n, count(DISTINCT sequence) AS once, max(sequence) + 1 AS "all",
+        count(*) FILTER (kind = 'metric') - count(DISTINCT value) FILTER (kind = 'metric') AS again
+    FROM events JOIN named USING (session) GROUP BY run, session
+)
+SELECT run, CAST(sum(once) AS BIGINT) AS once, CAST(sum(n - once + again) AS BIGINT) AS twice,
+    CAST(sum("all" - once) AS BIGINT) AS missing
+FROM sessions GROUP BY run
+"""
+"""Of each run: events that are archived once, that are there again, and that are missing before others."""
+STORED = """
+WITH stored AS (SELECT log_id, "offset" FROM frames UNION SELECT log_id, "offset" FROM readings),
+counted AS (SELECT log_id, count(*) AS n FROM stored GROUP BY log_id),
+named AS (SELECT log_id, sum(count) AS n FROM gaps WHERE what = 'frames' GROUP BY log_id)
+SELECT CAST(sum(next_offset - counted.n - coalesce(named.n, 0)) AS BIGINT) AS missing,
+    CAST(sum(counted.n) AS BIGINT) AS frames,
+    (SELECT count(*) FROM readings) AS readings,
+    (SELECT count(*) - count(DISTINCT (log_id, "offset")) FROM frames)
+        + (SELECT count(*) - count(DISTINCT (gpu, t_hi_ns)) FROM readings)
+        + (SELECT count(*) - count(DISTINCT (session, kind, index, gpu)) FROM windows) AS twice,
+    (SELECT count(*) FROM events ANTI JOIN windows ON events.session = windows.session
+        AND windows.kind = 'step' AND windows.index = events.index - 1
+        WHERE events.kind = 'step_boundary' AND ended_ns IS NOT NULL) AS unmeasured
+FROM logs JOIN counted USING (log_id) LEFT JOIN named USING (log_id)
+"""
+GAPS = "SELECT count || ' ' || what || ': ' || reason AS gap FROM gaps ORDER BY what, count, reason"
 
 
 def ask(where: Places, query: str) -> list[dict[str, Any]]:
@@ -112,32 +135,27 @@ class Setup:
         self._where = places({"ZEUS_STREAM_DIR": str(directory)})
         self._device = f"simulated:v100x{gpus}"
         self.gpus = [spec.uuid(index, socket.gethostname()) for index, spec in enumerate(parse(self._device))]
-        self._analyze, self._collect = analyze, collect
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.analyze, self._collect = analyze, collect
+        self._running: dict[str, subprocess.Popen[str]] = {}
         self._runs = 0
         self._run_of: dict[str, str] = {}
         (directory / "told").mkdir(exist_ok=True)
 
-    def start(self, name: str) -> "subprocess.Popen[bytes]":
+    def start(self, name: str) -> "subprocess.Popen[str]":
         """Start a process; it need not be ready when this returns."""
         match name:
             case "collector":
-                command = ["-m", "zeus_stream", "collect", "--device", self._device, *self._collect]
+                command = [*ZEUS_STREAM, "collect", "--device", self._device, *self._collect]
             case "analyzer":
                 archive_at(self.directory / "energy.duckdb")
-                command = ["-m", "zeus_stream", "analyze", *self._analyze]
+                command = [*ZEUS_STREAM, "analyze", *self.analyze]
             case _:
                 self._runs += 1
                 self._run_of[name] = run = f"run-{self._runs}"
                 index = int(name.split()[1])
                 command = ["-c", PUBLISHER, run, self.gpus[index], str(index), str(self.directory)]
-        with (self.directory / f"{name}.err").open("ab") as said:
-            process = subprocess.Popen(
-                [sys.executable, *command],
-                env=environment(self.directory),
-                stdin=subprocess.DEVNULL,
-                stderr=said,
-            )
+        with (self.directory / f"{name}.err").open("a") as errors:
+            process = start(self.directory, *command, stderr=errors)
         self._running[name] = process
         return process
 
@@ -204,18 +222,12 @@ class Setup:
 
     def status(self, process: str, section: str, name: str) -> str:
         """Return a value of a process's status; nothing while it does not answer."""
-        return next((value for of, key, value in self._rows(process) if (of, key) == (section, name)), "")
+        return rows(self.directory, process).get((section, name), "")
 
     def has_found_gpus(self) -> bool:
         """Whether the collector has found its GPUs, which takes longer than to answer."""
-        there = [value for _, name, value in self._rows("collector") if name == "state"]
-        return there == ["there"] * len(self.gpus)
-
-    def _rows(self, process: str) -> tuple[tuple[str, str, str], ...]:
-        try:
-            return status(self._where, process, 1).rows
-        except UnreachableError:
-            return ()
+        found = rows(self.directory, "collector")
+        return [value for (_, name), value in found.items() if name == "state"] == ["there"] * len(self.gpus)
 
     def told(self, run: str) -> tuple[int, int]:
         """Return how many events a publisher has put, and how many it knows to be in a log."""
@@ -283,76 +295,31 @@ class Setup:
 
     def account(self, path: Path) -> Account:
         """Compare an archive, which nobody may have open, with what the publishers told."""
-        archive = DuckdbFile.open_read_only(path, Settings())
-        with archive.reading() as reader:
-
-            def rows(sql: str) -> list[dict[str, object]]:
-                _, batches = reader.batches(sql, 10_000)
-                return [row for batch in batches for row in batch.to_pylist()]
-
-            runs = {
-                str(row["run"]): {name: int(str(row[name])) for name in ("n", "once", "all", "again")}
-                for row in rows(
-                    """
-                    WITH named AS (
-                        SELECT DISTINCT session, name AS run FROM events WHERE kind = 'run_started'
-                    ), sessions AS (
-                        SELECT run, count(*) AS n, count(DISTINCT sequence) AS once,
-                            max(sequence) + 1 AS "all",
-                            count(*) FILTER (kind = 'metric')
-                                - count(DISTINCT value) FILTER (kind = 'metric') AS again
-                        FROM events JOIN named USING (session) GROUP BY run, session
-                    )
-                    SELECT run, CAST(sum(n) AS BIGINT) AS n, CAST(sum(once) AS BIGINT) AS once,
-                        CAST(sum("all") AS BIGINT) AS "all", CAST(sum(again) AS BIGINT) AS again
-                    FROM sessions GROUP BY run
-                    """
-                )
-            }
-            [twice] = rows(
-                """
-                SELECT (SELECT count(*) - count(DISTINCT (log_id, "offset")) FROM frames)
-                    + (SELECT count(*) - count(DISTINCT (gpu, t_hi_ns)) FROM readings)
-                    + (SELECT count(*) - count(DISTINCT (session, kind, index, gpu)) FROM windows) AS n
-                """
+        with duckdb.connect(path, read_only=True) as archive:
+            runs, [stored], gaps = (
+                archive.sql(query).to_arrow_table().to_pylist() for query in (RUNS, STORED, GAPS)
             )
-            [missing] = rows(
-                """
-                WITH stored AS (
-                    SELECT log_id, "offset" FROM frames UNION SELECT log_id, "offset" FROM readings
-                ), counted AS (SELECT log_id, count(*) AS n FROM stored GROUP BY log_id),
-                named AS (SELECT log_id, sum(count) AS n FROM gaps WHERE what = 'frames' GROUP BY log_id)
-                SELECT CAST(sum(next_offset - counted.n - coalesce(named.n, 0)) AS BIGINT) AS n,
-                    CAST(sum(counted.n) AS BIGINT) AS frames, (SELECT count(*) FROM readings) AS readings
-                FROM logs JOIN counted USING (log_id) LEFT JOIN named USING (log_id)
-                """
-            )
-            [unmeasured] = rows(
-                """
-                SELECT count(*) AS n FROM events ANTI JOIN windows ON events.session = windows.session
-                    AND windows.kind = 'step' AND windows.index = events.index - 1
-                WHERE events.kind = 'step_boundary' AND ended_ns IS NOT NULL
-                """
-            )
-            gaps = rows("SELECT what, count, reason FROM gaps ORDER BY ALL")
-        archive.close()
+        once = {row["run"]: row["once"] for row in runs}
         told = {run: self.told(run) for run in (f"run-{number + 1}" for number in range(self._runs))}
-        none = dict.fromkeys(("n", "once", "all", "again"), 0)
-        known = {run: acknowledged for run, (_, acknowledged) in told.items()}
+        # What is archived of a session are its first events, at least those acknowledged.
+        unknown = sum(max(0, known - once.get(run, 0)) for run, (_, known) in told.items())
         return Account(
             emitted=sum(emitted for emitted, _ in told.values()),
-            acknowledged=sum(known.values()),
-            archived=sum(run["once"] for run in runs.values()),
-            twice=int(str(twice["n"])) + sum(run["n"] - run["once"] + run["again"] for run in runs.values()),
-            # What is archived of a session are its first events, at least those acknowledged.
-            lost=int(str(missing["n"]))
-            + sum(max(0, known[run] - runs.get(run, none)["once"]) for run in known)
-            + sum(run["all"] - run["once"] for run in runs.values()),
-            unmeasured=int(str(unmeasured["n"])),
-            gaps=tuple(f"{row['count']} {row['what']}: {row['reason']}" for row in gaps),
-            frames=int(str(missing["frames"])),
-            readings=int(str(missing["readings"])),
+            acknowledged=sum(known for _, known in told.values()),
+            archived=sum(once.values()),
+            twice=stored["twice"] + sum(row["twice"] for row in runs),
+            lost=stored["missing"] + unknown + sum(row["missing"] for row in runs),
+            unmeasured=stored["unmeasured"],
+            gaps=tuple(row["gap"] for row in gaps),
+            frames=stored["frames"],
+            readings=stored["readings"],
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Kill what still runs."""
@@ -374,10 +341,7 @@ def pipeline(
 
     ``gpus``: as many as there are, if more than publishers.
     """
-    setup = Setup(directory, max(publishers, gpus, 1), analyze, collect)
-    try:
+    with Setup(directory, max(publishers, gpus, 1), analyze, collect) as setup:
         for name in ("collector", "analyzer", *(f"publisher {i}" for i in range(publishers))):
             setup.start(name)
         yield setup
-    finally:
-        setup.close()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from tests.environment import environment
+from collectors.devices.simulated import SimulatedBus
+from tests.environment import PATIENCE_S, ZEUS_STREAM, rows, run, running, start
 from tests.messages import SET_CONTROL
 from tests.waiting import until
-from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import Places, places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.commands import Hello, RenewLeases, SetControl, Welcome
@@ -24,16 +24,13 @@ from zeus_stream.protocol.fields import UNLOCKED, Control
 from zeus_stream.protocol.notes import ControlApplied, ControlRefused
 from zeus_stream.protocol.pipelines import SetPlan
 from zeus_stream.transport import sockets
-from zeus_stream.transport.client import status
 
-ROOT = Path(__file__).parents[2]
 FOUND_MW = 220_000
 """Neither the default nor the maximum of the GPUs: what an administrator chose."""
 OURS_MW = 150_000
 OURS_MHZ = 1380
 OURS_MEMORY_MHZ = 877
 OTHERS_MW = 180_000
-PATIENCE_S = 180.0
 Outcome = ControlApplied | ControlRefused | None
 LEASE_MS = 600_000
 """What returns while a test waits for it does not return because this is over."""
@@ -74,13 +71,8 @@ class Collector:
         self.host = host
         self.where: Places = places({"ZEUS_STREAM_DIR": str(directory)})
         self._commands = count(1)
-        self.process = subprocess.Popen(
-            [python, "-m", "zeus_stream", "collect", "--device", host.device, *arguments],
-            env=environment(directory, **host.environment),
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = (*ZEUS_STREAM, "collect", "--device", host.device, *arguments)
+        self.process = start(directory, *command, python=python, env=host.environment)
         try:
             until(lambda: self.rows(1).get("state") == "there")
         except TimeoutError:
@@ -101,11 +93,8 @@ class Collector:
 
     def rows(self, timeout_s: float = PATIENCE_S) -> dict[str, str]:
         """Return its status and that of its GPU, by name; nothing if it does not answer in time."""
-        try:
-            rows = status(self.where, "collector", timeout_s).rows
-        except UnreachableError:
-            return {}
-        return {name: value for of, name, value in rows if "GPU-" not in of or self.host.gpu in of}
+        found = rows(self.where.run, "collector", timeout_s)
+        return {name: value for (of, name), value in found.items() if "GPU-" not in of or self.host.gpu in of}
 
     def ask(self, limit_mw: int, lease_ms: int = LEASE_MS) -> Outcome:
         """Ask for a limit and return the outcome; None: nobody answers."""
@@ -176,49 +165,32 @@ def collector(
     host: Host, directory: Path, *arguments: str, python: str = sys.executable
 ) -> Iterator[Collector]:
     """Run a collector until the end of the block, if it lives so long; its guard ends before this returns."""
-    running = Collector(host, directory, *arguments, python=python)
+    collects = Collector(host, directory, *arguments, python=python)
     try:
-        yield running
+        yield collects
     finally:
-        if running.process.poll() is None:
-            running.process.terminate()
+        collects.process.terminate()
         # The guard has the same stderr: at its end, both have ended.
-        running.process.communicate(timeout=PATIENCE_S)
+        collects.process.communicate(timeout=PATIENCE_S)
 
 
 @contextmanager
 def trainer(host: Host, directory: Path) -> Iterator["subprocess.Popen[str]"]:
     """Run a process that is the run ``r`` on the GPU."""
-    with subprocess.Popen(
-        [sys.executable, "-c", TRAINER, host.gpu],
-        env=environment(directory, **host.environment),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "runs\n"
-            yield process
-        finally:
-            process.kill()
+    with running(directory, "-c", TRAINER, host.gpu, stderr=None, env=host.environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "runs\n"
+        yield process
 
 
 def restore(host: Host, directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run ``zeus-stream restore``."""
-    return subprocess.run(
-        [sys.executable, "-m", "zeus_stream", "restore", "--device", host.device, *arguments],
-        env=environment(directory, **host.environment),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run(directory, *ZEUS_STREAM, "restore", "--device", host.device, *arguments, env=host.environment)
 
 
 @contextmanager
 def simulated(directory: Path) -> Iterator[Host]:
     """Give a simulated V100 at FOUND_MW."""
-    from collectors.devices.simulated import SimulatedBus
-
     device = "simulated:v100x1"
     bus = SimulatedBus.parse(device, directory)
     (gpu,) = bus.discover()

@@ -3,7 +3,6 @@ they say to each other goes over TCP, with keys.
 """
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -12,12 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.directories import short_directory
-from tests.environment import environment
+from tests.environment import ZEUS_STREAM, rows, run, running
 from tests.waiting import until
 from tests.zeus_stream.transport.test_access import free_port
-from zeus_stream.errors import UnreachableError
-from zeus_stream.paths import places
-from zeus_stream.transport.client import status
 
 TRAINING = """
 import sys
@@ -31,7 +27,7 @@ with attach("imagenet") as gpu, Publisher(job="far", run=sys.argv[1], gpus=[0]) 
 
 @dataclass
 class Host:
-    """A host: its directory, and what its processes wrote to stderr."""
+    """A host: its directory, in which its processes write their errors."""
 
     directory: Path
     port: int = field(default_factory=free_port)
@@ -42,43 +38,33 @@ class Host:
 
     @property
     def output(self) -> str:
-        return (self.directory / "said").read_text(encoding="utf-8")
+        return (self.directory / "errors").read_text(encoding="utf-8")
 
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        with (self.directory / "said").open("ab") as said:
-            return subprocess.Popen(self._command(*arguments), env=environment(self.directory), stderr=said)
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[None]:
+        """Run a service until the end of the block."""
+        with (
+            (self.directory / "errors").open("a") as errors,
+            running(self.directory, *ZEUS_STREAM, *arguments, stderr=errors),
+        ):
+            yield
 
-    def run(self, *arguments: str) -> str:
-        """Return what a command that succeeds says."""
-        return self.tried(*arguments, check=True).stdout
-
-    def tried(self, *arguments: str, check: bool = False) -> "subprocess.CompletedProcess[str]":
-        command = self._command(*arguments)
-        env = environment(self.directory)
-        return subprocess.run(command, env=env, check=check, capture_output=True, text=True, timeout=300)
-
-    def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "zeus_stream", *arguments]
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return run(self.directory, *ZEUS_STREAM, *arguments)
 
     def let_in(self, other: "Host", name: str, roles: str) -> None:
         """Make a key here, and move it to the other host."""
-        issued = self.run("keys", "create", name, "--roles", roles, "--host", self.directory.name).strip()
+        create = ("keys", "create", name, "--roles", roles, "--host", self.directory.name)
+        issued = self.run(*create).stdout.strip()
         there = other.directory / "keys" / "servers" / f"{self.address}.key"
         there.parent.mkdir(parents=True, exist_ok=True)
         Path(issued).replace(there)
 
     def rows(self, process: str, timeout_s: float = 1) -> dict[tuple[str, str], str]:
-        try:
-            rows = status(places({"ZEUS_STREAM_DIR": str(self.directory)}), process, timeout_s).rows
-        except UnreachableError:
-            return {}
-        return {(section, name): value for section, name, value in rows}
+        return rows(self.directory, process, timeout_s)
 
-    def train(self, run: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-c", TRAINING, run], env=environment(self.directory), check=True, timeout=300
-        )
-        assert done.returncode == 0
+    def train(self, name: str) -> None:
+        run(self.directory, "-c", TRAINING, name).check_returncode()
 
 
 @dataclass
@@ -94,15 +80,6 @@ class Site:
 
     def trouble(self, host: Host) -> str:
         return self.desk.rows("analyzer").get((f"collector {host.address}", "trouble"), "")
-
-
-@contextmanager
-def running(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    with process:
-        try:
-            yield
-        finally:
-            process.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +98,12 @@ def _site(directory: Path) -> Iterator[Site]:
         host.let_in(site.desk, "desk", "follow,command")
     with ExitStack() as processes:
         for seed, host in enumerate((site.alpha, site.beta)):  # the seed makes their GPUs different ones
-            started = host.start(
-                *("collect", "--device", f"simulated:v100x1,seed={seed}"),
-                *("--host", host.directory.name, "--listen", host.address),
-            )
-            processes.enter_context(running(started))
+            simulated = ("collect", "--device", f"simulated:v100x1,seed={seed}")
+            listen = ("--host", host.directory.name, "--listen", host.address)
+            processes.enter_context(host.running(*simulated, *listen))
         followed = f"{site.alpha.address},{site.beta.address}"
-        started = site.desk.start("analyze", "--follow", followed, "--listen", site.desk.address)
-        processes.enter_context(running(started))
+        analyze = ("analyze", "--follow", followed, "--listen", site.desk.address)
+        processes.enter_context(site.desk.running(*analyze))
         until(lambda: site.frames(site.alpha) and site.frames(site.beta))
         yield site
 
@@ -163,17 +138,17 @@ def test_one_analyzer_measures_what_runs_on_two_hosts_until_a_key_is_revoked(sit
         " WHERE kind = 'step' GROUP BY ALL ORDER BY ALL"
     )
     expected = "run,host,steps\non-alpha,alpha,20\non-beta,beta,20\n"
-    until(lambda: site.desk.tried("sql", query, "--format", "csv").stdout.replace('"', "") == expected)
+    until(lambda: site.desk.run("sql", query, "--format", "csv").stdout.replace('"', "") == expected)
 
     # SQL from another host, by a key of the analyzer's host.
     site.desk.let_in(site.alpha, "reader", "query")
     until(lambda: ("other hosts", "key reader") in site.desk.rows("analyzer"))
     asked = site.alpha.run("sql", query, "--format", "csv", "--analyzer", site.desk.address)
-    assert asked.replace('"', "") == expected
+    assert asked.stdout.replace('"', "") == expected
 
     # A key that is revoked is cut off, and both sides say so; the other collector is followed as before.
-    assert "desk" in site.alpha.run("keys", "list")
-    site.alpha.run("keys", "revoke", "desk")
+    assert "desk" in site.alpha.run("keys", "list").stdout
+    site.alpha.run("keys", "revoke", "desk").check_returncode()
     until(lambda: "refused the key desk" in site.trouble(site.alpha))
     until(lambda: "could not let in 127.0.0.1" in site.alpha.output)
     until(lambda: "zeus-stream keys create" in site.desk.output)
@@ -191,15 +166,15 @@ def test_a_second_collector_that_speaks_for_a_host_is_not_followed_and_told_the_
     with ExitStack() as processes:
         for host in (first, second):
             collect = ("collect", "--device", "simulated:v100x1", "--host", "alpha")
-            processes.enter_context(running(host.start(*collect)))
+            processes.enter_context(host.running(*collect))
         followed = f"{first.directory},{second.directory}"
-        processes.enter_context(running(desk.start("analyze", "--follow", followed)))
+        processes.enter_context(desk.running("analyze", "--follow", followed))
         until(lambda: "speaks for alpha" in desk.output)
     assert "Give one of them another name with --host" in desk.output
 
 
 def test_a_host_that_has_no_key_is_told_how_to_get_one(zeus_dir: Path) -> None:
-    done = Host(zeus_dir).tried("analyze", "--follow", "127.0.0.1:5600")
+    done = Host(zeus_dir).run("analyze", "--follow", "127.0.0.1:5600")
     assert done.returncode == 1
     assert "there is no key for it" in done.stderr
     assert "zeus-stream keys create NAME" in done.stderr

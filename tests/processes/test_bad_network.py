@@ -1,8 +1,6 @@
 """Between hosts: a network that delays, falls silent and cuts loses nothing and repeats nothing."""
 
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from tests.environment import environment
+from tests.environment import ZEUS_STREAM, run
 from tests.processes.pipeline import pipeline
 from tests.waiting import until
 from tests.zeus_stream.transport.test_access import free_port
@@ -105,8 +103,7 @@ def network(to_port: int, rng: Random) -> Iterator[Network]:
 
 def let_in(directory: Path, address: str) -> None:
     """Make a key for an analyzer, and put it where it looks for one for this address."""
-    command = [sys.executable, "-m", "zeus_stream", "keys", "create", "desk", "--roles", "follow,command"]
-    made = subprocess.run(command, env=environment(directory), check=True, capture_output=True, text=True)
+    made = run(directory, *ZEUS_STREAM, "keys", "create", "desk", "--roles", "follow,command")
     there = directory / "keys" / "servers" / f"{address}.key"
     there.parent.mkdir(parents=True, exist_ok=True)
     Path(made.stdout.strip()).replace(there)

@@ -2,8 +2,6 @@
 
 import http.client
 import os
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import get_type_hints
@@ -12,12 +10,11 @@ import pytest
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from tests.empty_archive import archive_at
-from tests.environment import environment
-from tests.processes.under_fire import PATIENCE_S, TRAINER
+from tests.environment import PATIENCE_S, ZEUS_STREAM, rows, run, start
+from tests.processes.under_fire import TRAINER
 from tests.waiting import until
 from zeus_stream.paths import places
 from zeus_stream.settings import Settings
-from zeus_stream.transport.client import status
 
 pytestmark = pytest.mark.sweep
 CANARY = "canary7f3a91"
@@ -25,7 +22,6 @@ SECRETS = {
     "ZEUS_STREAM_BROKER": f"nats://site:{CANARY}@127.0.0.1:1,nats://{CANARY}@localhost:1",
     "ZEUS_STREAM_DATABASE": f"postgresql://zeus:{CANARY}@127.0.0.1:1/zeus?password={CANARY}",
 }
-ZEUS_STREAM = Path(sys.executable).with_name("zeus-stream")
 
 
 def test_no_text_setting_is_stored_with_a_password(tmp_path: Path) -> None:
@@ -50,14 +46,10 @@ def command_lines() -> str:
 
 
 def test_no_password_of_a_setting_is_in_anything_that_is_stored_shown_or_logged(zeus_dir: Path) -> None:
-    environ = environment(zeus_dir) | SECRETS
     shown: dict[str, str] = {}
 
-    def run(*arguments: str | Path) -> str:
-        done = subprocess.run(
-            [ZEUS_STREAM, *arguments], env=environ, capture_output=True, text=True, check=False,
-            timeout=PATIENCE_S,
-        )  # fmt: skip
+    def show(*arguments: str | Path) -> str:
+        done = run(zeus_dir, *ZEUS_STREAM, *arguments, env=SECRETS)
         shown[" ".join(map(str, arguments))] = done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -66,12 +58,7 @@ def test_no_password_of_a_setting_is_in_anything_that_is_stored_shown_or_logged(
         ("analyze", "--select", "none"),
         ("web", "--listen", "127.0.0.1:0"),
     )
-    services = [
-        subprocess.Popen(
-            [ZEUS_STREAM, *each], env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        for each in commands
-    ]
+    services = [start(zeus_dir, *ZEUS_STREAM, *each, env=SECRETS) for each in commands]
     try:
         where = places({"ZEUS_STREAM_DIR": str(zeus_dir)})
         until(lambda: where.publish.exists() and where.query.exists())
@@ -79,15 +66,13 @@ def test_no_password_of_a_setting_is_in_anything_that_is_stored_shown_or_logged(
         assert page is not None
         address = next(line for line in page if "token=" in line).split()[-1]
         begin, _, token = address.partition("/?token=")
-        subprocess.run(
-            [sys.executable, "-c", TRAINER, "run", "5"], env=environ, check=True, capture_output=True
-        )
+        run(zeus_dir, "-c", TRAINER, "run", 5, env=SECRETS).check_returncode()
         shown["processes"] = command_lines()
         assert "collect" in shown["processes"]
         for arguments in (("status",), ("doctor",), ("sql", "FROM settings", "--format", "csv"), ("report",)):
-            assert run(*arguments)
-        run("lake", "status")
-        shown["rows"] = str([status(where, of, PATIENCE_S).rows for of in ("collector", "analyzer")])
+            assert show(*arguments)
+        show("lake", "status")
+        shown["rows"] = str([rows(zeus_dir, of, PATIENCE_S) for of in ("collector", "analyzer")])
         host, _, port = begin.removeprefix("http://").partition(":")
         for path in (
             "/",
@@ -100,7 +85,7 @@ def test_no_password_of_a_setting_is_in_anything_that_is_stored_shown_or_logged(
                 client.request("GET", path, headers={"Authorization": f"Bearer {token}"})
                 shown[path] = client.getresponse().read().decode()
         for form in ("csv", "parquet"):
-            run("export", zeus_dir / form, "--format", form)
+            show("export", zeus_dir / form, "--format", form)
     finally:
         for each in services:
             each.terminate()

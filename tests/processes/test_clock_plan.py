@@ -1,7 +1,6 @@
 """A plan of clocks on a real collector: the script's instructions set them, and every end of it unlocks."""
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.environment import environment
+from tests.environment import running
 from tests.processes.setup import Collector, Host, collector, simulated
 from tests.waiting import until
 from zeus_stream.protocol.fields import UNLOCKED
@@ -54,28 +53,20 @@ class Stage:
 
 @contextmanager
 def stage(host: Host, directory: Path) -> Iterator[Stage]:
-    with subprocess.Popen(
-        [sys.executable, "-c", TRAINER, host.gpu],
-        env=environment(directory, **host.environment),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "runs\n"
-            yield Stage(process)
-        finally:
-            process.kill()
+    arguments = ("-c", TRAINER, host.gpu)
+    with running(directory, *arguments, stdin=subprocess.PIPE, stderr=None, env=host.environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "runs\n"
+        yield Stage(process)
 
 
 def locked(host: Host, clock_mhz: int) -> Callable[[], bool]:
     return lambda: host.read_locked_mhz("graphics_clock") == clock_mhz
 
 
-def follow_first_instruction(host: Host, running: Collector, script: Stage) -> None:
+def follow_first_instruction(host: Host, collects: Collector, script: Stage) -> None:
     """Authorize the plan, and run up to where it locks the clock below the highest."""
-    until(lambda: isinstance(running.plan(PLAN), ControlApplied))
+    until(lambda: isinstance(collects.plan(PLAN), ControlApplied))
     assert locked(host, max(CLOCKS_MHZ))()
     for each in ORDER:  # iteration 0, before the plan's first
         script.run(*each)
@@ -86,25 +77,25 @@ def follow_first_instruction(host: Host, running: Collector, script: Stage) -> N
 def test_clocks_follow_the_script_and_are_highest_after_a_wrong_instruction(tmp_path: Path) -> None:
     with (
         simulated(tmp_path) as host,
-        collector(host, tmp_path) as running,
+        collector(host, tmp_path) as collects,
         stage(host, tmp_path) as script,
     ):
-        follow_first_instruction(host, running, script)
+        follow_first_instruction(host, collects, script)
         for each, next_mhz in zip(ORDER[1:], (*CLOCKS_MHZ[2:], CLOCKS_MHZ[0]), strict=True):
             script.run(*each)
             until(locked(host, next_mhz))
-        assert running.rows()["plans followed"] == "1"
+        assert collects.rows()["plans followed"] == "1"
         script.run(*ORDER[0])
         script.run(*ORDER[3])
         until(locked(host, max(CLOCKS_MHZ)))
         for each in ORDER:
             script.run(*each)
         until(locked(host, CLOCKS_MHZ[0]))
-        assert running.rows()["plans followed"] == "1"
-        refused = running.plan(replace(PLAN, clocks_mhz=(601, 600, 600, 600)))
+        assert collects.rows()["plans followed"] == "1"
+        refused = collects.plan(replace(PLAN, clocks_mhz=(601, 600, 600, 600)))
         assert isinstance(refused, ControlRefused)
         assert "601 MHz is none of the GPU's" in refused.reason
-        refused = running.plan(replace(PLAN, clocks_mhz=(600,)))
+        refused = collects.plan(replace(PLAN, clocks_mhz=(600,)))
         assert isinstance(refused, ControlRefused)
         assert "lists of instructions, clocks and times differ in length" in refused.reason
 
@@ -113,15 +104,15 @@ def test_clocks_follow_the_script_and_are_highest_after_a_wrong_instruction(tmp_
 def test_every_end_of_a_plan_unlocks_the_clock(tmp_path: Path, how: str) -> None:
     with (
         simulated(tmp_path) as host,
-        collector(host, tmp_path) as running,
+        collector(host, tmp_path) as collects,
         stage(host, tmp_path) as script,
     ):
-        follow_first_instruction(host, running, script)
+        follow_first_instruction(host, collects, script)
         match how:
             case "script killed":
                 script.process.kill()
             case "collector killed":
-                running.kill()
+                collects.kill()
             case _:
-                running.lapse()
+                collects.lapse()
         until(locked(host, UNLOCKED))

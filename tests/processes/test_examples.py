@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.environment import environment
-from tests.processes.pipeline import ROOT
+from tests.environment import ROOT, environment
 from tests.waiting import until
 from zeus_stream.paths import holder
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.environment import environment
-from tests.processes.under_fire import PATIENCE_S
+from tests.environment import PATIENCE_S, environment
+from tests.processes.under_fire import collector, train
 from zeus_stream.transport.listening.connection_limits import LEAST_FILES
 
 
@@ -32,8 +32,6 @@ def test_a_service_that_may_open_too_few_files_says_so(
 
 
 def test_the_least_number_of_files_is_enough(zeus_dir: Path) -> None:
-    from tests.processes.under_fire import collector, train
-
     with collector(zeus_dir, files=LEAST_FILES) as running:
         assert train(zeus_dir, "run", 5).returncode == 0
         assert running.alive

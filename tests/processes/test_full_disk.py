@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,15 +10,12 @@ from random import Random
 
 import pytest
 
-from tests.environment import environment
+from tests.environment import ZEUS_STREAM, rows, running
 from tests.processes.pipeline import Setup, pipeline
 from tests.processes.setup import FOUND_MW, OURS_MW, collector, simulated, trainer
 from tests.waiting import until
-from zeus_stream.errors import UnreachableError
-from zeus_stream.paths import places
 from zeus_stream.protocol.notes import ControlRefused
 from zeus_stream.training.outbox import BATCH
-from zeus_stream.transport.client import status
 
 ROOM_KB = 60_000
 """What no test fills but on purpose, however long it takes: a log grows by 0.2 MB a second."""
@@ -86,35 +82,24 @@ def test_without_room_it_says_so_and_with_room_everything_acknowledged_and_kept_
 
 @pytest.mark.parametrize(("service", "process"), [("collect", "collector"), ("analyze", "analyzer")])
 def test_a_service_that_cannot_say_that_it_began_works(zeus_dir: Path, service: str, process: str) -> None:
-    command = [sys.executable, "-m", "zeus_stream", service]
-    environ = environment(zeus_dir, ZEUS_STREAM_DEVICE="simulated:v100x1")
-
-    def answers() -> bool:
-        try:
-            return bool(status(places(environ), process).rows)
-        except UnreachableError:
-            return False
-
+    device = {"ZEUS_STREAM_DEVICE": "simulated:v100x1"}
     with (
         Path("/dev/full").open("w", encoding="utf-8") as nowhere,
-        subprocess.Popen(command, env=environ, stderr=nowhere) as running,
+        running(zeus_dir, *ZEUS_STREAM, service, stderr=nowhere, env=device) as began,
     ):
-        try:
-            until(answers)
-            assert running.poll() is None
-        finally:
-            running.terminate()
+        until(lambda: rows(zeus_dir, process))
+        assert began.poll() is None
 
 
 def test_without_room_a_limit_still_returns_and_none_is_set(small_disk: Path) -> None:
     with (
         simulated(small_disk) as host,
-        collector(host, small_disk) as running,
+        collector(host, small_disk) as collects,
         trainer(host, small_disk) as training,
     ):
-        running.hold()
+        collects.hold()
         filler = fill(small_disk)
-        refused = running.ask(OURS_MW + 10_000)
+        refused = collects.ask(OURS_MW + 10_000)
         assert isinstance(refused, ControlRefused)
         assert refused.cause == "storage"
         assert host.read_mw() == OURS_MW

@@ -18,6 +18,7 @@ from collectors.controls.restore_record import RestoreRecordFile
 from collectors.controls.watchdog_process import WatchdogProcess
 from collectors.log.sqlite import SqliteLog
 from collectors.processes import start_ticks
+from tests.environment import PATIENCE_S
 from tests.gpu.stand_in import StandIn
 from tests.processes.setup import (
     FOUND_MW,
@@ -26,7 +27,6 @@ from tests.processes.setup import (
     OURS_MEMORY_MHZ,
     OURS_MHZ,
     OURS_MW,
-    PATIENCE_S,
     Host,
     collector,
     restore,

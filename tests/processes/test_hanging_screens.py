@@ -2,23 +2,17 @@
 
 import http.client
 import os
-import pty
-import select
 import signal
-import struct
 import subprocess
-import sys
-import termios
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from fcntl import ioctl
+from pathlib import Path
 
 import pytest
 
-from tests.directories import short_directory
-from tests.environment import environment
-from tests.processes.pipeline import PATIENCE_S, Setup
+from tests.environment import PATIENCE_S, ZEUS_STREAM, running
+from tests.processes.pipeline import Setup, pipeline
+from tests.processes.terminal import top
 from tests.waiting import until
 
 pytestmark = pytest.mark.sweep
@@ -34,67 +28,20 @@ while line := answer.readline():
 STEPS = "SELECT coalesce(max(step), 0) AS last FROM steps WHERE energy_j IS NOT NULL"
 
 
-@pytest.fixture
-def setup() -> Iterator[Setup]:
-    with short_directory() as directory:
-        made = Setup(directory)
-        try:
-            for process in ("collector", "analyzer", "publisher 0"):
-                made.start(process)
-                if process == "collector":
-                    until(made.has_found_gpus)
-            until(lambda: made.sql(STEPS) and made.sql(STEPS)[0]["last"] > 3)
-            yield made
-        finally:
-            made.close()
-
-
 @contextmanager
-def top(setup: Setup) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run ``top`` in a terminal of its own, until its screen is whole."""
-    master, slave = pty.openpty()
-    ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 160, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "zeus_stream", "top"],
-        env=environment(setup.directory, TERM="xterm-256color"), stdin=slave, stdout=slave, stderr=slave,
-    )  # fmt: skip
-    os.close(slave)
-    seen = b""
-    try:
-        end_s = time.monotonic() + PATIENCE_S
-        while b"\x1b[?2004h" not in seen or b"help" not in seen:  # Textual takes keys, and has drawn
-            assert time.monotonic() < end_s, seen[-500:]
-            if select.select([master], [], [], 0.1)[0]:
-                seen += os.read(master, 1 << 16)
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
-
-
-@contextmanager
-def browser(setup: Setup, host: str, token: str) -> Iterator["subprocess.Popen[bytes]"]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", BROWSER, host, token], env=environment(setup.directory), stdout=subprocess.PIPE
-    )
-    try:
+def browser(setup: Setup, host: str, token: str) -> Iterator["subprocess.Popen[str]"]:
+    with running(setup.directory, "-c", BROWSER, host, token) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"now\n"
+        assert process.stdout.readline() == "now\n"
         yield process
-    finally:
         process.kill()
-        process.communicate()
 
 
-def test_steps_and_other_viewers_go_on_while_screens_hang_and_after_they_were_killed(setup: Setup) -> None:
+def test_steps_and_other_viewers_go_on_while_screens_hang_and_after_they_were_killed(zeus_dir: Path) -> None:
     with ExitStack() as held:
-        web = subprocess.Popen(
-            [sys.executable, "-m", "zeus_stream", "web", "--listen", "127.0.0.1:0"],
-            env=environment(setup.directory), stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        held.callback(web.communicate)
-        held.callback(web.kill)
+        setup = held.enter_context(pipeline(zeus_dir))
+        until(lambda: setup.sql(STEPS) and setup.sql(STEPS)[0]["last"] > 3)
+        web = held.enter_context(running(zeus_dir, *ZEUS_STREAM, "web", "--listen", "127.0.0.1:0"))
         assert web.stderr is not None
         said = next(line for line in web.stderr if "http://" in line)
         host, _, token = said.split()[-1].removeprefix("http://").partition("/?token=")
@@ -117,12 +64,13 @@ def test_steps_and_other_viewers_go_on_while_screens_hang_and_after_they_were_ki
             until(lambda: setup.sql(STEPS) and setup.sql(STEPS)[0]["last"] >= last + more)
 
         looks(1)
-        with top(setup) as screen, browser(setup, host, token) as page:
-            for process in (screen, page):
+        with top(zeus_dir) as screen, browser(setup, host, token) as page:
+            screen.until("help")
+            for process in (screen.process, page):
                 process.send_signal(signal.SIGSTOP)
             looks(3)
             steps(20)
-            assert screen.poll() is None
+            assert screen.process.poll() is None
         looks(2)
         steps(20)
         assert web.poll() is None

@@ -2,11 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.environment import environment
+from tests.environment import run
 from tests.waiting import until
 from zeus_stream.paths import holder
 
@@ -29,11 +27,8 @@ print(json.dumps([errors, shell.user_ns["joules"], shell.user_ns["x"]]))
 
 
 def test_a_cell_has_its_joules_and_an_error_in_it_stays_an_error(zeus_dir: Path) -> None:
-    env = environment(zeus_dir, ZEUS_STREAM_DEVICE="simulated:v100x1", IPYTHONDIR=str(zeus_dir / "ipython"))
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
-        input=json.dumps(CELLS), env=env, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    more = {"ZEUS_STREAM_DEVICE": "simulated:v100x1", "IPYTHONDIR": str(zeus_dir / "ipython")}
+    done = run(zeus_dir, "-c", DRIVER, given=json.dumps(CELLS), env=more)
     assert done.returncode == 0, done.stderr
     errors, joules, answer = json.loads(done.stdout.splitlines()[-1])
     none = "NoneType"

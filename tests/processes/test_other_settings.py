@@ -5,14 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.directories import QUICK_FILE
+from tests.directories import EAGER
 from tests.processes.pipeline import Setup
 from tests.waiting import until
 
-QUICK = (
-    "--search", "exhaustive", "--stride-w", "75", "--warmup-steps", "1", "--profile-steps", "5",
-    *QUICK_FILE,
-)  # fmt: skip
 DECIDED = "SELECT run, number, selector FROM decisions WHERE power_limit_w IS NOT NULL ORDER BY run, number"
 BEGAN = "SELECT run, start FROM runs ORDER BY run"
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-selector.md"
@@ -38,14 +34,13 @@ def test_an_open_run_keeps_its_selector_and_the_next_one_has_the_new(
     """``price`` is of another distribution: the analyzer that starts again finds it by its name."""
     install_guide_selector(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    setup = Setup(zeus_dir, analyze=("--select", selector, *QUICK))
-    try:
+    with Setup(zeus_dir, analyze=("--select", selector, *EAGER)) as setup:
         setup.start("collector")
         setup.start("analyzer")
         setup.start("publisher 0")
         until(lambda: setup.sql("FROM trials"))
         setup.kill("analyzer")
-        setup._analyze = ("--select", "time", *QUICK)
+        setup.analyze = ("--select", "time", *EAGER)
         setup.start("analyzer")
         kept = f"run run-1 keeps to what it began with, select = {selector}"
         until(lambda: kept in setup.output("analyzer"))
@@ -58,5 +53,3 @@ def test_an_open_run_keeps_its_selector_and_the_next_one_has_the_new(
             ("run-2", "time"),
         }
         assert setup.sql(BEGAN) == [{"run": "run-1", "start": 1}, {"run": "run-2", "start": 2}]
-    finally:
-        setup.close()

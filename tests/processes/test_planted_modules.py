@@ -7,12 +7,23 @@ from pathlib import Path
 import pytest
 from click import Command, Group
 
-from tests.environment import environment
-from tests.processes.planted import plant
+from tests.environment import PATIENCE_S, environment
 from zeus_stream.cli.main import main
+from zeus_stream.service_packages import ANALYZER, COLLECTOR, SCREENS
 
-PATIENCE_S = 300.0
 ZEUS_STREAM = Path(sys.executable).with_name("zeus-stream")
+
+
+OURS = ("zeus_stream", "collectors", "analyzers", "msgpack", "msgspec", "zmq", "tests")
+
+
+def plant(folder: Path, trace: Path) -> None:
+    """Make a folder of modules that leave a trace when one is imported."""
+    folder.mkdir()
+    for name in {*sys.stdlib_module_names, *OURS, *COLLECTOR, *ANALYZER, *SCREENS}:
+        (folder / f"{name}.py").write_text(
+            f"with open({str(trace)!r}, 'a') as trace: trace.write({name!r} + ' ')\n"
+        )
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 """A job that recurs, through real processes: trainings overlap, some are killed, and so is the analyzer."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.environment import environment
-from tests.processes.pipeline import ROOT, UNMEASURED, Setup
+from tests.environment import PATIENCE_S, ROOT, running, start
+from tests.processes.pipeline import UNMEASURED, pipeline
 from tests.waiting import until
 from zeus_stream.errors import RefusedError
 from zeus_stream.paths import places
@@ -25,6 +24,7 @@ FROM epochs GROUP BY run
 """
 HIGHEST_W = 250
 ETA = 0.5
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 RANK = """
@@ -47,18 +47,18 @@ print(job.reason)
 
 def in_ranks(directory: Path, gpus: list[str]) -> set[str]:
     """Train with a rank on each GPU; return what they said in the end."""
+    shared = {"WORLD_SIZE": str(len(gpus)), "ZEUS_STREAM_RUN": "ranks", "ZEUS_STREAM_GPUS": ",".join(gpus)}
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, gpu],
-            env=environment(
-                directory, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(gpus)),
-                ZEUS_STREAM_RUN="ranks", ZEUS_STREAM_GPUS=",".join(gpus),
-            ),
+        start(
+            directory,
+            "-c",
+            RANK,
+            gpu,
             stdout=subprocess.PIPE,
-            text=True,
+            env={**shared, "RANK": rank, "LOCAL_RANK": rank},
         )
-        for rank, gpu in enumerate(gpus)
-    ]  # fmt: skip
+        for rank, gpu in zip("01", gpus, strict=True)
+    ]
     return {rank.communicate(timeout=300)[0].strip() for rank in ranks}
 
 
@@ -83,30 +83,15 @@ def stopped_and_tried_again(gpu: str) -> list[tuple[int, str]]:
 
 def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn, of the demo's dependencies")
-    setup = Setup(zeus_dir, gpus=2, analyze=("--select", "none"))
-    try:
-        setup.start("collector")
-        setup.start("analyzer")
+    with pipeline(zeus_dir, 0, gpus=2) as setup:
         until(setup.welcome)
         until(lambda: setup.sql("SELECT count(*) AS n FROM gpus") == [{"n": 2}])
-        command = [sys.executable, str(ROOT / "examples" / "recurring.py")]
-        options = ["--recurrences", str(RECURRENCES), "--kills", str(KILLS), "--step-ms", "1"]
-        with subprocess.Popen(
-            [*command, *options],
-            env=environment(zeus_dir, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
-            cwd=zeus_dir,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as trainings:
-            try:
-                until(lambda: setup.sql(CONVERGED) not in ([], [{"n": 0}]))
-                setup.kill("analyzer")
-                setup.start("analyzer")
-                said, _ = trainings.communicate(timeout=300)
-            finally:
-                trainings.kill()
+        options = ("--recurrences", RECURRENCES, "--kills", KILLS, "--step-ms", 1)
+        with running(zeus_dir, ROOT / "examples" / "recurring.py", *options, env=ONE_THREAD) as trainings:
+            until(lambda: setup.sql(CONVERGED) not in ([], [{"n": 0}]))
+            setup.kill("analyzer")
+            setup.start("analyzer")
+            said, _ = trainings.communicate(timeout=PATIENCE_S)
         assert trainings.returncode == 0, said
         assert said.count("converged: reached accuracy 0.92") == RECURRENCES
         until(lambda: setup.sql(UNMEASURED) == [{"n": 0}])
@@ -128,8 +113,6 @@ def test_every_recurrence_reaches_the_target_whoever_is_killed(zeus_dir: Path) -
             forget(where, "unheard of")
         assert setup.stop("analyzer") == 0, setup.output("analyzer")
         assert setup.stop("collector") == 0, setup.output("collector")
-    finally:
-        setup.close()
 
     assert (ranks["setup"], ranks["epochs"], ranks["metrics"]) == ("Tesla V100-PCIE-16GB x2", 2, [0.0, 1.0])
     for name in ("epochs", "energy_j", "duration_s"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import duckdb
 
-from tests.environment import environment
+from tests.environment import ZEUS_STREAM, start
 from tests.processes.setup import FOUND_MW, Host, simulated
 from tests.waiting import until
 from zeus_stream.paths import holder, places
@@ -27,14 +27,8 @@ with Publisher(job="killed", gpus=[sys.argv[1]]) as publisher:
 
 def start_run(host: Host, zeus_dir: Path) -> "subprocess.Popen[str]":
     """Start ``zeus-stream run`` with a training that ends with its input."""
-    training = (sys.executable, "-c", TRAINS, host.gpu)
-    return subprocess.Popen(
-        [sys.executable, "-m", "zeus_stream", "run", "--device", host.device, "--", *training],
-        env=environment(zeus_dir, **host.environment),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = (*ZEUS_STREAM, "run", "--device", host.device, "--", sys.executable, "-c", TRAINS, host.gpu)
+    return start(zeus_dir, *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None)
 
 
 def test_a_killed_run_takes_its_services_with_it(zeus_dir: Path) -> None:

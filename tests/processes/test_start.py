@@ -4,13 +4,11 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.environment import environment
+from tests.environment import ZEUS_STREAM, run, running
 from tests.patience import complaints
 from tests.waiting import until
 from zeus_stream import own_services
@@ -31,7 +29,8 @@ time.sleep(600)
 """
 
 
-def running(directory: Path) -> list[str]:
+def held(directory: Path) -> list[str]:
+    """Return the services that run in a setup."""
     names = ("collector", "analyzer", "keeper")
     return [name for name in names if holder(directory / f"{name}.lock") is not None]
 
@@ -40,47 +39,33 @@ def running(directory: Path) -> list[str]:
 def test_a_bare_script_gets_its_joules_and_leaves_nothing_running(zeus_dir: Path, *, variable: bool) -> None:
     script = MEASURES if variable else "import zeus_stream\nassert zeus_stream.start()\n" + MEASURES
     more = SIMULATED | ({"ZEUS_STREAM_START": "1"} if variable else {})
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(
-        command, env=environment(zeus_dir, **more), capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run(zeus_dir, "-c", script, env=more)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) > 10, done.stdout  # 0.5 s of at least the idle draw of 34 W, less its edges
-    until(lambda: not running(zeus_dir))
+    until(lambda: not held(zeus_dir))
 
 
 @pytest.mark.parametrize(("start", "quiet"), [("1", ""), ("1", "1"), ("", "")])
 def test_a_bare_script_says_at_its_end_what_it_cost(zeus_dir: Path, start: str, quiet: str) -> None:
     more = SIMULATED | {"ZEUS_STREAM_START": start, "ZEUS_STREAM_QUIET": quiet}
     script = MEASURES if start else f"import zeus_stream\nzeus_stream.start()\n{MEASURES}"
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment(zeus_dir, **more), capture_output=True, text=True,
-        timeout=300, check=True,
-    )  # fmt: skip
+    done = run(zeus_dir, "-c", script, env=more)
     line = (
         r"zeus-stream: this run used [\d.]+ J \(95 %: [\d.]+ to [\d.]+ J\), .*More: zeus-stream report \w+\n"
     )
     assert re.fullmatch("" if quiet else line, complaints(done.stderr)), done.stderr
-    until(lambda: not running(zeus_dir))
+    until(lambda: not held(zeus_dir))
 
 
 def test_the_line_at_the_end_comes_also_where_services_ran_before(zeus_dir: Path) -> None:
-    env = environment(zeus_dir, **SIMULATED, ZEUS_STREAM_START="1")
-    services = [
-        subprocess.Popen([sys.executable, "-m", "zeus_stream", verb], env=env, stderr=subprocess.DEVNULL)
-        for verb in ("collect", "analyze")
-    ]
-    try:
+    with (
+        running(zeus_dir, *ZEUS_STREAM, "collect", env=SIMULATED),
+        running(zeus_dir, *ZEUS_STREAM, "analyze", env=SIMULATED),
+    ):
         until(lambda: (zeus_dir / "query").exists() and (zeus_dir / "publish").exists())
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURES], env=env, capture_output=True, text=True, timeout=300, check=True
-        )
+        done = run(zeus_dir, "-c", MEASURES, env=SIMULATED | {"ZEUS_STREAM_START": "1"})
         assert "zeus-stream: this run used " in done.stderr
-        assert "keeper" not in running(zeus_dir)
-    finally:
-        for service in services:
-            service.terminate()
-            service.wait()
+        assert "keeper" not in held(zeus_dir)
 
 
 def test_services_of_root_serve_a_script_that_asks_for_its_own(
@@ -96,54 +81,37 @@ def test_services_of_root_serve_a_script_that_asks_for_its_own(
 
 
 def test_services_outlive_the_first_of_two_scripts_and_end_after_the_last_was_killed(zeus_dir: Path) -> None:
-    env = environment(zeus_dir, **SIMULATED)
-    scripts = [
-        subprocess.Popen([sys.executable, "-c", STARTS], env=env, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    try:
-        for script in scripts:
+    with (
+        running(zeus_dir, "-c", STARTS, env=SIMULATED) as first,
+        running(zeus_dir, "-c", STARTS, env=SIMULATED) as last,
+    ):
+        for script in (first, last):
             assert script.stdout is not None
             assert script.stdout.readline() == "True\n"
         before = holder(zeus_dir / "collector.lock")
-        first, last = scripts
         first.kill()
         first.wait()
-        again = subprocess.run(
-            [sys.executable, "-c", "import zeus_stream; print(zeus_stream.start())"],
-            env=env, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        again = run(zeus_dir, "-c", "import zeus_stream; print(zeus_stream.start())", env=SIMULATED)
         assert again.stdout == "True\n"
         assert holder(zeus_dir / "collector.lock") == before
         last.kill()
-        until(lambda: not running(zeus_dir))
-    finally:
-        for script in scripts:
-            script.kill()
-            script.communicate()
+        until(lambda: not held(zeus_dir))
 
 
 def test_services_end_with_a_keeper_that_is_killed(zeus_dir: Path) -> None:
-    env = environment(zeus_dir, **SIMULATED)
-    command = [sys.executable, "-c", STARTS]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as script:
+    with running(zeus_dir, "-c", STARTS, env=SIMULATED) as script:
         assert script.stdout is not None
         assert script.stdout.readline() == "True\n"
         keeper = holder(zeus_dir / "keeper.lock")
         assert keeper
         os.kill(keeper, signal.SIGKILL)
-        until(lambda: not running(zeus_dir))
-        script.kill()
+        until(lambda: not held(zeus_dir))
 
 
 def test_what_cannot_be_started_is_said_and_the_script_goes_on(zeus_dir: Path) -> None:
     (zeus_dir / "energy.duckdb").write_text("not an archive")
-    text = "import zeus_stream; print(zeus_stream.start(timeout_s=600))"
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        env=environment(zeus_dir, **SIMULATED), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run(zeus_dir, "-c", "import zeus_stream; print(zeus_stream.start(timeout_s=200))", env=SIMULATED)
     assert (done.returncode, done.stdout) == (0, "False\n")
     assert "could not start a collector and an analyzer: they have ended: " in done.stderr
     assert str(zeus_dir / "energy.duckdb") in done.stderr
-    until(lambda: not running(zeus_dir))
+    until(lambda: not held(zeus_dir))

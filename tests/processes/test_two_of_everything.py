@@ -1,21 +1,16 @@
 """Two of a kind over one directory: one works, the other is refused with a sentence and a name."""
 
 import json
-import subprocess
-import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.directories import QUICK_FILE
-from tests.environment import environment
+from tests.directories import EAGER
+from tests.environment import ZEUS_STREAM, run, running
 from tests.processes.pipeline import pipeline
 from tests.waiting import until
 
-EAGER = (
-    *("--search", "exhaustive", "--profile-steps", "3", "--warmup-steps", "1"),
-    *("--stride-w", "75", *QUICK_FILE),
-)
 TRAINING = """
 import sys, time
 from zeus_stream import Publisher
@@ -34,14 +29,7 @@ def test_a_second_process_of_a_kind_is_refused_with_the_pid_of_the_first(
 ) -> None:
     with pipeline(zeus_dir, publishers=0) as setup:
         until(lambda: setup.status(name, name, "archive" if name == "analyzer" else "host"))
-        second = subprocess.run(
-            [sys.executable, "-m", "zeus_stream", *command],
-            env=environment(zeus_dir),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        second = run(zeus_dir, *ZEUS_STREAM, *command)
         assert second.returncode == 1
         sentence = f"{name}: could not start: process {setup.pid(name)} already is the {name} of {zeus_dir}."
         assert sentence in second.stderr
@@ -55,22 +43,15 @@ def test_of_two_trainings_on_a_gpu_one_sets_its_limit_and_the_other_is_told_who(
 ) -> None:
     with pipeline(zeus_dir, publishers=0, analyze=EAGER) as setup:
         until(setup.welcome)
-        trainings = []
-        try:
-            for number, run in enumerate(("first", second_name)):
-                command = [sys.executable, "-c", TRAINING, run]
-                trainings.append(subprocess.Popen(command, env=environment(zeus_dir)))
-                if number == 0:
-                    until(lambda: setup.sql("SELECT 1 FROM commands WHERE outcome = 'applied'"))
+        with ExitStack() as trainings:
+            trainings.enter_context(running(zeus_dir, "-c", TRAINING, "first"))
+            until(lambda: setup.sql("SELECT 1 FROM commands WHERE outcome = 'applied'"))
+            trainings.enter_context(running(zeus_dir, "-c", TRAINING, second_name))
             refused = "SELECT run, reason FROM decisions WHERE NOT applied AND run <> 'first'"
             [decision, *_] = until(lambda: setup.sql(refused))
             given = "SELECT DISTINCT run, outcome FROM commands WHERE outcome IS NOT NULL"
             commands = until(lambda: setup.sql(given))
             shared = "SELECT DISTINCT run FROM steps WHERE shared AND energy_j > 0"
             until(lambda: {row["run"] for row in setup.sql(shared)} == {"first", decision["run"]})
-        finally:
-            for training in trainings:
-                training.kill()
-                training.wait()
     assert "first" in decision["reason"], json.dumps(decision)
     assert {command["run"] for command in commands} == {"first"}

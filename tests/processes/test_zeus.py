@@ -2,17 +2,16 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from tests.environment import environment
+from tests.environment import run
 from tests.waiting import until
 from zeus_stream.paths import holder
 
+SIMULATED = {"ZEUS_STREAM_DEVICE": "simulated:v100x1"}
 SCRIPT = """
 import pickle, sys
 from zeus.device import get_gpus
@@ -70,12 +69,8 @@ def test_a_script_for_zeus_finds_a_limit_in_short_epochs_and_uses_it_the_next_ti
     zeus_dir: Path, script: Path
 ) -> None:
     profile, log = zeus_dir / "profile.json", zeus_dir / "log.csv"
-    env = environment(zeus_dir, ZEUS_STREAM_DEVICE="simulated:v100x1")
     for epochs in ("8", "3"):
-        done = subprocess.run(
-            [sys.executable, script, log, profile, epochs],
-            env=env, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+        done = run(zeus_dir, script, log, profile, epochs, env=SIMULATED)
         assert done.returncode == 0, done.stderr
         assert done.stdout == "Measurement window 'twice' already exists\nTrue True\n"
         measured = json.loads(profile.read_text())["measurements"]
@@ -125,10 +120,7 @@ for metrics in ([0.5, 0.95], [0.1, 0.2, 0.3]):
 def test_a_recurring_job_for_zeus_needs_no_server(zeus_dir: Path) -> None:
     path = zeus_dir / "recurring.py"
     path.write_text(RECURRING, encoding="utf-8")
-    env = environment(zeus_dir, ZEUS_STREAM_DEVICE="simulated:v100x1")
-    done = subprocess.run(
-        [sys.executable, path], env=env, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run(zeus_dir, path, env=SIMULATED)
     assert done.returncode == 0, done.stderr
     first, converged, second, failed, over = done.stdout.splitlines()
     assert (first, converged, second, over) == ("True", "True", "True", "True")

@@ -1,7 +1,6 @@
 """Live processes that are sent what nobody should send, and what becomes of them."""
 
 import resource
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,14 +11,10 @@ from random import Random
 import zmq
 
 from tests import hostile
-from tests.environment import environment
+from tests.environment import PATIENCE_S, ZEUS_STREAM, rows, run, start
 from tests.patience import complaints
 from tests.waiting import until
-from zeus_stream.paths import places
-from zeus_stream.transport.client import status
 
-ROOT = Path(__file__).parents[2]
-PATIENCE_S = 180.0
 TRAINER = """
 import sys, time
 from zeus_stream import Publisher
@@ -35,13 +30,7 @@ class Victim:
     def __init__(self, directory: Path, *arguments: str, files: int | None = None) -> None:
         """``files``: as many as it may open."""
         self.directory = directory
-        self.process = subprocess.Popen(
-            [sys.executable, *arguments],
-            env=environment(directory),
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.process = start(directory, *arguments)
         if files is not None:
             resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (files, files))
 
@@ -64,15 +53,7 @@ class Victim:
 
     def rows(self, of: str) -> dict[tuple[str, str], str]:
         """Return the status of this collector or analyzer."""
-        rows = status(places({"ZEUS_STREAM_DIR": str(self.directory)}), of, PATIENCE_S).rows
-        return {(section, name): value for section, name, value in rows}
-
-    def end(self) -> str:
-        """Stop it in order, and return what it said to people."""
-        if self.alive:
-            self.process.send_signal(signal.SIGTERM)
-        _, said = self.process.communicate(timeout=PATIENCE_S)
-        return said
+        return rows(self.directory, of, PATIENCE_S)
 
 
 @contextmanager
@@ -83,29 +64,28 @@ def victim(directory: Path, *arguments: str, ready: str, files: int | None = Non
         until(lambda: (directory / ready).exists() or not running.alive)
         yield running
     finally:
-        said = running.end()
-        sys.stderr.write(said[-5_000:])
+        running.process.terminate()
+        sys.stderr.write(running.process.communicate(timeout=PATIENCE_S)[1][-5_000:])
 
 
 @contextmanager
 def collector(directory: Path, *more: str, files: int | None = None) -> Iterator[Victim]:
-    arguments = ("-m", "zeus_stream", "collect", "--device", "simulated:v100x1", *more)
-    with victim(directory, *arguments, ready="feed", files=files) as running:
+    arguments = ("collect", "--device", "simulated:v100x1", *more)
+    with victim(directory, *ZEUS_STREAM, *arguments, ready="feed", files=files) as running:
         running.rows("collector")
         yield running
 
 
 @contextmanager
-def analyzer(directory: Path) -> Iterator[Victim]:
-    with victim(directory, "-m", "zeus_stream", "analyze", ready="query") as running:
+def analyzer(directory: Path, *more: str, files: int | None = None) -> Iterator[Victim]:
+    with victim(directory, *ZEUS_STREAM, "analyze", *more, ready="query", files=files) as running:
         yield running
 
 
-def train(directory: Path, run: str, steps: int = 20) -> "subprocess.CompletedProcess[str]":
+def train(directory: Path, name: str, steps: int = 20) -> "subprocess.CompletedProcess[str]":
     """Run an honest training of so many steps."""
-    command = [sys.executable, "-c", TRAINER, run, str(steps)]
-    done = subprocess.run(command, env=environment(directory), capture_output=True, text=True, check=False)
-    return subprocess.CompletedProcess(command, done.returncode, done.stdout, complaints(done.stderr))
+    done = run(directory, "-c", TRAINER, name, steps)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout, complaints(done.stderr))
 
 
 class Sender:

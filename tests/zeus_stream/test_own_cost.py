@@ -7,7 +7,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from tests.processes.under_fire import PATIENCE_S
+from tests.environment import PATIENCE_S
 from zeus_stream import own_cost
 from zeus_stream.own_cost import OwnEnergy, OwnUseMeter, cpu_seconds, host_cpu_seconds, own_energy
 from zeus_stream.protocol.notes import OwnUse
