@@ -1,11 +1,10 @@
 """The runs of a `Snapshot`: rows of the interpreter, and progress of searches, to what screens show. Pure."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import frexp
 from typing import ClassVar
-
-import numpy as np
 
 from analyzers.live.live_run import (
     MAX_LIMITS,
@@ -47,39 +46,23 @@ LEAST, MOST = -30, 40
 """Exponents of two: smaller and larger values are in the outermost buckets."""
 
 
-TOGETHER = 1_000
-"""Values that are counted together."""
-
-
-def exponents(values: Sequence[float]) -> list[int]:
-    mantissa, power = np.frexp(values)
-    bounded = np.clip(power - (mantissa == 0.5), LEAST, MOST)
-    return np.where(mantissa > 0, bounded, LEAST).tolist()  # type: ignore[no-any-return]  # NumPy says Any
+def exponent(value: float) -> int:
+    """Return the exponent of the smallest power of two that is not below a value, within the bounds."""
+    mantissa, power = frexp(value)
+    return max(LEAST, min(MOST, power - (mantissa == 0.5))) if value > 0 else LEAST
 
 
 @dataclass(slots=True)
 class _Histogram:
     counts: Counter[int] = field(default_factory=Counter)
-    counted: float = 0.0
-    """The sum of the values that are counted."""
-    fresh: list[float] = field(default_factory=list)
-    """Values that are not."""
-
-    @property
-    def total(self) -> float:
-        return self.counted + sum(self.fresh)
+    total: float = 0.0
 
     def add(self, values: Iterable[float]) -> None:
-        self.fresh += values
-        if len(self.fresh) >= TOGETHER:
-            self.count()
-
-    def count(self) -> None:
-        self.counts.update(exponents(self.fresh))
-        self.counted, self.fresh = self.total, []
+        for value in values:
+            self.counts[exponent(value)] += 1
+            self.total += value
 
     def buckets(self) -> tuple[Bucket, ...]:
-        self.count()
         return tuple(sorted(self.counts.items()))
 
 

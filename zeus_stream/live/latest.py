@@ -117,9 +117,13 @@ class _Minutes:
         while self.energy_mj[0][0] <= minute - MINUTES:
             self.energy_mj.popleft()
 
+    def clock_ns(self, now_ns: int) -> int:
+        """Return the time on the host's clock."""
+        return self.t_ns + now_ns - self.seen_ns
+
     def whole(self, now_ns: int) -> tuple[int, int]:
         """Return the energy of the last hour, and the time that it is of, ns."""
-        t_ns = self.t_ns + now_ns - self.seen_ns
+        t_ns = self.clock_ns(now_ns)
         first = t_ns // MINUTE_NS - MINUTES + 1
         energy_mj = sum(mj for minute, mj in self.energy_mj if minute >= first)
         return energy_mj, t_ns - max(self.began_ns, first * MINUTE_NS)
@@ -263,7 +267,7 @@ class Latest:
         users = {gpu: run.run for run in runs if run.ended_wall_ns is None for gpu in run.gpus}
         devices = self._ordered()
         rows = [
-            _gpu(gpu, device, users.get(gpu), steps_j.get(gpu), now_ns)
+            _gpu(gpu, device, users.get(gpu), steps_j.get(gpu), now_ns, self._use_age_ms(device, now_ns))
             for gpu, device in devices
             if host in (None, device.host) and not of_host(gpu)
         ]
@@ -300,6 +304,12 @@ class Latest:
         powers = [self._power_mw(self.devices.get(gpu), now_ns) for gpu in run.gpus]
         known = [power for power in powers if power is not None]
         return sum(known) / 1000 if known and len(known) == len(powers) else None
+
+    def _use_age_ms(self, device: LatestDevice, now_ns: int) -> int | None:
+        """Return the age of what is known of processes. None: nothing is, or nothing came since the start."""
+        if device.use is None or device.host not in self._minutes:
+            return None
+        return _ms(max(0, self._minutes[device.host].clock_ns(now_ns) - device.use.t_ns))
 
     def _power_mw(self, device: LatestDevice | None, now_ns: int) -> int | None:
         if device is None or device.row is None or device.state(now_ns) != "there":
@@ -379,7 +389,9 @@ def _energy_mj(device: LatestDevice) -> int | None:
     return None if device.last_mj is None else min(device.energy_mj, _MOST_MJ)
 
 
-def _gpu(gpu: str, device: LatestDevice, run: str | None, step_j: float | None, now_ns: int) -> GpuNow:
+def _gpu(
+    gpu: str, device: LatestDevice, run: str | None, step_j: float | None, now_ns: int, use_age_ms: int | None
+) -> GpuNow:
     found, state, use = device.found, device.state(now_ns), device.use
     fields = (device.row[3:9] if device.row else ()) or (ABSENT,) * 6
     power_mw, limit_mw, requested_mw, clock_mhz, temperature_c, utilization_pct = fields
@@ -409,4 +421,5 @@ def _gpu(gpu: str, device: LatestDevice, run: str | None, step_j: float | None, 
         memory_total_bytes=use.memory_total_bytes if use else None,
         processes=use.processes if use else None,
         processes_left_out=use.left_out if use else 0,
+        use_age_ms=use_age_ms,
     )

@@ -77,11 +77,13 @@ class GpuNow(Struct, frozen=True, kw_only=True):
     others: Count = 0
     """Processes of no run that compute on it."""
     memory_bytes: Count | None = None
-    """In use, as of the last look: every 10 s while a run or work is there."""
+    """In use, as of the look of `use_age_ms` ago: a collector notes it when the processes are others."""
     memory_total_bytes: Count | None = None
     processes: Processes | None = None
     """That compute on it. None: they cannot be seen."""
     processes_left_out: Count = 0
+    use_age_ms: Count | None = None
+    """Since that look at memory and processes."""
 
 
 class PartNow(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,6 @@ ABSENT = "-"
 MOST_PLACES = 6
 LEAST_WIDTH = 0.1
 """Percent that differ by a narrower interval are shown to two decimals."""
-_SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 WH_J = 3600.0
 KWH_J = 1000 * WH_J
 _ENERGIES = {
@@ -258,26 +257,9 @@ def whole(quantity: Quantity) -> str:
     return ABSENT if quantity.known is None else f"{quantity.known:,.0f}"
 
 
-def compact(value: float | None, unit: str = "") -> str:
-    """Return a figure with three significant digits, and with a prefix if it has a unit: 412 kJ."""
-    if value is None or not isfinite(value):
-        return ABSENT
-    if unit == "J" and energy_scale(value)[1].endswith("Wh"):
-        value, unit = value / WH_J, "Wh"
-    size = abs(value)
-    if not unit:
-        return _three(value)
-    factor, prefix = next(((f, p) for f, p in _SCALES if size >= 0.9995 * f), _small(size))
-    return f"{_three(value / factor)} {prefix}{unit}"
-
-
-def _three(value: float) -> str:
-    size = abs(value)
-    if size >= 99.95 or not value:
-        return f"{value:,.0f}"
-    if size >= 9.995:
-        return f"{value:.1f}"
-    return f"{value:.2f}" if size >= 0.005 else "<0.01"
+def three_digits(quantity: Quantity) -> str:
+    """Return a figure with three significant digits and without its unit, for a narrow column."""
+    return figure(quantity.known, digits=3)
 
 
 def _supported(value: float, width: float) -> str:

@@ -18,7 +18,7 @@ from zeus_stream.views.gpu_view import GpuView, with_places
 from zeus_stream.views.pipeline_view import PipelineView
 from zeus_stream.views.quantity import Quantity, with_bounds
 from zeus_stream.views.saving import Saving, saving_of_row, saving_of_search
-from zeus_stream.views.search import PhaseView, TrialView, measuring_words, phase_of, trials_of
+from zeus_stream.views.search import PhaseView, TrialView, as_stated, measuring_words, phase_of, trials_of
 from zeus_stream.views.undecided import why_no_energy, why_undecided
 from zeus_stream.views.waste import WastePart, waste_parts
 
@@ -53,7 +53,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     """Why nothing new is known of an open run: its figures are old. Empty: they are not."""
     undecided: str = ""
     """Why there is no decision. Empty: there is one, or nothing was searched for."""
-    trials: tuple[TrialView, ...] = ()
+    trials: Sequence[TrialView] = ()
     searched: str | None = None
     """The limit that is measured now, and how far. Empty: none. None: no limit is searched for."""
     waste: tuple[WastePart, ...] = ()
@@ -130,7 +130,7 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
         reason = with_places(run.search.reason, {gpu.gpu: gpu.place for gpu in gpus})
         run = replace(run, search=replace(run.search, reason=reason))
     trouble = "" if ended or not gpus or not all(gpu.trouble for gpu in gpus) else gpus[0].trouble
-    forecast = forecast_of_live(run.forecast, run.energy_j)
+    saving, forecast = saving_of_search(run.search), forecast_of_live(run.forecast, run.energy_j)
     if forecast is not None and trouble:  # steps are not seen, so its end does not come nearer
         forecast = replace(forecast, left=Quantity(None, "s", absent=trouble))
     return RunView(
@@ -158,10 +158,10 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
             as_of_ns=as_of_ns,
         ),
         trouble=trouble,
-        saving=saving_of_search(run.search),
+        saving=saving,
         forecast=forecast,
         undecided=run.search.reason if run.search is not None and run.search.phase == "observing" else "",
-        trials=() if run.search is None else trials_of(run.search),
+        trials=() if run.search is None else [as_stated(each, saving) for each in trials_of(run.search)],
         searched=None if run.search is None else measuring_words(run.search),
     )
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zeus_stream.protocol.snapshots import RunNow, SearchNow
-from zeus_stream.views.quantity import Quantity, half_of, opposite, within_half
+from zeus_stream.views.quantity import Quantity, figure, half_of, opposite, with_half, within_half
 from zeus_stream.views.saving import Saving, level_name
 
 Row = Mapping[str, Any]
@@ -200,10 +200,16 @@ def as_believed(
             _change(each.energy.known, of_found["step_j"], half_j),
             _change(each.time.known, 1000 * of_found["step_s"], half_ms),
         )
-        if each.mark == "chosen" and each.round == decision:
-            changes = opposite(saving.energy), saving.time
-        views.append(replace(each, energy_change=changes[0], time_change=changes[1]))
+        each = replace(each, energy_change=changes[0], time_change=changes[1])  # noqa: PLW2901
+        views.append(as_stated(each, saving) if each.round == decision else each)
     return tuple(views)
+
+
+def as_stated(trial: TrialView, saving: Saving | None) -> TrialView:
+    """Return a limit; the one chosen with what is stated of it, as everywhere else."""
+    if saving is None or saving.energy.known is None or trial.mark != "chosen":
+        return trial
+    return replace(trial, energy_change=opposite(saving.energy), time_change=saving.time)
 
 
 def _believed_cost(measured: TrialView, belief: Row, eta: float | None) -> float | None:
@@ -218,6 +224,28 @@ def eta_of(selector: str | None) -> float | None:
     """Return the share of energy in the cost of a selector. None: it decides by no such cost."""
     name, _, number = (selector or "").partition(":")
     return {"energy": 1.0, "time": 0.0}.get(name) if name != "cost" else float(number or 0.5)
+
+
+def trial_table(trials: Sequence[TrialView]) -> tuple[list[str], list[list[str]]]:
+    """Return heads and cells of limits, against the limit found; the more important columns are first."""
+    what = "clock" if any(each.clock_mhz is not None for each in trials) else "limit"
+    heads = [what, "", "energy", "time", "cost, J", "J a step", "ms a step", "steps"]
+    rows = [
+        [
+            each.level, each.mark, with_half(each.energy_change), with_half(each.time_change),
+            figure(each.cost.known), figure(each.energy.known), figure(each.time.known), f"{each.steps:,}",
+        ]
+        for each in trials
+    ]  # fmt: skip
+    if all(each.cost.known is None for each in trials):
+        heads.remove("cost, J")
+        for row in rows:
+            del row[4]
+    if any(each.old for each in trials):
+        heads[1] = "round"
+        for each, row in zip(trials, rows, strict=True):
+            row[1] = f"{each.round} {each.mark}".rstrip()
+    return heads, rows
 
 
 def _mean(visits: Sequence[Row], name: str) -> float | None:

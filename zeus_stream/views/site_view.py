@@ -41,6 +41,8 @@ class SiteView(Struct, frozen=True, kw_only=True):
     gaps: tuple[GapNow, ...]
     gpus: tuple[GpuView, ...]
     processes: tuple[ProcessView, ...]
+    processes_age: Quantity
+    """Of the oldest look at the memory of the processes."""
     runs: tuple[RunView, ...]
     troubles: tuple[str, ...]
     """Of hosts and GPUs, each a sentence with the cure."""
@@ -81,6 +83,11 @@ def site_of_live(now: Snapshot) -> SiteView:
         gaps=now.gaps,
         gpus=gpus,
         processes=tuple(each for gpu in now.gpus for each in processes_of_live(gpu)),
+        processes_age=Quantity(
+            max((gpu.use_age_ms / 1000 for gpu in now.gpus if gpu.processes and gpu.use_age_ms is not None),
+                default=None),
+            "s",
+        ),
         runs=tuple(
             run_of_live(run, as_of_ns, [known[gpu] for gpu in run.gpus if gpu in known]) for run in now.runs
         ),

@@ -124,12 +124,6 @@ def test_a_gpu_without_readings_is_silent_and_its_power_is_not_added(seconds: in
     assert now.totals.power_mw == (100_000 if state == "there" else None)
 
 
-def test_a_gpu_that_is_read_seldom_is_not_silent_between_two_readings() -> None:
-    latest = Latest()
-    heard(latest, row(S, 5, 100_000), row(61 * S, 6, 100_000), at=61 * S)
-    assert the_gpu(shown(latest, 100 * S)).state == "there"
-
-
 def test_a_lost_gpu_says_why_and_is_there_again_with_its_next_reading() -> None:
     latest = Latest()
     latest.take_note("h", found("GPU-0", 3))
@@ -197,17 +191,6 @@ def test_rows_that_cannot_be_give_a_snapshot_that_can_be_read(body: Readings) ->
     now = shown(latest)
     assert codec.decode(encoded(now), Snapshot) == now
     assert all(gpu.energy_mj is None and gpu.power_mw is None for gpu in now.gpus)
-
-
-def test_the_last_hour_forgets_what_is_older() -> None:
-    latest = Latest()
-    heard(latest, row(1, 0), row(2, 7_000), at=0)
-    heard(latest, row(3, 12_000), at=30 * MINUTE_NS)
-    assert (shown(latest, 30 * MINUTE_NS).totals.hour_mj, shown(latest, 30 * MINUTE_NS).totals.hour_s) == (
-        12_000,
-        1800,
-    )
-    assert shown(latest, 70 * MINUTE_NS).totals.hour_mj == 5_000
 
 
 def test_what_a_log_hands_on_late_is_of_when_it_was_measured() -> None:

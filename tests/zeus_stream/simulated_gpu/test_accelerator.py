@@ -42,15 +42,6 @@ def test_whatever_the_limit_does_the_work_done_until_the_end_is_the_work_asked_f
     assert done_ns == pytest.approx(work_ns, rel=1e-9, abs=2)
 
 
-@given(st.integers(1, 10**12), slowdowns, slowdowns, slowdowns, st.integers(0, 10**12))
-def test_a_lower_limit_meanwhile_never_makes_work_end_earlier(
-    work_ns: int, before: float, one: float, other: float, t_ns: int
-) -> None:
-    slower, faster = max(one, other), min(one, other)
-    pace = AcceleratorPace(0, work_ns, before)
-    assert pace.change(t_ns, slower).end_ns >= pace.change(t_ns, faster).end_ns
-
-
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[SimulatedBus]:
     """Two simulated V100s that a collector (this process) runs in ``tmp_path``."""
@@ -160,19 +151,6 @@ def test_work_takes_as_long_as_the_limit_makes_it_and_the_gpu_draws_exactly_that
     rest_mj = (end_ns - begin_ns - took_ns) * load()["v100"].idle_mw / 1e9
     work_mj = took_ns * IMAGENET.power_mw(100_000) / 1e9
     assert gpu.energy_mj(begin_ns, end_ns) == pytest.approx(rest_mj + work_mj, rel=1e-6)
-
-
-def test_the_slowest_gpu_counts(host: SimulatedBus, tmp_path: Path) -> None:
-    free, capped = host.discover()
-    capped.set_control("power_limit", 100_000)
-    with attach("imagenet", directory=tmp_path) as accelerator:
-        begin_ns = monotonic_ns()
-        accelerator.run(0.03)
-        end_ns = monotonic_ns()
-    assert end_ns - begin_ns >= 0.03e9 * IMAGENET.slowdown(100_000)
-    rest_mw, work_mw = load()["v100"].idle_mw, IMAGENET.power_mw(250_000)
-    at_work_mj = (work_mw - rest_mw) * 0.03 + rest_mw * (end_ns - begin_ns) / 1e9
-    assert free.energy_mj(begin_ns, end_ns) == pytest.approx(at_work_mj, rel=1e-6)
 
 
 def test_the_others_idle_until_a_slower_gpu_is_done(tmp_path: Path) -> None:

@@ -109,15 +109,6 @@ def test_a_load_is_told_of_once_and_again_only_when_it_was_renewed(tmp_path: Pat
     collector.close()
 
 
-def test_a_load_of_no_known_workload_is_passed_over(tmp_path: Path) -> None:
-    collector = board(tmp_path)
-    ring = ring_of_a_trainer(tmp_path)
-    ring.put(1, 10, 20, 999)
-    ring.put(2, 30, 40, 0)
-    assert collector.loads() == [(2, Load(30, 40, "cifar100"))]
-    collector.close()
-
-
 def test_a_collector_that_looks_too_seldom_gets_what_is_left_and_can_tell_by_the_numbers(
     tmp_path: Path,
 ) -> None:

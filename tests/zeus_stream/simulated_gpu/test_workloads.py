@@ -94,18 +94,6 @@ def test_a_lower_limit_never_draws_more_and_never_works_faster(
     assert workload.slowdown(lower) >= workload.slowdown(higher) >= 1
 
 
-@pytest.mark.parametrize(("gpu", "name"), EVERY)
-def test_work_draws_more_than_rest_at_every_limit(gpu: str, name: str) -> None:
-    model = load()[gpu]
-    assert model.workloads[name].power_mw(model.min_limit_mw) > model.idle_mw
-
-
-@pytest.mark.parametrize(("gpu", "name"), EVERY)
-def test_the_highest_limit_is_what_slowdown_is_relative_to(gpu: str, name: str) -> None:
-    model = load()[gpu]
-    assert model.workloads[name].slowdown(model.max_limit_mw) == 1
-
-
 @pytest.mark.sweep
 @settings(max_examples=400)
 @given(workloads(), st.data())

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from zeus_stream.errors import SettingsError
-from zeus_stream.views.quantity import Quantity, bounds, compact, in_one_unit, joules, show_energy_in
+from zeus_stream.views.quantity import Quantity, bounds, in_one_unit, joules, show_energy_in
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +29,6 @@ def test_energies_are_shown_in_the_unit_that_a_setting_names(
     assert [joules(0.5), joules(7200.0), joules(7.2e6)] == [small, some, large]
     assert in_one_unit([7200.0, 180_000.0], "J") == column
     assert bounds(Quantity(7200.0, "J", 7190.0, 7210.0)) == interval
-
-
-@pytest.mark.parametrize(("unit", "shown"), [("auto", "7.20 kJ"), ("J", "7.20 kJ"), ("Wh", "2.00 Wh")])
-def test_narrow_screens_follow_it(unit: str, shown: str) -> None:
-    show_energy_in(unit)
-    assert compact(7200.0, "J") == shown
-    assert compact(300.0, "W") == "300 W"
 
 
 def test_another_unit_is_refused_with_those_that_there_are() -> None:

@@ -74,7 +74,12 @@ def quantity(value: Quantity) -> str:
     return str(value)
 
 
-_OF_QUANTITIES = (figure, joules, percent, quantity, seconds, watts, with_half)
+def figures(text: str) -> str:
+    """Format a figure that is text already."""
+    return text
+
+
+_OF_QUANTITIES = (figure, figures, joules, percent, quantity, seconds, watts, with_half)
 """What they format is aligned to the right, and so is a column of theirs that has no value yet."""
 
 

@@ -3,7 +3,7 @@
 A page asks them one by one over a socket, the report asks a file: both run the same generator.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, convert
@@ -13,6 +13,7 @@ from zeus_stream.views.forecast import FORECAST
 from zeus_stream.views.pipeline_view import PIPELINE
 from zeus_stream.views.run_view import RunRows
 from zeus_stream.views.saving import Saving, saving_of_row
+from zeus_stream.views.search import TrialView, as_believed, eta_of, trials_of_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +47,18 @@ def answered(asking: Asking[T], answer: Callable[[str], "pa.Table"], asked: list
         if asked is not None:
             asked.append(sql.strip())
         rows = answer(sql).to_pylist()
+
+
+async def answered_by(asking: Asking[T], ask: Callable[[str], Awaitable[Rows]]) -> T:
+    """Run a question to its end, with a function that answers without blocking."""
+    rows: Rows | None = None
+    while True:
+        try:
+            sql = next(asking) if rows is None else asking.send(rows)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        rows = await ask(sql)
 
 
 def together(queries: Mapping[str, str]) -> str:
@@ -268,6 +281,45 @@ def find_run_rows(run: str) -> Asking[RunRows | None]:
         forecast=forecasts[0] if forecasts else None,
         pipeline=rows["pipelines"][0] if rows["pipelines"] else None,
     )  # fmt: skip
+
+
+_TRIALS = """
+SELECT number, round, power_limit_w, clock_mhz, steps, duration_s / steps AS step_s,
+    energy_j / steps AS step_j, average_power_w, cost / steps AS cost_j, temperature_c, confirms
+FROM trials WHERE run = {run} ORDER BY number
+"""
+_LIMITS = {
+    "trials": _TRIALS,
+    "scatter": "SELECT round, power_limit_w, energy_within_j, step_within_s FROM scatter WHERE run = {run}",
+    "believed": """
+        SELECT round, power_limit_w, energy_j / steps AS step_j, duration_s / steps AS step_s FROM profiled
+        WHERE run = {run} AND measured_run = run AND measured_round = round AND chosen_limit_w IS NOT NULL
+    """,
+    "found": """
+        SELECT max(found_limit_w) AS limit_w FROM gpus
+        WHERE gpu IN (SELECT unnest(gpus) FROM sessions WHERE run = {run})
+    """,
+}
+
+
+def find_trials(of_run: RunRows) -> Asking[tuple[Rows, tuple[TrialView, ...]]]:
+    """Ask for the limits that a run measured: rows of its visits, and the limits as they are shown."""
+    if not of_run.totals["limits"]:
+        return (), ()
+    named = {"run": quoted(of_run.run)}
+    (rows,) = yield together({name: sql.format(**named) for name, sql in _LIMITS.items()})
+    within, believed = (
+        {(row["round"], row["power_limit_w"]): row for row in rows[name] or ()}
+        for name in ("scatter", "believed")
+    )
+    decided, saving = of_run.saving, saving_of_row(of_run.saving)
+    if decided is None:
+        return rows["trials"], trials_of_rows(rows["trials"], within, rows["found"][0]["limit_w"], None)
+    found_w = decided["default_limit_w"]
+    trials = trials_of_rows(rows["trials"], within, found_w, decided["power_limit_w"])
+    if saving is not None and found_w is not None:
+        trials = as_believed(trials, believed, saving, found_w, eta_of(decided["selector"]))
+    return rows["trials"], trials
 
 
 def find_costs(run: str, price: tuple[float, str] | None, energy_j: float | None = None) -> Asking[Rows]:

@@ -6,7 +6,7 @@ A new panel is one function and one entry of `RUN_PANELS`.
 from collections.abc import Callable, Iterator, Sequence
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.html.panels import Columns, PagePanel, TablePanel, facts, plain, table
+from zeus_stream.screens.html.panels import Columns, PagePanel, TablePanel, facts, figures, plain, table
 from zeus_stream.screens.html.pipeline_panels import pipeline
 from zeus_stream.screens.html.power_question import Power, find_power
 from zeus_stream.screens.html.questions import (
@@ -15,12 +15,13 @@ from zeus_stream.screens.html.questions import (
     Rows,
     find_costs,
     find_run_rows,
+    find_trials,
     quoted,
 )
 from zeus_stream.screens.html.site_panels import waste_panel
 from zeus_stream.screens.html.swings_panel import run_swings
 from zeus_stream.screens.svg.frontier_chart import frontier_chart, trial_points
-from zeus_stream.screens.svg.run_charts import EpochEnergy, epochs_chart, power_chart
+from zeus_stream.screens.svg.run_charts import epochs_chart, power_chart
 from zeus_stream.views.costs import OWN_USE, cost_words, own_use_parts
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import ForecastView
@@ -34,11 +35,10 @@ from zeus_stream.views.quantity import (
     sure_words,
     utc,
     watts,
-    with_half,
 )
 from zeus_stream.views.run_view import RunView, run_of_rows
-from zeus_stream.views.saving import Saving, saving_of_row
-from zeus_stream.views.search import TrialView, as_believed, eta_of, trials_of_rows
+from zeus_stream.views.saving import Saving
+from zeus_stream.views.search import TrialView, trial_table
 from zeus_stream.views.waste import FASTER, waste_parts
 
 COMMANDS_SHOWN = 200
@@ -51,18 +51,6 @@ EPOCHS = """
 SELECT epoch, epoch_us(began_at) * 1000 AS began_wall_ns, duration_s, energy_j, energy_p2_5_j, energy_p97_5_j,
     power_limit_w, quality
 FROM epochs WHERE run = {run} ORDER BY epoch
-"""
-_SCATTER = """
-SELECT round, power_limit_w, energy_within_j, step_within_s FROM scatter WHERE run = {run}
-"""
-_TRIALS = """
-SELECT number, round, power_limit_w, clock_mhz, steps, duration_s / steps AS step_s,
-    energy_j / steps AS step_j, average_power_w, cost / steps AS cost_j, temperature_c, confirms
-FROM trials WHERE run = {run} ORDER BY number
-"""
-_BELIEVED = """
-SELECT round, power_limit_w, energy_j / steps AS step_j, duration_s / steps AS step_s FROM profiled
-WHERE run = {run} AND measured_run = run AND measured_round = round AND chosen_limit_w IS NOT NULL
 """
 _PARTS = """
 SELECT name, count(*) AS times, sum(duration_s) AS duration_s,
@@ -211,23 +199,12 @@ def _span(values: list[float]) -> str:
 
 def limits(run: PageRun) -> Asking[PagePanel | None]:
     """Ask for the limits that were measured, and draw the frontier."""
-    rows = yield _TRIALS.format(run=quoted(run.run))
+    of_run = yield from find_run_rows(run.run)  # as the result asks it
+    if of_run is None:
+        return None
+    rows, trials = yield from find_trials(of_run)
     if not rows:
         return None
-    scatter = yield _SCATTER.format(run=quoted(run.run))
-    of_run = yield from find_run_rows(run.run)  # as the result asks it
-    decided = None if of_run is None else of_run.saving
-    beliefs = (yield _BELIEVED.format(run=quoted(run.run))) if decided else ()
-    within, believed = (
-        {(row["round"], row["power_limit_w"]): row for row in known} for known in (scatter, beliefs)
-    )
-    found_w = max((gpu.found_limit_w or 0.0 for gpu in run.gpus), default=0.0) or None
-    saving, chosen_w = saving_of_row(decided), None
-    if decided:
-        found_w, chosen_w = decided["default_limit_w"], decided["power_limit_w"]
-    trials = trials_of_rows(rows, within, found_w, chosen_w)
-    if decided and saving is not None and found_w is not None:
-        trials = as_believed(trials, believed, saving, found_w, eta_of(decided["selector"]))
     body, chart = draw_trials(trials)
     what = "clock" if trials[0].clock_mhz is not None else "power limit"
     text = (
@@ -252,33 +229,20 @@ def draw_trials(trials: Sequence[TrialView]) -> tuple[Markup, Markup | None]:
     if len({each.name for each in points}) > 1:
         words = f"Each point is a {what}; further left is faster, lower needs less energy."
         chart = frontier_chart(points, ("time of a step, ms", "energy of a step, J"), words)
+    heads, cells = trial_table(trials)
     rows = [
-        {"round": each.round, "level": each.level, "mark": each.mark, "energy": each.energy_change,
-         "time": each.time_change, "cost": each.cost.known, "step_j": each.energy.known,
-         "step_ms": each.time.known, "steps": each.steps, "old": each.old}
-        for each in trials
-    ]  # fmt: skip
-    columns: Columns = {
-        **({"round": ("round", plain)} if any(each.old for each in trials) else {}),
-        "level": (what, plain), "mark": ("", plain),
-        "energy": ("energy", with_half), "time": ("time", with_half),
-        **({"cost": ("cost, J", figure)} if any(each.cost.known for each in trials) else {}),
-        "step_j": ("J a step", figure), "step_ms": ("ms a step", figure), "steps": ("steps", plain),
-    }  # fmt: skip
-    drawn = table(rows, columns, "Limits measured, by round", ("cost", "step_j", "step_ms", "steps"))
+        {**dict(zip(heads, row, strict=True)), "old": each.old}
+        for each, row in zip(trials, cells, strict=True)
+    ]
+    columns: Columns = {head: (head, plain if at < 2 else figures) for at, head in enumerate(heads)}
+    drawn = table(rows, columns, "Limits measured, by round", heads[4:])
     return (element("div", element("figure", chart), drawn, class_="two") if chart else drawn), chart
 
 
 def epochs(run: PageRun) -> Asking[PagePanel | None]:
     """Ask for the epochs, and draw the energy of each."""
     rows = yield EPOCHS.format(run=quoted(run.run))
-    measured = [
-        EpochEnergy(
-            epoch=row["epoch"], energy_j=row["energy_j"], low_j=row["energy_p2_5_j"],
-            high_j=row["energy_p97_5_j"], limit_w=row["power_limit_w"],
-        )
-        for row in rows if row["energy_j"] is not None
-    ]  # fmt: skip
+    measured = [row for row in rows if row["energy_j"] is not None]
     if not rows:
         return None
     columns: Columns = {

@@ -12,6 +12,7 @@ from zeus_stream.screens.html.document import document
 from zeus_stream.screens.html.elements import Markup, element, join
 from zeus_stream.screens.html.panels import PagePanel
 from zeus_stream.screens.svg import simulation_charts as figures
+from zeus_stream.screens.svg.axes import Axis
 from zeus_stream.screens.svg.series_chart import COLOURS, SAME
 from zeus_stream.screens.svg.simulation_charts import Colours, Rows
 
@@ -52,40 +53,6 @@ FROM simulated WHERE {which} GROUP BY ALL ORDER BY ALL
 """SQL, by its name; ``which`` selects the games."""
 
 _OF_PLAYERS = "the default batch size at the highest power limit"
-
-
-class Figure(Struct, frozen=True, kw_only=True):
-    """A section of the page."""
-
-    title: str
-    text: str
-    charts: Callable[[], Iterable[Markup]]
-    data: Rows
-    sql: str = ""
-    key: Colours | None = None
-    """Colours of the charts; None: those of the players."""
-    when: bool = True
-
-
-def page(rows: Mapping[str, Rows], sql: Mapping[str, str] | None = None) -> str:
-    """Return the HTML of a report. ``rows``: answers to `QUERIES`, and ``sweep`` (`recorded_jobs`)."""
-    of_players = [*rows["against"], *rows.get("cluster", ())]
-    players = {name: at for at, name in enumerate(sorted({row["player"] for row in of_players}))}
-    names = _alike(rows, players)
-    drawn = [one for one in _figures(rows, sql or {}, players) if one.when]
-    panels = [(_panel(one, players, names), [one.sql.strip()] if one.sql else []) for one in drawn]
-    alike = "; ".join(name for name in names.values() if SAME in name)
-    notes = [
-        element("p", text)
-        for text in (
-            _SYNTHETIC if any(row["overlap"] for row in of_players) else "",
-            f"Policies with equal results in all games are drawn once: {alike}." if alike else "",
-        )
-        if text
-    ]
-    return document("Recurring jobs, simulated", _ABOUT, panels, join(notes))
-
-
 _ABOUT = (
     "Policies choose the batch size of recorded trainings: each try draws one of the recorded runs of its"
     " batch size. The recordings are the published traces of Zeus (NSDI 2023), unless others were named."
@@ -94,50 +61,73 @@ _SYNTHETIC = (
     "Overlapping submissions are synthetic: they are drawn at random, since no record of when recurring jobs"
     " were submitted is published."
 )
+USUAL = {"eta": 0.5, "beta": 2.0}
+"""Figures that are not about these settings are drawn for the values nearest to these."""
 
 
-def _figures(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) -> list[Figure]:
-    return [
-        *_recorded(rows.get("sweep", ())),
-        *_played(rows, sql, players),
-        *_compared(rows, sql, players),
+class Figure(Struct, frozen=True, kw_only=True):
+    """A section of the page. It is left out if it has no data."""
+
+    title: str
+    text: str
+    charts: Callable[[], Iterable[Markup]]
+    data: Rows
+    source: str = ""
+    """Of `QUERIES`. Empty: the recordings."""
+    key: Colours | None = None
+    """Colours of the charts; None: those of the players."""
+
+
+def page(rows: Mapping[str, Rows], sql: Mapping[str, str] | None = None) -> str:
+    """Return the HTML of a report. ``rows``: answers to `QUERIES`, and ``sweep`` (`recorded_jobs`)."""
+    sql = sql or {}
+    of_players = [*rows["against"], *rows.get("cluster", ())]
+    players = {name: at for at, name in enumerate(sorted({row["player"] for row in of_players}))}
+    names = _alike(rows, players)
+    drawn = [*_recorded(rows.get("sweep", ())), *_played(rows, players), *_compared(rows, players)]
+    panels = [
+        (_panel(one, players, names), [sql[one.source].strip()] if one.source in sql else [])
+        for one in drawn
+        if one.data
     ]
+    alike = "; ".join(name for name in names.values() if SAME in name)
+    notes = [_SYNTHETIC] if any(row["overlap"] for row in of_players) else []
+    notes += [f"Policies with equal results in all games are drawn once: {alike}."] if alike else []
+    made = join([element("p", note) for note in notes])
+    return document("Recurring jobs, simulated", _ABOUT, panels, made)
 
 
 def _recorded(sweep: Rows) -> list[Figure]:
     """Return the figures of what there is to be saved."""
     gpus = {gpu: at for at, gpu in enumerate(sorted({row["gpu"] for row in sweep}))}
     savings = {name: at for at, name in enumerate(figures.SAVINGS)}
+    by_size, by_limit = Axis("batch size", bend="log"), Axis("power limit, W")
     return [
         Figure(
             title="What there is to be saved",
             text="The least energy of any batch size at the highest limit, of any limit at the default"
-            " batch size,"
-            f" and of both together. 1 is {_OF_PLAYERS}.",
-            charts=lambda: figures.potential(sweep), data=sweep, key=savings, when=bool(sweep),
+            f" batch size, and of both together. 1 is {_OF_PLAYERS}.",
+            charts=lambda: [figures.potential(sweep, savings)], data=sweep, key=savings,
         ),
         Figure(
             title="Time against energy",
             text="Every batch size and power limit that reaches the target, relative to the default at (1,"
-            " 1). The"
-            " lines are Pareto fronts: no other point needs less of both.",
-            charts=lambda: figures.pareto(sweep, gpus), data=sweep, key=gpus, when=bool(sweep),
+            " 1). The lines are Pareto fronts: no other point needs less of both.",
+            charts=lambda: figures.pareto(sweep, gpus), data=sweep, key=gpus,
         ),
         Figure(
             title="Energy by batch size",
             text="Mean energy of a training at the power limit of least cost, relative to the default.",
-            charts=lambda: figures.by_size(sweep, gpus), data=sweep, key=gpus, when=bool(sweep),
+            charts=lambda: figures.energies(sweep, gpus, "best_limit", "batch_size", by_size),
+            data=sweep, key=gpus,
         ),
         Figure(
             title="Energy by power limit",
             text="Mean energy of a training at the default batch size, relative to the highest limit.",
-            charts=lambda: figures.by_limit(sweep, gpus), data=sweep, key=gpus, when=bool(sweep),
+            charts=lambda: figures.energies(sweep, gpus, "default_size", "limit_w", by_limit),
+            data=sweep, key=gpus,
         ),
     ]  # fmt: skip
-
-
-USUAL = {"eta": 0.5, "beta": 2.0}
-"""Figures that are not about these settings are drawn for the values nearest to these."""
 
 
 def _usual(rows: Rows, settings: Sequence[str] = tuple(USUAL)) -> Rows:
@@ -152,29 +142,28 @@ def _usual(rows: Rows, settings: Sequence[str] = tuple(USUAL)) -> Rows:
 def _where_usual(rows: Rows, settings: Sequence[str] = tuple(USUAL)) -> str:
     """Return a sentence that names the settings of the rows that are drawn, where they have others too."""
     several = [name for name in settings if len({row[name] for row in rows}) > 1]
-    first = _usual(rows, settings)[:1]
-    values = " and ".join(f"{name} {row[name]:g}" for row in first for name in several)
+    values = " and ".join(f"{name} {row[name]:g}" for row in _usual(rows, settings)[:1] for name in several)
     return f" With {values}." if values else ""
 
 
-def _steady(against: Rows) -> Rows:
-    return [row for row in against if row["drift"] == "none" and not row["overlap"]]
+def _steady(rows: Rows) -> Rows:
+    return [row for row in rows if row["drift"] == "none" and not row["overlap"]]
 
 
-def _played(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) -> list[Figure]:
+def _played(rows: Mapping[str, Rows], players: Colours) -> list[Figure]:
     """Return the figures of what the policies made of it."""
-    sweep, against = rows.get("sweep", ()), _usual(rows["against"])
-    paths = _usual(rows["paths"])
-    steady = [row for row in _usual(rows["regret"]) if row["drift"] == "none"]
-    at_usual, of = _steady(against), _where_usual(rows["against"])
+    sweep, against, paths = rows.get("sweep", ()), _usual(rows["against"]), _usual(rows["paths"])
+    regret = [row for row in _usual(rows["regret"]) if row["drift"] == "none"]
+    steady, of = _steady(against), _where_usual(rows["against"])
     return [
         Figure(
             title="Cumulative regret",
             text="Cost of the recurrences above the least mean cost of any batch size, in units of that."
-            " Mean of"
-            f" all seeds; the scale is linear around 0 and logarithmic far from it.{of}",
-            charts=lambda: figures.regrets(steady, players),
-            data=steady, sql=sql.get("regret", ""), when=bool(steady),
+            f" Mean of all seeds; the scale is linear around 0 and logarithmic far from it.{of}",
+            charts=lambda: figures.by_recurrence(
+                regret, players, "regret", Axis("cumulative regret", bend="asinh")
+            ),
+            data=regret, source="regret",
         ),
         Figure(
             title="Search paths",
@@ -182,66 +171,62 @@ def _played(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) 
             " combination: the darker, the cheaper; blank where a run misses the target. Within a cell, time"
             f" runs from left to right.{of}",
             charts=lambda: figures.paths(paths, sweep, players),
-            data=paths, sql=sql.get("paths", ""),
-            when=bool(sweep and at_usual),
+            data=paths if sweep and steady else (), source="paths",
         ),
         Figure(
             title="Energy and time against the default",
             text=f"The last {LAST} recurrences, relative to {_OF_PLAYERS}.{of}",
-            charts=lambda: [figures.against(against, players, quantity) for quantity in ("energy", "time")],
-            data=against, sql=sql.get("against", ""), when=bool(against),
+            charts=lambda: figures.against(against, players, figures.place), data=against, source="against",
         ),
         Figure(
             title="GPU models",
             text=f"The last {LAST} recurrences by GPU model: geometric means over the workloads.{of}",
-            charts=lambda: figures.by_gpu(at_usual, players), data=at_usual, sql=sql.get("against", ""),
-            when=len({row["gpu"] for row in at_usual}) > 1,
+            charts=lambda: figures.against(steady, players, figures.column("gpu")),
+            data=steady if len({row["gpu"] for row in steady}) > 1 else (), source="against",
         ),
     ]  # fmt: skip
 
 
-def _compared(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours) -> list[Figure]:
+def _compared(rows: Mapping[str, Rows], players: Colours) -> list[Figure]:
     """Return the figures of what settings and changes do, and of a cluster."""
-    regret, cluster = _usual(rows["regret"]), rows.get("cluster", ())
-    of_all, at_usual = _steady(_usual(rows["against"], ["eta"])), _steady(_usual(rows["against"]))
-    frontier, of = _usual(rows["frontier"], ["beta"]), _where_usual(rows["against"])
-    etas = sorted({row["eta"] for row in frontier})
+    cluster, steady = rows.get("cluster", ()), _steady(_usual(rows["against"]))
+    drifting = [row for row in _usual(rows["regret"]) if row["drift"] != "none"]
+    of_all, frontier = _steady(_usual(rows["against"], ["eta"])), _usual(rows["frontier"], ["beta"])
+    etas, of = sorted({row["eta"] for row in frontier}), _where_usual(rows["against"])
     names = {row["player"] for row in rows["against"]}
+    has_parts = "reference" in names and any(name.startswith("reference-") for name in names)
     return [
         Figure(
             title="What eta trades",
             text=f"Energy and time of the last {LAST} recurrences, relative to the default's: a point for"
-            " each eta"
-            f" ({', '.join(f'{eta:g}' for eta in etas)}), joined in their order. The grey line is the Pareto"
-            " front of all recorded batch sizes and power limits, by the means of their runs: lucky runs lie"
-            f" beyond it.{_where_usual(rows['frontier'], ['beta'])}",
+            f" each eta ({', '.join(f'{eta:g}' for eta in etas)}), joined in their order. The grey line is"
+            " the Pareto front of all recorded batch sizes and power limits, by the means of their runs:"
+            f" lucky runs lie beyond it.{_where_usual(rows['frontier'], ['beta'])}",
             charts=lambda: figures.etas(frontier, rows.get("sweep", ()), players),
-            data=frontier, sql=sql.get("frontier", ""),
-            when=len(etas) > 1,
+            data=frontier if len(etas) > 1 else (), source="frontier",
         ),
         Figure(
             title="What beta costs",
             text="Energy of all recurrences, relative to the default, by the bound of a try in units of the"
-            " least"
-            f" cost: geometric means over the worlds.{_where_usual(rows['against'], ['eta'])}",
-            charts=lambda: figures.betas(of_all, players), data=of_all, sql=sql.get("against", ""),
-            when=len({row["beta"] for row in of_all}) > 1,
+            f" least cost: geometric means over the worlds.{_where_usual(rows['against'], ['eta'])}",
+            charts=lambda: [figures.betas(of_all, players)],
+            data=of_all if len({row["beta"] for row in of_all}) > 1 else (), source="against",
         ),
         Figure(
             title="Without a part of the policy",
             text="Energy of all recurrences without early stopping, pruning or just-in-time profiling, over"
-            " that"
-            f" of the whole policy (reference). A point for each world.{of}",
-            charts=lambda: figures.ablations(at_usual), data=at_usual, sql=sql.get("against", ""),
-            key={}, when="reference" in names and any(name.startswith("reference-") for name in names),
+            f" that of the whole policy (reference). A point for each world.{of}",
+            charts=lambda: [figures.ablations(steady)], data=steady if has_parts else (), source="against",
+            key={},
         ),
         Figure(
             title="When the job changes",
             text="Cost of each recurrence where the best batch size moves or the job gets harder, relative"
-            " to the"
-            f" default before the change. Mean of all seeds.{of}",
-            charts=lambda: figures.drifts(regret, players), data=regret, sql=sql.get("regret", ""),
-            when=any(row["drift"] != "none" for row in regret),
+            f" to the default before the change. Mean of all seeds.{of}",
+            charts=lambda: figures.by_recurrence(
+                drifting, players, "cost", Axis("cost relative to the default", bend="log")
+            ),
+            data=drifting, source="regret",
         ),
         Figure(
             title="A cluster",
@@ -249,8 +234,7 @@ def _compared(rows: Mapping[str, Rows], sql: Mapping[str, str], players: Colours
             " Groups that take about as long have one workload (K-means of mean runtimes); a recurrence"
             " takes as much of it as its runtime is of its cluster's. Without a table of submissions they"
             " are synthetic.",
-            charts=lambda: figures.cluster(cluster, players), data=cluster,
-            sql=sql.get("cluster", ""), when=bool(rows.get("cluster")),
+            charts=lambda: figures.cluster(cluster, players), data=cluster, source="cluster",
         ),
     ]  # fmt: skip
 

@@ -3,7 +3,8 @@
 from zeus_stream.screens.html.elements import element
 from zeus_stream.screens.html.panels import PagePanel
 from zeus_stream.screens.html.questions import Asking, PageRun, quoted
-from zeus_stream.screens.svg.series_chart import ChartSeries, SeriesAxis, series_chart
+from zeus_stream.screens.svg.axes import Axis
+from zeus_stream.screens.svg.series_chart import ChartSeries, series_chart
 from zeus_stream.views.site_view import SWINGS, swings_of_rows
 
 MOST_GPUS = 64
@@ -26,7 +27,7 @@ def _swings(run: str) -> Asking[PagePanel | None]:
     view = swings_of_rows(rows)
     if view is None:
         return None
-    axes = SeriesAxis("Hz", bend="log"), SeriesAxis("W")
+    axes = Axis("Hz", bend="log"), Axis("W")
     chart = series_chart("", *axes, [ChartSeries("amplitude", view.points, 0)])
     return PagePanel(
         name="swings", title="Swings of power", body=element("figure", chart), text=view.headline, rows=rows,

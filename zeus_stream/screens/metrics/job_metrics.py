@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zeus_stream.live.answer import blank
-from zeus_stream.protocol.snapshots import Bucket, JobSteps, RunNow, Snapshot
+from zeus_stream.protocol.snapshots import JobSteps, RunNow, Snapshot
 from zeus_stream.screens.metrics.metrics import (
     Family,
     Labels,
@@ -105,8 +105,9 @@ def step_families(jobs: Iterable[JobSteps]) -> list[Family]:
     joules: list[MetricSample] = []
     seconds: list[MetricSample] = []
     for each in jobs:
-        joules += _histogram(each.job, each.joules, each.sum_j)
-        seconds += _histogram(each.job, each.seconds, each.sum_s)
+        labels = (("training_job", each.job),)
+        joules += [MetricSample(labels, each.sum_j, each.joules)] if each.joules else []
+        seconds += [MetricSample(labels, each.sum_s, each.seconds)] if each.seconds else []
     return [
         family("zeus_stream_step_energy_joules",
                "Energy of a step, all GPUs of its run, since the analyzer started.",
@@ -115,22 +116,6 @@ def step_families(jobs: Iterable[JobSteps]) -> list[Family]:
                "Duration of a step, of the slowest rank, since the analyzer started.",
                seconds, "zeus_stream.step.duration", "s", "histogram"),
     ]  # fmt: skip
-
-
-def _histogram(job: str, buckets: Iterable[Bucket], total: float) -> list[MetricSample]:
-    samples, count = [], 0
-    for exponent, more in buckets:
-        count += more
-        samples.append(MetricSample((("training_job", job), ("le", repr(2.0**exponent))), count, "_bucket"))
-    if not count:
-        return []
-    labels = (("training_job", job),)
-    return [
-        *samples,
-        MetricSample((*labels, ("le", "+Inf")), count, "_bucket"),
-        MetricSample(labels, total, "_sum"),
-        MetricSample(labels, count, "_count"),
-    ]
 
 
 def _run_families(snapshot: Snapshot) -> list[Family]:

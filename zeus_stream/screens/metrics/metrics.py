@@ -13,7 +13,7 @@ from typing import Literal
 from msgspec import Struct
 
 from zeus_stream.protocol.notes import Pod
-from zeus_stream.protocol.snapshots import GpuNow, Snapshot
+from zeus_stream.protocol.snapshots import Bucket, GpuNow, Snapshot
 
 Labels = tuple[tuple[str, str], ...]
 Kind = Literal["counter", "gauge", "histogram"]
@@ -26,8 +26,14 @@ class MetricSample(Struct, frozen=True):
 
     labels: Labels
     value: float
-    suffix: str = ""
-    """Of the name: ``_bucket``, ``_sum``, ``_count`` of a histogram."""
+    """Of a histogram: the sum of its values."""
+    buckets: tuple[Bucket, ...] = ()
+    """Of a histogram: exponent of two, and the values above half of it and at most it; ascending."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of values of a histogram."""
+        return sum(count for _, count in self.buckets)
 
 
 class Family(Struct, frozen=True, kw_only=True):

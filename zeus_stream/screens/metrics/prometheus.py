@@ -18,15 +18,28 @@ def text(families: Iterable[Family]) -> str:
     for name, (family, samples) in merged.items():
         if samples:
             lines += [f"# HELP {name} {family.help.translate(_HELP)}", f"# TYPE {name} {family.kind}"]
-            lines += [f"{name}{sample.suffix}{_labels(sample)} {_number(sample.value)}" for sample in samples]
+            for sample in samples:
+                lines += _histogram(name, sample) if family.kind == "histogram" else [_line(name, sample)]
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _labels(sample: MetricSample) -> str:
-    if not sample.labels:
-        return ""
-    pairs = ",".join(f'{name}="{value.translate(_LABEL)}"' for name, value in sample.labels)
-    return f"{{{pairs}}}"
+def _histogram(name: str, sample: MetricSample) -> list[str]:
+    """Return the lines of a histogram: how many values are at most each bound, their sum, their number."""
+    lines, count = [], 0
+    for exponent, more in sample.buckets:
+        count += more
+        lines.append(_line(f"{name}_bucket", sample, count, ("le", repr(2.0**exponent))))
+    return [
+        *lines,
+        _line(f"{name}_bucket", sample, count, ("le", "+Inf")),
+        _line(f"{name}_sum", sample),
+        _line(f"{name}_count", sample, count),
+    ]
+
+
+def _line(name: str, sample: MetricSample, value: float | None = None, *more: tuple[str, str]) -> str:
+    pairs = ",".join(f'{name}="{text.translate(_LABEL)}"' for name, text in (*sample.labels, *more))
+    return f"{name}{f'{{{pairs}}}' if pairs else ''} {_number(sample.value if value is None else value)}"
 
 
 def _number(value: float) -> str:

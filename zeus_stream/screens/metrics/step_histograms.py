@@ -5,8 +5,6 @@ the SDK exports. A bucket above half of, and at most, two to the power n is the 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from math import frexp, inf
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -22,19 +20,9 @@ from opentelemetry.sdk.metrics.export import (
     ScopeMetrics,
 )
 
-from zeus_stream.screens.metrics.metrics import Family, Labels
+from zeus_stream.screens.metrics.metrics import Family, Labels, MetricSample
 
 Named = Callable[[Labels], Mapping[str, str]]
-
-
-@dataclass(slots=True)
-class _Counts:
-    """One histogram of a family, from its samples."""
-
-    upper: dict[int, int] = field(default_factory=dict)
-    """Values in all buckets up to an exponent of two."""
-    count: int = 0
-    total: float = 0.0
 
 
 class StepHistograms:
@@ -52,33 +40,28 @@ class StepHistograms:
         for family in families:
             if family.kind != "histogram" or family.otel is None:
                 continue
-            points = [self._point(family, labels, counts, now_ns) for labels, counts in _read(family).items()]
+            points = [self._point(family, sample, now_ns) for sample in family.samples]
             if points:
                 data = ExponentialHistogram(points, AggregationTemporality.CUMULATIVE)
                 made.append(Metric(family.otel, family.help, family.unit, data))
         return made
 
-    def _point(
-        self, family: Family, labels: Labels, counts: _Counts, now_ns: int
-    ) -> ExponentialHistogramDataPoint:
-        key = (family.name, labels)
+    def _point(self, family: Family, sample: MetricSample, now_ns: int) -> ExponentialHistogramDataPoint:
+        key = (family.name, sample.labels)
         since_ns, before = self._since.get(key, (now_ns, 0))
-        if counts.count < before:
+        if sample.count < before:
             since_ns = now_ns  # the analyzer has started again
-        self._since[key] = since_ns, counts.count
-        first, last = min(counts.upper), max(counts.upper)
-        below, buckets = 0, []
-        for exponent in range(first, last + 1):
-            upto = counts.upper.get(exponent, below)
-            buckets.append(upto - below)
-            below = upto
+        self._since[key] = since_ns, sample.count
+        counts = dict(sample.buckets)
+        first, last = min(counts), max(counts)
+        buckets = [counts.get(exponent, 0) for exponent in range(first, last + 1)]
         unknown: Any = None  # of the least and the largest value
         return ExponentialHistogramDataPoint(
-            attributes=dict(self._named(labels)),
+            attributes=dict(self._named(sample.labels)),
             start_time_unix_nano=since_ns,
             time_unix_nano=now_ns,
-            count=counts.count,
-            sum=counts.total,
+            count=sample.count,
+            sum=sample.value,
             scale=0,
             zero_count=0,
             positive=Buckets(first - 1, buckets),
@@ -87,21 +70,6 @@ class StepHistograms:
             min=unknown,
             max=unknown,
         )
-
-
-def _read(family: Family) -> dict[Labels, _Counts]:
-    """Return the histograms of a family by their labels."""
-    found: dict[Labels, _Counts] = {}
-    for sample in family.samples:
-        labels = tuple(pair for pair in sample.labels if pair[0] != "le")
-        counts = found.setdefault(labels, _Counts())
-        if sample.suffix == "_count":
-            counts.count = int(sample.value)
-        elif sample.suffix == "_sum":
-            counts.total = sample.value
-        elif (upto := float(dict(sample.labels)["le"])) < inf:
-            counts.upper[frexp(upto)[1] - 1] = int(sample.value)
-    return {labels: counts for labels, counts in found.items() if counts.upper}
 
 
 class StepExporter(OTLPMetricExporter):

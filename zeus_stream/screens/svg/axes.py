@@ -1,7 +1,7 @@
 """Scales, ticks and the frame of a chart. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
-from math import asinh, ceil, floor, isfinite, log2, log10
+from math import asinh, ceil, floor, inf, isfinite, log2, log10
 from typing import Literal
 
 from msgspec import Struct
@@ -23,8 +23,9 @@ class Axis(Struct, frozen=True):
     """An axis: its label with the unit, and what it has to show."""
 
     label: str
-    low: float
-    high: float
+    low: float = inf
+    high: float = -inf
+    """With ``low`` above it: what the values need."""
     ticks: Sequence[tuple[float, str]] = ()
     """Where, and the text there. Empty: round values."""
     padding: float = 0.06

@@ -1,7 +1,7 @@
 """The chart of a pipeline: instructions of an iteration as bars, a lane a stage. Pure."""
 
-import colorsys
 from collections.abc import Sequence
+from colorsys import hls_to_rgb
 
 from msgspec import Struct
 
@@ -32,13 +32,10 @@ class Bar(Struct, frozen=True, kw_only=True):
 def clock_colour(clock_mhz: int, low_mhz: int, high_mhz: int) -> str:
     """Return the colour of a clock between the lowest and the highest of a drawing."""
     share = (clock_mhz - low_mhz) / (high_mhz - low_mhz) if high_mhz > low_mhz else 1.0
-    light = 78 - 26 * abs(2 * share - 1)
+    extreme = abs(2 * share - 1)
     hue = HUES[0] if share < 0.5 else HUES[1]
-    saturation = round(20 + 65 * abs(2 * share - 1))
-    red, green, blue = colorsys.hls_to_rgb(hue / 360, light / 100, saturation / 100)
-    return (
-        f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"  # some viewers have no hsl
-    )
+    parts = hls_to_rgb(hue / 360, 0.78 - 0.26 * extreme, 0.2 + 0.65 * extreme)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
 
 
 def bubble_chart(bars: Sequence[Bar], end_s: float, clocks_mhz: tuple[int, int], alternative: str) -> Markup:

@@ -1,6 +1,7 @@
 """Charts of one run: power over time, energy per epoch. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -24,16 +25,6 @@ class PowerPoint(Struct, frozen=True, kw_only=True):
     least_w: float | None
     most_w: float | None
     """Of the power sensor in the bucket."""
-    limit_w: float | None
-
-
-class EpochEnergy(Struct, frozen=True, kw_only=True):
-    """The energy of one epoch with its 95 % interval."""
-
-    epoch: int
-    energy_j: float
-    low_j: float | None
-    high_j: float | None
     limit_w: float | None
 
 
@@ -105,25 +96,28 @@ def _stairs(made: ChartFrame, levels: Sequence[tuple[float, float, float | None]
     return element("path", class_=kind, d="".join(way))
 
 
-def epochs_chart(epochs: Sequence[EpochEnergy], alternative: str) -> Markup:
-    """Return the energy of each epoch as a dot with its 95 % interval. The axis need not begin at 0."""
-    up = [value for each in epochs for value in (each.energy_j, each.low_j, each.high_j) if value is not None]
-    first, last = epochs[0].epoch, epochs[-1].epoch
+def epochs_chart(epochs: Sequence[Mapping[str, Any]], alternative: str) -> Markup:
+    """Return the energy of each epoch as a dot with its 95 % interval. The axis need not begin at 0.
+
+    ``epochs``: ``epoch``, ``energy_j``, its bounds or None, and ``power_limit_w`` or None.
+    """
+    bounds = ("energy_j", "energy_p2_5_j", "energy_p97_5_j")
+    up = [each[name] for each in epochs for name in bounds if each[name] is not None]
+    first, last = epochs[0]["epoch"], epochs[-1]["epoch"]
     marks = sorted({round(value) for value in round_values(first, last, 8)})
-    low, high = min(up), max(up)
-    room = max(high - low, 0.02 * high) / 2
-    middle = (low + high) / 2
+    room = max(max(up) - min(up), 0.02 * max(up)) / 2
+    middle = (min(up) + max(up)) / 2
     made = frame(
         Axis("epoch", first - 0.5, last + 0.5, [(at, number(at)) for at in marks], padding=0),
         Axis("energy, J", middle - room, middle + room, padding=0.1), WIDTH, HEIGHT,
     )  # fmt: skip
     parts = []
     for each in epochs:
-        x, y = made.across(each.epoch), made.up(each.energy_j)
-        limit = f", {each.limit_w:g} W" if each.limit_w is not None else ""
-        inner = [element("title", f"epoch {each.epoch}: {each.energy_j:,.1f} J{limit}")]
-        if each.low_j is not None and each.high_j is not None:
-            ends = f"M{x:.1f} {made.up(each.low_j):.1f}V{made.up(each.high_j):.1f}"
+        x, y = made.across(each["epoch"]), made.up(each["energy_j"])
+        limit = f", {each['power_limit_w']:g} W" if each["power_limit_w"] is not None else ""
+        inner = [element("title", f"epoch {each['epoch']}: {each['energy_j']:,.1f} J{limit}")]
+        if each["energy_p2_5_j"] is not None and each["energy_p97_5_j"] is not None:
+            ends = f"M{x:.1f} {made.up(each['energy_p2_5_j']):.1f}V{made.up(each['energy_p97_5_j']):.1f}"
             inner.append(element("path", class_="whisker", d=ends))
         inner.append(element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="4"))
         parts.append(element("g", *inner, class_="point"))

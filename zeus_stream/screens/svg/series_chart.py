@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zeus_stream.screens.html.elements import Markup, element
-from zeus_stream.screens.svg.axes import Axis, Bend, ChartFrame, drawing, frame
+from zeus_stream.screens.svg.axes import Axis, ChartFrame, drawing, frame
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a7500", "#7f7f7f")
 """Distinct for people who see few colours (Okabe, Ito, 2008, darkened where they are thin lines)."""
@@ -40,19 +40,10 @@ class Cell(Struct, frozen=True):
     title: str
 
 
-class SeriesAxis(Struct, frozen=True):
-    """An axis that is as long as the series need."""
-
-    label: str
-    bend: Bend = "linear"
-    ticks: Sequence[tuple[float, str]] = ()
-    """Where, and what is written there; none: round values."""
-
-
 def series_chart(
     title: str,
-    x: SeriesAxis,
-    y: SeriesAxis,
+    x: Axis,
+    y: Axis,
     series: Sequence[ChartSeries],
     height: int = HEIGHT,
     cells: Sequence[Cell] = (),
@@ -71,9 +62,9 @@ def series_chart(
     return element("figure", element("figcaption", caption, class_="caption") if caption else None, chart)
 
 
-def _spanned(axis: SeriesAxis, values: Sequence[float]) -> Axis:
+def _spanned(axis: Axis, values: Sequence[float]) -> Axis:
     seen = [value for value in (*values, *(tick for tick, _ in axis.ticks)) if isfinite(value)] or [1, 2]
-    return Axis(axis.label, min(seen), max(seen), axis.ticks, padding=0.04, bend=axis.bend)
+    return replace(axis, low=min(seen), high=max(seen), padding=0.04)
 
 
 def merged(series: Sequence[ChartSeries]) -> list[ChartSeries]:

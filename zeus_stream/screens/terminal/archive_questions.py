@@ -2,20 +2,20 @@
 
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.live.source import LiveSource
+from zeus_stream.screens.html.questions import answered_by, find_run_rows, find_trials
 from zeus_stream.screens.terminal.history import KEPT_S
-from zeus_stream.screens.terminal.panels.run_page import MOST_CAUSES, MOST_GAPS, MOST_WINDOWS, Details, Row
+from zeus_stream.screens.terminal.panels.run_page import MOST_GAPS, MOST_WINDOWS, Details, Row
 from zeus_stream.transport.client import quoted
 from zeus_stream.views.costs import SIGNALS_NOW
 from zeus_stream.views.forecast import COSTS
+from zeus_stream.views.run_view import run_of_rows
 
 ANSWER_S = 5.0
-_SAVING = "FROM saving_of({run})"
 _WINDOWS = """
 SELECT name, count(*) AS count, sum(energy_j) AS energy_j, sum(duration_s) AS duration_s
 FROM windows WHERE run = {run} AND kind = 'window' AND NOT of_host(gpu)
 GROUP BY name ORDER BY energy_j DESC LIMIT {most}
 """
-_WASTE = "SELECT cause, energy_j, duration_s, share FROM waste_of({run}) ORDER BY energy_j DESC LIMIT {most}"
 _POWER = """
 SELECT gpu, epoch(began_at) AS at_s, energy_j / covered_s AS watts FROM seconds
 WHERE began_at >= (SELECT max(began_at) FROM seconds) - to_seconds({span_s}) AND covered_s > 0
@@ -37,13 +37,15 @@ class LiveArchive:
     async def details(self, run: str) -> Details:
         """Return what the archive knows of a run. What it does not answer is left out, with the reason."""
         try:
-            saving = await self._ask(_SAVING.format(run=quoted(run)))
+            rows = await answered_by(find_run_rows(run), self._ask)
+            if rows is None:
+                return Details()
+            _, trials = await answered_by(find_trials(rows), self._ask)
             windows = await self._ask(_WINDOWS.format(run=quoted(run), most=MOST_WINDOWS))
             costs = await self._ask(COSTS.format(run=quoted(run)))
-            waste = await self._ask(_WASTE.format(run=quoted(run), most=MOST_CAUSES))
         except ZeusStreamError as wrong:
             return Details(trouble=str(wrong))
-        return Details(saving[0] if saving else None, windows, waste, costs)
+        return Details(run_of_rows(rows), trials, windows, costs)
 
     async def gaps(self) -> list[Row]:
         """Return what is missing from the whole archive; nothing, if it does not answer."""

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import TextIO
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.protocol.snapshots import Snapshot
@@ -15,6 +13,7 @@ from zeus_stream.screens.terminal.lines import STYLES
 from zeus_stream.screens.terminal.panels.columns import FRAME, Looks
 from zeus_stream.screens.terminal.panels.gpu_panel import process_panel
 from zeus_stream.screens.terminal.view import view
+from zeus_stream.screens.text.tables import print_rows
 from zeus_stream.views.site_view import ServiceView, site_of_live
 
 WIDE = 160
@@ -42,14 +41,10 @@ def print_once(snapshot: Snapshot, out: TextIO) -> None:
 
 def print_services(services: Sequence[ServiceView], out: TextIO) -> None:
     """Print the services of a setup as a table."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    for head in ("service", "state", "behind"):
-        table.add_column(head)
-    for each in services:
-        table.add_row(*map(Text, (each.name, clean(each.state), str(each.behind))))
     console = Console(file=out, highlight=False, width=None if out.isatty() else WIDE)
     console.print()
-    console.print(table)
+    rows = [(each.name, clean(each.state), str(each.behind)) for each in services]
+    print_rows(console, ("service", "state", "behind"), rows, left=3)
 
 
 def _text(line: Line) -> Text:

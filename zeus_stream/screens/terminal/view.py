@@ -19,7 +19,6 @@ from zeus_stream.screens.terminal.panels.columns import FRAME, Looks, Panel, cou
 from zeus_stream.screens.terminal.panels.gpu_panel import gpu_panel
 from zeus_stream.screens.terminal.panels.power_chart import power_panel
 from zeus_stream.screens.terminal.panels.run_panel import run_panel, search_panel
-from zeus_stream.views.quantity import compact
 from zeus_stream.views.site_view import SiteView, site_of_live
 
 MOST_POWER = 14
@@ -120,10 +119,10 @@ def _head(site: SiteView, width: int, looks: Looks) -> tuple[Line, ...]:
         parts.append((StyledText("collector only", "warn"),))
     parts.append((StyledText(f"{counted(site.hosts, 'host')}, {counted(site.gpus_known, 'GPU')}"),))
     parts.append((StyledText(str(site.power), "strong"),))
-    parts.append((StyledText(f"{compact(site.energy.known, 'J')} {site.span}"),))
+    parts.append((StyledText(f"{site.energy} {site.span}"),))
     if site.saved.known is not None:
         share = "" if site.saved_share.known is None else f" ({site.saved_share})"
-        parts.append((StyledText(f"saved {compact(site.saved.known, 'J')}{share}", "good"),))
+        parts.append((StyledText(f"saved {site.saved}{share}", "good"),))
     parts.append((StyledText(f"gaps {site.gap_count:,}", "warn" if site.gap_count else "dim"),))
     if site.lag.known is not None:
         parts.append((StyledText(f"lag {site.lag}", "warn" if site.late else "dim"),))

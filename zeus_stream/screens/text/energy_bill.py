@@ -7,19 +7,17 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 from msgspec import Struct
-from rich.table import Table
 from rich.text import Text
 
 from zeus_stream.screens.html.questions import quoted
-from zeus_stream.screens.text.tables import ABSENT, console_of, print_facts, write_text
+from zeus_stream.screens.text.tables import console_of, print_facts, print_rows, write_text
+from zeus_stream.views.quantity import ABSENT, WH_J, Quantity, figure, joules, seconds, watts, with_bounds
 
 _WINDOW = """
 SELECT gpu, gpus.index, gpus.name, duration_s, energy_j, energy_p2_5_j, energy_p97_5_j,
     energy_j / duration_s AS average_power_w, quality, of_host(gpu) AS of_host
 FROM windows LEFT JOIN gpus USING (gpu) WHERE run = {run} AND kind = 'window' ORDER BY gpus.index, gpu
 """
-J_PER_WH = 3600
-MOST_PLACES = 9
 
 
 class Bill(Struct, frozen=True):
@@ -80,26 +78,30 @@ def print_bill(bill: Bill, sql: str, out: TextIO) -> None:
     print_facts(console, _facts(bill))
     if len(bill.parts) > 1:
         console.print()
-        console.print(_by_gpu(bill))
+        rows = [
+            [
+                _index(part),
+                part["name"] or part["gpu"],
+                with_bounds(_energy(part)),
+                watts(part["average_power_w"]),
+            ]
+            for part in bill.parts
+        ]
+        print_rows(console, ("GPU", "model", "energy", "power"), rows, left=2)
     console.print(Text(f"\nLater: {sql}", style="dim"), soft_wrap=True)
 
 
 def _facts(bill: Bill) -> list[tuple[str, str]]:
-    facts = [("time", f"{bill.duration_s:.3f} s")]
-    energy_j, interval_j = bill.energy_j, bill.interval_j
-    if energy_j is None or interval_j is None:
+    facts = [("time", seconds(bill.duration_s, 4))]
+    if bill.energy_j is None or bill.interval_j is None:
         return [*facts, ("energy", f"missing: {bill.missing}")]
-    low_j, high_j = interval_j
-    width_j = high_j - low_j
-    energy, low, high = (_shown(value, width_j) for value in (energy_j, low_j, high_j))
-    watt_hours = _shown(energy_j / J_PER_WH, width_j / J_PER_WH)
-    power = _shown(energy_j / bill.duration_s, width_j / bill.duration_s)
+    energy = Quantity(bill.energy_j, "J", *bill.interval_j)
     facts += [
-        ("energy", f"{energy} J (95 %: {low} to {high}), {watt_hours} Wh"),
-        ("power", f"{power} W on average"),
+        ("energy", f"{with_bounds(energy)}, {figure(bill.energy_j / WH_J, 'Wh')}"),
+        ("power", f"{watts(bill.energy_j / bill.duration_s)} on average"),
     ]
     if bill.host_j is not None:
-        facts.append(("host", f"{bill.host_j:,.1f} J of its CPUs and DRAM, not in the energy above"))
+        facts.append(("host", f"{joules(bill.host_j)} of its CPUs and DRAM, not in the energy above"))
     facts += [("warning", remark) for remark in sorted({part["quality"] for part in bill.parts} - {"ok"})]
     if len(bill.parts) == 1:
         (part,) = bill.parts
@@ -107,33 +109,12 @@ def _facts(bill: Bill) -> list[tuple[str, str]]:
     return facts
 
 
-def _shown(value: float, width: float) -> str:
-    """Format a figure with as many decimals as its interval justifies: two digits of its width."""
-    places = 1 - math.floor(math.log10(width)) if width > 0 else MOST_PLACES
-    return f"{value:,.{min(max(places, 0), MOST_PLACES)}f}"
+def _energy(part: Mapping[str, Any]) -> Quantity:
+    return Quantity(part["energy_j"], "J", part["energy_p2_5_j"], part["energy_p97_5_j"])
 
 
 def _index(part: Mapping[str, Any]) -> str:
     return ABSENT if part["index"] is None else str(part["index"])
-
-
-def _by_gpu(bill: Bill) -> Table:
-    grid = Table.grid(padding=(0, 3))
-    grid.add_column(no_wrap=True)
-    for _ in range(4):
-        grid.add_column(justify="right", no_wrap=True)
-    heads = ("GPU", "energy J", "2.5 %", "97.5 %", "power W", "")
-    grid.add_row(*(Text(head, style="bold") for head in heads))
-    for part in bill.parts:
-        figures = [ABSENT] * 4
-        if part["energy_j"] is not None:
-            width_j = part["energy_p97_5_j"] - part["energy_p2_5_j"]
-            figures = [
-                _shown(part[name], width_j) for name in ("energy_j", "energy_p2_5_j", "energy_p97_5_j")
-            ]
-            figures.append(_shown(part["average_power_w"], width_j / bill.duration_s))
-        grid.add_row(*map(Text, (_index(part), *figures, part["name"] or part["gpu"])))
-    return grid
 
 
 def write_bill(bill: Bill, out: TextIO) -> None:
@@ -145,7 +126,7 @@ def write_bill(bill: Bill, out: TextIO) -> None:
         "energy_j": energy_j,
         "energy_p2_5_j": low_j,
         "energy_p97_5_j": high_j,
-        "energy_wh": None if energy_j is None else energy_j / J_PER_WH,
+        "energy_wh": None if energy_j is None else energy_j / WH_J,
         "average_power_w": None if energy_j is None else energy_j / bill.duration_s,
         "cpu_energy_j": bill.host_j,
         "missing": bill.missing,

@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from rich.text import Text
 
-from zeus_stream.screens.html.questions import answered, find_run_rows, quoted, together
-from zeus_stream.screens.text.tables import console_of, print_facts, write, write_text
+from zeus_stream.screens.html.questions import Rows, answered, find_run_rows, find_trials, quoted, together
+from zeus_stream.screens.text.tables import console_of, print_facts, print_rows, write, write_text
 from zeus_stream.screens.text.words import explained
 from zeus_stream.service_packages import install_command
 from zeus_stream.views.costs import COSTS, OWN_USE, SIGNALS_NOW, at_price, cost_facts, own_use_facts
@@ -23,14 +23,10 @@ from zeus_stream.views.pipeline_view import POINTS, PRICED, PipelineChoice, choi
 from zeus_stream.views.quantity import Quantity, joules, percent, with_bounds
 from zeus_stream.views.run_view import STOPPED, RunRows, RunView, run_of_rows
 from zeus_stream.views.saving import Saving
+from zeus_stream.views.search import TrialView, trial_table
 from zeus_stream.views.undecided import BEHIND_S, behind_facts
 from zeus_stream.views.waste import NOT_KNOWN, waste_facts
 
-_TRIALS = """
-SELECT power_limit_w AS limit_w, steps, 1000 * duration_s / steps AS step_ms, energy_j / steps AS step_j,
-    average_power_w AS power_w, temperature_c, confirms, clock_mhz
-FROM trials WHERE run = {run} ORDER BY power_limit_w DESC, number
-"""
 _PROFILES = """
 SELECT job, gpu_model, driver, gpus, world_size, batch_size, least_limit_w, highest_limit_w, chosen_limit_w,
     100 * (1 - min(energy_per_step_j) FILTER (chosen) / arg_max(energy_per_step_j, power_limit_w))
@@ -76,7 +72,6 @@ _GAPS = "SELECT what, sum(count)::BIGINT AS count, reason FROM gaps GROUP BY wha
 _MORE = {
     "single": SINGLE,
     "true": _TRUE,
-    "trials": _TRIALS,
     "gaps": _GAPS,
     "costs": COSTS,
     "own_use": OWN_USE,
@@ -94,7 +89,10 @@ class Summary(Struct, frozen=True, kw_only=True):
     """One run: its rows of the archive."""
 
     rows: RunRows
-    trials: pa.Table
+    visits: Rows
+    """The limits that were measured, a row a visit."""
+    trials: Sequence[TrialView]
+    """The same, as they are shown."""
     gaps: pa.Table
     """Data that the whole archive is known to lack."""
     single: Mapping[str, Any] | None
@@ -137,6 +135,7 @@ def summarize(
     rows = answered(find_run_rows(run), answer)
     if rows is None:
         return None
+    visits, trials = answered(find_trials(rows), answer)
     more = ask(together(_MORE))
     of = {name: pa.Table.from_struct_array(more[name].combine_chunks().flatten()) for name in _MORE}
     (single,), (true,) = (of[name].to_pylist() or (None,) for name in ("single", "true"))
@@ -145,7 +144,8 @@ def summarize(
     unnamed = next((row["share"] for row in rows.waste if row["cause"] == NOT_KNOWN), None) or 0.0
     return Summary(
         rows=rows,
-        trials=_levels(of["trials"]),
+        visits=visits,
+        trials=trials,
         gaps=of["gaps"],
         single=single,
         costs=[at_price(run_of_rows(rows).energy.known, price)] if price else of["costs"].to_pylist(),
@@ -155,14 +155,6 @@ def summarize(
         choices=choices_of(points, rows.pipeline, prices) if rows.pipeline is not None else (),
         forecast_costs=ask(FORECAST_COSTS).to_pylist() if rows.forecast is not None else (),
     )
-
-
-def _levels(trials: pa.Table) -> pa.Table:
-    """Return trials with their clock in place of its nominal power, where a clock was searched."""
-    clocks = trials.column("clock_mhz")
-    if clocks.null_count == len(trials):
-        return trials.drop_columns(["clock_mhz"])
-    return trials if clocks.null_count else trials.drop_columns(["limit_w"])
 
 
 def remembered(answer: Callable[[str], pa.Table], forgotten_wall_ns: Mapping[str, int]) -> pa.Table:
@@ -182,9 +174,9 @@ def print_summary(
     console.print()
     console.rule(Text(f"{summary.totals['job']}  ({summary.rows.run})"), align="left", style="dim")
     print_facts(console, (*_failure(summary, failed), *_facts(summary)))
-    if summary.trials.num_rows:
+    if summary.trials:
         console.print()
-        write(summary.trials, "table", out)
+        print_rows(console, *trial_table(summary.trials), left=2)
     if summary.choices:
         console.print(f"\nTo choose with --slowdown; hours, energy and cost of {PRICED:,} iterations:")
         write(_choices(summary.choices), "table", out)
@@ -195,6 +187,16 @@ def print_summary(
     if archive is not None:
         console.print(f"Archive: {archive}", soft_wrap=True)
     console.print(Text(f"More: {sql} @epochs"), soft_wrap=True)
+
+
+def _visit(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a visit of a limit, or of a clock in place of its nominal power, for programs."""
+    clock_mhz = row["clock_mhz"]
+    level = {"limit_w": row["power_limit_w"]} if clock_mhz is None else {"clock_mhz": clock_mhz}
+    return {
+        **level, "steps": row["steps"], "step_ms": 1000 * row["step_s"], "step_j": row["step_j"],
+        "power_w": row["average_power_w"], "temperature_c": row["temperature_c"], "confirms": row["confirms"],
+    }  # fmt: skip
 
 
 def _choices(choices: Sequence[PipelineChoice]) -> pa.Table:
@@ -252,7 +254,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "own_use": list(summary.own_use),
         "true_energy": summary.true and dict(summary.true),
         "forecast": rows.forecast and {**rows.forecast, "made_at": str(rows.forecast["made_at"])},
-        "trials": summary.trials.to_pylist(),
+        "trials": [_visit(row) for row in summary.visits],
         "single_gpus": summary.single,
         "pipeline": None if rows.pipeline is None else dict(rows.pipeline),
         "pipeline_choices": [asdict(each) for each in summary.choices],

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from zeus_stream.errors import RefusedError
 from zeus_stream.screens.html.questions import quoted
+from zeus_stream.views.costs import JOULES_PER_KWH
 
-JOULES_PER_KWH = 3.6e6
 CONTEXT = "https://spdx.org/rdf/3.0.1/spdx-context.jsonld"
 NAMESPACE = "https://spdx.org/spdxdocs/zeus-stream"
 _JOB = "SELECT * FROM job_energy WHERE job = {job}"

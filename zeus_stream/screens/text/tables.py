@@ -75,6 +75,16 @@ def print_facts(console: Console, facts: Iterable[tuple[str, str]]) -> None:
     console.print(grid)
 
 
+def print_rows(console: Console, heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
+    """Print cells under their heads; columns from number ``left`` on are aligned to the right."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="left" if number < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
 def write_text(text: str, out: TextIO) -> None:
     """Write text for programs; a terminal receives no control character of it."""
     out.write(printable(text, keep="\n") if out.isatty() else text)

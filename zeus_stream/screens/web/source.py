@@ -7,8 +7,7 @@ import anyio
 from anyio.to_thread import run_sync
 from msgspec import Struct
 
-from zeus_stream.errors import ZeusStreamError
-from zeus_stream.screens.html.questions import Asking, Rows
+from zeus_stream.screens.html.questions import Asking, Rows, answered_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,16 +76,10 @@ class Source:
             known: answers that the page has by their SQL; new ones are added. Panels of a run share some.
         """
         known = {} if known is None else known
-        try:
-            sql = next(asking)
-            while True:
-                try:
-                    if sql not in known:
-                        known[sql] = (await self.query(sql, "page")).table.to_pylist()
-                except ZeusStreamError as wrong:
-                    sql = asking.throw(wrong)
-                else:
-                    sql = asking.send(known[sql])
-        except StopIteration as end:
-            result: T = end.value
-            return result
+
+        async def ask(sql: str) -> Rows:
+            if sql not in known:
+                known[sql] = (await self.query(sql, "page")).table.to_pylist()
+            return known[sql]
+
+        return await answered_by(asking, ask)

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import csv_text, facts, plain, table
-from zeus_stream.screens.svg.axes import round_values
 from zeus_stream.screens.svg.frontier_chart import HEIGHT, WIDTH, ChartedChoice, frontier_chart
-from zeus_stream.screens.svg.run_charts import EpochEnergy, epochs_chart
-from zeus_stream.views.quantity import figure, joules, seconds, within_half
+from zeus_stream.screens.svg.run_charts import epochs_chart
+from zeus_stream.views.quantity import within_half
 
 
 class Texts(HTMLParser):
@@ -75,30 +74,10 @@ def test_any_trials_give_a_frontier_inside_its_frame(
 @given(st.lists(finite, min_size=1, max_size=60))
 def test_any_epochs_give_a_chart(energies: list[float]) -> None:
     epochs = [
-        EpochEnergy(epoch=n, energy_j=e, low_j=None, high_j=None, limit_w=None)
+        {"epoch": n, "energy_j": e, "energy_p2_5_j": None, "energy_p97_5_j": None, "power_limit_w": None}
         for n, e in enumerate(energies)
     ]
     assert epochs_chart(epochs, "words").count("<circle") == len(energies)
-
-
-@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
-def test_ticks_are_few_and_inside(low: float, width: float) -> None:
-    ticks = round_values(low, low + width)
-    assert len(ticks) <= 12
-
-
-def test_a_figure_that_is_not_known_is_a_dash_and_never_zero() -> None:
-    assert figure(None) == joules(None) == seconds(None) == "-"
-    assert figure(float("nan")) == "-"
-    assert joules(0.0) == "0 J"
-    assert joules(12_326.4) == "12,326 J"
-    assert joules(7.2e6) == "2.000 kWh"
-    assert [seconds(each) for each in (0.0, 0.00308, -0.53, 600)] == [
-        "0 s",
-        "3.08 ms",
-        "-",
-        "10.0 min",
-    ]
 
 
 def test_csv_has_empty_cells_for_what_is_missing_and_no_formula() -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zeus_stream.screens.svg.axes import Bend
-from zeus_stream.screens.svg.series_chart import HEIGHT, WIDTH, Cell, ChartSeries, SeriesAxis, series_chart
+from zeus_stream.screens.svg.axes import Axis, Bend
+from zeus_stream.screens.svg.series_chart import HEIGHT, WIDTH, Cell, ChartSeries, series_chart
 
 VALUES = st.lists(st.tuples(st.floats(0.01, 1e6), st.floats(0.01, 1e6)), max_size=20)
 
@@ -23,8 +23,8 @@ def dots(svg: str) -> list[tuple[float, float]]:
 def test_every_point_is_inside_and_in_its_order(points: list[tuple[float, float]], scale: Bend) -> None:
     svg = series_chart(
         "a < b",
-        SeriesAxis("x", scale),
-        SeriesAxis("y", scale),
+        Axis("x", bend=scale),
+        Axis("y", bend=scale),
         [ChartSeries("one & only", points, 3, mark="dots")],
     )
     ET.fromstring(svg)  # noqa: S314  (our own)
@@ -40,8 +40,8 @@ def test_every_point_is_inside_and_in_its_order(points: list[tuple[float, float]
 def test_ticks_are_round_or_those_that_were_given() -> None:
     svg = series_chart(
         "",
-        SeriesAxis("x"),
-        SeriesAxis("y", "log", [(8, "eight"), (64, "64")]),
+        Axis("x"),
+        Axis("y", ticks=[(8, "eight"), (64, "64")], bend="log"),
         [ChartSeries("", [(0, 8), (100, 64)], 0)],
     )
     texts = re.findall(r'class="tick(?: x)?"[^>]*>([^<]*)<', svg)
@@ -50,9 +50,7 @@ def test_ticks_are_round_or_those_that_were_given() -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(-5, 300), (0, 1e6), (0.2, 0.3), (7, 7)])
 def test_a_scale_for_both_signs_has_some_ticks_and_not_many(low: float, high: float) -> None:
-    svg = series_chart(
-        "", SeriesAxis("x"), SeriesAxis("y", "asinh"), [ChartSeries("", [(0, low), (1, high)], 0)]
-    )
+    svg = series_chart("", Axis("x"), Axis("y", bend="asinh"), [ChartSeries("", [(0, low), (1, high)], 0)])
     texts = re.findall(r'class="tick"[^>]*text-anchor="end">([^<]*)<', svg)
     assert 1 <= len(texts) <= 8
     assert all(low <= float(text.replace(",", "")) <= high for text in texts)
@@ -64,7 +62,7 @@ def test_series_that_are_the_same_are_drawn_once_and_named_together() -> None:
         ChartSeries("two", [(1, 2), (3, 4)], 1),
         ChartSeries("other", [(1, 3)], 2),
     ]
-    svg = series_chart("title", SeriesAxis("x"), SeriesAxis("y"), series)
+    svg = series_chart("title", Axis("x"), Axis("y"), series)
     assert svg.count('class="line"') == 2
     assert re.findall(r"<title>(.*?)</title>", svg) == ["one = two", "other"]
     assert "; one = two</figcaption>" in svg
@@ -74,8 +72,8 @@ def test_cells_of_a_heat_map_lie_side_by_side_under_the_points() -> None:
     cells = [Cell(0, 0, 0.2, "a"), Cell(1, 0, 1, "b")]
     svg = series_chart(
         "",
-        SeriesAxis("x", ticks=[(0, "0"), (1, "1")]),
-        SeriesAxis("y"),
+        Axis("x", ticks=[(0, "0"), (1, "1")]),
+        Axis("y"),
         [ChartSeries("", [(0, 0)], 0, mark="dots")],
         cells=cells,
     )

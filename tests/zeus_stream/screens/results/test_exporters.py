@@ -2,12 +2,12 @@
 
 import json
 import re
-import shutil
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import Struct
@@ -16,7 +16,6 @@ from analyzers.results.rows import MetricRow
 from tests.processes.pipeline import Setup
 from tests.waiting import until
 from tests.zeus_stream.conftest import QUICK, Cli
-from tests.zeus_stream.screens.results import counting
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
 from zeus_stream.screens.results import registry
 from zeus_stream.screens.results.follow import ReceivedResult, forward
@@ -152,37 +151,38 @@ def test_the_list_has_the_exporters_of_other_packages(zeus: Cli, packages: Path)
 
 
 @pytest.mark.sweep
-def test_an_exporter_is_one_file_and_agrees_with_the_archive_through_a_restart(
-    zeus_dir: Path, tmp_path: Path
-) -> None:
+def test_what_is_forwarded_agrees_with_the_archive_through_a_restart(zeus_dir: Path) -> None:
     """A real collector, analyzer and run; the analyzer is killed; the sums are those of the archive."""
-    source = Path(counting.__file__).read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= 60
-    install(tmp_path / "site", "counting_exporter", source, "sums", "counting_exporter:kind")
-    told = tmp_path / "sums.json"
-    setup = Setup(zeus_dir, analyze=QUICK)
-    zeus = Cli(zeus_dir)
+    received = zeus_dir / "results.jsonl"
+    setup, zeus = Setup(zeus_dir, analyze=QUICK), Cli(zeus_dir)
+
+    def rows(kind: str) -> list[dict[str, Any]]:
+        whole = received.read_text(encoding="utf-8").rpartition("\n")[0]
+        return [row for row in map(json.loads, whole.splitlines()) if row["kind"] == kind]
+
     try:
         setup.start("collector")
         setup.start("analyzer")
         until(lambda: setup.sql("FROM logs"))
-        path = f"{tmp_path / 'site'}:{zeus.environment['PYTHONPATH']}"
-        forwarding = zeus.start("forward", f"sums:{told}", "--kept", PYTHONPATH=path)
+        forwarding = zeus.start("forward", f"jsonl:{received}", "--kept")
         setup.start("publisher 0")
         until(lambda: setup.sql("FROM trials"))
         setup.kill("analyzer")
         setup.start("analyzer")
         until(lambda: setup.sql("FROM decisions"))
         setup.kill("publisher 0")
-        until(lambda: "run-1" in json.loads(told.read_text())["ended"])
+        until(lambda: any(row["ended_ns"] for row in rows("RunRow")))
         [(row)] = setup.sql(STEPS)
         forwarding.send_signal(signal.SIGINT)
         _, err = forwarding.communicate(timeout=60)
         assert forwarding.returncode == 0, err
     finally:
         setup.close()
-    sums = json.loads(told.read_text())
-    assert sums["joules"]["run-1"] == pytest.approx(row["joules"])
-    assert sums["missed"] == [None], "of the restart it is known only that it was"
-    assert sums["limits_w"]["run-1"] is not None
-    shutil.rmtree(tmp_path / "site")
+    steps = {  # a row that comes again replaces the one before
+        (each["session"], each["index"], each["gpu"]): each["energy_j"]
+        for each in rows("step")
+        if each["run"] == "run-1" and each["energy_j"] is not None
+    }
+    assert sum(steps.values()) == pytest.approx(row["joules"])
+    assert [each["count"] for each in rows("Missed")] == [None], "of the restart only that it was is known"
+    assert rows("DecisionRow")[-1]["power_limit_w"] is not None

@@ -15,28 +15,20 @@ from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.terminal.lines import Lines
 from zeus_stream.screens.terminal.panels.run_page import Details, Row
 from zeus_stream.screens.terminal.top_app import Page, TopApp
+from zeus_stream.views.run_view import run_of_live
+from zeus_stream.views.saving import saving_of_row
+from zeus_stream.views.waste import waste_parts
 
 pytestmark = pytest.mark.anyio
 SAVING = {
-    "run": "asr-9a73",
-    "power_limit_w": 175.0,
-    "default_limit_w": 250.0,
-    "applied": True,
-    "reason": "its energy is least",
-    "trials_run": "asr-9a73",
-    "changed_percent": None,
-    "steps_at_limit": 18_000,
-    "saved_j": 412_000.0,
-    "would_save_j": None,
-    "energy_saved_percent": 17.4,
-    "energy_saved_low_percent": 16.8,
-    "energy_saved_high_percent": 17.9,
-    "time_added_percent": 1.2,
-    "time_added_low_percent": None,
-    "time_added_high_percent": None,
-}
+    "run": "asr-9a73", "power_limit_w": 175.0, "default_limit_w": 250.0, "applied": True,
+    "reason": "its energy is least", "trials_run": "asr-9a73", "steps_at_limit": 18_000, "saved_j": 412_000.0,
+    "energy_saved_percent": 17.4, "energy_saved_low_percent": 16.8, "energy_saved_high_percent": 17.9,
+    "time_added_percent": 1.2, "time_added_low_percent": None, "time_added_high_percent": None,
+}  # fmt: skip
 WINDOWS = [{"name": "validation", "count": 12, "energy_j": 437.0, "duration_s": 2.8}]
-WASTE = [{"cause": "profiling", "energy_j": 449.0, "duration_s": 3.0, "share": 0.02}]
+WASTE = waste_parts([{"cause": "profiling", "energy_j": 449.0, "duration_s": 3.0, "share": 0.02}])
+STORED = replace(run_of_live(SNAPSHOT.runs[1], SNAPSHOT.wall_ns), saving=saving_of_row(SAVING), waste=WASTE)
 GAP = {"host": "node2", "what": "readings", "count": 3, "reason": "the driver hung"}
 
 
@@ -60,7 +52,7 @@ class Service:
     async def details(self, run: str) -> Details:
         """Return what an archive would know."""
         return (
-            Details(SAVING, WINDOWS, WASTE)
+            Details(STORED, windows=WINDOWS)
             if run == "asr-9a73"
             else Details(trouble="query: it took over 5 s.")
         )
@@ -139,9 +131,9 @@ async def test_keys_sort_change_the_unit_filter_and_pause() -> None:
         await pilot.press("s")
         assert "7 GPUs, by power" in text(app)
         await pilot.press("w")
-        assert "123 kJ" in text(app)
+        assert "123.5 kJ" in text(app)
         await pilot.press("w")
-        assert "123 kJ" not in text(app), "no price is known: power again"
+        assert "123.5 kJ" not in text(app), "no price is known: power again"
         service.kwh = (0.30, "EUR")
         await pilot.press("w", "w")
         assert " EUR " in text(app)

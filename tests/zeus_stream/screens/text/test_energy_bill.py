@@ -5,15 +5,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.query import read_file
 from tests.analyzers.measurement.test_named_windows import window
 from tests.empty_archive import archive_at
-from zeus_stream.screens.text.energy_bill import Bill, _shown, bill, print_bill, write_bill
+from zeus_stream.screens.text.energy_bill import Bill, bill, print_bill, write_bill
 from zeus_stream.settings import Settings
 
 
@@ -37,10 +35,10 @@ def shown(bill: Bill) -> str:
 def test_a_bill_adds_its_gpus_up_and_shows_each() -> None:
     text = shown(Bill("make -j8", (part("GPU-a", 0, 3000.0), part("GPU-b", 1, 600.0))))
     assert "time 2.000 s" in text
-    assert "energy 3,600.0 J (95 %: 3,598.6 to 3,601.4), 1.00000 Wh" in text
-    assert "power 1,800.0 W on average" in text
-    assert "0 3,000.0 2,999.0 3,001.0 1,500.0 V100" in text
-    assert "1 600.0 599.0 601.0 300.0 V100" in text
+    assert "energy 3,600 J (95 %: 3,598.6 to 3,601.4 J), 1.000 Wh" in text
+    assert "power 1,800 W on average" in text
+    assert "0 V100 3,000 J (95 %: 2,999.0 to 3,001.0 J) 1,500 W" in text
+    assert "1 V100 600.0 J (95 %: 599.0 to 601.0 J) 300 W" in text
     assert "warning" not in text
 
 
@@ -54,7 +52,7 @@ def test_cpus_stand_beside_the_sum() -> None:
     cpus = (part("CPU-h-package-0", 0, 40.0), part("DRAM-h-package-0", 1, 2.5))
     text = shown(Bill("true", (part("GPU-a", 0, 600.0),), cpus))
     assert "energy 600.0 J" in text
-    assert "host 42.5 J of its CPUs and DRAM" in text
+    assert "host 42.50 J of its CPUs and DRAM" in text
 
 
 def test_a_part_that_is_missing_leaves_no_sum() -> None:
@@ -81,13 +79,6 @@ def test_as_json_a_bill_has_its_figures_in_full() -> None:
     }  # fmt: skip
 
 
-@given(st.floats(0.001, 1e6), st.floats(0, 1e5))
-def test_digits_that_are_shown_are_worth_less_than_the_bounds(value: float, width: float) -> None:
-    text = _shown(value, width)
-    error = abs(float(text.replace(",", "")) - value)
-    assert error <= max(0.05 * width, 5e-10 + value * 1e-15) or (width > 10 and error <= 0.5)
-
-
 @pytest.mark.sweep
 def test_a_bill_is_asked_of_the_archive_and_is_none_until_it_is_there(tmp_path: Path) -> None:
     path, settings = tmp_path / "energy.duckdb", Settings()
@@ -105,9 +96,3 @@ def test_a_bill_is_asked_of_the_archive_and_is_none_until_it_is_there(tmp_path: 
     assert (known.duration_s, known.energy_j) == (2, 20)
     assert len((bill(answer, "it's another", "true") or known).parts) == 1
     assert bill(answer, "not yet", "true") is None
-
-
-@pytest.mark.parametrize("index", [0, None])
-def test_a_gpu_that_the_archive_does_not_know_has_its_uuid(index: int | None) -> None:
-    unknown = {**part("GPU-a", 0, 5.0), "index": index, "name": None}
-    assert "of unknown model, GPU-a" in shown(Bill("true", (unknown,)))

@@ -8,10 +8,12 @@ import pytest
 from msgspec.structs import replace
 from starlette.types import ASGIApp
 
+from tests.zeus_stream.screens.live_snapshots import SNAPSHOT as SITE
+from tests.zeus_stream.screens.live_snapshots import a_gpu, a_run
 from tests.zeus_stream.screens.web.asking import ask, running
 from tests.zeus_stream.screens.web.conftest import TOKEN
 from zeus_stream.errors import UnreachableError
-from zeus_stream.protocol.snapshots import GapNow, GpuNow, HostNow, RunNow, SearchNow, Snapshot, Totals
+from zeus_stream.protocol.snapshots import HostNow, Snapshot
 from zeus_stream.screens.web.access.security import LOOPBACK, WebSecurity
 from zeus_stream.screens.web.app import build
 from zeus_stream.screens.web.now_feed import NowFeed, Update
@@ -21,30 +23,11 @@ from zeus_stream.screens.web.source import QueryRows, Source
 
 pytestmark = pytest.mark.anyio
 HOSTILE = "<img src=x onerror=alert(1)>"
-TOTALS = Totals(
-    hosts=2, hosts_connected=1, gpus=2, gpus_there=1, runs=1, power_mw=162_000, hour_mj=7_200_000,
-    hour_s=3600, saved_j=412_000.0, saved_percent=17.4, gaps=3,
-)  # fmt: skip
-GPU = GpuNow(
-    gpu="GPU-a", host="alpha", index=0, model="Model X", driver="1", energy_mj=5_000_000, power_mw=162_000,
-    limit_mw=175_000, requested_mw=175_000, found_mw=250_000, least_mw=100_000, most_mw=250_000,
-    clock_mhz=1400, temperature_c=55, utilization_pct=98, age_ms=40, run=HOSTILE, state="there",
-)  # fmt: skip
-SEARCH = SearchNow(
-    phase="measuring", limit_mw=200_000, found_mw=250_000, trial=2, trials_planned=7, steps_done=31,
-    steps_wanted=40, best_mw=None, best_step_j=None, saved_j=None, saved_percent=None, saved_low_percent=None,
-    saved_high_percent=None, time_added_percent=None, reason="", trials=(),
-)  # fmt: skip
-RUN = RunNow(
-    run=HOSTILE, job="asr", ranks=1, hosts=("alpha",), gpus=("GPU-a",), began_wall_ns=1, ended_wall_ns=None,
-    epoch=0, step=1203, step_j=310.5, step_ms=1204.0, watts=162.0, energy_j=None, search=SEARCH,
-)  # fmt: skip
-SNAPSHOT = Snapshot(
-    process="analyzer", version="1", wall_ns=1, archive_id="a", lag_ms=100, totals=TOTALS,
+GPU = a_gpu(0, "alpha", gpu="GPU-a", power_mw=162_000, run=HOSTILE)
+GONE = replace(GPU, gpu="GPU-b", index=None, power_mw=None, limit_mw=None, state="gone", why="lost")
+SNAPSHOT = replace(
+    SITE, gpus=(GPU, GONE), runs=(a_run(HOSTILE, gpus=("GPU-a",), energy_j=None),),
     hosts=(HostNow(host="beta", state="silent", trouble="its collector does not answer"),),
-    gaps=(GapNow(host="alpha", what="events", count=3, reason="the buffer was full"),),
-    gpus=(GPU, replace(GPU, gpu="GPU-b", index=None, power_mw=None, limit_mw=None, state="gone", why="lost")),
-    parts=(), runs=(RUN,), gpus_left_out=0, runs_left_out=0,
 )  # fmt: skip
 
 
@@ -170,7 +153,7 @@ async def test_events_are_json_for_programs_and_html_for_the_page() -> None:
     async def now() -> Snapshot:
         return SNAPSHOT
 
-    for address, wanted in (("/api/events", '"phase": "measuring"'), ("/api/events?html", "200 W, step ")):
+    for address, wanted in (("/api/events", '"phase": "measuring"'), ("/api/events?html", "175 W, step ")):
         feed = NowFeed(now, every_s=0)
         async with running(feed):
             with anyio.fail_after(30):

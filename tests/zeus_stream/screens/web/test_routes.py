@@ -149,14 +149,6 @@ async def test_the_power_of_a_run_is_its_energy(app: ASGIApp) -> None:
     assert len(power["t_s"]) == 41
 
 
-async def test_a_bucket_is_never_narrower_than_two_periods_of_the_counter(app: ASGIApp) -> None:
-    run = (await page(app, "/api/runs/run-1")).json()
-    asked = {"from": run["from"], "to": int(run["from"]) + 10**9, "px": 4000, "gpu": archives.A}
-    power = (await page(app, "/api/power?" + urlencode(asked))).json()
-    assert power["bucket_s"] == pytest.approx(0.2)
-    assert power["mean_w"] == pytest.approx([200.0] * 6)
-
-
 async def test_a_browser_without_scripts_gets_the_chart_of_power_as_a_picture(app: ASGIApp) -> None:
     shown = Elements((await page(app, "/runs/run-1")).text).seen
     (source,) = [attributes["src"] for tag, attributes in shown if tag == "img"]
@@ -184,12 +176,6 @@ async def test_a_wrong_question_for_power_is_a_sentence(app: ASGIApp, given: str
     assert "give `gpu`" in answer.json()["error"]
 
 
-async def test_power_of_an_unknown_gpu_is_empty_and_not_zero(app: ASGIApp) -> None:
-    power = (await page(app, "/api/power?gpu=GPU-none&from=1&to=1000000000")).json()
-    assert power["mean_w"] == []
-    assert power["energy_j"] is None
-
-
 async def test_the_answer_of_sql_is_the_same_in_every_format(app: ASGIApp) -> None:
     query = "SELECT epoch, energy_j, quality FROM epochs WHERE run = 'run-1' ORDER BY epoch"
     rows = (await page(app, sql(query))).json()["rows"]
@@ -208,12 +194,6 @@ async def test_json_is_cut_off_and_says_so(app: ASGIApp) -> None:
     assert answer.header("x-truncated") == "true"
     whole = await page(app, sql("SELECT range AS n FROM range(20000)", "csv"))
     assert whole.text.count("\n") == 20_001
-
-
-async def test_a_cell_that_a_spreadsheet_would_run_gets_a_quote(app: ASGIApp) -> None:
-    query = "SELECT '=1+1' AS a, '@x' AS b, '-1' AS c, -1 AS d, -0.5 AS e, '+' AS f, 'x=1' AS g, NULL AS h"
-    (row,) = csv.DictReader(io.StringIO((await page(app, sql(query, "csv"))).text))
-    assert list(row.values()) == ["'=1+1", "'@x", "'-1", "-1", "-0.5", "'+", "x=1", ""]
 
 
 @pytest.mark.parametrize(

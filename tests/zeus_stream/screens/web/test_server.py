@@ -91,22 +91,6 @@ def test_a_unix_socket_is_for_its_user_and_group(zeus: Cli) -> None:
         process.communicate()
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--listen", "0.0.0.0:0"), "in clear"),
-        (("--no-token",), "without a token"),
-        (("--listen", "unix:/nowhere/page"), "could not listen"),
-    ],
-)
-def test_a_wrong_address_is_a_sentence(zeus: Cli, options: tuple[str, ...], says: str) -> None:
-    done = zeus("web", *options)
-    assert done.returncode == 1
-    assert done.stderr.startswith("zeus-stream: ")
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def answer_to(address: str, *parts: bytes) -> tuple[bytes, float]:
     """Send parts over one connection; return all that comes until the server closes it, and the seconds."""
     host, port, _ = _parts(address)

@@ -1,13 +1,15 @@
-"""Choices of the person who looks, columns, and lines of exact width. Pure."""
+"""Choices of the person who looks, and tables as lines of exact width. Pure."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from textwrap import wrap
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
-from zeus_stream.screens.terminal.figures import Line, StyledText, fit, fit_line
+from zeus_stream.screens.terminal.figures import Line, StyledText, clean, fit, fit_line
 from zeus_stream.views.quantity import ABSENT
 
+T = TypeVar("T")
 FRAME = 4
 """Cells that the frame of a panel takes."""
 Sort = Literal["place", "power", "run"]
@@ -35,16 +37,19 @@ class Panel(Struct, frozen=True, kw_only=True):
     """One frame with lines in it."""
 
     title: str
-    head: Line
-    lines: tuple[Line, ...]
-    keys: tuple[str, ...]
+    head: Line = ()
+    lines: tuple[Line, ...] = ()
+    keys: tuple[str, ...] = ()
     """The name of what each line is about."""
 
 
 class Column(Struct, frozen=True):
+    """A column of a table."""
+
     head: str
     width: int
-    cell: Callable[[int], Line]
+    """Cells; 0: what the others leave."""
+    cell: Callable[[Any], str | Line]
     """Returns the cell of a row."""
     right: bool = False
 
@@ -62,12 +67,31 @@ def known(value: int | None) -> str:
     return ABSENT if value is None else f"{value:,}"
 
 
+def width_for(texts: Sequence[str], least: int, most: int) -> int:
+    """Return the cells that a column of texts takes."""
+    return max(least, min(most, max(map(len, texts), default=least)))
+
+
 def heads(columns: Sequence[Column], width: int) -> Line:
-    return line_of([(StyledText(column.head, "dim"),) for column in columns], columns, width)
+    return _side_by_side([(StyledText(column.head, "dim"),) for column in columns], columns, width)
 
 
-def line_of(cells: Sequence[Line], columns: Sequence[Column], width: int) -> Line:
-    """Return cells side by side. The column of width 0, if any, takes what is left."""
+def line_of(row: object, columns: Sequence[Column], width: int) -> Line:
+    """Return the cells of a row side by side."""
+    cells = [column.cell(row) for column in columns]
+    lines = [(StyledText(clean(cell)),) if isinstance(cell, str) else cell for cell in cells]
+    return _side_by_side(lines, columns, width)
+
+
+def table_of(
+    title: str, rows: Sequence[T], columns: Sequence[Column], width: int, key: Callable[[T], str]
+) -> Panel:
+    """Return a panel with a line a row. ``key``: returns the name of what a row is about."""
+    lines = tuple(line_of(row, columns, width) for row in rows)
+    return Panel(title=title, head=heads(columns, width), lines=lines, keys=tuple(map(key, rows)))
+
+
+def _side_by_side(cells: Sequence[Line], columns: Sequence[Column], width: int) -> Line:
     fixed = sum(column.width for column in columns) + len(columns) - 1
     spans: list[StyledText] = []
     for cell, column in zip(cells, columns, strict=True):
@@ -82,11 +106,4 @@ def line_of(cells: Sequence[Line], columns: Sequence[Column], width: int) -> Lin
 
 def wrapped(text: str, width: int) -> list[str]:
     """Return text in lines of at most ``width`` letters, cut between words."""
-    lines, line = list[str](), ""
-    for word in text.split():
-        if line and len(line) + 1 + len(word) > width:
-            lines.append(line)
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    return [*lines, line] if line else lines
+    return wrap(text, max(width, 1), break_long_words=False, break_on_hyphens=False)

@@ -13,11 +13,11 @@ from zeus_stream.screens.terminal.panels.run_panel import search_lines
 from zeus_stream.views.costs import cost_words
 from zeus_stream.views.forecast import ForecastView
 from zeus_stream.views.gaps import cure_of, gaps_of_rows
-from zeus_stream.views.quantity import compact, seconds
+from zeus_stream.views.quantity import joules, seconds, three_digits
 from zeus_stream.views.run_view import RunView
-from zeus_stream.views.saving import saving_of_row
+from zeus_stream.views.search import TrialView
 from zeus_stream.views.site_view import SiteView
-from zeus_stream.views.waste import WastePart, waste_parts
+from zeus_stream.views.waste import WastePart
 
 CHART_HEIGHT = 6
 MOST_WINDOWS, MOST_CAUSES, MOST_GAPS = 12, 12, 200
@@ -27,12 +27,10 @@ Row = Mapping[str, Any]
 class Details(Struct, frozen=True):
     """The facts that the archive has of a run. Empty: it was not asked, or did not answer."""
 
-    saving: Row | None = None
-    """Of ``saving_of(run)``."""
+    view: RunView | None = None
+    trials: Sequence[TrialView] = ()
     windows: Sequence[Row] = ()
     """By name: ``name``, ``count``, ``energy_j``, ``duration_s``."""
-    waste: Sequence[Row] = ()
-    """By cause: ``cause``, ``energy_j``, ``duration_s``, ``share``."""
     costs: Sequence[Row] = ()
     """Of the whole run, as forecast: rows of ``forecast_costs``."""
     trouble: str = ""
@@ -59,32 +57,31 @@ def run_page(run: RunView, history: History, width: int, details: Details) -> li
         (StyledText("Power", "strong"), StyledText(f"   {power_title(run.run, history)}", "dim")),
         *power_chart(run.run, history, width, CHART_HEIGHT),
         (),
-        (StyledText("Power limits", "strong"), StyledText("   energy and time of a step", "dim")),
-        *search_lines(run, width),
+        (StyledText("Power limits", "strong"), StyledText("   a step, against the limit found", "dim")),
+        *search_lines(run, details.trials or run.trials, width),
     ]
-    if (saving := saving_of_row(details.saving)) is not None:
-        lines += [(StyledText(part, "good"),) for part in wrapped(saving.effect, width)]
+    if details.view is not None and details.view.saving is not None:
+        lines += [(StyledText(part, "good"),) for part in wrapped(details.view.saving.effect, width)]
     if details.windows:
         lines += [
             (),
             (StyledText("Windows", "strong"), StyledText("   energy and time, all together", "dim")),
         ]
         lines += [_named(row) for row in details.windows[:MOST_WINDOWS]]
-    if details.waste:
+    if details.view is not None and details.view.waste:
         lines += [(), (StyledText("Energy by use", "strong"),)]
-        lines += [_cause(part) for part in waste_parts(details.waste)[:MOST_CAUSES]]
+        lines += [_cause(part) for part in details.view.waste[:MOST_CAUSES]]
     if details.trouble:
         lines += [(), *((StyledText(part, "warn"),) for part in wrapped(clean(details.trouble), width))]
     return [fit_line(line, width) for line in lines]
 
 
 def _facts(run: RunView) -> Line:
-    step_j, step_ms = compact(run.step_energy.known), compact(run.step_time.known)
     so_far = "" if run.ended else " so far"
     return (
         StyledText(f"{clean(run.gpus_words)}   epoch {known(run.epoch)}   step {known(run.step)}   "),
-        StyledText(f"{step_j} J/step   {step_ms} ms   "),
-        StyledText(f"{compact(run.power.known, 'W')}   {compact(run.energy.known, 'J')}{so_far}"),
+        StyledText(f"{three_digits(run.step_energy)} J/step   {three_digits(run.step_time)} ms   "),
+        StyledText(f"{run.power}   {run.energy}{so_far}"),
     )
 
 
@@ -106,7 +103,7 @@ def _named(row: Row) -> Line:
     return (
         StyledText(fit(clean(str(row["name"])), 24)),
         StyledText(f"{row['count']:>7,} x "),
-        StyledText(f"{compact(row['energy_j'], 'J'):>10}", "strong"),
+        StyledText(f"{joules(row['energy_j']):>10}", "strong"),
         StyledText(f"{seconds(row['duration_s']):>10}"),
     )
 
@@ -114,7 +111,7 @@ def _named(row: Row) -> Line:
 def _cause(part: WastePart) -> Line:
     return (
         StyledText(fit(clean(part.cause), 24)),
-        StyledText(f"{compact(part.energy.known, 'J'):>10}", "strong"),
+        StyledText(f"{part.energy!s:>10}", "strong"),
         StyledText(f"{part.share!s:>9}"),
     )
 

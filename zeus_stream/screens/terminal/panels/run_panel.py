@@ -1,107 +1,87 @@
 """The panel of runs, and that of the search of one of them. Pure."""
 
 from collections.abc import Sequence
-from typing import Literal
+from operator import itemgetter
 
-from zeus_stream.screens.terminal.figures import Line, StyledText, bar, clean, dimmed, fit, fit_line
-from zeus_stream.screens.terminal.panels.columns import Column, Panel, counted, heads, known, line_of, wrapped
-from zeus_stream.views.quantity import ABSENT, compact, percent, seconds
+from zeus_stream.screens.terminal.figures import Line, StyledText, clean, dimmed, fit, fit_line
+from zeus_stream.screens.terminal.panels.columns import (
+    Column,
+    Panel,
+    counted,
+    heads,
+    known,
+    line_of,
+    table_of,
+    width_for,
+    wrapped,
+)
+from zeus_stream.views.quantity import ABSENT, three_digits
 from zeus_stream.views.run_view import RunView
+from zeus_stream.views.search import TrialView, trial_table
 from zeus_stream.views.site_view import SiteView
 
 UNSEARCHED = "No limit is searched for: no analyzer runs, or it has --select none."
 SEARCH_ENDED = "The run has ended: `zeus-stream report` shows the limits that were measured."
+NO_RUN = StyledText("No run is open. Start one: zeus-stream run -- python train.py", "dim")
 
 
 def run_panel(site: SiteView, runs: Sequence[RunView], width: int) -> Panel:
-    job_width = max(3, min(16 if width < 100 else 22, max((len(run.job) for run in runs), default=3)))
+    job_width = width_for([run.job for run in runs], 3, 16 if width < 100 else 22)
     wanted = (
-        (0, Column("job", job_width, lambda row: (StyledText(clean(runs[row].job), _alive(runs[row])),))),
-        (100, Column("run", 12, lambda row: (StyledText(clean(runs[row].run), "dim"),))),
-        (40, Column("search", 21 if width < 104 else 30, lambda row: (_phase(runs[row]),))),
-        (84, Column("epoch", 5, lambda row: (StyledText(known(runs[row].epoch)),), right=True)),
-        (54, Column("step", 8, lambda row: (StyledText(known(runs[row].step)),), right=True)),
         (
-            64,
-            Column("J/step", 7, lambda row: (StyledText(compact(runs[row].step_energy.known)),), right=True),
+            0,
+            Column(
+                "job", job_width, lambda run: (StyledText(clean(run.job), "dim" if run.ended else "plain"),)
+            ),
         ),
-        (70, Column("ms", 6, lambda row: (StyledText(compact(runs[row].step_time.known)),), right=True)),
+        (100, Column("run", 12, lambda run: (StyledText(clean(run.run), "dim"),))),
+        (40, Column("search", 21 if width < 104 else 30, _phase)),
+        (84, Column("epoch", 5, lambda run: known(run.epoch), right=True)),
+        (54, Column("step", 8, lambda run: known(run.step), right=True)),
+        (64, Column("J/step", 7, lambda run: three_digits(run.step_energy), right=True)),
+        (70, Column("ms", 6, lambda run: three_digits(run.step_time), right=True)),
+        (84, Column("energy", 9, lambda run: str(run.energy), right=True)),
+        (0, Column("saved", 7, _saved, right=True)),
         (
-            84,
-            Column("energy", 8, lambda row: (StyledText(compact(runs[row].energy.known, "J")),), right=True),
+            94,
+            Column("ends in", 8, lambda run: str(run.forecast.left) if run.forecast else ABSENT, right=True),
         ),
-        (0, Column("saved", 7, lambda row: (_saved(runs[row]),), right=True)),
-        (94, Column("ends in", 8, lambda row: (StyledText(_left(runs[row])),), right=True)),
     )
     columns = [column for least, column in wanted if width >= least]
+    lines = [line_of(run, columns, width) for run in runs]
+    shown = [dimmed(line) if run.trouble else line for run, line in zip(runs, lines, strict=True)]
     return Panel(
         title=counted(site.open_runs, "open run"),
         head=heads(columns, width),
-        lines=tuple(
-            _line([column.cell(row) for column in columns], columns, width, runs[row])
-            for row in range(len(runs))
-        )
-        or (
-            fit_line(
-                (StyledText("No run is open. Start one: zeus-stream run -- python train.py", "dim"),), width
-            ),
-        ),
+        lines=tuple(shown) or (fit_line((NO_RUN,), width),),
         keys=tuple(run.run for run in runs),
     )
 
 
-def _left(run: RunView) -> str:
-    """Return the forecast of the time to the end of a run."""
-    return ABSENT if run.forecast is None else seconds(run.forecast.left.known)
+def _phase(run: RunView) -> Line:
+    return (StyledText(clean(run.trouble or run.phase.text), run.phase.tone),)
 
 
-def _alive(run: RunView) -> Literal["plain", "dim"]:
-    return "dim" if run.ended else "plain"
-
-
-def _line(cells: Sequence[Line], columns: Sequence[Column], width: int, run: RunView) -> Line:
-    """Return the line of a run. Figures that are old are dim."""
-    line = line_of(cells, columns, width)
-    return dimmed(line) if run.trouble else line
-
-
-def _phase(run: RunView) -> StyledText:
-    return StyledText(run.trouble or run.phase.text, run.phase.tone)
-
-
-def _saved(run: RunView) -> StyledText:
+def _saved(run: RunView) -> Line:
     if run.saving is None or run.saving.energy.known is None:
-        return StyledText(ABSENT, "dim")
-    saved = run.saving.energy
-    return StyledText(percent(saved.known), "good" if (saved.known or 0) > 0 else "plain")
+        return (StyledText(ABSENT, "dim"),)
+    return (StyledText(str(run.saving.energy), "good" if run.saving.energy.known > 0 else "plain"),)
 
 
 def search_panel(run: RunView | None, width: int) -> Panel:
     if run is None:
-        return Panel(title="search", head=(), lines=(), keys=())
+        return Panel(title="search")
     title = f"search: {clean(run.job)}"
-    lines = [fit_line(line, width) for line in search_lines(run, width)]
-    return Panel(title=fit(title, min(len(title), width)), head=(), lines=tuple(lines), keys=())
+    lines = tuple(fit_line(line, width) for line in search_lines(run, run.trials, width))
+    return Panel(title=fit(title, min(len(title), width)), lines=lines)
 
 
-def search_lines(run: RunView, width: int) -> list[Line]:
-    """Return the trials of a run, the highest limit first, and what became of the search."""
-    if run.searched is None:
+def search_lines(run: RunView, trials: Sequence[TrialView], width: int) -> list[Line]:
+    """Return the limits that were measured, by round, and what became of the search."""
+    if run.searched is None and not trials:
         words = SEARCH_ENDED if run.ended else UNSEARCHED
         return [(StyledText(part, "dim"),) for part in wrapped(words, width)]
-    most_j = max((trial.energy.known or 0.0 for trial in run.trials), default=0.0)
-    wide = max(0, width - 40)
-    lines: list[Line] = []
-    for trial in run.trials:
-        energy, time = compact(trial.energy.known), compact(trial.time.known)
-        lines.append(
-            (
-                StyledText(f"{trial.level:>8} ", "good" if trial.mark in ("chosen", "best") else "plain"),
-                StyledText(f"{energy:>7} J {time:>6} ms "),
-                *bar(trial.energy.known, most_j, most_j, min(wide, 24)),
-                StyledText(f" {trial.mark}", "good"),
-            )
-        )
+    lines = trial_lines(trials, width)
     if run.searched:
         lines.append((StyledText(clean(run.searched), "accent"),))
     if run.saving is not None:
@@ -111,3 +91,21 @@ def search_lines(run: RunView, width: int) -> list[Line]:
     if run.reason:
         lines += [(StyledText(part, "dim"),) for part in wrapped(clean(run.reason), width)[:4]]
     return lines or [(StyledText("waits for steps of all ranks", "dim"),)]
+
+
+def trial_lines(trials: Sequence[TrialView], width: int) -> list[Line]:
+    """Return a line a limit: its difference to the limit found. Those of earlier rounds are dim."""
+    if not trials:
+        return []
+    heads_of, rows = trial_table(trials)
+    columns: list[Column] = []
+    for at, head in enumerate(heads_of):
+        size = max(len(head), *(len(row[at]) for row in rows))
+        width -= size + 1
+        if width < -1:
+            break
+        columns.append(Column(head, size, itemgetter(at), right=at != 1))
+    size = sum(column.width + 1 for column in columns) - 1
+    panel = table_of("", rows, columns, size, itemgetter(0))
+    lines = zip(trials, panel.lines, strict=True)
+    return [panel.head, *(dimmed(line) if trial.old else line for trial, line in lines)]
