@@ -121,7 +121,7 @@ async def test_panels_of_a_page_share_what_they_ask(known: ArchiveSource) -> Non
         asked.clear()
         await page(app, address)
         for macro in ("waste_of(", "saving_of("):
-            assert sum(macro in query for query in asked) == 1, f"{macro} reads all steps of the run"
+            assert sum(macro in query for query in asked) <= 1, f"{macro} reads all steps of the run"
         assert len(set(asked)) == len(asked)
 
 
