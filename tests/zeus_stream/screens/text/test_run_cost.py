@@ -44,8 +44,9 @@ TRIALS = tuple(
     for n, limit_w in enumerate((250.0, 175.0))
 )  # fmt: skip
 DECISION = replace(
-    archives.DECISION, run="it's a run", round=0, t_ns=5 * S, power_limit_w=175.0, steps=4, default_limit_w=250.0,
-    energy_per_step_j=160.0, step_s=1.08, default_energy_per_step_j=200.0, default_step_s=1.0,
+    archives.DECISION, run="it's a run", round=0, t_ns=5 * S, power_limit_w=175.0, steps=4,
+    default_limit_w=250.0, energy_per_step_j=160.0, step_s=1.08, default_energy_per_step_j=200.0,
+    default_step_s=1.0,
     reason="least cost of 2 limits",
 )  # fmt: skip
 Summarize = Callable[[Sequence[Row]], Summary | None]
