@@ -160,6 +160,8 @@ class PowerView(Struct, frozen=True, kw_only=True):
     """The run that took the most energy first; what no run had is the last."""
     limit_w: tuple[float | None, ...]
     """The sum of the limits of all GPUs, by bucket. None: one is not known."""
+    span_s: float
+    """To its end, which may be later than the last bucket: no reading came since."""
     saved_w: tuple[float, ...]
     """Power that the steps would have drawn more at the limits found, by bucket: in all, the joules saved."""
 
@@ -211,7 +213,7 @@ def power_of_rows(
     layers.sort(key=lambda layer: (not layer.run, -(layer.energy.known or 0.0)))
     return PowerView(
         begin_ns=begin_ns, bucket_s=bucket_s, layers=tuple(layers),
-        limit_w=tuple(value or None for value in limit_w),
+        limit_w=tuple(value or None for value in limit_w), span_s=buckets * bucket_s,
         saved_w=tuple(saved_j.get(at, 0.0) / bucket_s for at in range(buckets)),
     )  # fmt: skip
 

@@ -168,7 +168,7 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
     with stored(scene, tmp_path / "energy.duckdb") as answer:
         shown = screens(scene, answer)
         rows = answered(find_run_rows("run"), answer)
-        hour = answered(find_hour(), answer)
+        hour = answered(find_hour(scene.now.wall_ns), answer)
     for screen, page in shown.items():
         for what, pattern in IMPOSSIBLE.items():
             found = [page[max(0, at.start() - 60) : at.end() + 20] for at in pattern.finditer(page)]
@@ -211,6 +211,9 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
         last_j = max(hour.saved_w) * hour.bucket_s  # the last second is stored with the reading after it
         assert is_same(hour.saved, view.saving.saved, within=last_j), "hatched is what is saved"
     if name == "the collector is dead":
+        assert hour is not None
+        empty_s = hour.span_s - len(hour.limit_w) * hour.bucket_s
+        assert empty_s == pytest.approx(28, abs=3), "the chart of the hour goes on until now"
         assert "no reading for 2" in shown["terminal"]
         assert "its collector does not answer" in shown["terminal"]
         assert "its collector does not answer" in shown["web"]

@@ -1,5 +1,7 @@
 """The power of the last hour by run, drawn as layers, with a row a run. Pure."""
 
+from msgspec.structs import replace
+
 from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, as_is, plain, quantity, table
 from zeus_stream.screens.html.questions import Asking, find_last, find_savings, quoted_list
@@ -61,13 +63,15 @@ WITH steps AS (
 SELECT bucket, sum(saved_j * (least(last, bucket + 1) - greatest(first, bucket)) / (last - first)) AS saved_j
 FROM parts GROUP BY bucket
 """
+OLD_S = 90
+"""GPUs at rest are read once a minute; a chart whose readings end earlier says so."""
 LONGEST_STEP_NS = 120 * 10**9
 """A step that began so long before the hour is in it with its rest."""
 
 
-def find_hour() -> Asking[PowerView | None]:
-    """Ask for the power of the last hour of the archive. None: it has none."""
-    last_ns = yield from find_last()
+def find_hour(now_ns: int = 0) -> Asking[PowerView | None]:
+    """Ask for the power of the hour until now, or until the end of the archive. None: it has none."""
+    last_ns = max((yield from find_last()), now_ns)
     begin_ns = max(last_ns - HOUR_S * 10**9, 0)
     (extent,) = yield _EXTENT.format(begin_us=begin_ns // 1000)
     if extent["first_ns"] is None:
@@ -89,16 +93,20 @@ def find_hour() -> Asking[PowerView | None]:
     )  # fmt: skip
     buckets = max((row["bucket"] for row in rows), default=-1) + 1
     saved_j = {row["bucket"]: row["saved_j"] for row in saved if row["saved_j"] is not None}
-    return power_of_rows(rows, runs, begin_ns, bucket_s, buckets, savings, saved_j)
+    power = power_of_rows(rows, runs, begin_ns, bucket_s, buckets, savings, saved_j)
+    return replace(power, span_s=max((last_ns - begin_ns) / 1e9, buckets * bucket_s))
 
 
-def hour() -> Asking[PagePanel | None]:
-    """Ask for the power of the last hour, and draw it."""
-    power = yield from find_hour()
+def hour(now_ns: int = 0) -> Asking[PagePanel | None]:
+    """Ask for the power of the last hour, and draw it: until now, also if the last reading is older."""
+    power = yield from find_hour(now_ns)
     if power is None or not power.layers:
         return None
     total_j = sum(layer.energy.known or 0.0 for layer in power.layers)
     text = f"{Quantity(total_j, 'J')} of all GPUs"
+    since_s = power.span_s - len(power.limit_w) * power.bucket_s
+    if since_s > max(OLD_S, power.bucket_s):
+        text += f"; no reading of the last {Quantity(since_s, 's')} is in the archive"
     saves = any(power.saved_w)
     keys = [
         *([("hatch", f"saved: {power.saved}")] if saves else []),

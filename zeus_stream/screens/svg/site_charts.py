@@ -41,7 +41,7 @@ def time_chart(columns: Sequence[tuple[str, float | None]], alternative: str) ->
 
 def power_layers(power: PowerView, alternative: str) -> Markup:
     """Return power over time: a layer a run, above it hatched what was saved, and the limit as a line."""
-    count, end_s = len(power.saved_w), len(power.saved_w) * power.bucket_s
+    count, end_s = len(power.saved_w), power.span_s
     totals = [sum(layer.watts[at] for layer in power.layers) for at in range(count)]
     tops = [total + max(saved, 0.0) for total, saved in zip(totals, power.saved_w, strict=True)]
     highest = max([*tops, *(value for value in power.limit_w if value is not None)], default=0.0)

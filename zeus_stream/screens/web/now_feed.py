@@ -36,6 +36,8 @@ class NowFeed:
         self._latest: tuple[Snapshot | None, str | None] = None, None
         self._closing = anyio.Event()
         self.polls = 0
+        self.wall_ns = 0
+        """Of the latest answer, UTC; 0: there is none yet."""
 
     @property
     def viewers(self) -> int:
@@ -54,13 +56,15 @@ class NowFeed:
                 await self._closing.wait()
 
     async def ask_once(self) -> Snapshot:
-        """Return the state now, for a program that asks. Raises ZeusStreamError."""
-        return await self._ask()
+        """Return the state now. Raises ZeusStreamError."""
+        snapshot = await self._ask()
+        self.wall_ns = snapshot.wall_ns
+        return snapshot
 
     async def _poll(self) -> None:
         self.polls += 1
         try:
-            self._latest = await self._ask(), None
+            self._latest = await self.ask_once(), None
         except ZeusStreamError as wrong:
             self._latest = None, str(wrong)
         self._number += 1

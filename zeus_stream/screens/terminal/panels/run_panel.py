@@ -1,6 +1,7 @@
 """The panel of runs, and that of the search of one of them. Pure."""
 
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 
 from zeus_stream.screens.terminal.figures import Line, StyledText, clean, dimmed, fit, fit_line
@@ -100,12 +101,16 @@ def trial_lines(trials: Sequence[TrialView], width: int) -> list[Line]:
     heads_of, rows = trial_table(trials)
     columns: list[Column] = []
     for at, head in enumerate(heads_of):
-        size = max(len(head), *(len(row[at]) for row in rows))
-        width -= size + 1
-        if width < -1:
+        size = max(len(head), *(len(row[at]) for row in rows)) + (at > 1)
+        if (width := width - size - 1) < -1:
             break
-        columns.append(Column(head, size, itemgetter(at), right=at != 1))
+        columns.append(Column(head, size, partial(_trial_cell, at), right=at != 1))
     size = sum(column.width + 1 for column in columns) - 1
     panel = table_of("", rows, columns, size, itemgetter(0))
     lines = zip(trials, panel.lines, strict=True)
     return [panel.head, *(dimmed(line) if trial.old else line for trial, line in lines)]
+
+
+def _trial_cell(at: int, row: Sequence[str]) -> Line:
+    is_best = at < 2 and row[1].endswith(("chosen", "best"))
+    return (StyledText(row[at], "good" if is_best else "plain"),)

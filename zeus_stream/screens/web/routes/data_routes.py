@@ -196,8 +196,9 @@ async def now(request: Request) -> Response:
 
 async def hour_of_site(request: Request) -> Response:
     """Answer ``/api/hour``: the panel of the power of the last hour, for the overview."""
+    site = site_of(request)
     try:
-        panel = await site_of(request).source.answered(hour())
+        panel = await site.source.answered(hour(site.feed.wall_ns if site.feed is not None else 0))
     except ZeusStreamError as wrong:
         return refused(wrong)
     return HTMLResponse("" if panel is None else section(panel))

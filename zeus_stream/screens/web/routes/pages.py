@@ -52,7 +52,8 @@ async def overview(request: Request) -> Response:
         yield page_frame.head("Overview", "", scripts=("overview.js",) if site.feed is not None else ())
         if site.feed is not None:
             yield Markup(element("h1", "Now") + _now("api/events?html", await _first(site.feed, draw_now)))
-            yield element("div", await drawn(site, hour()), id="hour", data_src="api/hour")
+            shown = await drawn(site, hour(site.feed.wall_ns))
+            yield element("div", shown, id="hour", data_src="api/hour")
             yield await drawn(site, site_swings())
             yield await drawn(site, recent_runs(EARLIER, "Earlier runs"))
         else:
