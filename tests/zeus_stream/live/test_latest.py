@@ -226,6 +226,7 @@ def test_the_use_of_a_gpu_is_shown_until_its_collector_starts_again() -> None:
     heard(latest, row(1, 0))
     [gpu] = shown(latest).gpus
     assert (gpu.memory_bytes, gpu.memory_total_bytes, gpu.processes_left_out) == (5, 9, 2)
+    assert gpu.use_age_ms == 999, "since it was noted, by the clock of its host"
     assert gpu.processes == (PROCESS,)
     latest.take_note("h", found("GPU-0", 0))
     [gpu] = shown(latest).gpus

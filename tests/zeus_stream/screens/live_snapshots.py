@@ -28,25 +28,12 @@ PROCESS = GpuProcess(pid=4711, user="anna", command="python train.py", memory_by
 
 def a_gpu(number: int = 0, host: str = "node1", **more: Any) -> GpuNow:
     plain: dict[str, Any] = {
-        "gpu": f"GPU-{host}-{number}",
-        "host": host,
-        "index": number,
-        "model": "Tesla V100-PCIE-16GB",
-        "driver": "550.54",
-        "energy_mj": 123_456_789,
-        "power_mw": 162_000 + 7_000 * number,
-        "limit_mw": 175_000,
-        "requested_mw": 175_000,
-        "found_mw": 250_000,
-        "least_mw": 100_000,
-        "most_mw": 250_000,
-        "clock_mhz": 1380,
-        "temperature_c": 55 + number,
-        "utilization_pct": 98,
-        "age_ms": 40,
-        "run": None,
-        "state": "there",
-    }
+        "gpu": f"GPU-{host}-{number}", "host": host, "index": number, "model": "Tesla V100-PCIE-16GB",
+        "driver": "550.54", "energy_mj": 123_456_789, "power_mw": 162_000 + 7_000 * number,
+        "limit_mw": 175_000, "requested_mw": 175_000, "found_mw": 250_000, "least_mw": 100_000,
+        "most_mw": 250_000, "clock_mhz": 1380, "temperature_c": 55 + number, "utilization_pct": 98,
+        "age_ms": 40, "run": None, "state": "there",
+    }  # fmt: skip
     return GpuNow(**(plain | more))
 
 
@@ -60,56 +47,27 @@ def a_search(**more: Any) -> SearchNow:
         )
     )
     plain: dict[str, Any] = {
-        "phase": "measuring",
-        "limit_mw": 175_000,
-        "found_mw": 250_000,
-        "trial": 4,
-        "trials_planned": 7,
-        "steps_done": 31,
-        "steps_wanted": 40,
-        "best_mw": 200_000,
-        "best_step_j": 280.0,
-        "saved_j": None,
-        "saved_percent": None,
-        "saved_low_percent": None,
-        "saved_high_percent": None,
-        "time_added_percent": None,
-        "reason": "",
-        "trials": trials,
-    }
+        "phase": "measuring", "limit_mw": 175_000, "found_mw": 250_000, "trial": 4, "trials_planned": 7,
+        "steps_done": 31, "steps_wanted": 40, "best_mw": 200_000, "best_step_j": 280.0, "saved_j": None,
+        "saved_percent": None, "saved_low_percent": None, "saved_high_percent": None,
+        "time_added_percent": None, "reason": "", "trials": trials,
+    }  # fmt: skip
     return SearchNow(**(plain | more))
 
 
 FORECAST = ForecastNow(
-    epochs=3,
-    steps=9_000,
-    energy_j=2_790_000.0,
-    energy_low_j=2_760_000.0,
-    energy_high_j=2_820_000.0,
-    left_s=9_400.0,
-    left_low_s=9_300.0,
-    left_high_s=9_500.0,
-)
+    epochs=3, steps=9_000, energy_j=2_790_000.0, energy_low_j=2_760_000.0, energy_high_j=2_820_000.0,
+    left_s=9_400.0, left_low_s=9_300.0, left_high_s=9_500.0,
+)  # fmt: skip
 
 
 def a_run(run: str = "c01d33b7", **more: Any) -> RunNow:
     plain: dict[str, Any] = {
-        "run": run,
-        "job": "llama-sft",
-        "ranks": 2,
-        "hosts": ("node2",),
-        "gpus": ("GPU-node2-0", "GPU-node2-1"),
-        "began_wall_ns": NOW_NS - 1_500 * 10**9,
-        "ended_wall_ns": None,
-        "epoch": 0,
-        "step": 1203,
-        "step_j": 310.0,
-        "step_ms": 1204.0,
-        "watts": 331.0,
-        "energy_j": 372_000.0,
-        "search": a_search(),
-        "forecast": FORECAST,
-    }
+        "run": run, "job": "llama-sft", "ranks": 2, "hosts": ("node2",),
+        "gpus": ("GPU-node2-0", "GPU-node2-1"), "began_wall_ns": NOW_NS - 1_500 * 10**9,
+        "ended_wall_ns": None, "epoch": 0, "step": 1203, "step_j": 310.0, "step_ms": 1204.0, "watts": 331.0,
+        "energy_j": 372_000.0, "search": a_search(), "forecast": FORECAST,
+    }  # fmt: skip
     return RunNow(**(plain | more))
 
 
@@ -134,18 +92,9 @@ def _site() -> Snapshot:
         ),
     )
     asr = a_run(
-        "asr-9a73",
-        job="asr",
-        hosts=("node1",),
-        gpus=("GPU-node1-0", "GPU-node1-1"),
-        epoch=12,
-        step=18_402,
-        step_j=9.12,
-        step_ms=28.1,
-        watts=331.0,
-        energy_j=2_300_000.0,
-        search=chosen,
-    )
+        "asr-9a73", job="asr", hosts=("node1",), gpus=("GPU-node1-0", "GPU-node1-1"), epoch=12, step=18_402,
+        step_j=9.12, step_ms=28.1, watts=331.0, energy_j=2_300_000.0, search=chosen,
+    )  # fmt: skip
     gpus = (
         a_gpu(0, run="asr-9a73", step_j=4.57),
         a_gpu(1, run="asr-9a73", step_j=4.55),
@@ -156,18 +105,9 @@ def _site() -> Snapshot:
         a_gpu(2, "node2", state="gone", why="fell off the bus (Xid 79)"),
     )
     totals = Totals(
-        hosts=2,
-        hosts_connected=2,
-        gpus=7,
-        gpus_there=5,
-        runs=2,
-        power_mw=716_000,
-        hour_mj=2_577_000_000,
-        hour_s=3600,
-        saved_j=412_000.0,
-        saved_percent=17.4,
-        gaps=3,
-    )
+        hosts=2, hosts_connected=2, gpus=7, gpus_there=5, runs=2, power_mw=716_000, hour_mj=2_577_000_000,
+        hour_s=3600, saved_j=412_000.0, saved_percent=17.4, gaps=3,
+    )  # fmt: skip
     gaps = (
         GapNow(
             host="node2",

@@ -29,7 +29,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from zeus_stream.screens.metrics.otel import MAX_SPANS, RUN_ROWS, OtelSender
 
 CUMULATIVE = 2
-START_NS = 1_767_225_600_000_000_000
+EPOCH = "zeus_stream.epoch"
 
 
 class Receiver(ThreadingHTTPServer):
@@ -195,35 +195,6 @@ def test_the_names_are_those_of_the_installed_conventions() -> None:
     assert {name for name in used if name.startswith("hw.")} <= known
 
 
-def test_a_closed_run_is_a_trace_with_the_instants_and_joules_of_its_parts(receiver: Receiver) -> None:
-    run = {
-        "kind": "run", "name": "run-1", "begin_ns": START_NS, "end_ns": START_NS + 60, "job": "asr",
-        "number": None, "energy_j": 100.0,
-    }  # fmt: skip
-    epoch = run | {"kind": "epoch", "name": "epoch", "number": 7, "end_ns": START_NS + 40, "energy_j": None}
-    window = run | {"kind": "window", "name": "checkpoint", "begin_ns": START_NS + 41, "energy_j": 3.0}
-    with OtelSender(receiver.url, list, every_ms=3_600_000) as otlp:
-        assert otlp.send_run([run, epoch, window]) == 3
-        assert otlp.send_run([run | {"end_ns": None}]) == 0
-        assert otlp.send_run([]) == 0
-    spans = receiver.spans()
-    by_name = {span.name: span for span in spans}
-    assert set(by_name) == {"run", "epoch", "checkpoint"}
-    root = by_name["run"]
-    numbers = {each.key: each.value.int_value for each in by_name["epoch"].attributes}
-    assert numbers["zeus_stream.epoch"] == 7
-    assert {each.key: each.value.string_value for each in root.attributes}["zeus_stream.run"] == "run-1"
-    assert (root.start_time_unix_nano, root.end_time_unix_nano) == (START_NS, START_NS + 60)
-    assert {span.trace_id for span in spans} == {root.trace_id}
-    assert by_name["epoch"].parent_span_id == root.span_id
-    joules = {
-        name: [each.value.double_value for each in span.attributes if each.key == "zeus_stream.energy"]
-        for name, span in by_name.items()
-    }
-    assert joules == {"run": [100], "epoch": [], "checkpoint": [3]}
-    assert GPU.gpu not in str(spans)
-
-
 def test_the_spans_of_a_run_in_the_archive_are_its_epochs_and_named_windows(
     receiver: Receiver, tmp_path: Path
 ) -> None:
@@ -235,6 +206,7 @@ def test_the_spans_of_a_run_in_the_archive_are_its_epochs_and_named_windows(
     archive.close()
     with OtelSender(receiver.url, list, every_ms=3_600_000) as otlp:
         assert otlp.send_run(rows) == 1 + 4 + 4
+        assert otlp.send_run([{**rows[0], "end_ns": None}]) == otlp.send_run([]) == 0
     spans = receiver.spans()
     second, begin_ns = archives.SECOND, archives.RUN.began_wall_ns - 10 * archives.SECOND
     found = {
@@ -252,3 +224,5 @@ def test_the_spans_of_a_run_in_the_archive_are_its_epochs_and_named_windows(
     assert {span.parent_span_id for span in spans if span is not root} == {root.span_id}
     joules = [each.value.double_value for each in root.attributes if each.key == "zeus_stream.energy"]
     assert joules == [12_000]
+    numbers = [each.value.int_value for span in spans for each in span.attributes if each.key == EPOCH]
+    assert sorted(numbers) == [0, 1, 2, 3]

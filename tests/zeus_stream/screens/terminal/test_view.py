@@ -41,71 +41,32 @@ def processes(snapshot: Snapshot, width: int, looks: Looks | None = None) -> Pan
 
 
 PROCESSES = st.builds(
-    GpuProcess,
-    pid=st.integers(0, 2**53),
-    user=st.none() | NAMES,
-    command=st.none() | NAMES,
-    memory_bytes=COUNTS,
-    run=st.none() | NAMES,
-)
+    GpuProcess, pid=st.integers(0, 2**53), user=st.none() | NAMES, command=st.none() | NAMES,
+    memory_bytes=COUNTS, run=st.none() | NAMES,
+)  # fmt: skip
 GPUS = st.builds(
-    a_gpu,
-    index=COUNTS,
-    host=NAMES,
-    model=st.none() | NAMES,
-    energy_mj=COUNTS,
-    power_mw=WATTS,
-    limit_mw=WATTS,
-    found_mw=WATTS,
-    most_mw=WATTS,
-    temperature_c=st.none() | st.integers(-300, 3000),
-    run=st.none() | NAMES,
-    utilization_pct=st.none() | st.integers(0, 1000),
-    age_ms=COUNTS,
-    state=st.sampled_from(get_args(State)),
-    why=NAMES,
-    step_j=FIGURES,
-    clock_mhz=st.none() | st.integers(0, 100_000),
-    memory_bytes=COUNTS,
-    memory_total_bytes=COUNTS,
+    a_gpu, index=COUNTS, host=NAMES, model=st.none() | NAMES, energy_mj=COUNTS, power_mw=WATTS,
+    limit_mw=WATTS, found_mw=WATTS, most_mw=WATTS, temperature_c=st.none() | st.integers(-300, 3000),
+    run=st.none() | NAMES, utilization_pct=st.none() | st.integers(0, 1000), age_ms=COUNTS,
+    state=st.sampled_from(get_args(State)), why=NAMES, step_j=FIGURES,
+    clock_mhz=st.none() | st.integers(0, 100_000), memory_bytes=COUNTS, memory_total_bytes=COUNTS,
     processes=st.none() | st.lists(PROCESSES, max_size=3).map(tuple),
     processes_left_out=st.integers(0, 2**53),
-)
+)  # fmt: skip
 SEARCHES = st.builds(
-    a_search,
-    phase=st.sampled_from(get_args(Phase)),
-    limit_mw=WATTS,
-    trial=COUNTS,
-    trials_planned=COUNTS,
-    steps_done=COUNTS,
-    steps_wanted=COUNTS,
-    best_mw=WATTS,
-    saved_j=FIGURES,
-    saved_percent=FIGURES,
-    time_added_percent=FIGURES,
-    reason=st.text(max_size=200),
-)
+    a_search, phase=st.sampled_from(get_args(Phase)), limit_mw=WATTS, trial=COUNTS, trials_planned=COUNTS,
+    steps_done=COUNTS, steps_wanted=COUNTS, best_mw=WATTS, saved_j=FIGURES, saved_percent=FIGURES,
+    time_added_percent=FIGURES, reason=st.text(max_size=200),
+)  # fmt: skip
 RUNS = st.builds(
-    a_run,
-    run=NAMES,
-    job=NAMES,
-    step=COUNTS,
-    epoch=COUNTS,
-    step_j=FIGURES,
-    step_ms=FIGURES,
-    energy_j=FIGURES,
-    ended_wall_ns=st.none() | st.integers(0, 10**18),
-    search=st.none() | SEARCHES,
-)
+    a_run, run=NAMES, job=NAMES, step=COUNTS, epoch=COUNTS, step_j=FIGURES, step_ms=FIGURES, energy_j=FIGURES,
+    ended_wall_ns=st.none() | st.integers(0, 10**18), search=st.none() | SEARCHES,
+)  # fmt: skip
 LOOKS = st.builds(
-    Looks,
-    sort=st.sampled_from(("place", "power", "run")),
-    unit=st.sampled_from(("W", "J", "price")),
-    price=st.none() | st.just((0.3, "EUR")),
-    words=st.text(max_size=5),
-    paused=st.booleans(),
+    Looks, sort=st.sampled_from(("place", "power", "run")), unit=st.sampled_from(("W", "J", "price")),
+    price=st.none() | st.just((0.3, "EUR")), words=st.text(max_size=5), paused=st.booleans(),
     trouble=st.text(max_size=50),
-)
+)  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
@@ -135,15 +96,9 @@ def test_what_is_not_known_is_a_dash_and_never_0() -> None:
         run="r", job="j", step=None, epoch=None, step_j=None, step_ms=None, energy_j=None, search=None
     )
     totals = replace(
-        SNAPSHOT.totals,
-        power_mw=None,
-        hour_mj=None,
-        saved_j=None,
-        saved_percent=None,
-        hosts=1,
-        gpus=1,
+        SNAPSHOT.totals, power_mw=None, hour_mj=None, saved_j=None, saved_percent=None, hosts=1, gpus=1,
         runs=1,
-    )
+    )  # fmt: skip
     head = replace(SNAPSHOT, totals=totals, lag_ms=None, gpus=(blank,), runs=(nothing,))
     shown = view(head, History(), 160)
     for panel in (shown.gpus, shown.runs):
@@ -156,13 +111,9 @@ def test_what_is_not_known_is_a_dash_and_never_0() -> None:
 
 def test_the_phase_of_the_search_is_in_words() -> None:
     phases = {
-        "waiting": "waiting for steps",
-        "measuring": "trial 4 of 7: 175 W",
-        "chosen": "chosen 175 W",
-        "recalled": "recalled 175 W",
-        "observing": "only observed",
-        "within a budget": "budget: 175 W",
-    }
+        "waiting": "waiting for steps", "measuring": "trial 4 of 7: 175 W", "chosen": "chosen 175 W",
+        "recalled": "recalled 175 W", "observing": "only observed", "within a budget": "budget: 175 W",
+    }  # fmt: skip
     for phase, words in phases.items():
         run = a_run(search=a_search(phase=phase))
         assert words in page(view(replace(SNAPSHOT, runs=(run,)), History(), 80))
@@ -188,10 +139,10 @@ def test_clock_and_memory_are_shown_where_the_column_of_runs_keeps_its_room() ->
 
 def test_processes_have_a_user_memory_run_and_program() -> None:
     hidden = replace(PROCESS, pid=5, user=None, command=None, memory_bytes=None, run=None)
-    one = a_gpu(0, processes=(PROCESS, hidden), processes_left_out=3)
+    one = a_gpu(0, processes=(PROCESS, hidden), processes_left_out=3, use_age_ms=150_000)
     gone = a_gpu(1, state="gone", why="fell off the bus", processes=(PROCESS,))
     shown = processes(replace(SNAPSHOT, gpus=(one, gone)), 100)
-    assert shown.title == "2 processes"
+    assert shown.title == "2 processes, memory as of 2.5 min ago"
     assert [text(line).split() for line in (shown.head, *shown.lines)] == [
         ["gpu", "pid", "user", "GiB", "run", "program"],
         ["0", "4711", "anna", "12", "asr-9a73", "python", "train.py"],

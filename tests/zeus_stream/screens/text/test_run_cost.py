@@ -174,16 +174,9 @@ def test_a_saving_is_told_with_its_interval_and_of_whom_it_is_known(of: Summariz
 
 def test_gpus_below_the_limit_of_their_job_are_told_with_what_that_saves(of: Summarize) -> None:
     first = replace(
-        GPU_LIMIT,
-        run="it's a run",
-        gpu="GPU-a",
-        t_ns=S,
-        power_limit_w=175.0,
-        job_limit_w=175.0,
-        energy_percent=-5.1,
-        time_percent=0.02,
-        reason="the others wait for it",
-    )
+        GPU_LIMIT, run="it's a run", gpu="GPU-a", t_ns=S, power_limit_w=175.0, job_limit_w=175.0,
+        energy_percent=-5.1, time_percent=0.02, reason="the others wait for it",
+    )  # fmt: skip
     rows = [first, replace(first, gpu="GPU-b", power_limit_w=150.0)]
     told = shown(of([RUN, WHOLE, *TRIALS, DECISION, *rows]))
     assert "single GPUs 1 of 2 are lower, down to 150 W: -5.1 % of a step's energy for under 0.1 %" in told
@@ -203,27 +196,17 @@ def test_the_last_run_is_the_one_that_began_last(of: Summarize, tmp_path: Path) 
 
 def test_without_a_choice_the_reason_is_shown(of: Summarize) -> None:
     none = replace(
-        DECISION,
-        power_limit_w=None,
-        energy_per_step_j=None,
-        step_s=None,
-        applied=False,
+        DECISION, power_limit_w=None, energy_per_step_j=None, step_s=None, applied=False,
         reason="No permission.",
-    )
+    )  # fmt: skip
     assert "no power limit: No permission." in shown(of([RUN, WHOLE, none]))
 
 
 def test_missing_energy_is_named_and_never_a_sum_of_the_rest(of: Summarize) -> None:
     lost = replace(
-        WHOLE,
-        gpu="GPU-b",
-        energy_j=None,
-        energy_low_j=None,
-        energy_high_j=None,
-        energy_p2_5_j=None,
-        energy_p97_5_j=None,
-        quality="the GPU was lost",
-    )
+        WHOLE, gpu="GPU-b", energy_j=None, energy_low_j=None, energy_high_j=None, energy_p2_5_j=None,
+        energy_p97_5_j=None, quality="the GPU was lost",
+    )  # fmt: skip
     text = shown(of([replace(RUN, gpus=("GPU-a", "GPU-b")), WHOLE, lost]))
     assert "missing: the GPU was lost" in text
     assert "1,800" not in text

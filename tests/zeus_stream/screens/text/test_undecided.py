@@ -25,21 +25,10 @@ from zeus_stream.views.undecided import behind_facts, why_no_energy, why_undecid
 __all__ = ("of",)
 S = 1_000_000_000
 ENDED: Mapping[str, Any] = {
-    "selector": "cost:0.5",
-    "search_wanted": False,
-    "open_sessions": 0,
-    "sessions": 1,
-    "closed": 1,
-    "gpus": 1,
-    "steps": 40,
-    "ranks": 4,
-    "ranks_came": 4,
-    "limits": 2,
-    "clocks": False,
-    "behind_s": 0.1,
-    "unanswered_s": None,
-    "steps_not_fitted": 0,
-}
+    "selector": "cost:0.5", "search_wanted": False, "open_sessions": 0, "sessions": 1, "closed": 1, "gpus": 1,
+    "steps": 40, "ranks": 4, "ranks_came": 4, "limits": 2, "clocks": False, "behind_s": 0.1,
+    "unanswered_s": None, "steps_not_fitted": 0,
+}  # fmt: skip
 
 
 ENDED_EARLY = "no power limit: the training ended"
@@ -111,12 +100,8 @@ def test_why_a_run_has_no_decision(situation: Mapping[str, Any], sentence: str |
     totals = {**ENDED, **situation}
     assert why_undecided(totals) == sentence
     whole = {
-        "energy_j": None,
-        "energy_p2_5_j": None,
-        "energy_p97_5_j": None,
-        "duration_s": None,
-        "quality": "",
-    }
+        "energy_j": None, "energy_p2_5_j": None, "energy_p97_5_j": None, "duration_s": None, "quality": "",
+    }  # fmt: skip
     totals = {"job": "job", "epochs": 0, "places": None, **totals}
     headed = run_of_rows(RunRows(run="run", totals=totals, whole=whole)).headline
     words = "no power limit was searched for" if sentence is None else sentence
@@ -154,16 +139,9 @@ def test_it_says_by_how_much_the_analyzer_was_behind_and_nothing_where_it_was_no
 @pytest.mark.sweep
 def test_the_archive_shows_the_situations(of: Summarize) -> None:
     late = replace(
-        COMMAND,
-        command="c",
-        run="it's a run",
-        gpu="GPU-a",
-        limit_w=175.0,
-        asked_ns=S,
-        outcome="applied",
-        outcome_limit_w=175.0,
-        outcome_ns=10 * S,
-    )
+        COMMAND, command="c", run="it's a run", gpu="GPU-a", limit_w=175.0, asked_ns=S, outcome="applied",
+        outcome_limit_w=175.0, outcome_ns=10 * S,
+    )  # fmt: skip
     asked = replace(late, outcome=None, outcome_limit_w=None, outcome_ns=None)
     ended = replace(RUN, gpus=("GPU-a",), ended_ns=13 * S)
     assert "12 s after the first limit was asked for" in " ".join(
