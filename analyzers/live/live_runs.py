@@ -371,7 +371,7 @@ def _search(run: LiveRun, progress: SearchProgress | None) -> SearchNow | None:
         row for row in run.trials.values() if row.round == max(each.round for each in run.trials.values())
     ]
     best = min((row for row in trials if row.steps), key=lambda row: row.energy_j / row.steps, default=None)
-    saved = run.saved
+    saved, added = run.saved, _added_percent(decision, "energy_per_step_j")
     return SearchNow(
         phase=progress.phase,
         limit_mw=progress.limit_mw,
@@ -384,10 +384,10 @@ def _search(run: LiveRun, progress: SearchProgress | None) -> SearchNow | None:
         best_mw=_milliwatts(best.power_limit_w) if best else None,
         best_step_j=best.energy_j / best.steps if best else None,
         saved_j=saved[0] if saved else None,
-        saved_percent=_saved_percent(decision),
+        saved_percent=None if added is None else 0.0 - added,
         saved_low_percent=_of(decision, "energy_saved_low_percent"),
         saved_high_percent=_of(decision, "energy_saved_high_percent"),
-        time_added_percent=_time_added_percent(decision),
+        time_added_percent=_added_percent(decision, "step_s"),
         time_added_low_percent=_of(decision, "time_added_low_percent"),
         time_added_high_percent=_of(decision, "time_added_high_percent"),
         reason=(progress.reason or (decision.reason if decision else ""))[:2000],
@@ -411,20 +411,14 @@ def _of(decision: DecisionRow | None, bound: str) -> float | None:
     return None if decision is None or is_found_limit(decision) else getattr(decision, bound)
 
 
-def _saved_percent(decision: DecisionRow | None) -> float | None:
-    if decision is None or decision.energy_per_step_j is None or not decision.default_energy_per_step_j:
+def _added_percent(decision: DecisionRow | None, name: str) -> float | None:
+    """Return by how much a step at the limit chosen takes more, in energy or time. None: it is not known."""
+    if decision is None:
         return None
-    if is_found_limit(decision):
-        return 0.0
-    return 100 * (1 - decision.energy_per_step_j / decision.default_energy_per_step_j)
-
-
-def _time_added_percent(decision: DecisionRow | None) -> float | None:
-    if decision is None or decision.step_s is None or not decision.default_step_s:
+    chosen, found = getattr(decision, name), getattr(decision, f"default_{name}")
+    if chosen is None or not found:
         return None
-    if is_found_limit(decision):
-        return 0.0
-    return 100 * (decision.step_s / decision.default_step_s - 1)
+    return 0.0 if is_found_limit(decision) else 100 * (chosen / found - 1)
 
 
 def _milliwatts(limit_w: float | None) -> int | None:

@@ -6,7 +6,7 @@ from statistics import median
 from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import GpuNow
-from zeus_stream.views.quantity import ABSENT, Quantity, seconds
+from zeus_stream.views.quantity import ABSENT, Quantity, seconds, thousandth
 
 ODD = 0.15
 """A GPU whose share of its limit is so far from that of the others is odd."""
@@ -125,13 +125,12 @@ def gpu_of_live(gpu: GpuNow, wall_ns: int) -> GpuView:
         host=gpu.host,
         index="-" if gpu.index is None else str(gpu.index),
         model=gpu.model or "unknown model",
-        power=live(_watts(gpu.power_mw), "W"),
-        limit=live(_watts(gpu.limit_mw), "W"),
-        found=Quantity(_watts(gpu.found_mw), "W"),
-        most=Quantity(_watts(most_mw), "W"),
+        power=live(thousandth(gpu.power_mw), "W"),
+        limit=live(thousandth(gpu.limit_mw), "W"),
+        found=Quantity(thousandth(gpu.found_mw), "W"),
+        most=Quantity(thousandth(most_mw), "W"),
         energy=Quantity(
-            None if gpu.energy_mj is None else gpu.energy_mj / 1000, "J", as_of_ns=as_of_ns,
-            absent="it has no energy counter",
+            thousandth(gpu.energy_mj), "J", as_of_ns=as_of_ns, absent="it has no energy counter"
         ),
         temperature=live(gpu.temperature_c, "°C"),
         utilization=live(gpu.utilization_pct, "%"),
@@ -209,7 +208,3 @@ def processes_of_live(gpu: GpuNow) -> tuple[ProcessView, ...]:
 
 def _gib(size: int | None) -> float | None:
     return None if size is None else size / GIB
-
-
-def _watts(power_mw: int | None) -> float | None:
-    return None if power_mw is None else power_mw / 1000

@@ -257,6 +257,11 @@ def whole(quantity: Quantity) -> str:
     return ABSENT if quantity.known is None else f"{quantity.known:,.0f}"
 
 
+def thousandth(value: int | None) -> float | None:
+    """Return what a device counts in mW or mJ, in W or J; or ms in s."""
+    return None if value is None else value / 1000
+
+
 def three_digits(quantity: Quantity) -> str:
     """Return a figure with three significant digits and without its unit, for a narrow column."""
     return figure(quantity.known, digits=3)

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import SearchNow
-from zeus_stream.views.quantity import Quantity, bounds, joules, percent
+from zeus_stream.views.quantity import Quantity, bounds, joules, percent, thousandth
 
 SAME_W = 0.5
 """Limits that differ by less are the same."""
@@ -147,34 +147,22 @@ def saving_of_search(search: SearchNow | None) -> Saving | None:
     """Return the saving that a live snapshot has. None: no limit is chosen yet."""
     if search is None or search.limit_mw is None or search.phase in ("waiting", "measuring", "observing"):
         return None
-    found_w = None if search.found_mw is None else search.found_mw / 1000
-    limit_w = search.limit_mw / 1000
-    kept = search.clock_mhz is None and found_w is not None and abs(limit_w - found_w) < SAME_W
-    energies = {trial.limit_mw / 1000: trial.step_j for trial in search.trials if trial.step_j is not None}
-    nothing = kept and not search.saved_j
-    energy = _nothing() if nothing else Quantity(
-        search.saved_percent, "%", search.saved_low_percent, search.saved_high_percent,
-        absent="no step at this limit is measured yet",
-    )  # fmt: skip
-    return Saving(
-        level=level_name(limit_w, search.clock_mhz),
-        found=found_name(found_w, None),
-        kept=kept,
-        applied=True,
-        energy=energy,
-        time=_nothing()
-        if kept
-        else Quantity(
-            search.time_added_percent,
-            "%",
-            search.time_added_low_percent,
-            search.time_added_high_percent,
-            absent="too few steps were measured at these limits",
-        ),
-        saved=_joules_of(0.0 if nothing else search.saved_j, energy),
-        next_percent=_next_percent(energies, limit_w) if kept else None,
-        reason=search.reason,
-    )
+    row = {
+        "power_limit_w": search.limit_mw / 1000, "default_limit_w": thousandth(search.found_mw),
+        "clock_mhz": search.clock_mhz, "applied": True, "reason": search.reason, "steps_at_limit": None,
+        "saved_j": search.saved_j, "energy_saved_percent": search.saved_percent,
+        "energy_saved_low_percent": search.saved_low_percent,
+        "energy_saved_high_percent": search.saved_high_percent,
+        "time_added_percent": search.time_added_percent,
+        "time_added_low_percent": search.time_added_low_percent,
+        "time_added_high_percent": search.time_added_high_percent,
+    }  # fmt: skip
+    trials = [
+        {"power_limit_w": trial.limit_mw / 1000, "step_j": trial.step_j}
+        for trial in search.trials
+        if trial.step_j is not None
+    ]
+    return saving_of_row(row, trials)
 
 
 def _with(words: str, quantity: Quantity) -> str:

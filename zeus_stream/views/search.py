@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zeus_stream.protocol.snapshots import RunNow, SearchNow
-from zeus_stream.views.quantity import Quantity, figure, half_of, opposite, with_half, within_half
+from zeus_stream.views.quantity import Quantity, figure, half_of, opposite, thousandth, with_half, within_half
 from zeus_stream.views.saving import Saving, level_name
 
 Row = Mapping[str, Any]
@@ -108,12 +108,8 @@ def trials_of(search: SearchNow) -> tuple[TrialView, ...]:
     measuring = search.phase == "measuring"
     decided_mw = search.best_mw if measuring else search.limit_mw
     return trials_of_rows(
-        rows, {}, _watts(search.found_mw), _watts(decided_mw), "best" if measuring else "chosen"
+        rows, {}, thousandth(search.found_mw), thousandth(decided_mw), "best" if measuring else "chosen"
     )
-
-
-def _watts(limit_mw: int | None) -> float | None:
-    return None if limit_mw is None else limit_mw / 1000
 
 
 def trials_of_rows(

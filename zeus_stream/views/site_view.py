@@ -9,7 +9,7 @@ from msgspec import Struct
 from zeus_stream.protocol.snapshots import GapNow, Snapshot
 from zeus_stream.views.gaps import host_trouble
 from zeus_stream.views.gpu_view import GpuView, ProcessView, gpu_of_live, processes_of_live, shared_words
-from zeus_stream.views.quantity import Quantity, seconds
+from zeus_stream.views.quantity import Quantity, seconds, thousandth
 from zeus_stream.views.run_view import RunView, run_of_live
 from zeus_stream.views.saving import Saving
 
@@ -62,12 +62,10 @@ def site_of_live(now: Snapshot) -> SiteView:
         process=now.process,
         as_of_ns=as_of_ns,
         power=Quantity(
-            None if totals.power_mw is None else totals.power_mw / 1000, "W", as_of_ns=as_of_ns,
-            absent="no GPU gives readings",
+            thousandth(totals.power_mw), "W", as_of_ns=as_of_ns, absent="no GPU gives readings"
         ),
         energy=Quantity(
-            None if totals.hour_mj is None else totals.hour_mj / 1000, "J", as_of_ns=as_of_ns,
-            absent="no reading was received yet",
+            thousandth(totals.hour_mj), "J", as_of_ns=as_of_ns, absent="no reading was received yet"
         ),
         span=f"in the last {'hour' if totals.hour_s >= HOUR_S else seconds(max(totals.hour_s, 1), 2)}",
         saved=Quantity(totals.saved_j, "J", as_of_ns=as_of_ns, absent=unsaved),
@@ -77,7 +75,7 @@ def site_of_live(now: Snapshot) -> SiteView:
         gpus_known=totals.gpus,
         gpus_silent=silent,
         open_runs=totals.runs,
-        lag=Quantity(None if now.lag_ms is None else now.lag_ms / 1000, "s", absent="only readings are here"),
+        lag=Quantity(thousandth(now.lag_ms), "s", absent="only readings are here"),
         late=now.lag_ms is not None and now.lag_ms >= LATE_MS,
         gap_count=totals.gaps,
         gaps=now.gaps,
@@ -121,7 +119,7 @@ def services_of(answers: Mapping[str, Snapshot], silent: Iterable[str]) -> tuple
             state = ", ".join(filter(None, ["answers", *(host.trouble for host in snapshot.hosts)]))
             lines.append(ServiceView(name=process, state=state, behind=Quantity(None, "s")))
             continue
-        behind = Quantity(None if snapshot.lag_ms is None else snapshot.lag_ms / 1000, "s")
+        behind = Quantity(thousandth(snapshot.lag_ms), "s")
         lines.append(ServiceView(name=process, state="answers", behind=behind))
         lines += [
             ServiceView(

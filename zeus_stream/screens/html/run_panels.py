@@ -311,7 +311,7 @@ def waste(run: PageRun) -> Asking[PagePanel | None]:
     parts = waste_parts(of_run.waste, so_far["energy_j"] if so_far else None)
     prices = yield from find_costs(run.run, run.price)
     more = FASTER if any(part.duration.absent == FASTER for part in parts) else ""
-    return waste_panel("waste", "What can be regained", parts, prices, more)
+    return waste_panel("waste", parts, prices, more)
 
 
 def commands(run: PageRun) -> Asking[PagePanel | None]:

@@ -216,12 +216,12 @@ def causes(runs: str = LATEST) -> Asking[PagePanel | None]:
     """Ask what the runs spent outside of their steps: what can be regained."""
     rows = yield CAUSES.format(runs=runs, limit=SHOWN)
     prices = yield SIGNALS_NOW
-    panel = waste_panel("causes", "What can be regained", waste_of_runs(rows), prices, half=False)
+    panel = waste_panel("causes", waste_of_runs(rows), prices, half=False)
     return panel and replace(panel, rows=rows)
 
 
 def waste_panel(
-    name: str, title: str, parts: Sequence[WastePart], prices: Rows, more: str = "", *, half: bool = True
+    name: str, parts: Sequence[WastePart], prices: Rows, more: str = "", *, half: bool = True
 ) -> PagePanel | None:
     """Return a panel of the parts that are not steps: each with its share, its price and what regains it."""
     rest = [part for part in parts if part.cause != USEFUL]
@@ -244,7 +244,14 @@ def waste_panel(
     useful = next((part for part in parts if part.cause == USEFUL and part.share.known), None)
     text = f"{useful.share} of the energy went into steps; this is the rest." if useful else ""
     body = bars(rows, "cause", "cause", columns)
-    return PagePanel(name=name, title=title, body=body, text=f"{text} {more}".strip(), rows=rows, half=half)
+    return PagePanel(
+        name=name,
+        title="What can be regained",
+        body=body,
+        text=f"{text} {more}".strip(),
+        rows=rows,
+        half=half,
+    )
 
 
 _FACTS = """

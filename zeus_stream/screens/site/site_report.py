@@ -33,7 +33,10 @@ MOST_ROWS = 10_000
 """Of one list in the JSON form."""
 COLUMNS = 60
 """Largest number of columns of the chart over time."""
-_SPANS_S = (60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
+_SPANS_S = {
+    60: "1 minute", 300: "5 minutes", 900: "15 minutes", 3600: "1 hour", 6 * 3600: "6 hours", 86_400: "1 day",
+    7 * 86_400: "7 days",
+}  # fmt: skip
 _TOTALS = """
 SELECT count(*) AS runs, count(energy_j) AS measured, sum(energy_j) AS energy_j, sum(gpu_s) / 3600 AS gpu_h
 FROM (
@@ -105,7 +108,7 @@ def over_time(period: Period) -> Asking[PagePanel | None]:
     most = max(columns, key=lambda column: column[1] or 0)
     alternative = f"{joules(total)} of all GPUs; most at {most[0]}: {joules(most[1])}."
     chart = time_chart(columns, alternative)
-    text = f"All GPUs, with and without runs: {joules(total)}, in spans of {_span_name(span_s)}."
+    text = f"All GPUs, with and without runs: {joules(total)}, in spans of {_SPANS_S[span_s]}."
     body = element("figure", chart, class_="wide")
     return PagePanel(
         name="time", title="Energy over time", body=body, text=text, rows=rows, charts={"time": chart}
@@ -118,17 +121,9 @@ def find_over_time(period: Period) -> Asking[tuple[int, Rows]]:
     within = f"NOT of_host(gpu) AND began_at >= {begin} AND began_at < {end}"
     (extent,) = yield _EXTENT.format(within=within)
     length_s = extent["length_s"] or 0.0
-    span_s = next((each for each in _SPANS_S if length_s / each <= COLUMNS), _SPANS_S[-1])
+    span_s = next((each for each in _SPANS_S if length_s / each <= COLUMNS), max(_SPANS_S))
     rows = yield _OVER_TIME.format(span_s=span_s, within=within)
     return span_s, rows
-
-
-def _span_name(span_s: int) -> str:
-    for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
-        if span_s % size == 0:
-            number = span_s // size
-            return f"1 {unit}" if number == 1 else f"{number} {unit}s"
-    return f"{span_s} s"
 
 
 def _columns(rows: Sequence[Row], span_s: int) -> list[tuple[str, float | None]]:

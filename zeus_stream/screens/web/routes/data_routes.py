@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from anyio.to_thread import run_sync
 from msgspec import to_builtins
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 
@@ -102,10 +103,10 @@ async def power(request: Request) -> Response:
     """Answer ``/api/power?gpu=&from=&to=&px=``, times in ns since 1970. ``svg``: as a picture."""
     site, given = site_of(request), request.query_params
     try:
-        begin, end = int(given["from"]), int(given["to"])
+        begin, end = _span(given)
         px = min(int(given.get("px", "800")), MAX_PX)
         names = given.getlist("gpu")
-        if not 0 <= begin < end < 2**63 or px < 1 or not names:
+        if px < 1 or not names:
             raise ValueError  # noqa: TRY301  (one sentence for all of them)
     except (KeyError, ValueError):
         why = "power: could not be shown: give `gpu`, and `from` before `to` in ns since 1970."
@@ -121,13 +122,19 @@ async def power(request: Request) -> Response:
     return JSONResponse(_columns(found))
 
 
+def _span(given: QueryParams) -> tuple[int, int]:
+    """Return the instants of a question, ns since 1970. Raises KeyError and ValueError."""
+    begin, end = int(given["from"]), int(given["to"])
+    if not 0 <= begin < end < 2**63:
+        raise ValueError
+    return begin, end
+
+
 async def steps(request: Request) -> Response:
     """Answer ``/api/steps?run=&from=&to=``: steps in seconds since ``from``; none if there are too many."""
     site, given = site_of(request), request.query_params
     try:
-        begin, end, run = int(given["from"]), int(given["to"]), given["run"]
-        if not 0 <= begin < end < 2**63:
-            raise ValueError  # noqa: TRY301  (one sentence for all of them)
+        (begin, end), run = _span(given), given["run"]
     except (KeyError, ValueError):
         why = "steps: could not be shown: give `run`, and `from` before `to` in ns since 1970."
         return refused(RefusedError(why))
