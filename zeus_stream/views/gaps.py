@@ -1,8 +1,5 @@
 """Data that is known to be missing: what it means, and the cure. Pure."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 from zeus_stream.protocol.snapshots import GapNow, HostNow
 
 CURES = {
@@ -27,17 +24,6 @@ SILENT = (
 def cure_of(gap: GapNow) -> str:
     """Return what to do about missing data; empty: not known."""
     return CURES.get(gap.what, "")
-
-
-def gaps_of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[GapNow, ...]:
-    """Return the gaps that the archive has: rows with ``host``, ``what``, ``count`` and ``reason``."""
-    return tuple(
-        GapNow(
-            host=str(row["host"] or "analyzer"), what=str(row["what"]), count=int(row["count"]),
-            reason=str(row["reason"]),
-        )
-        for row in rows
-    )  # fmt: skip
 
 
 def host_trouble(host: HostNow) -> str:

@@ -2,17 +2,17 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collectors.devices.simulated import SimulatedBus, SimulatedDevice
+from tests.waiting import until
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, SettingsError, UnreachableError
 from zeus_stream.simulated_gpu.accelerator import LEASE_NS, AcceleratorPace, attach
@@ -49,13 +49,6 @@ def host(tmp_path: Path) -> Iterator[SimulatedBus]:
     bus.discover()
     yield bus
     bus.close()
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = monotonic() + 60
-    while not holds():
-        assert monotonic() < deadline, f"{what}: not within 60 s"
-        sleep(0.002)
 
 
 @contextmanager
@@ -174,7 +167,7 @@ def test_a_limit_lowered_in_the_middle_stretches_the_rest_only(host: SimulatedBu
     with attach("imagenet", [gpu.gpu], tmp_path) as accelerator:
         worker = threading.Thread(target=accelerator.run, args=(2.0,))
         worker.start()
-        wait_until(lambda: busy(gpu), "the load begins")
+        until(lambda: busy(gpu))
         gpu.set_control("power_limit", 100_000)
         worker.join()
     ended_ns = monotonic_ns()
@@ -217,12 +210,12 @@ def test_a_load_in_another_process_is_counted(host: SimulatedBus, tmp_path: Path
 def test_the_load_of_a_killed_process_ends_by_itself(host: SimulatedBus, tmp_path: Path) -> None:
     gpu = host.discover()[0]
     with trainer(tmp_path, "gpu.run(60)", [gpu.gpu]) as process:
-        wait_until(lambda: busy(gpu), "the load begins")
+        until(lambda: busy(gpu))
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=60)
         killed_ns = monotonic_ns()
-    wait_until(lambda: not busy(gpu), "the load ends")
-    wait_until(lambda: monotonic_ns() > killed_ns + LEASE_NS + 20 * MS, "the lease has passed")
+    until(lambda: not busy(gpu))
+    until(lambda: monotonic_ns() > killed_ns + LEASE_NS + 20 * MS)
     rest_ns = killed_ns + LEASE_NS
     assert gpu.energy_mj(rest_ns, rest_ns + 10 * MS) == pytest.approx(load()["v100"].idle_mw / 100)
     attach("imagenet", [gpu.gpu], tmp_path).close()

@@ -1,7 +1,10 @@
 """Questions of the screen to the archive of the analyzer. Each is bounded in time and rows."""
 
+from msgspec import convert
+
 from zeus_stream.errors import ZeusStreamError
 from zeus_stream.live.source import LiveSource
+from zeus_stream.protocol.snapshots import GapNow
 from zeus_stream.screens.html.questions import answered_by, find_run_rows, find_trials
 from zeus_stream.screens.terminal.history import KEPT_S
 from zeus_stream.screens.terminal.panels.run_page import MOST_GAPS, MOST_WINDOWS, Details, Row
@@ -23,7 +26,7 @@ WHERE began_at >= (SELECT max(began_at) FROM seconds) - to_seconds({span_s}) AND
 ORDER BY began_at LIMIT 100000
 """
 _GAPS = """
-SELECT host, what, sum(count)::BIGINT AS count, any_value(reason) AS reason
+SELECT coalesce(host, 'analyzer') AS host, what, sum(count)::BIGINT AS count, reason
 FROM gaps GROUP BY host, what, reason ORDER BY max(t_ns) DESC LIMIT {most}
 """
 
@@ -47,10 +50,10 @@ class LiveArchive:
             return Details(trouble=str(wrong))
         return Details(run_of_rows(rows), trials, windows, costs)
 
-    async def gaps(self) -> list[Row]:
+    async def gaps(self) -> list[GapNow]:
         """Return what is missing from the whole archive; nothing, if it does not answer."""
         try:
-            return await self._ask(_GAPS.format(most=MOST_GAPS))
+            return convert(await self._ask(_GAPS.format(most=MOST_GAPS)), list[GapNow])
         except ZeusStreamError:
             return []  # the page shows those since the service started
 

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from zeus_stream.errors import ZeusStreamError
-from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.protocol.snapshots import GapNow, Snapshot
 from zeus_stream.screens.terminal.figures import Line, StyledText
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.lines import Lines
@@ -31,7 +31,7 @@ class Archive(Protocol):
     """Answers what only the archive knows."""
 
     async def details(self, run: str) -> Details: ...
-    async def gaps(self) -> list[Row]: ...
+    async def gaps(self) -> list[GapNow]: ...
     async def power(self) -> list[Row]: ...
     async def price(self) -> tuple[float, str] | None: ...
 
@@ -273,7 +273,7 @@ class TopApp(App[None]):
 
     def action_gaps(self) -> None:
         """Open the page of what is missing."""
-        stored: list[Row] = []
+        stored: list[GapNow] = []
         page = Page("what is missing", lambda width: gaps_page(site_of_live(self._snapshot), stored, width))
         self.push_screen(page)
 

@@ -254,7 +254,7 @@ def write_summary(summary: Summary, out: TextIO) -> None:
         "own_use": list(summary.own_use),
         "true_energy": summary.true and dict(summary.true),
         "forecast": rows.forecast and {**rows.forecast, "made_at": str(rows.forecast["made_at"])},
-        "trials": [_visit(row) for row in summary.visits],
+        "trials": [_visit(row) for row in sorted(summary.visits, key=lambda row: -row["power_limit_w"])],
         "single_gpus": summary.single,
         "pipeline": None if rows.pipeline is None else dict(rows.pipeline),
         "pipeline_choices": [asdict(each) for each in summary.choices],

@@ -1,13 +1,14 @@
 """Asks the archive for pages, a bounded number of queries at a time."""
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync
 from msgspec import Struct
 
-from zeus_stream.screens.html.questions import Asking, Rows, answered_by
+from zeus_stream.errors import RefusedError
+from zeus_stream.screens.html.questions import Asking, Rows, answered_by, together
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,6 +69,26 @@ class Source:
         async with self._lanes["page"]:
             return await run_sync(compute, lambda sql: self._ask(sql, PAGE_ROWS, PAGE_S).table)
 
+    async def learn(self, askings: Iterable[Asking[Any]], known: dict[str, Rows]) -> None:
+        """Ask what some questions ask, one query for each round of all of them: a query is a process.
+
+        What a query refuses is left to the questions: each then says why it fails.
+        """
+        waiting = [(asking, next(asking, None)) for asking in askings]
+        while asked := [(asking, sql) for asking, sql in waiting if sql is not None]:
+            named = {
+                f"q{n}": sql
+                for n, sql in enumerate(dict.fromkeys(sql for _, sql in asked))
+                if sql not in known
+            }
+            if named:
+                try:
+                    (row,) = (await self.query(together(named), "page")).table.to_pylist()
+                except RefusedError:
+                    return
+                known |= {sql: row[name] or () for name, sql in named.items()}
+            waiting = [(asking, _next_of(asking, known[sql])) for asking, sql in asked]
+
     async def answered(self, asking: Asking[T], known: dict[str, Rows] | None = None) -> T:
         """Run a question of a page to its end. Raises ZeusStreamError.
 
@@ -83,3 +104,11 @@ class Source:
             return known[sql]
 
         return await answered_by(asking, ask)
+
+
+def _next_of(asking: Asking[Any], rows: Rows) -> str | None:
+    """Return what a question asks next, after these rows. None: nothing."""
+    try:
+        return asking.send(rows)
+    except StopIteration:
+        return None

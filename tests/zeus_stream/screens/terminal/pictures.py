@@ -23,7 +23,7 @@ from msgspec import convert, to_builtins
 
 from zeus_stream.errors import UnreachableError
 from zeus_stream.paths import places
-from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.protocol.snapshots import GapNow, Snapshot
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.panels.run_page import Details, Row
 from zeus_stream.screens.terminal.top_app import TopApp
@@ -59,7 +59,7 @@ class NoArchive:
         """Return nothing about a run."""
         return Details(trouble=f"{run}: nothing is known.")
 
-    async def gaps(self) -> list[Row]:
+    async def gaps(self) -> list[GapNow]:
         """Return no gap."""
         return []
 

@@ -11,7 +11,7 @@ from textual.widgets import Input
 from tests.zeus_stream.screens.live_snapshots import PROCESS, SNAPSHOT, a_gpu, a_run
 from tests.zeus_stream.screens.terminal.pictures import FOLDER, MOVING, SIZES, moving, picture
 from zeus_stream.errors import UnreachableError
-from zeus_stream.protocol.snapshots import Snapshot
+from zeus_stream.protocol.snapshots import GapNow, Snapshot
 from zeus_stream.screens.terminal.lines import Lines
 from zeus_stream.screens.terminal.panels.run_page import Details, Row
 from zeus_stream.screens.terminal.top_app import Page, TopApp
@@ -29,7 +29,7 @@ SAVING = {
 WINDOWS = [{"name": "validation", "count": 12, "energy_j": 437.0, "duration_s": 2.8}]
 WASTE = waste_parts([{"cause": "profiling", "energy_j": 449.0, "duration_s": 3.0, "share": 0.02}])
 STORED = replace(run_of_live(SNAPSHOT.runs[1], SNAPSHOT.wall_ns), saving=saving_of_row(SAVING), waste=WASTE)
-GAP = {"host": "node2", "what": "readings", "count": 3, "reason": "the driver hung"}
+GAP = GapNow(host="node2", what="readings", count=3, reason="the driver hung")
 
 
 class Service:
@@ -61,7 +61,7 @@ class Service:
         """Return the power of before the screen was opened."""
         return self.before
 
-    async def gaps(self) -> list[Row]:
+    async def gaps(self) -> list[GapNow]:
         """Return one gap."""
         return [GAP]
 

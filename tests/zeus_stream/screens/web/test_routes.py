@@ -123,6 +123,7 @@ async def test_panels_of_a_page_share_what_they_ask(known: ArchiveSource) -> Non
         for macro in ("waste_of(", "saving_of("):
             assert sum(macro in query for query in asked) <= 1, f"{macro} reads all steps of the run"
         assert len(set(asked)) == len(asked)
+        assert len(asked) <= 8, "each query is a process"
 
 
 @pytest.mark.parametrize("name", [HOSTILE, LONG])

@@ -8,7 +8,8 @@ import stat
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 
@@ -28,18 +29,25 @@ time.sleep(600)
 """Holds connections, as many as its second argument says."""
 
 
-def _address(process: "subprocess.Popen[str]") -> str:
-    """Return the address that the page prints, after what it says of the setup."""
-    assert process.stderr is not None
-    return next(line for line in process.stderr if line.startswith("web: open ")).split()[-1]
+@contextmanager
+def serving(zeus: Cli, *options: str) -> "Iterator[tuple[subprocess.Popen[str], str]]":
+    """Run the page; give its process, and the address that it prints after what it says of the setup."""
+    process = zeus.start("web", *options)
+    try:
+        assert process.stderr is not None
+        lines = [process.stderr.readline()]
+        while not lines[-1].startswith("web: open "):
+            assert lines[-1], "it has ended"
+            lines.append(process.stderr.readline())
+        assert lines[0].startswith("web: no analyzer runs: ")
+        yield process, lines[-1].split()[-1]
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_ctrl_c_ends_a_server_that_has_open_streams(zeus: Cli) -> None:
-    process = zeus.start("web", "--port", "0")
-    try:
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("web: no analyzer runs: ")
-        address = _address(process)
+    with serving(zeus, "--port", "0") as (process, address):
         host, port, token = _parts(address)
         assert host == "127.0.0.1"
         for name in ("web.token", "web.address"):
@@ -57,9 +65,6 @@ def test_ctrl_c_ends_a_server_that_has_open_streams(zeus: Cli) -> None:
         assert time.monotonic() - begin < PATIENCE_S / 2
         stream.close()
         assert not (zeus.directory / "web.address").exists()
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def _parts(address: str) -> tuple[str, int, str]:
@@ -70,13 +75,8 @@ def _parts(address: str) -> tuple[str, int, str]:
 
 def test_a_unix_socket_is_for_its_user_and_group(zeus: Cli) -> None:
     path = zeus.directory / "page"
-    process = zeus.start("web", "--no-token", "--listen", f"unix:{path}")
-    try:
-        assert process.stderr is not None
-        assert (
-            next(line for line in process.stderr if line.startswith("web: open ")).split()[-1]
-            == f"unix:{path}"
-        )
+    with serving(zeus, "--no-token", "--listen", f"unix:{path}") as (process, address):
+        assert address == f"unix:{path}"
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(PATIENCE_S)
@@ -86,9 +86,6 @@ def test_a_unix_socket_is_for_its_user_and_group(zeus: Cli) -> None:
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
         assert not path.exists()
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def answer_to(address: str, *parts: bytes) -> tuple[bytes, float]:
@@ -105,10 +102,7 @@ def answer_to(address: str, *parts: bytes) -> tuple[bytes, float]:
 
 def test_a_connection_without_a_token_has_bounds_on_its_time_and_its_bytes(zeus: Cli) -> None:
     """It could take any time for its head, and send any number of bytes."""
-    process = zeus.start("web", "--listen", "127.0.0.1:0")
-    try:
-        assert process.stderr is not None
-        address = _address(process)
+    with serving(zeus, "--port", "0") as (_process, address):
         assert answer_to(address, b"GET / HTTP/1.1\r\nHost: loc")[1] >= MOST_S / 2
         begin = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n"
         body, seconds = answer_to(address, begin, *([b"x" * 100_000] * 100))
@@ -126,39 +120,29 @@ def test_a_connection_without_a_token_has_bounds_on_its_time_and_its_bytes(zeus:
             assert granted.getresponse().read()
             granted.request("GET", "/nowhere", headers=headers | {"Cookie": "x" * (MOST_BYTES - 10_000)})
             assert granted.getresponse().status == 404
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
 def test_connections_of_another_user_take_no_place_of_ours(zeus: Cli) -> None:
     """Each of their connections closed the oldest, also ours."""
-    process = zeus.start("web", "--listen", "127.0.0.1:0")
-    flood = None
-    try:
-        assert process.stderr is not None
-        host, port, token = _parts(_address(process))
+    with serving(zeus, "--port", "0") as (_process, address):
+        host, port, token = _parts(address)
         with socket.create_connection((host, port), timeout=PATIENCE_S) as ours:
             command = [sys.executable, "-c", MANY, str(port), str(3 * MOST_UNKNOWN)]
-            flood = subprocess.Popen(command, stdout=subprocess.PIPE)
-            assert flood.stdout is not None
-            assert flood.stdout.read(1) == b"."
-            ours.sendall(f"GET /nowhere?token={token} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            assert ours.recv(100).startswith(b"HTTP/1.1 303")
-    finally:
-        for each in (process, flood):
-            if each is not None:
-                each.kill()
-                each.communicate()
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as flood:
+                try:
+                    assert flood.stdout is not None
+                    assert flood.stdout.read(1) == b"."
+                    ours.sendall(f"GET /nowhere?token={token} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                    assert ours.recv(100).startswith(b"HTTP/1.1 303")
+                finally:
+                    flood.kill()
 
 
 def test_hundreds_of_idle_connections_without_a_token_do_not_keep_the_owner_out(zeus: Cli) -> None:
     """The page answered 503 to its owner, as long as 500 connections were open."""
-    process = zeus.start("web", "--listen", "127.0.0.1:0")
-    try:
-        assert process.stderr is not None
-        host, port, token = _parts(_address(process))
+    with serving(zeus, "--port", "0") as (_process, address):
+        host, port, token = _parts(address)
         with ExitStack() as held:
             owner, late = (http.client.HTTPConnection(host, port, timeout=PATIENCE_S) for _ in range(2))
             held.callback(owner.close)
@@ -179,6 +163,3 @@ def test_hundreds_of_idle_connections_without_a_token_do_not_keep_the_owner_out(
             assert ask() == 404
             late.request("GET", "/-/healthy")
             assert late.getresponse().status == 200
-    finally:
-        process.kill()
-        process.communicate()

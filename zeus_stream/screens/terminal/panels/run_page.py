@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from zeus_stream.protocol.snapshots import GapNow
 from zeus_stream.screens.terminal.figures import Line, StyledText, clean, fit, fit_line
 from zeus_stream.screens.terminal.history import History
 from zeus_stream.screens.terminal.panels.columns import known, wrapped
@@ -12,7 +13,7 @@ from zeus_stream.screens.terminal.panels.power_chart import power_chart, power_t
 from zeus_stream.screens.terminal.panels.run_panel import search_lines
 from zeus_stream.views.costs import cost_words
 from zeus_stream.views.forecast import ForecastView
-from zeus_stream.views.gaps import cure_of, gaps_of_rows
+from zeus_stream.views.gaps import cure_of
 from zeus_stream.views.quantity import joules, seconds, three_digits
 from zeus_stream.views.run_view import RunView
 from zeus_stream.views.search import TrialView
@@ -116,14 +117,13 @@ def _cause(part: WastePart) -> Line:
     )
 
 
-def gaps_page(site: SiteView, stored: Sequence[Row], width: int) -> list[Line]:
+def gaps_page(site: SiteView, stored: Sequence[GapNow], width: int) -> list[Line]:
     """Return the lines of the page of what is missing. ``stored``: of the archive; empty: not asked."""
     width = max(width, 40)
     lines: list[Line] = []
     for trouble in site.troubles:
         lines += [*((StyledText(part, "bad"),) for part in wrapped(clean(trouble), width)), ()]
-    gaps = gaps_of_rows(stored) or site.gaps
-    for gap in gaps[:MOST_GAPS]:
+    for gap in (stored or site.gaps)[:MOST_GAPS]:
         lines.append(
             (StyledText(clean(gap.host), "strong"), StyledText(f"  {gap.count:,} {clean(gap.what)}", "warn"))
         )

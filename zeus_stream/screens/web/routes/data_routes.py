@@ -176,6 +176,7 @@ async def run(request: Request) -> Response:
         if found is None:
             return JSONResponse({"error": f"run {name}: could not be found in the archive."}, 404)
         known: dict[str, Rows] = {}
+        await site.source.learn((panel(found) for panel in (result, *RUN_PANELS)), known)
         panels = [await site.source.answered(panel(found), known) for panel in (result, *RUN_PANELS)]
     except ZeusStreamError as wrong:
         return refused(wrong)

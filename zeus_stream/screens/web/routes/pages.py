@@ -102,10 +102,14 @@ async def run(request: Request) -> Response:
         draw = partial(draw_run, name=name, signals=signals)
         first = await _first(site.feed, draw) if site.feed and live else None
         known: dict[str, Rows] = {}
+        if first is None:
+            await site.source.learn((panel(found) for panel in (result, *RUN_PANELS)), known)
         shown = first or section(await site.source.answered(result(found), known))
         yield _now(f"../api/events?html&run={quote(name, safe='')}", shown) if live else shown
         if found.gpus:
             yield _power(found.gpus, found.began_wall_ns, found.last_wall_ns, run=found.run)
+        if first is not None:  # it does not wait for queries
+            await site.source.learn((panel(found) for panel in RUN_PANELS), known)
         for panel in RUN_PANELS:
             yield await drawn(site, panel(found), known)
 
