@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import queue
+import re
 import shutil
 import subprocess
 import sys
@@ -405,7 +406,9 @@ def test_a_report_is_readable_as_a_file(page: Browser, archive: Path, tmp_path: 
     site, page.site = page.site, f"file://{html}"
     try:
         page.look("", width=1000)
-        assert len(page.driver.find_elements(By.CSS_SELECTOR, "figure svg[role=img]")) == 3
+        assert len(page.driver.find_elements(By.CSS_SELECTOR, "figure svg[role=img]")) == 4
+        printed = page.driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
+        assert len(re.findall(rb"/Type\s*/Page\b", base64.b64decode(printed))) == 2, "pages of A4"
         page.picture("web-report", 1500)
         page.requests()
         assert page.complaints() == []
