@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 Rows = list[tuple[str, str]]
@@ -205,7 +206,7 @@ def peer_python() -> Path:
     return python
 
 
-def sql(where: Path, query: str) -> list[tuple[object, ...]]:
+def sql(where: Path, query: str) -> list[tuple[Any, ...]]:
     """Return the rows of a query to the analyzer of a setup."""
     from zeus_stream.paths import Places
     from zeus_stream.transport.client import Connection

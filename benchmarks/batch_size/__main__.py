@@ -25,7 +25,7 @@ from benchmarks.batch_size.worlds import GPUS, holdout_worlds
 from benchmarks.harness import options, table
 
 DATASETS = ("cifar100", "imagenet", "squad", "librispeech", "movielens-1m", "sentiment140")
-LAST_FIVE = {
+LAST_FIVE: dict[str, tuple[float | tuple[float, float], ...]] = {
     "v100": ((0.243, 0.275), (0.775, 0.823), (0.771, 0.895), (0.581, 0.660), (0.315, 0.378), 0.791),
     "a40": (0.330, 0.866, 0.845, 0.337, 0.398, 0.794),
 }
@@ -117,7 +117,9 @@ def adaptive(worlds: Sequence[World], seeds: int, title: str, goal: float, worst
             for name in ("zeus", "reference", "adaptive")
         }
         held = costs["adaptive"] <= most_cost
-        rows.append([count, *(f"{cost:.3f}" for cost in costs.values()), most_cost, "yes" if held else "NO"])
+        rows.append(
+            [str(count), *(f"{cost:.3f}" for cost in costs.values()), str(most_cost), "yes" if held else "NO"]
+        )
     table(f"{title}: cost of the first over always the default's", ["first", *costs, "goal", "held"], rows)
 
 
@@ -170,9 +172,13 @@ def hard(traces: Traces, seeds: int, draw: int, again: int) -> None:
     rows = []
     for one, ratio in above if again else ():
         over = over_of(came_again, [one.world], "reference")
-        theirs, ours = (came_again[one.world.name, name].regret for name in ("reference", "adaptive"))
+        again_theirs, again_ours = (
+            came_again[one.world.name, name].regret for name in ("reference", "adaptive")
+        )
         shown = "none" if ratio is None else f"{ratio:.2f}"
-        rows.append([one.world.name, shown, f"{fmean(theirs):.1f}", f"{fmean(ours):.1f}", str(over)])
+        rows.append(
+            [one.world.name, shown, f"{fmean(again_theirs):.1f}", f"{fmean(again_ours):.1f}", str(over)]
+        )
     head = "world | ratio | reference, again | adaptive, again | ratio, again, and its interval"
     table(f"Worlds above {WORST}, or where the reference has no regret, {again} other seeds", head, rows)
 

@@ -21,12 +21,12 @@ def main() -> None:
     given = options(__doc__, root=ROOT, times=10)
     rows = []
     with directory() as where:
-        given = environment(where, PYTHONPATH=str(given.root))
+        environ = environment(where, PYTHONPATH=str(given.root))
         archive = str(where / "energy.duckdb")
-        create(archive, given, where)
+        create(archive, environ, where)
         for words in COMMANDS:
             command = [word.format(archive=archive) for word in words]
-            walls, cpus = zip(*(run(command, given, where) for _ in range(given.times)), strict=True)
+            walls, cpus = zip(*(run(command, environ, where) for _ in range(given.times)), strict=True)
             rows.append([f"`{' '.join(words)}`", spread(walls, "s", 2), spread(cpus, "s", 2)])
     table("Short commands, from start to exit", "command | wall time | processor time", rows)
 

@@ -145,7 +145,7 @@ def _when_broken(setup: Setup, target: Target) -> str:
     return until(words, PATIENCE_S)
 
 
-def _returns(read_mw: Callable[[], int]) -> float | None:
+def _returns(read_mw: Callable[[], int | None]) -> float | None:
     """Return after how long the limit found is back, s; None: it is not."""
     began = time.monotonic()
     try:

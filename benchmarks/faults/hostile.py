@@ -17,8 +17,9 @@ from typing import TypeAlias
 from benchmarks import harness
 from benchmarks.harness import Found, Rows
 from tests import hostile
+from tests.environment import PATIENCE_S
 from tests.processes.connection_flood import ATTACKERS, described, flood, stand_by_apart
-from tests.processes.under_fire import PATIENCE_S, Impostor, Sender, Victim, analyzer, collector, train
+from tests.processes.under_fire import Impostor, Sender, Victim, analyzer, collector, train
 
 POOL = 3_000
 HEAVY_BYTES = 50_000

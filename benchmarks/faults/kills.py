@@ -57,7 +57,8 @@ class Limits:
             self._look_once()
 
     def _look_once(self) -> None:
-        seen_mw = [device.read_control("power_limit") for device in self._devices]
+        read_mw = [device.read_control("power_limit") for device in self._devices]
+        seen_mw = [limit_mw for limit_mw in read_mw if limit_mw is not None]
         for new, old in zip(seen_mw, self._now_mw, strict=True):
             if new != old:
                 self.found += old == FOUND_MW

@@ -43,6 +43,7 @@ from benchmarks.load.loaded_collector import (
     GPUS_PER_HOST,
     HOSTS,
     ROWS,
+    Load,
     loaded_collector,
     readings_of_hosts,
     steps_of_sessions,
@@ -121,6 +122,7 @@ def measure(where: Path, given: argparse.Namespace) -> int:
     seconds, cores = given.seconds, os.sched_getaffinity(0)
     if given.one_core and len(cores) > 1:
         os.sched_setaffinity(0, {*cores} - {min(cores)})
+    load: Load
     if given.sessions:
         load = partial(steps_of_sessions, given.sessions, given.steps, seconds)
         wanted, count = given.sessions * (round(given.steps * seconds) - 1), STEPS

@@ -12,6 +12,7 @@ import multiprocessing
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +32,8 @@ BLOCKS = 10
 """Of the samples: their slopes give the interval."""
 
 
-class Deadline:
-    """The end of a generation, as the file that `send` waits for."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end_s = time.monotonic() + seconds
-
-    def exists(self) -> bool:
-        return time.monotonic() > self._end_s
+def _is_past(end_s: float) -> bool:
+    return time.monotonic() > end_s
 
 
 def come_and_go(where: Path, name: str, sessions: int, life_s: float) -> None:
@@ -48,7 +43,7 @@ def come_and_go(where: Path, name: str, sessions: int, life_s: float) -> None:
     generation = 0
     while True:
         made = [Steps(f"{name}-{generation}-{n}", gpus[n % GPUS], RATE) for n in range(sessions)]
-        send(where, {each.session: each for each in made}, Deadline(life_s))
+        send(where, {each.session: each for each in made}, partial(_is_past, time.monotonic() + life_s))
         generation += 1
 
 

@@ -18,6 +18,7 @@ from collectors.devices.registry import open_bus
 from collectors.log.feed import LogFeed
 from collectors.log.store import SessionMemory
 from zeus_stream.clock import monotonic_ns
+from zeus_stream.protocol.fields import Unknown
 from zeus_stream.protocol.frames import Body, Events
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import READING_BYTES, READING_FIELDS, Readings, Seen
@@ -59,7 +60,7 @@ async def log_load(load: Load, log: LogFeed) -> None:
             await anyio.sleep(max(wait_ns, 0) / S)
         match body:
             case Notes(notes=notes):
-                log.say(*notes)
+                log.say(*(note for note in notes if not isinstance(note, Unknown)))
             case Readings():
                 log.readings(body, len(body.rows) // READING_BYTES)
             case Events():

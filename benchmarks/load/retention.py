@@ -155,14 +155,14 @@ def main() -> None:
         [str(hour + 1) for hour in range(hours)],
         [[f"{size / 1e6:.0f}" for size in sizes]],
     )
-    rows = {name: len(GPUS) * A_DAY[name] * days for name, days in kept_days.items()}
-    of_year = {name: rows[name] * a_row[name] / 1e9 for name in rows}
+    in_year = {name: len(GPUS) * A_DAY[name] * days for name, days in kept_days.items()}
+    of_year = {name: in_year[name] * a_row[name] / 1e9 for name in in_year}
     table(
         "A year on 8 GPUs at the defaults, each with a rank, 10 readings and 1 step a second",
         "table | days kept | rows | bytes a row | GB",
         [
             *(
-                [name, days, f"{rows[name]:,}", f"{a_row[name]:.1f}", f"{of_year[name]:.2f}"]
+                [name, days, f"{in_year[name]:,}", f"{a_row[name]:.1f}", f"{of_year[name]:.2f}"]
                 for name, days in kept_days.items()
             ),
             ["all", "", "", "", f"{sum(of_year.values()):.1f}"],

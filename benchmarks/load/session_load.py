@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -104,8 +104,8 @@ def _started(name: str, gpu: str, t_ns: int) -> RunStarted:
     )
 
 
-def send(directory: Path, all_steps: dict[str, Steps], stop: Path) -> None:
-    """Send until the file is there, and what waits then."""
+def send(directory: Path, all_steps: dict[str, Steps], over: Callable[[], bool]) -> None:
+    """Send until it is over, and what waits then."""
     until_s: float | None = None
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     channel = context.socket(zmq.DEALER)
@@ -115,7 +115,7 @@ def send(directory: Path, all_steps: dict[str, Steps], stop: Path) -> None:
     try:
         while until_s is None or (time.monotonic() < until_s and any(not s.over for s in all_steps.values())):
             now_s = time.monotonic()
-            if until_s is None and stop.exists():
+            if until_s is None and over():
                 until_s = now_s + FLUSH_S
                 for steps in all_steps.values():
                     steps.end()
@@ -191,7 +191,7 @@ def main() -> int:
         for n in range(chosen.sessions)
     ]
     all_steps = {each.session: each for each in made}
-    send(chosen.directory, all_steps, chosen.directory / "stop-load")
+    send(chosen.directory, all_steps, (chosen.directory / "stop-load").exists)
     known = {name: each.acknowledged for name, each in all_steps.items()}
     (chosen.directory / f"load-{chosen.name}.json").write_text(json.dumps(known), encoding="utf-8")
     return 0 if all(each.over for each in made) else 1

@@ -82,12 +82,15 @@ def past_sessions(rng: Random, percent: float) -> tuple[list[float], float]:
     return [100 * exp(rng.gauss(0, 0.01)) for _ in range(5)], exp(rng.gauss(0, 0.01)) * (100 + percent)
 
 
-def shares(sessions: int, seed: str, change: Callable[[Random, float], EnergyDifference]) -> list[float]:
+def shares(
+    sessions: int, seed: str, change: Callable[[Random, float], EnergyDifference | None]
+) -> list[float]:
     """Return shares of sessions: coverage, false failures at 0 and at the threshold, and what was found."""
     held = failed = at_threshold = found = 0
     for number in range(sessions):
         for percent in (0.0, ABOVE, 10.0):
             seen = change(Random(f"{seed} {number} {percent}"), percent)
+            assert seen is not None, "too few sessions to compare"
             held += seen.low_percent <= percent <= seen.high_percent
             failed += percent == 0 and seen.exceeds(ABOVE)
             at_threshold += percent == ABOVE and seen.exceeds(ABOVE)
@@ -100,7 +103,7 @@ def main() -> None:
     given = options(__doc__, sessions=4_000, seed=20_261_124)
     rows, missed = [], []
 
-    def add(name: str, rounds: int, change: Callable[[Random, float], EnergyDifference]) -> None:
+    def add(name: str, rounds: int, change: Callable[[Random, float], EnergyDifference | None]) -> None:
         known = shares(given.sessions, f"{given.seed} {name} {rounds}", change)
         rows.append((name, rounds, *(f"{100 * each:.2f} %" for each in known)))
         if not 0.93 <= known[0] <= 0.97 or max(known[1:3]) > 0.01:

@@ -6,6 +6,7 @@ force `APPLIED_NS` later.
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -23,7 +24,7 @@ from analyzers.power_limit.visits import (
     StepBegan,
     TrialMeasured,
 )
-from benchmarks.noise.published import Training
+from benchmarks.noise.published import Curve
 
 LATE_NS, APPLIED_NS = 200_000_000, 100_000_000
 PLAN = ProfilerPlan(
@@ -40,11 +41,22 @@ PLAN = ProfilerPlan(
 """As the analyzer has it, with a counter of 100 ms."""
 
 
+class Steps(Protocol):
+    """Steps of a curve under some noise."""
+
+    curve: Curve
+    steps: int
+    t_ns: float
+
+    def go_on(self, at: int, count: int) -> Trial:
+        """Return ``count`` steps at the limit of an index."""
+
+
 @dataclass
 class Driven:
     """A run and its machine."""
 
-    training: Training
+    training: Steps
     selector: Selector
     decided: list[tuple[int, Decide]] = field(default_factory=list)
     """By steps of the run until then."""

@@ -88,7 +88,7 @@ def compare(
     whole, owner = with_communication(graph, form)
     known = known_options(length_s, given.drawn_w, given.follows)
     names = {(each.stage, each.kind, each.chunk) for each in whole.instructions if each.kind == KIND}
-    with_it = replace(profile, options=profile.options | dict.fromkeys(names, known))
+    with_it = replace(profile, options={**profile.options, **dict.fromkeys(names, known)})
     without_it = merge(profile, known) if form == "send" else profile
     (before,) = make_plans(graph, without_it, (unplanned_s(graph, without_it),), **settings)
     clocks = [before.clocks_mhz[at] for at in owner]
@@ -144,7 +144,7 @@ def merge(profile: PipelineProfile, sent: Sequence[ClockOption]) -> PipelineProf
         for name, of in profile.options.items()
         if name[1] != "weight"
     }
-    return replace(profile, options=profile.options | options)
+    return replace(profile, options={**profile.options, **options})
 
 
 def groups(whole: PipelineGraph, owner: Sequence[int], graph: PipelineGraph) -> list[set[int]]:

@@ -21,7 +21,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from analyzers.pipeline.frontier import ClockOption, FrontierProgram, PipelineProfile
+from analyzers.pipeline.frontier import ClockOption, FrontierProgram, PipelineProfile, StageKind
 from analyzers.pipeline.graph import PipelineGraph
 from analyzers.pipeline.plan import make_plans, most_changes, play, unplanned_s
 from benchmarks.harness import options, table
@@ -43,7 +43,7 @@ def draw(seed: int, schedule: str, *, long: bool) -> tuple[PipelineGraph, Pipeli
     chunks = 2 if schedule == "interleaved" else 1
     if chunks > 1:
         micro_batches = max(micro_batches, stages)
-    options = {}
+    options: dict[StageKind, tuple[ClockOption, ...]] = {}
     for stage in range(stages):
         forward_s = 0.094 * rng.uniform(0.9, 1.1) if long else 0.020 * rng.uniform(0.85, 1.15)
         backward_s = rng.uniform(0.245, 0.425) if long else 0.045 * rng.uniform(0.85, 1.15)

@@ -49,7 +49,7 @@ def true_profile(world: Stages) -> PipelineProfile:
 def oracle(world: Stages, slower: float, promised_s: float) -> None:
     """Put the true plan for the straggler's duration in force on all replicas but the first."""
     (plan,) = make_plans(world.graph, true_profile(world), (promised_s * slower,), switching_s=0.01)
-    clock_of = {
+    clock_of: dict[tuple[int, str, int], int] = {
         (each.stage, each.kind, each.micro_batch): clock
         for each, clock in zip(world.graph.instructions, plan.clocks_mhz, strict=True)
     }

@@ -62,6 +62,7 @@ FROM readings GROUP BY ALL
 def make(path: Path, readings: int) -> int:
     """Make an archive with a run that is open; return its length, ns."""
     from analyzers.archive.duckdb_file import DuckdbFile
+    from analyzers.results.rows import Derived
     from tests.analyzers import archives
     from zeus_stream.settings import Settings
 
@@ -70,7 +71,7 @@ def make(path: Path, readings: int) -> int:
     archive = DuckdbFile.open(path, Settings())
     run = replace(archives.RUN, gpus=gpus, began_ns=0, ended_ns=length_ns, began_wall_ns=archives.BOOTED_NS)
     window = replace(archives.window("step", 0, 0, 1, archives.A), gpu=gpus[0])
-    rows = [
+    rows: list[Derived] = [
         run,
         *(replace(archives.GPU, gpu=gpu, index=n) for n, gpu in enumerate(gpus)),
         archives.trial(0, 300.0),
@@ -124,7 +125,7 @@ def main() -> None:
     with directory() as where:
         path = where / "bench.duckdb"
         length_ns = make(path, given.readings)
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for state in ("open", "ended"):
             if state == "ended":
                 end(path, length_ns)
@@ -172,7 +173,7 @@ def measured(port: int, token: str, paths: Mapping[str, str]) -> Iterator[tuple[
     for name, path in paths.items():
         ask(port, token, path)
         times = [ask(port, token, path) for _ in range(TIMES)]
-        first, last = (sorted(each[n] for each in times) for n in (0, 1))
+        first, last = sorted(each[0] for each in times), sorted(each[1] for each in times)
         body = times[0][2]
         kb, packed_kb = len(body) / 1000, len(gzip.compress(body)) / 1000
         yield (

@@ -98,7 +98,8 @@ def figures(powers_w: list[np.ndarray]) -> tuple[str, str, str]:
     mean_w, low_w, high_w = swings(powers_w)
     tens = np.add.reduce(powers_w).reshape(SECONDS // 10, -1).mean(axis=1)
     ramp_w = float(np.abs(np.diff(tens)).max())
-    return tuple(f"{100 * each / mean_w:.2f} %" for each in (low_w, high_w, ramp_w))
+    low, high, ramp = (f"{100 * each / mean_w:.2f} %" for each in (low_w, high_w, ramp_w))
+    return low, high, ramp
 
 
 if __name__ == "__main__":

@@ -221,7 +221,8 @@ def print_steps(given: argparse.Namespace) -> None:
 
 def _median(values: Iterable[float]) -> float:
     """Return the median; NaN of none, for a tool that did not start."""
-    return statistics.median(values or [math.nan]) if (values := list(values)) else math.nan
+    known = list(values)
+    return statistics.median(known) if known else math.nan
 
 
 def main() -> None:

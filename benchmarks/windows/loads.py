@@ -38,9 +38,8 @@ EDGES: tuple[Name, ...] = ("prompt", "late", "ramped", "mixed")
 _ORDER: tuple[Name, ...] = (*NAMES, *EDGES, "epochs")
 """Seeds depend on it: append only."""
 STEPS_MS: dict[Name, tuple[int, ...]] = {
-    "constant": (20, 50, 100, 500, 5000),
-    "clean": (20, 50, 100, 500, 5000),
-} | dict.fromkeys(("noisy", *EDGES, "epochs"), (20, 50, 100, 500))
+    name: (20, 50, 100, 500, 5000) if name in ("constant", "clean") else (20, 50, 100, 500) for name in _ORDER
+}
 SEED = 20_260
 REST_NS = 1_000_000_000
 _DRAWS = 8
@@ -125,8 +124,8 @@ TRUTHS: dict[Name, Truth] = {
         *(280_000, 70_000, 0.15, (0, 3_000_000), (1_000_000, 3_000_000)), *((0, 500_000), (0, 1_000_000))
     ),
 }
-STEP_SWING: dict[Name, float] = {"constant": 0.02, "clean": 0.02, "epochs": 0.02} | dict.fromkeys(
-    ("noisy", *EDGES), 0.10
+STEP_SWING: dict[Name, float] = dict.fromkeys(_ORDER, 0.10) | dict.fromkeys(
+    ("constant", "clean", "epochs"), 0.02
 )
 """Each step's length lies within its nominal length times 1 -+ this."""
 GAPS: dict[Name, tuple[float, float]] = {

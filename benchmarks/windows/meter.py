@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,8 @@ class Recording(Struct, frozen=True):
 
 
 def recording(directory: Path) -> Recording:
+    sensor: Any  # columns by name, which the types of NumPy do not know
+    seen: Any
     sensor = np.genfromtxt(directory / "sensor.csv", delimiter=",", names=True, dtype=np.int64)
     seen = np.genfromtxt(directory / "meter.csv", delimiter=",", names=True, dtype=np.int64)
     t_ns, power_w = seen["t_us"] * 1000, seen["power_mw"] / 1000

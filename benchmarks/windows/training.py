@@ -166,7 +166,7 @@ class CarbonTracker:
 
     def load_ends(self) -> list[float | None]:
         found = self.tracker.tracker.total_energy_per_epoch() / self.overhead * KWH_J
-        fresh = [float(energy_j) for energy_j in found[self.seen :]]
+        fresh: list[float | None] = [float(energy_j) for energy_j in found[self.seen :]]
         self.seen = len(found)
         return fresh
 
