@@ -12,7 +12,7 @@ from zeus_stream.errors import SettingsError
 
 
 class JsonlExporter:
-    """A file of JSON objects, one a line: ``kind`` is the class of the row."""
+    """A file of JSON objects, one a line: ``row`` names the class of the row."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -20,12 +20,12 @@ class JsonlExporter:
     def export(self, rows: Sequence[Struct]) -> None:
         """Append rows. Raises OSError."""
         for row in rows:
-            self._write({"kind": type(row).__name__, **asdict(row)})
+            self._write({"row": type(row).__name__, **asdict(row)})
         self._file.flush()
 
     def report_missed(self, count: int | None) -> None:
         """Append a line that says how many results are missing before the next one."""
-        self._write({"kind": "Missed", "count": count})
+        self._write({"row": "Missed", "count": count})
         self._file.flush()
 
     def close(self) -> None:

@@ -156,9 +156,9 @@ def test_what_is_forwarded_agrees_with_the_archive_through_a_restart(zeus_dir: P
     received = zeus_dir / "results.jsonl"
     setup, zeus = Setup(zeus_dir, analyze=QUICK), Cli(zeus_dir)
 
-    def rows(kind: str) -> list[dict[str, Any]]:
+    def rows(name: str) -> list[dict[str, Any]]:
         whole = received.read_text(encoding="utf-8").rpartition("\n")[0]
-        return [row for row in map(json.loads, whole.splitlines()) if row["kind"] == kind]
+        return [row for row in map(json.loads, whole.splitlines()) if row["row"] == name]
 
     try:
         setup.start("collector")
@@ -180,8 +180,8 @@ def test_what_is_forwarded_agrees_with_the_archive_through_a_restart(zeus_dir: P
         setup.close()
     steps = {  # a row that comes again replaces the one before
         (each["session"], each["index"], each["gpu"]): each["energy_j"]
-        for each in rows("step")
-        if each["run"] == "run-1" and each["energy_j"] is not None
+        for each in rows("WindowRow")
+        if each["run"] == "run-1" and each["kind"] == "step" and each["energy_j"] is not None
     }
     assert sum(steps.values()) == pytest.approx(row["joules"])
     assert [each["count"] for each in rows("Missed")] == [None], "of the restart only that it was is known"
