@@ -45,8 +45,8 @@ def test_sessions_that_began_together_are_measured_one_after_the_other() -> None
 
 @pytest.mark.sweep
 def test_the_work_for_an_event_does_not_grow_with_the_number_of_sessions() -> None:
-    few, many = calls_per_step(16), calls_per_step(64)  # of 8, each is measured more often
-    assert many == pytest.approx(few, rel=0.25)
+    few, many = calls_per_step(64), calls_per_step(256)  # of 16, each is measured less often
+    assert many <= 1.1 * few
 
 
 def test_a_run_that_may_not_command_takes_no_more_work_than_one_that_searches_for_nothing() -> None:

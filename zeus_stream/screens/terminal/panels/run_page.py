@@ -41,6 +41,8 @@ class Details(Struct, frozen=True):
 def run_page(run: RunView, history: History, width: int, details: Details) -> list[Line]:
     """Return the lines of the page of a run."""
     width = max(width, 40)
+    saving = None if details.view is None else details.view.saving
+    effect = [] if saving is None else wrapped(saving.effect, width)
     lines: list[Line] = [
         (
             StyledText(clean(run.job), "strong"),
@@ -59,10 +61,9 @@ def run_page(run: RunView, history: History, width: int, details: Details) -> li
         *power_chart(run.run, history, width, CHART_HEIGHT),
         (),
         (StyledText("Power limits", "strong"), StyledText("   a step, against the limit found", "dim")),
+        *((StyledText(part, "good"),) for part in effect),
         *search_lines(run, details.trials or run.trials, width),
     ]
-    if details.view is not None and details.view.saving is not None:
-        lines += [(StyledText(part, "good"),) for part in wrapped(details.view.saving.effect, width)]
     if details.windows:
         lines += [
             (),
