@@ -334,7 +334,9 @@ def test_a_report_is_json_for_programs(ran: Ran) -> None:
 
 def test_a_report_fits_80_columns(ran: Ran) -> None:
     lines = ran.zeus("report", COLUMNS="80").stdout.splitlines()
-    assert any(line.split()[:3] == ["limit", "energy", "time"] for line in lines)
+    [heads] = [line.split() for line in lines if line.startswith("limit ")]
+    assert heads[:3] == ["limit", "energy", "time"]
+    assert "…" not in "\n".join(lines), "the last columns go, and no figure is cut"
     assert [line for line in lines if len(line) > 80 and not line.startswith(("DuckdbFile:", "More:"))] == []
 
 

@@ -76,12 +76,19 @@ def print_facts(console: Console, facts: Iterable[tuple[str, str]]) -> None:
 
 
 def print_rows(console: Console, heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
-    """Print cells under their heads; columns from number ``left`` on are aligned to the right."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="left" if number < left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
+    """Print cells under their heads; columns from number ``left`` on are aligned to the right.
+
+    Where the console is too narrow the last columns are left out: no figure is cut.
+    """
+    cells, unbounded = list(rows), console.options.update(width=10_000)
+    for count in range(len(heads), 0, -1):
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for number, head in enumerate(heads[:count]):
+            table.add_column(head, justify="left" if number < left else "right", no_wrap=True)
+        for row in cells:
+            table.add_row(*map(Text, row[:count]))
+        if console.measure(table, options=unbounded).maximum <= console.width:
+            break
     console.print(table)
 
 
