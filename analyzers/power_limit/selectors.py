@@ -130,7 +130,7 @@ class Entry(Struct, frozen=True):
     goal: Callable[[float], Goal]
     """Of the value; 0: it takes none."""
     value: str = ""
-    """What the value is, for people; empty: it takes none."""
+    """The meaning of the value, for people; empty: it takes none."""
     least: float = 0
     most: float = 0
 

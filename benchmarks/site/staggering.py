@@ -30,7 +30,7 @@ EVENTS = {
     "a search visits a limit that takes 40 %, for 10 s": (10.0, 0.6, 80.0),
     "checkpoints of 5 s, which draw 25 %": (5.0, 0.25, 80.0),
 }
-"""How long an event lasts, s; power in it; and the span over which it is staggered, s."""
+"""The duration of an event, s; power in it; and the span over which it is staggered, s."""
 
 
 def steps_of(rng: Random) -> np.ndarray:

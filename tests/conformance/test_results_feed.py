@@ -1,4 +1,4 @@
-"""What holds for stored results that are read over the query socket of an analyzer."""
+"""Properties of stored results that are read over the query socket of an analyzer."""
 
 import types
 from collections import Counter

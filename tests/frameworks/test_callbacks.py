@@ -21,7 +21,7 @@ NEEDED = {
 
 
 class Ran(NamedTuple):
-    """What one publisher says of its training; None: it does not matter."""
+    """The report of one publisher about its training; None: it does not matter."""
 
     steps: Sequence[int]
     epochs: Sequence[int] | None = None

@@ -1,4 +1,4 @@
-"""What a killed collector leaves on disk."""
+"""The traces of a killed collector on disk."""
 
 from contextlib import closing
 from pathlib import Path

@@ -4,7 +4,7 @@ A page asks them one by one over a socket, the report asks a file: both run the 
 """
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct, convert
 
@@ -35,30 +35,36 @@ def quoted_list(texts: Sequence[str]) -> str:
     return ", ".join(map(quoted, texts)) or "NULL"
 
 
+class AskingEnded(Struct, Generic[T], frozen=True):
+    """A question has all its answers: what it returns."""
+
+    result: T
+
+
+def go_on(asking: Asking[T], rows: Rows | None = None) -> str | AskingEnded[T]:
+    """Return the next SQL of a question, after the rows of the SQL before, or its end. None: it begins."""
+    try:
+        return next(asking) if rows is None else asking.send(rows)
+    except StopIteration as end:
+        return AskingEnded(end.value)
+
+
 def answered(asking: Asking[T], answer: Callable[[str], "pa.Table"], asked: list[str] | None = None) -> T:
     """Run a question to its end. ``asked`` receives the SQL of it."""
-    rows: Rows | None = None
-    while True:
-        try:
-            sql = next(asking) if rows is None else asking.send(rows)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    sql = go_on(asking)
+    while isinstance(sql, str):
         if asked is not None:
             asked.append(sql.strip())
-        rows = answer(sql).to_pylist()
+        sql = go_on(asking, answer(sql).to_pylist())
+    return sql.result
 
 
 async def answered_by(asking: Asking[T], ask: Callable[[str], Awaitable[Rows]]) -> T:
     """Run a question to its end, with a function that answers without blocking."""
-    rows: Rows | None = None
-    while True:
-        try:
-            sql = next(asking) if rows is None else asking.send(rows)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        rows = await ask(sql)
+    sql = go_on(asking)
+    while isinstance(sql, str):
+        sql = go_on(asking, await ask(sql))
+    return sql.result
 
 
 def together(queries: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from anyio.to_thread import run_sync
 from msgspec import Struct
 
 from zeus_stream.errors import RefusedError
-from zeus_stream.screens.html.questions import Asking, Rows, answered_by, together
+from zeus_stream.screens.html.questions import Asking, Rows, answered_by, go_on, together
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,8 +74,8 @@ class Source:
 
         What a query refuses is left to the questions: each then says why it fails.
         """
-        waiting = [(asking, next(asking, None)) for asking in askings]
-        while asked := [(asking, sql) for asking, sql in waiting if sql is not None]:
+        waiting = [(asking, go_on(asking)) for asking in askings]
+        while asked := [(asking, sql) for asking, sql in waiting if isinstance(sql, str)]:
             named = {
                 f"q{n}": sql
                 for n, sql in enumerate(dict.fromkeys(sql for _, sql in asked))
@@ -87,7 +87,7 @@ class Source:
                 except RefusedError:
                     return
                 known |= {sql: row[name] or () for name, sql in named.items()}
-            waiting = [(asking, _next_of(asking, known[sql])) for asking, sql in asked]
+            waiting = [(asking, go_on(asking, known[sql])) for asking, sql in asked]
 
     async def answered(self, asking: Asking[T], known: dict[str, Rows] | None = None) -> T:
         """Run a question of a page to its end. Raises ZeusStreamError.
@@ -104,11 +104,3 @@ class Source:
             return known[sql]
 
         return await answered_by(asking, ask)
-
-
-def _next_of(asking: Asking[Any], rows: Rows) -> str | None:
-    """Return what a question asks next, after these rows. None: nothing."""
-    try:
-        return asking.send(rows)
-    except StopIteration:
-        return None
