@@ -31,6 +31,9 @@ def main() -> None:
         if wrong.name is None or wrong.name.partition(".")[0] not in (*ANALYZER, *SCREENS):
             raise
         _fail(*absent_packages((*ANALYZER, *SCREENS)))
+    finally:
+        if starting:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # the same while Python ends
 
 
 def _fail(*absent: str) -> NoReturn:

@@ -6,10 +6,9 @@ refused. What is read has a limit: a sparse file of another size takes no memory
 
 import os
 import stat
-import tempfile
+from contextlib import suppress
 from errno import EACCES
 from pathlib import Path
-from secrets import token_bytes
 
 from zeus_stream.errors import StorageError, explaining
 
@@ -60,21 +59,24 @@ def own_secret(path: Path, size: int) -> bytes:
     """
     with explaining(StorageError, f"{path}: could not be used", "Make it readable for this user alone."):
         if not path.exists():
-            _make_secret(path, size)
+            with suppress(FileExistsError):  # another process was faster: its secret is the one
+                write_new(path, os.urandom(size))
         secret = read_own(path, size + 1)
     if len(secret) != size:
         raise StorageError(f"{path}: could not be used: it is no key. Move it aside for another.")
     return secret
 
 
-def _make_secret(path: Path, size: int) -> None:
+def write_new(path: Path, content: bytes) -> None:
+    """Make a file that is whole and this user's alone from the first moment.
+
+    Raises FileExistsError: there is one of this name, which stays as it is. Raises OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent)  # of mode 0600
+    draft = path.with_name(f".{os.urandom(8).hex()}")
     try:
-        with open(descriptor, "wb") as file:  # noqa: PTH123  (a descriptor, not a path)
-            file.write(token_bytes(size))
+        with open(open_own(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:  # noqa: PTH123
+            file.write(content)
         path.hardlink_to(draft)
-    except FileExistsError:
-        pass
     finally:
-        Path(draft).unlink()
+        draft.unlink(missing_ok=True)

@@ -88,19 +88,28 @@ class CommandLine(CommandGroup):
     After Ctrl-C it exits with 130, and prints no traceback.
     """
 
-    def invoke(self, ctx: click.Context) -> object:
+    def main(self, *arguments: Any, **more: Any) -> NoReturn:
+        """Run a command and exit. Click alone would say "Aborted!" and exit with 1 after a Ctrl-C.
+
+        Ctrl-C also ends what is before and after `invoke`: the options, the end of a context, a prompt.
+        """
         sentences: list[str] = []
         code = FAILED
         # Raised in a handler, an exit would end in a traceback of the group before Python 3.11.4.
         try:
-            return self._invoke(ctx)
+            code = super().main(*arguments, **more, standalone_mode=False) or 0
+        except* click.ClickException as group:
+            for wrong in _leaves(group):
+                assert isinstance(wrong, click.ClickException)
+                wrong.show()
+                code = wrong.exit_code
         except* ZeusStreamError as group:
             sentences += map(str, _leaves(group))
-        except* KeyboardInterrupt:
+        except* (KeyboardInterrupt, click.Abort):
             code = INTERRUPTED
-        return fail(*sentences, code=code)
+        fail(*sentences, code=code)
 
-    def _invoke(self, ctx: click.Context) -> object:
+    def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except RuntimeError as wrong:

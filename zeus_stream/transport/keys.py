@@ -12,7 +12,6 @@ import errno
 import json
 import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from msgspec import Struct
 from zmq.utils import z85
 
 from zeus_stream.errors import SettingsError, StorageError
+from zeus_stream.own_files import write_new
 
 Role: TypeAlias = Literal["follow", "command", "query"]
 """Receive what a collector logs; set power limits and answer scripts; ask an analyzer SQL."""
@@ -99,9 +99,9 @@ def create(keys: Path, name: str, roles: Iterable[Role], host: str, server: Pair
     quoted = ", ".join(f'"{role}"' for role in sorted(roles))
     listed = f'public = "{pair.public}"\nroles = [{quoted}]\n'
     try:
-        _write_new(keys / "allowed" / f"{name}.toml", listed)
+        write_new(keys / "allowed" / f"{name}.toml", listed.encode())
         issued.unlink(missing_ok=True)  # of a namesake that was revoked
-        _write_new(issued, "".join(f"{key} = {json.dumps(value)}\n" for key, value in ticket.items()))
+        write_new(issued, "".join(f"{key} = {json.dumps(value)}\n" for key, value in ticket.items()).encode())
     except FileExistsError as wrong:
         raise SettingsError(
             f"keys: could not create {name}: it has a key already."
@@ -180,7 +180,7 @@ def server_pair(keys: Path) -> Pair:
     if not path.exists():
         pair = new_keys()
         try:
-            _write_new(path, f'public = "{pair.public}"\nsecret = "{pair.secret}"\n')
+            write_new(path, f'public = "{pair.public}"\nsecret = "{pair.secret}"\n'.encode())
         except FileExistsError:
             pass  # another process of this setup was faster: its keys are the setup's
         except OSError as wrong:
@@ -218,18 +218,6 @@ def _secret(path: Path) -> dict[str, Any]:
                 f"{path}: could not be used: its {key} is no key. Move a key that was made for this there."
             )
     return content
-
-
-def _write_new(path: Path, text: str) -> None:
-    """Write a file that is whole and private from the first moment. Raises FileExistsError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent)  # of mode 0600
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123  (a descriptor, not a path)
-            file.write(text)
-        os.link(draft, path)
-    finally:
-        Path(draft).unlink()
 
 
 def _storage(keys: Path, could_not: str, wrong: OSError) -> StorageError:

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
+import click
 import duckdb
 import pyarrow as pa
 import pytest
@@ -23,6 +25,7 @@ from tests.analyzers.archives import BOOTED_NS, POWER_W, A, B, fill
 from tests.empty_archive import archive_at
 from tests.waiting import until
 from tests.zeus_stream.conftest import QUICK, SIMULATED, Cli, Ran
+from zeus_stream.cli.main import INTERRUPTED, QUERY_INTERRUPTED, CommandLine
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.package_version import VERSION
 from zeus_stream.paths import holder
@@ -167,6 +170,33 @@ def test_a_misspelled_command_names_the_closest_one(zeus: Cli) -> None:
 def test_the_version_is_a_word_and_two_letters(zeus: Cli) -> None:
     versions = {zeus.refused(word).stdout for word in ("version", "--version", "-V", "-v")}
     assert versions == {f"zeus-stream, version {VERSION}\n"}
+
+
+def interrupt(cause: BaseException) -> None:
+    raise cause
+
+
+@pytest.mark.parametrize(
+    ("cause", "at_the_end"),
+    [
+        (KeyboardInterrupt(), False),
+        (KeyboardInterrupt(), True),
+        (click.Abort(), False),
+        (RuntimeError(QUERY_INTERRUPTED), False),
+    ],
+)
+def test_ctrl_c_ends_with_130_in_a_command_in_its_prompt_and_as_its_context_ends(
+    capsys: pytest.CaptureFixture[str], cause: BaseException, *, at_the_end: bool
+) -> None:
+    def command() -> None:
+        if not at_the_end:
+            raise cause
+        click.get_current_context().call_on_close(partial(interrupt, cause))
+
+    with pytest.raises(SystemExit) as ended:
+        CommandLine("zeus-stream", callback=command, invoke_without_command=True).main([])
+    assert ended.value.code == INTERRUPTED
+    assert capsys.readouterr().err.strip() == ""
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
