@@ -88,10 +88,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     observe: Annotated[bool, SettingHelp(
         "Only measure. Refuse every change of a power limit or a clock."
     )] = False
-    poll_ms: Annotated[float, SettingHelp(
-        "Time between two reads of an energy counter, ms. 0: a fifth of its refresh period.",
-        "expert", 0, 1000
-    )] = 0.0
     set_command: Annotated[str, SettingHelp(
         "Command that sets a power limit or a clock, where the collector may not. {control}, {gpu} and"
         " {value} are replaced.  [the driver is asked]", "expert"
@@ -99,9 +95,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     energy_unit: Annotated[str, SettingHelp(
         "Unit of energies for people: J, Wh, or auto: J, kJ, and from 1 kWh on kWh."
     )] = "auto"
-    heartbeat_ms: Annotated[int, SettingHelp(
-        "Longest time between two stored readings, ms.", "expert", 10, 60_000
-    )] = 500
     log_mb: Annotated[int, SettingHelp(
         "Size of the collector's log, MB. The oldest frames are deleted first.", "resources", 1, 1_000_000
     )] = 256
@@ -186,9 +179,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     lease_ms: Annotated[int, SettingHelp(
         "The limit found returns when the analyzer is silent for this long, ms.", "expert", 200, 60_000
     )] = 1500
-    window_timeout_ms: Annotated[int, SettingHelp(
-        "Longest wait for the readings of a window, ms.", "expert", 10, 3_600_000
-    )] = 5000
     pue: Annotated[float, SettingHelp(
         "Power usage effectiveness of the site, for costs: total power over that of GPUs. 0: not known.",
         least=0, most=10

@@ -16,7 +16,7 @@ STEPS_KEPT = 4_096
 """Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
 PLANNED = (
     "select", "search", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes",
-    "window_timeout_ms", "profile_only", "per_gpu", "profiling_share", "control", "slowdown",
+    "profile_only", "per_gpu", "profiling_share", "control", "slowdown",
 )  # fmt: skip
 """The settings that `RunSettings` is made of."""
 
@@ -110,7 +110,6 @@ class RunSettings(Struct, frozen=True, kw_only=True):
             profile_steps=settings.profile_steps,
             settle_ns=settings.settle_ms * 1_000_000,
             refreshes=settings.refreshes,
-            timeout_ns=settings.window_timeout_ms * 1_000_000,
             exhaustive=settings.search == "exhaustive" or settings.profile_only,
             profile_only=settings.profile_only,
             per_gpu=settings.per_gpu,

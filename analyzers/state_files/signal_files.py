@@ -120,10 +120,10 @@ def _wrong(file: str, line: int, why: str) -> SettingsError:
     return SettingsError(f"{file}, line {line}: could not read the signal: {why}. Correct the file.")
 
 
-def of_country(code: str, year: int | None, imported_ns: int) -> SignalRow:
+def of_country(code: str, imported_ns: int) -> SignalRow:
     """Return the yearly carbon intensity of a country (ISO 3166) from the table that is shipped.
 
-    ``year``: None: the newest. Raises RefusedError: the table has no such country or year.
+    Raises RefusedError: the table has no such country.
     """
     text = files("analyzers.state_files").joinpath("published", "carbon_intensity.csv").read_text("utf-8")
     rows = [row for row in csv.DictReader(io.StringIO(text)) if code.upper() in (row["code"], row["alpha2"])]
@@ -133,11 +133,6 @@ def of_country(code: str, year: int | None, imported_ns: int) -> SignalRow:
             " Correct the code, or import a file."
         )
     (row,) = rows
-    if year is not None and year != int(row["year"]):
-        raise RefusedError(
-            f"signals: could not find {row['country']} in {year}: the table has {row['year']}."
-            f" Give --year {row['year']}, or import a file."
-        )
     return SignalRow(
         name="carbon",
         unit=CARBON_UNIT,

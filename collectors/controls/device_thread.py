@@ -69,8 +69,6 @@ class DeviceThread:
         poller: Poller,
         records: Path,
         *,
-        poll_ns: int,
-        heartbeat_ns: int,
         cards: Path | None = None,
     ) -> None:
         """``place`` is the device's place in `Readings.gpus`; ``poller`` reads it once it was found.
@@ -95,7 +93,7 @@ class DeviceThread:
         self._thread = threading.Thread(target=self._run, name=f"device {place}")
         self._description: Description | None = None
         self._record: RestoreRecordFile | None = None
-        self.sampled = SampledDevice(0, poll_ns, heartbeat_ns)
+        self.sampled = SampledDevice(0)
         """Its reads. Another thread takes the readings, and says whether windows are short (``closely``)."""
         self._find_ns: int | None = 0
         """When to look for it; None: it is there."""

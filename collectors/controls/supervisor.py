@@ -255,8 +255,6 @@ class Supervisor:
                             self._mail,
                             self._poller,
                             self._where.records,
-                            poll_ns=round(self._settings.poll_ms * 1e6),
-                            heartbeat_ns=self._settings.heartbeat_ms * 1_000_000,
                             cards=self._where.cards,
                         )
                         watch.start()

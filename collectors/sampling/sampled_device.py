@@ -11,6 +11,8 @@ from zeus_stream.protocol.readings import Seen
 
 MAX_READINGS = 20_000
 """Readings that wait for the event loop; past it new ones are dropped and counted."""
+HEARTBEAT_NS = 500_000_000
+"""Longest time between two stored readings."""
 OVERDUE_NS = 500_000_000
 """A read at rest that is late by so much hangs, or its device does not answer."""
 _GROWN = (Seen.CHANGED, Seen.POWER)
@@ -31,11 +33,9 @@ class ReadCost(NamedTuple):
 class SampledDevice:
     """The reads of one device. One thread takes them in; another one takes the readings."""
 
-    def __init__(self, begun_ns: int, poll_ns: int, heartbeat_ns: int) -> None:
-        """``poll_ns``: between two reads, set by a person; 0: by the device's period."""
-        self._heartbeat_ns = heartbeat_ns
+    def __init__(self, begun_ns: int) -> None:
         self._seen = change_detector.DetectorState()
-        self._schedule = schedule.Schedule(begun_ns, poll_ns)
+        self._schedule = schedule.Schedule(begun_ns)
         self._took: deque[tuple[int, int]] = deque(maxlen=MAX_TOOK)
         """End and duration of the last reads, ns."""
         self._readings: deque[Reading] = deque()
@@ -74,8 +74,7 @@ class SampledDevice:
         known = change_detector.ENOUGH if period_ns else 0
         self._seen = change_detector.DetectorState(period_ns=period_ns, smoothed=known)
         self._stamps, self._due_ns = RefreshStamps(), None
-        poll_ns = every_ns or self._schedule.poll_ns
-        self._schedule = schedule.Schedule(begun_ns, poll_ns, period_ns=period_ns)
+        self._schedule = schedule.Schedule(begun_ns, every_ns, period_ns=period_ns)
 
     def relax(self, *, relaxed: bool) -> bool:
         """Read it seldom from now on, or closely again. Return whether it is to be read now."""
@@ -111,7 +110,7 @@ class SampledDevice:
         stamp_ns = None
         if sample.stamp_us is not None and wall_ns is not None:
             stamp_ns = self._stamps.on_monotonic(sample.stamp_us, wall_ns)
-        reads = before_ns, after_ns, self._heartbeat_ns, self._schedule.periods
+        reads = before_ns, after_ns, HEARTBEAT_NS, self._schedule.periods
         seen, reading = change_detector.observe(self._seen, sample, *reads)
         last = self._seen.last
         fresh = last is not None and change_detector.figure(sample) != change_detector.figure(last)

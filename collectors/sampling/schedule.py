@@ -59,7 +59,7 @@ ALIVE_NS = 900_000_000
 RELAXED_NS = 6 * ALIVE_NS
 """Between two reads of a device that no session uses."""
 RETRY_MOST_NS = 1_000_000_000
-"""Failed reads double the distance, up to this, or to that set by a person."""
+"""Failed reads double the distance, up to this, or to its own."""
 RETURN_NS = 3_000_000_000
 """Between two looks for a lost device, and between two looks for a driver."""
 
@@ -69,7 +69,7 @@ class Schedule(NamedTuple):
 
     begun_ns: int
     poll_ns: int = 0
-    """Set by a person; 0: by the device's period."""
+    """Of the device itself, as a meter has it; 0: by its period."""
     reads: int = 0
     failures: int = 0
     """In a row."""

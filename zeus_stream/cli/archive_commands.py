@@ -603,9 +603,8 @@ def signals() -> None:
 @signals.command("import", cls=Command)
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--country", metavar="CODE", help="Yearly carbon intensity of a country: DEU, or DE.")
-@click.option("--year", type=int, help="Year that the table has to have for the country.  [the newest]")
 @settings_options("archive", "memory_mb")
-def import_signal(settings: Settings, file: Path | None, *, country: str | None, year: int | None) -> None:
+def import_signal(settings: Settings, file: Path | None, *, country: str | None) -> None:
     """Import FILE, a CSV of prices or carbon intensities, or the yearly figure of a country.
 
     It replaces the signal of the same name. Costs of earlier runs change with it: joules are stored, and
@@ -619,11 +618,9 @@ def import_signal(settings: Settings, file: Path | None, *, country: str | None,
 
     if (file is None) == (country is None):
         raise click.UsageError("Give one of FILE and --country CODE.")
-    if year is not None and country is None:
-        raise click.UsageError("--year belongs to --country CODE.")
     imported_ns = time.time_ns()
     if country is not None:
-        rows = [signal_files.of_country(country, year, imported_ns)]
+        rows = [signal_files.of_country(country, imported_ns)]
     else:
         assert file is not None
         text = _text_of(file, "signal", "a CSV file")

@@ -293,13 +293,10 @@ def _numbers(context: click.Context, option: click.Parameter, given: str) -> tup
 @click.option("--cluster", type=click.Path(path_type=Path), is_flag=False, flag_value="synthetic",
               help="CSV of submissions to play as well: group, submitted_s, runtime_s."
               "  [without a file: synthetic]")  # fmt: skip
-@click.option("--processes", type=click.IntRange(1), help="Processes that compute.  [one for each core]")
 @click.option("--report", type=click.Path(path_type=Path), help="HTML page with charts, to write.")
 @output_options
 @settings_options("archive")
-def simulate(
-    settings: Settings, *, processes: int | None, report: Path | None, form: "Form", **given: Any
-) -> None:
+def simulate(settings: Settings, *, report: Path | None, form: "Form", **given: Any) -> None:
     """Compare batch-size policies on recorded trainings.
 
     Results that are in the archive already are not computed again: an interrupted command continues.
@@ -316,7 +313,7 @@ def simulate(
         prepare(where)
         path = where.archive
     console = Console(stderr=True)
-    results = simulation.simulate(path, settings, wanted, processes=processes, report=report, console=console)
+    results = simulation.simulate(path, settings, wanted, report=report, console=console)
     write(results, form, sys.stdout)
     if report is not None:
         click.echo(f"{report}: written.", err=True)

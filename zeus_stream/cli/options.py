@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 AT_BROKER = ("broker", "site", "broker_credentials")
 COLLECTOR = (
-    "device", "cpu", "meters", "observe", "poll_ms", "log_mb", "log_hours", "trust_uid", "group", "host",
+    "device", "cpu", "meters", "observe", "log_mb", "log_hours", "trust_uid", "group", "host",
     "listen", *AT_BROKER, "nice",
 )  # fmt: skip
 RETENTION = ("keep_readings_days", "keep_seconds_days", "keep_steps_days", "keep_minutes_days")

@@ -311,9 +311,8 @@ def record(settings: Settings, *, directory: Path, seconds: float) -> None:
 @click.command(cls=Command, short_help="Restore the power limits that a killed collector left.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be restored.")
 @click.option("--default", is_flag=True, help="Set the driver's default limit where a record is damaged.")
-@click.option("--force", is_flag=True, help="Restore although a process holds the collector's lock.")
 @settings_options("device", "observe")
-def restore(settings: Settings, *, dry_run: bool, default: bool, force: bool) -> None:
+def restore(settings: Settings, *, dry_run: bool, default: bool) -> None:
     """Restore the power limits and clocks that a killed collector left.
 
     With --observe or --dry-run nothing is changed. The exit code is 1 if a limit or a clock of ours is left.
@@ -324,10 +323,10 @@ def restore(settings: Settings, *, dry_run: bool, default: bool, force: bool) ->
     from collectors.devices.registry import open_bus
 
     where = places(os.environ)
-    if not force and (collector := holder(where.run / "collector.lock")) is not None:
+    if (collector := holder(where.run / "collector.lock")) is not None:
         raise RefusedError(
             f"restore: could not begin: the collector runs as process {collector} and restores what it"
-            " changed. Stop it, or add --force if that process is no collector."
+            " changed. Stop it."
         )
     with closing(open_bus(settings.device, where.run, set_command=settings.set_command)) as bus:
         dry = dry_run or settings.observe

@@ -78,14 +78,13 @@ def simulate(
     settings: Settings,
     wanted: Wanted,
     *,
-    processes: int | None = None,
     report: Path | None = None,
     console: Console,
 ) -> pa.Table:
     """Play what is not in the archive yet, and return the results of all that was wanted.
 
-    ``processes``: that play; None: one for each core. ``report``: an HTML page, if one is wanted. Raises
-    SettingsError: there is no such policy, workload, GPU model or drift. StorageError.
+    ``report``: an HTML page, if one is wanted. Raises SettingsError: there is no such policy, workload, GPU
+    model or drift. StorageError.
     """
     games = {_key(game): game for game in _games(wanted)}
     archive = DuckdbFile.open(path, settings)
@@ -100,7 +99,7 @@ def simulate(
         ) as progress:  # fmt: skip
             task = progress.add_task("games", total=len(left))
             rows: list[Row] = []
-            for number, (game, tries) in enumerate(play_all(left, processes), 1):
+            for number, (game, tries) in enumerate(play_all(left), 1):
                 rows += _stored(game, tries)
                 progress.advance(task)
                 if number % CHUNK == 0 or number == len(left):

@@ -62,7 +62,7 @@ def test_steps_have_the_price_of_their_time_and_the_rest_the_mean(costs: Costs, 
 
 
 def test_carbon_of_a_country_names_year_and_source(costs: Costs, pue: float) -> None:
-    carbon = costs([*RUN, of_country("DEU", None, 5)])["carbon"]
+    carbon = costs([*RUN, of_country("DEU", 5)])["carbon"]
     assert carbon["amount"] == pytest.approx(4580 / KWH * 344.13992 * (pue or 1))
     assert (carbon["unit"], carbon["place"], carbon["year"]) == ("gCO2e", "Germany", 2024)
     assert "Ember" in carbon["source"]

@@ -62,7 +62,7 @@ def test_what_is_wrong_is_named_by_its_line(text: str, says: str) -> None:
 
 def test_a_stored_signal_is_read_back(tmp_path: Path) -> None:
     rows = parse(HEAD + FIRST + "2026-01-01T01:00+01:00,0.5\n", "f", 7)
-    country = [of_country("deu", None, 8)]
+    country = [of_country("deu", 8)]
     store(tmp_path / "signals", rows)
     store(tmp_path / "signals", country)
     assert load(tmp_path / "signals") == [*country, *rows]
@@ -73,22 +73,18 @@ def test_a_stored_signal_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_country_has_its_figure_with_year_source_and_licence() -> None:
-    row = of_country("DE", 2024, 8)
+    row = of_country("DE", 8)
     assert (row.place, row.year, row.unit, row.licence) == ("Germany", 2024, "gCO2e/kWh", "CC BY 4.0")
     assert row.value == pytest.approx(344.1, abs=0.1)
     assert "Our World in Data" in row.source
-    assert of_country("deu", None, 8) == row
+    assert of_country("deu", 8) == row
 
 
-def test_no_country_and_no_year_are_guessed() -> None:
+def test_no_country_is_guessed() -> None:
     with pytest.raises(
         RefusedError, match="could not find the country 'Europe': the table has ISO 3166 codes"
     ):
-        of_country("Europe", None, 8)
-    with pytest.raises(
-        RefusedError, match=r"could not find Germany in 2019: the table has 2024\. Give --year"
-    ):
-        of_country("DEU", 2019, 8)
+        of_country("Europe", 8)
 
 
 def test_a_flat_price_has_a_currency() -> None:

@@ -33,9 +33,7 @@ def watching(
 ) -> Iterator[DeviceThread]:
     mail = Mail()
     poller = Poller()
-    watch = DeviceThread(
-        device or ArithmeticDevice(0), 0, mail, poller, directory, poll_ns=0, heartbeat_ns=S // 2, cards=cards
-    )
+    watch = DeviceThread(device or ArithmeticDevice(0), 0, mail, poller, directory, cards=cards)
     watch.start()
     try:
         yield watch
@@ -96,7 +94,7 @@ def changes(watch: DeviceThread, count: int) -> list[tuple[int, int]]:
 def test_a_change_that_hangs_holds_up_no_other_device(tmp_path: Path) -> None:
     mail, poller, stuck = Mail(), Poller(), Stuck(0)
     one, other = (
-        DeviceThread(device, place, mail, poller, tmp_path, poll_ns=0, heartbeat_ns=S // 2)
+        DeviceThread(device, place, mail, poller, tmp_path)
         for place, device in enumerate((stuck, ArithmeticDevice(1)))
     )
     one.start()

@@ -30,7 +30,7 @@ def played(
 
     The instant of each refresh is within its bounds, or this fails.
     """
-    device, rng, now_ns, count, widths_ns = SampledDevice(0, 0, 500 * MS), Random(3), 10**9, 0, list[int]()
+    device, rng, now_ns, count, widths_ns = SampledDevice(0), Random(3), 10**9, 0, list[int]()
     device.closely = closely
     while now_ns < COUNT * PERIOD_NS:
         looked_ns, end_ns = now_ns + read_ns // 2, now_ns + read_ns

@@ -33,13 +33,13 @@ def reads(device: SampledDevice, rng: Random, late: float) -> Iterator[tuple[Sam
 
 @pytest.mark.parametrize("late", [0, 0.05])
 def test_a_refresh_takes_about_two_reads(late: float) -> None:
-    count = sum(1 for _ in reads(SampledDevice(0, 0, 500 * MS), Random(7), late))
+    count = sum(1 for _ in reads(SampledDevice(0), Random(7), late))
     assert count < 2.2 * COUNT
 
 
 @pytest.mark.parametrize("late", [0, 0.05])
 def test_while_windows_are_long_a_refresh_takes_about_one_read_and_none_is_missed(late: float) -> None:
-    device, readings = SampledDevice(0, 0, 500 * MS), list[Reading]()
+    device, readings = SampledDevice(0), list[Reading]()
     device.closely = False
     count = 0
     for _ in reads(device, Random(7), late):
@@ -50,7 +50,7 @@ def test_while_windows_are_long_a_refresh_takes_about_one_read_and_none_is_misse
 
 
 def test_reads_of_a_device_without_counter_are_as_few() -> None:
-    device, rng, now_ns, count = SampledDevice(0, 0, 500 * MS), Random(7), 0, 0
+    device, rng, now_ns, count = SampledDevice(0), Random(7), 0, 0
     while now_ns < COUNT * PERIOD_NS:
         power_mw = 100_000 + (now_ns - PHASE_NS) // PERIOD_NS % 1000
         now_ns = device.take_in(Sample(None, power_mw, 250_000, 250_000), now_ns, now_ns + READ_NS)
@@ -61,7 +61,7 @@ def test_reads_of_a_device_without_counter_are_as_few() -> None:
 
 @pytest.mark.parametrize("late", [0, 0.3])
 def test_each_refresh_lies_between_its_bounds_however_late_reads_come(late: float) -> None:
-    device, readings = SampledDevice(0, 0, 500 * MS), list[Reading]()
+    device, readings = SampledDevice(0), list[Reading]()
     for _ in reads(device, Random(11), late):
         readings += device.take_readings(9)
     changes = [reading for reading in readings if reading.seen == Seen.CHANGED]
@@ -74,7 +74,7 @@ def test_each_refresh_lies_between_its_bounds_however_late_reads_come(late: floa
 
 
 def test_at_rest_it_is_read_less_than_once_in_five_seconds_and_readings_say_so() -> None:
-    device, now_ns, starts = SampledDevice(0, 0, 500 * MS), 0, list[int]()
+    device, now_ns, starts = SampledDevice(0), 0, list[int]()
     device.relax(relaxed=True)
     while now_ns < 120_000 * MS:
         starts.append(now_ns)

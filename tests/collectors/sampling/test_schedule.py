@@ -134,7 +134,7 @@ def test_reads_at_even_distances_do_not_lock_to_the_phase_of_the_refreshes() -> 
     assert all(30 <= phases.count(phase) <= 70 for phase in range(20))
 
 
-def test_a_period_set_by_a_person_is_dithered_too() -> None:
+def test_a_distance_of_the_device_itself_is_dithered_too() -> None:
     times = list(reads(Schedule(0, poll_ns=20 * MS), 100 * MS, 1000))
     assert mean_distance_ns(times) == pytest.approx(20 * MS, rel=0.02)
     assert len({later - earlier for earlier, later in itertools.pairwise(times)}) > 100

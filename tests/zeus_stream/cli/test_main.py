@@ -70,7 +70,7 @@ def said(completed: "subprocess.CompletedProcess[str]") -> str:
         (("collect", "--device", "simulated:b300x1"), "b300", "v100"),
         (("collect", "--device", "simulated:v100,colour=1"), "'colour'", "options:"),
         (("budget", "--watts", "500", "--until", "noon"), "'noon'", "Write 18:00"),
-        (("collect", "--poll-ms", "often"), "poll_ms = 'often'", "expected a number"),
+        (("collect", "--log-hours", "often"), "log_hours = 'often'", "expected a number"),
         (("collect", "--device", SIMULATED, "--dir", "d" * 120), "over 107 bytes", "Set ZEUS_STREAM_DIR"),
         (("sql", "SELECT 1"), "energy.duckdb", "zeus-stream analyze"),
         (("run", "--device", SIMULATED, "--", "no-such-command"), "no-such-command", "after `--`"),

@@ -57,7 +57,7 @@ def wanted(traces: Path, seeds: int = 2) -> Wanted:
 
 def played(archive: Path, of: Wanted, report: Path | None = None) -> tuple[pa.Table, str]:
     console = Console(file=io.StringIO(), width=200)
-    table = simulate(archive, SETTINGS, of, processes=1, report=report, console=console)
+    table = simulate(archive, SETTINGS, of, report=report, console=console)
     assert isinstance(console.file, io.StringIO)
     return table, console.file.getvalue()
 
@@ -247,7 +247,7 @@ def test_a_report_that_cannot_be_written_says_so(traces: Path, tmp_path: Path) -
 
 def test_the_command_plays_into_the_archive_of_the_setup(zeus: Cli, traces: Path) -> None:
     given = ("--traces", str(traces), "--gpu", "v100", "--workload", "squad", "--seeds", "1", "--eta", "0,1")
-    done = zeus("simulate", *given, "--format", "json", "--processes", "1")
+    done = zeus("simulate", *given, "--format", "json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert {row["world"] for row in rows} == {"v100 squad, eta 0", "v100 squad, eta 1"}
