@@ -39,6 +39,7 @@ from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.channel import PeerConnection
 from zeus_stream.transport.keys import Role
+from zeus_stream.transport.listening.listener import Listener
 
 FETCH_BYTES = 700_000
 """Frames in one reply to a fetch, about: with their envelopes less than a message of a broker may have."""
@@ -67,7 +68,7 @@ class Door(Protocol):
 class SocketDoor(Struct, frozen=True):
     """The control socket of this host, and its TCP port for those who have a key."""
 
-    channel: sockets.Listener
+    channel: Listener
     gate: AccessGate
 
     async def receive(self) -> list[sockets.Received]:

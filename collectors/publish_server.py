@@ -49,7 +49,8 @@ from zeus_stream.protocol.fields import BUDGET, MOST_WORDS, names_of_run
 from zeus_stream.protocol.frames import Events
 from zeus_stream.protocol.notes import Lost, Pod, RunAdmitted, SessionEnded
 from zeus_stream.protocol.queries import No
-from zeus_stream.transport.sockets import Listener, Received
+from zeus_stream.transport.channel import Received
+from zeus_stream.transport.listening.listener import Listener
 
 MAX_QUESTIONS = 1_000
 """Questions whose asker is remembered; the oldest is forgotten."""

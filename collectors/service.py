@@ -52,9 +52,9 @@ from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.protocol.notes import ClockAnchored, CollectorStarted, Lost
 from zeus_stream.protocol.snapshots import SESSIONS_BEGUN, Snapshot
 from zeus_stream.settings import Settings
-from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.listening.connection_limits import ConnectionLimits, process_limits
+from zeus_stream.transport.listening.listener import Listener
 
 SWITCH_S = 0.001
 PR_SET_TIMERSLACK = 29
@@ -106,15 +106,15 @@ def host_name(settings: Settings) -> str:
 class Doors(Struct, frozen=True):
     """The sockets that others come to."""
 
-    publish: sockets.Listener
-    control: sockets.Listener
-    feed: sockets.Listener
+    publish: Listener
+    control: Listener
+    feed: Listener
     gate: AccessGate
     """Control and feed, for other hosts."""
     limits: ConnectionLimits
 
     @property
-    def listeners(self) -> tuple[sockets.Listener, ...]:
+    def listeners(self) -> tuple[Listener, ...]:
         return self.publish, self.control, self.feed
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Doors(Struct, frozen=True):
 def _open(where: Places, settings: Settings) -> Doors:
     shares = process_limits()
     with ExitStack() as opened:
-        listen = partial(sockets.listen, group=settings.group, limits=shares)
+        listen = partial(Listener, group=settings.group, limits=shares)
         control = opened.enter_context(closing(listen(where.control)))
         feed = opened.enter_context(closing(listen(where.feed, feed=True)))
         publish = opened.enter_context(

@@ -71,6 +71,7 @@ from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.endpoints import source
+from zeus_stream.transport.listening.listener import Listener
 
 _log = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ async def analyze(
                 Collector(context, name, where, archive, settings) for name, where in sources.items()
             ]
             analyzer = Analyzer(archive, path, settings, begin, collectors)
-            channel = sockets.listen(where.query, group=settings.group)
+            channel = Listener(where.query, group=settings.group)
             opened.callback(channel.close)
             gate = AccessGate(settings.listen, where.keys, {"query": channel})
             watched = watched_files.take_all(where, begin.interpreter)

@@ -40,6 +40,7 @@ from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.channel import PeerConnection
+from zeus_stream.transport.listening.listener import Listener
 
 GUESTS = 1
 """Places more, for users who have no query under way."""
@@ -240,7 +241,7 @@ class QueryServer:
         results = [] if isinstance(self._analyzer, str) else self._analyzer.results.status()
         return [("queries", "under way", str(self.under_way)), *results]
 
-    async def run(self, channel: sockets.Listener, gate: AccessGate) -> None:
+    async def run(self, channel: Listener, gate: AccessGate) -> None:
         async with anyio.create_task_group() as tasks:
             try:
                 tasks.start_soon(self._end_abandoned)
@@ -250,9 +251,7 @@ class QueryServer:
             finally:
                 self._queries.stop()
 
-    def _take(
-        self, message: sockets.Received, channel: sockets.Listener, gate: AccessGate, tasks: TaskGroup
-    ) -> None:
+    def _take(self, message: sockets.Received, channel: Listener, gate: AccessGate, tasks: TaskGroup) -> None:
         def reply(answer: Reply | bytes, *parts: bytes) -> None:
             if parts and channel.unread_bytes + sum(map(len, parts)) > MAX_UNREAD_BYTES:
                 self._counters["answers withheld"] += 1

@@ -19,8 +19,8 @@ from analyzers.serving.query_workers import QueryWorkers
 from zeus_stream import own_cost
 from zeus_stream.paths import claim, places, prepare
 from zeus_stream.protocol.queries import Status
-from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
+from zeus_stream.transport.listening.listener import Listener
 
 ONLY_SQL = "serve-sql: could not answer: it answers SQL only. Ask the analyzer for its state and its jobs."
 _log = logging.getLogger(__name__)
@@ -61,10 +61,10 @@ def _server(
     workers: int,
     environ: Mapping[str, str],
     name: str,
-) -> tuple[QueryServer, sockets.Listener, AccessGate]:
+) -> tuple[QueryServer, Listener, AccessGate]:
     settings, where = source.settings, places(environ)
     counters: Counter[str] = Counter()
-    channel = sockets.listen(where.query, group=settings.group)
+    channel = Listener(where.query, group=settings.group)
     gate = AccessGate(settings.listen, where.keys, {"query": channel})
 
     def status(gate: AccessGate) -> Status:

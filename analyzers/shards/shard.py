@@ -37,6 +37,7 @@ from zeus_stream.protocol.fields import owner_of, shard_of
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
+from zeus_stream.transport.listening.listener import Listener
 
 
 class LogSpan(NamedTuple):
@@ -143,7 +144,7 @@ async def decide(site: SharedSite, decided: DecidedShard, file: StoreClient, pat
         await site.budgets.begin(decided)
         prepare(where, settings.group)
         with claim(where.run / "analyzer.lock", "analyzer"):
-            channel = sockets.listen(where.query, group=settings.group)
+            channel = Listener(where.query, group=settings.group)
             gate = AccessGate(None, where.keys, {"query": channel})
             _log.info("shard %d: is decided here under epoch %d.", shard, decided.epoch)
             async with anyio.create_task_group() as tasks:

@@ -38,6 +38,7 @@ from zeus_stream.protocol.queries import AskResults, AskStatus, ForgetJob, No, Q
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
+from zeus_stream.transport.listening.listener import Listener
 
 FIRST_RENEWALS = 4
 """Nothing is taken before: analyzers that start together share from the beginning."""
@@ -277,7 +278,7 @@ class ShardedAnalyzer:
     async def _serve_status(self) -> None:
         """Answer the query socket until cancelled: with the status. Each shard answers SQL at its own."""
         site = self._site
-        channel = sockets.listen(site.where.query, group=site.settings.group)
+        channel = Listener(site.where.query, group=site.settings.group)
         try:
             while True:
                 for message in await channel.receive():

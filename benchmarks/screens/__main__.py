@@ -42,6 +42,7 @@ from zeus_stream.live.latest import Latest
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.transport import sockets
 from zeus_stream.transport.async_client import AsyncClient
+from zeus_stream.transport.listening.listener import Listener
 
 WATCHERS = 20
 LAST = b"help"
@@ -77,7 +78,7 @@ def answering(where: Path, gpus: int) -> Iterator[None]:
 
     async def serve() -> None:
         context = sockets.context()
-        channel = sockets.listen(where / "query")
+        channel = Listener(where / "query")
         try:
             while not stop.is_set():
                 with anyio.move_on_after(0.2):

@@ -17,7 +17,7 @@ from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Events, encode_frame
 from zeus_stream.protocol.notes import Lost, Note, Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.transport.sockets import Listener
+from zeus_stream.transport.listening.listener import Listener
 
 MAX_NOTES = 1_000
 """Notes that wait for room; past it the oldest is dropped and counted."""

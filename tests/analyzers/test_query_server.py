@@ -22,6 +22,7 @@ from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.async_client import AsyncClient
+from zeus_stream.transport.listening.listener import Listener
 
 ENDLESS = "SELECT count(*) AS n FROM range(10_000_000) a, range(10_000_000) b"
 SETTINGS = Settings(memory_mb=128, query_seconds=60)
@@ -51,7 +52,7 @@ async def server(directory: Path) -> AsyncIterator[tuple[Path, QueryServer, Coun
         raise NotImplementedError
 
     try:
-        channel = opened.enter_context(closing(sockets.listen(path)))
+        channel = opened.enter_context(closing(Listener(path)))
         answers = AnalyzerAnswers(unused, _now, _commit, ResultsServer("test"))  # type: ignore[arg-type]
         answering = QueryServer(Queries(store, SETTINGS), unused, answers, counters)  # type: ignore[arg-type]
         async with anyio.create_task_group() as tasks:

@@ -54,6 +54,7 @@ from zeus_stream.protocol.readings import Readings
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
+from zeus_stream.transport.listening.listener import Listener
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 120.0
@@ -80,7 +81,7 @@ class RecordedCollector:
     def __init__(self, where: Places) -> None:
         self.frames, self.command = recorded()
         self.received: list[object] = []
-        self._channel = sockets.listen(where.control)
+        self._channel = Listener(where.control)
         self.close = self._channel.close
 
     async def run(self) -> None:

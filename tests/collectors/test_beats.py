@@ -17,7 +17,7 @@ from tests.collectors.devices.arithmetic import ArithmeticBus
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.paths import Places
 from zeus_stream.settings import Settings
-from zeus_stream.transport import sockets
+from zeus_stream.transport.listening.listener import Listener
 
 pytestmark = pytest.mark.anyio
 QUIET_S = 0.5
@@ -31,7 +31,7 @@ def wake_ups() -> int:
 async def test_what_waits_at_rest_hardly_wakes_and_hurries_when_somebody_waits(tmp_path: Path) -> None:
     uses = list[int]()
     with closing(SqliteLog(tmp_path / "log", "h", boot_id(), BootMark(tmp_path / "log"))) as log:
-        feed = sockets.listen(tmp_path / "feed", feed=True)
+        feed = Listener(tmp_path / "feed", feed=True)
         journal = LogFeed(log, feed, "h")
         guards = Supervisor(
             Settings(),

@@ -22,6 +22,7 @@ from zeus_stream.protocol.notes import Notes
 from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.follower import FollowerSequence, follow
+from zeus_stream.transport.listening.listener import Listener
 
 HOST = "host"
 FETCH_BYTES = 1_000
@@ -141,8 +142,8 @@ def followed(log: LogStore, directory: Path) -> Iterator[Read]:
     async def serve() -> AsyncIterator[None]:
         context = sockets.context()
         try:
-            feed = sockets.listen(where.feed, feed=True)
-            control = sockets.listen(where.control)
+            feed = Listener(where.feed, feed=True)
+            control = Listener(where.control)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(answer, control)
                 tasks.start_soon(feed.serve)
@@ -153,7 +154,7 @@ def followed(log: LogStore, directory: Path) -> Iterator[Read]:
         finally:
             context.destroy(linger=0)
 
-    async def answer(control: sockets.Listener) -> None:
+    async def answer(control: Listener) -> None:
         while True:
             for message in await control.receive():
                 correlation, payload = message.parts

@@ -26,6 +26,7 @@ from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.client import ask_results
+from zeus_stream.transport.listening.listener import Listener
 
 ROOM = 1_000
 """Results that the feed under test keeps."""
@@ -68,7 +69,7 @@ class Source:
         server = QueryServer(queries, lambda _: Status(()), answers, Counter())
         context = sockets.context()
         try:
-            with closing(sockets.listen(self._where.query)) as channel:
+            with closing(Listener(self._where.query)) as channel:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(server.run, channel, AccessGate(None, self._where.keys, {}))
                     yield

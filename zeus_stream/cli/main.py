@@ -1,7 +1,7 @@
 """The command line: its commands by group, and its errors as sentences."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -88,7 +88,9 @@ class CommandLine(CommandGroup):
     After Ctrl-C it exits with 130, and prints no traceback.
     """
 
-    def main(self, *arguments: Any, **more: Any) -> NoReturn:
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **more: Any
+    ) -> NoReturn:
         """Run a command and exit. Click alone would say "Aborted!" and exit with 1 after a Ctrl-C.
 
         Ctrl-C also ends what is before and after `invoke`: the options, the end of a context, a prompt.
@@ -97,7 +99,7 @@ class CommandLine(CommandGroup):
         code = FAILED
         # Raised in a handler, an exit would end in a traceback of the group before Python 3.11.4.
         try:
-            code = super().main(*arguments, **more, standalone_mode=False) or 0
+            code = super().main(args, prog_name, **more, standalone_mode=False) or 0
         except* click.ClickException as group:
             for wrong in _leaves(group):
                 assert isinstance(wrong, click.ClickException)

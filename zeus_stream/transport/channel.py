@@ -24,6 +24,9 @@ DRAIN_BYTES = 1_000_000
 MESSAGE_BYTES = 16 * 1024 * 1024
 """Of a larger message only the first part is taken, which means nothing by itself. The largest are replies to
 fetches, of a few MB. (SQL answers are read whole, by `exchange`.)"""
+QUEUE = 1_000
+"""Messages (frames are of up to 0.5 MB) queued per peer and direction. Past it a send is refused, or, on the
+feed, dropped: followers fetch."""
 HANDSHAKE_MS = 2_000
 """A connection that has not shown its key by then is closed."""
 HEARTBEAT_MS = 2_000

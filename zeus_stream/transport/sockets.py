@@ -1,7 +1,7 @@
-"""Opens sockets that speak ZeroMQ: ROUTER listens, DEALER asks; PUB is the feed, SUB follows it.
+"""Opens sockets that speak ZeroMQ to a `listener`: DEALER asks, SUB follows the feed.
 
-On its host a listener is a socket file whose mode says who may come (`listener`). It may listen on TCP as
-well, where CURVE keys say that (`access`).
+On its host a listener is a socket file whose mode says who may come. It may listen on TCP as well, where
+CURVE keys say that (`access`).
 """
 
 import errno
@@ -17,6 +17,7 @@ from zeus_stream.errors import RefusedError
 from zeus_stream.paths import endpoint
 from zeus_stream.transport.channel import (
     BROKEN_OFF,
+    QUEUE,
     Channel,
     Context,
     MessageWay,
@@ -27,26 +28,18 @@ from zeus_stream.transport.channel import (
     over_tcp,
 )
 from zeus_stream.transport.endpoints import Address, Tcp
-from zeus_stream.transport.listening.connection_limits import ConnectionLimits, process_limits
-from zeus_stream.transport.listening.listener import Listener
 
 __all__ = [
-    "Asking", "Channel", "Context", "Listener", "Received", "ask", "context", "exchange", "follow", "listen",
-    "once_possible",
+    "Asking", "Channel", "Context", "Received", "ask", "context", "exchange", "follow", "once_possible",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=MessageWay)
 
 OPEN_S = 0.05
 """Between two tries to open a socket when this process may open no more files."""
-QUEUE = 1_000
-"""Messages (frames are of up to 0.5 MB) queued per peer and direction. Past it a send is refused, or, on the
-feed, dropped: followers fetch."""
 FOLLOWED = 200
 """Frames queued at a follower."""
 _CORRELATION = bytes(8)
-REQUEST_BYTES = 1_000_000
-"""Largest message part that a listener takes; the largest batches and queries have half of it."""
 LOOK_MS = 50
 """Between two looks at whether a handshake failed, for who waits without an event loop."""
 
@@ -97,31 +90,6 @@ def _why(event: zmq.Event, address: Address) -> str | None:
 def context() -> Context:
     """Return a new ZeroMQ context: one a process, ended with ``destroy(linger=0)``."""
     return zmq.Context()
-
-
-def listen(
-    path: Path,
-    *,
-    feed: bool = False,
-    mode: int = 0o600,
-    group: str | None = None,
-    queue: int = QUEUE,
-    limits: ConnectionLimits | None = None,
-) -> Listener:
-    """Open a ROUTER, or a PUB for the feed, at a socket file in a directory that the caller has claimed.
-
-    ``group``: gets the file, with mode 0660. ``limits``: of all connections of this process. None: this is
-    its only listener. Raises SettingsError.
-    """
-    return Listener(
-        path,
-        process_limits() if limits is None else limits,
-        kind="PUB" if feed else "ROUTER",
-        mode=mode,
-        group=group,
-        queue=queue,
-        max_bytes=REQUEST_BYTES,
-    )
 
 
 @overload

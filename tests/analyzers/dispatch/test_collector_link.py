@@ -19,6 +19,7 @@ from zeus_stream.protocol.frames import Frame
 from zeus_stream.protocol.notes import ControlApplied
 from zeus_stream.protocol.queries import No, Reply, Request
 from zeus_stream.transport import sockets
+from zeus_stream.transport.listening.listener import Listener
 
 POWER: Control = "power_limit"
 MEMORY: Control = "memory_clock"
@@ -36,7 +37,7 @@ async def linked(
     """Give a link to a collector that answers a greeting with ``reply``, and applies every command."""
     context = sockets.context()
     where = Places(directory, directory)
-    control = sockets.listen(where.control)
+    control = Listener(where.control)
     link = Link(context, where, Commander("test", 1), 1500, host)
 
     async def serve() -> None:

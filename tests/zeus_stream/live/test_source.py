@@ -16,6 +16,7 @@ from zeus_stream.paths import ROOT_RUN
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.snapshots import AskNow
 from zeus_stream.transport import sockets
+from zeus_stream.transport.listening.listener import Listener
 
 pytestmark = pytest.mark.anyio
 Process = Literal["analyzer", "collector"]
@@ -35,7 +36,7 @@ async def service(path: Path, process: Process) -> AsyncIterator[list[AskNow]]:
                 channel.send(message.sender, correlation, encoded(blank(process, "1", 1, ())))
 
     try:
-        with closing(sockets.listen(path)) as channel:
+        with closing(Listener(path)) as channel:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(serve)
                 yield asked

@@ -9,8 +9,9 @@ import pytest
 
 from zeus_stream.transport import sockets
 from zeus_stream.transport.endpoints import Address
+from zeus_stream.transport.listening.listener import Listener
 
-C = TypeVar("C", sockets.Channel, sockets.Asking, sockets.Listener)
+C = TypeVar("C", sockets.Channel, sockets.Asking, Listener)
 
 
 class Sockets:
@@ -18,12 +19,12 @@ class Sockets:
 
     def __init__(self) -> None:
         self._context = sockets.context()
-        self._opened: list[sockets.Channel | sockets.Listener] = []
+        self._opened: list[sockets.Channel | Listener] = []
 
     def listen(
         self, path: Path, *, feed: bool = False, mode: int = 0o600, group: str | None = None
-    ) -> sockets.Listener:
-        return self._keep(sockets.listen(path, feed=feed, mode=mode, group=group))
+    ) -> Listener:
+        return self._keep(Listener(path, feed=feed, mode=mode, group=group))
 
     def ask(self, address: Address) -> sockets.Asking:
         return self._keep(sockets.ask(self._context, address))

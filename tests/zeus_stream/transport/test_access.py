@@ -21,6 +21,7 @@ from zeus_stream.transport import keys, sockets
 from zeus_stream.transport.access import AccessGate
 from zeus_stream.transport.endpoints import Distant
 from zeus_stream.transport.keys import Role, Ticket
+from zeus_stream.transport.listening.listener import Listener
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 180.0
@@ -46,8 +47,8 @@ class Host:
     directory: Path
     port: int
     gate: AccessGate
-    feed: sockets.Listener
-    control: sockets.Listener
+    feed: Listener
+    control: Listener
 
     async def ticket(self, name: str, *roles: Role) -> Ticket:
         """Make a key, and wait until the gate knows it."""
@@ -69,8 +70,8 @@ class Host:
 
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[Host]:
-    control = sockets.listen(directory / "control")
-    feed = sockets.listen(directory / "feed", feed=True)
+    control = Listener(directory / "control")
+    feed = Listener(directory / "feed", feed=True)
     port = free_port()
     gate = AccessGate(f"127.0.0.1:{port}", directory / "keys", {"control": control, "feed": feed})
 
@@ -239,7 +240,7 @@ async def test_who_asks_once_is_told_at_once_that_its_key_is_refused(zeus_dir: P
 
 
 async def test_without_an_address_to_listen_at_there_is_no_port(zeus_dir: Path) -> None:
-    with closing(sockets.listen(zeus_dir / "control")) as control:
+    with closing(Listener(zeus_dir / "control")) as control:
         gate = AccessGate(None, zeus_dir / "keys", {"control": control})
         await gate.run()
     assert gate.status() == []

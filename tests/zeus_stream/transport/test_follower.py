@@ -23,6 +23,7 @@ from zeus_stream.protocol.queries import No
 from zeus_stream.transport import sockets
 from zeus_stream.transport.channel import DRAIN
 from zeus_stream.transport.follower import MAX_FETCH, MAX_KEPT, FollowerSequence, follow
+from zeus_stream.transport.listening.listener import Listener
 
 
 def frame(offset: int, log_id: str = "log", body: bytes = b"xxx", host: str = "host") -> Frame:
@@ -224,15 +225,15 @@ class Collector:
         self.loses = 0.0
         self.garbles = False
         self._rng = random.Random(1)
-        self._feed: sockets.Listener | None = None
+        self._feed: Listener | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         context = sockets.context()
         try:
             with (
-                closing(sockets.listen(self.where.feed, feed=True)) as self._feed,
-                closing(sockets.listen(self.where.control)) as control,
+                closing(Listener(self.where.feed, feed=True)) as self._feed,
+                closing(Listener(self.where.control)) as control,
             ):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._answer, control)
@@ -250,7 +251,7 @@ class Collector:
             if self._feed is not None and self._rng.random() >= self.loses:
                 self._feed.send(*encode_frame(logged))
 
-    async def _answer(self, control: sockets.Listener) -> None:
+    async def _answer(self, control: Listener) -> None:
         while True:
             for message in await control.receive():
                 correlation, payload = message.parts

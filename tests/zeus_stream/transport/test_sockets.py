@@ -15,7 +15,7 @@ from tests.waiting import eventually
 from tests.zeus_stream.transport.conftest import Sockets
 from zeus_stream.errors import SettingsError
 from zeus_stream.transport import sockets
-from zeus_stream.transport.sockets import REQUEST_BYTES
+from zeus_stream.transport.listening.listener import REQUEST_BYTES, Listener
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 20.0
@@ -25,7 +25,7 @@ KERNEL_BYTES = 1_000_000
 
 
 @asynccontextmanager
-async def taken(listener: sockets.Listener) -> AsyncIterator[list[sockets.Received]]:
+async def taken(listener: Listener) -> AsyncIterator[list[sockets.Received]]:
     """Take in messages in the background; give those that came."""
     messages: list[sockets.Received] = []
 

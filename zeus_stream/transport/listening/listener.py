@@ -22,9 +22,14 @@ import anyio
 
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import MalformedError
-from zeus_stream.transport.channel import DRAIN, DRAIN_BYTES, HANDSHAKE_MS, Received
+from zeus_stream.transport.channel import DRAIN, DRAIN_BYTES, HANDSHAKE_MS, QUEUE, Received
 from zeus_stream.transport.listening import zmtp
-from zeus_stream.transport.listening.connection_limits import ConnectionLimits, ConnectionSlot, User
+from zeus_stream.transport.listening.connection_limits import (
+    ConnectionLimits,
+    ConnectionSlot,
+    User,
+    process_limits,
+)
 from zeus_stream.transport.listening.socket_file import SocketFile
 
 if TYPE_CHECKING:
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     from zeus_stream.transport.listening.tcp_port import TcpPort
 
 READ_BYTES = 65_536
+REQUEST_BYTES = 1_000_000
+"""Largest message part that is taken; the largest batches and queries have half of it."""
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 """Sent to one client and not read by it: one more message is refused. A larger one is sent if it is alone."""
 PIECES = 64
@@ -79,22 +86,25 @@ class Listener:
     def __init__(
         self,
         path: Path,
-        limits: ConnectionLimits,
         *,
-        kind: zmtp.Kind,
-        mode: int,
-        group: str | None,
-        queue: int,
-        max_bytes: int,
+        feed: bool = False,
+        mode: int = 0o600,
+        group: str | None = None,
+        queue: int = QUEUE,
+        limits: ConnectionLimits | None = None,
     ) -> None:
-        """Listen. Raises SettingsError: the path is too long, or the file cannot be given to the group."""
+        """Listen at a socket file in a directory that the caller has claimed.
+
+        ``group``: gets the file, with mode 0660. ``limits``: of all connections of this process. None: this
+        is its only listener. Raises SettingsError: the path is too long, or the group cannot have the file.
+        """
         self.malformed = 0
         """Connections that were closed because they did not keep to the protocol."""
         self.port: TcpPort | None = None
         """For other hosts; None: they may not come."""
-        self.limits = limits
-        self._kind: zmtp.Kind = kind
-        self._queue, self._max_bytes = queue, max_bytes
+        self.limits = process_limits() if limits is None else limits
+        self._kind: zmtp.Kind = "PUB" if feed else "ROUTER"
+        self._queue = queue
         self._names = count()
         self._clients: dict[int, ConnectedClient] = {}
         """By descriptor."""
@@ -211,7 +221,7 @@ class Listener:
         if place is None:
             opened.close()
             return None
-        reader = zmtp.ZmtpReader(self._kind, self._max_bytes, curve)
+        reader = zmtp.ZmtpReader(self._kind, REQUEST_BYTES, curve)
         sender = b"%c%d" % (b"l" if curve is None else b"k", next(self._names))
         client = ConnectedClient(opened, sender, reader, limits, place)
         self._clients[opened.fileno()] = client
