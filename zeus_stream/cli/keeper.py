@@ -8,24 +8,20 @@ alone and stops the services. If the keeper is killed, the kernel ends them.
 
 import fcntl
 import os
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import IO
 
-from zeus_stream.cli.running.child_services import VERBS
-from zeus_stream.errors import RefusedError, UnreachableError
-from zeus_stream.own_services import KEEPER, READY, SCRIPTS
-from zeus_stream.paths import Places, claim, holder, places, prepare
-from zeus_stream.service_packages import python_child
+from zeus_stream.cli.running.child_services import STARTS_S, services
+from zeus_stream.cli.running.signals import Signals
+from zeus_stream.cli.running.waits import until
+from zeus_stream.errors import RefusedError, UnreachableError, ZeusStreamError
+from zeus_stream.own_services import KEEPER, READY, SCRIPTS, say
+from zeus_stream.paths import Places, claim, places, prepare
 from zeus_stream.transport.client import ask_now
 
 LINGER_S = 5.0
 """After the last script: its run is measured to the end, and the next script finds the services running."""
-STOPS_S = 10.0
-LOOK_S = 0.1
 
 
 def main() -> None:
@@ -36,53 +32,33 @@ def main() -> None:
         lock = claim(where.run / KEEPER, "keeper")
     except RefusedError:
         return
-    ready = where.run / READY
+    os.chdir("/")
+    ready, signals = where.run / READY, Signals()  # it handles none: they end the keeper, and so the services
     ready.unlink(missing_ok=True)
     with (where.run / SCRIPTS).open("r+") as scripts, lock, ExitStack() as held:
         held.callback(ready.unlink, missing_ok=True)
-        # They set a limit if a script asks, unless somebody chose.
-        environment = {"ZEUS_STREAM_SELECT": "script", **os.environ}
-        locks = {verb: where.run / f"{name}.lock" for name, verb in VERBS.items()}
-        started = {
-            verb: held.enter_context(_service(verb, environment))
-            for verb, lock in locks.items()
-            if holder(lock) is None
-        }
-
-        def ended() -> bool:
-            return any(
-                own.poll() is not None and holder(locks[verb]) is None for verb, own in started.items()
-            )
-
-        if _answer(where, scripts, ended):
-            ready.touch()
-        if not ended():
-            _wait_for_scripts(scripts)
-
-
-def _answer(where: Places, scripts: IO[str], ended: Callable[[], bool]) -> bool:
-    """Wait until both services answer and the collector has looked for devices, or one has ``ended``."""
-    while not _free(scripts) and not ended():
         try:
-            now = ask_now(where, process="collector", timeout_s=1.0)
-            ask_now(where, timeout_s=1.0)
-        except UnreachableError:
-            pass
-        else:
-            if now.gpus or now.parts or any(host.trouble for host in now.hosts):
-                return True
-        time.sleep(LOOK_S)
-    return False
+            # They set a limit if a script asks, unless somebody chose.
+            held.enter_context(services(where, {"ZEUS_STREAM_SELECT": "script", **os.environ}, signals))
+            until(lambda: _has_looked(where), STARTS_S, signals)
+        except ZeusStreamError as wrong:
+            say(str(wrong))
+            return
+        ready.touch()
+        _wait_for_scripts(scripts)
 
 
-def _free(scripts: IO[str]) -> bool:
-    """Tell whether no script holds its lock, and let go of it."""
-    if taken := _take(scripts):
-        fcntl.flock(scripts, fcntl.LOCK_UN)
-    return taken
+def _has_looked(where: Places) -> bool:
+    """Tell whether the collector has looked for devices."""
+    try:
+        now = ask_now(where, process="collector")
+    except UnreachableError:  # it is busy
+        return False
+    return bool(now.gpus or now.parts or any(host.trouble for host in now.hosts))
 
 
 def _take(scripts: IO[str]) -> bool:
+    """Take the lock of the scripts, unless one holds it."""
     try:
         fcntl.flock(scripts, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -98,26 +74,6 @@ def _wait_for_scripts(scripts: IO[str]) -> None:
         time.sleep(LINGER_S)
         if _take(scripts):
             return
-
-
-@contextmanager
-def _service(verb: str, environment: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
-    process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-        python_child("zeus_stream", verb, "--parent-pid", str(os.getpid())),
-        env=environment,
-        cwd=Path("/"),
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOPS_S)
-        except subprocess.TimeoutExpired:
-            process.kill()  # what it changed is restored by its watchdog
-            process.wait()
 
 
 if __name__ == "__main__":
