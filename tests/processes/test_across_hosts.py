@@ -171,11 +171,3 @@ def test_a_second_collector_that_speaks_for_a_host_is_not_followed_and_told_the_
         processes.enter_context(desk.running("analyze", "--follow", followed))
         until(lambda: "speaks for alpha" in desk.output)
     assert "Give one of them another name with --host" in desk.output
-
-
-def test_a_host_that_has_no_key_is_told_how_to_get_one(zeus_dir: Path) -> None:
-    done = Host(zeus_dir).run("analyze", "--follow", "127.0.0.1:5600")
-    assert done.returncode == 1
-    assert "there is no key for it" in done.stderr
-    assert "zeus-stream keys create NAME" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -125,39 +125,6 @@ Path(sys.argv[1]).touch()
 """
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="another protocol"),
-        pytest.param(b"\xff" * 10_000, id="no greeting"),
-        pytest.param(hostile.GREETING + b"\xff" * 10_000, id="no handshake"),
-        pytest.param(hostile.GREETING[:12] + b"CURVE".ljust(52, b"\0"), id="another mechanism"),
-        pytest.param(hostile.GREETING + hostile.ready(Socket_Type=b"PUB"), id="a socket that does not fit"),
-        pytest.param(
-            hostile.GREETING + hostile.ready(Socket_Type=b"DEALER", Identity=b"i" * 5_000),
-            id="a long identity",
-        ),
-        pytest.param(
-            hostile.GREETING + hostile.ready(Socket_Type=b"DEALER") + b"\x02" + b"\xff" * 8,
-            id="a size of 2^64",
-        ),
-        pytest.param(
-            hostile.GREETING
-            + hostile.ready(Socket_Type=b"DEALER")
-            + hostile.zmtp(hostile.COMMAND, b"\x04PING" + b"x" * 5_000),
-            id="an odd command",
-        ),
-    ],
-)
-def test_bytes_below_zeromq_harm_nobody(fired_at: Victim, data: bytes) -> None:
-    for name in ("publish", "control", "feed"):
-        connection = hostile.raw(fired_at.directory / name)
-        connection.sendall(data)
-        connection.close()
-    assert fired_at.rows("collector")
-    assert fired_at.alive
-
-
 @pytest.fixture(scope="module")
 def fired_at() -> Iterator[Victim]:
     with short_directory() as directory, collector(directory) as running:

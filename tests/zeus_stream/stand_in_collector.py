@@ -1,9 +1,5 @@
-"""A collector's publish socket and nothing behind it: takes in batches, acknowledges, answers.
+"""A collector's publish socket and nothing behind it: takes in batches, acknowledges, answers."""
 
-As a program (``python -m tests.zeus_stream.stand_in_collector SOCKET``) it can be stopped and killed.
-"""
-
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -99,9 +95,3 @@ class Collector(AbstractContextManager["Collector"]):
 
 def answer(ask: Ask, missing: str) -> bytes:
     return codec.encode(Answer(ask.question, None, (), missing))
-
-
-if __name__ == "__main__":
-    with Collector(Path(sys.argv[1])):
-        print("ready", flush=True)
-        sys.stdin.read()

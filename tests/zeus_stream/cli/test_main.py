@@ -20,11 +20,10 @@ from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.open_file import opened
 from analyzers.archive.query import answer_some
 from analyzers.archive.sandbox.bounded_queries import Queries
-from collectors.devices.simulated import SimulatedBus
 from tests.analyzers.archives import BOOTED_NS, POWER_W, A, B, fill
 from tests.empty_archive import archive_at
 from tests.waiting import until
-from tests.zeus_stream.conftest import QUICK, SIMULATED, Cli, Ran
+from tests.zeus_stream.conftest import SIMULATED, Cli, Ran
 from zeus_stream.cli.main import INTERRUPTED, QUERY_INTERRUPTED, CommandLine
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.package_version import VERSION
@@ -252,21 +251,6 @@ def test_a_signal_ends_a_service_in_order(
     with serving(zeus, *arguments) as process:
         process.send_signal(number)
         assert process.wait(timeout=60) == 0
-
-
-def test_a_collector_that_is_told_to_end_while_a_limit_is_set_restores_what_it_found(zeus: Cli) -> None:
-    bus = SimulatedBus.parse(SIMULATED, directory=zeus.directory)
-    (gpu,) = bus.discover()
-    found_mw = gpu.read_control("power_limit")
-    with serving(zeus, "collect", "--device", SIMULATED) as collector, serving(zeus, "analyze", *QUICK):
-        train = [sys.executable, zeus.script(), "100000"]
-        with subprocess.Popen(train, env=zeus.environment, stderr=subprocess.PIPE) as training:
-            until(lambda: (gpu.read_control("power_limit") or 0) < (found_mw or 0))
-            collector.send_signal(signal.SIGTERM)
-            assert collector.wait(timeout=60) == 0
-            assert gpu.read_control("power_limit") == found_mw
-            training.kill()
-    bus.close()
 
 
 def test_sql_is_answered_by_the_running_analyzer_and_by_the_file(zeus: Cli) -> None:

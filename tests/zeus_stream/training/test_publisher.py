@@ -1,7 +1,6 @@
 import gc
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -38,13 +37,6 @@ from zeus_stream.training.publisher import MAX_OPEN_WINDOWS, Publisher, publishe
 from zeus_stream.training.sender import flush_s
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def hasty(zeus_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end waits for a collector that is gone no longer than a user's does."""
-    assert zeus_dir.exists()
-    monkeypatch.delenv("ZEUS_STREAM_FLUSH_S")
 
 
 def script(zeus_dir: Path, text: str, *, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
@@ -380,22 +372,6 @@ def test_no_answer_is_a_sentence_and_no_exception(collector: Collector) -> None:
     assert str(window.energy()) == "window 'v': its energy is not known: the publisher is closed."
 
 
-@pytest.mark.sweep
-@pytest.mark.usefixtures("hasty")
-def test_a_question_lost_with_a_collector_is_asked_again(zeus_dir: Path) -> None:
-    collector = Collector(zeus_dir / "publish")
-    with Publisher() as pub, pub.window("v") as window, collector:
-        window.end()
-        answers: list[object] = []
-        asking = threading.Thread(target=lambda: answers.append(window.energy(60)))
-        asking.start()
-        until(lambda: collector.asks)
-        collector.answer = lambda ask: answer(ask, "now.")
-        asking.join()
-    assert answers == [Missing(reason="window 'v': its energy is not known: now.", name="v")]
-    assert len({ask.question for ask in collector.asks}) == 1
-
-
 # ---- collectors come and go
 
 
@@ -428,35 +404,6 @@ def test_a_collector_that_starts_later_gets_everything(zeus_dir: Path) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.usefixtures("hasty")
-def test_a_collector_that_dies_before_it_acknowledges_costs_no_event(zeus_dir: Path) -> None:
-    collector = Collector(zeus_dir / "publish", acknowledges=False)
-    with Publisher() as pub:
-        with collector:
-            assert list(pub.steps(range(10))) == list(range(10))
-            until(lambda: collector.batches)
-        collector.acknowledges = True
-        with collector:
-            until(lambda: pub.statistics().waiting == 0)
-            assert list(pub.steps(range(10))) == list(range(10))
-            until(lambda: pub.statistics().waiting == 0)
-    assert len(collector.sessions) == 1
-    assert [index for index, *_ in collector.boundaries()] == [*range(11), *range(10, 21)]
-
-
-@pytest.mark.usefixtures("hasty")
-def test_a_collector_that_lost_its_log_gets_the_rest_in_a_session_of_its_own(zeus_dir: Path) -> None:
-    with Publisher() as pub:
-        with Collector(zeus_dir / "publish"):
-            pub.metric("a", 1)
-            until(lambda: pub.statistics().acknowledged == 2)
-        with Collector(zeus_dir / "publish") as other:
-            pub.metric("b", 2)
-            until(lambda: other.seen(Metric))
-    assert [type(event) for event in other.events[:2]] == [RunStarted, Metric]
-
-
-@pytest.mark.sweep
 def test_the_socket_file_of_a_dead_collector_does_not_hide_a_living_one(
     zeus_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -471,36 +418,6 @@ def test_the_socket_file_of_a_dead_collector_does_not_hide_a_living_one(
     with Collector(zeus_dir / "zeus-stream" / "publish") as living, Publisher() as pub:
         until(lambda: living.seen(RunStarted))
         assert pub.statistics().reconnects >= 1
-
-
-@pytest.mark.sweep
-@pytest.mark.usefixtures("hasty")
-def test_a_stopped_collector_blocks_neither_the_training_nor_its_end(zeus_dir: Path) -> None:
-    path = zeus_dir / "publish"
-    command = [sys.executable, "-m", "tests.zeus_stream.stand_in_collector", str(path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
-    ) as process:  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        with Publisher() as pub:
-            until(lambda: pub.statistics().acknowledged == 1)
-            process.send_signal(signal.SIGSTOP)
-            began_s = time.monotonic()
-            assert list(pub.steps(range(50_000))) == list(range(50_000))
-            assert time.monotonic() - began_s < 30
-            until(lambda: pub.statistics().reconnects >= 1)
-            process.send_signal(signal.SIGCONT)
-            until(lambda: pub.statistics().waiting == 0, timeout_s=60)
-            process.send_signal(signal.SIGSTOP)
-            pub.metric("last", 1)
-            began_s = time.monotonic()
-            pub.close()
-            assert time.monotonic() - began_s < 20
-        process.send_signal(signal.SIGCONT)
-        process.stdin.close()
-    assert pub.statistics().dropped == 0
 
 
 def test_a_collector_that_talks_nonsense_is_counted_and_said(
@@ -582,14 +499,6 @@ def test_a_script_that_dies_of_an_exception_has_ended_its_step_and_its_run(
     assert ended.failure == "ZeroDivisionError: division by zero"
     assert collector.boundaries() == [(0, False, True), (1, True, False)]
     assert isinstance(collector.events[-1], RunEnded)
-
-
-def test_a_script_without_a_collector_says_one_line_and_ends_at_once(zeus_dir: Path) -> None:
-    began_s = time.monotonic()
-    done = script(zeus_dir, "import zeus_stream\nfor batch in zeus_stream.steps(range(9)): pass\n")
-    assert time.monotonic() - began_s < 30
-    assert done.returncode == 0
-    assert done.stderr.splitlines() == [no_collector(zeus_dir)]
 
 
 def test_switched_off_nothing_is_sent_or_said(

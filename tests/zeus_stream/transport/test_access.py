@@ -11,7 +11,6 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-import zmq
 from msgspec.structs import replace
 
 from tests.waiting import eventually
@@ -159,19 +158,6 @@ async def test_a_key_for_another_host_is_refused_with_a_sentence_on_both_sides(
         assert "could not agree on keys" in str(asking.trouble)
         await eventually(lambda: host.gate.refused > 2 and caplog.records)
         assert [record.getMessage().count("it knows another key") for record in caplog.records] == [1]
-
-
-async def test_who_comes_without_a_key_is_not_let_in(zeus_dir: Path) -> None:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    try:
-        async with running(zeus_dir) as host:
-            plain = context.socket(zmq.DEALER)
-            plain.connect(f"tcp://127.0.0.1:{host.port + 1}")
-            plain.send(b"hello")
-            await eventually(lambda: host.gate.refused)
-            assert not plain.poll(50)
-    finally:
-        context.destroy(linger=0)
 
 
 async def test_a_door_opens_only_to_its_roles(zeus_dir: Path, opened: Sockets) -> None:
