@@ -13,11 +13,14 @@ showed. The mean square of these errors, over their expected variance, scales th
 from enum import IntEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from analyzers.measurement.knots import Floats, Ints
 
 MEMORY_S = 20.0
 """What is learned fades with this time constant."""
+MEANS_S = 20.0
+"""The means of kinds that are seen fade with this one."""
 MAX_KINDS = 24
 """Of segments and changes together; the one seen longest ago goes."""
 LAG_S, LATE_S = 0.0005, 0.0015
@@ -211,12 +214,29 @@ class PowerModel:
         """
         n, seconds = shares.shape[1], float(took_s.sum())
         fade = float(np.exp(-seconds / MEMORY_S))
-        for sums in (self._sums, self._normal, self._moment, self._spread, self._flicker, self._tested):
+        for sums in (self._sums, self._spread, self._flicker, self._tested):
             np.multiply(sums, fade, out=sums)
+        self._forget(shares.any(axis=0), float(np.exp(-seconds / MEANS_S)))
         weighted = (np.linalg.inv(doubt_j2) @ shares).T / SHARED
         self._normal[:n, :n] += weighted @ shares
         self._moment[:n] += weighted @ grown_j
         self._sums += seconds, grown_j.sum()
+
+    def _forget(self, seen: npt.NDArray[np.bool_], fade: float) -> None:
+        """Let what is known of the means of some kinds fade, and keep what is known of the others.
+
+        A kind that is not seen does not change: rest that faded went back to the mean power, and took with it
+        the gaps that are expected to draw as much. Steps of 50 ms were off by -6 % after 2 minutes.
+
+        ``seen``: of each kind, shape (n,).
+        """
+        n = len(seen)
+        mean = np.append(self._mean, np.zeros(n - len(self._mean)))
+        part = np.where(seen, fade**0.5, 1.0)
+        normal = self._normal[:n, :n]
+        left = self._moment[:n] - normal @ mean
+        normal *= np.outer(part, part)
+        self._moment[:n] = normal @ mean + part**2 * left
 
     def deviated(self, kind: Ints, scores: Floats, gram: Floats, spread: Floats) -> None:
         """Learn the variance of each kind from part to part.
