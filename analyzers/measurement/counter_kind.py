@@ -239,7 +239,7 @@ class CounterKnowledge:
             far_ns = tuple(each for each in WINDOWS_NS if each != nearest)
             near_ns = tuple(round(part * self.window_ns) for part in NEAR)
             self.windows_ns = (self.window_ns, *near_ns, *far_ns)
-        self._compared, self._next_look = 0, ENOUGH
+        self._compared, self._next_look = 0, TOGETHER
         self._apart, self._leap = 0.0, 0.0
         rivals = len(OWN), 1 + len(self.windows_ns)
         self._normal, self._moment = np.zeros((*rivals, MAX_KINDS, MAX_KINDS)), np.zeros((*rivals, MAX_KINDS))
@@ -380,7 +380,7 @@ class CounterKnowledge:
             # quarter of a unit a refresh (mixed edges, 50 ms, 20/10 ms, seeds 62000 and 91000). With 1/8 in
             # place of 1/2, 10 ms became 11.6, and 43 to 56 % of intervals held.
             sure = SURE + self._compared / 2 if self.window_ns in WINDOWS_NS else CLOSER
-            told = best != was and likely[best] - likely[was] > sure
+            told = best != was and likely[best] - likely[was] > sure and self._compared >= ENOUGH
         windows_ns = np.array(self.windows_ns)
         verdict = self._become(best, int(np.argmax(each[:, best]))) if told else None
         if self.window_ns is not None:

@@ -43,7 +43,7 @@ from analyzers.measurement.fixed_energies import (
     LeftOut,
     Written,
 )
-from analyzers.measurement.knots import Floats, Ints, Knots, RefreshTimes
+from analyzers.measurement.knots import REFRESH_NS, Floats, Ints, Knots, RefreshTimes
 from analyzers.measurement.observation import (
     Believed,
     Observation,
@@ -53,6 +53,7 @@ from analyzers.measurement.observation import (
     counted_by_rivals,
     integrating,
     solve,
+    strayed_j2,
 )
 from analyzers.measurement.power_model import MEMORY_S, PowerModel, Role
 from analyzers.measurement.timeline import Timeline
@@ -266,17 +267,21 @@ class EnergyFit:
         power_w, moved_w = self._power_at(mid_ns[k0 : last + 1], mean)
         var_j2 = stretch.var_j2(power_w) + (EDGE_DOUBT_S * moved_w) ** 2
         about = stretch, parts, point_t, noise_w2s[parts.kind], var_j2
-        if counter.window_ns is None:
+        sums = counter.window_ns is None or stretch.skips
+        if sums:
             seen = integrating(*about)
         else:
             seen = boxcar(*about, counter, self._cuts.t_ns, self._refreshes.period_s)
         found = solve(seen, parts, believed, point_t, float(stretch.took.mean()))
+        if sums and counter.window_ns is not None:
+            unseen_s = (REFRESH_NS - counter.window_ns) / 1e9
+            found.joint_j2[:] += strayed_j2(parts, mean, point_t, unseen_s)
         energy_uj = stretch.base_uj + found.energy_j * 1e6
         written = Written(t_ns=fresh_ns, energy_uj=energy_uj, joint_j2=found.joint_j2)
         self._points.write(written, knots, int(knots.epoch[end]), tied=counter.window_ns is None)
         self._fixed_ns = int(mid_ns[end])
         inside = slice(begin - k0, end - k0)
-        self._learn(stretch, seen, parts, believed, found, inside)
+        self._learn(stretch, seen, parts, believed, found, inside, sums=sums)
         if counter.looks:
             self._look(stretch, parts, inside)
 
@@ -305,12 +310,16 @@ class EnergyFit:
         believed: Believed,
         found: Posterior,
         inside: slice,
+        *,
+        sums: bool,
     ) -> None:
-        """Learn from the refreshes ``inside``, each once; equations (8) to (11)."""
+        """Learn from the refreshes ``inside``, each once; equations (8) to (11).
+
+        ``sums``: they were observed as a counter that integrates shows them.
+        """
         kinds, counter, inverse, left = self._kinds, self.counter, found.inverse, found.left
         rows = seen.rows[: seen.count]
         rows_kind = rows @ found.of_part
-        sums = counter.window_ns is None
         taken, taken_kind = (_each(each, inside) if sums else each[inside] for each in (rows, rows_kind))
         doubt_j2 = (seen.var_j2[1:] + seen.var_j2[:-1]) if sums else seen.doubt_j2
         doubt = taken_kind @ believed.noise_w2s + doubt_j2[inside]
@@ -330,11 +339,12 @@ class EnergyFit:
         rows_over = rows[:, over]
         gram = rows_over.T @ inverse @ rows_over
         kinds.deviated(parts.kind[over], left @ rows_over, gram, believed.spread)  # (10)
-        if counter.window_ns is None:
+        if sums:
             since = left[::-1].cumsum()[::-1][inside]
             sure = inverse[::-1, ::-1].cumsum(axis=0).cumsum(axis=1).diagonal()[::-1][inside]
             kinds.flickered(taken_kind, since, sure, believed.noise_w2s)  # (11)
         else:  # each figure has noise of its own
+            assert counter.window_ns is not None
             sees_s = taken[:, : len(parts.kind) // 2]
             shows = _share(sees_s) * sees_s.sum(axis=1) / (counter.window_ns / 1e9)
             kinds.flickered(shows[:, None] * taken_kind, left[inside], certain, believed.noise_w2s)
@@ -354,6 +364,8 @@ class EnergyFit:
     def _compare(self, knots: Knots, first: int, close: int) -> None:
         """Compare the refreshes until ``close`` with what each kind of counter would have counted."""
         mid_ns = knots.mid_ns
+        if close - first < TOGETHER or Stretch.of(knots, close - TOGETHER, close).skips:
+            return  # sums of many refreshes are alike for every kind
         if self.kind is None or (self.kind == "integrating" and not self.counter.bounded):
             self._transitions.follow(knots, self._cuts.t_ns, self._cuts.kind[0], close)
             if (verdict := self.counter.tell_by_changes(self._transitions)) is not None:

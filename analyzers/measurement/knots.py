@@ -23,6 +23,8 @@ FILLED = 0.05
 """Standard deviation at least of an energy that is filled in from power, as a part of it."""
 WIDE_NS = 2_000_000
 """A knot that is known less closely is placed where the refreshes before it let expect it."""
+REFRESH_NS = 110_000_000
+"""No counter is known whose refreshes are farther apart (100.002 ms: an H100; 101 ms: A100)."""
 AMBIGUOUS = 1.5
 """Bounds wider than so many periods leave open which refresh was read."""
 REGULAR = 20
@@ -75,14 +77,32 @@ class Knots(NamedTuple):
     """Standard deviations of ``mid_ns``."""
 
 
-def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:
-    """Work out the middles of ``knots``, given up to `PERIODS` + 1 middles before, and their energies.
+def skipped(lo_ns: Ints, hi_ns: Ints, first: Ints) -> npt.NDArray[np.bool_]:
+    """Return at which knots refreshes were skipped: they and the ones before took a single read each, long
+    after that of the knot before. Then ``lo_ns`` is when the read before began. Shape (n,) each.
+
+    ``first``: `Row.FIRST`.
+    """
+    wide = hi_ns - lo_ns > AMBIGUOUS * REFRESH_NS
+    rare = np.zeros(len(wide), np.bool_)
+    rare[1:] = wide[1:] & (wide[:-1] | (first[:-1] > 0)) & (lo_ns[1:] <= hi_ns[:-1])
+    return rare
+
+
+def place(knots: Ints, before: Ints) -> None:
+    """Work out the middles of ``knots``, given up to `PERIODS` + 1 knots before.
 
     One that a late look left wide open is where the regular ones before it let expect it, within its bounds.
-    After a read within which the counter may have been refreshed more than once, it is where the energy at
-    the recent mean power predicts it; at the end of a rest, shortly before the read.
+    Where reads are rarer than refreshes, the last refresh was at most `REFRESH_NS` before the read, which
+    took as long as the one before it. After a single long read, within which the counter may have been
+    refreshed more than once, it is where the energy at the recent mean power predicts it; at the end of a
+    rest, shortly before the read.
     """
     lo_ns, hi_ns = knots[Row.LO], knots[Row.HI]
+    before_ns, before_uj = before[Row.MID], before[Row.ENERGY]
+    rows = [Row.LO, Row.HI, Row.FIRST]
+    both = np.concatenate((before[rows], knots[rows]), axis=1)
+    rare = skipped(*both)
     mid_ns = np.concatenate((before_ns, lo_ns + (hi_ns - lo_ns) // 2))
     energy_uj = np.concatenate((before_uj, knots[Row.ENERGY]))
     for place in np.flatnonzero(hi_ns - lo_ns > WIDE_NS):
@@ -91,6 +111,10 @@ def place(knots: Ints, before_ns: Ints, before_uj: Ints) -> None:
             mid_ns[at] = max(hi_ns[place] - RESTED_NS // 2, mid_ns[at])
             continue
         period_ns = _period_ns(mid_ns[max(at - PERIODS - 1, 0) : at].tolist())
+        if rare[at]:
+            read_ns = both[Row.HI, at - 1] - lo_ns[place]
+            mid_ns[at] = max(hi_ns[place] - (REFRESH_NS + read_ns) // 2, mid_ns[at])
+            continue
         if period_ns is None:
             continue
         since_ns = mid_ns[at] - mid_ns[at - 1]
@@ -299,7 +323,7 @@ class RefreshPeriod:
 
     def ambiguous(self, open_ns: int) -> bool:
         """Return whether bounds so far apart leave open which refresh lies within."""
-        return open_ns > AMBIGUOUS * (self.period_ns or LONGEST_NS)
+        return open_ns > AMBIGUOUS * (self.period_ns or REFRESH_NS)
 
     def _search(self, mid_ns: float, var: float) -> None:
         """Take the distance of two refreshes for the period, if it is that of the two before."""

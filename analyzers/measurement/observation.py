@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from analyzers.measurement.counter_kind import OWN, WIDEST_NS, Compared, CounterKnowledge
 from analyzers.measurement.cuts import Parts
-from analyzers.measurement.knots import Floats, Ints, Knots
+from analyzers.measurement.knots import AMBIGUOUS, REFRESH_NS, Floats, Ints, Knots
 from analyzers.measurement.power_model import PowerModel, Role
 
 QUANTUM_J = 1e-3
@@ -54,6 +54,11 @@ class Stretch(Struct, frozen=True, kw_only=True):
     def grown(self) -> Floats:
         """The energy counted in each refresh, J; shape (n,)."""
         return self.y[1:] - self.y[:-1]
+
+    @property
+    def skips(self) -> bool:
+        """Return whether refreshes were skipped: each of these is the sum of several of the counter's."""
+        return float(np.median(self.took)) > AMBIGUOUS * REFRESH_NS / 1e9
 
     def looked(self, counter: CounterKnowledge) -> Floats:
         """Return when each look of a boxcar was over, shape (n,)."""
@@ -194,6 +199,17 @@ def boxcar(
     var_j2 = np.append(var_j2[:1], np.where(across, var_j2[1:], QUANTUM_J**2))
     doubt_j2 = sees**2 * (upto - since + var_j2[1:])
     return Observation(rows=rows, common=common, seen_j=stretch.grown, doubt_j2=doubt_j2, var_j2=var_j2)
+
+
+def strayed_j2(parts: Parts, mean_w: Floats, point_t: Floats, unseen_s: float) -> Floats:
+    """Return by how much a boxcar's sum over many refreshes strays between instants, J^2; shape (p, p).
+
+    Each look differs from the mean of its period by half the range of power at most, and looks are taken to
+    be independent. So the difference is a random walk. ``mean_w``: of each kind; ``unseen_s``: of a period.
+    """
+    range_w = float(np.ptp(mean_w[parts.kind[: len(parts.kind) // 2]]))
+    walked: Floats = np.minimum.outer(point_t, point_t) * max(unseen_s, 0.0) * range_w**2 / 4
+    return walked
 
 
 BELIEVED = 1.5

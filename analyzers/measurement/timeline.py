@@ -39,6 +39,7 @@ from analyzers.measurement.knots import (
     fill_jumps,
     hung_ns,
     place,
+    skipped,
 )
 from analyzers.measurement.sensors import Gain, Sensor
 from analyzers.results.readings import READING
@@ -200,7 +201,7 @@ class Timeline:
         if not fresh.shape[1]:
             return
         recent = slice(max(at - PERIODS - 1, 0), at)
-        place(fresh, self._wide[Row.MID, recent], self._wide[Row.ENERGY, recent])
+        place(fresh, self._columns(recent.start, recent.stop))
         chain(fresh, before, self._estimator)
         if at == self._size and (fresh[Row.HI] - fresh[Row.LO]).max() > HANG_NS:
             lo_ns, hi_ns = fresh[: Row.HI + 1, hung_ns(fresh, before) > 0].tolist()
@@ -265,7 +266,8 @@ class Timeline:
         self._read()
         rows = (Row.LO, Row.HI, Row.MID, Row.ENERGY, Row.UNSEEN, Row.EPOCH)
         lo_ns, hi_ns, mid_ns, energy_uj, unseen_ns, epoch = (self._row(row) for row in rows)
-        open_ns = np.where(self._row(Row.RESTED), 2 * (hi_ns - mid_ns), hi_ns - lo_ns)
+        late = (self._row(Row.RESTED) > 0) | skipped(lo_ns, hi_ns, self._row(Row.FIRST))
+        open_ns = np.where(late, 2 * (hi_ns - mid_ns), hi_ns - lo_ns)
         return Knots(lo_ns, hi_ns, mid_ns, energy_uj, unseen_ns, epoch, open_ns / 12**0.5)
 
     def rested(self, knots: Ints) -> npt.NDArray[np.bool_]:
