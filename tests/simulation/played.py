@@ -109,7 +109,6 @@ def play(
     every_ns: int = BATCH_NS,
     waits_ns: int = 0,
     gaps: bool = False,
-    late_ns: Callable[[], int] = lambda: 0,
 ) -> tuple[list[Measured], Meter]:
     """Return what is measured of the steps of a load, in batches.
 
@@ -121,7 +120,6 @@ def play(
         every_ns: between two batches.
         waits_ns: steps wait so long until the kind of the counter is known.
         gaps: some steps have no energy, and are left out.
-        late_ns: of each read.
     """
     meter = Meter(Timeline(), shape or EnergyFit())
     between = "job//rest" if load.name == "epochs" else "job//gap"
@@ -134,7 +132,7 @@ def play(
     meter.shape.mark("session", 1, "job//rest")
     measured: list[Measured] = []
     heard, answered, measured_ns = 0, 0, -every_ns
-    for now_ns, rows in readings(shown, min(load.end_ns, until_ns or load.end_ns), late_ns):
+    for now_ns, rows in readings(shown, min(load.end_ns, until_ns or load.end_ns)):
         if len(rows):
             meter.timeline.add(_sharpened(rows, shown) if exact else rows)
         while heard < len(marks) and marks[heard][0] <= now_ns - EVENTS_NS:
