@@ -216,7 +216,7 @@ class PowerModel:
         fade = float(np.exp(-seconds / MEMORY_S))
         for sums in (self._sums, self._spread, self._flicker, self._tested):
             np.multiply(sums, fade, out=sums)
-        self._forget(shares.any(axis=0), float(np.exp(-seconds / MEANS_S)))
+        self._forget((shares != 0).any(axis=0), float(np.exp(-seconds / MEANS_S)))
         weighted = (np.linalg.inv(doubt_j2) @ shares).T / SHARED
         self._normal[:n, :n] += weighted @ shares
         self._moment[:n] += weighted @ grown_j
