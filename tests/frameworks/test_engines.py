@@ -11,7 +11,8 @@ import pytest
 from analyzers.pipeline.graph import PipelineInstruction, from_orders
 from benchmarks.pipeline.schedules import make_graph
 from tests.directories import short_directory
-from tests.frameworks.told import LONGEST_S, ROOT, absent
+from tests.environment import ROOT
+from tests.frameworks.told import LONGEST_S, absent
 
 MICRO_BATCHES, ITERATIONS = 4, 3
 

@@ -1,7 +1,6 @@
 """Trainings with real frameworks, each script a process, and what they told a collector that answers."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENT
+from tests.environment import environment as environment_of
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import (
@@ -29,7 +28,6 @@ from zeus_stream.protocol.events import (
 )
 from zeus_stream.protocol.fields import Unknown
 
-ROOT = Path(__file__).parents[2]
 POWER_W = 100.0
 """What every window is answered to have drawn."""
 LONGEST_S = 300
@@ -140,12 +138,9 @@ def train(script: str, directory: Path, launcher: Sequence[str] = (), **more: st
 
 
 def environment(directory: Path, **more: str) -> dict[str, str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
+    """Return the environment of a training on the processor, with one thread, that downloads nothing."""
     return {
-        **clean,
-        **PATIENT,
-        "ZEUS_STREAM_DIR": str(directory),
-        "PYTHONPATH": str(ROOT),
+        **environment_of(directory),
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",

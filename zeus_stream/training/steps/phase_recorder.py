@@ -6,6 +6,7 @@ left out.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from threading import get_ident
 from typing import Any, TypeAlias
@@ -42,20 +43,8 @@ class PhaseContext:
         recorder.put(recorder.open[-1] if recorder.open else 0)
 
 
-class _Elsewhere:
-    """A context that marks nothing: of another thread, or of one phase too many."""
-
-    def __repr__(self) -> str:
-        return "<Phase that is not marked>"
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-Marking: TypeAlias = PhaseContext | _Elsewhere
+Marking: TypeAlias = PhaseContext | nullcontext[None]
+"""A context without a number marks nothing: it is of another thread, or of one phase too many."""
 
 
 class PhaseRecorder:
@@ -81,21 +70,21 @@ class PhaseRecorder:
         self._thread = self._thread or get_ident()
         if get_ident() != self._thread:
             self._warn("phase thread", "phases are marked by one thread: those of others are left out.")
-            return _Elsewhere()
+            return nullcontext()
         name = named(name)
         if name not in self._contexts:
             self._watch.look()
             if len(self._contexts) == MAX_NAMES:
                 sentence = f"phase {name!r}: is not marked: there are {MAX_NAMES} names. Use fewer."
                 self._warn("phases", sentence)
-                return _Elsewhere()
+                return nullcontext()
             self._contexts[name] = PhaseContext(self, name, len(self._contexts) + 1)
         return self._contexts[name]
 
     def mark(self, name: str | None) -> None:
         """Let a phase be under way from here on, until the next mark; None: no phase."""
         context = None if name is None else self.phase(name)
-        if isinstance(context, _Elsewhere):
+        if isinstance(context, nullcontext):
             return
         number = 0 if context is None else context.number
         self.open[:] = [number] if number else []

@@ -52,8 +52,6 @@ class PowerMonitor:
         max_samples_per_gpu: int | None = None,
         power_domains: Sequence[Domain] | None = None,
     ) -> None:
-        if gpu_indices is not None and not gpu_indices:
-            raise ValueError("`gpu_indices` must be either `None` or non-empty")
         if power_domains is not None and not power_domains:
             raise ValueError("`power_domains` must be either `None` or non-empty")
         self.measurement_domains = [PowerDomain.DEVICE_INSTANT]
@@ -135,10 +133,7 @@ class PowerMonitor:
         Args:
             time: wall time, s since 1970: the reading closest to it. None: the last one.
         """
-        timelines = self.get_power_timeline(PowerDomain.DEVICE_INSTANT)
-        if not timelines or not all(timelines.values()):
-            return None
-        return {index: closest(samples, time) for index, samples in timelines.items()}
+        return closest(self.get_power_timeline(PowerDomain.DEVICE_INSTANT), time)
 
     def _check(self, domain: Domain) -> None:
         if PowerDomain(domain) not in self.measurement_domains:

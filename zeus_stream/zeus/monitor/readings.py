@@ -1,8 +1,8 @@
 """Readings of the archive, by GPU index and in wall time."""
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -11,6 +11,7 @@ from zeus_stream.transport.client import connect as connect_analyzer
 from zeus_stream.transport.client import quoted
 from zeus_stream.zeus.services import MonitoredGpus, connect
 
+T = TypeVar("T")
 MAX_ROWS = 10_000_000
 QUERY_S = 30.0
 ARRIVES_S = 2.0
@@ -30,7 +31,9 @@ class PowerReading(Struct, frozen=True):
 class ReadingsSince:
     """The readings of GPUs since an instant."""
 
-    def __init__(self, gpu_indices: Iterable[int] | None, max_samples_per_gpu: int | None) -> None:
+    def __init__(self, gpu_indices: Sequence[int] | None, max_samples_per_gpu: int | None) -> None:
+        if gpu_indices is not None and not gpu_indices:
+            raise ValueError("`gpu_indices` must be either `None` or non-empty")
         self.gpus: MonitoredGpus = connect(gpu_indices)
         self._max_samples = max_samples_per_gpu
         self._clock: Anchor = anchor()
@@ -80,8 +83,16 @@ class ReadingsSince:
         return (t_ns - self._clock.monotonic_ns + self._clock.wall_ns) / 1e9
 
 
-def closest(samples: Sequence[tuple[float, Any]], at_s: float | None) -> Any:
-    """Return the value of the sample that is closest to an instant; of the last one, if that is None."""
+def closest(timelines: Mapping[int, Sequence[tuple[float, T]]], at_s: float | None) -> dict[int, T] | None:
+    """Return the value of each GPU that is closest to an instant; the last one, if that is None.
+
+    None: a GPU has none yet.
+    """
+    if not timelines or not all(timelines.values()):
+        return None
     if at_s is None:
-        return samples[-1][1]
-    return min(samples, key=lambda sample: abs(sample[0] - at_s))[1]
+        return {index: samples[-1][1] for index, samples in timelines.items()}
+    return {
+        index: min(samples, key=lambda sample: abs(sample[0] - at_s))[1]
+        for index, samples in timelines.items()
+    }

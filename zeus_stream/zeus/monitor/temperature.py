@@ -25,8 +25,6 @@ class TemperatureMonitor:
         update_period: float = 1.0,
         max_samples_per_gpu: int | None = None,
     ) -> None:
-        if gpu_indices is not None and not gpu_indices:
-            raise ValueError("`gpu_indices` must be either `None` or non-empty")
         self.update_period = update_period
         self._readings = ReadingsSince(gpu_indices, max_samples_per_gpu)
         self.gpu_indices = list(self._readings.gpus.indices)
@@ -62,7 +60,4 @@ class TemperatureMonitor:
         Args:
             time: wall time, s since 1970: the reading closest to it. None: the last one.
         """
-        timelines = self.get_temperature_timeline()
-        if not timelines or not all(timelines.values()):
-            return None
-        return {index: closest(samples, time) for index, samples in timelines.items()}
+        return closest(self.get_temperature_timeline(), time)
