@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import IO
 
+from zeus_stream.cli.running.child_services import ChildService
 from zeus_stream.cli.running.signals import Signals
 from zeus_stream.cli.running.waits import until
 from zeus_stream.clock import monotonic_ns
@@ -18,7 +18,6 @@ from zeus_stream.integrations.run_budget import RunBudget
 from zeus_stream.own_services import say
 from zeus_stream.paths import Places
 from zeus_stream.protocol.events import RunEnded, RunStarted
-from zeus_stream.service_packages import python_child
 from zeus_stream.training.outbox import Outbox
 from zeus_stream.training.sender import EventSender
 from zeus_stream.transport.client import Connection
@@ -96,44 +95,35 @@ def web_page(environment: Mapping[str, str], signals: Signals) -> Iterator[None]
     # It asks the analyzer. A named archive would be shown as a file, which is not live.
     clean = {name: value for name, value in environment.items() if name != "ZEUS_STREAM_ARCHIVE"}
     with tempfile.TemporaryFile() as words:
-        process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-            python_child(
-                *("zeus_stream", "web", "--listen", "127.0.0.1:0"), *("--parent-pid", str(os.getpid()))
-            ),
-            env=clean,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=words,
-            start_new_session=True,
-        )
+        page = ChildService.start("web page", clean, words, "web", "--listen", "127.0.0.1:0")
         try:
-            say(_wait_for_address(process, words, signals))
+            say(_wait_for_address(page, signals))
             yield
         finally:
-            process.terminate()
+            page.process.terminate()
             try:
-                process.wait(PAGE_STOPS_S)
+                page.process.wait(PAGE_STOPS_S)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                page.process.kill()
+                page.process.wait()
 
 
-def _wait_for_address(process: "subprocess.Popen[bytes]", words: IO[bytes], signals: Signals) -> str:
+def _wait_for_address(page: ChildService, signals: Signals) -> str:
     """Return the sentence that has the address, or why there is none."""
 
-    def output() -> str:
-        words.seek(0)
-        return words.read().decode(errors="replace")
-
     def address() -> str | None:
-        return next(
-            (line.removeprefix(OPEN) for line in output().splitlines() if line.startswith(OPEN)), None
-        )
+        lines = page.last_output().splitlines()
+        return next((line.removeprefix(OPEN) for line in lines if line.startswith(OPEN)), None)
 
-    until(lambda: address() is not None or process.poll() is not None, PAGE_STARTS_S, signals, "the web page")
+    until(
+        lambda: address() is not None or page.process.poll() is not None,
+        PAGE_STARTS_S,
+        signals,
+        "the web page",
+    )
     if (found := address()) is not None:
         return f"watch it at {found}"
-    why = output().strip()[-2_000:] or "it did not answer"
+    why = page.last_output() or "it did not answer"
     return f"run: could not show the web page: {why} The command runs without it."
 
 

@@ -32,12 +32,27 @@ LOOK_S = 0.2
 
 
 class ChildService(Struct, frozen=True):
-    """A collector or an analyzer that was started here."""
+    """A service that was started here."""
 
     name: str
     process: "subprocess.Popen[bytes]"
     output: IO[bytes]
     """The file that receives its stdout and stderr."""
+
+    @classmethod
+    def start(
+        cls, name: str, environment: Mapping[str, str], output: IO[bytes], *command: str
+    ) -> "ChildService":
+        """Start ``zeus-stream COMMAND`` in a session of its own. It ends with this process."""
+        process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
+            python_child("zeus_stream", *command, "--parent-pid", str(os.getpid())),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        return cls(name, process, output)
 
     def failed(self, where: Places) -> bool:
         """Tell whether it ended, and no other process took its place."""
@@ -67,16 +82,7 @@ class ServicesOfCommand:
         for name in names:
             if name in self.absent:
                 output = self._outputs.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  (entered here)
-                command = python_child("zeus_stream", VERBS[name], "--parent-pid", str(os.getpid()))
-                process = subprocess.Popen(  # noqa: S603  (this interpreter, this package)
-                    command,
-                    env=self._environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
-                self.started.append(ChildService(name, process, output))
+                self.started.append(ChildService.start(name, self._environment, output, VERBS[name]))
 
     def wait_for(self, names: Sequence[str]) -> None:
         """Wait until each of these services has answered once, or a signal arrives.
