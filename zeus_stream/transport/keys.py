@@ -16,10 +16,11 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Annotated, Literal, TypeAlias, TypeVar, cast, get_args
 
 import zmq
-from msgspec import Struct
+from msgspec import Meta, Struct, convert
+from msgspec.structs import asdict, replace
 from zmq.utils import z85
 
 from zeus_stream.errors import SettingsError, StorageError
@@ -31,32 +32,38 @@ ROLES: tuple[Role, ...] = get_args(Role)
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR}
 """Errors that say nothing of a file: it may be read later."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+Z85 = Annotated[str, Meta(pattern=r"^[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}\Z")]
 
 
 class Pair(Struct, frozen=True):
-    public: str
-    secret: str
+    """The file of a setup's own keys."""
+
+    public: Z85
+    secret: Z85
+
+
+P = TypeVar("P", bound=Pair)
 
 
 class Allowed(Struct, frozen=True):
     """Somebody who is let in."""
 
-    name: str
-    public: str
+    public: Z85
     roles: frozenset[Role]
+    name: str = ""
+    """That of its file."""
 
 
-class Ticket(Struct, frozen=True):
-    """The key with which this host connects to another."""
+class Ticket(Pair, frozen=True):
+    """The key with which this host connects to another: the file that was made there."""
 
-    path: Path
     name: str
-    pair: Pair
-    server: str
+    server: Z85
     """Public key of the host that is spoken to."""
     host: str
     """The one host that it may speak for."""
+    path: Path = Path()
+    """Of the file, here."""
 
 
 def new_keys() -> Pair:
@@ -89,19 +96,14 @@ def create(keys: Path, name: str, roles: Iterable[Role], host: str, server: Pair
         raise SettingsError(f"keys: {name!r} could not be a name: use up to 64 letters, digits, and . _ -")
     pair = new_keys()
     issued = keys / "issued" / f"{name}.key"
-    ticket = {
-        "name": name,
-        "public": pair.public,
-        "secret": pair.secret,
-        "server": server.public,
-        "host": host,
-    }
+    fields = {**asdict(pair), "name": name, "server": server.public, "host": host}
+    ticket = "".join(f"{key} = {json.dumps(value)}\n" for key, value in fields.items())
     quoted = ", ".join(f'"{role}"' for role in sorted(roles))
     listed = f'public = "{pair.public}"\nroles = [{quoted}]\n'
     try:
         write_new(keys / "allowed" / f"{name}.toml", listed.encode())
         issued.unlink(missing_ok=True)  # of a namesake that was revoked
-        write_new(issued, "".join(f"{key} = {json.dumps(value)}\n" for key, value in ticket.items()).encode())
+        write_new(issued, ticket.encode())
     except FileExistsError as wrong:
         raise SettingsError(
             f"keys: could not create {name}: it has a key already."
@@ -143,10 +145,9 @@ def allowed(keys: Path) -> tuple[Mapping[str, Allowed], tuple[str, ...]]:
         raise _storage(keys, "read", error) from error
     for path in paths:
         try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
-            public, roles = content["public"], frozenset(content["roles"])
-            if not _Z85.fullmatch(public) or not roles <= set(ROLES) or public in found:
-                raise ValueError("its key or roles are none")  # noqa: TRY301  (reported below, with the others)
+            listed = convert(tomllib.loads(path.read_text(encoding="utf-8")), Allowed)
+            if listed.public in found:
+                raise ValueError("another file has its key")  # noqa: TRY301  (reported below, with the others)
         except FileNotFoundError:
             continue  # revoked this moment
         except OSError as error:
@@ -155,10 +156,10 @@ def allowed(keys: Path) -> tuple[Mapping[str, Allowed], tuple[str, ...]]:
             wrong.append(
                 f"{path}: could not be read: {error.strerror}. Its key is not let in. Mend or remove it."
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except ValueError as error:
             wrong.append(f"{path}: could not be used: {error}. Mend or remove it: its key is not let in.")
         else:
-            found[public] = Allowed(path.stem, public, cast("frozenset[Role]", roles))
+            found[listed.public] = replace(listed, name=path.stem)
     return MappingProxyType(found), tuple(wrong)
 
 
@@ -185,8 +186,7 @@ def server_pair(keys: Path) -> Pair:
             pass  # another process of this setup was faster: its keys are the setup's
         except OSError as wrong:
             raise _storage(keys, "written", wrong) from wrong
-    content = _secret(path)
-    return Pair(content["public"], content["secret"])
+    return _secret(path, Pair)
 
 
 def ticket(keys: Path, address: str) -> Ticket:
@@ -197,27 +197,19 @@ def ticket(keys: Path, address: str) -> Ticket:
             f"{address}: could not be spoken to: there is no key for it. Make one on that host with"
             f" `zeus-stream keys create NAME`, and move the file that this names to {path}."
         )
-    content = _secret(path)
-    pair = Pair(content["public"], content["secret"])
-    return Ticket(path, content["name"], pair, content["server"], content["host"])
+    return replace(_secret(path, Ticket), path=path)
 
 
-def _secret(path: Path) -> dict[str, Any]:
-    """Return the content of a file with a secret key, which its owner alone may read."""
+def _secret(path: Path, kind: type[P]) -> P:
+    """Return the content of a file with a secret key, which its owner alone may read. Raises StorageError."""
     try:
         if path.stat().st_mode & 0o077:
             raise StorageError(f"{path}: could not be used: others may read this secret. chmod 600 {path}")
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return convert(tomllib.loads(path.read_text(encoding="utf-8")), kind)
     except (OSError, ValueError) as wrong:
         raise StorageError(
             f"{path}: could not be read: {wrong}. Move a key that was made for this there."
         ) from wrong
-    for key in {"public", "secret", "server"} & content.keys() | {"public", "secret"}:
-        if not isinstance(content.get(key), str) or not _Z85.fullmatch(content[key]):
-            raise StorageError(
-                f"{path}: could not be used: its {key} is no key. Move a key that was made for this there."
-            )
-    return content
 
 
 def _storage(keys: Path, could_not: str, wrong: OSError) -> StorageError:

@@ -153,8 +153,8 @@ def exchange(address: Address, payload: bytes, timeout_s: float) -> list[bytes] 
 
 def _connect(socket: "zmq.Socket[bytes]", address: Address) -> None:
     if isinstance(address, Tcp):
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, address.ticket.pair.public.encode())
-        socket.setsockopt(zmq.CURVE_SECRETKEY, address.ticket.pair.secret.encode())
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, address.ticket.public.encode())
+        socket.setsockopt(zmq.CURVE_SECRETKEY, address.ticket.secret.encode())
         socket.setsockopt(zmq.CURVE_SERVERKEY, address.ticket.server.encode())
         over_tcp(socket, address.address)
         socket.connect(address.address)

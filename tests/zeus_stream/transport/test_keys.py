@@ -65,7 +65,7 @@ def test_the_file_that_was_made_lets_in_where_it_is_moved(tmp_path: Path) -> Non
     issued.rename(here)
     ticket = keys.ticket(tmp_path / "ours", "alpha.lan:5600")
     assert (ticket.name, ticket.server, ticket.host) == ("anna", SERVER.public, "alpha")
-    assert ticket.pair.public in keys.allowed(tmp_path / "theirs")[0]
+    assert ticket.public in keys.allowed(tmp_path / "theirs")[0]
 
 
 def test_whatever_changes_who_is_allowed_is_seen_in_the_fingerprint(tmp_path: Path) -> None:
@@ -116,6 +116,22 @@ def test_a_key_that_others_can_read_is_not_used(tmp_path: Path) -> None:
     here.chmod(0o640)
     with pytest.raises(StorageError, match=f"chmod 600 {here}"):
         keys.ticket(tmp_path, "alpha:5600")
+
+
+@pytest.mark.parametrize("lacks", ["host", "name", "server", "secret"])
+def test_a_file_that_is_no_key_for_another_host_is_a_sentence_without_the_secret(
+    tmp_path: Path, lacks: str
+) -> None:
+    """One without a name or a host ended in a traceback."""
+    issued = create(tmp_path, "anna")
+    lines = issued.read_text(encoding="utf-8").splitlines()
+    here = tmp_path / "servers" / "alpha:5600.key"
+    here.parent.mkdir()
+    here.touch(0o600)
+    here.write_text("\n".join(line for line in lines if not line.startswith(lacks)), encoding="utf-8")
+    with pytest.raises(StorageError, match=f"missing required field `{lacks}`") as refused:
+        keys.ticket(tmp_path, "alpha:5600")
+    assert not any(line.split('"')[1] in str(refused.value) for line in lines if "secret" in line)
 
 
 def test_a_host_without_a_key_for_another_is_told_how_to_get_one(tmp_path: Path) -> None:
