@@ -13,14 +13,15 @@ The mean of the series gets a flat prior, and so does the logarithm of the varia
 Patterson, Thompson, Biometrika 58, 1971). The variance of what is left is thereby that at its own scale.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable
 from functools import lru_cache
-from math import ceil, inf, sqrt
+from math import ceil, sqrt
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
+
+from zeus_stream.bench.student import student_quantile
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,21 +42,6 @@ TURNS = 0.4
 """Share of a change, seen or foretold, that may turn: no trend is known to last."""
 PIECES = 32
 """Pieces that the time to come is cut into."""
-_T = (
-    (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (8, 2.306), (10, 2.228),
-    (15, 2.131), (20, 2.086), (30, 2.042), (60, 2.000), (inf, 1.960),
-)  # fmt: skip
-"""Quantiles 0.975 of Student's t, by degrees of freedom."""
-
-
-def t_quantile(freedom: float) -> float:
-    """Return the quantile 0.975 of Student's t, interpolated in the inverse of the degrees of freedom."""
-    at = bisect_left(_T, (freedom, 0.0))
-    if at == 0:
-        return _T[0][1]
-    (low, high_t), (high, low_t) = _T[at - 1], _T[at]
-    share = (1 / low - 1 / freedom) / (1 / low - 1 / high)
-    return high_t + share * (low_t - high_t)
 
 
 class Sum(Struct, frozen=True):
@@ -117,7 +103,7 @@ def added(sums: Iterable[Sum | None]) -> tuple[float, float | None] | None:
     if variance <= 0:
         return mean, 0.0
     parts = sum(v**2 / each.freedom for v, each in zip(variances, found, strict=True) if v)
-    return mean, t_quantile(variance**2 / parts) * sqrt(variance)
+    return mean, student_quantile(0.975, variance**2 / parts) * sqrt(variance)
 
 
 def _foretell(means: Floats, ahead: float) -> tuple[float, float]:

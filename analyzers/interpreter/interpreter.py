@@ -23,7 +23,6 @@ from analyzers.measurement.sensors import Gain
 from analyzers.power_budget.enforcer import FrameHandled, LimitAsked, RunsChanged
 from analyzers.power_budget.grants import GpuUse
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.power_limit.search.search_progress import SearchProgress
 from analyzers.results.memory import Memory
 from analyzers.results.result import NOTHING, ApplyControl, Instruction, Result, rows_only
 from analyzers.results.rows import DecisionRow, GapRow, RunRow
@@ -31,6 +30,7 @@ from zeus_stream.protocol.events import Ask, AskTry
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Notes
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.snapshots import SearchNow
 
 
 class Logged(Struct, frozen=True):
@@ -233,6 +233,6 @@ class Interpreter:
         ratios = {uuid: gpu.timeline.counter_to_power for uuid, gpu in self.site.fleet.gpus.items()}
         return {uuid: ratio for uuid, ratio in ratios.items() if ratio is not None}
 
-    def searches(self) -> dict[str, SearchProgress]:
+    def searches(self) -> dict[str, SearchNow]:
         runs = self.site.runs.items()
         return {name: run.search.progress for name, run in runs if run.settings.selector is not None}

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from math import frexp
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from analyzers.live.live_run import (
     MAX_LIMITS,
     RECENT_STEPS,
@@ -15,7 +17,6 @@ from analyzers.live.live_run import (
     is_found_limit,
     sum_of,
 )
-from analyzers.power_limit.search.search_progress import SearchProgress
 from analyzers.results.rows import (
     DecisionRow,
     ForecastRow,
@@ -268,7 +269,7 @@ class LiveRuns:
 
     # ---- the answer
 
-    def now(self, searches: Mapping[str, SearchProgress], now_ns: int, wall_ns: int) -> list[RunNow]:
+    def now(self, searches: Mapping[str, SearchNow], now_ns: int, wall_ns: int) -> list[RunNow]:
         """Return the runs: open ones first, the latest first. ``wall_ns``: UTC, now."""
         self._forget_ended(now_ns)
         runs = sorted(self._runs.values(), key=lambda run: (run.ended_ns is not None, -run.began_wall_ns))
@@ -286,7 +287,7 @@ class LiveRuns:
         usual_j = self._ended_saved[1] + sum(usual for _, usual in each)
         return (saved_j, 100 * saved_j / usual_j) if usual_j > 0 else (None, None)
 
-    def _run(self, run: LiveRun, progress: SearchProgress | None, wall_ns: int) -> RunNow:
+    def _run(self, run: LiveRun, progress: SearchNow | None, wall_ns: int) -> RunNow:
         gpus = run.gpus
         energies = [joules for joules, _ in run.recent if joules is not None]
         ranks, ended = run.ranks.values(), run.ended_ns is not None
@@ -354,14 +355,14 @@ def _ended_wall_ns(rank: RunRow) -> int:
     return min(rank.began_wall_ns + ended_ns - rank.began_ns, MOST_WALL_NS)
 
 
-def _search(run: LiveRun, progress: SearchProgress | None) -> SearchNow | None:
+def _search(run: LiveRun, progress: SearchNow | None) -> SearchNow | None:
     """Return the search of a run; of one that has ended, what was chosen. None: nothing is searched."""
     decision = run.decision
     if progress is None:
         if decision is None:
             return None
         chosen = decision.applied and decision.power_limit_w is not None
-        progress = SearchProgress(
+        progress = SearchNow(
             phase="chosen" if chosen else "observing",
             limit_mw=_milliwatts(decision.power_limit_w),
             clock_mhz=decision.clock_mhz,
@@ -372,15 +373,8 @@ def _search(run: LiveRun, progress: SearchProgress | None) -> SearchNow | None:
     ]
     best = min((row for row in trials if row.steps), key=lambda row: row.energy_j / row.steps, default=None)
     saved, added = run.saved, _added_percent(decision, "energy_per_step_j")
-    return SearchNow(
-        phase=progress.phase,
-        limit_mw=progress.limit_mw,
-        clock_mhz=progress.clock_mhz,
-        found_mw=progress.found_mw,
-        trial=progress.trial,
-        trials_planned=progress.trials_planned,
-        steps_done=progress.steps_done,
-        steps_wanted=progress.steps_wanted,
+    return replace(
+        progress,
         best_mw=_milliwatts(best.power_limit_w) if best else None,
         best_step_j=best.energy_j / best.steps if best else None,
         saved_j=saved[0] if saved else None,

@@ -6,7 +6,6 @@ from typing import ClassVar, Protocol
 from msgspec.structs import replace
 
 from analyzers.live.live_runs import LiveRuns
-from analyzers.power_limit.search.search_progress import SearchProgress
 from analyzers.results.result import NOTHING, Result, rows_only
 from analyzers.results.rows import GapRow
 from zeus_stream.live.answer import blank
@@ -15,7 +14,7 @@ from zeus_stream.package_version import VERSION
 from zeus_stream.protocol.frames import Body, Events, Frame
 from zeus_stream.protocol.notes import Lost, Notes
 from zeus_stream.protocol.readings import Readings
-from zeus_stream.protocol.snapshots import HostNow, Snapshot
+from zeus_stream.protocol.snapshots import HostNow, SearchNow, Snapshot
 
 
 class LiveLink(Protocol):
@@ -106,7 +105,7 @@ class LiveSite:
         self._runs.restart(now_ns)
 
     def snapshot(
-        self, base: Snapshot, searches: Mapping[str, SearchProgress], now_ns: int, host: str | None
+        self, base: Snapshot, searches: Mapping[str, SearchNow], now_ns: int, host: str | None
     ) -> Snapshot:
         """Return the state now, of all or of one host. ``base``: what the service knows of itself."""
         runs = self._runs.now(searches, now_ns, base.wall_ns)

@@ -16,6 +16,7 @@ from analyzers.measurement.energy import KnownEnergy, Z, measure
 from analyzers.measurement.knots import Floats, Ints
 from analyzers.measurement.sensors import PRIOR, PRIOR_OFFSET_W, Gain
 from analyzers.measurement.timeline import Timeline
+from zeus_stream.bench.student import student_quantile
 from zeus_stream.errors import RefusedError
 
 WINDOW_NS = 1_000_000_000
@@ -23,8 +24,6 @@ WINDOW_NS = 1_000_000_000
 LEAST_WINDOWS = 2
 ENOUGH_WINDOWS = 10
 """With fewer, what is published of sensors counts beside them, and an offset is not fitted but feared."""
-_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31)
-"""Student's t at 97.5 %, by degrees of freedom from 1."""
 _LEAST_NOISE = 0.002
 """Of the mean power: windows of a short record that agree by chance do not agree better."""
 SURE = 2.58
@@ -130,8 +129,7 @@ def fit(shown_w: Floats, true_w: Floats, source: str, at: str) -> Gain:
     if abs(offset_w) <= SURE * offset_error_w:
         (gain,), error, _ = _least_squares(true_w[:, None], shown_w)
         offset_w = 0.0
-    # Student's t at 97.5 %, by its expansion in the degrees of freedom (Abramowitz and Stegun 26.7.5).
-    t = 1.96 + 2.37 / (len(shown_w) - 2) + 2.82 / (len(shown_w) - 2) ** 2
+    t = student_quantile(0.975, len(shown_w) - 2)
     return Gain(_believable(gain, source), float(t * error), float(offset_w), source, at)
 
 
@@ -155,7 +153,7 @@ def _short(shown_w: Floats, true_w: Floats) -> tuple[float, float]:
         return alone, 0.0
     freedom = len(shown_w) - 1
     noise_w = float(np.sqrt(np.sum((shown_w - alone * true_w) ** 2) / freedom))
-    noise_w = max(noise_w, _LEAST_NOISE * float(true_w.mean())) * _STUDENT[freedom - 1] / Z
+    noise_w = max(noise_w, _LEAST_NOISE * float(true_w.mean())) * student_quantile(0.975, freedom) / Z
     inputs = np.stack((true_w, np.ones_like(true_w)), axis=1)
     precision = np.diag(((Z / PRIOR.gain_error) ** 2, PRIOR_OFFSET_W**-2))
     covariance = np.linalg.inv(inputs.T @ inputs / noise_w**2 + precision)

@@ -28,6 +28,7 @@ from analyzers.pipeline.stage_limits import are_below, divide, within_limits
 from analyzers.pipeline.stage_record import StageRecord
 from analyzers.power_limit.run_settings import PipelineSettings
 from analyzers.results.pipeline_rows import PlanPointRow, PlanRow
+from zeus_stream.bench.student import student_quantile
 from zeus_stream.protocol.pipelines import IterationRan
 
 WATCHED = 10
@@ -97,9 +98,7 @@ def less(before: Sequence[float], now: Sequence[float]) -> Change | None:
     total = sum(parts)
     each_freedom = zip(parts, (len(before) - 1, len(now) - 1), strict=True)
     freedom = total**2 / sum(part**2 / of for part, of in each_freedom) if total else 1e9  # Welch
-    # Student's t at 97.5 %, by its expansion in the degrees of freedom (Abramowitz and Stegun 26.7.5)
-    deviations = 1.96 + 2.372 / freedom + 2.823 / freedom**2
-    off = ratio * deviations * sqrt(total)
+    off = ratio * student_quantile(0.975, freedom) * sqrt(total)
     return Change(1 - ratio, 1 - ratio - off, 1 - ratio + off)
 
 

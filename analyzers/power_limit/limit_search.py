@@ -24,7 +24,7 @@ from analyzers.power_limit.ranks import Ranks, instants_ns
 from analyzers.power_limit.run_decisions import At, RunDecisions
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search.levels import Level, foretold, limit_levels
-from analyzers.power_limit.search.search_progress import SearchProgress, progress
+from analyzers.power_limit.search.search_progress import progress
 from analyzers.power_limit.search.step_costs import ENERGY
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.trials import Taken, taken
@@ -47,6 +47,7 @@ from analyzers.power_limit.visits import (
 )
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GpuLimitRow, RecallRow, Row, TrialRow
+from zeus_stream.protocol.snapshots import SearchNow
 
 BEHIND_TIMES = 3
 """An outcome is waited for so many times as long as the slowest has taken."""
@@ -127,7 +128,7 @@ class LimitSearch:
         return Used(self.numbers, self._rows.decisions, self.rounds)
 
     @property
-    def progress(self) -> SearchProgress:
+    def progress(self) -> SearchNow:
         return progress(self.state, self.plan)
 
     @property

@@ -13,12 +13,13 @@ from anyio.to_thread import run_sync
 from analyzers.checkpoints import state_classes
 from analyzers.checkpoints.checkpoint_taker import CheckpointTaker
 from analyzers.interpreter.interpreter import Input, Interpreter, JobForgotten, LinkSeen, Logged
-from analyzers.power_limit.search.search_progress import SearchProgress, settled
+from analyzers.power_limit.search.search_progress import settled
 from analyzers.results.result import Result, in_order, rows_only
 from analyzers.service.status import Insight
 from zeus_stream.clock import monotonic_ns, thread_time_ns
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.protocol.snapshots import SearchNow
 
 T = TypeVar("T")
 Links = Callable[[Mapping[str, Frame]], Iterable[LinkSeen]]
@@ -68,7 +69,7 @@ class Interpretation:
         """The share of a core that the work took recently, and when that was."""
         self._taker = taker
         self.insight = Insight({}, {}, {})
-        self.searches: Mapping[str, SearchProgress] = {}
+        self.searches: Mapping[str, SearchNow] = {}
         """By open run, where the search for its power limit stood a short time ago."""
         self.gathering: frozenset[str] = frozenset()
         """Hosts whose frames may come together, as of the last look at the searches."""

@@ -6,12 +6,12 @@ The logarithms of the ratios of all pairs give a mean and its interval by Studen
 """
 
 from collections.abc import Sequence
-from functools import cache
-from math import asin, exp, log, pi, sqrt
+from math import exp, log, sqrt
 from statistics import fmean, stdev
 
 from msgspec import Struct
 
+from zeus_stream.bench.student import student_quantile
 from zeus_stream.errors import RefusedError
 
 SHOWN = 0.975
@@ -110,31 +110,3 @@ def mean_energy(energies_j: Sequence[float | None], *, share: float = SHOWN) -> 
 
 def _percent(logarithm: float) -> float:
     return 100 * (exp(logarithm) - 1)
-
-
-@cache
-def student_quantile(share: float, freedom: int) -> float:
-    """Return the quantile of Student's t, for a share above a half and 1 or more degrees of freedom."""
-    low, high = 0.0, 1.0
-    while student_share(high, freedom) < share:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_share(middle, freedom) < share else (low, middle)
-    return high
-
-
-def student_share(t: float, freedom: int) -> float:
-    """Return the share of Student's t below a positive ``t`` (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
-    square = 1 / (1 + t * t / freedom)  # cos^2 of the angle
-    sine = sqrt(1 - square)
-    term, total = 1.0, 0.0
-    if freedom % 2 == 0:
-        for number in range(freedom // 2):
-            total += term
-            term *= square * (2 * number + 1) / (2 * number + 2)
-        return (1 + sine * total) / 2
-    for number in range(freedom // 2):
-        total += term
-        term *= square * (2 * number + 2) / (2 * number + 3)
-    return 0.5 + (asin(sine) + sine * sqrt(square) * total) / pi

@@ -110,36 +110,36 @@ class TrialNow(Struct, frozen=True, kw_only=True):
 
 
 class SearchNow(Struct, frozen=True, kw_only=True):
-    """The search for the power limit or the clock of one run."""
+    """The search for the power limit or the clock of one run. None: it does not apply, or is not known."""
 
     phase: Phase
-    limit_mw: Milliwatts | None
+    limit_mw: Milliwatts | None = None
     """That is measured, or that is chosen; the nominal power of a clock."""
     clock_mhz: Count | None = None
     """The clock whose power that is. None: a power limit is searched."""
-    found_mw: Milliwatts | None
+    found_mw: Milliwatts | None = None
     """The limit that everything is compared with."""
-    trial: Count | None
+    trial: Count | None = None
     """Number of the limit that is measured, from 1."""
-    trials_planned: Count | None
+    trials_planned: Count | None = None
     """None: the search decides as it goes on."""
-    steps_done: Count | None
+    steps_done: Count | None = None
     """At the limit that is measured."""
-    steps_wanted: Count | None
-    best_mw: Milliwatts | None
+    steps_wanted: Count | None = None
+    best_mw: Milliwatts | None = None
     """The limit with the least energy per step so far."""
-    best_step_j: Figure | None
-    saved_j: Figure | None
+    best_step_j: Figure | None = None
+    saved_j: Figure | None = None
     """Against the limit found, by all steps at the limit chosen. None: no limit was set."""
-    saved_percent: Figure | None
+    saved_percent: Figure | None = None
     """Energy of a step at the limit chosen, against the limit found."""
-    saved_low_percent: Figure | None
+    saved_low_percent: Figure | None = None
     """Bounds of the 95 % interval. None: too few steps were measured."""
-    saved_high_percent: Figure | None
-    time_added_percent: Figure | None
-    reason: Text
+    saved_high_percent: Figure | None = None
+    time_added_percent: Figure | None = None
+    reason: Text = ""
     """Why it was chosen, or why no limit is set."""
-    trials: Annotated[tuple[TrialNow, ...], Meta(max_length=MAX_TRIAL_ROWS)]
+    trials: Annotated[tuple[TrialNow, ...], Meta(max_length=MAX_TRIAL_ROWS)] = ()
     time_added_low_percent: Figure | None = None
     time_added_high_percent: Figure | None = None
 

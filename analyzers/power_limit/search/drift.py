@@ -26,8 +26,6 @@ docs/measurements/search.md, "The watch".
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
-from math import expm1, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +35,7 @@ from msgspec.structs import replace
 from analyzers.power_limit.search.noise import Floats
 from analyzers.power_limit.search.visit_blocks import NORMAL, log_energy, log_time
 from analyzers.power_limit.selectors import Trial
+from zeus_stream.bench.student import student_quantile
 
 FIRST = 5
 """Windows that say what the workload is like."""
@@ -52,8 +51,8 @@ KEPT = KNOWN + MOST
 """Windows that are remembered."""
 CALM, LEAST_CHANGE, CHANGED = 0.045, 0.07, 0.095
 """Of a logarithm: `LEAST` windows of a block, a block, and the latest `SLOW` windows are off by more."""
-MEAN_SURE, QUANTILE_SURE = 3.72, 2.33
-"""Standard deviations that a mean is off by in one of 10,000 blocks, and a quantile in one of 100."""
+MEAN_SURE, QUANTILE_SURE = 0.9999, 0.99
+"""Shares of blocks whose mean, and whose quantile, is not off by more."""
 INDEPENDENT = 1.3
 """Times the variance of independent blocks that blocks may have which count as such."""
 ODD_SURE = 11.5
@@ -65,7 +64,7 @@ LEAST_FREEDOM = 3.0
 """Degrees of freedom of a variance that is used."""
 DEVIATION, FREEDOM = 0.01, 2
 """Standard deviation of a block that is believed beforehand, and the degrees of freedom that it is worth."""
-FARTHEST, FAR = 0.15, 3.0
+FAR_SHARE, FAR_DEVIATIONS = 0.15, 3.0
 """A window is far off from so much, and so many standard deviations on."""
 LEFT = {1: 0.25, -1: 0.5}
 """Share of a block's windows that may stay as they were, by the direction of a change: long steps are common,
@@ -217,12 +216,13 @@ class Scatter:
         """
         self.windows, self._noise = len(noise), noise
         self._usual = min(known, len(noise))
-        self._most = FARTHEST + FAR * NORMAL * np.median(np.abs(noise), axis=0)
+        self._most = FAR_SHARE + FAR_DEVIATIONS * NORMAL * np.median(np.abs(noise), axis=0)
         odd = np.abs(noise) > self._most
         self._odd = (odd.sum(axis=0) + 0.5) / (len(noise) + 1)
         self._middle = np.where(odd, 0.0, noise).sum(axis=0) / np.maximum(1, (~odd).sum(axis=0))
         self._even = np.where(odd, self._middle, noise)
         self._known: dict[tuple[int, float | None], tuple[Floats, Floats]] = {}
+        self._independent: dict[tuple[int, float | None], npt.NDArray[np.bool_]] = {}
 
     def least(self, length: int) -> Floats:
         """Return the least change of a block; shape (2,)."""
@@ -283,7 +283,7 @@ class Scatter:
                 break
             variance = self._blocks(of, share)[1] * (1 + 1 / freedom) * of / length
             variance = (freedom * variance + FREEDOM * DEVIATION**2) / (freedom + FREEDOM)
-            sure = _student(MEAN_SURE if share is None else QUANTILE_SURE, freedom + FREEDOM)
+            sure = student_quantile(MEAN_SURE if share is None else QUANTILE_SURE, freedom + FREEDOM)
             usual = variance * length / self._usual
             if SEEN * self._usual <= self.windows:
                 usual = np.maximum(usual, self._blocks(self._usual, share)[1])
@@ -294,9 +294,11 @@ class Scatter:
 
     def _are_independent(self, length: int, share: float | None) -> npt.NDArray[np.bool_]:
         """Tell whether longer blocks scatter by no more than so many independent ones; shape (2,)."""
-        lengths = [length, *(longer for longer in LONGER if length < longer <= self.windows / 3)]
-        of = [self._blocks(each, share)[1] * each / (1 - each / self.windows) for each in lengths]
-        return np.asarray(np.all(np.array(of) <= INDEPENDENT * of[0], axis=0))
+        if (length, share) not in self._independent:
+            lengths = [length, *(longer for longer in LONGER if length < longer <= self.windows / 3)]
+            of = [self._blocks(each, share)[1] * each / (1 - each / self.windows) for each in lengths]
+            self._independent[length, share] = np.all(np.array(of) <= INDEPENDENT * of[0], axis=0)
+        return self._independent[length, share]
 
 
 def _block_means(values: Floats, length: int) -> Floats:
@@ -310,14 +312,3 @@ def _block_quantiles(values: Floats, length: int, share: float) -> Floats:
     at = int(share * length)
     blocks = np.lib.stride_tricks.sliding_window_view(values, length, axis=0)
     return np.asarray(np.partition(blocks, at, axis=-1)[..., at])
-
-
-@lru_cache(maxsize=1024)
-def _student(deviations: float, freedom: float) -> float:
-    """Return what Student's distribution exceeds as rarely as a normal one does so many deviations.
-
-    Within 5 % from five degrees of freedom on. Source: Gaver, Kafadar, "A Retrievable Recipe for Inverse t",
-    The American Statistician 38, 1984.
-    """
-    share = (freedom - 5 / 6) / (freedom - 2 / 3 + 0.1 / freedom) ** 2
-    return sqrt(freedom * expm1(deviations**2 * share))

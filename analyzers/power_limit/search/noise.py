@@ -52,7 +52,7 @@ LIKELY = (0.49, 0.245, 0.245, 0.02)
 
 With jumps at 0.2 the stated saving of 24 runs a kind held in 97 % beside a neighbour, 95 % in square waves,
 without them in 84 and 78 %. At 0.02 it holds as well, and searches of quiet steps are no longer."""
-FARTHEST = 4096
+MOST_APART = 4096
 """Steps apart from which correlations are taken to be as at this distance."""
 MOST_BLOCKS = 64
 """More are merged two by two, so that the cost of the algebra stays bounded."""
@@ -172,7 +172,7 @@ def correlated_ratios() -> Floats:
 
 def _steps_apart(position: Floats) -> Indices:
     whole = np.rint(position).astype(np.intp)
-    return np.asarray(np.minimum(np.abs(whole[:, None] - whole), FARTHEST))
+    return np.asarray(np.minimum(np.abs(whole[:, None] - whole), MOST_APART))
 
 
 def _visit_middles(blocks: Blocks) -> Floats:
@@ -199,16 +199,16 @@ def _rough_variance(blocks: Blocks, deviation: float) -> float:
 
 @lru_cache(maxsize=128)
 def _models(length: int) -> tuple[Floats, Floats, Floats]:
-    """Return of each model the correlation by distance (m, `FARTHEST` + 1), the ratio and the prior (m,).
+    """Return of each model the correlation by distance (m, `MOST_APART` + 1), the ratio and the prior (m,).
 
     ``length``: steps of each of two blocks, over which it is averaged.
     """
-    steps = np.abs(np.arange(-length, FARTHEST + length + 1))
+    steps = np.abs(np.arange(-length, MOST_APART + length + 1))
     triangle = np.convolve(np.ones(length), np.ones(length)) / length**2
     edge = length - (len(triangle) - 1) // 2
 
     def averaged(of: Floats) -> Floats:
-        return np.convolve(of, triangle, "valid")[edge : edge + FARTHEST + 1]
+        return np.convolve(of, triangle, "valid")[edge : edge + MOST_APART + 1]
 
     level = float(np.mean(np.exp(-2 * np.sin(np.linspace(0, np.pi, 1000, endpoint=False)) ** 2)))
     fading = [averaged(np.exp(-steps / time)) for time in FADING]
@@ -220,7 +220,7 @@ def _models(length: int) -> tuple[Floats, Floats, Floats]:
         )
         for period in PERIODS
     ]
-    jumping = [np.exp(-np.arange(FARTHEST + 1) / time) for time in JUMPING]
+    jumping = [np.exp(-np.arange(MOST_APART + 1) / time) for time in JUMPING]
     kinds = ((fading[:1], (0.0,)), (fading, RATIOS), (periodic, RATIOS), (jumping, JUMPS))
     each = [of for some, ratios in kinds for of in some for _ in ratios]
     ratios = [ratio for some, ratios in kinds for _ in some for ratio in ratios]

@@ -2,47 +2,32 @@
 
 from collections.abc import Iterable
 
-from msgspec import Struct
-
 from analyzers.power_limit.profiler import ProfilerPlan, ProfilerState
 from analyzers.power_limit.search.visit_blocks import BLOCKS
 from analyzers.power_limit.visits import BLOCK_STEPS, Applying, Deciding, Measuring, Observing, Warming
 from zeus_stream.protocol.fields import MOST_COUNT
-from zeus_stream.protocol.snapshots import Phase
+from zeus_stream.protocol.snapshots import Phase, SearchNow
 
 
-class SearchProgress(Struct, frozen=True, kw_only=True):
-    """Where the search of one run stands. None: it does not apply, or is not known."""
-
-    phase: Phase
-    limit_mw: int | None = None
-    """That is measured, or that is chosen; the nominal power of a clock."""
-    clock_mhz: int | None = None
-    """The clock whose power that is; None: a power limit is searched."""
-    found_mw: int | None = None
-    trial: int | None = None
-    trials_planned: int | None = None
-    steps_done: int | None = None
-    steps_wanted: int | None = None
-    reason: str = ""
-
-
-def settled(searches: Iterable[SearchProgress]) -> bool:
+def settled(searches: Iterable[SearchNow]) -> bool:
     """Return whether no search waits for the next step: what is read a little later changes nothing."""
     return not any(search.phase in ("waiting", "measuring") for search in searches)
 
 
-def progress(state: ProfilerState | None, plan: ProfilerPlan | None) -> SearchProgress:
-    """Return the progress of a search. Without a machine it waits: for ranks, or for their steps."""
+def progress(state: ProfilerState | None, plan: ProfilerPlan | None) -> SearchNow:
+    """Return the progress of a search, without what rows tell.
+
+    Without a machine it waits: for ranks, or for their steps.
+    """
     if state is None or plan is None:
-        return SearchProgress(phase="waiting")
+        return SearchNow(phase="waiting")
     found_mw = plan.limits_mw[0] if plan.limits_mw else None
     if isinstance(state.phase, Observing):
-        return SearchProgress(phase="observing", found_mw=found_mw, reason=state.phase.reason)
+        return SearchNow(phase="observing", found_mw=found_mw, reason=state.phase.reason)
     if state.chosen is not None:
         capped = any(not state.cap.allows(limit_mw) for limit_mw in plan.limits_mw)
         phase: Phase = "recalled" if state.chosen.as_remembered else "chosen"
-        return SearchProgress(
+        return SearchNow(
             phase="within a budget" if capped else phase,
             limit_mw=state.chosen.limit_mw,
             clock_mhz=plan.clock_mhz(state.chosen.limit_mw),
@@ -51,12 +36,12 @@ def progress(state: ProfilerState | None, plan: ProfilerPlan | None) -> SearchPr
         )
     if not isinstance(state.phase, Applying | Warming | Measuring):  # all was measured, or nothing yet
         begun = isinstance(state.phase, Deciding)
-        return SearchProgress(phase="measuring" if begun else "waiting", found_mw=found_mw)
+        return SearchNow(phase="measuring" if begun else "waiting", found_mw=found_mw)
     limit_mw = state.phase.limit_mw
     others = {trial.limit_mw for trial in state.trials} - {limit_mw}
     wanted = plan.profile_steps if plan.goal is None else BLOCKS * BLOCK_STEPS
     done = min(_steps(state), MOST_COUNT)  # a script may number its steps as it likes
-    return SearchProgress(
+    return SearchNow(
         phase="measuring",
         limit_mw=limit_mw,
         clock_mhz=plan.clock_mhz(limit_mw),

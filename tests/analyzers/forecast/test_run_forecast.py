@@ -1,6 +1,6 @@
 """Forecasts of runs, against worlds whose end is known."""
 
-from math import inf, sqrt
+from math import sqrt
 from random import Random
 from statistics import median
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import asdict
 
-from analyzers.forecast.batch_means import MOST, BatchMeans, added, t_quantile
+from analyzers.forecast.batch_means import MOST, BatchMeans, added
 from analyzers.forecast.run_forecast import RunForecast, Spent
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
@@ -26,14 +26,6 @@ QUICK = RunSettings(
     refreshes=2,
     exhaustive=True,
 )
-
-
-def test_quantiles_of_t_fall_to_those_of_the_normal_distribution() -> None:
-    found = [t_quantile(freedom) for freedom in (1, 1.5, 2, 7, 31, 1e9, inf)]
-    assert found == sorted(found, reverse=True)
-    assert found[0] == 12.706
-    assert found[-1] == 1.960
-    assert t_quantile(7) == pytest.approx(2.365, rel=0.003)
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.9], ids=["independent values", "values that follow each other"])

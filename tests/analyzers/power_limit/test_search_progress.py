@@ -2,8 +2,8 @@ from typing import get_args
 
 import pytest
 
-from analyzers.power_limit.search.search_progress import SearchProgress, settled
-from zeus_stream.protocol.snapshots import Phase
+from analyzers.power_limit.search.search_progress import settled
+from zeus_stream.protocol.snapshots import Phase, SearchNow
 
 
 def test_without_a_search_nothing_waits_for_a_step() -> None:
@@ -12,5 +12,5 @@ def test_without_a_search_nothing_waits_for_a_step() -> None:
 
 @pytest.mark.parametrize("phase", get_args(Phase))
 def test_a_search_that_waits_or_measures_is_urgent_beside_any_other(phase: Phase) -> None:
-    searches = [SearchProgress(phase="chosen"), SearchProgress(phase=phase)]
+    searches = [SearchNow(phase="chosen"), SearchNow(phase=phase)]
     assert settled(searches) == (phase not in {"waiting", "measuring"})

@@ -16,7 +16,8 @@ import click
 from msgspec import Struct
 from msgspec.json import encode
 
-from zeus_stream.bench.energy_difference import SHOWN, student_quantile
+from zeus_stream.bench.energy_difference import SHOWN
+from zeus_stream.bench.student import student_quantile
 from zeus_stream.cli.options import QUERY, Command, Duration, ask_sql, settings_options
 from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.paths import places
