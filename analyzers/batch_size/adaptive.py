@@ -21,8 +21,8 @@ A size may be unlike the curve, and a curve may mislead far from the sizes that 
 try has judged is tried despite the curve where that costs little (`uncovered`): the metric of such a
 try is compared with that of the best size at the same cost, after an epoch or two.
 
-Once all tries have cost more than always the default, by `LOSS` trainings, the default is used again, or a
-size that surely costs less, until the job has caught up.
+Once the tries of other sizes have cost more than the default would have, by `LOSS` trainings, nothing is
+tried to learn from it until the job has caught up: the best size that has converged is used.
 
 Where epochs, or what they cost, leave their level an era ends: what was seen before it still tells the shape
 of the curves, but not where they lie.
@@ -252,11 +252,12 @@ class Adaptive(Struct, frozen=True):
         least = min(left, key=lambda at: (belief.log_cost[at], at))
         running = {a_try.batch_size for a_try in history.tries if a_try.ended == "running"}
         known = [at for at in left if at in belief.proven]
-        if known and _overspent(job, seen, setup, belief):
-            at = _surest(job, belief, known)
-            why = f"{believed[at]}; all tries together have cost more than the default would have."
+        best = min(known, key=lambda at: (belief.log_cost[at], at), default=least)
+        if _overspent(job, seen, setup, belief):
+            at = best
+            why = f"{believed[at]}, the best that has converged: other sizes have cost more than the default."
         elif known and any(believed[at].batch_size in running and at not in belief.proven for at in left):
-            at = min(known, key=lambda at: (belief.log_cost[at], at))
+            at = best
             why = f"{believed[at]}, the best that has converged, while {_listed(running)} is being tried."
         elif (at := min(left, key=lambda at: (value[at], at))) in belief.proven and (
             new := uncovered(job, seen, belief, left)
@@ -289,21 +290,19 @@ class Adaptive(Struct, frozen=True):
 
 
 def _overspent(job: Job, seen: TrySummary, setup: str, belief: CostBelief) -> bool:
-    """Return whether the tries of this era have cost more than always the default, by what that may be."""
+    """Return whether the tries of other sizes in this era have cost more than the default would have.
+
+    That is not known where the default has not converged in this era: then no size is kept for it.
+    """
+    default = job.batch_sizes.index(job.default)
+    if default not in belief.proven:
+        return False
+    spent_j = sum(j for (of, size), j in seen.spent_j.items() if of == setup and size != job.default)
     count = sum(number for (of, _), number in seen.reached.items() if of == setup)
-    spent_j = sum(cost_j for (of, _), cost_j in seen.spent_j.items() if of == setup)
-    default_j = exp(within(belief.log_cost[job.batch_sizes.index(job.default)]))
-    if reached := seen.reached.get((setup, job.default), 0):
-        default_j = max(default_j, seen.spent_j[setup, job.default] / reached)
-    return spent_j > default_j * (count + LOSS + LOSS_SHARE * count)
-
-
-def _surest(job: Job, belief: CostBelief, known: Sequence[int]) -> int:
-    """Return, by index, the default size, or one that has converged and surely costs less than it."""
-    default, high = job.batch_sizes.index(job.default), belief.bounds[1]
-    surer = [at for at in known if high[at] < belief.log_cost[default]]
-    usual = default if default in known else min(known, key=lambda at: (belief.log_cost[at], at))
-    return min(surer, key=lambda at: (high[at], at), default=usual)
+    default_j, by_default = exp(within(belief.log_cost[default])), seen.reached.get((setup, job.default), 0)
+    if by_default:
+        default_j = max(default_j, seen.spent_j[setup, job.default] / by_default)
+    return spent_j > default_j * (count - by_default + LOSS + LOSS_SHARE * count)
 
 
 def _listed(sizes: frozenset[int] | set[int]) -> str:

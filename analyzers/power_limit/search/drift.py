@@ -6,7 +6,8 @@ The latest windows are compared with those before. How far a block of windows is
 has shown: its earlier blocks of as many windows scattered by so much. A block over a whole period hardly
 scatters, so a swing hides no change. Where shorter blocks scatter like independent ones, they tell how longer
 ones do: the variance falls as one over the length. There are more of them, so it is known better. Student's
-distribution says how rarely a block is off by more.
+distribution says how rarely a block is off by more, and the skewness of blocks by how much more. No change is
+what an earlier block has shown as well.
 
 Two figures of a block have to be off in one direction, each by more than it scatters and by `LEAST_CHANGE`:
 the mean of its windows, and what a quarter of them stays below. Some long steps move the mean, a change of
@@ -26,6 +27,7 @@ docs/measurements/search.md, "The watch".
 """
 
 from collections.abc import Sequence
+from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -51,8 +53,9 @@ KEPT = KNOWN + MOST
 """Windows that are remembered."""
 CALM, LEAST_CHANGE, CHANGED = 0.045, 0.07, 0.095
 """Of a logarithm: `LEAST` windows of a block, a block, and the latest `SLOW` windows are off by more."""
-MEAN_SURE, QUANTILE_SURE = 0.9999, 0.99
-"""Shares of blocks whose mean, and whose quantile, is not off by more."""
+RARELY, QUANTILE_SURE = 160_000, 0.99
+"""Windows in which the mean of one block of each length is off by more: there are more short blocks than long
+ones. And the share of blocks whose quantile is not off by more."""
 INDEPENDENT = 1.3
 """Times the variance of independent blocks that blocks may have which count as such."""
 ODD_SURE = 11.5
@@ -221,7 +224,8 @@ class Scatter:
         self._odd = (odd.sum(axis=0) + 0.5) / (len(noise) + 1)
         self._middle = np.where(odd, 0.0, noise).sum(axis=0) / np.maximum(1, (~odd).sum(axis=0))
         self._even = np.where(odd, self._middle, noise)
-        self._known: dict[tuple[int, float | None], tuple[Floats, Floats]] = {}
+        self._known: dict[tuple[int, float | None], tuple[Floats, Floats, Floats]] = {}
+        self._far: dict[int, tuple[Floats, Floats]] = {}
         self._independent: dict[tuple[int, float | None], npt.NDArray[np.bool_]] = {}
 
     def least(self, length: int) -> Floats:
@@ -239,12 +243,14 @@ class Scatter:
         mean = self._mean_off(latest)
         far = np.abs(mean) > least
         far &= np.sort(np.sign(mean) * latest, axis=0)[-LEAST] > CALM  # three are no change, however odd
+        low, high = self._farthest(length)
+        far &= (mean > high) | (mean < low)
         if not far.any():
             return False
-        far &= np.abs(mean) > self._by_chance(length, None)
+        far &= np.abs(mean) > self._by_chance(length, None, np.sign(mean))
         for direction, share in LEFT.items():
             off = _block_quantiles(latest, length, share)[0] - self._blocks(length, share)[0]
-            most = np.maximum(least, self._by_chance(length, share))
+            most = np.maximum(least, self._by_chance(length, share, 0.0))
             if np.any(far & (direction * mean > 0) & (direction * off > most)):
                 return True
         return False
@@ -260,8 +266,8 @@ class Scatter:
         count = kept.sum(axis=0)
         return np.where(count < LEAST, 0.0, off.sum(axis=0) / np.maximum(1, count))
 
-    def _blocks(self, length: int, share: float | None) -> tuple[Floats, Floats]:
-        """Return the mean and the variance of a figure of blocks of some length, each of shape (2,).
+    def _blocks(self, length: int, share: float | None) -> tuple[Floats, Floats, Floats]:
+        """Return mean, variance and skewness of a figure of blocks of some length, each of shape (2,).
 
         ``share``: of the windows that are below the figure; None: it is their mean.
         """
@@ -271,23 +277,40 @@ class Scatter:
                 if share is None
                 else _block_quantiles(self._noise, length, share)
             )
-            self._known[length, share] = of.mean(axis=0), of.var(axis=0)
+            mean, variance = of.mean(axis=0), of.var(axis=0)
+            third = ((of - mean) ** 3).mean(axis=0)
+            self._known[length, share] = mean, variance, third / np.maximum(variance, 1e-12) ** 1.5
         return self._known[length, share]
 
-    def _by_chance(self, length: int, share: float | None) -> Floats:
-        """Return by how much a figure of a block is off by chance at most."""
+    def _farthest(self, length: int) -> tuple[Floats, Floats]:
+        """Return by how much the mean of a block was off at most: below the middle, and above; (2,) each."""
+        if length not in self._far:
+            of = _block_means(self._even, length) - self._middle
+            self._far[length] = of.min(axis=0), of.max(axis=0)
+        return self._far[length]
+
+    def _by_chance(self, length: int, share: float | None, direction: Floats | float) -> Floats:
+        """Return by how much a figure of a block is off by chance at most.
+
+        ``direction``: 1, up, or -1; noise that is skewed that way is off by more (Cornish, Fisher, "Moments
+        and Cumulants in the Specification of Distributions", 1938). 0: either.
+        """
         best = np.full(2, np.inf)
         for of in (*(shorter for shorter in SHORTER if shorter < length), length):
             freedom = self.windows / of - 1
             if freedom < LEAST_FREEDOM:
                 break
-            variance = self._blocks(of, share)[1] * (1 + 1 / freedom) * of / length
+            _, variance, skewness = self._blocks(of, share)
+            variance = variance * (1 + 1 / freedom) * of / length
             variance = (freedom * variance + FREEDOM * DEVIATION**2) / (freedom + FREEDOM)
-            sure = student_quantile(MEAN_SURE if share is None else QUANTILE_SURE, freedom + FREEDOM)
+            sure = student_quantile(
+                1 - length / RARELY if share is None else QUANTILE_SURE, freedom + FREEDOM
+            )
             usual = variance * length / self._usual
             if SEEN * self._usual <= self.windows:
                 usual = np.maximum(usual, self._blocks(self._usual, share)[1])
-            most = sure * np.sqrt(variance + usual)
+            skewed = np.maximum(0.0, direction * skewness * sqrt(of / length)) * (sure**2 - 1) / 6
+            most = (sure + skewed) * np.sqrt(variance + usual)
             counts = True if of == length else self._are_independent(of, share)
             best = np.where(counts, np.minimum(best, most), best)
         return best

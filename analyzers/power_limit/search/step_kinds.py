@@ -11,8 +11,8 @@ and the same for energy, and every block is brought to the share of both kinds o
 (post-stratification: Holt, Smith, "Post Stratification", J. Royal Statistical Society A 142, 1979). It is
 done only where kinds come back at one limit (a slow start does not) and explain nearly all differences.
 
-Constants were chosen on seed 401 of four kinds of noise; docs/measurements/search.md has what it gives, on
-other seeds too.
+Constants were chosen on seed 401 of four kinds of noise; docs/measurements/search.md has what it gives on
+other seeds, and with each of them halved and doubled.
 """
 
 from collections.abc import Iterable, Sequence

@@ -6,7 +6,7 @@ from random import Random
 from msgspec.structs import replace
 
 from analyzers.batch_size.belief.try_summary import JobHistory
-from analyzers.batch_size.policy import Job, TryVerdict
+from analyzers.batch_size.policy import Job, Try, TryVerdict
 from tests.analyzers.batch_size.recurrences import GPU, POLICY, Tried, recurred
 from tests.messages import TRY
 
@@ -56,17 +56,33 @@ def test_a_try_behind_at_the_same_cost_is_given_up_and_the_reason_says_so() -> N
     assert POLICY.verdict(state, replace(a_try, metrics=(0.3, 0.5))).go_on
 
 
-def test_a_job_that_costs_more_than_always_the_default_goes_back_to_it() -> None:
+def heard(*tries: Try) -> JobHistory:
     state = JobHistory(JOB)
-    tries = [
+    for a_try in tries:
+        state = state.heard(a_try)
+    return state
+
+
+def test_a_job_whose_other_sizes_cost_more_than_the_default_learns_no_more_until_it_has_caught_up() -> None:
+    state = heard(
         replace(TRY, epochs=20, cost_j=200.0, ended="converged"),
         *(
             replace(TRY, number=n, recurrence=1, batch_size=32, epochs=40, cost_j=400.0, ended="stopped")
             for n in range(1, 6)
         ),
-    ]
-    for a_try in tries:
-        state = state.heard(a_try)
+    )
     choice = POLICY.choose(state, GPU, Random(1))
     assert choice.batch_size == 16
-    assert "more than the default would have" in choice.reason
+    assert "other sizes have cost more than the default" in choice.reason
+
+
+def test_a_default_whose_first_run_failed_does_not_keep_the_job_at_the_first_size_that_converged() -> None:
+    small = replace(TRY, batch_size=8, epochs=12, cost_j=480.0, epoch_cost_j=40.0)
+    state = heard(
+        replace(TRY, epochs=80, cost_j=1600.0, epoch_cost_j=20.0, ended="exhausted"),
+        *(
+            replace(small, number=n, recurrence=n // 2, ended="converged" if n % 2 else "stopped")
+            for n in range(1, 16)
+        ),
+    )
+    assert POLICY.choose(state, GPU, Random(1)).batch_size > 8

@@ -88,6 +88,13 @@ def test_correlated_noise_of_5_percent_raises_an_alarm_in_20000_steps_at_most(
     assert sum(raised) <= len(raised)
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_long_steps_that_follow_each_other_by_chance_raise_an_alarm_in_20000_steps_at_most(seed: int) -> None:
+    rng = Random(seed)
+    assert alarms(1 + rng.gauss(0, 0.01) + 0.2 * (rng.random() < 0.2) for _ in range(2_000)) <= 1
+
+
 def checkpoint(step: int) -> float:
     return 8.0 if step % 200 == 150 else 1.0
 
