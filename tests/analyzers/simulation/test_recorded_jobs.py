@@ -36,7 +36,6 @@ from analyzers.simulation.simulated_jobs import (
     tried_limits_w,
 )
 from analyzers.simulation.traces import read
-from benchmarks.batch_size.worlds import GPUS, holdout_worlds
 
 EPOCHS = {8: (None, None), 16: (4, 5), 32: (4, 4), 64: (6, 8)}
 WORKLOAD = RecordedWorkload(dataset="digits", default=32, optimizer="sgd", target=0.9, max_epochs=20)
@@ -310,12 +309,3 @@ def test_the_published_savings_are_there_to_be_had(
     assert [100 * (energy - 1) for energy in least] == pytest.approx(percents, abs=0.02)
     cheapest = min(found, key=lambda row: float(row["cost"]))
     assert (cheapest["batch_size"], cheapest["limit_w"]) == best
-
-
-def test_the_worlds_that_nobody_looked_at_are_those_that_were_frozen() -> None:
-    traces = read()
-    worlds = holdout_worlds(traces)
-    golden = {(gpu, one.target, one.default) for gpu in GPUS for one in traces.workloads.values()}
-    assert len(worlds) >= 60
-    assert len({here.name for here in worlds}) == len(worlds)
-    assert not golden & {(here.gpu, here.job.target, here.job.default) for here in worlds}
