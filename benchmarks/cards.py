@@ -5,11 +5,13 @@ python -m benchmarks.cards --write      writes them to collectors/devices/cards
 """
 
 import argparse
+import csv
 from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
 
+from benchmarks.gpu import read_recording
 from benchmarks.harness import ROOT
 from collectors.device import Device
 from collectors.devices.cards.known_cards import SHIPPED, shipped_cards
@@ -23,6 +25,7 @@ from zeus_stream.simulated_gpu.workloads import load as load_models
 
 RECORDED = ROOT.parent / "shared" / "data" / "power_meter"
 S = 1_000_000_000
+H100 = ROOT / "tests" / "data" / "h100_square"
 RTX_3090 = "NVIDIA GeForce RTX 3090"
 SQUARE_S, SIMULATED_S, HALF_NS = 12, 20, 370_000_000
 
@@ -67,9 +70,21 @@ def recorded() -> SensorCard:
     return replace(card_of(device, SQUARE_S, time), name=RTX_3090)
 
 
+def h100() -> SensorCard:
+    """Return the card of an H100 that was recorded under a square load."""
+    time = Time()
+    (device,) = RecordedBus(H100, time.now).discover()
+    with (H100 / "marks.csv").open() as file:
+        marks_ns = [(int(row["begin_ns"]), int(row["end_ns"])) for row in csv.DictReader(file)]
+    begun_ns = int((H100 / "begun_ns").read_text())
+    reads = read_recording(H100 / "samples-0.csv", begun_ns)
+    return make_card(device.describe(), reads, marks_ns=marks_ns)
+
+
 def cards() -> Iterator[tuple[str, SensorCard]]:
     """Yield short names and cards."""
     yield "rtx3090", recorded()
+    yield "h100-sxm", h100()
     for key in load_models():
         yield f"simulated-{key}", simulated(key)
 

@@ -36,7 +36,7 @@ from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.sensors import UNKNOWN_WINDOW_NS
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.readings import READING
-from benchmarks.harness import ROOT, directory, machine, process, wait_for
+from benchmarks.harness import ROOT, directory, environment, machine, process, wait_for
 from collectors.device import Device, Sample
 from collectors.devices.cards.sensor_card import Read, make_card, read_card
 from collectors.devices.recorded import record
@@ -123,7 +123,7 @@ class Stages:
     def __init__(self, options: argparse.Namespace, where: Path, environ: dict[str, str]) -> None:
         self._options, self._where = options, where
         self.folder: Path = options.folder
-        self._environ = os.environ | {"PYTHONPATH": str(ROOT), "ZEUS_STREAM_DIR": str(where)} | environ
+        self._environ = environment(where) | environ
         self._environ["OPENBLAS_NUM_THREADS"] = "1"
         if options.observe:
             self._environ["ZEUS_STREAM_OBSERVE"] = "1"

@@ -113,7 +113,8 @@ def directory() -> Iterator[Path]:
 
 def environment(where: Path, **more: str) -> dict[str, str]:
     """Return the environment of a program of this checkout in a setup."""
-    return os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": str(ROOT)} | more
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"ZEUS_STREAM_DIR": str(where), "PYTHONPATH": paths} | more
 
 
 @contextmanager

@@ -89,9 +89,6 @@ class Sample(NamedTuple):
     requested_profiles: int | None = None
     """Bits of the workload power profiles that are requested, and of those in force."""
     enforced_profiles: int | None = None
-    stamp_us: int | None = None
-    """When the counter took its value, by the driver, us since 1970. None: it does not say, or says the time
-    of each call."""
 
 
 class DeviceMemory(NamedTuple):

@@ -18,8 +18,8 @@ def device_rows(guard: SupervisedDevice) -> list[Row]:
     watch = guard.watch
     section = f"{guard.description.name} {watch.gpu}"
     period = "not known yet" if watch.sampled.period_ns is None else f"{watch.sampled.period_ns / 1e6:.1f} ms"
-    if watch.sampled.stamped:
-        period += ", as its own timestamps say"
+    if watch.sampled.timed:
+        period += ", by a timer"
     rows = [
         (section, "state", watch.trouble or ("there" if guard.there else "lost")),
         (section, "refreshes every", period),

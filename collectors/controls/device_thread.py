@@ -311,11 +311,7 @@ class DeviceThread:
             return None
         after_ns = monotonic_ns()
         self.reads += 1
-        wall_ns = None
-        if sample.stamp_us is not None:
-            clocks = anchor()
-            wall_ns = clocks.wall_ns - clocks.monotonic_ns
-        due_ns = self.sampled.take_in(sample, before_ns, after_ns, wall_ns)
+        due_ns = self.sampled.take_in(sample, before_ns, after_ns)
         self.trouble, self.requested_mw, self.enforced_mw = None, sample.requested_mw, sample.limit_mw
         if sample.requested_profiles is not None:
             self.profiles = sample.requested_profiles, sample.enforced_profiles

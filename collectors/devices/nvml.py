@@ -54,15 +54,13 @@ _SELDOM = 30
 once a second where a counter is refreshed every 100 ms."""
 
 
-STANDS = 20
-"""Reads in a row in which counter and timestamp stood still together: then it is not the time of calls."""
 PATIENT = 3
 """Failures in a row from which on a quantity is left out; until then the sample is tried again."""
 _SELDOM_AGAIN = 600
 """Samples from one try to the next of what did not answer: about a minute at 100 ms."""
 _ENERGY, _POWER, _LIMIT, _REQUESTED = range(len(QUANTITIES))
 
-_FIELD_VALUE = struct.Struct("=8xqqIIQ")
+_FIELD_VALUE = struct.Struct("=24xIIQ")
 """nvmlFieldValue_t: (field, scope,) timestamp, latency (us), type, return code, value (a union).
 
 Unpacked here because an attribute of a pynvml structure takes a Python call of its own: 0.8 us
@@ -169,7 +167,6 @@ class NvmlDevice:
             utilization_pct=utilization_pct,
             requested_profiles=requested_profiles,
             enforced_profiles=enforced_profiles,
-            stamp_us=self._stamp[1] if self._stands >= STANDS else None,
         )
 
     def read_control(self, control: Control) -> int | None:
@@ -252,12 +249,8 @@ class NvmlDevice:
     def _start_over(self) -> None:
         """Forget what the device could not do: all quantities are read by field again."""
         self._module = False
-        self.latency_us: int | None = None
-        """What the driver says that its last read of the counter took."""
         self._ask_again_by_fields()
-        self._samples = self._stands = 0
-        self._stamp: tuple[int | None, int] = None, 0
-        """The counter, and its timestamp, us since 1970."""
+        self._samples = 0
 
     def _ask_again_by_fields(self) -> None:
         self._read_by_fields(tuple(range(len(QUANTITIES))))
@@ -308,13 +301,8 @@ class NvmlDevice:
             missing = list(self._by_field)
         else:
             values = _FIELD_VALUE.iter_unpack(self._fields)
-            for quantity, (stamp_us, latency_us, kind, code, value) in zip(
-                self._by_field, values, strict=True
-            ):
+            for quantity, (kind, code, value) in zip(self._by_field, values, strict=True):
                 if code == pynvml.NVML_SUCCESS:
-                    if quantity == _ENERGY:
-                        self._compare_stamp(value, stamp_us)
-                        self.latency_us = latency_us
                     # The driver writes a 32-bit member of the union and may leave the rest as it was.
                     short = kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
                     figures[quantity] = value & 0xFFFFFFFF if short else value
@@ -329,13 +317,6 @@ class NvmlDevice:
         if missing:
             self._by_call += tuple(missing)
             self._read_by_fields(tuple(quantity for quantity in self._by_field if quantity not in missing))
-
-    def _compare_stamp(self, energy_mj: int, stamp_us: int) -> None:
-        """Count the reads in which counter and timestamp stood still together."""
-        last_mj, last_us = self._stamp
-        if energy_mj == last_mj:
-            self._stands = self._stands + 1 if stamp_us == last_us else 0
-        self._stamp = energy_mj, stamp_us
 
     def _get_field_values(self, handle: Any) -> None:
         """Ask for all fields in the argument array built once; pynvml's wrapper would build one a call."""

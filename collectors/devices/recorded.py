@@ -176,7 +176,7 @@ def _answers(path: Path) -> list[RecordedAnswer]:
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             figures = [int(row[name]) if row.get(name) else None for name in Sample._fields]
-            sample = None if row["error"] else Sample(*figures)._replace(stamp_us=None)  # of another time
+            sample = None if row["error"] else Sample(*figures)
             answers.append(RecordedAnswer(int(row["since_ns"]), int(row["t_ns"]), sample, row["error"]))
     return answers
 

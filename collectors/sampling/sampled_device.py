@@ -6,7 +6,7 @@ from typing import NamedTuple
 from collectors.device import Sample
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.change_detector import Reading
-from collectors.sampling.refresh_stamps import RefreshStamps
+from collectors.sampling.refresh_grid import RefreshGrid
 from zeus_stream.protocol.readings import Seen
 
 MAX_READINGS = 20_000
@@ -41,7 +41,9 @@ class SampledDevice:
         self._readings: deque[Reading] = deque()
         self._dropped = 0
         self._relaxed = False
-        self._stamps = RefreshStamps()
+        self._grid = RefreshGrid()
+        self._shown_ns: int | None = None
+        """By when the last refresh that was seen had come."""
         self.closely = True
         """Windows of its sessions are short."""
         self._due_ns: int | None = None
@@ -62,9 +64,9 @@ class SampledDevice:
         return self._schedule.period_ns
 
     @property
-    def stamped(self) -> bool:
-        """Tell whether the driver's own timestamps narrow the bounds of refreshes."""
-        return self._stamps.believed
+    def timed(self) -> bool:
+        """Tell whether refreshes keep to a grid, which narrows their bounds."""
+        return self._grid.believed
 
     def begin(self, begun_ns: int, every_ns: int = 0, period_ns: int | None = None) -> None:
         """Forget what was seen: the device was found, or is back.
@@ -73,7 +75,7 @@ class SampledDevice:
         """
         known = change_detector.ENOUGH if period_ns else 0
         self._seen = change_detector.DetectorState(period_ns=period_ns, smoothed=known)
-        self._stamps, self._due_ns = RefreshStamps(), None
+        self._grid, self._shown_ns, self._due_ns = RefreshGrid(), None, None
         self._schedule = schedule.Schedule(begun_ns, every_ns, period_ns=period_ns)
 
     def relax(self, *, relaxed: bool) -> bool:
@@ -102,14 +104,8 @@ class SampledDevice:
         self._due_ns = schedule.relaxed_ns(now_ns)
         return self._due_ns
 
-    def take_in(self, sample: Sample, before_ns: int, after_ns: int, wall_ns: int | None = None) -> int:
-        """Take in a read that began and ended then; return when the next one is due, ns.
-
-        ``wall_ns``: what the wall clock shows above the monotonic one, where the sample has a timestamp.
-        """
-        stamp_ns = None
-        if sample.stamp_us is not None and wall_ns is not None:
-            stamp_ns = self._stamps.on_monotonic(sample.stamp_us, wall_ns)
+    def take_in(self, sample: Sample, before_ns: int, after_ns: int) -> int:
+        """Take in a read that began and ended then; return when the next one is due, ns."""
         reads = before_ns, after_ns, HEARTBEAT_NS, self._schedule.periods
         seen, reading = change_detector.observe(self._seen, sample, *reads)
         last = self._seen.last
@@ -119,9 +115,9 @@ class SampledDevice:
             seen = seen._replace(changed_ns=None, intervals_ns=known.intervals_ns, period_ns=known.period_ns)
         self._seen = seen
         if reading is not None:
-            if reading.seen == Seen.CHANGED and stamp_ns is not None and not self.paused:
+            if reading.seen == Seen.CHANGED and self.period_ns is not None and not self.paused:
                 by_reads = reading.t_lo_ns, reading.t_hi_ns
-                t_lo_ns, t_hi_ns = self._stamps.narrow(*by_reads, stamp_ns, after_ns - before_ns)
+                t_lo_ns, t_hi_ns = self._grid.narrow(*by_reads, before_ns, self.period_ns)
                 reading = reading._replace(t_lo_ns=t_lo_ns, t_hi_ns=t_hi_ns)
             if self.paused and reading.seen in _GROWN and not self.overdue(after_ns):
                 reading = reading._replace(seen=Seen.RESTED)
@@ -132,6 +128,7 @@ class SampledDevice:
         change = None
         if reading is not None and fresh and reading.seen != Seen.RESET and not self.paused:
             change = reading.t_lo_ns, reading.t_hi_ns
+            self._shown_ns = reading.t_hi_ns
         took_ns = after_ns - before_ns
         self._took.append((after_ns, took_ns))
         self._schedule = schedule.was_read(
@@ -139,14 +136,24 @@ class SampledDevice:
             self._seen.period_ns,
             change,
             took_ns,
-            closely=self.closely or self._stamps.doubtful,
-            frugal=not self._stamps.doubtful,
+            closely=self.closely or self._grid.doubtful,
+            frugal=not self._grid.doubtful,
+            open_ns=self._grid.open_ns,
         )
         relaxed_ns = None
         if self._relaxed:
             self._schedule, relaxed_ns = schedule.relax(self._schedule, after_ns)
         self._due_ns = relaxed_ns
-        return schedule.next_poll_ns(self._schedule, after_ns) if relaxed_ns is None else relaxed_ns
+        if relaxed_ns is not None:
+            return relaxed_ns
+        return schedule.next_poll_ns(self._schedule, after_ns, self._coming_ns())
+
+    def _coming_ns(self) -> tuple[int, int] | None:
+        """Return the bounds of the refresh that is to be seen next, by the grid."""
+        if self._shown_ns is None or self.period_ns is None:
+            return None
+        later_ns = (2 * self._schedule.periods - 1) * self.period_ns // 2
+        return self._grid.coming_ns(self._shown_ns + later_ns)
 
     @property
     def cost(self) -> ReadCost | None:

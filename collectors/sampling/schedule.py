@@ -15,9 +15,9 @@ predicted, and is bounded by two reads:
     seen by the first           it came early, or the read late: expected there at the latest; a larger width
     not seen by LATER of them   looked for at a fifth of the period, until it is seen
 
-All reads together take at most a BUDGET-th of the time: with slow calls most refreshes have no first read, so
-their bounds are a period wide (`analyzers.measurement.knots` places them); with slower ones
-whole refreshes are left out. While all windows are long, most refreshes have no first read either.
+All reads together take at most a CLOSE_BUDGET-th of the time, and a BUDGET-th while all windows are long:
+with slow calls most refreshes have no first read, and with slower ones whole refreshes are left out. Then
+their grid bounds them (`refresh_grid`): a first read halves its bounds once they are wide, or confirms them.
 
 Reads at even distances (the search, a distance set by a person) would lock to the phase of the refreshes.
 So each distance is stretched or shortened by a step of the sequence n^2 x golden ratio mod 1: evenly spread
@@ -39,14 +39,21 @@ EARLIER = 5
 LATER = 4
 FAR = 5
 """Times the least width: a wider one is halved at once."""
-BUDGET = 100
-"""Reads take at most this part of the time, once the period is known."""
+CLOSE_BUDGET, BUDGET = 20, 100
+"""Reads take at most this part of the time, once the period is known: while windows are short, and otherwise.
+
+On an H100 (driver 580), whose reads take 3.2 ms, 20 reads a second changed the time of no matrix product,
+launch, copy or allocation by more than its scatter. Reads without a pause made an allocation 3 to 5 times as
+long.
+"""
 SMOOTHED = 16
 """Reads of which the duration is the mean."""
 CLOSELY, LOOSELY = 2.0, 1.1
 """Reads of a refresh, if they are quick, while windows are short, and while they are long."""
-SOMETIMES = 0.05
+SOMETIMES = 0.1
 """Share of the refreshes that have a first read however slow reads are: else what is expected would drift."""
+WIDE = 2
+"""Bounds by the grid that are wider than so many reads are halved by a first read."""
 SEARCHED = 5
 """Reads take at most this part of the time while the period is searched."""
 MOST_NS = 200_000_000
@@ -98,10 +105,12 @@ def was_read(
     *,
     closely: bool = True,
     frugal: bool = True,
+    open_ns: int = 0,
 ) -> Schedule:
     """Return the schedule after a read. ``change``: the instants around the refresh that it saw, or None.
 
-    ``frugal``: reads keep to their share of the time.
+    ``frugal``: reads keep to their share of the time. ``open_ns``: width of the bounds that its grid has
+    for the next refresh.
     """
     smoothed_ns = schedule.took_ns + (took_ns - schedule.took_ns) // SMOOTHED if schedule.reads else took_ns
     read = schedule._replace(
@@ -114,16 +123,18 @@ def was_read(
     if change is None or period_ns is None:
         return read
     came_ns, width_ns = _came(schedule, period_ns, change)
-    allowed = period_ns / (BUDGET * smoothed_ns) if smoothed_ns and frugal else CLOSELY
-    wanted = CLOSELY if closely else LOOSELY
+    wanted, share = (CLOSELY, CLOSE_BUDGET) if closely else (LOOSELY, BUDGET)
+    allowed = period_ns / (share * smoothed_ns) if smoothed_ns and frugal else wanted
     credit = min(schedule.credit + max(min(wanted, allowed) - 1, SOMETIMES), 2.0)
-    skipped = 1 if allowed >= 1 else -int(-1 // allowed)
+    wide = open_ns > WIDE * smoothed_ns > WIDE * LEAST_NS
+    first = credit >= (0 if wide else 1)
+    skipped = 1 if allowed >= 1 or first else -int(-1 // allowed)
     return read._replace(
         expected_ns=came_ns + skipped * period_ns,
         width_ns=min(width_ns, period_ns // 4),
         looks=0,
-        first=credit >= 1,
-        credit=credit - (credit >= 1),
+        first=first,
+        credit=credit - first,
         periods=skipped,
     )
 
@@ -151,14 +162,23 @@ def failed(schedule: Schedule) -> Schedule:
     return schedule._replace(failures=schedule.failures + 1)
 
 
-def next_poll_ns(schedule: Schedule, now_ns: int) -> int:
-    """Return when to read next, ns after which it is due."""
+def next_poll_ns(schedule: Schedule, now_ns: int, coming_ns: tuple[int, int] | None = None) -> int:
+    """Return when to read next, ns after which it is due.
+
+    ``coming_ns``: the bounds of the next refresh, by its grid. Slow reads are before and behind them; the
+    first one is in the middle of wide ones, where it tells most.
+    """
     if schedule.failures:
         distance_ns = _distance_ns(schedule, now_ns) << min(schedule.failures, 10)
         return now_ns + max(min(distance_ns, RETRY_MOST_NS), schedule.poll_ns)
     if schedule.poll_ns == 0 and schedule.period_ns is not None and schedule.expected_ns is not None:
         soonest_ns, width_ns = now_ns + LEAST_NS // 2, schedule.width_ns
         first_ns, second_ns = schedule.expected_ns - width_ns, schedule.expected_ns + width_ns
+        if coming_ns is not None and schedule.took_ns > LEAST_NS:
+            first_ns, second_ns = coming_ns
+            wide = second_ns - first_ns > WIDE * schedule.took_ns
+            first_ns = (first_ns + second_ns - schedule.took_ns) // 2 if wide else first_ns - schedule.took_ns
+            width_ns = schedule.took_ns
         if schedule.first and not schedule.looks and soonest_ns <= second_ns:
             return max(first_ns, soonest_ns)
         if schedule.looks <= LATER and now_ns < second_ns + 2 * LATER * width_ns:

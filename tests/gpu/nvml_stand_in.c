@@ -51,7 +51,6 @@ typedef struct {
     uint32_t clamp_mw;     /* a lower set takes this, 0: taken as asked */
     uint32_t ignored_sets; /* so many sets are answered OK, and change nothing */
     uint32_t profiles, requested_profiles; /* bits of workload power profiles, 0: it has none */
-    uint32_t stamps; /* timestamps of fields: 0 of the call, 1 of the refresh, else so many us before */
     uint64_t used_bytes, process_bytes[PIDS]; /* of a process 0: it is not known */
 } gpu;
 
@@ -493,8 +492,6 @@ result nvmlDeviceGetFieldValues(device_t device, int32_t n, field_value *values)
     clock_gettime(CLOCK_REALTIME, &now);
     uint64_t now_ns = monotonic_ns();
     int64_t stamp_us = (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-    if (g->stamps && g->period_ns) stamp_us -= (int64_t)((now_ns - g->since_ns) % g->period_ns / 1000);
-    if (g->stamps > 1) stamp_us -= g->stamps;
     for (int32_t i = 0; i < n; i++) {
         values[i].code = field(g, &values[i], now_ns);
         values[i].timestamp_us = stamp_us;

@@ -105,7 +105,6 @@ class Gpu(_Faulty):
         ("ignored_sets", c_uint32),
         ("profiles", c_uint32),
         ("requested_profiles", c_uint32),
-        ("stamps", c_uint32),
         ("used_bytes", c_uint64),
         ("process_bytes", c_uint64 * 8),
     ]

@@ -16,11 +16,10 @@ from collectors.devices.cards.known_cards import keep_card
 from collectors.devices.cards.sensor_card import (
     LimitSets,
     SensorCard,
-    WithLatency,
     make_card,
     read_closely,
 )
-from zeus_stream.clock import anchor, boot_id, monotonic_ns
+from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.paths import Places
 from zeus_stream.protocol.fields import of_host
@@ -125,15 +124,8 @@ def sensor_card(
     command = load or python_child("zeus_stream.bench.square_load", f"{SQUARE_MS:g}", f"{seconds + LOAD_S:g}")
     with square_load(command, gpu) as marks_ns:
         reads = read_closely(device, monotonic_ns() + round(seconds * 1e9), time.sleep)
-    clocks, description = anchor(), device.describe()
-    card = make_card(
-        description,
-        reads,
-        try_limits(device, where.records) if sets else None,
-        wall_ns=clocks.wall_ns - clocks.monotonic_ns,
-        latency_us=device.latency_us if isinstance(device, WithLatency) else None,
-        marks_ns=marks_ns,
-    )
+    sets_done = try_limits(device, where.records) if sets else None
+    card = make_card(device.describe(), reads, sets_done, marks_ns=marks_ns)
     with explaining(StorageError, f"{where.cards}: the card could not be kept", "Make room, or give access."):
         return card, keep_card(where.cards, gpu, card)
 

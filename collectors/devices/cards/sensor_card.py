@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -22,8 +22,6 @@ from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError
 
 VERSION = 1
-CLOCKS_NS = 100_000
-"""Doubt of a timestamp of the wall clock on the monotonic one."""
 LEAST_CHANGES = 5
 """Fewer changes tell no period."""
 
@@ -41,7 +39,7 @@ class CardRefreshes(Struct, frozen=True, kw_only=True):
     """The refreshes of one figure."""
 
     period_ms: float
-    """Median distance of two changes."""
+    """Mean distance of two changes; more than one and a half medians are two of them, and so on."""
     jitter_ms: float
     """Half of the range that holds 90 % of the distances."""
     open_ms: float
@@ -106,11 +104,6 @@ class SensorCard(Struct, frozen=True, kw_only=True):
     most_power_mw: int | None
     sets: LimitSets | None = None
     """None: nothing was set."""
-    stamps: Literal["refresh", "other", "unknown"] = "unknown"
-    """The driver's own timestamps of the counter: between the reads around each change; elsewhere; not known,
-    as where they are those of calls."""
-    latency_us: int | None = None
-    """What the driver says that its last read of the counter took."""
 
     def lines(self) -> list[str]:
         """Return the card in ten lines for people."""
@@ -135,7 +128,7 @@ class SensorCard(Struct, frozen=True, kw_only=True):
             f"GPU: {self.name}, driver {self.driver}, figures of the {self.scope}",
             f"reads: {self.reads}, {self.read_p50_ms:.3f} ms p50, {self.read_p99_ms:.3f} ms p99",
             f"failed reads: {self.failed_reads}",
-            f"energy counter: {_words(self.counter, 'mJ')}{_STAMPS[self.stamps]}",
+            f"energy counter: {_words(self.counter, 'mJ')}",
             f"power: {_words(self.power, 'mW')}",
             f"power read: {power}",
             f"counter over power: {ratio}",
@@ -145,20 +138,8 @@ class SensorCard(Struct, frozen=True, kw_only=True):
         ]
 
 
-_STAMPS = {
-    "refresh": ", with timestamps of its own",
-    "other": ", with timestamps that do not fit",
-    "unknown": "",
-}
 SCHEMA: dict[str, Any] = msgspec.json.schema(SensorCard)
 """The JSON schema of a card."""
-
-
-@runtime_checkable
-class WithLatency(Protocol):
-    """A device whose driver says what a read took it, us."""
-
-    latency_us: int | None
 
 
 def read_card(path: Path) -> SensorCard:
@@ -190,14 +171,11 @@ def make_card(
     reads: Sequence[Read],
     sets: LimitSets | None = None,
     *,
-    wall_ns: int = 0,
-    latency_us: int | None = None,
     marks_ns: Sequence[tuple[int, int]] = (),
 ) -> SensorCard:
     """Return the card of a device that was read closely. There is at least one read.
 
-    ``wall_ns``: what the wall clock shows above the monotonic one, for the driver's timestamps. ``marks_ns``:
-    begins and ends of work, of a square load.
+    ``marks_ns``: begins and ends of work, of a square load.
     """
     good = [read for read in reads if read.sample is not None]
     samples = [read.sample for read in good if read.sample is not None]
@@ -224,22 +202,7 @@ def make_card(
         least_power_mw=min(power_mw, default=None),
         most_power_mw=max(power_mw, default=None),
         sets=sets,
-        stamps=_judge_stamps(good, wall_ns),
-        latency_us=latency_us,
     )
-
-
-def _judge_stamps(reads: Sequence[Read], wall_ns: int) -> Literal["refresh", "other", "unknown"]:
-    """Return whether the driver's timestamps lie between the reads around each change of the counter."""
-    fit = [
-        earlier.before_ns - CLOCKS_NS <= later.sample.stamp_us * 1000 - wall_ns <= later.after_ns + CLOCKS_NS
-        for earlier, later in pairwise(reads)
-        if earlier.sample is not None and later.sample is not None and later.sample.stamp_us is not None
-        if later.sample.energy_mj != earlier.sample.energy_mj
-    ]
-    if len(fit) < LEAST_CHANGES:
-        return "unknown"
-    return "refresh" if all(fit) else "other"
 
 
 def _refreshes(
@@ -261,7 +224,8 @@ def _refreshes(
         return None
     gaps_ms = sorted((after - before) / 1e6 for before, after in pairwise(middle_ns))
     low_ms, high_ms = gaps_ms[len(gaps_ms) // 20], gaps_ms[len(gaps_ms) * 19 // 20]
-    period_ms = median(gaps_ms)
+    passed = sum(max(1, round(gap_ms / median(gaps_ms))) for gap_ms in gaps_ms)
+    period_ms = (middle_ns[-1] - middle_ns[0]) / passed / 1e6
     window = None
     if marks_ns:
         window = find_window(powers(shown, counter=counter), marks_ns, round(period_ms * 1e6))

@@ -146,7 +146,7 @@ def test_while_windows_are_long_a_refresh_has_about_one_read_as_long_as_the_devi
     tmp_path: Path,
 ) -> None:
     with watching(tmp_path) as watch:
-        while watch.sampled.period_ns is None:
+        while not watch.sampled.timed:
             changes(watch, 1)
         watch.sampled.closely = False
         changes(watch, 10)

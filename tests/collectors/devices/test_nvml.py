@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import count
@@ -492,17 +491,6 @@ def test_linux_says_whether_a_gpu_is_suspended_and_asking_does_not_wake_it(
             status.write_text(f"{state}\n")
             assert sleeps(ReadOnlyDevice(first)) == (state == "suspended")
         assert stand_in.gpus[0].calls == calls
-
-
-def test_a_timestamp_is_given_once_it_is_known_to_be_of_refreshes(device: NvmlDevice, gpu: Gpu) -> None:
-    gpu.run(200_000, 5_000_000)
-    assert {device.sample().stamp_us for _ in range(200)} == {None}, "that of each call is none"
-    gpu.stamps = 1
-    before_ns = time.time_ns()
-    while (stamp_us := device.sample().stamp_us) is None:
-        pass
-    assert before_ns - 5_001_000 <= stamp_us * 1000 <= time.time_ns()
-    assert device.latency_us == 35
 
 
 def test_processes_are_pids_or_none_where_they_may_not_be_seen(device: NvmlDevice, gpu: Gpu) -> None:

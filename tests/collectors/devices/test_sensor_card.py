@@ -10,15 +10,12 @@ import pytest
 from benchmarks import cards
 from benchmarks.cards import Time
 from benchmarks.gpu import show_square
-from collectors.device import Sample
 from collectors.devices.cards.known_cards import keep_card, known_card, shipped_cards
-from collectors.devices.cards.sensor_card import SCHEMA, Read, SensorCard, make_card, read_card, read_closely
-from collectors.devices.cards.sensor_window import SHARES
+from collectors.devices.cards.sensor_card import SCHEMA, SensorCard, make_card, read_card, read_closely
 from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.recorded import RecordedBus
 from collectors.devices.simulated_spec import parse
 from collectors.devices.virtual_gpu import Kind
-from tests.collectors.devices.arithmetic import FOUND_MW, ArithmeticDevice
 from tests.collectors.devices.test_recorded import MS, STEP, simulated
 from tests.gpu.stand_in import StandIn
 from tests.gpu.test_gpu_page import reads_of
@@ -26,7 +23,6 @@ from tests.messages import DESCRIPTION
 from zeus_stream.cli.sensor_doctor import sensor_card, try_limits
 from zeus_stream.errors import SettingsError
 from zeus_stream.paths import Places
-from zeus_stream.protocol.fields import Control
 
 W = 1000
 
@@ -136,62 +132,6 @@ def test_the_card_of_a_gpu_is_its_own_of_the_same_driver_or_that_of_its_model(tm
     assert recorded[1] == "of a recorded one"
 
 
-@pytest.mark.parametrize(
-    ("late_us", "verdict"), [(0, "refresh"), (-20_000, "other"), (20_000, "other"), (None, "unknown")]
-)
-def test_a_card_says_whether_timestamps_are_those_of_refreshes(late_us: int | None, verdict: str) -> None:
-    wall_ns, period_ns = 1_700_000_000 * 10**9, 20 * MS
-    reads = []
-    for t_ns in range(0, 2000 * MS, MS):
-        refreshed_ns = t_ns // period_ns * period_ns
-        stamp_us = None if late_us is None else (refreshed_ns + wall_ns) // 1000 + late_us
-        sample = Sample(t_ns // period_ns, 100 * W, None, None, stamp_us=stamp_us)
-        reads.append(Read(t_ns, t_ns + MS // 10, sample))
-    assert make_card(DESCRIPTION, reads, wall_ns=wall_ns).stamps == verdict
-
-
-def test_a_limit_below_what_a_gpu_draws_shows_how_soon_and_how_well_power_follows(tmp_path: Path) -> None:
-    time = Time()
-
-    class Throttled(ArithmeticDevice):
-        """Its power is above a new limit for 150 ms, and 0.5 % above it from then on."""
-
-        since_ns = 0
-
-        def set_control(self, control: Control, value: int) -> None:
-            super().set_control(control, value)
-            self.since_ns = time.now_ns
-
-        def sample(self) -> Sample:
-            follows = time.now_ns - self.since_ns >= 150 * MS
-            limit_mw = self.requested_mw
-            return Sample(None, int(limit_mw * 1.005) if follows else FOUND_MW + W, limit_mw, limit_mw)
-
-    device = Throttled(0)
-    found = try_limits(device, tmp_path, time.now, time.sleep)
-    assert found is not None
-    assert found.follows_ms == pytest.approx(150, abs=5)
-    assert found.held == pytest.approx(1.005, rel=0.001)
-    assert device.requested_mw == FOUND_MW
-    line = make_card(device.describe(), [Read(0, 1, device.sample())], found).lines()[8]
-    assert "power follows in 150 ms, to 100.5% of the limit" in line
-
-
-@pytest.mark.parametrize(("period_ms", "window_ms"), [(100, 100), (100, 25), (20, 10), (20, 20)])
-def test_a_square_load_shows_the_window_of_a_sensor_and_its_lag(period_ms: int, window_ms: int) -> None:
-    half_ms = 185
-    marks_ns = [((1000 + t * 370) * MS, (1000 + t * 370 + half_ms) * MS) for t in range(54)]
-    card = make_card(DESCRIPTION, reads_of(period_ms, window_ms, half_ms), marks_ns=marks_ns)
-    assert card.counter is not None
-    step_ms = 1.01 * period_ms / SHARES
-    assert card.counter.window_ms == pytest.approx(window_ms, abs=step_ms)
-    assert card.counter.lag_ms == pytest.approx(0, abs=step_ms)
-    assert f"of {card.counter.window_ms:.0f} ms ending 0 ms before" in card.lines()[3]
-    again = make_card(DESCRIPTION, reads_of(period_ms, window_ms, half_ms), marks_ns=marks_ns[:1])
-    assert again.counter is not None
-    assert again.counter.window_ms is None, "one change of the load tells nothing"
-
-
 def test_a_card_of_a_sensor_that_sees_a_part_makes_a_simulated_gpu_that_does(tmp_path: Path) -> None:
     marks_ns = [((1000 + t * 370) * MS, (1185 + t * 370) * MS) for t in range(54)]
     path = keep_card(tmp_path, "GPU-1", make_card(DESCRIPTION, reads_of(100, 25, 185), marks_ns=marks_ns))
@@ -213,4 +153,3 @@ def test_doctor_measures_under_a_square_load_and_keeps_the_card(
     assert path == where.cards / f"{gpu}.json"
     assert card.counter is not None
     assert card.counter.window_ms == pytest.approx(100, abs=10)
-    assert (card.latency_us, card.stamps) == (35, "unknown"), "those timestamps are of calls"

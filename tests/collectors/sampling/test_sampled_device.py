@@ -8,6 +8,7 @@ import pytest
 from collectors.device import Sample
 from collectors.sampling import schedule
 from collectors.sampling.change_detector import Reading
+from collectors.sampling.refresh_grid import CHECKS
 from collectors.sampling.sampled_device import SampledDevice
 from zeus_stream.protocol.readings import Seen
 
@@ -45,7 +46,7 @@ def test_while_windows_are_long_a_refresh_takes_about_one_read_and_none_is_misse
     for _ in reads(device, Random(7), late):
         readings += device.take_readings(9)
         count += 1
-    assert count < 1.2 * COUNT
+    assert count < 1.2 * COUNT + CHECKS, "more at first, until refreshes are known to keep to a grid"
     assert sum(reading.seen == Seen.CHANGED for reading in readings) > 0.97 * COUNT
 
 
