@@ -60,7 +60,7 @@ class RefreshGrid:
 
     @property
     def open_ns(self) -> int:
-        """How far apart the bounds of the refresh after the last one are; 0: they are no news."""
+        """Distance of the bounds of the refresh after the last one, ns; 0: they are no news."""
         if not self._checks or self._lost:
             return 0
         soonest_ns, latest_ns = _instants(_later(self._corners, 1))
