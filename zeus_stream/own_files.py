@@ -72,7 +72,7 @@ def write_new(path: Path, content: bytes) -> None:
 
     Raises FileExistsError: there is one of this name, which stays as it is. Raises OSError.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{os.urandom(8).hex()}")
     try:
         with open(open_own(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:

@@ -1,15 +1,15 @@
 """The token of the page, made once, in a file that only its user can read; and the keys of jobs."""
 
-import os
 import secrets
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from zeus_stream.errors import StorageError
-from zeus_stream.own_files import open_own, read_own
+from zeus_stream.errors import StorageError, explaining
+from zeus_stream.own_files import read_own, write_new
 from zeus_stream.screens.web.access.security import JobKey
 
 BYTES = 24
@@ -19,12 +19,12 @@ MAX_FILE = 1_000_000
 
 def read_token(path: Path) -> str:
     """Return the token of a file, made for this user alone if there is none. Raises StorageError."""
-    try:
+    cure = "Set ZEUS_STREAM_DIR to a directory that this user can write."
+    with explaining(StorageError, f"{path}: could not be used as the token", cure):
+        if not path.exists():
+            with suppress(FileExistsError):  # another process has just made one
+                write_new(path, f"{secrets.token_urlsafe(BYTES)}\n".encode())
         return _read(path)
-    except FileNotFoundError:
-        return _create(path)
-    except OSError as wrong:
-        raise _unusable(path, wrong) from wrong
 
 
 def _read(path: Path) -> str:
@@ -38,32 +38,6 @@ def _read(path: Path) -> str:
     if len(token) < BYTES or not token.isascii() or not token.isprintable():
         raise StorageError(f"{path}: could not be used as the token: it is too short. Delete it.")
     return token
-
-
-def _create(path: Path) -> str:
-    token = secrets.token_urlsafe(BYTES)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        with open(handle, "w", encoding="ascii") as file:  # noqa: PTH123  (a descriptor)
-            file.write(token + "\n")
-        try:
-            os.link(partial, path)  # never replaces a token that another process has just made
-        except FileExistsError:
-            return _read(path)
-        finally:
-            partial.unlink()
-    except OSError as wrong:
-        raise _unusable(path, wrong) from wrong
-    return token
-
-
-def _unusable(path: Path, wrong: OSError) -> StorageError:
-    return StorageError(
-        f"{path}: could not be used as the token: {wrong.strerror}. Set ZEUS_STREAM_DIR to a directory that"
-        " this user can write."
-    )
 
 
 class _Written(Struct, frozen=True, forbid_unknown_fields=True):
