@@ -380,7 +380,9 @@ WITH used AS (
 )
 SELECT gpu, host, idle.energy_j, idle.duration_s, idle.energy_j / nullif(all_j, 0) AS share
 FROM (
-    SELECT gpu, used.energy_j AS all_j, greatest(used.duration_s - coalesce(ran.duration_s, 0), 0) AS duration_s,
+    -- Of a run that ended just now, the last seconds are not rolled up yet: then nothing is known to be idle.
+    SELECT gpu, used.energy_j AS all_j, CASE WHEN ran.energy_j > used.energy_j THEN 0
+            ELSE greatest(used.duration_s - coalesce(ran.duration_s, 0), 0) END AS duration_s,
         CASE WHEN ran.gpu IS NULL THEN used.energy_j WHEN ran.energy_j IS NOT NULL
             THEN greatest(used.energy_j - ran.energy_j, 0) END AS energy_j
     FROM used LEFT JOIN ran USING (gpu)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import ForecastNow
 from zeus_stream.views.costs import cost_words
-from zeus_stream.views.quantity import Quantity, bounds
+from zeus_stream.views.quantity import Quantity, bounds, counted
 
 Row = Mapping[str, Any]
 FORECAST = "FROM run_forecasts WHERE run = {run}"
@@ -55,8 +55,8 @@ class ForecastView(Struct, frozen=True, kw_only=True):
 
 
 def _length(epochs: int | None, steps: int) -> str:
-    counted = ((epochs, "epoch"), (steps or None, "step"))
-    return ", ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counted if n is not None)
+    lengths = ((epochs, "epoch"), (steps or None, "step"))
+    return ", ".join(counted(count, what) for count, what in lengths if count is not None)
 
 
 def _with(duration: Quantity) -> str:

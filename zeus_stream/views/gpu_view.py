@@ -6,7 +6,7 @@ from statistics import median
 from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import GpuNow
-from zeus_stream.views.quantity import ABSENT, Quantity, seconds, thousandth
+from zeus_stream.views.quantity import ABSENT, Quantity, counted, seconds, thousandth
 
 ODD = 0.15
 """A GPU whose share of its limit is so far from that of the others is odd."""
@@ -88,7 +88,7 @@ class GpuStrip(Struct, frozen=True, kw_only=True):
     @property
     def words(self) -> str:
         """Return their number, their power and limit, and the odd ones with their number."""
-        parts = [f"{len(self.gpus):,} GPU{'' if len(self.gpus) == 1 else 's'}"]
+        parts = [counted(len(self.gpus), "GPU")]
         powers, limits = ([getattr(gpu, name).known for gpu in self.gpus] for name in ("power", "limit"))
         if None not in powers:
             of = "" if None in limits else f" of {Quantity(sum(limits), 'W')}"

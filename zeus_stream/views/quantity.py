@@ -142,7 +142,8 @@ def with_bounds(quantity: Quantity) -> str:
 def with_half(quantity: Quantity) -> str:
     """Return a difference with its sign and half its interval, to the digits that the interval supports."""
     if quantity.known is None or quantity.interval is None or quantity.interval[0] >= quantity.interval[1]:
-        return f"+{quantity}" if (quantity.known or 0) > 0 else str(quantity)
+        text = str(quantity)
+        return f"+{text}" if (quantity.known or 0) > 0 and text[0].isdigit() else text
     half = (quantity.interval[1] - quantity.interval[0]) / 2
     width = max(2 * half, LEAST_WIDTH) if quantity.unit == "%" else 2 * half
     value, sure = _supported(quantity.known, width), _supported(half, width)
@@ -207,6 +208,11 @@ def _time_scale(value: float) -> tuple[float, str]:
         scale, prefix = _small(value)
         return scale, f"{prefix}s"
     return next(((scale, unit) for most, scale, unit in _TIMES if value < most), (86400.0, "d"))
+
+
+def counted(count: int, what: str, many: str = "") -> str:
+    """Return a number of things: ``many`` is the plural, if it is not ``what`` with an s."""
+    return f"{count:,} {what if count == 1 else many or f'{what}s'}"
 
 
 def percent(value: float | None, form: str = ".1f") -> str:

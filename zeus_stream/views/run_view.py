@@ -16,7 +16,7 @@ from zeus_stream.protocol.snapshots import RunNow
 from zeus_stream.views.forecast import ForecastView, forecast_of_live, forecast_of_row
 from zeus_stream.views.gpu_view import GpuView, with_places
 from zeus_stream.views.pipeline_view import PipelineView
-from zeus_stream.views.quantity import Quantity, with_bounds
+from zeus_stream.views.quantity import Quantity, counted, with_bounds
 from zeus_stream.views.saving import Saving, saving_of_row, saving_of_search
 from zeus_stream.views.search import PhaseView, TrialView, as_stated, measuring_words, phase_of, trials_of
 from zeus_stream.views.undecided import why_no_energy, why_undecided
@@ -91,7 +91,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     def gpus_words(self) -> str:
         """Return the number of its GPUs and where they are."""
         hosts = ", ".join(self.hosts) or "-"
-        gpus = f"{len(self.gpus)} GPU{'' if len(self.gpus) == 1 else 's'} on {hosts}"
+        gpus = f"{counted(len(self.gpus), 'GPU')} on {hosts}"
         return ", ".join([gpus, *dict.fromkeys(f"pod {pod.namespace}/{pod.name}" for pod in self.pods)])
 
     @property

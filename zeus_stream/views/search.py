@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from zeus_stream.protocol.snapshots import RunNow, SearchNow
 from zeus_stream.views.quantity import Quantity, figure, half_of, opposite, thousandth, with_half, within_half
-from zeus_stream.views.saving import Saving, level_name
+from zeus_stream.views.saving import Saving, level_name, saving_of_row
 
 Row = Mapping[str, Any]
 Tone = Literal["good", "accent", "warn", "dim"]
@@ -107,25 +107,28 @@ def trials_of(search: SearchNow) -> tuple[TrialView, ...]:
     ]  # fmt: skip
     measuring = search.phase == "measuring"
     decided_mw = search.best_mw if measuring else search.limit_mw
-    return trials_of_rows(
-        rows, {}, thousandth(search.found_mw), thousandth(decided_mw), "best" if measuring else "chosen"
-    )
+    decided = {0: thousandth(decided_mw)}
+    return trials_of_rows(rows, {}, thousandth(search.found_mw), decided, "best" if measuring else "chosen")
 
 
 def trials_of_rows(
     rows: Iterable[Row],
     within: Mapping[tuple[int, float], Row],
     found_w: float | None,
-    decided_w: float | None,
+    decided_w: Mapping[int, float | None],
     decided: Mark = "chosen",
+    eta: float | None = None,
 ) -> tuple[TrialView, ...]:
     """Return the limits of all rounds, each once: the mean of its visits, weighted by steps.
 
     A choice that was measured again has no interval: it has one visit, at another time than the limit found.
 
     ``within``: half widths of the intervals, ``energy_within_j`` and ``step_within_s``, by round and limit.
-    ``decided_w``: the limit chosen, or the best so far; ``decided``: the word for it.
+    ``decided_w``: the limit chosen in a round, or the best so far; ``decided``: the word for it.
+    ``eta``: share of energy in the cost that decides. None: it decides by no such cost.
     """
+    rows = list(rows)
+    weights = {} if eta is None else _weights(rows, eta)
     visits: dict[tuple[int, float, bool], list[Row]] = {}
     for row in rows:
         visits.setdefault((row["round"], row["power_limit_w"], row["confirms"]), []).append(row)
@@ -149,8 +152,8 @@ def trials_of_rows(
                 steps=sum(row["steps"] for row in own),
                 energy=within_half(step_j, "J/step", half_j),
                 time=within_half(None if step_s is None else 1000 * step_s, "ms", half_s, 1000),
-                cost=Quantity(_mean(own, "cost_j"), "J/step"),
-                mark="confirmed" if confirms else decided if limit_w == decided_w else mark,
+                cost=_cost(step_j, step_s, eta, weights.get(number), _mean(own, "cost_j")),
+                mark="confirmed" if confirms else decided if limit_w == decided_w.get(number) else mark,
                 energy_change=_change(step_j, _mean(found, "step_j"), *sure[:1]),
                 time_change=_change(step_s, _mean(found, "step_s"), *sure[1:]),
             )
@@ -159,36 +162,42 @@ def trials_of_rows(
 
 
 def as_believed(
-    trials: Iterable[TrialView],
+    rows: Sequence[Row],
+    within: Mapping[tuple[int, float], Row],
     believed: Mapping[tuple[int, float], Row],
-    saving: Saving,
-    found_w: float,
-    eta: float | None,
+    decided: Row,
 ) -> tuple[TrialView, ...]:
     """Return limits as the search that decided knows them: what it states of its choice is its row.
 
     A mean of visits has delays and drift in it, and they are not in what is stated.
 
     Args:
-        trials: limits by round, as measured.
-        believed: ``step_j`` and ``step_s`` by round and limit, of rounds that have decided.
-        saving: of the last of them.
-        found_w: the limit found.
-        eta: share of energy in the cost that decides.
+        rows: visits, as measured.
+        within: as in `trials_of_rows`.
+        believed: ``step_j``, ``step_s`` and ``chosen_limit_w`` by round and limit, of rounds that decided.
+        decided: row of ``saving_of`` of the run, of the last of them.
     """
-    decision = max((number for number, _ in believed), default=None)
+    found_w, eta = decided["default_limit_w"], eta_of(decided["selector"])
+    # Without a round of its own that has decided, the choice is from an earlier run.
+    last = max((row["round"] for row in rows), default=0)
+    chosen_w = {number: row["chosen_limit_w"] for (number, _), row in believed.items()}
+    chosen_w = chosen_w or {last: decided["power_limit_w"]}
+    decision = max(chosen_w)
+    saving = saving_of_row(decided)
+    weights = {} if eta is None else _weights(rows, eta)
     views = []
-    for each in trials:
+    for each in trials_of_rows(rows, within, found_w, chosen_w, eta=eta):
         of_found, belief = (believed.get((each.round, limit_w)) for limit_w in (found_w, each.limit_w))
         if of_found is None or belief is None:
             views.append(each)
             continue
         half_j, half_ms = half_of(each.energy), half_of(each.time)
         if each.mark != "confirmed":
-            cost = Quantity(_believed_cost(each, belief, eta), "J/step")
+            step_j, step_s = belief["step_j"], belief["step_s"]
+            cost = _cost(step_j, step_s, eta, weights.get(each.round), each.cost.known)
             each = replace(  # noqa: PLW2901  (the same limit)
-                each, cost=cost, energy=within_half(belief["step_j"], "J/step", half_j),
-                time=within_half(1000 * belief["step_s"], "ms", half_ms),
+                each, cost=cost, energy=within_half(step_j, "J/step", half_j),
+                time=within_half(1000 * step_s, "ms", half_ms),
             )  # fmt: skip
         if each.limit_w == found_w:
             half_j = half_ms = None
@@ -208,12 +217,30 @@ def as_stated(trial: TrialView, saving: Saving | None) -> TrialView:
     return replace(trial, energy_change=opposite(saving.energy), time_change=saving.time)
 
 
-def _believed_cost(measured: TrialView, belief: Row, eta: float | None) -> float | None:
-    """Return the cost of a step: energy and time of the belief, with the weights of what was measured."""
-    cost_j, step_j, step_ms = measured.cost.known, measured.energy.known, measured.time.known
-    if eta is None or cost_j is None or step_j is None or not step_ms:
-        return None
-    return float(eta * belief["step_j"] + (cost_j - eta * step_j) / step_ms * 1000 * belief["step_s"])
+def _weights(rows: Iterable[Row], eta: float) -> dict[int, float]:
+    """Return the watts that a second costs, by round.
+
+    A visit was weighed by the highest limit measured until then; all of a round are compared by its highest.
+    """
+    weights: dict[int, float] = {}
+    for row in rows:
+        if row["cost_j"] is not None and row["step_j"] is not None and row["step_s"]:
+            watts = (row["cost_j"] - eta * row["step_j"]) / row["step_s"]
+            weights[row["round"]] = max(watts, weights.get(row["round"], watts))
+    return weights
+
+
+def _cost(
+    step_j: float | None,
+    step_s: float | None,
+    eta: float | None,
+    weight_w: float | None,
+    known_j: float | None,
+) -> Quantity:
+    """Return the cost of a step. ``known_j``: of a selector that weighs no energy against time."""
+    if eta is None or weight_w is None or step_j is None or step_s is None:
+        return Quantity(known_j, "J/step")
+    return Quantity(eta * step_j + weight_w * step_s, "J/step")
 
 
 def eta_of(selector: str | None) -> float | None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from zeus_stream.protocol.snapshots import GapNow, Snapshot
 from zeus_stream.views.gaps import host_trouble
 from zeus_stream.views.gpu_view import GpuView, ProcessView, gpu_of_live, processes_of_live, shared_words
-from zeus_stream.views.quantity import Quantity, seconds, thousandth
+from zeus_stream.views.quantity import Quantity, counted, seconds, thousandth
 from zeus_stream.views.run_view import RunView, run_of_live
 from zeus_stream.views.saving import Saving
 
@@ -95,12 +95,8 @@ def site_of_live(now: Snapshot) -> SiteView:
 
 
 def _left_out(now: Snapshot) -> str:
-    parts = [
-        f"{count:,} {what}{'' if count == 1 else 's'}"
-        for count, what in ((now.gpus_left_out, "GPU"), (now.runs_left_out, "run"))
-        if count
-    ]
-    return " and ".join(parts)
+    left_out = ((now.gpus_left_out, "GPU"), (now.runs_left_out, "run"))
+    return " and ".join(counted(count, what) for count, what in left_out if count)
 
 
 class ServiceView(Struct, frozen=True, kw_only=True):

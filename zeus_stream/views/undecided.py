@@ -6,6 +6,8 @@ Each sentence names a cause that the archive shows; what it does not show is not
 from collections.abc import Mapping
 from typing import Any
 
+from zeus_stream.views.quantity import counted
+
 BEHIND_S = 2.0
 """A limit that comes into force so much later than it was asked for is worth a word."""
 NO_SEARCH = ("none", "script")
@@ -16,7 +18,7 @@ def why_undecided(totals: Mapping[str, Any]) -> str | None:
     """Return why a run has no decision, by its row of `TOTALS`. None: nothing was searched for, as asked."""
     limits = totals["limits"]
     what, level = ("clock", "clock") if totals["clocks"] else ("power limit", "limit")
-    measured = f"{limits} {level}{'' if limits == 1 else 's'} measured"
+    measured = f"{counted(limits, level)} measured"
     searched = totals["selector"] not in (None, *NO_SEARCH)
     if not limits and not (searched or (totals["selector"] == "script" and totals["search_wanted"])):
         return None

@@ -46,8 +46,15 @@ class WastePart(Struct, frozen=True, kw_only=True):
 
 
 def waste_parts(rows: Iterable[Mapping[str, Any]], so_far_j: float | None = None) -> tuple[WastePart, ...]:
-    """Return the parts in their order; what only rounding left over is none. ``so_far_j``: of an open run."""
-    return tuple(_part(row, so_far_j) for row in rows if not _is_rounding(row))
+    """Return the parts in their order; what only rounding left over is none.
+
+    ``so_far_j``: energy of an open run. Its last steps may be later than the last second that is in it: then
+    the parts are shares of what they add up to.
+    """
+    listed = [row for row in rows if not _is_rounding(row)]
+    known_j = sum(row["energy_j"] or 0.0 for row in listed)
+    whole_j = None if so_far_j is None else max(so_far_j, known_j)
+    return tuple(_part(row, whole_j) for row in listed)
 
 
 def waste_of_runs(rows: Iterable[Mapping[str, Any]]) -> tuple[WastePart, ...]:
@@ -60,10 +67,10 @@ def waste_of_runs(rows: Iterable[Mapping[str, Any]]) -> tuple[WastePart, ...]:
     )
 
 
-def _part(row: Mapping[str, Any], so_far_j: float | None) -> WastePart:
+def _part(row: Mapping[str, Any], whole_j: float | None) -> WastePart:
     duration_s, share = row["duration_s"], row["share"]
-    if share is None and so_far_j and row["energy_j"] is not None:
-        share = row["energy_j"] / so_far_j
+    if share is None and whole_j and row["energy_j"] is not None:
+        share = row["energy_j"] / whole_j
     below = duration_s is not None and duration_s < 0
     return WastePart(
         cause=row["cause"],

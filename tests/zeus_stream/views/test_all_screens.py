@@ -40,6 +40,10 @@ from zeus_stream.views.site_view import site_of_live
 IMPOSSIBLE = {
     "not a number": re.compile(r"(?<![\w-])(?:inf|nan|None|Infinity|NaN)(?![\w-])"),
     "a negative duration": re.compile(r"(?<![\w.])-\d[\d.,]* (?:µs|ms|s|min|h|d)\b"),
+    "more than all": re.compile(r"(?<![\d.,])(?!100\.0)\d{3,}\.\d % of the energy"),
+    "not one": re.compile(r"(?<![\d.,])(?:1 (?:epoch|step|GPU|rank|limit|command)s|0 GPUs together|0 x )\b"),
+    "a sign before words": re.compile(r"[-+](?:under|above)\b"),
+    "idle without energy": re.compile(r"(?<![\d.,])0 J\s+[\d.]+ m?s\s+0 %"),
     "0.0 by rounding": re.compile(r"(?<![\w.,])[-+]?0\.0+ (?:[kMm]?J|k?Wh|W|%|m?s)(?!\w)"),
 }
 

@@ -72,7 +72,7 @@ def test_limits_are_compared_with_the_one_found_and_have_words() -> None:
             "step_s": 0.1, "cost_j": None, "confirms": confirms,
         }  # fmt: skip
 
-    rows = [
+    rows = [  # round 1 chose another limit
         trial(200.0, 4.0, number=1),
         trial(250.0, 10.0),
         trial(200.0, 9.0),
@@ -80,9 +80,9 @@ def test_limits_are_compared_with_the_one_found_and_have_words() -> None:
         trial(200.0, 9.1, confirms=True),
     ]
     within = {(2, 200.0): {"energy_within_j": 0.05, "step_within_s": 0.0004}}
-    views = trials_of_rows(rows, within, 250.0, 200.0)
+    views = trials_of_rows(rows, within, 250.0, {2: 200.0})
     assert [(view.level, view.mark, view.old) for view in views] == [
-        ("200 W", "chosen", True), ("250 W", "found", False), ("200 W", "chosen", False),
+        ("200 W", "", True), ("250 W", "found", False), ("200 W", "chosen", False),
         ("200 W", "confirmed", False), ("150 W", "", False),
     ]  # fmt: skip
     assert with_half(views[2].energy_change) == "-10.0 ± 0.5 %"
@@ -98,25 +98,32 @@ def test_limits_are_compared_with_the_one_found_and_have_words() -> None:
 
 def test_a_round_that_has_decided_shows_what_its_search_believed() -> None:
     """A busy host delayed steps at 200 W: their mean is 12 % longer; the choice states 5 %, and its row."""
-    saving = replace(SAVING, energy=Quantity(15.0, "%", 14.0, 16.0), time=Quantity(5.0, "%", 4.0, 6.0))
+    decided = {
+        "run": "r", "trials_run": "r", "selector": "cost:0.5", "power_limit_w": 200.0,
+        "default_limit_w": 250.0, "applied": True, "saved_j": 1.0, "steps_at_limit": 1, "reason": "",
+        "energy_saved_percent": 15.0,
+        "energy_saved_low_percent": 14.0, "energy_saved_high_percent": 16.0, "time_added_percent": 5.0,
+        "time_added_low_percent": 4.0, "time_added_high_percent": 6.0,
+    }  # fmt: skip
     measured = [(250.0, 10.0, 0.1), (225.0, 9.5, 0.101), (200.0, 8.8, 0.112), (200.0, 8.6, 0.107)]
     rows = [
         {"round": 1, "power_limit_w": limit_w, "clock_mhz": None, "steps": 40, "step_j": step_j,
-         "step_s": step_s, "cost_j": 0.5 * step_j + 50.0 * step_s, "confirms": at == 3}
+         "step_s": step_s, "cost_j": 0.5 * step_j + (30.0 if at == 1 else 50.0) * step_s, "confirms": at == 3}
         for at, (limit_w, step_j, step_s) in enumerate(measured)
     ]  # fmt: skip
     believed = {
-        (1, 250.0): {"step_j": 10.0, "step_s": 0.1}, (1, 225.0): {"step_j": 9.4, "step_s": 0.1},
-        (1, 200.0): {"step_j": 8.5, "step_s": 0.105},
-    }  # fmt: skip
+        (1, limit_w): {"step_j": step_j, "step_s": step_s, "chosen_limit_w": 200.0}
+        for limit_w, step_j, step_s in ((250.0, 10.0, 0.1), (225.0, 9.4, 0.1), (200.0, 8.5, 0.105))
+    }
     within = {(1, 200.0): {"energy_within_j": 0.1, "step_within_s": 0.001}}
-    views = as_believed(trials_of_rows(rows, within, 250.0, 200.0), believed, saving, 250.0, 0.5)
+    views = as_believed(rows, within, believed, decided)
     found, other, chosen, confirmed = views
     assert (found.mark, other.mark, chosen.mark, confirmed.mark) == ("found", "", "chosen", "confirmed")
     assert chosen.energy_change.interval == (-16.0, -14.0)
-    assert chosen.time_change == saving.time
+    assert chosen.time_change == Quantity(5.0, "%", 4.0, 6.0, absent=chosen.time_change.absent)
     assert with_half(other.energy_change) == "-6.0 %"
     assert chosen.cost.known == pytest.approx(0.5 * 8.5 + 50.0 * 0.105), "as the cost that decides"
+    assert other.cost.known == pytest.approx(0.5 * 9.4 + 50.0 * 0.1), "of one round, all are weighed alike"
     assert with_half(confirmed.time_change) == "+7.0 %", "one visit, as measured: its scatter is not known"
 
 

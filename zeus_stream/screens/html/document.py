@@ -16,6 +16,7 @@ from zeus_stream.screens.html.elements import Markup, element
 from zeus_stream.screens.html.panels import Columns, PagePanel, plain, section, table
 from zeus_stream.screens.html.questions import Asking, PageRun, answered, find_run, quoted
 from zeus_stream.screens.html.run_panels import RUN_PANELS, DrawPanel, power, result
+from zeus_stream.views.quantity import counted
 from zeus_stream.views.run_view import end_words
 
 if TYPE_CHECKING:
@@ -108,11 +109,11 @@ def report_of(
 
 
 def _under(run: PageRun) -> str:
-    model = ", ".join(sorted({gpu.model for gpu in run.gpus})) or "no GPU"
-    ranks = f"{run.ranks} rank{'' if run.ranks == 1 else 's'}"
+    model = ", ".join(sorted({gpu.model for gpu in run.gpus}))
     hosts = ", ".join(run.hosts) + (f", pod {run.pods}" if run.pods else "")
     ends = end_words(run.ended_how)
-    return f"{len(run.gpus)} x {model} on {hosts}, {ranks}. Began {run.began_at} UTC, {ends}."
+    gpus = f"{len(run.gpus)} x {model}" if run.gpus else "no GPU"
+    return f"{gpus} on {hosts}, {counted(run.ranks, 'rank')}. Began {run.began_at} UTC, {ends}."
 
 
 def document(

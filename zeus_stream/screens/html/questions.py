@@ -302,7 +302,8 @@ _LIMITS = {
     "trials": _TRIALS,
     "scatter": "SELECT round, power_limit_w, energy_within_j, step_within_s FROM scatter WHERE run = {run}",
     "believed": """
-        SELECT round, power_limit_w, energy_j / steps AS step_j, duration_s / steps AS step_s FROM profiled
+        SELECT round, power_limit_w, energy_j / steps AS step_j, duration_s / steps AS step_s, chosen_limit_w
+        FROM profiled
         WHERE run = {run} AND measured_run = run AND measured_round = round AND chosen_limit_w IS NOT NULL
     """,
     "found": """
@@ -322,14 +323,11 @@ def find_trials(of_run: RunRows) -> Asking[tuple[Rows, tuple[TrialView, ...]]]:
         {(row["round"], row["power_limit_w"]): row for row in rows[name] or ()}
         for name in ("scatter", "believed")
     )
-    decided, saving = of_run.saving, saving_of_row(of_run.saving)
-    if decided is None:
-        return rows["trials"], trials_of_rows(rows["trials"], within, rows["found"][0]["limit_w"], None)
-    found_w = decided["default_limit_w"]
-    trials = trials_of_rows(rows["trials"], within, found_w, decided["power_limit_w"])
-    if saving is not None and found_w is not None:
-        trials = as_believed(trials, believed, saving, found_w, eta_of(decided["selector"]))
-    return rows["trials"], trials
+    decided = of_run.saving
+    if decided is not None and decided["default_limit_w"] is not None:
+        return rows["trials"], as_believed(rows["trials"], within, believed, decided)
+    eta = eta_of(of_run.totals["selector"])
+    return rows["trials"], trials_of_rows(rows["trials"], within, rows["found"][0]["limit_w"], {}, eta=eta)
 
 
 def find_costs(run: str, price: tuple[float, str] | None, energy_j: float | None = None) -> Asking[Rows]:

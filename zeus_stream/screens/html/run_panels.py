@@ -28,6 +28,7 @@ from zeus_stream.views.forecast import ForecastView
 from zeus_stream.views.quantity import (
     Quantity,
     bounds,
+    counted,
     figure,
     joules,
     percent,
@@ -39,7 +40,7 @@ from zeus_stream.views.quantity import (
 from zeus_stream.views.run_view import RunView, run_of_rows
 from zeus_stream.views.saving import Saving
 from zeus_stream.views.search import TrialView, trial_table
-from zeus_stream.views.waste import FASTER, waste_parts
+from zeus_stream.views.waste import FASTER
 
 COMMANDS_SHOWN = 200
 EPOCHS_SHOWN = 60
@@ -147,8 +148,10 @@ def saving_items(saving: Saving) -> list[tuple[str, str, str]]:
     return items
 
 
-def power(run: PageRun) -> Asking[PagePanel]:
+def power(run: PageRun) -> Asking[PagePanel | None]:
     """Ask for the power of all GPUs of a run together, and draw it: for a file that stands alone."""
+    if not run.gpus:
+        return None
     epochs = yield EPOCHS.format(run=quoted(run.run))
     found = yield from find_power(run.gpus, run.began_wall_ns, run.last_wall_ns, REPORT_POINTS)
     text = power_text(found)
@@ -250,9 +253,9 @@ def epochs(run: PageRun) -> Asking[PagePanel | None]:
         "energy_p2_5_j": ("2.5 %", figure), "energy_p97_5_j": ("97.5 %", figure),
         "power_limit_w": ("limit", watts), "quality": ("quality", plain),
     }  # fmt: skip
-    text = f"Energy of {len(measured)} epochs with 95 % intervals. The axis does not begin at 0."
+    text = f"Energy of {counted(len(measured), 'epoch')} with 95 % intervals. The axis does not begin at 0."
     if len(measured) < len(rows):
-        text += f" {len(rows) - len(measured)} epochs were not measured; the table says why."
+        text += f" Not measured: {counted(len(rows) - len(measured), 'epoch')}; the table says why."
     shown = measured[-EPOCHS_SHOWN:]
     spans = " ".join(
         f"{row['began_wall_ns'] - run.began_wall_ns}:{row['duration_s']:.3f}"
@@ -307,8 +310,7 @@ def waste(run: PageRun) -> Asking[PagePanel | None]:
     of_run = yield from find_run_rows(run.run)  # as the result asks it
     if of_run is None:
         return None
-    so_far = of_run.so_far if run.ended_wall_ns is None else None
-    parts = waste_parts(of_run.waste, so_far["energy_j"] if so_far else None)
+    parts = run_of_rows(of_run).waste
     prices = yield from find_costs(run.run, run.price)
     more = FASTER if any(part.duration.absent == FASTER for part in parts) else ""
     return waste_panel("waste", parts, prices, more)
@@ -319,19 +321,17 @@ def commands(run: PageRun) -> Asking[PagePanel | None]:
     rows = yield _COMMANDS.format(run=quoted(run.run), limit=COMMANDS_SHOWN)
     if not rows:
         return None
+    names = {gpu.gpu: gpu.title for gpu in run.gpus}
     columns: Columns = {
-        "at_s": ("after", seconds), "gpu": ("GPU", _short), "limit_w": ("limit asked", _release),
+        "at_s": ("after", seconds), "gpu": ("GPU", lambda gpu: names.get(gpu) or str(gpu)),
+        "limit_w": ("limit asked", _release),
         "outcome": ("outcome", lambda value: value or "under way"), "outcome_limit_w": ("limit then", watts),
         "reason": ("reason", plain),
     }  # fmt: skip
-    text = f"The {len(rows)} commands to GPUs, in the order of time."
+    text = f"{counted(len(rows), 'command')} to GPUs, in the order of time."
     return PagePanel(
         name="commands", title="Commands", body=Markup(""), text=text, rows=rows, columns=columns
     )
-
-
-def _short(gpu: str) -> str:
-    return gpu[:12]
 
 
 def _release(limit_w: float | None) -> str:

@@ -125,7 +125,8 @@ ORDER BY energy_j DESC NULLS LAST, job, cause LIMIT {limit}
 _IDLE = """
 SELECT gpu, coalesce(format('{{}} GPU {{}}', idle.host, index), gpu) AS name, energy_j, duration_s,
     100 * share AS percent
-FROM idle_gpus AS idle LEFT JOIN gpus USING (gpu) ORDER BY energy_j DESC, gpu LIMIT {limit}
+FROM idle_gpus AS idle LEFT JOIN gpus USING (gpu) WHERE duration_s > 0
+ORDER BY energy_j DESC, gpu LIMIT {limit}
 """
 SAVED = """
 SELECT run, job, default_limit_w, power_limit_w, energy_saved_percent, time_added_percent, saved_j

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from zeus_stream.protocol.snapshots import Snapshot
 from zeus_stream.screens.terminal.figures import Line, StyledText, clean, dimmed, fit_line
 from zeus_stream.screens.terminal.history import History
-from zeus_stream.screens.terminal.panels.columns import FRAME, Looks, Panel, counted, matches
+from zeus_stream.screens.terminal.panels.columns import FRAME, Looks, Panel, matches
 from zeus_stream.screens.terminal.panels.gpu_panel import gpu_panel
 from zeus_stream.screens.terminal.panels.power_chart import power_panel
 from zeus_stream.screens.terminal.panels.run_panel import run_panel, search_panel
+from zeus_stream.views.quantity import counted
 from zeus_stream.views.site_view import SiteView, site_of_live
 
 MOST_POWER = 14

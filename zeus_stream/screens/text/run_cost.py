@@ -20,7 +20,7 @@ from zeus_stream.views.costs import COSTS, OWN_USE, SIGNALS_NOW, at_price, cost_
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import forecast_facts
 from zeus_stream.views.pipeline_view import POINTS, PRICED, PipelineChoice, choices_of
-from zeus_stream.views.quantity import Quantity, joules, percent, with_bounds
+from zeus_stream.views.quantity import Quantity, counted, joules, percent, with_bounds
 from zeus_stream.views.run_view import STOPPED, RunRows, RunView, run_of_rows
 from zeus_stream.views.saving import Saving
 from zeus_stream.views.search import TrialView, trial_table
@@ -278,9 +278,9 @@ def _finite(value: object) -> object:
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
     totals, whole, view = summary.totals, summary.rows.whole, summary.view
-    gpus = f"{totals['gpus']} GPU{'' if totals['gpus'] == 1 else 's'}"
+    epochs = f"{counted(totals['epochs'], 'epoch')}, " if totals["epochs"] else ""
     facts = [
-        ("work", f"{totals['epochs']} epochs, {totals['steps']} steps on {gpus}"),
+        ("work", f"{epochs}{counted(totals['steps'], 'step')} on {counted(totals['gpus'], 'GPU')}"),
         *([("pod", totals["pods"])] if totals["pods"] else []),
         ("time", with_bounds(view.duration)),
         ("energy", view.energy_words),

@@ -162,7 +162,7 @@ def test_a_service_that_does_not_answer_is_named_and_all_is_dim() -> None:
     ("ended_wall_ns", "words"),
     [
         (None, "No limit is searched for: no analyzer runs, or it has --select none."),
-        (1, "The run has ended: `zeus-stream report` shows the limits that were measured."),
+        (1, "The run has ended: `zeus-stream report` shows what was measured."),
     ],
 )
 def test_a_run_without_a_search_says_why_on_a_narrow_screen_too(

@@ -59,10 +59,6 @@ def matches(looks: Looks, *names: str | None) -> bool:
     return all(word in text for word in looks.words.lower().split())
 
 
-def counted(count: int, what: str, many: str = "") -> str:
-    return f"{count:,} {what if count == 1 else many or f'{what}s'}"
-
-
 def known(value: int | None) -> str:
     return ABSENT if value is None else f"{value:,}"
 

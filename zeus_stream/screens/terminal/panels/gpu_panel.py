@@ -9,7 +9,6 @@ from zeus_stream.screens.terminal.panels.columns import (
     Column,
     Looks,
     Panel,
-    counted,
     heads,
     line_of,
     matches,
@@ -18,7 +17,7 @@ from zeus_stream.screens.terminal.panels.columns import (
 )
 from zeus_stream.views.costs import JOULES_PER_KWH
 from zeus_stream.views.gpu_view import GpuView, ProcessView
-from zeus_stream.views.quantity import ABSENT, figure, three_digits, whole
+from zeus_stream.views.quantity import ABSENT, counted, figure, three_digits, whole
 from zeus_stream.views.site_view import SiteView
 
 SPARK_S = 60.0

@@ -8,7 +8,6 @@ from zeus_stream.screens.terminal.figures import Line, StyledText, clean, dimmed
 from zeus_stream.screens.terminal.panels.columns import (
     Column,
     Panel,
-    counted,
     heads,
     known,
     line_of,
@@ -16,13 +15,13 @@ from zeus_stream.screens.terminal.panels.columns import (
     width_for,
     wrapped,
 )
-from zeus_stream.views.quantity import ABSENT, three_digits
+from zeus_stream.views.quantity import ABSENT, counted, three_digits
 from zeus_stream.views.run_view import RunView
 from zeus_stream.views.search import TrialView, trial_table
 from zeus_stream.views.site_view import SiteView
 
 UNSEARCHED = "No limit is searched for: no analyzer runs, or it has --select none."
-SEARCH_ENDED = "The run has ended: `zeus-stream report` shows the limits that were measured."
+SEARCH_ENDED = "The run has ended: `zeus-stream report` shows what was measured."
 NO_RUN = StyledText("No run is open. Start one: zeus-stream run -- python train.py", "dim")
 
 

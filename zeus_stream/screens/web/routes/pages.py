@@ -35,6 +35,7 @@ from zeus_stream.screens.web.now_panels import draw_job, draw_now, draw_run
 from zeus_stream.screens.web.routes.site import Site, signals_now, site_of, streamed
 from zeus_stream.screens.web.source import AskTable
 from zeus_stream.screens.web.static_files import address
+from zeus_stream.views.quantity import counted
 from zeus_stream.views.run_view import end_words
 
 FIRST_S = 0.3
@@ -119,9 +120,8 @@ async def run(request: Request) -> Response:
 def _about(found: PageRun) -> list[Markup | str]:
     size = f", batch size {found.batch_size}" if found.batch_size else ""
     models = ", ".join(dict.fromkeys(gpu.model for gpu in found.gpus)) or "no GPU"
-    ranks = f"{found.ranks} rank{'' if found.ranks == 1 else 's'}"
     ends = end_words(found.ended_how)
-    about: list[Markup | str] = [f"run {found.run}, {ranks}{size}, {ends}. {models}"]
+    about: list[Markup | str] = [f"run {found.run}, {counted(found.ranks, 'rank')}{size}, {ends}. {models}"]
     for host in dict.fromkeys(gpu.host for gpu in found.gpus):
         about.append(f"; {host} GPU" if len(about) > 1 else f": {host} GPU")
         for gpu in (gpu for gpu in found.gpus if gpu.host == host):
