@@ -57,6 +57,7 @@ def site_of_live(now: Snapshot) -> SiteView:
     gpus = tuple(gpu_of_live(gpu, as_of_ns) for gpu in now.gpus)
     known = {gpu.gpu: gpu for gpu in gpus}
     searching = any(run.search is not None and run.search.phase == "measuring" for run in now.runs)
+    cut_off = totals.hosts > 0 and not totals.hosts_connected
     unsaved = "no limit is chosen yet" if searching else "no limit was chosen"
     return SiteView(
         process=now.process,
@@ -75,7 +76,7 @@ def site_of_live(now: Snapshot) -> SiteView:
         gpus_known=totals.gpus,
         gpus_silent=silent,
         open_runs=totals.runs,
-        lag=Quantity(thousandth(now.lag_ms), "s", absent="only readings are here"),
+        lag=Quantity(None if cut_off else thousandth(now.lag_ms), "s", absent="no data arrives"),
         late=now.lag_ms is not None and now.lag_ms >= LATE_MS,
         gap_count=totals.gaps,
         gaps=now.gaps,

@@ -221,6 +221,7 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
         assert "no reading for 2" in shown["terminal"]
         assert "its collector does not answer" in shown["terminal"]
         assert "its collector does not answer" in shown["web"]
+        assert "0 s behind" not in shown["/"], "what does not arrive is not counted as late"
         assert live.trouble
         assert live.forecast is None or live.forecast.left.known is None, "nobody sees how far it is"
         assert "What is wrong" in words(draw_run(scene.now, "run")), "its own page has the cure too"

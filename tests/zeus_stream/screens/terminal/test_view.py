@@ -158,10 +158,17 @@ def test_a_service_that_does_not_answer_is_named_and_all_is_dim() -> None:
     assert {span.tone for line in shown.gpus.lines for span in line} == {"dim"}
 
 
+def test_a_collector_alone_does_not_say_that_no_run_is_open() -> None:
+    alone = page(view(replace(SNAPSHOT, process="collector", runs=()), History(), 100))
+    assert "No analyzer answers, and it knows the runs" in alone
+    assert "No run is open" not in alone
+    assert "0 open runs" not in alone
+
+
 @pytest.mark.parametrize(
     ("ended_wall_ns", "words"),
     [
-        (None, "No limit is searched for: no analyzer runs, or it has --select none."),
+        (None, "No limit is searched for: --select, or the script, says so."),
         (1, "The run has ended: `zeus-stream report` shows what was measured."),
     ],
 )

@@ -20,9 +20,10 @@ from zeus_stream.views.run_view import RunView
 from zeus_stream.views.search import TrialView, trial_table
 from zeus_stream.views.site_view import SiteView
 
-UNSEARCHED = "No limit is searched for: no analyzer runs, or it has --select none."
+UNSEARCHED = "No limit is searched for: --select, or the script, says so."
 SEARCH_ENDED = "The run has ended: `zeus-stream report` shows what was measured."
 NO_RUN = StyledText("No run is open. Start one: zeus-stream run -- python train.py", "dim")
+NO_ANALYZER = StyledText("No analyzer answers, and it knows the runs. Start one: zeus-stream analyze", "warn")
 
 
 def run_panel(site: SiteView, runs: Sequence[RunView], width: int) -> Panel:
@@ -50,10 +51,11 @@ def run_panel(site: SiteView, runs: Sequence[RunView], width: int) -> Panel:
     columns = [column for least, column in wanted if width >= least]
     lines = [line_of(run, columns, width) for run in runs]
     shown = [dimmed(line) if run.trouble else line for run, line in zip(runs, lines, strict=True)]
+    unknown = site.process == "collector"
     return Panel(
-        title=counted(site.open_runs, "open run"),
+        title="runs" if unknown else counted(site.open_runs, "open run"),
         head=heads(columns, width),
-        lines=tuple(shown) or (fit_line((NO_RUN,), width),),
+        lines=tuple(shown) or (fit_line((NO_ANALYZER if unknown else NO_RUN,), width),),
         keys=tuple(run.run for run in runs),
     )
 
