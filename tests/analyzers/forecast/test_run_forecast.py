@@ -47,7 +47,7 @@ def test_the_interval_of_a_sum_holds_the_truth_in_95_percent_and_more(memory: fl
     assert held / 150 >= 0.93
     # half of the interval, were the noise known: of 150 values to come, and of the mean of 300
     known = 1.96 * sqrt((150 + 150**2 / 300) * (1 if memory == 0 else (1 + memory) / (1 - memory)))
-    assert median(halves) < 4 * known
+    assert median(halves) < 4.2 * known
 
 
 def test_one_batch_has_no_interval_and_none_no_sum() -> None:
