@@ -41,8 +41,8 @@ SLOPE = 0.3
 TURNS = 0.45
 """Share of a change, seen or foretold, that may turn: no trend is known to last.
 
-Of 240 runs in waves (`benchmarks.noise.forecasts`, seeds 2 and 3), 93 % end in the interval; with half
-of the change seen, 87 %. The interval is 7.6 % wide to each side, and was 5.9 %; in white noise 1.2 % as before.
+Of 240 runs in waves (`benchmarks.noise.forecasts`, seeds 2 and 3), 93 % end in the interval; with half of the
+change seen, 87 %. The interval is 7.6 % wide to each side, not 5.9 %; in white noise 1.2 % as before.
 """
 PIECES = 32
 """Pieces that the time to come is cut into."""
