@@ -137,9 +137,10 @@ def advise(
     tolerated_risk = _tolerated_risk(steps_left, foretold=foretold)
     left = _blocks_left(visits, most_blocks(len(limits_mw)) + more_blocks, steps_left)
     most_first = LONG_LOOK if steps_left is None else _most_of_first(visits, left)
-    if (mixed := evenly_mixed(visits)) and left > 0 and mixed[-1].t_ns != visits[-1].t_ns:
+    mixed = evenly_mixed(visits)
+    if mixed is not None and left > 0 and mixed.visits[-1].t_ns != visits[-1].t_ns:
         return Measure(visits[-1].limit_mw)  # until enough of the kind that it changes was seen
-    visits = settled(mixed or evenly_delayed(visits))
+    visits = settled(mixed.visits if mixed is not None else evenly_delayed(visits))
     memory = curves.recall(limits_mw, gpus, goal, remembered, visits, clocks=clocks, foretold=foretold)
     if not visits:
         return Measure(_first(limits_mw, goal, memory))
@@ -163,7 +164,8 @@ def advise(
         chosen = _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
         known = memory is not None and belief.as_remembered
         of = limits_mw, gpus, visits, chosen.limit_mw, remembered
-        return replace(chosen, costs=step_costs(*of, as_remembered=known, clocks=clocks, foretold=foretold))
+        costs = step_costs(*of, as_remembered=known, clocks=clocks, foretold=foretold)
+        return replace(chosen, costs=costs.doubted(mixed.doubt) if mixed is not None else costs)
     if sure:
         return Measure(limits_mw[_to_check(belief, best)])
     return Measure(_next_mw(limits_mw, belief, visits, risk, most_first))

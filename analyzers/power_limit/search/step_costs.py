@@ -9,7 +9,7 @@ limits scatter by is not known to the scatter within them, and is added to the i
 """
 
 from collections.abc import Callable, Sequence
-from math import ceil, exp, expm1, log, sqrt
+from math import ceil, exp, expm1, hypot, log, sqrt
 from statistics import fmean
 
 import numpy as np
@@ -39,6 +39,14 @@ class ShareInterval(Struct, frozen=True):
     high: float
 
 
+def _doubted(more: ShareInterval, doubt: float) -> ShareInterval:
+    return ShareInterval(
+        more.middle - hypot(more.middle - more.low, NORMAL_95 * doubt * more.middle),
+        more.middle,
+        more.middle + hypot(more.high - more.middle, NORMAL_95 * doubt * more.middle),
+    )
+
+
 class StepCosts(Struct, frozen=True):
     """The cost of a step at some limits, and that at the chosen one beside that at the highest of them."""
 
@@ -47,6 +55,10 @@ class StepCosts(Struct, frozen=True):
     energy: ShareInterval
     """More energy at the chosen limit than at the highest."""
     time: ShareInterval
+
+    def doubted(self, doubt: float) -> "StepCosts":
+        """Return the same with a change that is known to a part of it: its standard deviation."""
+        return replace(self, energy=_doubted(self.energy, doubt), time=_doubted(self.time, doubt))
 
 
 def step_costs(

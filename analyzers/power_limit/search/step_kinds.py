@@ -82,7 +82,16 @@ class _Mode(Struct, frozen=True):
     steps: float
 
 
-def evenly_mixed(visits: Sequence[Visit]) -> list[Visit] | None:
+class EvenlyMixed(Struct, frozen=True):
+    """Visits whose blocks have the same share of two kinds of step."""
+
+    visits: tuple[Visit, ...]
+    doubt: float
+    """Standard deviation of the share of the changed kind over the run, as a part of it, from how it differs
+    between cycles. What a limit changes of all steps is not known better than that."""
+
+
+def evenly_mixed(visits: Sequence[Visit]) -> EvenlyMixed | None:
     """Return visits as if each block had the same share of two kinds of step; None: that is not clear.
 
     Visits of a limit are left out while too few steps of the changed kind were seen at it.
@@ -215,7 +224,7 @@ def _returns(share: Floats) -> npt.NDArray[np.intp]:
     return np.flatnonzero(high[1:] & ~high[:-1])
 
 
-def _mixed(visits: Sequence[Visit], blocks: Sequence[Trial], share: Floats) -> list[Visit] | None:
+def _mixed(visits: Sequence[Visit], blocks: Sequence[Trial], share: Floats) -> EvenlyMixed | None:
     """Return visits whose blocks have the share of both kinds over whole cycles.
 
     ``share``: of the changed kind, by block.
@@ -246,7 +255,16 @@ def _mixed(visits: Sequence[Visit], blocks: Sequence[Trial], share: Floats) -> l
     )
     mixed = [replace(visit, blocks=tuple(next(trials) for _ in visit.blocks)) for visit in visits]
     used = set(limits[known].tolist())
-    return [visit for visit in mixed if visit.limit_mw in used]
+    sums_until = np.stack([steps, steps * share])[:, : cycles[-1] + 1]
+    doubt = _doubt(*np.add.reduceat(sums_until, cycles[:-1] + 1, axis=1))
+    return EvenlyMixed(tuple(visit for visit in mixed if visit.limit_mw in used), doubt)
+
+
+def _doubt(steps: Floats, changed: Floats) -> float:
+    """Return the standard deviation of a ratio of sums over cycles, as a part of it (Cochran, 1977, 6.4)."""
+    cycles, usual = len(steps), float(changed.sum() / steps.sum())
+    variance = float(((changed - usual * steps) ** 2).sum()) * cycles / max(1, cycles - 1)
+    return sqrt(variance) / float(changed.sum())
 
 
 def _longest(steps: Floats, share: Floats) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from random import Random
 
 import pytest
@@ -97,8 +98,9 @@ def test_every_block_gets_the_share_of_both_kinds_over_whole_cycles(
     curve = two_kinds(slowed, noise=0.0)
     mixed = evenly_mixed(visited(curve, visits))
     assert mixed is not None
-    assert [len(visit.blocks) for visit in mixed] == [count for _, count in visits]
-    for block in (block for visit in mixed for block in visit.blocks):
+    assert [len(visit.blocks) for visit in mixed.visits] == [count for _, count in visits]
+    assert mixed.doubt < 0.02, "each cycle has the same share"
+    for block in (block for visit in mixed.visits for block in visit.blocks):
         found = block.step_ns / S, block.step_mj / 1000
         assert found == pytest.approx(curve.mean(block.limit_mw, share), rel=1e-4)
 
@@ -108,7 +110,7 @@ def test_kinds_that_take_the_same_time_are_known_by_their_power() -> None:
     curve.seconds = lambda _: OTHER_S
     mixed = evenly_mixed(visited(curve, [(0, 25), (3, 15), (0, 10), (3, 10)]))
     assert mixed is not None
-    for visit in mixed:
+    for visit in mixed.visits:
         assert visit.whole.step_mj / 1000 == pytest.approx(curve.mean(visit.limit_mw, 0.5)[1], rel=0.01)
 
 
@@ -116,10 +118,9 @@ def test_a_limit_counts_once_the_changed_kind_was_seen_at_it() -> None:
     curve = two_kinds(in_turn(20, 20))
     before = visited(curve, [(0, 25), (1, 10)])
     curve.steps = 20  # others follow
-    assert [visit.limit_mw for visit in evenly_mixed([*before, *visited(curve, [(2, 4)])]) or []] == [
-        curve.limits[0],
-        curve.limits[1],
-    ]
+    mixed = evenly_mixed([*before, *visited(curve, [(2, 4)])])
+    assert mixed is not None
+    assert [visit.limit_mw for visit in mixed.visits] == list(curve.limits[:2])
 
 
 def starting(step: int) -> float:
@@ -166,7 +167,9 @@ def test_kinds_drawn_at_random_are_counted() -> None:
     visits = visited(curve, [(0, 30), (2, 30), (0, 10)])
     mixed = evenly_mixed(visits)
     assert mixed is not None
-    high, low, _ = (visit.whole for visit in mixed)
+    steps = sum(block.steps for visit in visits for block in visit.blocks)
+    assert mixed.doubt == pytest.approx(sqrt((1 - 0.5) / (0.5 * steps)), rel=0.5), "a share of so few steps"
+    high, low, _ = (visit.whole for visit in mixed.visits)
     more = (curve.mean(curve.limits[2], 0.5)[0] - curve.mean(curve.limits[0], 0.5)[0]) * S
     assert low.step_ns - high.step_ns == pytest.approx(more, rel=0.3)
 
@@ -184,7 +187,8 @@ trial = st.builds(
 @given(st.lists(trial, max_size=24))
 def test_any_blocks_keep_their_limits_and_steps(some: list[Trial]) -> None:
     visits = [Visit((block,), number * S) for number, block in enumerate(some, 1)]
-    for visit in evenly_mixed(visits) or visits:
+    mixed = evenly_mixed(visits)
+    for visit in visits if mixed is None else mixed.visits:
         [before] = next(known.blocks for known in visits if known.t_ns == visit.t_ns)
         [after] = visit.blocks
         assert (after.limit_mw, after.steps) == (before.limit_mw, before.steps)
