@@ -13,6 +13,7 @@ from msgspec import Struct
 from zeus_stream.protocol.snapshots import SearchNow
 from zeus_stream.views.quantity import Quantity, bounds, joules, percent, thousandth
 
+TOO_FEW = "too few steps were measured at these limits"
 SAME_W = 0.5
 """Limits that differ by less are the same."""
 
@@ -156,6 +157,7 @@ def saving_of_search(search: SearchNow | None) -> Saving | None:
         "time_added_percent": search.time_added_percent,
         "time_added_low_percent": search.time_added_low_percent,
         "time_added_high_percent": search.time_added_high_percent,
+        "absent": "the report of the run has it",
     }  # fmt: skip
     trials = [
         {"power_limit_w": trial.limit_mw / 1000, "step_j": trial.step_j}
@@ -196,7 +198,7 @@ def _quantity(row: Mapping[str, Any], what: str, *, kept: bool) -> Quantity:
     if kept:
         return _nothing()
     value, low, high = (row[f"{what}{part}_percent"] for part in ("", "_low", "_high"))
-    return Quantity(value, "%", low, high, absent="too few steps were measured at these limits")
+    return Quantity(value, "%", low, high, absent=row.get("absent", TOO_FEW))
 
 
 def _joules_of(saved_j: float | None, share: Quantity) -> Quantity:
