@@ -137,8 +137,7 @@ def advise(
     tolerated_risk = _tolerated_risk(steps_left, foretold=foretold)
     left = _blocks_left(visits, most_blocks(len(limits_mw)) + more_blocks, steps_left)
     most_first = LONG_LOOK if steps_left is None else _most_of_first(visits, left)
-    mixed = evenly_mixed(visits)
-    if mixed is not None and left > 0 and mixed.visits[-1].t_ns != visits[-1].t_ns:
+    if (mixed := evenly_mixed(visits)) is not None and left > 0 and mixed.visits[-1].t_ns != visits[-1].t_ns:
         return Measure(visits[-1].limit_mw)  # until enough of the kind that it changes was seen
     visits = settled(mixed.visits if mixed is not None else evenly_delayed(visits))
     memory = curves.recall(limits_mw, gpus, goal, remembered, visits, clocks=clocks, foretold=foretold)
@@ -166,9 +165,8 @@ def advise(
         of = limits_mw, gpus, visits, chosen.limit_mw, remembered
         costs = step_costs(*of, as_remembered=known, clocks=clocks, foretold=foretold)
         return replace(chosen, costs=costs.doubted(mixed.doubt) if mixed is not None else costs)
-    if sure:
-        return Measure(limits_mw[_to_check(belief, best)])
-    return Measure(_next_mw(limits_mw, belief, visits, risk, most_first))
+    to_check = limits_mw[_to_check(belief, best)] if sure else None
+    return Measure(to_check or _next_mw(limits_mw, belief, visits, risk, most_first))
 
 
 def _tolerated_risk(steps_left: int | None, *, foretold: bool) -> float:
