@@ -1,12 +1,12 @@
 """A try is behind when its metric is not better than the cheapest size's was at the same cost."""
 
-from math import exp, isfinite, log, nan
+from math import exp, isfinite, nan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.batch_size.belief.try_summary import MetricPace, pace_behind
+from analyzers.batch_size.belief.try_summary import pace_behind
 
 BEST = tuple(1 - exp(-0.2 * epoch) for epoch in range(1, 11))
 """Ten epochs to the target."""
@@ -31,7 +31,7 @@ def test_a_try_that_is_ahead_or_cannot_be_compared_is_not_behind(metrics: list[f
     assert pace_behind(metrics, BEST, paid) is None
 
 
-@pytest.mark.parametrize("needs", [10.5, 20, 60])
+@pytest.mark.parametrize("needs", [10, 20, 60])
 def test_a_try_that_is_behind_shows_how_many_epochs_it_needs(needs: float) -> None:
     early, late = pace_behind(after(2, needs), BEST, 2), pace_behind(after(9, needs), BEST, 9)
     assert early is not None
@@ -45,11 +45,6 @@ def test_a_metric_that_falls_is_compared_the_other_way() -> None:
     falling = [1 - one for one in BEST]
     assert pace_behind([0.99, 0.98], falling, 2) is not None
     assert pace_behind([0.5, 0.1], falling, 2) is None
-
-
-def test_the_same_metric_is_behind() -> None:
-    pace = pace_behind(BEST[:3], BEST, 3)
-    assert pace == MetricPace(log(10), 0.05 + 0.35 * log(10 / 3))
 
 
 @given(

@@ -6,10 +6,6 @@ from analyzers.power_limit.search.search_progress import settled
 from zeus_stream.protocol.snapshots import Phase, SearchNow
 
 
-def test_without_a_search_nothing_waits_for_a_step() -> None:
-    assert settled([])
-
-
 @pytest.mark.parametrize("phase", get_args(Phase))
 def test_a_search_that_waits_or_measures_is_urgent_beside_any_other(phase: Phase) -> None:
     searches = [SearchNow(phase="chosen"), SearchNow(phase=phase)]
