@@ -252,8 +252,6 @@ NO_RHYTHM = 1 / 6
 15.8 ms were taken for the period of a counter of 20 ms, for ever (seed 61000)."""
 STRAYED = 1e-6
 """A refresh in bounds less likely than this is none of this rhythm: a new phase begins."""
-LONGEST_NS = 500_000_000
-"""No period is longer."""
 MOST_PERIODS = 64
 """After a pause longer than this the phase is a new one."""
 WIDER = 1.2

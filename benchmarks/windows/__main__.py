@@ -3,7 +3,8 @@
 The loads of loads.py, through sampler, schedule, timeline and shape (tests/simulation/played.py): direct
 reads of the counter at both ends of each step (how Zeus measures), straight lines between its changes, shaped
 by the events (what the archive holds), and for counters that integrate an oracle: the same estimator, which
-knows the load's true parameters and the exact instants of every change. Runs last 20 s, at least 40 steps.
+knows the load's true parameters and the exact instants of every change. Runs last 20 s, or ``--seconds``, at
+least 40 steps.
 
 Counters are PERIOD/WINDOW in ms: 20/10, 100/25 and 100/23 are published (V100, A100, H100). PERIOD alone is a
 counter that integrates. Their kind is known, or (``--unknown``) is to be found: then the first quarter of a
@@ -16,7 +17,7 @@ run is left out.
     kind        what was stated of the counter at the end: right, open or wrong, in how many runs
 
 python -m benchmarks.windows [--runs 4] [--seed 20260] [--loads prompt late ...] [--steps-ms 20 ...]
-    [--counters 100 20 20/10 ...] [--unknown [--wait]]
+    [--counters 100 20 20/10 ...] [--seconds 20] [--unknown [--wait]]
 """
 
 from collections.abc import Sequence
@@ -101,11 +102,11 @@ class Run(Struct, frozen=True, kw_only=True):
     false: int
 
 
-def run(name: Name, step_ms: int, kind: str, seed: int, *, unknown: bool, wait: bool) -> Run:
+def run(name: Name, step_ms: int, kind: str, seed: int, *, seconds: int, unknown: bool, wait: bool) -> Run:
     """Play one load, and compare what was measured with the truth."""
     period_ms, _, window_ms = kind.partition("/")
     window_ns = int(window_ms) * MS if window_ms else None
-    made = load(name, step_ms, None, seed)
+    made = load(name, step_ms, max(40, 1_000 * seconds // step_ms), seed)
     shown, shape = counter(made, int(period_ms) * MS, window_ns, seed=seed), EnergyFit()
     if unknown:
         shape.suspect(window_ns or UNKNOWN_NS)
@@ -148,7 +149,7 @@ def oracle(made: Load, shown: Counter, steps: Sequence[Measured]) -> np.ndarray:
     gaps_s = np.diff(made.steps_ns.ravel())[1::2] / 1e9
     found, _ = play(made, shown, EnergyFit(Oracle(made.truth, float(gaps_s.mean()))), exact=True)
     known = {step.begin_ns: step.answer.energy_uj / 1e6 for step in found}
-    return np.array([known[step.begin_ns] for step in steps])
+    return np.array([known.get(step.begin_ns, np.nan) for step in steps])
 
 
 def row(name: Name, step_ms: int, kind: str, runs: Sequence[Run]) -> list[object]:
@@ -175,17 +176,27 @@ def row(name: Name, step_ms: int, kind: str, runs: Sequence[Run]) -> list[object
 def main() -> None:
     given = options(
         __doc__, choices={"loads": (*NAMES, *EDGES, "epochs")}, runs=4, seed=SEED, loads=NAMES,
-        steps_ms=[int], counters=["100", "20"], unknown=False, wait=False,
+        steps_ms=[int], counters=["100", "20"], seconds=20, unknown=False, wait=False,
     )  # fmt: skip
     seeds = range(given.seed, given.seed + given.runs)
     head = "load | counter | step | direct reads | straight lines | shaped | oracle | goal | met | bias"
     head += " | worst run | in 95 % interval | worst run | its half width | false bounds | kind"
-    known = {"unknown": given.unknown, "wait": given.wait}
     table(
         f"Energy of single steps, mean absolute error, seeds {seeds[0]} to {seeds[-1]}",
         head,
         [
-            row(name, step_ms, kind, [run(name, step_ms, kind, seed, **known) for seed in seeds])
+            row(
+                *(name, step_ms, kind),
+                [
+                    run(
+                        *(name, step_ms, kind, seed),
+                        seconds=given.seconds,
+                        unknown=given.unknown,
+                        wait=given.wait,
+                    )
+                    for seed in seeds
+                ],
+            )
             for kind in given.counters
             for name in given.loads
             for step_ms in given.steps_ms or STEPS_MS[name]
