@@ -190,13 +190,9 @@ def _is_kept(limit_w: float, found_w: float | None, clock_mhz: int | None, found
     return found_w is not None and abs(limit_w - found_w) < SAME_W
 
 
-def _nothing() -> Quantity:
-    return Quantity(0.0, "%")
-
-
 def _quantity(row: Mapping[str, Any], what: str, *, kept: bool) -> Quantity:
     if kept:
-        return _nothing()
+        return Quantity(0.0, "%")
     value, low, high = (row[f"{what}{part}_percent"] for part in ("", "_low", "_high"))
     return Quantity(value, "%", low, high, absent=row.get("absent", TOO_FEW))
 

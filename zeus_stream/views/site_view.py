@@ -225,9 +225,6 @@ class SwingsView(Struct, frozen=True, kw_only=True):
 
     points: tuple[tuple[float, float], ...]
     """Frequency, Hz, and amplitude, W, ascending."""
-    frequency: Quantity
-    """Of the largest amplitude."""
-    amplitude: Quantity
     headline: str
 
 
@@ -247,7 +244,5 @@ def swings_of_rows(rows: Iterable[Mapping[str, Any]]) -> SwingsView | None:
     seen = f"Readings every {seconds(most['period_s'])} show up to {listed[-1]['frequency_hz']:g} Hz."
     return SwingsView(
         points=tuple((row["frequency_hz"], row["amplitude_w"]) for row in listed),
-        frequency=frequency,
-        amplitude=amplitude,
         headline=f"{what} {seen}",
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from math import cos, pi
+from operator import itemgetter
 from random import Random
 
 import duckdb
@@ -62,6 +63,10 @@ def swings(tables: duckdb.DuckDBPyConnection, run: str = "'run'") -> SwingsView 
     return swings_of_rows(tables.sql(SWINGS.format(run=run)).to_arrow_table().to_pylist())
 
 
+def largest(view: SwingsView) -> tuple[float, float]:
+    return max(view.points, key=itemgetter(1))
+
+
 @pytest.mark.parametrize(
     ("period_s", "hz", "seen"),
     [
@@ -80,8 +85,7 @@ def test_gpus_in_step_swing_by_the_sum_of_their_amplitudes(
         read(tables, gpu, period_s, wave(300, swing_w, hz), seen)
     view = swings(tables, run)
     assert view is not None
-    assert view.frequency.value == pytest.approx(hz, abs=0.026)
-    assert view.amplitude.value == pytest.approx(160, rel=0.03)
+    assert largest(view) == (pytest.approx(hz, abs=0.026), pytest.approx(160, rel=0.03))
     assert "of its mean. Readings every" in view.headline
     assert view.points[-1][0] == pytest.approx(min(20.0, 0.5 / period_s), abs=0.05)
     far = [amplitude for at_hz, amplitude in view.points if abs(at_hz - hz) > 0.3]
@@ -103,7 +107,7 @@ def test_a_stretch_that_lacks_readings_is_left_out(tables: duckdb.DuckDBPyConnec
     read(tables, "b", 0.1, wave(300, 100, 1.0), lost_s=(20, 65))
     view = swings(tables)
     assert view is not None
-    assert view.amplitude.value == pytest.approx(200, rel=0.05)
+    assert largest(view)[1] == pytest.approx(200, rel=0.05)
 
 
 def test_without_readings_nothing_is_said(tables: duckdb.DuckDBPyConnection) -> None:
