@@ -207,8 +207,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         "Age at which energy by minute is removed, days. 0: never.", "resources", 0, 100_000
     )] = 400.0
     memory_mb: Annotated[int, SettingHelp(
-        "Memory of DuckDB, MB. The analyzer itself needs more.", "resources", 64, 10_000_000
-    )] = 256
+        "Memory of DuckDB, MB. The analyzer itself needs more.", "resources", 128, 10_000_000
+    )] = 256  # the waste of a run of 1,000,000 steps fits into 128, and not into 96
     # fmt: on
 
 

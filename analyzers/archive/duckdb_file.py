@@ -4,6 +4,7 @@ One thread writes; each reader has a cursor of its own, in a read-only transacti
 forked child, which locks its DuckDB first (`confined_query`).
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -45,6 +46,8 @@ from zeus_stream.settings import Settings, spelled
 
 KEY_FILE = "seal.key"
 """Beside the archive: signs its seals."""
+
+_log = logging.getLogger(__name__)
 
 
 class DuckdbFile:
@@ -132,11 +135,14 @@ class DuckdbFile:
             connection.execute("UPDATE meta SET starts = greatest(starts, $1)", [least])
 
     def keep_ended(self) -> None:
-        """Store what is of the runs that ended since the last call. Raises StorageError."""
-        if self.writer.ended:
-            with _transaction(self.file, {}) as connection:
-                keep_ended(connection, self.writer.ended)
-            self.writer.ended.clear()
+        """Store what is of the runs that ended since the last call. What fails is computed by each query."""
+        if ended := self.writer.ended:
+            try:
+                with _transaction(self.file, {}) as connection:
+                    keep_ended(connection, ended)
+            except StorageError as wrong:
+                _log.warning("%s Each query computes the waste of run %s.", wrong, ", ".join(sorted(ended)))
+            ended.clear()
 
     # ---- a store ------------------------------------------------------------------------------------
 

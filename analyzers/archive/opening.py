@@ -119,6 +119,8 @@ class HeldError(StorageError):
 
 
 def why_not_stored(says: str) -> str:
+    if "Out of Memory" in says:
+        return f"{first_line(says)}. Raise memory_mb of the analyzer."
     return f"{first_line(says)}. Make room on its disk, or move the file away and start again."
 
 

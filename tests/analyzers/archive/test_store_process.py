@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from analyzers.archive.process import store_client
+from analyzers.archive.process import store_client, store_process
 from analyzers.archive.process.child_process import start_store
 from analyzers.archive.process.store_channel import Call
 from analyzers.archive.process.store_client import StoreClient
@@ -202,7 +202,11 @@ def test_a_store_that_was_started_before_its_analyzer_was_imported_opens_the_arc
     assert started.process.returncode == 0
 
 
-def test_what_a_run_wasted_is_stored_after_the_commit_of_its_end(tmp_path: Path) -> None:
+def test_what_a_run_wasted_is_stored_after_the_commit_of_its_end_if_there_is_memory_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An analyzer with 64 MB ended when a run of 500,000 steps did."""
+    monkeypatch.setattr(store_process, "KEEP_S", 0.0)
     archive = DuckdbFile.open(archive_at(tmp_path / "energy.duckdb"), Settings())
     store = StoreProcess(archive)
 
@@ -210,12 +214,16 @@ def test_what_a_run_wasted_is_stored_after_the_commit_of_its_end(tmp_path: Path)
         views = "SELECT count(*) FROM ended_waste", "SELECT count(*) FROM waste WHERE run = 'run-1'"
         return [count for view in views for (count,) in ask(archive, view)]
 
-    for energy_j in (600.0, 500.0):  # a row that comes again changes what is stored
+    # A row that comes again changes what is stored.
+    for energy_j, memory_mb, stored in ((600.0, 4, 0), (500.0, MEMORY_MB, 1), (400.0, MEMORY_MB, 1)):
         rows = [RUN, replace(window("run", 0, 10, 50, A), energy_j=energy_j)]
         assert store.call(Call("put", ([], rows, {}, False))) == (True, None)
         assert answers() == [0, 1], "until then it is computed"
+        archive.file.connection.execute(f"SET memory_limit = '{memory_mb}MiB'")
         store.tidy()
-        assert answers() == [1, 1]
+        archive.file.connection.execute(f"SET memory_limit = '{MEMORY_MB}MiB'")
+        assert answers() == [stored, 1]
+    assert "Raise memory_mb of the analyzer. Each query computes the waste of run run-1." in caplog.text
     archive.close()
 
 
