@@ -77,6 +77,8 @@ def write_new(path: Path, content: bytes) -> None:
     try:
         with open(open_own(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # a loss of power leaves a whole key or none
         path.hardlink_to(draft)
     finally:
         draft.unlink(missing_ok=True)

@@ -212,10 +212,10 @@ def claim(path: Path, what: str) -> IO[str]:
 def holder(path: Path) -> int | None:
     """Return the pid that holds a claim, or None when no process of ours does."""
     try:
-        opened = open_own(path, os.O_RDWR)
+        opened = open_own(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
-    with os.fdopen(opened, "r+", encoding="ascii", errors="replace") as lock:
+    with os.fdopen(opened, encoding="ascii", errors="replace") as lock:
         return None if _flock(lock, fcntl.LOCK_SH) else _named(lock) or 0
 
 

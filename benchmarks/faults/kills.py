@@ -1,13 +1,12 @@
 """Processes that are killed in turn: what is lost, stored twice, left in force, or restored too late.
 
 A collector, an analyzer that tries power limits, and a training on each simulated GPU are killed at random
-moments and started again in any order; if wanted beside busy processes, and beside the steps of many sessions
+moments and started again in any order; if wanted beside the steps of many sessions
 (benchmarks/load/session_load.py).
 """
 
 import argparse
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.faults.soak_worlds import KINDS, kills_by_process
-from benchmarks.harness import Found, Rows, sentences
+from benchmarks.harness import Found, Rows, directory, sentences
 from benchmarks.load.session_load import loaded, session_load
 from collectors.devices.simulated import SimulatedBus
 from tests.directories import EAGER
@@ -28,7 +27,6 @@ FOUND_MW = 220_000
 GOAL_S = 2.0
 PATIENCE_S = 10.0
 GPUS = 2
-STRESS = "while True:\n    pass"
 
 
 class Limits:
@@ -95,14 +93,12 @@ class Limits:
         self._bus.close()
 
 
-def kills(where: Path, given: argparse.Namespace) -> Found:
+def kills(given: argparse.Namespace) -> Found:
     """Kill processes in turn, as the options of `benchmarks.faults.exercises` have it."""
-    rng, limits, begin = random.Random(given.seed), Limits(where, GPUS), time.monotonic()
     with ExitStack() as held:
+        where = held.enter_context(directory())
+        rng, limits, begin = random.Random(given.seed), Limits(where, GPUS), time.monotonic()
         held.callback(limits.close)
-        for _ in range(given.load):
-            busy = held.enter_context(subprocess.Popen([sys.executable, "-c", STRESS]))
-            held.callback(busy.kill)
         setup = held.enter_context(pipeline(where, GPUS, EAGER, ("--log-mb", str(given.log_mb))))
         with session_load(where, GPUS, given.sessions, given.rate):
             killed = setup.kill_in_turn(
@@ -112,7 +108,7 @@ def kills(where: Path, given: argparse.Namespace) -> Found:
         account = settle(setup)
         limits.look_again()
         rows, wrong = report(killed, account, limits)
-    of_load, lost = loaded(where, given.sessions)
+        of_load, lost = loaded(where, given.sessions)
     return [*rows, *of_load, ("time", f"{time.monotonic() - begin:.0f} s")], wrong + lost
 
 

@@ -1,6 +1,6 @@
 """The memory of a host's services while sessions come and go.
 
-    python -m benchmarks.load.churn [--minutes 20] [--sessions 100] [--life 15]
+    python -m benchmarks.load.churn [--minutes 60] [--sessions 100] [--life 15]
 
 As many sessions as given are open at a time, each for so many seconds, with 10 steps a second. After the
 first third, in which what is remembered reaches its bounds, the slope of the memory is fitted: private memory
@@ -26,7 +26,7 @@ GOAL = 0.2
 GPUS = 4
 RATE = 10
 LOOK_S = 2.0
-OPTIONS = ("--select", "none", "--memory-mb", "64")
+OPTIONS = ("--select", "none", "--memory-mb", "128")
 """Of the analyzer: what DuckDB may keep of its file is full soon."""
 BLOCKS = 10
 """Of the samples: their slopes give the interval."""
@@ -59,7 +59,7 @@ def slope(at_min: np.ndarray, mb: np.ndarray) -> tuple[float, float]:
 
 
 def main() -> int:
-    given = options(__doc__, minutes=20.0, sessions=100, life=15.0)
+    given = options(__doc__, minutes=60.0, sessions=100, life=15.0)
     samples: list[tuple[float, ...]] = []
     with (
         directory() as where,

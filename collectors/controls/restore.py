@@ -8,7 +8,7 @@ logged it.
 
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -90,9 +90,10 @@ def restore_patiently(
                     say(outcome.says)
             if not any(outcome.left for outcome in outcomes):
                 return True
-            if (collector := holder(collector_lock)) is not None:
-                say(f"process {collector}, a new collector, restores what is left.")
-                return True
+            with suppress(OSError):  # the disk of its lock has failed: no collector starts there
+                if (collector := holder(collector_lock)) is not None:
+                    say(f"process {collector}, a new collector, restores what is left.")
+                    return True
             if monotonic_ns() > deadline_ns:
                 say(
                     f"could not restore everything within {PATIENCE_S:g} s: see above. Remove the cause, then"

@@ -44,13 +44,6 @@ class Victim:
         _, resident, shared = Path(f"/proc/{self.process.pid}/statm").read_text().split()[:3]
         return (int(resident) - int(shared)) * resource.getpagesize() >> 20
 
-    @property
-    def most_mb(self) -> int:
-        """The most that ``memory_mb`` has been."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        kb = {line.split(":")[0]: int(line.split()[1]) for line in status.splitlines() if line.endswith("kB")}
-        return (kb["VmHWM"] - kb["RssFile"] - kb["RssShmem"]) >> 10
-
     def rows(self, of: str) -> dict[tuple[str, str], str]:
         """Return the status of this collector or analyzer."""
         return rows(self.directory, of, PATIENCE_S)
