@@ -5,7 +5,6 @@ SCALE := .venv-scale
 BIN := $(VENV)/bin
 DEVICE ?= simulated:a40x1
 KILLS ?= 60
-MESSAGES ?= 100000
 TORCH ?= torch
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile every module
 # Many tests wait, so there are two workers more than cores; none has a core for more threads of its own.
@@ -144,8 +143,8 @@ GPU ?= gpu-$(shell hostname)
 gpu: install     ## meet a real GPU in ten minutes: recordings, its sensor card, a page to read in the folder GPU=; OBSERVE=1 changes nothing
 	$(BIN)/python -m benchmarks.gpu $(GPU) $(if $(OBSERVE),--observe)
 
-soak: install    ## 1000 simulated worlds, KILLS SIGKILLs of real processes, MESSAGES hostile messages: one table
-	$(BIN)/python -m benchmarks.faults.exercises --only worlds,kills,messages,attack --kills $(KILLS) --messages $(MESSAGES)
+soak: install    ## 1000 simulated worlds and KILLS SIGKILLs of real processes: one table
+	$(BIN)/python -m benchmarks.faults.exercises --only worlds,kills --kills $(KILLS)
 
 fuzz: install    ## new examples for every property; then the decoders with atheris, for SECONDS=60
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile new

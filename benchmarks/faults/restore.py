@@ -1,12 +1,11 @@
 """Measure the time until the power limit and clock found are back, by kind of kill: slowest and median.
 
-    python -m benchmarks.faults.restore [--trials 20] [--seed 0] [--plans]
+    python -m benchmarks.faults.restore [--trials 20] [--seed 0]
 
 Measured from the kill (for a silent analyzer: from its last word, which is a lease of 1.5 s before its
 limit may end; for a start and for `zeus-stream restore`: from the start of that process) until the
 simulated driver requests the limit found again and its clock is unlocked. What does not return within 10 s
-ends the run. ``--plans``: the same for a clock that follows a plan of a pipeline, also where the script runs
-another instruction than the plan has. The exit code is 1 if a goal is missed.
+ends the run. The exit code is 1 if a goal is missed.
 """
 
 import random
@@ -18,23 +17,18 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from benchmarks.harness import directory, options, table
 from collectors.controls.lease_messages import Limits
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from tests.processes.setup import OURS_MHZ, Collector, Host, collector, restore, simulated, trainer
-from tests.processes.test_clock_plan import ORDER, PLAN, Stage, follow_first_instruction, locked, stage
 from tests.waiting import until
 from zeus_stream.protocol.fields import UNLOCKED
-from zeus_stream.protocol.notes import ControlApplied
 
 GOAL_S = 2.0
 TITLE = "Until the limit found is back and the clock is unlocked"
 LEASE_MS = 1500
 WRITES = 500
 Trial = Callable[[Host, Path, random.Random], float]
-End = Callable[[Host, Collector, Stage], float]
 
 
 def seconds_until(condition: Callable[[], bool]) -> float:
@@ -101,51 +95,6 @@ TRIALS: dict[str, Trial] = {
 }
 
 
-def unlocked(host: Host) -> float:
-    return seconds_until(locked(host, UNLOCKED))
-
-
-def kill_script(host: Host, _: Collector, script: Stage) -> float:
-    script.process.kill()
-    return unlocked(host)
-
-
-def kill_collector(host: Host, running: Collector, _: Stage) -> float:
-    running.process.kill()
-    return unlocked(host)
-
-
-def silent_analyzer(host: Host, running: Collector, _: Stage) -> float:
-    short = replace(PLAN, lease_ms=LEASE_MS, first_iteration=None)
-    assert isinstance(running.plan(short), ControlApplied)
-    return unlocked(host)
-
-
-def wrong_instruction(host: Host, _: Collector, script: Stage) -> float:
-    script.run(*ORDER[3])
-    return unlocked(host)
-
-
-def within_a_plan(end: End) -> Trial:
-    """Return a trial that ends a plan at an instruction whose clock is low."""
-
-    def trial(host: Host, where: Path, rng: random.Random) -> float:
-        with collector(host, where) as running, stage(host, where) as script:
-            follow_first_instruction(host, running, script)
-            time.sleep(rng.uniform(0, 0.1))
-            return end(host, running, script)
-
-    return trial
-
-
-PLANS: dict[str, Trial] = {
-    "SIGKILL of the script": within_a_plan(kill_script),
-    "SIGKILL of the collector": within_a_plan(kill_collector),
-    f"silence of the analyzer (a lease of {LEASE_MS} ms)": within_a_plan(silent_analyzer),
-    "an instruction that is not in the plan": within_a_plan(wrong_instruction),
-}
-
-
 def weight(running: Collector) -> str:
     """Return what memory a waiting guard takes: all of it, and its share of what others use too."""
     assert running.guard is not None
@@ -170,32 +119,30 @@ def writes_ms(host: Host, where: Path) -> list[float]:
     return times_ms
 
 
-def tried(trials: dict[str, Trial], times: int, rng: random.Random) -> list[tuple[object, ...]]:
-    """Return a row of figures for each kind of end, each tried some times in a setup of its own."""
-    rows: list[tuple[object, ...]] = []
-    for name, trial in trials.items():
-        seconds = []
-        for _ in range(times):
-            with directory() as where, simulated(where) as host:
-                seconds.append(trial(host, where, rng))
-        met = "met" if max(seconds) <= GOAL_S else "MISSED"
-        rows.append((name, times, f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}", met))
-    return rows
+def tried(trial: Trial, times: int, rng: random.Random) -> list[float]:
+    """Return the seconds of a kind of end, tried some times in a setup of its own."""
+    seconds = []
+    for _ in range(times):
+        with directory() as where, simulated(where) as host:
+            seconds.append(trial(host, where, rng))
+    return seconds
 
 
 def main() -> int:
-    """Print the tables; return 1 if a goal is missed."""
-    arguments = options(__doc__, trials=20, seed=0, plans=False)
+    """Print the table; return 1 if a goal is missed."""
+    arguments = options(__doc__, trials=20, seed=0)
     rng = random.Random(arguments.seed)
-    rows = tried(PLANS if arguments.plans else TRIALS, arguments.trials, rng)
-    title = "Clocks that follow a plan, unlocked" if arguments.plans else TITLE
-    table(title, ("after", "trials", "median, s", "slowest, s", f"goal {GOAL_S:g} s"), rows)
-    if not arguments.plans:
-        with directory() as where, simulated(where) as host, collector(host, where) as running:
-            weighs = weight(running)
-            writes = statistics.quantiles(writes_ms(host, where), n=100)
-        print(f"\nA waiting guard: {weighs}.")
-        print(f"A record forced to disk, two a change: median {writes[49]:.2f} ms, p99 {writes[98]:.2f} ms.")
+    rows = []
+    for name, trial in TRIALS.items():
+        seconds = tried(trial, arguments.trials, rng)
+        met = "met" if max(seconds) <= GOAL_S else "MISSED"
+        rows.append((name, len(seconds), f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}", met))
+    table(TITLE, ("after", "trials", "median, s", "slowest, s", f"goal {GOAL_S:g} s"), rows)
+    with directory() as where, simulated(where) as host, collector(host, where) as running:
+        weighs = weight(running)
+        writes = statistics.quantiles(writes_ms(host, where), n=100)
+    print(f"\nA waiting guard: {weighs}.")
+    print(f"A record forced to disk, two a change: median {writes[49]:.2f} ms, p99 {writes[98]:.2f} ms.")
     return int(any(row[-1] == "MISSED" for row in rows))
 
 

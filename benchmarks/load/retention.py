@@ -3,16 +3,18 @@
 python -m benchmarks.load.retention [--hours 8]
 
 Some hours are stored as collectors send them, with ages of a few hours, and old rows are removed hourly.
-The size of the file by hour shows whether it grows. Bytes a row of each table, times the rows that the
-defaults keep, give the size after a year.
+The size of the file by hour shows whether it grows. At the end most rows are removed and the file is
+compacted. Bytes a row of each table, times the rows that the defaults keep, give the size after a year.
 """
 
 import time
+from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.archive.repair import compact
 from analyzers.archive.store import Ages
 from analyzers.results.readings import READING
 from analyzers.results.rows import WindowRow
@@ -113,6 +115,17 @@ def bytes_a_row(archive: DuckdbFile, name: str) -> float:
     return float(used * BLOCK / max(rows, 1))
 
 
+def shrink(path: Path, now_ns: int) -> str:
+    """Remove what is old then, and compact the file: what that gave."""
+    archive = DuckdbFile.open(path, Settings())
+    archive.prune(AGES, now_ns)
+    archive.close()
+    before_mb, began_s = path.stat().st_size / 1e6, time.process_time()
+    compact(path, Settings())
+    took_s, after_mb = time.process_time() - began_s, path.stat().st_size / 1e6
+    return f"Eight hours later {before_mb:.0f} MB were compacted to {after_mb:.0f} MB in {took_s:.1f} s."
+
+
 def main() -> None:
     hours = options(__doc__, hours=HOURS).hours
     load, offset, sizes, pruned_s = Load(), 1, [], []
@@ -139,6 +152,7 @@ def main() -> None:
             for name in ("readings", "seconds", "windows", "events", "frames")
         }
         archive.close()
+        shrunk = shrink(path, now_ns + 8 * 3600 * SECOND)
     a_row |= {"minutes": a_row["seconds"], "hours": a_row["seconds"]}
     kept_days = {
         "readings": 7,
@@ -150,6 +164,7 @@ def main() -> None:
         "hours": YEAR_DAYS,
     }
     print(f"\n{took_s:.0f} s of processor time; a removal took {max(pruned_s):.1f} s at most.")
+    print(shrunk)
     table(
         f"Size of the file by hour, MB: readings kept for {AGES.readings * 24:g} h, all else for 6 h",
         [str(hour + 1) for hour in range(hours)],

@@ -169,14 +169,15 @@ class Site:
 
     # ---- faults
 
-    def fault(self) -> str:
-        """Let one thing go wrong, and mend it. Return its name."""
+    def fault(self, of_analyzers: float) -> str:
+        """Let one thing go wrong, and mend it; this share are SIGKILLs of analyzers. Return its name."""
         self.supervise()
         rng = self._rng
         victims = [name for name in self.processes if not name.startswith("training")]
-        match rng.choices(("kill", "stop", "cut", "servers"), (4, 3, 3, 2))[0]:
-            case "kill":
-                name = rng.choice(victims)
+        kinds, weights = ("analyzer", "kill", "stop", "cut", "servers"), (4, 3, 3, 2)
+        match rng.choices(kinds, (12 * of_analyzers, *(each * (1 - of_analyzers) for each in weights)))[0]:
+            case "analyzer" | "kill" as kind:
+                name = rng.choice([each for each in victims if kind == "kill" or each.startswith(kind)])
                 self.take_overs.lost(self.processes[name].pid)
                 self.processes[name].kill()
                 self.processes[name].wait()

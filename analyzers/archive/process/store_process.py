@@ -42,8 +42,8 @@ LOOK_S = 0.05
 CHECKPOINT_BYTES = 16 << 20
 """A checkpoint stops the commits for about 0.1 s; of a WAL of 256 MB it was 1 to 2 s."""
 KEEP_S = 10.0
-"""Between two times at which runs that ended are kept: 60 ms of processor time, and 0.3 more a run. A churn of
-four runs a second took a tenth of a core for it at each commit."""
+"""Between two times at which runs that ended are kept: 60 ms of processor time, and 0.3 more a run. A churn
+of four runs a second took a tenth of a core for it at each commit."""
 HOLD_BYTES = 64 << 20
 KILL_BYTES = 256 << 20
 
