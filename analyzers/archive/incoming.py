@@ -1,8 +1,7 @@
 """Arrow tables that SQL reads by name.
 
-A name is registered once for each schema, and then given another table. DuckDB 2.0 keeps about 250 bytes of
-each registration until the file is closed: a writer that registered tables for each commit grew by a megabyte
-a minute (`python -m benchmarks.load.churn`).
+A name is registered once for each schema, and then given another table: DuckDB asks a lake's catalog at each
+registration, and one within a transaction is rolled back with it.
 """
 
 from collections.abc import Iterator, Mapping
