@@ -69,6 +69,25 @@ def test_a_flipped_bit_in_the_wal_is_one_sentence_and_the_wal_can_be_moved_aside
     store.close()
 
 
+def test_an_archive_whose_wal_was_cut_anywhere_opens_or_says_why_not_and_goes_on(
+    killed: Path, tmp_path: Path
+) -> None:
+    wal, sentences = Path(f"{killed}.wal").read_bytes(), list[str]()
+    for number in range(6):
+        copy = tmp_path / f"{number}.duckdb"
+        copy.write_bytes(killed.read_bytes())
+        Path(f"{copy}.wal").write_bytes(wal[: Random(number).randrange(len(wal))])
+        try:
+            read_whole(copy, SETTINGS)
+        except StorageError as refused:
+            sentences.append(str(refused))
+            set_aside(copy, SETTINGS, "damaged")
+        with opened(copy, SETTINGS) as archive:
+            fill(archive)  # the collector's log still has it
+            assert archive.position(HOST)[0] == LOG
+    assert not any("\n" in sentence for sentence in sentences)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_flipped_bit_in_the_file_is_one_sentence(stored: Path, seed: int) -> None:
     flip(stored, Random(seed).randrange(stored.stat().st_size))
