@@ -33,7 +33,7 @@ SUMMARY = ("energy/total_j", "energy/saved_percent", "energy/limit_w")
 MAX_POINTS = 1_000
 """That wait for a tracker; of more, the oldest is dropped."""
 QUERY_S = 5.0
-STEP = "energy/step"
+STEP, EPOCH = "energy/step", "energy/epoch"
 _log = logging.getLogger("zeus_stream")
 _POINTS = """
 SELECT max(step) AS step, avg(energy_j) AS step_j, 1000 * avg(duration_s) AS step_ms,
@@ -76,8 +76,8 @@ class Wandb:
     def __init__(self, run: Any) -> None:
         self._run = run
         self._row: int | None = None
-        run.define_metric(STEP)
         run.define_metric("energy/*", step_metric=STEP)
+        run.define_metric("energy/epoch_j", step_metric=EPOCH)
 
     def write(self, points: Sequence[TrackedPoint], *, last: bool) -> int:
         taken = 0
@@ -87,7 +87,8 @@ class Wandb:
                     break
                 self._run.log({}, commit=True)
             self._row = self._run.step
-            self._run.log({**point.values, STEP: point.step}, commit=last)
+            axis = EPOCH if "energy/epoch_j" in point.values else STEP
+            self._run.log({**point.values, axis: point.step}, commit=last)
             taken += 1
         return taken
 

@@ -216,19 +216,20 @@ def test_wandb_loses_no_row_of_the_user_and_has_an_axis_for_energy(
     sink = sink_of(run)
     assert isinstance(sink, Wandb)
     points = [TrackedPoint(49 + BLOCK * n, 100.0 + n, {"energy/step_j": 4.0 + n}) for n in range(4)]
-    waiting = list(points)
+    waiting = [*points, TrackedPoint(0, 104.0, {"energy/epoch_j": 7.0})]
     for step in (100, 101, 102):
         run.log({"loss": step / 10}, step=step)
         del waiting[: sink.write(waiting, last=False)]
         run.log({"accuracy": step / 100}, step=step)
     assert sink.write(waiting, last=True) == len(waiting)
+    assert run.summary["energy/step"] == points[-1].step, "an epoch's number is no step"
     run.finish()
     wandb.teardown()  # then everything is in the file
     rows = history(next(tmp_path.rglob("run-*.wandb")))
     assert [each["_step"] for each in rows if "loss" in each] == [100, 101, 102]
     assert [each["loss"] for each in rows if "loss" in each] == [10.0, 10.1, 10.2]
     assert [each["accuracy"] for each in rows if "accuracy" in each] == [1.0, 1.01, 1.02]
-    energies = [(each["energy/step"], each["energy/step_j"]) for each in rows if "energy/step" in each]
+    energies = [(each["energy/step"], each["energy/step_j"]) for each in rows if "energy/step_j" in each]
     assert energies == [(point.step, point.values["energy/step_j"]) for point in points]
 
 
