@@ -20,9 +20,9 @@ TRIES = 4 * CHECKS
 """Refreshes that are bounded closely to confirm the grid, however slow reads are."""
 OFF = 100
 """Refreshes may miss the grid by this part of a period, before one has missed it by more."""
-CLOSE, MOST = 4, 5
+CLOSE, MOST = 3, 5
 """Parts of a period: bounds within the first confirm the grid; the grid's own within the second are news."""
-FIRST = 50
+FIRST = 10
 """The period as it was seen first is off by at most this part of it."""
 FADES = 1 / 2_000
 """By this part what may be grows at each refresh: clocks drift."""
