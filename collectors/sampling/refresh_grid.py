@@ -108,6 +108,8 @@ class RefreshGrid:
             seen = _later(_cut(following, began_ns, above=True), -1)  # that one came after the read had begun
             seen = _cut(_cut(seen, first_ns, above=True), last_ns, above=False)
             if not seen:
+                if self.believed:  # as where the driver was loaded again
+                    self._tries = 1
                 self._off_ns = min(2 * self._off_ns, period_ns)
                 self._begin(lo_ns, hi_ns, period_ns)
                 return lo_ns, hi_ns
