@@ -12,6 +12,8 @@ from analyzers.measurement.knots import AMBIGUOUS, REFRESH_NS, Floats, Ints, Kno
 from analyzers.measurement.power_model import PowerModel, Role
 
 QUANTUM_J = 1e-3
+MISSED = 1.5
+"""Periods between two knots from which on refreshes between them were not seen."""
 STRANGE = 0.05
 """A period that is off the median of some by more than this part is none of theirs. That median, of a
 dozen, put all steps of a 20/10 ms counter off by 0.04 % (seed 61000)."""
@@ -171,15 +173,19 @@ def boxcar(
     """Return what a counter shows that sees ``counter.window_ns`` of each refresh, equation (5).
 
     ``cut_ns``: changes of kind. ``period_s``: what it multiplies by, 0 if not known. The others: see
-    `integrating`.
+    `integrating`. A sum strays by half of its power a look, as in `strayed_j2`.
     """
     assert counter.window_ns is not None
-    window_s, took, count = counter.window_ns / 1e9, stretch.took, len(stretch.t) - 1
+    took, count = stretch.took, len(stretch.t) - 1
     looked_t = stretch.looked(counter)
     median_s = float(np.median(took))
     if abs(period_s - median_s) > STRANGE * median_s:
         period_s = median_s
-    sees = took / window_s if counter.lag_ns is not None else np.full(count, period_s / window_s)
+    # Between two knots that are more than a period apart there were several looks: that is a sum.
+    missed = (took > MISSED * period_s) & (counter.lag_ns is None)
+    window_s = np.where(missed, took, counter.window_ns / 1e9)
+    unseen_s = max(period_s - counter.window_ns / 1e9, 0.0)
+    sees = np.where(missed, 1.0, (took if counter.lag_ns is not None else period_s) / window_s)
     counted = parts.until(np.concatenate((looked_t, looked_t - window_s, point_t)))
     counted -= parts.until(stretch.t[:1])
     rows = np.concatenate(
@@ -195,9 +201,10 @@ def boxcar(
     looked_ns = stretch.base_ns + np.rint(looked_t * 1e9).astype(np.int64)
     open_ns = stretch.open_ns[1:]
     until_cut = cut_ns.searchsorted(looked_ns + open_ns)
-    across = until_cut > cut_ns.searchsorted(looked_ns - counter.window_ns - open_ns)
+    across = until_cut > cut_ns.searchsorted(looked_ns - np.rint(window_s * 1e9).astype(np.int64) - open_ns)
     var_j2 = np.append(var_j2[:1], np.where(across, var_j2[1:], QUANTUM_J**2))
     doubt_j2 = sees**2 * (upto - since + var_j2[1:])
+    doubt_j2 += missed * unseen_s * stretch.grown**2 / (4 * took)
     return Observation(rows=rows, common=common, seen_j=stretch.grown, doubt_j2=doubt_j2, var_j2=var_j2)
 
 

@@ -97,6 +97,32 @@ def test_a_run_is_measured_to_a_percent_by_reads_that_skip_refreshes(suspect_ns:
     assert run.p97_5_uj - run.p2_5_uj < 0.1 * SELDOM_UJ
 
 
+def test_a_counter_that_sees_a_part_is_a_sum_over_a_time_in_which_nobody_read_it() -> None:
+    """Its collector was killed for 6 s: a run had half more than its energy, steps up to a hundred times."""
+    period_ns, watts, busy = 20 * MS, 180, 0.8
+    meter = Meter(Timeline(), EnergyFit())
+    meter.shape.remember("boxcar", period_ns // 2)
+    steps_ns = [(t_ns, t_ns + 20 * MS) for t_ns in range(S, 17 * S, 25 * MS)]
+    meter.shape.mark("session", S, "job//rest")
+    for begin_ns, end_ns in steps_ns:
+        meter.shape.mark_all(((begin_ns, "session", "job//step", 0), (end_ns, "session", "job//gap", 0)))
+    refreshes_ns = [t_ns for t_ns in range(0, 18 * S, period_ns) if not 5 * S < t_ns < 11 * S]
+    for t_ns in refreshes_ns:
+        on_ns = sum(
+            min(max(t_ns - begin_ns, 0), 20 * MS) for begin_ns, _ in steps_ns[: (t_ns - S) // (25 * MS) + 1]
+        )
+        energy_mj = 10**9 + on_ns * watts // 10**6
+        seen = Seen.CHANGED if t_ns else Seen.FIRST
+        meter.timeline.add(readings(row(seen, t_ns, t_ns + MS // 5, energy_mj=energy_mj, power_mw=150_000)))
+    run, *steps = meter.measure(
+        [S, *(begin_ns for begin_ns, _ in steps_ns)], [17 * S, *(end_ns for _, end_ns in steps_ns)], 18 * S
+    )
+    assert isinstance(run, KnownEnergy)
+    assert run.energy_uj == pytest.approx(16 * S * busy * watts / 1e3, rel=0.01)
+    found_uj = [step.energy_uj for step in steps if isinstance(step, KnownEnergy)]
+    assert max(found_uj) < 1.3 * watts * 20_000
+
+
 def test_gaps_keep_their_share_while_the_gpu_does_not_rest() -> None:
     # A rest that faded from memory drew the mean power, and the gaps with it: steps were off by -6 %.
     steps, _ = measured_steps("prompt", 50, 2_200, 40_000)
