@@ -290,8 +290,13 @@ def refuse_password(option: str, value: str, variable: str) -> None:
 
 
 def read_back(values: Mapping[str, str], source: str) -> Settings:
-    """Return the settings that `spelled` wrote. Raises SettingsError, which names ``source``."""
-    return Settings(**_checked({name: value for name, value in values.items() if value}, source))
+    """Return the settings that `spelled` wrote, also in another version: those that are gone are left out.
+
+    Raises SettingsError, which names ``source``.
+    """
+    known = list_settings()
+    there = {name: value for name, value in values.items() if value and name in known}
+    return Settings(**_checked(there, source))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -102,6 +102,7 @@ gpus = st.from_regex(r"GPU-[\w-]{1,36}|[a-z][a-z0-9.-]{0,20}(:(\d{1,3}|all))?", 
 def test_settings_are_read_back_as_they_were_spelled(groups: dict[str, list[str]], follow: list[str]) -> None:
     settings = load({"budget_groups": groups, "follow": follow, "profile_steps": 7}, {})
     assert read_back(spelled(settings), "here") == settings
+    assert read_back(spelled(settings) | {"of_another_version": "5000"}, "here") == settings
 
 
 @pytest.mark.parametrize("given", ["1000,1001", [1000, 1001]])
