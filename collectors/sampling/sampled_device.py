@@ -138,7 +138,7 @@ class SampledDevice:
             took_ns,
             closely=self.closely or self._grid.doubtful,
             frugal=not self._grid.doubtful,
-            open_ns=self._grid.open_ns,
+            open_ns=0 if change is None else self._grid.open_ns,
         )
         relaxed_ns = None
         if self._relaxed:
@@ -149,8 +149,8 @@ class SampledDevice:
         return schedule.next_poll_ns(self._schedule, after_ns, self._coming_ns())
 
     def _coming_ns(self) -> tuple[int, int] | None:
-        """Return the bounds of the refresh that is to be seen next, by the grid."""
-        if self._shown_ns is None or self.period_ns is None:
+        """Return the bounds of the refresh that is to be seen next, by the grid; None: reads are quick."""
+        if self._shown_ns is None or self.period_ns is None or self._schedule.took_ns <= schedule.LEAST_NS:
             return None
         later_ns = (2 * self._schedule.periods - 1) * self.period_ns // 2
         return self._grid.coming_ns(self._shown_ns + later_ns)

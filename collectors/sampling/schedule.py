@@ -165,8 +165,8 @@ def failed(schedule: Schedule) -> Schedule:
 def next_poll_ns(schedule: Schedule, now_ns: int, coming_ns: tuple[int, int] | None = None) -> int:
     """Return when to read next, ns after which it is due.
 
-    ``coming_ns``: the bounds of the next refresh, by its grid. Slow reads are before and behind them; the
-    first one is in the middle of wide ones, where it tells most.
+    ``coming_ns``: the bounds of the next refresh, by its grid, where reads are slow. They are before and
+    behind these bounds; the first one is in the middle of wide ones, where it tells most.
     """
     if schedule.failures:
         distance_ns = _distance_ns(schedule, now_ns) << min(schedule.failures, 10)
@@ -174,7 +174,7 @@ def next_poll_ns(schedule: Schedule, now_ns: int, coming_ns: tuple[int, int] | N
     if schedule.poll_ns == 0 and schedule.period_ns is not None and schedule.expected_ns is not None:
         soonest_ns, width_ns = now_ns + LEAST_NS // 2, schedule.width_ns
         first_ns, second_ns = schedule.expected_ns - width_ns, schedule.expected_ns + width_ns
-        if coming_ns is not None and schedule.took_ns > LEAST_NS:
+        if coming_ns is not None:
             first_ns, second_ns = coming_ns
             wide = second_ns - first_ns > WIDE * schedule.took_ns
             first_ns = (first_ns + second_ns - schedule.took_ns) // 2 if wide else first_ns - schedule.took_ns

@@ -1,4 +1,4 @@
-"""What reached a log is archived exactly once, whoever is killed or stopped: real processes and signals."""
+"""Each item that reached a log is archived exactly once, although processes are killed or stopped."""
 
 import os
 import signal
