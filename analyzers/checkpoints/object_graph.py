@@ -7,6 +7,7 @@ containers and arrays, and a reader finds no other name. No code is in it, and n
 import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -128,6 +129,8 @@ class _StatePickler(pickle.Pickler):
         name_of(value if isinstance(value, type) else kind)
         if isinstance(value, Struct):
             return _record, (kind, [getattr(value, name) for name in kind.__struct_fields__])
+        if isinstance(value, Enum):
+            return kind, (value.value,)  # by itself it names `getattr` in Python 3.11.0 to 3.11.3
         return NotImplemented
 
     def _saved(self, value: np.ndarray[Any, Any] | np.generic) -> bytes:
