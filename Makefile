@@ -175,10 +175,12 @@ sbom: install .audit/.installed ## write packaging/sbom.cdx.json: what the wheel
 .packages/.installed: packaging/requirements.txt
 	test -d .packages || $(PYTHON) -m venv .packages
 	.packages/bin/python -m pip install --quiet --disable-pip-version-check --requirement packaging/requirements.txt
+	cd .packages && apt-get download systemd-container libsystemd-shared && \
+		for each in *.deb; do dpkg -x $$each nspawn; done && rm *.deb
 	touch $@
 
 MANIFESTS := $(filter-out %kustomization.yaml %pod-monitor.yaml,$(wildcard packaging/kubernetes/*.yaml packaging/kubernetes/*/*.yaml))
-packages: install .packages/.installed ## build wheel, sdist and .deb into dist/; check them, the container's steps and the manifests
+packages: install .packages/.installed ## build wheel, sdist and .deb into dist/; check them; as root also under a systemd that boots, and the container's steps
 	rm -rf dist
 	.packages/bin/python -m build --quiet --outdir dist .
 	.packages/bin/twine check --strict dist/*.whl dist/*.tar.gz
