@@ -191,7 +191,7 @@ packages: install .packages/.installed ## build wheel, sdist and .deb into dist/
 	/usr/bin/python3 packaging/debian/build.py dist
 	DIST=$(CURDIR)/dist $(BIN)/python -m pytest -rs tests/packaging
 
-PYTHON_TESTS ?= tests/packaging/test_wheel.py tests/zeus_stream/protocol tests/conformance
+PYTHON_TESTS ?= tests/packaging/test_wheel.py tests/zeus_stream/protocol tests/conformance tests/analyzers/checkpoints
 test-pythons:    ## test the wheel with each Python from 3.11 to 3.14 that this machine has; PYTHON_TESTS=tests for others
 	$(PYTHON) packaging/pythons.py $(PYTHON_TESTS)
 

@@ -16,25 +16,29 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 """pyproject.toml has a classifier of each that has passed: 3.14 was on no machine of ours yet."""
-VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
-def candidates(version: str) -> Iterator[str]:
-    """Yield interpreters that may be of a version: those named, those of pyenv, the one on the path."""
+def candidates() -> Iterator[str]:
+    """Yield interpreters that may be here: those named, those of pyenv, those on the path, Debian's."""
     yield from os.environ.get("PYTHONS", "").split()
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    yield from map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
-    if (found := shutil.which(f"python{version}")) is not None:
-        yield found
+    for version in VERSIONS:
+        yield from map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True))
+        if (found := shutil.which(f"python{version}")) is not None:
+            yield found
+    yield "/usr/bin/python3"
 
 
-def interpreter(version: str) -> str | None:
-    """Return an interpreter of a version that runs; None: there is none on this machine."""
-    for each in candidates(version):
-        done = subprocess.run([each, "-c", VERSION], capture_output=True, text=True, check=False)
-        if done.returncode == 0 and done.stdout.strip() == version:  # a shim of pyenv may have no version
-            return each
-    return None
+def interpreters() -> dict[str, str]:
+    """Return interpreters that run, one of each version, such as 3.11.2: releases differ as well."""
+    found: dict[str, str] = {}
+    for each in candidates():
+        command = [each, "-c", "import platform; print(platform.python_version())"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        version = done.stdout.strip()
+        if done.returncode == 0 and version.startswith(tuple(f"{each}." for each in VERSIONS)):
+            found.setdefault(version, each)  # a shim of pyenv may have no version
+    return found
 
 
 def run_tests(python: str, folder: Path, tests: list[str]) -> bool:
@@ -52,18 +56,16 @@ def run_tests(python: str, folder: Path, tests: list[str]) -> bool:
 
 
 def main() -> None:
-    lines, failed = [], False
+    found = interpreters()
+    passed = {
+        version: run_tests(found[version], ROOT / ".pythons" / version, sys.argv[1:]) for version in found
+    }
     for version in VERSIONS:
-        python = interpreter(version)
-        if python is None:
-            lines.append(f"Python {version}: not on this machine, so not tried.")
-            continue
-        passed = run_tests(python, ROOT / ".pythons" / version, sys.argv[1:])
-        full = subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout
-        lines.append(f"{full.strip()}: {'passed' if passed else 'FAILED'}.")
-        failed = failed or not passed
-    print("\n".join(lines))
-    sys.exit(failed)
+        if not any(each.startswith(f"{version}.") for each in found):
+            print(f"Python {version}: not on this machine, so not tried.")
+    for version, good in passed.items():
+        print(f"Python {version}: {'passed' if good else 'FAILED'}.")
+    sys.exit(not all(passed.values()))
 
 
 if __name__ == "__main__":
