@@ -6,6 +6,7 @@ Their schema is checked by `make packages`, strictly, for the oldest and the new
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -37,11 +38,16 @@ Object = dict[str, Any]
 def files() -> dict[str, list[Object]]:
     """The objects of each manifest, by its path below the folder."""
     paths = sorted(FOLDER.rglob("*.yaml"))
-    done = subprocess.run([PYTHON, "-c", TO_JSON, *paths], capture_output=True, text=True, check=True)
     return {
-        str(path.relative_to(FOLDER)): found
-        for path, found in zip(paths, json.loads(done.stdout), strict=True)
+        str(path.relative_to(FOLDER)): found for path, found in zip(paths, read_yaml(*paths), strict=True)
     }
+
+
+def read_yaml(*paths: Path) -> list[list[Object]]:
+    """Return the objects of each file."""
+    done = subprocess.run([PYTHON, "-c", TO_JSON, *paths], capture_output=True, text=True, check=True)
+    found: list[list[Object]] = json.loads(done.stdout)
+    return found
 
 
 def pods(files: dict[str, list[Object]]) -> Iterator[tuple[str, Object]]:
@@ -100,6 +106,21 @@ def test_each_manifest_of_a_folder_is_applied_but_the_example(
     own = {name for name in here if "/" not in name} - {"kustomization.yaml", "trainer.yaml"}
     (kustomization,) = files[f"{folder}kustomization.yaml"]
     assert set(kustomization["resources"]) == own
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl, which has kustomize, is not installed")
+@pytest.mark.parametrize(("folder", "tag"), [("", VERSION), ("lake", f"{VERSION}-lake")])
+def test_kustomize_gives_every_object_its_namespace_and_every_container_the_image(
+    tmp_path: Path, folder: str, tag: str
+) -> None:
+    built = tmp_path / "built.yaml"
+    with built.open("w") as out:
+        subprocess.run(["kubectl", "kustomize", FOLDER / folder], stdout=out, check=True)
+    (objects,) = read_yaml(built)
+    others = [each for each in objects if each["kind"] != "Namespace"]
+    assert {each["metadata"]["namespace"] for each in others} == {"zeus-stream"}
+    images = {one["image"] for _, pod in pods({"built": objects}) for one in containers(pod)}
+    assert images == {f"zeus-stream:{tag}"}
 
 
 def test_the_privileges_are_those_of_the_table(files: dict[str, list[Object]]) -> None:

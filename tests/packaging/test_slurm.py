@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,14 @@ from zeus_stream.simulated_gpu.accelerator import attach
 with attach("imagenet") as gpu:
     for _ in zeus_stream.steps(range(1_000_000)):
         gpu.run(0.02)
+"""
+
+CLOCKS = """#!/bin/bash
+for value in 1380 900 unlocked; do
+    {} graphics_clock GPU-1 $value
+    echo $value $(scontrol show step $SLURM_JOB_ID | grep TresFreq)
+done
+{} power_limit GPU-1 150 2>&1
 """
 
 
@@ -152,6 +161,21 @@ def test_a_limit_returns_at_the_end_of_a_job_whose_training_lives_on(site: Slurm
     for pid in alive:
         os.kill(int(pid), 9)
     assert row["user_name"] == "root"
+
+
+@REAL
+def test_a_step_of_the_job_holds_a_clock_until_it_is_unlocked(site: SlurmSite) -> None:
+    script, program = site.output / "clocks.sh", site.output / "zeus-stream-set-srun"
+    shutil.copy(ROOT / "packaging" / "unprivileged" / program.name, program)
+    script.write_text(CLOCKS.format(program, program))
+    job = site.submit("--nodes=1", "--gpus-per-node=1", "--output=%j.out", str(script))
+    site.wait_for(job)
+    assert (site.output / f"{job}.out").read_text().splitlines()[:4] == [
+        "1380 TresFreq=gpu:1380",
+        "900 TresFreq=gpu:900",
+        "unlocked",
+        "control power_limit: --gpu-freq has the graphics clock only",
+    ]
 
 
 @REAL
