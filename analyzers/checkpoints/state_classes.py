@@ -19,7 +19,6 @@ PLACES = (
     "analyzers.batch_size",
     "analyzers.dispatch.pending",
     "analyzers.fleet",
-    "analyzers.forecast",
     "analyzers.interpreter",
     "analyzers.live",
     "analyzers.measurement",

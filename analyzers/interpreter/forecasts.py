@@ -7,7 +7,7 @@ GPUs of the run.
 from collections.abc import Iterable
 
 from analyzers.fleet.session import Session
-from analyzers.forecast.run_forecast import RunForecast, Spent
+from analyzers.interpreter.run_forecast import RunForecast, Spent
 from analyzers.interpreter.state import FollowedForecast, SiteState
 from analyzers.measurement.energy import KnownEnergy, NoEnergy, calibrated, measure
 from analyzers.results.result import NOTHING, Result, rows_only

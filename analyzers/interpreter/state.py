@@ -14,7 +14,7 @@ from analyzers.fleet.fleet import Fleet, Use, known_counters
 from analyzers.fleet.ownership import Owners
 from analyzers.fleet.questions import Questions
 from analyzers.fleet.session import Session
-from analyzers.forecast.run_forecast import RunForecast, Spent
+from analyzers.interpreter.run_forecast import RunForecast, Spent
 from analyzers.measurement.phases.phase_tracker import PhaseTracker
 from analyzers.measurement.windows import Windows
 from analyzers.pipeline.known_pipelines import KnownPipelines

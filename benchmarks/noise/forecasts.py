@@ -16,7 +16,7 @@ from statistics import fmean, median
 import numpy as np
 import numpy.typing as npt
 
-from analyzers.forecast.run_forecast import RunForecast, Spent
+from analyzers.interpreter.run_forecast import RunForecast, Spent
 from analyzers.results.rows import ForecastRow
 from benchmarks.harness import options, table
 from benchmarks.noise.noise_kinds import KINDS as NOISES

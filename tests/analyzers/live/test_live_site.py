@@ -12,8 +12,8 @@ from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import PipelineSettings, RunSettings
 from analyzers.results.rows import DecisionRow, GapRow, RunRow, WindowRow
 from tests.analyzers.archives import RUN
-from tests.analyzers.forecast.test_run_forecast import QUICK
 from tests.analyzers.pipeline.stages import Stages
+from tests.analyzers.test_run_forecast import QUICK
 from tests.messages import RUN_ADMITTED
 from tests.simulation.simulated_site import Training
 from tests.simulation.world import World

@@ -20,9 +20,9 @@ from analyzers.results.result import Instruction
 from analyzers.results.rows import Row
 from tests.analyzers.archives import RUN, window
 from tests.analyzers.archives import SECOND as S
-from tests.analyzers.forecast.test_run_forecast import QUICK
 from tests.analyzers.live.test_live_site import Watched
 from tests.analyzers.pipeline.stages import Stages
+from tests.analyzers.test_run_forecast import QUICK
 from tests.empty_archive import archive_at
 from tests.simulation.simulated_site import Training
 from zeus_stream.protocol.frames import Body, Frame

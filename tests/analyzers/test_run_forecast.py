@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from msgspec.structs import asdict
 
-from analyzers.forecast.batch_means import MOST, BatchMeans, added
-from analyzers.forecast.run_forecast import RunForecast, Spent
+from analyzers.interpreter.batch_means import MOST, BatchMeans, added
+from analyzers.interpreter.run_forecast import RunForecast, Spent
 from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
 from analyzers.results.rows import DecisionRow, ForecastRow, WindowRow

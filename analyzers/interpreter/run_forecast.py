@@ -13,7 +13,7 @@ from math import ceil
 
 from msgspec import Struct, field
 
-from analyzers.forecast.batch_means import BatchMeans, Sum, added
+from analyzers.interpreter.batch_means import BatchMeans, Sum, added
 from analyzers.results.rows import ForecastRow
 
 BLOCKS = 50

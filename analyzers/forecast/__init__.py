@@ -1,1 +1,0 @@
-"""Forecasts of runs: energy and time to the end."""
