@@ -126,8 +126,7 @@ class CommandLine(CommandGroup):
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a command; None: there is none of this name."""
         places = {name: place for named in COMMANDS.values() for name, place in named.items()}
-        words = {"help": show_help, "version": show_version}
-        return _load(places[cmd_name]) if cmd_name in places else words.get(cmd_name)
+        return _load(places[cmd_name]) if cmd_name in places else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -172,20 +171,6 @@ def main() -> None:
     zeus-stream COMMAND --help                 the options of a command
     zeus-stream completions bash               completion of commands and options in a shell
     """
-
-
-@click.command("help", hidden=True)
-@click.argument("names", nargs=-1)
-@click.pass_context
-def show_help(ctx: click.Context, names: tuple[str, ...]) -> None:
-    """Print the help of a command, as ``zeus-stream COMMAND --help`` does."""
-    main([*names, "--help"], prog_name="zeus-stream", parent=ctx.parent and ctx.parent.parent)
-
-
-@click.command("version", hidden=True)
-def show_version() -> None:
-    """Print the version, as ``zeus-stream --version`` does."""
-    click.echo(f"zeus-stream, version {VERSION}")
 
 
 if __name__ == "__main__":

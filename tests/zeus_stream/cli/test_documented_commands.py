@@ -57,7 +57,7 @@ CALLED = {
     "/etc/zeus-stream/metrics-token": "token",
     "0.0.0.0:9464": "127.0.0.1:0",
     "unix:/run/zeus-stream/web": "unix:{directory}/web",
-    "zeus-stream web --archive": "zeus-stream web --port 0 --archive",
+    "zeus-stream web --archive": "zeus-stream web --listen 127.0.0.1:0 --archive",
 }
 """What has another name here."""
 TWO_GPUS = "simulated:v100x2"
@@ -92,7 +92,7 @@ class Typist:
         for word, here in CALLED.items():
             line = line.replace(word, here.format(run=self.run, directory=self.zeus.directory))
         if re.fullmatch(r"zeus-stream web( --url)?", line):
-            line += " --port 0"
+            line += " --listen 127.0.0.1:0"
         if line.startswith("zeus-stream metrics") and "--listen" not in line and "--once" not in line:
             line += " --listen 127.0.0.1:0"
         environment = {**self.zeus.environment, "TERM": "dumb", "ZEUS_STREAM_DEVICE": TWO_GPUS}

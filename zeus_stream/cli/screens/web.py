@@ -32,7 +32,6 @@ ADDRESS_FILE = "web.address"
     metavar="TEXT",
     help="HOST:PORT, or unix:PATH.  [127.0.0.1:8466]",
 )
-@click.option("--port", type=click.IntRange(0, 65_535), metavar="N", help="Port of 127.0.0.1, for --listen.")
 @click.option(
     "--host-name",
     "host_names",
@@ -56,7 +55,6 @@ def web(
     settings: Settings,
     *,
     address: str,
-    port: int | None,
     show_url: bool,
     no_token: bool,
     parent_pid: int | None,
@@ -87,7 +85,6 @@ def web(
         return
     _end_with(parent_pid)
     token = None if no_token else read_token(where.state / TOKEN_FILE)
-    address = address if port is None else f"127.0.0.1:{port}"
     keys = () if keys_file is None else read_job_keys(keys_file)
     listening = Listening(token=token, address=address, keys=keys, **more)
 

@@ -47,7 +47,7 @@ def serving(zeus: Cli, *options: str) -> "Iterator[tuple[subprocess.Popen[str], 
 
 
 def test_ctrl_c_ends_a_server_that_has_open_streams(zeus: Cli) -> None:
-    with serving(zeus, "--port", "0") as (process, address):
+    with serving(zeus, "--listen", "127.0.0.1:0") as (process, address):
         host, port, token = _parts(address)
         assert host == "127.0.0.1"
         for name in ("web.token", "web.address"):
@@ -102,7 +102,7 @@ def answer_to(address: str, *parts: bytes) -> tuple[bytes, float]:
 
 def test_a_connection_without_a_token_has_bounds_on_its_time_and_its_bytes(zeus: Cli) -> None:
     """It could take any time for its head, and send any number of bytes."""
-    with serving(zeus, "--port", "0") as (_process, address):
+    with serving(zeus, "--listen", "127.0.0.1:0") as (_process, address):
         assert answer_to(address, b"GET / HTTP/1.1\r\nHost: loc")[1] >= MOST_S / 2
         begin = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n"
         body, seconds = answer_to(address, begin, *([b"x" * 100_000] * 100))
@@ -125,7 +125,7 @@ def test_a_connection_without_a_token_has_bounds_on_its_time_and_its_bytes(zeus:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may be another user")
 def test_connections_of_another_user_take_no_place_of_ours(zeus: Cli) -> None:
     """Each of their connections closed the oldest, also ours."""
-    with serving(zeus, "--port", "0") as (_process, address):
+    with serving(zeus, "--listen", "127.0.0.1:0") as (_process, address):
         host, port, token = _parts(address)
         with socket.create_connection((host, port), timeout=PATIENCE_S) as ours:
             command = [sys.executable, "-c", MANY, str(port), str(3 * MOST_UNKNOWN)]
@@ -141,7 +141,7 @@ def test_connections_of_another_user_take_no_place_of_ours(zeus: Cli) -> None:
 
 def test_hundreds_of_idle_connections_without_a_token_do_not_keep_the_owner_out(zeus: Cli) -> None:
     """The page answered 503 to its owner, as long as 500 connections were open."""
-    with serving(zeus, "--port", "0") as (_process, address):
+    with serving(zeus, "--listen", "127.0.0.1:0") as (_process, address):
         host, port, token = _parts(address)
         with ExitStack() as held:
             owner, late = (http.client.HTTPConnection(host, port, timeout=PATIENCE_S) for _ in range(2))
