@@ -1,13 +1,11 @@
 """The examples of docs/how-to/examples.md as they are, on simulated GPUs: joules in tables and logs."""
 
-import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.frameworks.told import absent
-from tests.processes.test_examples import interrupt
 from tests.zeus_stream.conftest import ROOT, Cli
 
 SIMULATED = ("run", "--device", "simulated:a40x2", "--select", "none", "--")
@@ -36,23 +34,6 @@ def test_an_example_is_measured_as_it_is(zeus_dir: Path, name: str) -> None:
     assert zeus("sql", "--format", "csv", COUNTED).stdout.splitlines()[1] == f"{steps},true"
     if name != "imagenet.py":
         assert "energy_per_token_j" in done.stdout
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-@pytest.mark.parametrize("name", [example(name) for name in TRAINS])
-def test_an_interrupted_example_ends_and_leaves_nothing_running(
-    zeus_dir: Path, tmp_path: Path, name: str, number: signal.Signals
-) -> None:
-    _, arguments, _ = TRAINS[name]
-    longer = ("--epochs", "100000") if name == "imagenet.py" else ("--steps", "100000")
-    script = ("-m", "tests.frameworks.on_simulated", str(ROOT / "examples" / name), *arguments, *longer)
-    command = (sys.executable, "-m", "zeus_stream", *SIMULATED, sys.executable, *script)
-    gpus = {"CUDA_VISIBLE_DEVICES": "0", "ZEUS_STREAM_GPUS": "0"}
-
-    def trains() -> bool:
-        return Cli(zeus_dir)("sql", "--format", "csv", COUNTED).stdout.partition("\n")[2] > "1"
-
-    interrupt(command, zeus_dir, tmp_path, number, trains, **gpus, **ONE_THREAD)
 
 
 @pytest.mark.skipif(bool(absent("torchvision")), reason=absent("torchvision") or "installed")

@@ -6,7 +6,6 @@ from random import Random
 
 from analyzers.interpreter.interpreter import Interpreter
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.results.rows import GapRow
 from collectors.ingest.sessions import PublisherSession, check, receive
 from tests import hostile
 from tests.simulation.simulated_site import Training
@@ -99,21 +98,6 @@ def recorded() -> tuple[tuple[Frame, Body], ...]:
     world = World("simulated:v100x1", Training("imagenet", 0.037, 100), SETTINGS)
     world.run()
     return tuple(world.frames)
-
-
-def interpret(seed: int) -> list[str]:
-    """Interpret recorded frames of which some have another value somewhere. Return what could not be."""
-    rng, interpreter, failed = Random(seed), Interpreter(SETTINGS), list[str]()
-    share = rng.choice((0.01, 0.1, 0.5))
-    for frame, body in recorded():
-        tampered = body
-        if rng.random() < share:
-            with suppress(MalformedError):
-                tampered = codec.decode(hostile.bent(rng, codec.encode(body)), Readings, Events, Notes)
-        for output in outputs_of(interpreter, frame, tampered):
-            if isinstance(output, GapRow) and "could not be interpreted" in output.reason:
-                failed.append(output.reason)
-    return failed
 
 
 def seeds(rng: Random, count: int) -> list[bytes]:

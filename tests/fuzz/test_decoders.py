@@ -40,12 +40,6 @@ def test_any_message_with_something_wrong_in_it_is_understood_or_malformed(seed:
         targets.decode(hostile.spoilt(rng, codec.encode(message)))
 
 
-@settings(deadline=None, max_examples=10)
-@given(st.integers(0, 2**32))
-def test_frames_with_another_value_somewhere_are_interpreted(seed: int) -> None:
-    assert targets.interpret(seed) == []
-
-
 @pytest.mark.parametrize("seed", [0, pytest.param(751_111, id="steps whose numbers add up to over 2**53")])
 def test_any_field_may_have_the_least_or_the_most_that_it_may_have(tmp_path: Path, seed: int) -> None:
     """Interpreted, shown, stored, replayed, reported: `extremes` has each of it. `make fuzz` goes on."""

@@ -1,23 +1,62 @@
 """Connections without a byte, by programs of another user that are there before the service starts."""
 
 import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.environment import PATIENCE_S
-from tests.processes.connection_flood import described, flood, stand_by_apart
-from tests.processes.under_fire import analyzer, collector
+from tests.processes.under_fire import analyzer, collector, train
 from tests.waiting import until
 from tests.zeus_stream.transport.test_access import free_port
 from zeus_stream.transport.endpoints import PORTS
 
-FLOOD_S = 4.0
+OTHER_USER = 65_534
+ATTACKERS = 8
+STEPS = 200
+"""Of a training beside the flood: two seconds."""
 CUT = {
     "of this host": ("sockets", "connections refused or closed for others"),
     "of the network": ("other hosts", "cut before they showed a key"),
 }
 """By where connections come from, how many did not stay, in the status of a collector."""
+ATTACK = """
+import encodings.idna, errno, os, socket, sys
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setuid(int(sys.argv[1]))
+held, parent = [], os.getppid()
+while os.getppid() == parent:  # the kernel tells no process that changed its user that its parent has ended
+    for place in sys.argv[2:]:
+        family, address = socket.AF_UNIX, place
+        if place.isdigit():
+            family, address = socket.AF_INET, ("127.0.0.1", int(place))
+        try:
+            connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            if connection.connect_ex(address) in (0, errno.EINPROGRESS):
+                held.append(connection)
+        except OSError:
+            for each in held:
+                each.close()
+            held.clear()
+"""
+
+
+@contextmanager
+def flood(*places: Path | int) -> Iterator[None]:
+    """Connect to these sockets and ports, also before they are there, until the end of the block."""
+    command = [sys.executable, "-c", ATTACK, str(OTHER_USER), *map(str, places)]
+    running = [subprocess.Popen(command, env={}, stdin=subprocess.DEVNULL) for _ in range(ATTACKERS)]
+    try:
+        yield
+        assert all(each.poll() is None for each in running)
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
 
 
 @pytest.mark.parametrize("doors", CUT)
@@ -34,10 +73,11 @@ def test_connections_without_a_byte_end_no_collector_and_keep_nobody_out(
     if doors == "of the network":
         sockets = (port + PORTS["feed"], port + PORTS["control"])
     with flood(*sockets), collector(zeus_dir, "--listen", f"127.0.0.1:{port}", files=files) as running:
-        known_ms, new_ms = stand_by_apart(zeus_dir / "publish", FLOOD_S, PATIENCE_S)
+        for run in ("first", "second"):  # over a new connection each, which is kept while it trains
+            trained = train(zeus_dir, run, STEPS)
+            assert (trained.returncode, trained.stderr) == (0, ""), "its events were acknowledged"
+        until(lambda: int(running.rows("collector")[CUT[doors]]) > min(files, 1_024))
         assert running.alive
-        assert int(running.rows("collector")[CUT[doors]]) > min(files, 1_024)
-    print(f"{files} files: {described(known_ms)}; over new connections: {described(new_ms)}")
 
 
 def test_connections_to_the_sql_port_do_not_end_an_analyzer_of_few_files(zeus_dir: Path) -> None:

@@ -137,14 +137,6 @@ def test_the_power_profile_that_was_found_returns_after_a_kill(zeus_dir: Path, s
         until(lambda: gpu.requested_profiles == 0b01)
 
 
-def test_a_clock_alone_is_unlocked_by_the_guard(host: Host, zeus_dir: Path) -> None:
-    with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
-        until(lambda: isinstance(running.lock(OURS_MHZ), ControlApplied))
-        assert host.read_locked_mhz("graphics_clock") == OURS_MHZ
-        running.kill()
-        returns(host)
-
-
 def test_a_collector_that_is_told_to_stop_restores_and_its_guard_goes(host: Host, zeus_dir: Path) -> None:
     with collector(host, zeus_dir) as running, trainer(host, zeus_dir):
         running.hold()

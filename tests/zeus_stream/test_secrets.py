@@ -1,16 +1,10 @@
 """Passwords in the addresses of brokers and databases: no other user and no reader of an archive sees one."""
 
-from pathlib import Path
-
-import duckdb
 import pytest
 
-from analyzers.archive.duckdb_file import DuckdbFile
-from tests.empty_archive import archive_at
-from tests.zeus_stream.conftest import Cli
 from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.errors import SettingsError, UnreachableError, without_passwords
-from zeus_stream.settings import load, make, read, read_back, spelled
+from zeus_stream.settings import load, make, read
 
 CANARY = "canary-f8a1"
 SECRETS = {
@@ -34,20 +28,6 @@ def test_a_text_is_shown_without_passwords(text: str, shown: str) -> None:
     assert str(UnreachableError(text)) == shown
 
 
-def test_an_archive_has_the_settings_without_passwords(tmp_path: Path) -> None:
-    settings, site = load({}, ENVIRON), make(SiteSettings, read({}, ENVIRON))
-    assert (site.broker, site.database) == tuple(SECRETS.values())
-    assert CANARY not in repr(site)
-    path = tmp_path / "energy.duckdb"
-    DuckdbFile.open(archive_at(path), settings).close()
-    with duckdb.connect(path, read_only=True) as connection:
-        rows = dict(connection.execute("SELECT name, value FROM settings").fetchall())
-    assert not any(CANARY in value for value in rows.values())
-    for file in tmp_path.iterdir():
-        assert CANARY.encode() not in file.read_bytes()
-    assert read_back(spelled(settings), "archive") == settings
-
-
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_password_on_the_command_line_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match="could not take a password from the command line") as refused:
@@ -56,8 +36,7 @@ def test_a_password_on_the_command_line_is_refused(name: str) -> None:
     assert read({"broker": "nats://b1:4222"}, {}) == {"broker": "nats://b1:4222"}
 
 
-def test_no_command_prints_a_password(zeus: Cli) -> None:
-    for command in ("doctor", "status"):
-        done = zeus(command, **ENVIRON)
-        assert done.stdout + done.stderr, command
-        assert CANARY not in done.stdout + done.stderr, command
+def test_the_settings_of_a_site_do_not_show_their_passwords() -> None:
+    site = make(SiteSettings, read({}, ENVIRON))
+    assert (site.broker, site.database) == tuple(SECRETS.values())
+    assert CANARY not in repr(site)

@@ -137,19 +137,6 @@ def test_frames_of_a_log_that_began_after_the_checkpoint_are_replayed_from_its_f
     assert [(frame.log_id, frame.offset) for frame in again] == [("later", at) for at in offsets]
 
 
-def test_an_open_run_keeps_its_settings_and_the_log_says_so(
-    tmp_path: Path, world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "energy.duckdb"
-    store(path, world, 4 * EVERY)
-    other = replace(SETTINGS, select="time")
-    archive = DuckdbFile.open(archive_at(path), other)
-    restart(archive, other, KEY)
-    archive.close()
-    (sentence,) = caplog.messages
-    assert "run run keeps to what it began with, select = energy" in sentence
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [

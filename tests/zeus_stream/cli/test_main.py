@@ -1,7 +1,6 @@
 import io
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -237,19 +236,6 @@ def test_status_is_one_screen_and_json(zeus: Cli) -> None:
     for words in ("J/step", "1 open run", "saved", "collector", "analyzer", "Tesla V100"):
         assert words in screen, words
     assert "frames" not in screen, "internals belong to --verbose"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "number"),
-    [(("collect", "--device", SIMULATED), signal.SIGTERM), (("analyze",), signal.SIGINT)],
-    ids=["collect", "analyze"],
-)
-def test_a_signal_ends_a_service_in_order(
-    zeus: Cli, arguments: tuple[str, ...], number: signal.Signals
-) -> None:
-    with serving(zeus, *arguments) as process:
-        process.send_signal(number)
-        assert process.wait(timeout=60) == 0
 
 
 def test_sql_is_answered_by_the_running_analyzer_and_by_the_file(zeus: Cli) -> None:

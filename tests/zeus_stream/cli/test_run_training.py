@@ -17,18 +17,6 @@ from tests.zeus_stream.cli.test_main import said
 from tests.zeus_stream.conftest import QUICK, ROOT, SIMULATED, Cli
 from zeus_stream.paths import holder
 
-
-def test_a_signal_reaches_the_command_and_its_code_comes_back(zeus: Cli) -> None:
-    ready = zeus.directory / "ready"
-    script = f"import pathlib, time; pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
-    with zeus.start("run", "--device", SIMULATED, "--", sys.executable, "-c", script) as ours:
-        until(lambda: ready.exists() or ours.poll() is not None)
-        ours.send_signal(signal.SIGTERM)
-        ours.communicate(timeout=300)
-    assert ours.returncode == 128 + signal.SIGTERM
-    assert holder(zeus.directory / "collector.lock") is None
-
-
 COUNTS_SIGNALS = """
 import pathlib, signal, sys, time
 seen, over = [], []
@@ -281,10 +269,3 @@ def test_a_run_ends_at_the_checkpoint_after_its_energy_budget_and_its_forecasts_
     assert made[-1]["energy_j"] > 400
     (spent,) = json.loads(zeus("sql", "--format", "json", "SELECT energy_j FROM run_energy").stdout)
     assert 400 <= spent["energy_j"] < 4000
-
-
-def test_a_budget_that_is_no_energy_stops_before_the_training_starts(zeus: Cli) -> None:
-    completed = zeus.refused("run", "--stop-at", "3EUR", "--", sys.executable, "-c", "print('trained')")
-    assert completed.returncode == 1
-    assert "--stop-at: could not understand '3EUR'. Give an energy with its unit" in completed.stderr
-    assert "trained" not in completed.stdout

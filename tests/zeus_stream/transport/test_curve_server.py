@@ -104,13 +104,6 @@ def test_a_message_that_was_changed_or_comes_twice_is_refused(at: int, flip: int
         server.open(message)
 
 
-@given(st.binary(max_size=400), st.booleans())
-def test_any_bytes_are_refused(data: bytes, agree: bool) -> None:  # noqa: FBT001  (a property)
-    _, server = agreed() if agree else met()
-    with pytest.raises(MalformedError):
-        server.open(data) if agree else server.answer(data, METADATA)
-
-
 def test_a_client_that_asks_for_a_sign_of_life_gets_one() -> None:
     """libzmq ends a connection over which nothing came for `SILENCE_MS`."""
     client, server = agreed()

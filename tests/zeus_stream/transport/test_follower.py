@@ -123,17 +123,6 @@ def test_a_feed_without_loss_is_never_asked_for_anything() -> None:
     assert sequencer.wanted() is None
 
 
-def test_the_oldest_hole_is_fetched_first_and_what_came_meanwhile_follows_it() -> None:
-    counters: Counter[str] = Counter()
-    sequencer = FollowerSequence("log", 0, counters)
-    assert sequencer.frames(map(frame, (3, 4, 7, 3))) == []
-    assert sequencer.wanted() == Fetch("log", 0, 3)
-    header = Fetched("log", 0, 0, 8)
-    assert sequencer.fetched(header, map(frame, range(3))) == [frame(offset) for offset in range(5)]
-    assert sequencer.wanted() == Fetch("log", 5, 2)
-    assert counters == {"duplicates": 1}
-
-
 def test_who_does_not_know_where_to_begin_begins_with_the_oldest_and_calls_nothing_gone() -> None:
     sequencer = FollowerSequence()
     assert sequencer.frames([frame(20)]) == []

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import zeus_stream
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.training.steps import step_recorder
 
 ROOT = Path(__file__).parents[4]
 
@@ -67,24 +65,6 @@ def test_what_cannot_say_when_it_is_ready_is_named_once(
         "zeus-stream: ends_with(): float cannot say when it is ready: it has no is_ready(). Give it an array"
         " of JAX, such as the loss."
     )
-
-
-def test_it_can_be_switched_off(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZEUS_STREAM_BOUNDARY", "dispatch")
-    with Publisher() as pub:
-        for _ in pub.steps(range(3)):
-            pub.ends_with(Array(0))
-    assert {boundary.placed for boundary in collector.seen(StepBoundary)} == {"dispatch"}
-
-
-def test_the_face_has_it() -> None:
-    assert "ends_with" in zeus_stream.__all__
-
-
-def test_an_array_is_found_by_what_it_can() -> None:
-    array = Array(0)
-    assert step_recorder.ready_output(array) is array
-    assert step_recorder.ready_output(1) is None
 
 
 REAL = """
