@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.directories import short_directory
-from tests.frameworks.told import absent, environment
+from tests.environment import run as run_python
+from tests.frameworks.told import ON_CPU, absent
 from tests.processes.pipeline import Setup
 from tests.waiting import until
 from zeus_stream import Publisher
@@ -175,15 +174,8 @@ def test_an_example_runs_and_its_logs_say_what_the_archive_says(setup: Setup, na
     )
     run = f"run-{list(EXAMPLES).index(name)}"
     result = setup.directory / f"{run}.json"
-    done = subprocess.run(
-        [sys.executable, str(script), str(result)],
-        env=environment(setup.directory, ZEUS_STREAM_RUN=run, ZEUS_STREAM_GPUS="0", KERAS_BACKEND="torch"),
-        cwd=setup.directory,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    variables = ON_CPU | {"ZEUS_STREAM_RUN": run, "ZEUS_STREAM_GPUS": "0", "KERAS_BACKEND": "torch"}
+    done = run_python(setup.directory, script, result, cwd=setup.directory, env=variables)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "zeus-stream:" not in done.stderr
     until(lambda: setup.sql(f"SELECT 1 FROM windows WHERE kind = 'run' AND run = '{run}'"))  # noqa: S608

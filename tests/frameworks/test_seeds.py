@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import ROOT
 from tests.frameworks.told import absent
-from tests.zeus_stream.conftest import ROOT, Cli
+from tests.zeus_stream.conftest import Cli
 
 SIMULATED = ("run", "--device", "simulated:a40x2", "--select", "none", "--")
 COUNTED = "SELECT count(*) AS steps, min(energy_j) > 0 AS measured FROM steps"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.directories import short_directory
-from tests.frameworks.told import absent, environment
+from tests.frameworks.told import ON_CPU, absent
 from tests.zeus_stream.conftest import SIMULATED, Cli
 
 BUDGET_J = 150
@@ -104,7 +104,7 @@ def test_a_training_warns_and_ends_at_the_checkpoint_after_its_budget(
         pytest.skip(reason)
     path = zeus.directory / "train.py"
     path.write_text(WORK + script + SAY, encoding="utf-8")
-    more = environment(zeus.directory, ZEUS_STREAM_GPUS="0", KERAS_BACKEND="torch")
+    more = ON_CPU | {"ZEUS_STREAM_GPUS": "0", "KERAS_BACKEND": "torch"}
     done = zeus(
         "run", "--select", "none", "--device", SIMULATED, "--stop-at", f"{BUDGET_J}J",
         "--", sys.executable, str(path), **more,

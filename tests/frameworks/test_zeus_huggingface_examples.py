@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import ROOT
 from tests.frameworks.test_zeus_examples import LIMITS, ON_SIMULATED, example, finds_its_limit, rows
 from tests.frameworks.told import absent
-from tests.zeus_stream.conftest import ROOT, Cli
+from tests.zeus_stream.conftest import Cli
 
 if reason := absent("zeus", "transformers", "datasets", "evaluate", "peft", "trl"):
     pytest.skip(reason, allow_module_level=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import ROOT
 from tests.frameworks.told import need
-from tests.zeus_stream.conftest import ROOT
 
 need("zeus", "pandas", "transformers")
 

@@ -1,8 +1,6 @@
 """Trainings with real frameworks, each script a process, and what they told a collector that answers."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.environment import environment as environment_of
+from tests.environment import run
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.events import (
@@ -31,6 +29,13 @@ from zeus_stream.protocol.fields import Unknown
 POWER_W = 100.0
 """What every window is answered to have drawn."""
 LONGEST_S = 300
+ON_CPU = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""Variables of a training on the processor, with one thread, that downloads nothing."""
 
 
 def absent(*frameworks: str) -> str:
@@ -119,15 +124,8 @@ def train(script: str, directory: Path, launcher: Sequence[str] = (), **more: st
 
         collector.answer = answer
         result = directory / "result.json"
-        done = subprocess.run(
-            [sys.executable, *launcher, "-m", f"tests.frameworks.trainings.{script}", str(result)],
-            env=environment(directory, **more),
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            timeout=LONGEST_S,
-            check=False,
-        )
+        module = f"tests.frameworks.trainings.{script}"
+        done = run(directory, *launcher, "-m", module, result, cwd=directory, env=ON_CPU | more)
         assert done.returncode == 0, done.stderr[-6000:]
         sessions = {}
         for events in collector.sessions.values():
@@ -135,15 +133,3 @@ def train(script: str, directory: Path, launcher: Sequence[str] = (), **more: st
             assert isinstance(started, RunStarted)
             sessions[started.job] = Session(events)
         return Told(json.loads(result.read_text()), sessions, done.stderr)
-
-
-def environment(directory: Path, **more: str) -> dict[str, str]:
-    """Return the environment of a training on the processor, with one thread, that downloads nothing."""
-    return {
-        **environment_of(directory),
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        **more,
-    }

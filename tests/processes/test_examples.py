@@ -1,12 +1,8 @@
-"""Each example is interrupted once: it ends soon, and leaves no service running.
-
-Those that need a framework are in `tests.frameworks.test_seeds`.
-"""
+"""Each example is interrupted once: it ends soon, and leaves no service running."""
 
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -42,30 +38,17 @@ def test_an_interrupted_example_ends_and_leaves_nothing_running(
         *(wrapped if example[0] in {"train_digits.py", "pipeline.py"} else ()),
         *script,
     )
-    interrupt(command, zeus_dir, tmp_path, number)
-
-
-def interrupt(
-    command: Sequence[str],
-    zeus_dir: Path,
-    folder: Path,
-    number: signal.Signals,
-    trains: Callable[[], bool] = lambda: True,
-    **more: str,
-) -> None:
-    """Run a command in a folder. Once its analyzer runs and it trains, send it a signal: both end soon."""
-    with (folder / "output").open("w+b") as output:
+    with (tmp_path / "output").open("w+b") as output:
         running = subprocess.Popen(
             command,
-            env=environment(zeus_dir, ZEUS_STREAM_FLUSH_S="3", TMPDIR=str(zeus_dir), **more),
-            cwd=folder,
+            env=environment(zeus_dir, ZEUS_STREAM_FLUSH_S="3", TMPDIR=str(zeus_dir)),
+            cwd=tmp_path,
             stdout=output,
             stderr=output,
             process_group=0,
         )
         try:
             analyzer = until(lambda: _analyzer(zeus_dir))
-            until(trains)
             running.send_signal(number)
             running.wait(ENDS_S)
         finally:

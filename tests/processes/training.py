@@ -6,7 +6,6 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from tests.environment import environment
+from tests.environment import start
 from tests.processes.pipeline import Setup
 from tests.waiting import until
 from zeus_stream.paths import endpoint
@@ -129,16 +128,9 @@ def run(
 ) -> tuple[int, dict[str, Any], str]:
     """Train, and have something done when half of the steps are: exit code, what it printed, stderr."""
     gate = directory / "gate"
-    with subprocess.Popen(
-        [sys.executable, "-c", TRAINING, kind, str(steps), "-" if halfway is None else str(gate)],
-        env=environment(
-            directory, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1", ZEUS_STREAM_FLUSH_S="", **more
-        ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    arguments = ("-c", TRAINING, kind, steps, "-" if halfway is None else gate)
+    variables = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ZEUS_STREAM_FLUSH_S": "", **more}
+    with start(directory, *arguments, stdout=subprocess.PIPE, env=variables) as process:
         try:
             if halfway is not None:
                 until(gate.exists)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from examples.cluster import start
+from tests.environment import ROOT
 from tests.scale.conftest import missing, missing_lake
 from tests.waiting import until
-from tests.zeus_stream.conftest import ROOT
 
 pytestmark = [
     pytest.mark.sweep,

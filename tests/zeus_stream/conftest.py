@@ -19,11 +19,10 @@ import pytest
 
 from tests.directories import QUICK_FILE, short_directory
 from tests.empty_archive import archive_at
-from tests.patience import PATIENT
+from tests.environment import ROOT, environment
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.cli.main import main
 
-ROOT = Path(__file__).parents[2]
 SIMULATED = "simulated:v100x1"
 QUICK = (
     *(*QUICK_FILE, "--warmup-steps", "1", "--profile-steps", "4"),
@@ -91,9 +90,7 @@ class Cli:
 
     @property
     def environment(self) -> dict[str, str]:
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
-        setup = {"ZEUS_STREAM_DIR": str(self.directory), "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
-        return {**clean, **PATIENT, **setup}
+        return environment(self.directory, PYTHONPATH=str(ROOT), COLUMNS="120")
 
     def script(self, text: str = SCRIPT) -> str:
         """Write a training script, and return its path."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.zeus_stream.conftest import ROOT, Cli, Ran
+from tests.environment import ROOT
+from tests.zeus_stream.conftest import Cli, Ran
 
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 pytestmark = pytest.mark.anyio

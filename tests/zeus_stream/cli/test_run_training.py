@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from collectors.devices.simulated import SimulatedBus
+from tests.environment import ROOT
 from tests.patience import complaints
 from tests.waiting import until
 from tests.zeus_stream.cli.test_main import said
-from tests.zeus_stream.conftest import QUICK, ROOT, SIMULATED, Cli
+from tests.zeus_stream.conftest import QUICK, SIMULATED, Cli
 from zeus_stream.paths import holder
 
 COUNTS_SIGNALS = """

@@ -2,13 +2,12 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from tests.environment import environment
+from tests.environment import ZEUS_STREAM, run
 from tests.processes.pipeline import pipeline
 from tests.waiting import until
 from zeus_stream.cli.cluster.slurm import describe, line_of, output_of
@@ -33,14 +32,7 @@ assert STARTED is not None
 
 def slurm(directory: Path, command: str, shown: str = "") -> "subprocess.CompletedProcess[str]":
     """Run a command of a script of Slurm, of a job that has the first GPU."""
-    return subprocess.run(
-        [sys.executable, "-m", "zeus_stream", "slurm", command],
-        env=environment(directory, **{**PROLOG, "SLURM_JOB_GPUS": "0"}),
-        input=shown,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run(directory, *ZEUS_STREAM, "slurm", command, given=shown, env=PROLOG | {"SLURM_JOB_GPUS": "0"})
 
 
 def test_a_job_is_what_the_prolog_and_slurm_say_of_it() -> None:

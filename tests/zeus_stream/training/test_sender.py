@@ -1,6 +1,4 @@
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +9,7 @@ import pytest
 import zmq
 from msgspec.structs import replace
 
+from tests.environment import start
 from tests.messages import RUN_STARTED
 from tests.waiting import until
 from tests.zeus_stream.stand_in_collector import Collector, answer
@@ -35,16 +34,9 @@ publisher.close()
 
 @pytest.mark.sweep
 def test_a_script_that_holds_the_interpreter_does_not_blame_the_collector(zeus_dir: Path) -> None:
-    environment = {**os.environ, "ZEUS_STREAM_DIR": str(zeus_dir), "ZEUS_STREAM_FLUSH_S": "60"}
     with (
         Collector(zeus_dir / "publish") as collector,
-        subprocess.Popen(
-            [sys.executable, "-c", HOLDS_THE_INTERPRETER],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as script,
+        start(zeus_dir, "-c", HOLDS_THE_INTERPRETER, stdin=subprocess.PIPE) as script,
     ):
         until(lambda: collector.seen(Metric))
         _, said = script.communicate("end\n", timeout=120)

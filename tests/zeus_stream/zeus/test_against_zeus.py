@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.environment import environment
+from tests.environment import ROOT, run
 from tests.gpu import stand_in
 from tests.zeus_stream.zeus.both import PLAYED, shows
 
-ROOT = Path(__file__).parents[3]
 TORCH = """
 class cuda:
     is_available = staticmethod(lambda: True)
@@ -39,17 +37,9 @@ def results(package: str, library: Path, zeus_dir: Path, path: str) -> dict[str,
     file = zeus_dir / f"{package}.gpus"
     gpus = stand_in.StandIn(file, count=2)
     gpus.record(PLAYED, shows())
-    env = environment(
-        zeus_dir,
-        **gpus.environment(library),
-        PYTHONPATH=path,
-        ZEUS_STREAM_DEVICE="nvml",
-        ZEUS_STREAM_TRUST_UID=str(os.getuid()),
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.zeus_stream.zeus.both", package, file, zeus_dir / f"{package}.json"],
-        env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    ours = {"PYTHONPATH": path, "ZEUS_STREAM_DEVICE": "nvml", "ZEUS_STREAM_TRUST_UID": str(os.getuid())}
+    arguments = ("-m", "tests.zeus_stream.zeus.both", package, file, zeus_dir / f"{package}.json")
+    done = run(zeus_dir, *arguments, cwd=ROOT, env={**gpus.environment(library), **ours})
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -1,18 +1,14 @@
 """The door to JAX, with arrays that have its names, and with JAX where it is."""
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.environment import run
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.training.publisher import Publisher
-
-ROOT = Path(__file__).parents[4]
 
 
 class Array:
@@ -82,12 +78,9 @@ jax.block_until_ready(out)
 
 
 def test_the_real_jax_has_these_names(collector: Collector, zeus_dir: Path) -> None:
-    if subprocess.run([sys.executable, "-c", "import jax"], capture_output=True, check=False).returncode:
+    if run(zeus_dir, "-c", "import jax").returncode:
         pytest.skip("jax is not installed here")
-    environ = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "ZEUS_STREAM_DIR": str(zeus_dir)}
-    done = subprocess.run(
-        [sys.executable, "-c", REAL], env=environ, capture_output=True, text=True, check=False
-    )
+    done = run(zeus_dir, "-c", REAL, env={"JAX_PLATFORMS": "cpu"})
     assert (done.returncode, done.stderr) == (0, "")
     _, *boundaries = collector.seen(StepBoundary)
     assert [boundary.placed for boundary in boundaries] == ["ready"] * 5
