@@ -2,7 +2,7 @@
 
 The kinds of noise are in `noise_kinds.py`, with parameters drawn from ranges. Every world draws a curve of
 Zeus's published V100 and A40 traces, at 21 limits, a selector, and a noise. The machine is driven step by
-step (`driven.py`). Steps take 250 ms at the highest limit.
+step (`driven.py`). Steps take ``--step-ms`` at the highest limit.
 
 First table, of the first decision. ``wrong``: the excess of the limit chosen is above 3 %. ``bound holds``:
 the excess is at most the stated 95 % bound. ``above 3 %``: decisions whose own bound is above 3 %, which say
@@ -18,6 +18,7 @@ no noise to the watch: a load that slows steps for hundreds of them is a change.
 
 python -m benchmarks.noise --traces DIR [--tables search watch] [--kinds KIND ...] [--worlds 100]
     [--seed 1] [--selectors slowdown:1.1] [--each] [--set step_kinds.SURE=3]
+    [--step-ms 250]
 """
 
 import argparse
@@ -36,6 +37,7 @@ from analyzers.power_limit.search import drift
 from analyzers.power_limit.search.step_costs import ShareInterval
 from analyzers.power_limit.search.visit_blocks import Visit, settled
 from analyzers.power_limit.selectors import Selector, Trial
+from analyzers.power_limit.visits import BLOCK_NS, BLOCK_STEPS
 from benchmarks.harness import table
 from benchmarks.noise.driven import Driven
 from benchmarks.noise.noise_kinds import KINDS, TUNED, TUNING_SEED, Floats, Noise, draw
@@ -49,6 +51,7 @@ from benchmarks.noise.published import (
     excess,
     named,
     profiling,
+    scaled,
 )
 
 WRONG = 0.03
@@ -59,7 +62,7 @@ LIMITS = 21
 MORE, SOON, UNNOTICED = 0.1, 300, 5_000
 """A change of the second table, in how many steps it should be noticed, and after how many it is not."""
 MOST = 6_000
-"""Steps until a search must have ended."""
+"""Steps until a search must have ended; more where more than four are a block."""
 
 
 @dataclass(slots=True)
@@ -112,7 +115,8 @@ def worlds(
         rng = np.random.default_rng([seed, list(KINDS).index(kind), number])
         curve = published[int(rng.integers(len(published)))]
         selector = named(str(rng.choice(texts)))
-        yield NoisyTraining(curve, draw(kind, rng, MOST)), selector
+        most = max(MOST, round(MOST * BLOCK_NS / BLOCK_STEPS / curve.step_ns[0]))
+        yield NoisyTraining(curve, draw(kind, rng, most)), selector
 
 
 class Outcome(Struct, frozen=True):
@@ -138,7 +142,7 @@ class Outcome(Struct, frozen=True):
 def outcome(training: NoisyTraining, selector: Selector) -> Outcome:
     """Search once."""
     driven = Driven(training, selector)
-    while not driven.decided and training.steps < MOST:
+    while not driven.decided:
         driven.steps(1)
     at_step, decided = driven.decided[0]
     assert decided.confidence is not None
@@ -282,13 +286,15 @@ def main() -> None:
     parser.add_argument("--selectors", nargs="+", default=SELECTORS)
     parser.add_argument("--each", action="store_true", help="print a line for each world")
     parser.add_argument("--set", nargs="+", default=[], help="constants of the search: step_kinds.SURE=3")
+    parser.add_argument("--step-ms", type=float, default=STEP_NS / 1e6)
     given = parser.parse_args()
     for each in given.set:
         name, value = each.split("=")
         module = import_module(f"analyzers.power_limit.search.{name.partition('.')[0]}")
         constant = name.partition(".")[2]
         setattr(module, constant, type(getattr(module, constant))(float(value)))
-    published = [drawn_through(curve, LIMITS) for curve in curves(given.traces)]
+    longer = given.step_ms * 1e6 / STEP_NS
+    published = [scaled(drawn_through(curve, LIMITS), longer, longer) for curve in curves(given.traces)]
     for name in given.tables:
         TABLES[name](published, given)
 

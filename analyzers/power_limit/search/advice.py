@@ -60,8 +60,8 @@ RISK_BESIDE = 0.1
 WORTHWHILE_STEPS, HIGHEST_RISK = 33, 0.2
 """A limit that may be better by `TOLERATED` is worth a visit if its probability times the steps to come is
 more; and the highest risk that is tolerated."""
-LOOK, LOOK_NS, LONG_LOOK = 8, 40_000_000_000, 40
-"""Of the first visit: blocks or time, at least, and blocks where steps are correlated."""
+LOOK, LOOK_NS, LONG_LOOK = 8, 40_000_000_000, 160
+"""Of the first visit: blocks or time, at least, and steps where they are correlated."""
 SHARES = 4
 """The first visit of a run of known length has at most one of so many shares of the blocks of its search.
 
@@ -136,7 +136,7 @@ def advise(
     visits = [visit for visit in visits if visit.limit_mw in limits_mw]
     tolerated_risk = _tolerated_risk(steps_left, foretold=foretold)
     left = _blocks_left(visits, most_blocks(len(limits_mw)) + more_blocks, steps_left)
-    most_first = LONG_LOOK if steps_left is None else _most_of_first(visits, left)
+    most_first = _most_of_first(visits, left, steps_left)
     if (mixed := evenly_mixed(visits)) is not None and left > 0 and mixed.visits[-1].t_ns != visits[-1].t_ns:
         return Measure(visits[-1].limit_mw)  # until enough of the kind that it changes was seen
     visits = settled(mixed.visits if mixed is not None else evenly_delayed(visits))
@@ -177,9 +177,11 @@ def _tolerated_risk(steps_left: int | None, *, foretold: bool) -> float:
     return max(risk, min(HIGHEST_RISK, WORTHWHILE_STEPS / max(1, steps_left)))
 
 
-def _most_of_first(visits: Sequence[Visit], left: int) -> int:
-    """Return how many blocks the first visit has at most in a run of known length."""
-    return max(BLOCKS, (left + sum(len(visit.blocks) for visit in visits)) // SHARES)
+def _most_of_first(visits: Sequence[Visit], left: int, steps_left: int | None) -> int:
+    """Return how many blocks the first visit has at most; in a run of known length also for that."""
+    blocks, steps = sum(len(visit.blocks) for visit in visits), sum(visit.whole.steps for visit in visits)
+    most = max(LOOK, LONG_LOOK * blocks // max(1, steps))
+    return most if steps_left is None else min(most, max(BLOCKS, (left + blocks) // SHARES))
 
 
 def _least_blocks(visit: Visit, look: int = 0) -> int:
@@ -193,7 +195,7 @@ def _next_mw(
 ) -> int:
     """Return the limit to measure where one is not sure: the last if its visit is too short for the noise."""
     last = visits[-1]
-    enough = _enough(belief, last, _least_blocks(last), min(LONG_LOOK, most_first) if len(visits) == 1 else 0)
+    enough = _enough(belief, last, _least_blocks(last), most_first if len(visits) == 1 else 0)
     if len(last.blocks) < enough:
         return last.limit_mw
     over = limits_mw.index(last.limit_mw) if len(last.blocks) >= LONGEST * enough else None

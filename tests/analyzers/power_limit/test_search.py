@@ -18,7 +18,14 @@ from analyzers.power_limit.search.step_costs import ShareInterval
 from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, by_limit, series, settled
 from analyzers.power_limit.selectors import Trial
 from analyzers.power_limit.visits import limits_mw
-from benchmarks.noise.noise_kinds import Floats, rare_long_steps, slow_start, sorted_batches, sudden_start
+from benchmarks.noise.noise_kinds import (
+    Floats,
+    neighbour,
+    rare_long_steps,
+    slow_start,
+    sorted_batches,
+    sudden_start,
+)
 from tests.analyzers.power_limit.known_curve import CURVES, GOALS, STEPS, KnownCurve, S, goal, published
 
 
@@ -125,7 +132,7 @@ def test_very_unequal_steps_take_more_of_them() -> None:
 def swing_of(kind: Callable[[np.random.Generator, int], Floats], seed: int) -> Callable[[int], float]:
     """Return how many times as long each step takes in a world of some kind of noise."""
     factors = 1 + np.maximum(kind(np.random.default_rng(seed), 5_000), -0.8)
-    return lambda step: float(factors[step])
+    return lambda step: float(factors[step % len(factors)])
 
 
 @pytest.mark.sweep
@@ -140,6 +147,14 @@ def test_what_all_limits_share_is_not_taken_for_a_better_limit(
         chosen.append((curve.excess(choice.limit_mw, goal(text)), choice.confidence.p95))
     assert max(excess for excess, _ in chosen) <= TOLERATED
     assert sum(excess > bound + 1e-4 for excess, bound in chosen) <= 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_short_steps_beside_a_neighbour_do_not_hold_a_search_at_its_first_limit(seed: int) -> None:
+    """Where steps are correlated the first visit has 160 of them, not 40 blocks of half a second."""
+    curve = published(1, step_s=0.022, noise=0.01, block_steps=23, swing=swing_of(neighbour, seed))
+    curve.searched(goal("cost:0.5"))
+    assert curve.visits[0].whole.steps <= 2 * LOOK * curve.block_steps
 
 
 def test_a_search_that_runs_out_of_steps_says_that_it_is_not_sure() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analyzers.power_limit.search import step_kinds
 from analyzers.power_limit.search.step_kinds import evenly_mixed, halves
 from analyzers.power_limit.search.visit_blocks import Visit
 from analyzers.power_limit.selectors import Halves, Trial
@@ -103,6 +104,13 @@ def test_every_block_gets_the_share_of_both_kinds_over_whole_cycles(
     for block in (block for visit in mixed.visits for block in visit.blocks):
         found = block.step_ns / S, block.step_mj / 1000
         assert found == pytest.approx(curve.mean(block.limit_mw, share), rel=1e-4)
+
+
+def test_one_return_of_a_kind_is_no_whole_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_kinds, "RETURNS", 1)
+    curve = two_kinds(in_turn(24, 16), noise=0.0)
+    assert evenly_mixed(visited(curve, [(0, 12), (2, 6)])) is None
+    assert evenly_mixed(visited(curve, [(0, 22), (2, 22)])) is not None, "two returns are one"
 
 
 def test_kinds_that_take_the_same_time_are_known_by_their_power() -> None:
