@@ -1,6 +1,8 @@
 """Programs of ours in the setup of a test: their environment, their start, and their status."""
 
 import os
+import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -86,3 +88,16 @@ def rows(directory: Path, process: str, timeout_s: float = 1) -> dict[tuple[str,
     except UnreachableError:
         return {}
     return {(section, name): value for section, name, value in found}
+
+
+def free_port() -> int:
+    """Return a port that is free, with the two after it, below those that connections are given."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        try:
+            for needed in range(port, port + 3):
+                with socket.socket() as tried:
+                    tried.bind(("127.0.0.1", needed))
+        except OSError:
+            continue
+        return port

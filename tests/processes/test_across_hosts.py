@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.directories import short_directory
-from tests.environment import ZEUS_STREAM, rows, run, running
+from tests.environment import ZEUS_STREAM, free_port, rows, run, running
 from tests.waiting import until
-from tests.zeus_stream.transport.test_access import free_port
 
 TRAINING = """
 import sys

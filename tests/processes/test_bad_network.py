@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from tests.environment import ZEUS_STREAM, run
+from tests.environment import ZEUS_STREAM, free_port, run
 from tests.processes.pipeline import pipeline
 from tests.waiting import until
-from tests.zeus_stream.transport.test_access import free_port
 
 
 class Network:

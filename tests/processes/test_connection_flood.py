@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import free_port
 from tests.processes.under_fire import analyzer, collector, train
 from tests.waiting import until
-from tests.zeus_stream.transport.test_access import free_port
 from zeus_stream.transport.endpoints import PORTS
 
 OTHER_USER = 65_534

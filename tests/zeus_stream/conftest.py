@@ -9,10 +9,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -22,6 +23,7 @@ from tests.empty_archive import archive_at
 from tests.environment import ROOT, environment
 from tests.zeus_stream.stand_in_collector import Collector
 from zeus_stream.cli.main import main
+from zeus_stream.transport.client import connect
 
 SIMULATED = "simulated:v100x1"
 QUICK = (
@@ -111,6 +113,23 @@ class Cli:
             text=True,
         )
 
+    @contextmanager
+    def serving(self, *arguments: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+        """Run a collector or an analyzer until the end of the block, once it has said that it is ready."""
+        with self.start(*arguments, **environment) as process:
+            try:
+                assert process.stderr is not None
+                first = process.stderr.readline()
+                assert first.startswith(("collector:", "analyzer:")), first + process.stderr.read()
+                yield process
+            finally:
+                process.terminate()
+
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        """Return the answer of the analyzer that runs."""
+        rows: list[dict[str, Any]] = connect(self.environment).sql(query).to_pylist()
+        return rows
+
     def refused(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
         """Run a command in this process: one that answers, or one that ends before it begins its work."""
         with chdir(self.directory):
@@ -126,6 +145,16 @@ class Cli:
                 process.kill()
                 raise
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+def said(completed: "subprocess.CompletedProcess[str]") -> str:
+    """Return the one sentence of a command that failed as it should."""
+    assert completed.returncode == 1, completed
+    assert completed.stdout == ""
+    assert "Traceback" not in completed.stderr
+    assert completed.stderr.startswith("zeus-stream: ")
+    assert completed.stderr.count("\n") == 1, completed.stderr
+    return completed.stderr
 
 
 @pytest.fixture

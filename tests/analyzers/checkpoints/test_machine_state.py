@@ -158,25 +158,6 @@ def test_a_command_without_outcome_is_sent_again_by_its_name_once_its_host_is_ca
     assert third.site.pending.waiting().get(host, 0) == (0 if outcome else 1)
 
 
-def test_what_settings_say_is_of_this_start_and_an_open_run_keeps_its_own() -> None:
-    was, now = (
-        plan_of(replace(QUICK, select="energy"), 1),
-        plan_of(replace(QUICK, select="time", stride_w=75), 1),
-    )
-    world = World("simulated:v100x1", TRAINING, was)
-    world.run(1.2)
-    assert not world.rows(DecisionRow)
-    other = Interpreter(now)
-    restore(other.site, state_of(world.interpreter.site), selectors.parse)
-    world.interpreter = other
-    world.run()
-    assert [row.selector for row in world.rows(DecisionRow)] == ["energy"]
-    second = World("simulated:v100x1", replace(TRAINING, run="second"), now, host="elsewhere")
-    second.interpreter = other
-    second.run()
-    assert [row.selector for row in second.rows(DecisionRow)] == ["time"]
-
-
 @pytest.mark.parametrize(("whole", "count"), [(Interpreter(OF_JOBS).site, 10), (LiveSite(), 2)])
 def test_attributes_that_are_no_state_exist(whole: Any, count: int) -> None:
     parts = parts_of(whole)

@@ -8,20 +8,13 @@ from typing import Any
 import pytest
 
 from tests.waiting import until
-from tests.zeus_stream.cli.test_main import serving
 from tests.zeus_stream.conftest import QUICK, SIMULATED, Cli, Ran
-from zeus_stream.transport.client import connect
 
 FIGURES = """
 SELECT run, kind, count(*) AS rows, sum(energy_j) AS energy_j FROM windows
 WHERE run IN ('before', 'between') GROUP BY run, kind ORDER BY run, kind
 """
 KINDS = ("epoch", "run", "step", "window")
-
-
-def ask(zeus: Cli, query: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = connect(zeus.environment).sql(query).to_pylist()
-    return rows
 
 
 def rows(figures: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
@@ -32,21 +25,21 @@ def rows(figures: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
 def train(zeus: Cli, run: str) -> None:
     done = zeus("run", "--", sys.executable, zeus.script(), "240", ZEUS_STREAM_RUN=run)
     assert done.returncode == 0, done.stderr
-    until(lambda: bool(ask(zeus, f"FROM windows WHERE run = '{run}' AND kind = 'run'")))
+    until(lambda: bool(zeus.ask(f"FROM windows WHERE run = '{run}' AND kind = 'run'")))
 
 
 def test_after_a_restore_all_runs_are_there_once_and_the_collector_obeys(zeus: Cli) -> None:
     analyze = ("analyze", *QUICK)
     saved = zeus.directory / "backup"
-    with serving(zeus, "collect", "--device", SIMULATED):
-        with serving(zeus, *analyze) as analyzer:
+    with zeus.serving("collect", "--device", SIMULATED):
+        with zeus.serving(*analyze) as analyzer:
             train(zeus, "before")
             done = zeus("backup", str(saved))
             assert done.returncode == 0, done.stderr
         analyzer.wait(60)
-        with serving(zeus, *analyze) as analyzer:  # the collector now knows a start that the backup lacks
+        with zeus.serving(*analyze) as analyzer:  # the collector now knows a start that the backup lacks
             train(zeus, "between")
-            figures = ask(zeus, FIGURES)
+            figures = zeus.ask(FIGURES)
             refused = zeus("backup", "--restore", str(saved))
             assert refused.returncode == 1
             assert "already is the analyzer" in refused.stderr
@@ -57,14 +50,14 @@ def test_after_a_restore_all_runs_are_there_once_and_the_collector_obeys(zeus: C
         assert restored.returncode == 0, restored.stderr
         assert (zeus.directory / "energy.duckdb.before-restore").read_bytes() == b"lost"
         assert zeus("verify", str(archive)).returncode == 0
-        with serving(zeus, *analyze):
-            until(lambda: rows(ask(zeus, FIGURES)) == rows(figures))
-            again = ask(zeus, FIGURES)
+        with zeus.serving(*analyze):
+            until(lambda: rows(zeus.ask(FIGURES)) == rows(figures))
+            again = zeus.ask(FIGURES)
             assert [row for row in again if row["run"] == "before"] == figures[:4]
             for found, known in zip(again, figures, strict=True):  # an estimate of what was fetched again
                 assert found["energy_j"] == pytest.approx(known["energy_j"], rel=0.02)
             train(zeus, "after")
-            commands = ask(zeus, "SELECT outcome, reason FROM commands WHERE run = 'after'")
+            commands = zeus.ask("SELECT outcome, reason FROM commands WHERE run = 'after'")
     assert set(rows(figures)) == {(run, kind) for run in ("before", "between") for kind in KINDS}
     assert commands
     assert {row["outcome"] for row in commands} == {"applied"}, commands

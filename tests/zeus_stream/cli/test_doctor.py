@@ -15,7 +15,6 @@ from tests.gpu.powercap import Powercap
 from tests.gpu.stand_in import StandIn
 from tests.messages import DESCRIPTION
 from tests.waiting import until
-from tests.zeus_stream.cli.test_main import serving
 from tests.zeus_stream.conftest import SIMULATED, Cli
 from zeus_stream.cli.doctor import examine
 from zeus_stream.errors import LostError
@@ -194,7 +193,7 @@ def works(examined: Callable[[], list[Check]], what: str) -> bool:
 @pytest.mark.sweep
 def test_devices_that_a_running_collector_measures_are_not_said_to_be_absent(zeus: Cli) -> None:
     where = Places(zeus.directory, zeus.directory)
-    with serving(zeus, "collect", "--device", SIMULATED):
+    with zeus.serving("collect", "--device", SIMULATED):
         for bench in (Bench((), lost=True), Bench(())):
             examined = partial(examine, Settings(device="nvml", cpu="off"), where, bench.opened)
             until(partial(works, examined, "devices"))  # a collector opens them after its sockets

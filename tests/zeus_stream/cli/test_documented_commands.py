@@ -19,7 +19,6 @@ import pytest
 from tests.directories import short_directory
 from tests.docs.test_pages import PAGES, ROOT, blocks, commands, name
 from tests.waiting import until
-from tests.zeus_stream.cli.test_main import serving
 from tests.zeus_stream.conftest import SCRIPT, Cli, Ran, no_files
 
 pytestmark = pytest.mark.sweep
@@ -161,7 +160,7 @@ def typist(ran: Ran) -> Iterator[Typist]:
             (folder / f"{name_of}.csv").write_text(f"{series}\n", encoding="utf-8")
         statement = zeus("statement", "train", "--archive", str(folder / "energy.duckdb"))
         (folder / "energy.md").write_text(statement.stdout, encoding="utf-8")
-        with serving(zeus, "collect", "--device", TWO_GPUS), serving(zeus, "analyze", "--select", "none"):
+        with zeus.serving("collect", "--device", TWO_GPUS), zeus.serving("analyze", "--select", "none"):
             run = zeus("sql", "SELECT run FROM runs LIMIT 1", "--format", "csv").stdout.splitlines()[1]
             yield Typist(zeus, folder, run.strip('"'), _start_s(zeus.environment))
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from tests.zeus_stream.cli.test_main import serving
 from tests.zeus_stream.conftest import SIMULATED, Cli
 from zeus_stream.cli.bench.idle_cost import describe_cost, idle_cost
 from zeus_stream.errors import RefusedError
@@ -28,7 +27,7 @@ def test_what_cannot_be_measured_is_refused_with_a_cure(zeus: Cli) -> None:
     assert "no device here counts energy" in lacking.stderr
     both = zeus(*QUICK, "kernels:light", "--device", SIMULATED)
     assert "--idle without one" in both.stderr
-    with serving(zeus, "collect", "--device", SIMULATED):
+    with zeus.serving("collect", "--device", SIMULATED):
         running = zeus(*QUICK, "--device", SIMULATED)
     assert running.returncode == 1
     assert "so no interval is without one. Stop it." in running.stderr

@@ -3,8 +3,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -22,7 +21,7 @@ from analyzers.archive.sandbox.bounded_queries import Queries
 from tests.analyzers.archives import BOOTED_NS, POWER_W, A, B, fill
 from tests.empty_archive import archive_at
 from tests.waiting import until
-from tests.zeus_stream.conftest import SIMULATED, Cli, Ran
+from tests.zeus_stream.conftest import SIMULATED, Cli, Ran, said
 from zeus_stream.cli.main import INTERRUPTED, QUERY_INTERRUPTED, CommandLine
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.package_version import VERSION
@@ -32,29 +31,6 @@ from zeus_stream.settings import Settings
 QUERIES = files("analyzers.archive") / "queries"
 COLUMNS = ("runs", "step_ms"), ("gpus", "step_j")
 COUNT = "SELECT count(*) AS trials FROM trials"
-
-
-@contextmanager
-def serving(zeus: Cli, *arguments: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
-    """A collector or analyzer that has said it is ready."""
-    with zeus.start(*arguments, **environment) as process:
-        try:
-            assert process.stderr is not None
-            said = process.stderr.readline()
-            assert said.startswith(("collector:", "analyzer:")), said + process.stderr.read()
-            yield process
-        finally:
-            process.terminate()
-
-
-def said(completed: "subprocess.CompletedProcess[str]") -> str:
-    """Return the one sentence of a command that failed as it should."""
-    assert completed.returncode == 1, completed
-    assert completed.stdout == ""
-    assert "Traceback" not in completed.stderr
-    assert completed.stderr.startswith("zeus-stream: ")
-    assert completed.stderr.count("\n") == 1, completed.stderr
-    return completed.stderr
 
 
 @pytest.mark.parametrize(
@@ -211,7 +187,7 @@ def test_status_of_nothing_says_what_to_start(zeus: Cli) -> None:
 
 
 def test_status_is_one_screen_and_json(zeus: Cli) -> None:
-    with serving(zeus, "collect", "--device", SIMULATED), serving(zeus, "analyze"):
+    with zeus.serving("collect", "--device", SIMULATED), zeus.serving("analyze"):
         train = [sys.executable, zeus.script(), "100000"]
         with ExitStack() as stack:
             training = stack.enter_context(
@@ -240,7 +216,7 @@ def test_status_is_one_screen_and_json(zeus: Cli) -> None:
 
 
 def test_sql_is_answered_by_the_running_analyzer_and_by_the_file(zeus: Cli) -> None:
-    with serving(zeus, "analyze"):
+    with zeus.serving("analyze"):
         assert json.loads(zeus("sql", COUNT, "--format", "json").stdout) == [{"trials": 0}]
         wrong = zeus("sql", "SELECT * FROM nothing")
         assert (wrong.returncode, wrong.stdout) == (1, "")
@@ -379,7 +355,7 @@ def test_a_gpu_is_calibrated_against_a_meter_shown_and_forgotten(zeus: Cli) -> N
 
 
 def test_a_running_analyzer_takes_a_calibration_and_what_is_forgotten_as_they_come(zeus: Cli) -> None:
-    with serving(zeus, "collect", "--device", SIMULATED), serving(zeus, "analyze"):
+    with zeus.serving("collect", "--device", SIMULATED), zeus.serving("analyze"):
         gain = {"gain": 0.95, "gain_error": 0.001, "offset_w": 0.0, "source": "meter.csv", "at": "today"}
         (zeus.directory / "gains.json").write_text(json.dumps({A: gain}), encoding="utf-8")
         until(lambda: "gain 0.950, from meter.csv" in zeus("status", "--verbose").stdout)
@@ -421,7 +397,7 @@ def test_decisions_that_are_not_what_they_were_are_listed(ran: Ran, tmp_path: Pa
 
 
 def test_an_archive_is_replayed_and_exported_while_the_analyzer_runs(zeus: Cli) -> None:
-    with serving(zeus, "collect", "--device", SIMULATED), serving(zeus, "analyze"):
+    with zeus.serving("collect", "--device", SIMULATED), zeus.serving("analyze"):
         train = subprocess.run([sys.executable, zeus.script(), "8"], env=zeus.environment, check=True)
         assert train.returncode == 0
         until(lambda: "8" in zeus("sql", "SELECT count(*) FROM steps", "--format", "csv").stdout.split())

@@ -17,8 +17,7 @@ import pytest
 from tests.patience import complaints
 from tests.waiting import until
 from tests.zeus_stream.cli.test_doctor import A100, Bench
-from tests.zeus_stream.cli.test_main import said, serving
-from tests.zeus_stream.conftest import Cli
+from tests.zeus_stream.conftest import Cli, said
 from zeus_stream.cli.measure import device_there
 from zeus_stream.errors import RefusedError
 from zeus_stream.paths import holder
@@ -35,8 +34,8 @@ def site() -> Iterator[Cli]:
     directory = Path(tempfile.mkdtemp(prefix="zs-"))
     zeus = Cli(directory)
     with (
-        serving(zeus, "collect", "--device", TWO, "--observe"),
-        serving(zeus, "analyze", "--select", "none"),
+        zeus.serving("collect", "--device", TWO, "--observe"),
+        zeus.serving("analyze", "--select", "none"),
     ):
         yield zeus
     shutil.rmtree(directory)
@@ -200,7 +199,7 @@ def test_a_collector_that_is_killed_meanwhile_costs_the_figures_and_nothing_else
     ready, go = zeus.directory / "ready", zeus.directory / "go"
     script = f"touch {ready}; until [ -e {go} ]; do sleep 0.02; done; echo out; exit 3"
     with (
-        serving(zeus, "collect", "--device", TWO, "--observe") as collector,
+        zeus.serving("collect", "--device", TWO, "--observe") as collector,
         zeus.start("run", "--measure-only", "--", "sh", "-c", script) as ours,
     ):
         until(ready.exists)

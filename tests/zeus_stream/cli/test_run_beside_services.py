@@ -14,7 +14,6 @@ import pytest
 
 from tests.directories import short_directory
 from tests.patience import complaints
-from tests.zeus_stream.cli.test_main import serving
 from tests.zeus_stream.conftest import SCRIPT, SIMULATED, Cli
 from zeus_stream.cli.running.checks import say_ignored
 from zeus_stream.cli.running.child_services import STARTS_S
@@ -28,8 +27,8 @@ def site() -> Iterator[Cli]:
     with short_directory() as directory:
         zeus = Cli(directory)
         with (
-            serving(zeus, "collect", "--device", SIMULATED),
-            serving(zeus, "analyze", "--select", "none"),
+            zeus.serving("collect", "--device", SIMULATED),
+            zeus.serving("analyze", "--select", "none"),
         ):
             yield zeus
 

@@ -14,8 +14,7 @@ from collectors.devices.simulated import SimulatedBus
 from tests.environment import ROOT
 from tests.patience import complaints
 from tests.waiting import until
-from tests.zeus_stream.cli.test_main import said
-from tests.zeus_stream.conftest import QUICK, SIMULATED, Cli
+from tests.zeus_stream.conftest import QUICK, SIMULATED, Cli, said
 from zeus_stream.paths import holder
 
 COUNTS_SIGNALS = """

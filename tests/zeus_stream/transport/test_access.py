@@ -1,7 +1,5 @@
 """Real sockets on 127.0.0.1: who is let in, who is not, and how both sides learn of it."""
 
-import secrets
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ import anyio.to_thread
 import pytest
 from msgspec.structs import asdict, replace
 
+from tests.environment import free_port
 from tests.waiting import eventually
 from tests.zeus_stream.transport.conftest import Sockets
 from zeus_stream.errors import RefusedError
@@ -24,19 +23,6 @@ from zeus_stream.transport.listening.listener import Listener
 
 pytestmark = pytest.mark.anyio
 PATIENCE_S = 180.0
-
-
-def free_port() -> int:
-    """Return a port that is free, with the two after it, below those that connections are given."""
-    while True:
-        port = 10_000 + secrets.randbelow(20_000)
-        try:
-            for needed in range(port, port + 3):
-                with socket.socket() as tried:
-                    tried.bind(("127.0.0.1", needed))
-        except OSError:
-            continue
-        return port
 
 
 @dataclass
