@@ -25,30 +25,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from analyzers.measurement.energy import Meter
-from analyzers.measurement.energy_fit import EnergyFit
-from analyzers.measurement.sensors import UNKNOWN_WINDOW_NS
-from analyzers.measurement.timeline import Timeline
-from analyzers.results.readings import READING
 from benchmarks.harness import ROOT, directory, environment, machine, process, wait_for
 from collectors.device import Device, Sample
 from collectors.devices.cards.sensor_card import Read, make_card, read_card
 from collectors.devices.recorded import record
 from collectors.devices.registry import open_bus
-from collectors.sampling import change_detector
+from zeus_stream.bench.square_load import square_marks
+from zeus_stream.cli.sensor_doctor import square_load, torch_load
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import RefusedError, UnsupportedError, ZeusStreamError
 
 SQUARES_MS = (1000, 370, 50, 25, 12, 10)
-"""370: in time with no refresh, so it tells what the counter sees. It is recorded for twice as long."""
 STEPS = 1000
-HEARTBEAT_NS = 500_000_000
 SEARCH_S = 90
 ON_MW, OFF_MW, PERIOD_NS, JITTER_NS = 230_000, 60_000, 100_000_000, 300_000
 """Of the stand-in."""
@@ -171,30 +166,18 @@ class Stages:
             return
         for period_ms in SQUARES_MS:
             folder = self.folder / f"square-{period_ms}"
-            seconds = self._options.seconds * (2 if period_ms == 370 else 1)
-            with self._square(period_ms, seconds + 3) as marks_ns:
-                self._run(_ME, "--record", folder, "--seconds", seconds)
+            with self._square(period_ms, self._options.seconds + 3) as marks_ns:
+                self._run(_ME, "--record", folder, "--seconds", self._options.seconds)
             with (folder / "marks.csv").open("w", newline="") as file:
                 csv.writer(file).writerows([("begin_ns", "end_ns"), *marks_ns])
             yield f"### {period_ms} ms"
             yield from self._described(folder, marks_ns)
 
-    @contextmanager
-    def _square(self, period_ms: int, seconds: float) -> Iterator[list[tuple[int, int]]]:
+    def _square(self, period_ms: int, seconds: float) -> AbstractContextManager[list[tuple[int, int]]]:
         """Give the begins and ends of work, which are there afterwards."""
-        marks_ns: list[tuple[int, int]] = []
         if self._stand_in is not None:
-            marks_ns += show_square(self._stand_in, period_ms, seconds)
-            yield marks_ns
-            return
-        command = [sys.executable, "-m", "zeus_stream.bench.square_load", str(period_ms), str(seconds)]
-        load = subprocess.Popen(command, env=self._environ, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert load.stdout is not None
-        marks_ns.append(_pair(load.stdout.readline()))  # the library is loaded, and work has begun
-        try:
-            yield marks_ns
-        finally:
-            marks_ns += [_pair(line) for line in load.communicate(timeout=60)[0].splitlines()]
+            return nullcontext(show_square(self._stand_in, period_ms, seconds))
+        return square_load(torch_load(period_ms, seconds), "0")
 
     def _described(self, folder: Path, marks_ns: Sequence[tuple[int, int]]) -> Iterator[str]:
         """Return what a recording shows of the first GPU."""
@@ -204,10 +187,8 @@ class Stages:
         begun_ns = int((folder / "begun_ns").read_text())
         reads = read_recording(folder / "samples-0.csv", begun_ns)
         with closing(open_bus(f"recorded:{folder}", self._where)) as bus:
-            card = make_card(bus.discover()[0].describe(), reads)
+            card = make_card(bus.discover()[0].describe(), reads, marks_ns=marks_ns)
         yield from (f"- {line}" for line in card.lines()[3:7])
-        if marks_ns:
-            yield f"- seen of the time: {kind_of(reads, marks_ns)}"
 
     def short_steps(self) -> Iterator[str]:
         yield from ("| collector | median, us | p99 | worst |", "|---|---|---|---|")
@@ -250,11 +231,6 @@ class Stages:
         return self._run(_ME, "--limit").strip()
 
 
-def _pair(line: str) -> tuple[int, int]:
-    begin, end = line.split()
-    return int(begin), int(end)
-
-
 def kill_all(where: Path) -> None:
     """SIGKILL every process of a setup: those whose environment names its directory."""
     wanted = f"ZEUS_STREAM_DIR={where}".encode()
@@ -280,47 +256,27 @@ def read_recording(path: Path, begun_ns: int) -> list[Read]:
     return reads
 
 
-def kind_of(reads: Sequence[Read], marks_ns: Sequence[tuple[int, int]]) -> str:
-    """Return what the counter shows itself to be, from its reads and from when work began and ended."""
-    state, rows = change_detector.DetectorState(), bytearray()
-    for read in reads:
-        if read.sample is not None:
-            state, reading = change_detector.observe(
-                state, read.sample, read.before_ns, read.after_ns, HEARTBEAT_NS
-            )
-            rows += b"" if reading is None else change_detector.pack(reading, 0)
-    shape, timeline = EnergyFit(), Timeline()
-    shape.suspect(UNKNOWN_WINDOW_NS)
-    timeline.add(np.frombuffer(bytes(rows), READING))
-    begin_ns = max(marks_ns[0][0], reads[0].after_ns)
-    shape.mark("load", 1, "load//rest")
-    for on_ns, off_ns in marks_ns:
-        shape.mark_all(((on_ns, "load", "load//step", 0), (off_ns, "load", "load//gap", 0)))
-    until_ns = min(marks_ns[-1][1], reads[-1].before_ns)
-    for now_ns in range(begin_ns, until_ns, 1_000_000_000):
-        Meter(timeline, shape).identify(now_ns)
-    if shape.kind is None:
-        return "not known"
-    proven = ", proven" if shape.counter.proven else ""
-    return f"all{proven}" if shape.window_ns is None else f"{shape.window_ns / 1e6:g} ms of each refresh"
-
-
 def show_square(path: Path, period_ms: int, seconds: float) -> list[tuple[int, int]]:
     """Let a stand-in's GPU show a square load from now on. Return when work begins and ends."""
     from tests.gpu.stand_in import StandIn
 
     host = StandIn(path)
-    since_ns, half_ns = monotonic_ns(), round(period_ms * 5e5)
+    since_ns, marks_ns = monotonic_ns(), list(square_marks(period_ms, seconds))
     rng, count = np.random.default_rng(period_ms), round(seconds * 1e9) // PERIOD_NS
     at_ns = np.arange(count) * PERIOD_NS + rng.integers(-JITTER_NS, JITTER_NS, count) + PERIOD_NS // 3
-    turns, rest_ns = np.divmod(at_ns, 2 * half_ns)
-    on_ns = turns * half_ns + np.minimum(rest_ns, half_ns)
-    energy_mj = (on_ns * ON_MW + (at_ns - on_ns) * OFF_MW) // 10**9
+    energy_mj = drawn_mj(marks_ns, at_ns).astype(np.int64)
     power_mw = np.diff(energy_mj, prepend=0) * 10**9 // np.diff(at_ns, prepend=-1)
     host.record(0, [(0, 0, OFF_MW), *zip(at_ns.tolist(), energy_mj.tolist(), power_mw.tolist(), strict=True)])
     host.gpus[0].played_ns = since_ns
-    begins = range(since_ns, since_ns + round(seconds * 1e9), 2 * half_ns)
-    return [(begin, begin + half_ns) for begin in begins]
+    return [(since_ns + begin_ns, since_ns + end_ns) for begin_ns, end_ns in marks_ns]
+
+
+def drawn_mj(marks_ns: Sequence[tuple[int, int]], t_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return what a GPU has drawn by each instant, mJ, that draws ON_MW while it works, and else OFF_MW."""
+    edges_ns = np.array(marks_ns).ravel()
+    worked_ns = np.concatenate(([0], np.cumsum(np.diff(edges_ns) * (np.arange(1, len(edges_ns)) % 2))))
+    on_ns: npt.NDArray[np.float64] = np.interp(t_ns, edges_ns, worked_ns)
+    return (on_ns * (ON_MW - OFF_MW) + t_ns * OFF_MW) / 1e9
 
 
 @contextmanager

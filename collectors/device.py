@@ -165,6 +165,19 @@ def sleeps(device: Device) -> bool:
     return isinstance(device, WithSleep) and device.asleep()
 
 
+@runtime_checkable
+class WithClock(Protocol):
+    """A device that says its clock more often than with its samples."""
+
+    def clock_mhz(self) -> int | None:
+        """Return the graphics clock now, MHz. None: it does not say."""
+
+
+def clock_of(device: Device) -> int | None:
+    """Return the graphics clock of a device, MHz, as new as it says it. None: it does not say."""
+    return device.clock_mhz() if isinstance(device, WithClock) else device.sample().clock_mhz
+
+
 def watts(milliwatts: int) -> str:
     """Return a power for a sentence: ``250 W``."""
     return f"{milliwatts / 1000:g} W"
@@ -233,6 +246,9 @@ class DeviceOver:
 
     def asleep(self) -> bool:
         return sleeps(self._device)
+
+    def clock_mhz(self) -> int | None:
+        return clock_of(self._device)
 
     def close(self) -> None:
         self._device.close()

@@ -54,6 +54,8 @@ _SELDOM = 30
 once a second where a counter is refreshed every 100 ms."""
 
 
+PASSING = (UnsupportedError, PermissionMissingError, RetryError)
+"""Errors for which a figure that is asked for seldom is left out."""
 PATIENT = 3
 """Failures in a row from which on a quantity is left out; until then the sample is tried again."""
 _SELDOM_AGAIN = 600
@@ -229,9 +231,14 @@ class NvmlDevice:
 
     def memory(self) -> DeviceMemory | None:
         """Return the memory of the GPU. None: the driver does not say, as where it is the host's."""
-        passing = (UnsupportedError, PermissionMissingError, RetryError)
-        found = self._optional("read its memory", pynvml.nvmlDeviceGetMemoryInfo, without=passing)
+        found = self._optional("read its memory", pynvml.nvmlDeviceGetMemoryInfo, without=PASSING)
         return None if found is None else DeviceMemory(found.used, found.total, self._memory_of)
+
+    def clock_mhz(self) -> int | None:
+        """Return the graphics clock now, MHz. None: the driver does not say."""
+        call, which = pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_GRAPHICS
+        clock_mhz: int | None = self._optional("read its clock", call, which, without=PASSING)
+        return clock_mhz
 
     def asleep(self) -> bool:
         """Tell whether Linux has suspended the GPU: a call to it would wake it."""
@@ -327,20 +334,17 @@ class NvmlDevice:
     def _read_seldom(self) -> tuple[int | None, ...]:
         """Return clock (MHz), temperature (C), utilization (%) and bits of the power profiles requested and
         in force, None for those that fail."""
-        passing = (UnsupportedError, PermissionMissingError, RetryError)
-        clock_mhz = self._optional(
-            "read its clock", pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_GRAPHICS, without=passing
-        )
+        clock_mhz = self.clock_mhz()
         temperature_c = self._optional(
             "read its temperature",
             pynvml.nvmlDeviceGetTemperature,
             pynvml.NVML_TEMPERATURE_GPU,
-            without=passing,
+            without=PASSING,
         )
-        rates = self._optional("read its utilization", pynvml.nvmlDeviceGetUtilizationRates, without=passing)
+        rates = self._optional("read its utilization", pynvml.nvmlDeviceGetUtilizationRates, without=PASSING)
         profiles = None
         if self._profiles:
-            profiles = self._optional("read its power profiles", read_profiles, without=passing)
+            profiles = self._optional("read its power profiles", read_profiles, without=PASSING)
         _, requested, enforced = profiles or (0, None, None)
         return clock_mhz, temperature_c, None if rates is None else rates.gpu, requested, enforced
 

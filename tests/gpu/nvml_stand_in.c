@@ -52,6 +52,9 @@ typedef struct {
     uint32_t ignored_sets; /* so many sets are answered OK, and change nothing */
     uint32_t profiles, requested_profiles; /* bits of workload power profiles, 0: it has none */
     uint64_t used_bytes, process_bytes[PIDS]; /* of a process 0: it is not known */
+    uint32_t round_mhz;    /* a locked clock runs at a multiple below, 0: as asked */
+    uint32_t heeds_locks;  /* 0: a lock changes nothing */
+    uint64_t follows_ns, locked_ns; /* a lock counts so long after it was set, at locked_ns */
 } gpu;
 
 /* What the GPU shows from an instant of its recording on. */
@@ -349,7 +352,9 @@ result nvmlDeviceGetMigMode(device_t device, uint32_t *current, uint32_t *pendin
 
 result nvmlDeviceGetClockInfo(device_t device, uint32_t type, uint32_t *out) {
     DEVICE;
-    *out = type == 2 ? g->memory_clock_mhz : g->clock_mhz;
+    uint32_t locked = g->round_mhz ? g->locked_mhz / g->round_mhz * g->round_mhz : g->locked_mhz;
+    int heeded = g->heeds_locks && locked && monotonic_ns() >= g->locked_ns + g->follows_ns;
+    *out = type == 2 ? g->memory_clock_mhz : heeded && locked < g->clock_mhz ? locked : g->clock_mhz;
     return OK;
 }
 
@@ -384,6 +389,7 @@ result nvmlDeviceSetGpuLockedClocks(device_t device, uint32_t lowest_mhz, uint32
     DEVICE;
     if (lowest_mhz > highest_mhz) return INVALID_ARGUMENT;
     g->locked_mhz = highest_mhz;
+    g->locked_ns = monotonic_ns();
     return OK;
 }
 

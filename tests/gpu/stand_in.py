@@ -107,6 +107,10 @@ class Gpu(_Faulty):
         ("requested_profiles", c_uint32),
         ("used_bytes", c_uint64),
         ("process_bytes", c_uint64 * 8),
+        ("round_mhz", c_uint32),
+        ("heeds_locks", c_uint32),
+        ("follows_ns", c_uint64),
+        ("locked_ns", c_uint64),
     ]
 
     def set_clocks(self, *clocks_mhz: int) -> None:
@@ -184,7 +188,7 @@ def _put_v100(gpu: Gpu, slot: int) -> None:
     gpu.power_mw = 40_000
     gpu.min_limit_mw = 100_000
     gpu.max_limit_mw = gpu.default_limit_mw = gpu.requested_mw = 250_000
-    gpu.clock_mhz = 1380
+    gpu.clock_mhz, gpu.heeds_locks = 1380, 1
     gpu.memory_clock_mhz = 877
     gpu.temperature_c = 35
     gpu.energy_mj = 1_000_000

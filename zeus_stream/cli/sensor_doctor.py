@@ -5,112 +5,199 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from collectors.control import words
 from collectors.controls.lease_messages import Limits, SetDone
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from collectors.controls.value_changes import change, put_back
-from collectors.device import Bus, Device
+from collectors.device import Bus, Device, clock_of
 from collectors.devices.cards.known_cards import keep_card
-from collectors.devices.cards.sensor_card import (
-    LimitSets,
-    SensorCard,
-    make_card,
-    read_closely,
-)
+from collectors.devices.cards.sensor_card import ControlSets, SensorCard, make_card, read_closely
 from zeus_stream.clock import boot_id, monotonic_ns
 from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.paths import Places
-from zeus_stream.protocol.fields import of_host
+from zeus_stream.protocol.fields import UNLOCKED, Control, of_host
 from zeus_stream.service_packages import python_child
 
 STEPS_MW = (1_000, 2_500, 5_000, 10_000)
 """Below the limit found: the limits that `try_limits` sets, before the lowest."""
+CLOCKS_BELOW = (1, 2, 4, 8, 16, 32)
+"""Places in the list of clocks, below the one at which the GPU runs: those that `try_clocks` locks."""
 FOLLOWS, FOLLOWS_NS, HELD_NS = 1.02, 3_000_000_000, 1_000_000_000
 """Power follows a limit once it is at most so many times as high; it is waited for so long, and read on."""
-SQUARE_MS, LOAD_S = 370.0, 2.0
-"""Period of the square load, in time with no refresh; it lasts so much longer than the reads."""
+LOOK_S = 0.002
+"""Between two looks at power or clock."""
+SETTLES_NS = 200_000_000
+"""From when the clock follows until it is read again."""
+SQUARE_MS, LOAD_S, STEADY_S = 370.0, 2.0, 90.0
+"""Period of the square load, in time with no refresh; it lasts so much longer than the reads. While values
+are set, the load is steady, and is ended after them."""
 
 
-def try_limits(
-    device: Device,
-    records: Path,
-    now: Callable[[], int] = monotonic_ns,
-    sleep: Callable[[float], None] = time.sleep,
-) -> LimitSets | None:
-    """Set some limits below the one found, under a restore record, and restore it. None: it has no limit."""
-    description = device.describe()
-    found_mw = device.read_control("power_limit")
-    if description.min_limit_mw is None or found_mw is None:
-        return None
-    with closing(RestoreRecordFile(records, description.gpu, 0.0)) as file:
-        if file.read() is not None:
-            raise RefusedError(
-                f"{description.gpu}: could not try limits: a killed collector left one."
-                " Run `zeus-stream restore`."
-            )
-        asked_mw, taken_mw, took_ms, limits, reason = list[int](), list[int](), [], Limits(found_mw), ""
-        followed = list[tuple[float, float]]()
-        lowest_mw = description.min_limit_mw
+class Followed(NamedTuple):
+    """The GPU after a set."""
+
+    taken: int
+    follows_ms: float | None = None
+    held: float | None = None
+    clock_mhz: int | None = None
+
+
+Look = Callable[[int, int], Followed | str]
+"""Waits until the GPU follows a value, after it had another; a text: why no further one is worth a try."""
+
+
+class Trials:
+    """Values of the controls of one device, set under a restore record, and restored whatever happens."""
+
+    def __init__(
+        self,
+        device: Device,
+        records: Path,
+        now: Callable[[], int] = monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._device, self._records, self._now, self._sleep = device, records, now, sleep
+
+    def try_limits(self) -> ControlSets | None:
+        """Set some limits below the one found. None: the device has no limit."""
+        found_mw, lowest_mw = self._device.read_control("power_limit"), self._device.describe().min_limit_mw
+        if lowest_mw is None or found_mw is None:
+            return None
         wanted_mw = [found_mw - step_mw for step_mw in STEPS_MW if found_mw - step_mw > lowest_mw]
-        try:
-            for limit_mw in (*wanted_mw, lowest_mw) if lowest_mw < found_mw else ():
-                limits = Limits(found_mw, limits.confirmed, limit_mw)
-                file.write(RestoreRecord(gpu=description.gpu, limits=limits, boot_id=boot_id(), time=""))
-                before_ns = now()
-                outcome = change(device, "power_limit", limits)
-                if not isinstance(outcome, SetDone):
-                    reason = getattr(outcome, "reason", "the driver did not take it")
-                    break
-                took_ms.append((now() - before_ns) / 1e6)
-                asked_mw.append(limit_mw)
-                taken_mw.append(outcome.requested)
-                limits = Limits(found_mw, outcome.requested)
-                followed += _follow(device, outcome.requested, now, sleep)
-        finally:
-            restored_mw = put_back(device, limits).requested
-            file.clear()
-    return LimitSets(
-        asked_mw=tuple(asked_mw),
-        taken_mw=tuple(taken_mw),
-        took_ms=median(took_ms or [0.0]),
-        restored_mw=restored_mw,
-        reason=reason,
-        follows_ms=median(ms for ms, _ in followed) if followed else None,
-        held=max((held for _, held in followed), default=None),
-    )
+        wanted_mw += [lowest_mw] if lowest_mw < found_mw else []
+        return self._try("power_limit", wanted_mw, Limits(found_mw), found_mw, self._follow_power)
+
+    def try_clocks(self) -> ControlSets | None:
+        """Lock some graphics clocks below that of now. None: the device locks none, or says no clock."""
+        free_mhz = clock_of(self._device)
+        clocks_mhz = self._device.describe().graphics_clocks_mhz
+        if free_mhz is None or not clocks_mhz:
+            return None
+        below_mhz = [clock_mhz for clock_mhz in clocks_mhz if clock_mhz < free_mhz]
+        wanted_mhz = [below_mhz[place - 1] for place in takewhile(len(below_mhz).__ge__, CLOCKS_BELOW)]
+        sets = self._try("graphics_clock", wanted_mhz, Limits(UNLOCKED), free_mhz, self._follow_clock)
+        if not wanted_mhz:
+            return replace(sets, restored=free_mhz, reason="it runs at its lowest clock: let it work")
+        return replace(sets, restored=self._unlocked_mhz(min(sets.taken, default=0)))
+
+    def _try(
+        self, control: Control, values: Sequence[int], limits: Limits, before: int, look: Look
+    ) -> ControlSets:
+        """Set values of a control, and restore what was found.
+
+        ``limits``: what was found. ``before``: the limit or the clock before the first of them.
+        Raises RefusedError, DeviceError and StorageError.
+        """
+        gpu = self._device.describe().gpu
+        asked, took_ms, followed, reason = list[int](), list[float](), list[Followed](), ""
+        with closing(RestoreRecordFile(self._records, gpu, 0.0)) as file:
+            if file.read(control) is not None:
+                raise RefusedError(
+                    f"{gpu}: could not try its {words(control)}: a killed collector or doctor left one."
+                    " Run `zeus-stream restore`."
+                )
+            try:
+                for value in values:
+                    limits = Limits(limits.found, limits.confirmed, value)
+                    file.write(
+                        RestoreRecord(gpu=gpu, limits=limits, boot_id=boot_id(), time="", control=control)
+                    )
+                    before_ns = self._now()
+                    outcome = change(self._device, control, limits)
+                    if not isinstance(outcome, SetDone):
+                        reason = getattr(outcome, "reason", "the driver did not take it")
+                        break
+                    took = (self._now() - before_ns) / 1e6
+                    limits = Limits(limits.found, outcome.requested)
+                    found = look(outcome.requested, followed[-1].taken if followed else before)
+                    if isinstance(found, str):
+                        reason = found
+                        break
+                    asked.append(value)
+                    took_ms.append(took)
+                    followed.append(found)
+            finally:
+                restored = put_back(self._device, limits, control).requested
+                file.clear(control)
+        follows_ms = [each.follows_ms for each in followed if each.follows_ms is not None]
+        return ControlSets(
+            asked=tuple(asked),
+            taken=tuple(each.taken for each in followed),
+            took_ms=median(took_ms or [0.0]),
+            restored=restored,
+            follows_ms=median(follows_ms) if follows_ms else None,
+            held=max((each.held for each in followed if each.held is not None), default=None),
+            throttled_mhz=followed[-1].clock_mhz if followed else None,
+            reason=reason,
+        )
+
+    def _follow_power(self, limit_mw: int, _before_mw: int) -> Followed:
+        """Read the power until it follows a limit, and what it keeps to then."""
+        begin_ns = since_ns = self._now()
+        follows_ms, held, above = None, 0.0, False
+        while self._now() < (since_ns + HELD_NS if follows_ms is not None else begin_ns + FOLLOWS_NS):
+            power_mw = self._device.sample().power_mw
+            if power_mw is not None and power_mw > FOLLOWS * limit_mw and follows_ms is None:
+                above = True
+            elif power_mw is not None and not above:
+                break  # it drew less anyway
+            elif power_mw is not None and follows_ms is None:
+                since_ns = self._now()
+                follows_ms = (since_ns - begin_ns) / 1e6
+            if power_mw is not None and follows_ms is not None:
+                held = max(held, power_mw / limit_mw)
+            self._sleep(LOOK_S)
+        if follows_ms is None:
+            return Followed(limit_mw)
+        return Followed(limit_mw, follows_ms, held, clock_of(self._device))
+
+    def _follow_clock(self, clock_mhz: int, before_mhz: int) -> Followed | str:
+        """Read the clock until it is nearer to the one that was locked than to the one before."""
+        begin_ns = self._now()
+        while (now_ns := self._now()) < begin_ns + FOLLOWS_NS:
+            ran_mhz = clock_of(self._device)
+            if ran_mhz is not None and 2 * ran_mhz < clock_mhz + before_mhz:
+                self._sleep(SETTLES_NS / 1e9)
+                return Followed(clock_of(self._device) or ran_mhz, (now_ns - begin_ns) / 1e6)
+            self._sleep(LOOK_S)
+        return (
+            f"the driver locked {clock_mhz} MHz, and the GPU still ran at more {FOLLOWS_NS / 1e9:g} s later"
+        )
+
+    def _unlocked_mhz(self, locked_mhz: int) -> int:
+        """Return the clock after it was unlocked, once it is above the lowest lock, or `FOLLOWS_NS` later."""
+        until_ns = self._now() + FOLLOWS_NS
+        while (ran_mhz := clock_of(self._device) or 0) <= locked_mhz and self._now() < until_ns:
+            self._sleep(LOOK_S)
+        self._sleep(SETTLES_NS / 1e9)
+        return clock_of(self._device) or ran_mhz
 
 
-def _follow(
-    device: Device, limit_mw: int, now: Callable[[], int], sleep: Callable[[float], None]
-) -> Iterator[tuple[float, float]]:
-    """Yield in how many ms power follows a limit, and what it keeps to, over it; nothing: it drew less."""
-    begin_ns = since_ns = now()
-    follows_ms, held, above = None, 0.0, False
-    while now() < (since_ns + HELD_NS if follows_ms is not None else begin_ns + FOLLOWS_NS):
-        power_mw = device.sample().power_mw
-        if power_mw is not None and power_mw > FOLLOWS * limit_mw and follows_ms is None:
-            above = True
-        elif power_mw is not None and not above:
-            return
-        elif power_mw is not None and follows_ms is None:
-            since_ns = now()
-            follows_ms = (since_ns - begin_ns) / 1e6
-        if power_mw is not None and follows_ms is not None:
-            held = max(held, power_mw / limit_mw)
-        sleep(0.002)
-    if follows_ms is not None:
-        yield follows_ms, held
+def torch_load(period_ms: float, seconds: float) -> Sequence[str]:
+    """Return the command of a square load, made where torch sees the GPU."""
+    return python_child("zeus_stream.bench.square_load", f"{period_ms:g}", f"{seconds:g}")
 
 
 def sensor_card(
-    bus: Bus, wanted: str, seconds: float, where: Places, *, sets: bool, load: Sequence[str] | None = None
+    bus: Bus,
+    wanted: str,
+    seconds: float,
+    where: Places,
+    *,
+    sets: bool,
+    load: Callable[[float, float], Sequence[str]] = torch_load,
 ) -> tuple[SensorCard, Path]:
     """Return the card of a GPU, by UUID, its beginning or index (empty: the first), and where it is kept.
 
-    ``sets``: limits are tried. ``load``: the command of a square load that prints when work began and ended;
-    default: one by torch, where that sees a GPU.
+    ``sets``: limits and clocks are tried, under a steady load. ``load``: the command of a square load by its
+    period (ms) and time (s), which prints when work began and ended, a line each.
     Raises RefusedError (there is no such GPU), DeviceError and StorageError.
     """
     found = {device.describe().gpu: device for device in bus.discover()}
@@ -121,18 +208,27 @@ def sensor_card(
     if not chosen:
         raise RefusedError(f"GPU {wanted!r}: could not be found. There are {', '.join(gpus) or 'none'}.")
     gpu, device = chosen[0], found[chosen[0]]
-    command = load or python_child("zeus_stream.bench.square_load", f"{SQUARE_MS:g}", f"{seconds + LOAD_S:g}")
-    with square_load(command, gpu) as marks_ns:
+    with square_load(load(SQUARE_MS, seconds + LOAD_S), gpu) as marks_ns:
         reads = read_closely(device, monotonic_ns() + round(seconds * 1e9), time.sleep)
-    sets_done = try_limits(device, where.records) if sets else None
-    card = make_card(device.describe(), reads, sets_done, marks_ns=marks_ns)
+    limit_sets = clock_sets = None
+    if sets:
+        with square_load(load(2000 * STEADY_S, 2 * STEADY_S), gpu):
+            time.sleep(SETTLES_NS / 1e9)
+            trials = Trials(device, where.records)
+            clock_sets, limit_sets = trials.try_clocks(), trials.try_limits()
+    card = make_card(
+        device.describe(), reads, limit_sets=limit_sets, clock_sets=clock_sets, marks_ns=marks_ns
+    )
     with explaining(StorageError, f"{where.cards}: the card could not be kept", "Make room, or give access."):
         return card, keep_card(where.cards, gpu, card)
 
 
 @contextmanager
 def square_load(command: Sequence[str], gpu: str) -> Iterator[list[tuple[int, int]]]:
-    """Have a GPU work in a square; give begins and ends of work, which are there afterwards, none without."""
+    """Have a GPU work in a square; give begins and ends of work, which are there afterwards, none without.
+
+    ``gpu``: its UUID, or its index in CUDA's order.
+    """
     marks_ns: list[tuple[int, int]] = []
     environ = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
     with subprocess.Popen(  # noqa: S603  (a module of ours)
@@ -145,5 +241,5 @@ def square_load(command: Sequence[str], gpu: str) -> Iterator[list[tuple[int, in
         finally:
             child.terminate()
             lines += child.stdout.readlines()
-    pairs = (line.split() for line in lines)
-    marks_ns += [(int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == len(("begin", "end"))]
+    instants_ns = [int(line) for line in lines if line.endswith("\n")]
+    marks_ns += zip(instants_ns[::2], instants_ns[1::2], strict=False)  # the last may have been cut off

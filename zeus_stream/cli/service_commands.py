@@ -253,7 +253,7 @@ def _print_site(site: "SiteSettings", *, as_json: bool) -> None:
 @click.option(
     "--sensor", metavar="GPU", is_flag=False, flag_value="", help="Measure a GPU's sensor: its card."
 )
-@click.option("--set", "sets", is_flag=True, help="With --sensor: try limits, and restore the one found.")
+@click.option("--set", "sets", is_flag=True, help="With --sensor: try limits and clocks, and restore them.")
 @click.option("--seconds", default=20.0, help="With --sensor: the time to read the GPU closely.")
 @settings_options("device", "cpu", "archive", "listen", "follow")
 def doctor(settings: Settings, *, as_json: bool, sensor: str | None, sets: bool, seconds: float) -> None:
@@ -261,8 +261,9 @@ def doctor(settings: Settings, *, as_json: bool, sensor: str | None, sets: bool,
 
     With --sensor, read a GPU as closely as its driver lets it be, best while it works, and print its sensor
     card: what calls cost, how often counter and power are refreshed, and with --set what the driver makes of
-    limits and how soon power follows. Where torch sees the GPU, a square load shows window and lag. The card
-    is kept, and the collector begins with it. --json prints it as `--device simulated:CARD.json` takes it.
+    limits and locked clocks, and how soon the GPU follows. Where torch sees the GPU, a square load shows
+    window and lag. The card is kept, and the collector begins with it. --json prints it as
+    `--device simulated:CARD.json` takes it.
     """
     from collectors.devices.registry import open_bus
     from zeus_stream.cli.doctor import examine

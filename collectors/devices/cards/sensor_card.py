@@ -1,9 +1,8 @@
 """The sensor card of a GPU: what calls cost, how counter and power are refreshed, what a set does.
 
 A card is made from reads that are as close as the driver lets them be (`read_closely`). It is JSON with a
-schema (`SCHEMA`), ten lines for people (`SensorCard.lines`), and the description of a simulated GPU with that
-sensor (``simulated:CARD.json``). `known_cards` has those of the package
-and of this host.
+schema (`SCHEMA`), eleven lines for people (`SensorCard.lines`), and the description of a simulated GPU with
+that sensor (``simulated:CARD.json``). `known_cards` has those of the package and of this host.
 """
 
 import math
@@ -24,6 +23,8 @@ from zeus_stream.errors import DeviceError
 VERSION = 1
 LEAST_CHANGES = 5
 """Fewer changes tell no period."""
+SEES_ALL = 0.9
+"""A window of more than this part of the period is all of it: windows are tried in twentieths."""
 
 
 class Read(NamedTuple):
@@ -53,27 +54,29 @@ class CardRefreshes(Struct, frozen=True, kw_only=True):
     """From the end of that to the refresh."""
 
 
-class LimitSets(Struct, frozen=True, kw_only=True):
-    """Power limits that were set, and those that the driver then had."""
+class ControlSets(Struct, frozen=True, kw_only=True):
+    """Values of a control that were set, and what the GPU made of them: mW, or MHz of a locked clock."""
 
-    asked_mw: tuple[int, ...]
-    taken_mw: tuple[int, ...]
-    """As read back, in the same order."""
+    asked: tuple[int, ...]
+    taken: tuple[int, ...]
+    """The limit as read back, or the clock at which the GPU then ran; in the same order."""
     took_ms: float
     """Median duration of a set with its read-back."""
-    restored_mw: int
-    """Requested afterwards; as it was found."""
+    restored: int
+    """Afterwards: the limit requested, or the clock once it was unlocked."""
     follows_ms: float | None = None
-    """From a set to power at or below the limit, median; None: the GPU drew less anyway."""
+    """From a set to power, or the clock, at or below it, median; None: it was lower anyway."""
     held: float | None = None
     """Highest power that was read since then, over the limit: what throttling keeps to."""
+    throttled_mhz: int | None = None
+    """The clock of the GPU that the lowest limit held down."""
     reason: str = ""
-    """Why no further limit was tried."""
+    """Why no further value was tried."""
 
     @property
-    def rounding_mw(self) -> int:
-        """Return by how much the driver rounds at most."""
-        return max((abs(a - t) for a, t in zip(self.asked_mw, self.taken_mw, strict=True)), default=0)
+    def rounding(self) -> int:
+        """Return by how much it is rounded at most."""
+        return max((abs(a - t) for a, t in zip(self.asked, self.taken, strict=True)), default=0)
 
 
 class SensorCard(Struct, frozen=True, kw_only=True):
@@ -102,28 +105,19 @@ class SensorCard(Struct, frozen=True, kw_only=True):
     """Growth of the counter over the energy of the power readings beside it."""
     least_power_mw: int | None
     most_power_mw: int | None
-    sets: LimitSets | None = None
+    limit_sets: ControlSets | None = None
     """None: nothing was set."""
+    clock_sets: ControlSets | None = None
+    """Of the graphics clock. None: nothing was set."""
 
     def lines(self) -> list[str]:
-        """Return the card in ten lines for people."""
+        """Return the card in eleven lines for people."""
         power = "none was read"
         if self.least_power_mw is not None and self.most_power_mw is not None:
             power = f"{self.least_power_mw / 1000:g} to {self.most_power_mw / 1000:g} W"
         requested, enforced = _watts(self.requested_mw), _watts(self.enforced_mw)
         allowed = f"{_watts(self.min_limit_mw)} to {_watts(self.max_limit_mw)}"
         ratio = "not known" if self.counter_to_power is None else f"{self.counter_to_power:.3f}"
-        sets = "none was tried (--set tries some)"
-        if self.sets is not None:
-            back = self.sets.restored_mw / 1000
-            sets = (
-                f"rounded by {self.sets.rounding_mw / 1000:g} W at most, {self.sets.took_ms:.1f} ms each;"
-                f" {back:g} W requested afterwards{'; ' if self.sets.reason else ''}{self.sets.reason}"
-            )
-            if self.sets.follows_ms is not None and self.sets.held is not None:
-                sets += (
-                    f"; power follows in {self.sets.follows_ms:.0f} ms, to {self.sets.held:.1%} of the limit"
-                )
         return [
             f"GPU: {self.name}, driver {self.driver}, figures of the {self.scope}",
             f"reads: {self.reads}, {self.read_p50_ms:.3f} ms p50, {self.read_p99_ms:.3f} ms p99",
@@ -133,7 +127,8 @@ class SensorCard(Struct, frozen=True, kw_only=True):
             f"power read: {power}",
             f"counter over power: {ratio}",
             f"limit: {requested} requested, {enforced} enforced, {allowed} allowed",
-            f"sets: {sets}",
+            f"limits set: {_spell_limits(self.limit_sets)}",
+            f"clocks set: {_spell_clocks(self.clock_sets)}",
             f"not answered: {' '.join(self.unanswered) or 'nothing'}",
         ]
 
@@ -169,8 +164,9 @@ def read_closely(
 def make_card(
     description: Description,
     reads: Sequence[Read],
-    sets: LimitSets | None = None,
     *,
+    limit_sets: ControlSets | None = None,
+    clock_sets: ControlSets | None = None,
     marks_ns: Sequence[tuple[int, int]] = (),
 ) -> SensorCard:
     """Return the card of a device that was read closely. There is at least one read.
@@ -201,7 +197,8 @@ def make_card(
         counter_to_power=_counter_to_power(good, samples),
         least_power_mw=min(power_mw, default=None),
         most_power_mw=max(power_mw, default=None),
-        sets=sets,
+        limit_sets=limit_sets,
+        clock_sets=clock_sets,
     )
 
 
@@ -256,11 +253,35 @@ def _words(found: CardRefreshes | None, unit: str) -> str:
         return "none, or it hardly changed"
     seen = ""
     if found.window_ms is not None and found.lag_ms is not None:
-        seen = f", of {found.window_ms:.0f} ms ending {found.lag_ms:.0f} ms before"
+        part = found.window_ms / found.period_ms
+        sees = "all of the time" if part > SEES_ALL else f"{part:.0%} of the time"
+        seen = f", sees {sees}: {found.window_ms:.0f} ms ending {found.lag_ms:.0f} ms before"
     return (
         f"every {found.period_ms:.1f} ms +-{found.jitter_ms:.1f}, in steps of {found.quantum} {unit},"
         f" {found.changes} changes seen to {found.open_ms:.2f} ms{seen}"
     )
+
+
+def _spell_limits(sets: ControlSets | None) -> str:
+    if sets is None:
+        return "none was tried (--set tries some)"
+    said = f"rounded by {sets.rounding / 1000:g} W at most, {sets.took_ms:.1f} ms each;"
+    said += f" {_watts(sets.restored)} requested afterwards"
+    if sets.follows_ms is not None and sets.held is not None:
+        said += f"; power follows in {sets.follows_ms:.0f} ms, to {sets.held:.1%} of the limit"
+        said += "" if sets.throttled_mhz is None else f", throttled to {sets.throttled_mhz} MHz"
+    return said + (f"; {sets.reason}" if sets.reason else "")
+
+
+def _spell_clocks(sets: ControlSets | None) -> str:
+    if sets is None:
+        return "none was tried (--set tries some)"
+    said = (
+        f"rounded by {sets.rounding} MHz at most, {sets.took_ms:.1f} ms each; {sets.restored} MHz afterwards"
+    )
+    if sets.follows_ms is not None:
+        said += f"; the clock follows in {sets.follows_ms:.0f} ms"
+    return said + (f"; {sets.reason}" if sets.reason else "")
 
 
 def _watts(milliwatts: int | None) -> str:

@@ -2,7 +2,8 @@
 
 A figure that appears at a refresh is the mean of what was drawn in the window before it, some lag ago. Under
 a load that is on or off, that is a straight line in the share of the window in which it was on. So of all
-windows and lags, those are right for which a line explains the figures best (least squares).
+windows and lags, those are right for which a line explains the figures best (least squares). An even load has
+some windows that look like the right one: `zeus_stream.bench.square_load` makes an uneven one.
 """
 
 from bisect import bisect_right
