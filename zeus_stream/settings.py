@@ -138,6 +138,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         "What is set: power_limit, graphics_clock, both. A pipeline gets a clock for each instruction.",
         "search"
     )] = "power_limit"
+    power_profile: Annotated[str, SettingHelp(
+        "Workload power profiles that GPUs have while a run searches (Blackwell): max_q, compute+max_q.",
+        "search"
+    )] = ""
     slowdown: Annotated[float, SettingHelp(
         "Duration of a pipeline's iterations to plan for, relative to the highest clocks.", "search", 1, 10
     )] = 1.0

@@ -259,7 +259,7 @@ def known_counters(gpus: Iterable[GpuRow]) -> dict[str, KnownCounter]:
 
 
 def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
-    period_ns = gpu.timeline.period_ns
+    period_ns = gpu.timeline.refresh_period_ns
     gain = gpu.timeline.gain or sensors.prior(found.gpu, found.driver)
     if of_meter(found.gpu) and found.error_ppm is not None:
         gain = sensors.Gain(1.0, found.error_ppm / 1e6, 0.0, "the setting `meters`", "")
@@ -291,7 +291,7 @@ def gpu_row(host: str, gpu: Gpu, found: DeviceFound) -> GpuRow:
 
 def _sensor_window_ms(gpu: Gpu) -> float | None:
     """Return how much of each period the sensor sees; an integrating counter all of it."""
-    window_ns = gpu.timeline.period_ns if gpu.counter_kind == "integrating" else gpu.window_ns
+    window_ns = gpu.timeline.refresh_period_ns if gpu.counter_kind == "integrating" else gpu.window_ns
     return None if window_ns is None else window_ns / 1e6
 
 

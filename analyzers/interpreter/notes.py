@@ -147,7 +147,7 @@ def _outcome(
         site.enforcer.handle(CommandSettled(row, note), now)
     if row is None:
         return NOTHING
-    sets = row.limit_w is not None or row.clock_mhz is not None
+    sets = row.limit_w is not None or row.clock_mhz is not None or row.control == "power_profile"
     of_pipeline = row.control == "graphics_clock" and site.pipelines.plans_for(row.run)
     run = site.runs.get(row.run) if sets and not of_pipeline else None
     match note:

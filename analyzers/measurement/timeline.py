@@ -27,6 +27,7 @@ import numpy.typing as npt
 from analyzers.measurement.knots import (
     HANG_NS,
     PERIODS,
+    REFRESH_NS,
     RESET,
     WIDE,
     Estimator,
@@ -65,6 +66,8 @@ MAX_HANGS = 64
 """Hangs of the driver that are remembered until they are reported; of more, the oldest go."""
 CHECK_NS = 25_000_000_000
 """Counter and power are compared over so much; less than `RECENT_NS`, or it may be forgotten."""
+CLOSE = 4
+"""Refreshes tell their distance if they are bounded to this part of it."""
 AGREES = (0.9, 1.1)
 """Counter over power, where both are believed."""
 _COUNTED = np.array([seen not in (Seen.UNCHANGED, Seen.POWER) for seen in Seen])
@@ -289,6 +292,19 @@ class Timeline:
         if self._size <= PERIODS:
             return None
         return round(float(np.median(np.diff(self._row(Row.MID)[-PERIODS - 1 :]))))
+
+    @property
+    def refresh_period_ns(self) -> int | None:
+        """Return the distance of refreshes none of which reads left out; None: reads do not tell."""
+        self._read()
+        lo_ns, hi_ns, mid_ns = (self._row(row)[-4 * PERIODS :] for row in (Row.LO, Row.HI, Row.MID))
+        if len(mid_ns) <= PERIODS:
+            return None
+        apart_ns = np.sort(np.diff(mid_ns))
+        shortest_ns = apart_ns[len(apart_ns) // 10]
+        if shortest_ns > REFRESH_NS or np.median(hi_ns - lo_ns) > shortest_ns / CLOSE:
+            return None
+        return round(float(apart_ns[apart_ns < shortest_ns * 5 // 4].mean()))
 
     @property
     def period_known(self) -> bool:

@@ -59,18 +59,26 @@ class Commands:
         """From when a limit was asked for, in frame time, until it was in force: the longest since the last
         decision. An analyzer that is behind asks late."""
 
-    def ask(self, attempt: Attempt, levels: Mapping[str, Level], now: Clocks) -> Result:
-        """Ask for levels of GPUs; what was asked for before is not waited for any longer."""
+    def ask(
+        self, attempt: Attempt, levels: Mapping[str, Level], now: Clocks, profiles: int | None = None
+    ) -> Result:
+        """Ask for levels of GPUs; what was asked for before is not waited for any longer.
+
+        ``profiles``: bits of the power profiles that they have to have; None: those found.
+        """
         self._attempt = attempt
-        asked_mw = self._pending.holding(self._run).asked_mw
-        rows, commands = list[Row](), list[Command]()
+        holding = self._pending.holding(self._run)
+        rows, commands, wanted = list[Row](), list[Command](), list[tuple[str, Control, int]]()
         for gpu, level in levels.items():
-            wanted: tuple[Control, int] = "power_limit", level.limit_mw
+            if profiles is not None and (gpu, "power_profile") not in holding.held:
+                wanted.append((gpu, "power_profile", profiles))
             if level.clock_mhz is None:
-                asked_mw[gpu] = level.limit_mw
+                holding.asked_mw[gpu] = level.limit_mw
+                wanted.append((gpu, "power_limit", level.limit_mw))
             else:
-                wanted = "graphics_clock", level.clock_mhz
-            command = self._command(gpu, *wanted)
+                wanted.append((gpu, "graphics_clock", level.clock_mhz))
+        for gpu, control, value in wanted:
+            command = self._command(gpu, control, value)
             attempt.waiting.add(command.command)
             self._asked_ns[command.command] = now[command.host]
             if len(self._asked_ns) > MAX_ASKED:
@@ -118,11 +126,14 @@ class Commands:
         return Result(tuple(rows), tuple(commands))
 
     def applied(self, note: ControlApplied, host: str) -> None:
-        """Take in that a control of a GPU was set as asked."""
+        """Take in that a control of a GPU was set as asked. Of power profiles, a release comes here too."""
+        asked_ns = self._asked_ns.pop(note.command, None)
+        if asked_ns is None and note.control == "power_profile":
+            return
         self._pending.holding(self._run).held[note.gpu, note.control] = None
         attempt = self._attempt
-        asked_ns = self._asked_ns.pop(note.command, note.t_ns)
-        self.behind_ns = max(self.behind_ns, note.t_ns - asked_ns)
+        if asked_ns is not None:
+            self.behind_ns = max(self.behind_ns, note.t_ns - asked_ns)
         if attempt is not None and note.command in attempt.waiting:
             asked_mw = self._pending.holding(self._run).asked_mw.get(note.gpu)
             if (

@@ -178,7 +178,7 @@ class LimitSearch:
         settings = self.settings
         found = self._first_levels()
         recalled = self._begin(lead, selector, found, settings.wait_steps)
-        if (barred := self._ranks.barred(found, settings.control)) is not None:
+        if (barred := self._ranks.barred(found, settings)) is not None:
             return rows_only([recalled]) | self.feed(Barred(barred)), False
         assert self.plan is not None
         self._ranks.pending.appoint(self._ranks.run, self._ranks.gpus())
@@ -379,7 +379,7 @@ class LimitSearch:
         )
         self._single.begin_again()
         levels = dict.fromkeys(gpus, Level(limit_mw, self.plan.clock_mhz(limit_mw)))
-        return self._commands.ask(Attempt(attempt), levels, self._ranks.now)
+        return self._commands.ask(Attempt(attempt), levels, self._ranks.now, self.settings.profiles)
 
     def land(self) -> Result:
         """Pass on to a machine that its limits are in force, once they are; wait longer if they come late."""

@@ -10,7 +10,7 @@ from analyzers.power_limit.run_settings import RunSettings
 from analyzers.power_limit.search import levels
 from analyzers.power_limit.search.levels import Level
 from analyzers.power_limit.visits import StepBegan
-from zeus_stream.protocol.fields import are_of_one_run
+from zeus_stream.protocol.fields import are_of_one_run, spell_profiles
 from zeus_stream.protocol.notes import DeviceFound
 
 RESTORING_NS = 200_000_000
@@ -131,8 +131,8 @@ class Ranks:
         began_ns = None if index is None else self.lead.began_ns(index)
         return None if index is None or began_ns is None else StepBegan(index, began_ns)
 
-    def barred(self, levels: Sequence[Level], what: str) -> str | None:
-        """Return why this run may not command, if it may not. ``what`` it controls: see `Searched`."""
+    def barred(self, levels: Sequence[Level], settings: RunSettings) -> str | None:
+        """Return why this run may not command, if it may not."""
         for session in self.about:
             if session.barred is not None:
                 return session.barred
@@ -148,7 +148,11 @@ class Ranks:
             return f"{gpu}: run {other} sets its power limit already. Wait until it has ended."
         if not gpus:
             return "the run uses no GPU"
-        lacking = "graphics clock" if what == "graphics_clock" else "power limit"
+        if settings.profiles is not None and any(self.fleet.gpus[gpu].profiles is None for gpu in gpus):
+            return (
+                f"not all of its GPUs have power profiles, and {spell_profiles(settings.profiles)} is wanted"
+            )
+        lacking = "graphics clock" if settings.control == "graphics_clock" else "power limit"
         return None if levels else f"its GPUs have no {lacking} in common that could be set"
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from analyzers.power_limit.selectors import Selector, is_foreign, parse
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.events import SearchWanted
+from zeus_stream.protocol.fields import POWER_PROFILES, parse_profiles
 from zeus_stream.settings import Settings
 
 Searched: TypeAlias = Literal["power_limit", "graphics_clock", "both"]
@@ -16,7 +17,7 @@ STEPS_KEPT = 4_096
 """Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
 PLANNED = (
     "select", "search", "stride_w", "wait_steps", "warmup_steps", "profile_steps", "settle_ms", "refreshes",
-    "profile_only", "per_gpu", "profiling_share", "control", "slowdown",
+    "profile_only", "per_gpu", "profiling_share", "control", "slowdown", "power_profile",
 )  # fmt: skip
 """The settings that `RunSettings` is made of."""
 
@@ -78,6 +79,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     only_measures: bool = False
     """``select`` is ``none``: no wish of a script changes that."""
     control: Searched = "power_limit"
+    profiles: int | None = None
+    """Bits of the workload power profiles to request; None: those found."""
     pipelines: PipelineSettings | None = None
     """None: no clocks are planned for pipelines."""
     start: int | None = None
@@ -104,6 +107,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
         return cls(
             selector=selector,
             control=control,
+            profiles=_profiles(settings.power_profile),
             stride_mw=round(settings.stride_w * 1000),
             wait_steps=settings.wait_steps,
             warmup_steps=settings.warmup_steps,
@@ -147,3 +151,14 @@ class RunSettings(Struct, frozen=True, kw_only=True):
             stride_mw=wish.stride_mw,
             only_mw=wish.only_mw,
         )
+
+
+def _profiles(names: str) -> int | None:
+    """Return the bits of the power profiles that a setting names. Raises SettingsError."""
+    try:
+        return parse_profiles(names) if names else None
+    except ValueError:
+        raise SettingsError(
+            f"power_profile = {names!r}: could not be understood: there is no such profile."
+            f" Choose none, or some of {', '.join(POWER_PROFILES)}, with + between them."
+        ) from None

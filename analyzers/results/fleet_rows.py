@@ -172,7 +172,7 @@ class GpuRow(Struct, frozen=True, kw_only=True):
     mig: bool
     """it is divided; energy is that of the whole"""
     period_ms: float | None
-    """median of recent changes of its counter"""
+    """distance of its refreshes; NULL: reads leave some out, or have been few"""
     counter_kind: str | None
     """``integrating``, ``boxcar`` (it sees the last ``sensor_window_ms`` of each period) or ``power`` (no
     counter); NULL: not known until the load has varied for some seconds"""

@@ -24,7 +24,8 @@ COLLECTOR = (
 )  # fmt: skip
 RETENTION = ("keep_readings_days", "keep_seconds_days", "keep_steps_days", "keep_minutes_days")
 ANALYZER = (
-    "archive", "select", "policy", "search", "profile_only", "per_gpu", "control", "slowdown",
+    "archive", "select", "policy", "search", "profile_only", "per_gpu", "control", "power_profile",
+    "slowdown",
     "pipeline_iterations", "pipeline_clocks", "pipeline_lowest", "clock_changes_per_s", "stride_w",
     "wait_steps", "warmup_steps", "profile_steps", "lease_ms", "query_seconds", "memory_mb", "pue", "group",
     "follow", "listen", "nice", *AT_BROKER, "shards", "database", *RETENTION,

@@ -57,6 +57,11 @@ def spell_profiles(mask: int) -> str:
     return "+".join(name for bit, name in enumerate(POWER_PROFILES) if mask >> bit & 1) or "none"
 
 
+def parse_profiles(names: str) -> int:
+    """Return the bits of workload power profiles like ``llm_training+max_q``. Raises ValueError."""
+    return sum(1 << POWER_PROFILES.index(name) for name in set(names.split("+")) - {"none"})
+
+
 BUDGET = "budget:"
 """Begins the name under which an analyzer holds limits for a power budget, in place of a run's. No run may
 have such a name."""

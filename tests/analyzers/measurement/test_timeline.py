@@ -265,6 +265,30 @@ def test_the_period_is_that_of_the_last_refreshes() -> None:
     assert line.period_ns == 100 * MS
 
 
+@pytest.mark.parametrize(
+    ("every_ms", "left_out", "open_ms", "told_ms"),
+    [
+        pytest.param(20, 3, 1, 20, id="some reads leave refreshes out"),
+        pytest.param(20, 3, 15, None, id="bounds are wide"),
+        pytest.param(200, 0, 1, None, id="each read leaves a refresh out"),
+    ],
+)
+def test_the_period_of_refreshes_is_not_the_distance_of_reads(
+    every_ms: int, left_out: int, open_ms: int, told_ms: int | None
+) -> None:
+    line, rng, t_ns = Timeline(), dice(1), 0
+    rows = []
+    for number in range(100):
+        t_ns += every_ms * MS * rng.randint(1, 1 + left_out)
+        seen = Seen.CHANGED if number else Seen.FIRST
+        rows.append(row(seen, t_ns - open_ms * MS, t_ns, energy_mj=t_ns // MS))
+    line.add(readings(*rows))
+    assert line.refresh_period_ns == (told_ms and told_ms * MS)
+    if left_out:
+        assert line.period_ns is not None
+        assert line.period_ns > 30 * MS
+
+
 def test_a_counter_that_was_once_unreadable_stays_a_counter() -> None:
     line = Timeline()
     line.add(readings(row(Seen.POWER, 0, 0, power_mw=90_000), row(Seen.POWER, 9, 9, power_mw=91_000)))

@@ -245,3 +245,5 @@ def test_gpus_without_clocks_are_only_observed() -> None:
 def test_an_unknown_control_is_named_with_those_there_are() -> None:
     with pytest.raises(SettingsError, match="Choose power_limit, graphics_clock or both"):
         RunSettings.of(Settings(control="memory_clock"), None)
+    with pytest.raises(SettingsError, match="there is no such profile"):
+        RunSettings.of(Settings(power_profile="max_r"), None)

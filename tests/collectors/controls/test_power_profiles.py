@@ -1,9 +1,11 @@
 """Workload power profiles (NVML, Blackwell): read, leased, recorded and restored, on a stand-in driver."""
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pynvml
 import pytest
 
@@ -13,6 +15,7 @@ from collectors.controls.restore_record import copies, place
 from collectors.devices.nvml_bus import NvmlBus
 from tests.collectors.controls.left_record import leave
 from tests.collectors.test_service import Client, collector
+from tests.environment import ZEUS_STREAM, run
 from tests.gpu.stand_in import Gpu, StandIn
 from tests.waiting import eventually
 from zeus_stream.protocol.fields import POWER_PROFILES, spell_profiles
@@ -134,3 +137,37 @@ def test_a_gpu_says_its_profiles_seldom_and_one_without_says_none(
     second.set_control("power_profile", MAX_Q)
     assert second.sample().requested_profiles == MAX_Q, "what we have set shows at once"
     assert first.sample().requested_profiles is None
+
+
+SCRIPT = """
+import time
+import zeus_stream
+
+for _ in zeus_stream.steps(range(300)):
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("profiles", [KNOWN, 0])
+def test_a_run_has_the_profile_that_it_wants_in_each_trial_and_what_was_found_returns(
+    stand_in: StandIn, zeus_dir: Path, profiles: int
+) -> None:
+    gpu = stand_in.gpus[0]
+    gpu.profiles, gpu.requested_profiles = profiles, COMPUTE & profiles
+    gpu.name, gpu.min_limit_mw = b"NVIDIA GeForce RTX 3090", 225_000  # it sees all: no kind is waited for
+    gpu.run(150_000, 20_000_000)
+    (zeus_dir / "train.py").write_text(SCRIPT)
+    wanted = ("--device", "nvml", "--select", "energy", "--power-profile", "max_q")
+    training = ("run", "-q", *wanted, "--", sys.executable, "train.py")
+    done = run(zeus_dir, *ZEUS_STREAM, *training, cwd=zeus_dir, env={"CUDA_VISIBLE_DEVICES": "0"})
+    assert done.returncode == 0, done.stderr
+    assert gpu.requested_profiles == COMPUTE & profiles
+    with duckdb.connect(str(zeus_dir / "energy.duckdb"), read_only=True) as archive:
+        reasons = {reason for (reason,) in archive.sql("SELECT reason FROM decisions").fetchall()}
+        trials = archive.sql("SELECT DISTINCT power_profile FROM trials").fetchall()
+        asked = "SELECT outcome, reason FROM commands WHERE control = 'power_profile'"
+        commands = archive.sql(asked).fetchall()
+    refused = "not all of its GPUs have power profiles, and max_q is wanted"
+    assert any(refused in reason for reason in reasons) == (not profiles), reasons
+    assert trials == ([("max_q",)] if profiles else []), commands
+    assert commands == ([("applied", "")] * 2 if profiles else [])
