@@ -22,6 +22,12 @@ OFF = 100
 """Refreshes may miss the grid by this part of a period, before one has missed it by more."""
 CLOSE, MOST = 3, 5
 """Parts of a period: bounds within the first confirm the grid; the grid's own within the second are news."""
+HIDES = 1.5
+"""While the grid leaves much open, refreshes may stray by a part of that more than ``off``, and no read shows it.
+So bounds are wider by this part of it on both sides. Of refreshes that stray by 2 or 3 ms from a grid of 100 ms,
+read in 3 ms each, 3 to 23 of 100 had wrong bounds without it, 0.3 with 2, and none of 3,995 with 1.5. It costs:
+steps of 100 ms are off by 3.0 % in place of 2.4 (prompt, reads as of an H100), of 500 ms by 0.22 in place of 0.20.
+"""
 FIRST = 10
 """The period as it was seen first is off by at most this part of it."""
 FADES = 1 / 2_000
@@ -119,7 +125,8 @@ class RefreshGrid:
             soonest_ns, latest_ns = _instants(self._corners)
         if not self.believed:
             return lo_ns, hi_ns
-        least_ns, most_ns = self._bounds(soonest_ns, latest_ns)
+        hidden_ns = (latest_ns - soonest_ns) / HIDES
+        least_ns, most_ns = self._bounds(soonest_ns - hidden_ns, latest_ns + hidden_ns)
         return max(lo_ns, least_ns), min(hi_ns, most_ns)
 
     def _begin(self, lo_ns: int, hi_ns: int, period_ns: int) -> None:

@@ -77,7 +77,7 @@ def widths(found: Seconds) -> list[int]:
 
 @pytest.mark.parametrize("jitter_ms", [0, 1])
 @pytest.mark.parametrize(
-    ("closely", "share", "count", "most_ms"), [(True, 0.05, 750, 12), (False, 0.016, 230, 16)]
+    ("closely", "share", "count", "most_ms"), [(True, 0.05, 750, 19), (False, 0.016, 230, 28)]
 )
 def test_few_slow_reads_bound_refreshes_that_keep_to_a_grid(
     *, jitter_ms: float, closely: bool, share: float, count: int, most_ms: float
@@ -103,7 +103,20 @@ def test_reads_that_wait_for_those_of_another_program_are_few_and_tell_as_much(
     found = read_for(100, took_ms, refreshes, known=known)
     assert found.timed
     assert all(lo <= came <= hi for lo, hi, came in found.changes)
-    assert widths(found)[len(widths(found)) // 2] < 16 * MS
+    assert widths(found)[len(widths(found)) // 2] < 26 * MS
+
+
+@pytest.mark.parametrize("jitter_ms", [2, 3])
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_refresh_that_strays_farther_than_the_grid_has_seen_is_within_its_bounds(
+    jitter_ms: float, seed: int
+) -> None:
+    """Reads of 3 ms on both sides of where it should be hide that: up to 23 of 100 bounds were wrong."""
+    refreshes = [t_ns + seed * 31 * MS for t_ns in grid(jitter_ms, 100)]
+    found = read_for(100, lambda _: 3.0, refreshes)
+    assert found.timed
+    assert all(lo <= came <= hi for lo, hi, came in found.changes)
+    assert widths(found)[len(widths(found)) // 2] < 14 * MS
 
 
 def test_refreshes_without_a_rhythm_are_bounded_by_reads_alone() -> None:
@@ -124,7 +137,7 @@ def test_a_grid_that_jumps_begins_again() -> None:
     wrong = [came for lo, hi, came in found.changes if not lo <= came <= hi]
     assert len(wrong) <= 20, "until a first read finds the counter changed before it should be"
     assert found.timed
-    assert widths(found)[len(widths(found)) // 2] < 15 * MS
+    assert widths(found)[len(widths(found)) // 2] < 23 * MS
 
 
 def recorded() -> Iterator[tuple[int, int]]:
