@@ -40,7 +40,7 @@ SQUARE_MS, LOAD_S, STEADY_S = 370.0, 2.0, 90.0
 are set, the load is steady, and is ended after them."""
 
 
-class Followed(NamedTuple):
+class GpuFollowed(NamedTuple):
     """The GPU after a set."""
 
     taken: int
@@ -49,11 +49,11 @@ class Followed(NamedTuple):
     clock_mhz: int | None = None
 
 
-Look = Callable[[int, int], Followed | str]
+Look = Callable[[int, int], GpuFollowed | str]
 """Waits until the GPU follows a value, after it had another; a text: why no further one is worth a try."""
 
 
-class Trials:
+class SensorTrials:
     """Values of the controls of one device, set under a restore record, and restored whatever happens."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Trials:
         Raises RefusedError, DeviceError and StorageError.
         """
         gpu = self._device.describe().gpu
-        asked, took_ms, followed, reason = list[int](), list[float](), list[Followed](), ""
+        asked, took_ms, followed, reason = list[int](), list[float](), list[GpuFollowed](), ""
         with closing(RestoreRecordFile(self._records, gpu, 0.0)) as file:
             if file.read(control) is not None:
                 raise RefusedError(
@@ -138,7 +138,7 @@ class Trials:
             reason=reason,
         )
 
-    def _follow_power(self, limit_mw: int, _before_mw: int) -> Followed:
+    def _follow_power(self, limit_mw: int, _before_mw: int) -> GpuFollowed:
         """Read the power until it follows a limit, and what it keeps to then."""
         begin_ns = since_ns = self._now()
         follows_ms, held, above = None, 0.0, False
@@ -155,17 +155,17 @@ class Trials:
                 held = max(held, power_mw / limit_mw)
             self._sleep(LOOK_S)
         if follows_ms is None:
-            return Followed(limit_mw)
-        return Followed(limit_mw, follows_ms, held, clock_of(self._device))
+            return GpuFollowed(limit_mw)
+        return GpuFollowed(limit_mw, follows_ms, held, clock_of(self._device))
 
-    def _follow_clock(self, clock_mhz: int, before_mhz: int) -> Followed | str:
+    def _follow_clock(self, clock_mhz: int, before_mhz: int) -> GpuFollowed | str:
         """Read the clock until it is nearer to the one that was locked than to the one before."""
         begin_ns = self._now()
         while (now_ns := self._now()) < begin_ns + FOLLOWS_NS:
             ran_mhz = clock_of(self._device)
             if ran_mhz is not None and 2 * ran_mhz < clock_mhz + before_mhz:
                 self._sleep(SETTLES_NS / 1e9)
-                return Followed(clock_of(self._device) or ran_mhz, (now_ns - begin_ns) / 1e6)
+                return GpuFollowed(clock_of(self._device) or ran_mhz, (now_ns - begin_ns) / 1e6)
             self._sleep(LOOK_S)
         return (
             f"the driver locked {clock_mhz} MHz, and the GPU still ran at more {FOLLOWS_NS / 1e9:g} s later"
@@ -214,7 +214,7 @@ def sensor_card(
     if sets:
         with square_load(load(2000 * STEADY_S, 2 * STEADY_S), gpu):
             time.sleep(SETTLES_NS / 1e9)
-            trials = Trials(device, where.records)
+            trials = SensorTrials(device, where.records)
             clock_sets, limit_sets = trials.try_clocks(), trials.try_limits()
     card = make_card(
         device.describe(), reads, limit_sets=limit_sets, clock_sets=clock_sets, marks_ns=marks_ns

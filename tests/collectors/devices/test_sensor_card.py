@@ -32,7 +32,7 @@ from tests.gpu.stand_in import StandIn
 from tests.gpu.test_gpu_page import marks_of, reads_of
 from tests.messages import DESCRIPTION
 from tests.simulation.scheduled_loads import ScheduledLoads
-from zeus_stream.cli.sensor_doctor import Trials, sensor_card
+from zeus_stream.cli.sensor_doctor import SensorTrials, sensor_card
 from zeus_stream.errors import RefusedError, SettingsError
 from zeus_stream.paths import Places
 from zeus_stream.protocol.fields import UNLOCKED
@@ -98,7 +98,7 @@ def test_limits_that_are_tried_show_how_a_driver_rounds_and_are_given_back(
     gpu = stand_in.gpus[0]
     gpu.requested_mw, gpu.round_mw = 220 * W, 5 * W
     device = nvml_bus.discover()[0]
-    found = Trials(device, tmp_path).try_limits()
+    found = SensorTrials(device, tmp_path).try_limits()
     assert found is not None
     assert found.asked == (219 * W, 217_500, 215 * W, 210 * W, 100 * W)
     assert found.follows_ms is None, "it draws 40 W"
@@ -106,7 +106,7 @@ def test_limits_that_are_tried_show_how_a_driver_rounds_and_are_given_back(
     assert found.restored == gpu.requested_mw == 220 * W
     assert not list(tmp_path.glob("*.json")), "its restore record is cleared"
     gpu.fail("nvmlDeviceSetPowerManagementLimit", 4)
-    refused = Trials(device, tmp_path).try_limits()
+    refused = SensorTrials(device, tmp_path).try_limits()
     assert refused is not None
     assert (refused.asked, "CAP_SYS_ADMIN" in refused.reason) == ((), True)
     assert gpu.requested_mw == 220 * W
@@ -162,7 +162,7 @@ def test_clocks_that_are_locked_show_how_a_gpu_rounds_and_follows_and_are_unlock
     gpu = stand_in.gpus[0]
     gpu.set_clocks(*range(1380, 1380 - 32 * 7, -7))
     gpu.round_mhz, gpu.follows_ns = 15, 60 * MS
-    trials = Trials(nvml_bus.discover()[0], tmp_path)
+    trials = SensorTrials(nvml_bus.discover()[0], tmp_path)
     found = trials.try_clocks()
     assert found is not None
     assert found.asked == (1373, 1366, 1352, 1324, 1268)
@@ -201,7 +201,7 @@ def test_a_busy_gpu_follows_a_limit_by_a_lower_clock_and_what_it_keeps_to_is_on_
     ).discover()
     time.sleep(1)
     free_mhz = device.sample().clock_mhz
-    trials = Trials(device, tmp_path, time.now, time.sleep)
+    trials = SensorTrials(device, tmp_path, time.now, time.sleep)
     limits = trials.try_limits()
     assert limits is not None
     assert limits.follows_ms is not None
@@ -229,10 +229,10 @@ def test_what_a_killed_doctor_has_set_is_restored_by_its_record(
     code = (
         "import os, pathlib, signal\n"
         "from collectors.devices.nvml_bus import NvmlBus\n"
-        "from zeus_stream.cli.sensor_doctor import Trials\n"
+        "from zeus_stream.cli.sensor_doctor import SensorTrials\n"
         "device = NvmlBus().discover()[0]\n"
         "device.describe()\n"
-        f"trials = Trials(device, pathlib.Path({str(records)!r}))\n"
+        f"trials = SensorTrials(device, pathlib.Path({str(records)!r}))\n"
         "trials._follow_power = trials._follow_clock = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"trials.{tried}()\n"
     )
@@ -240,7 +240,7 @@ def test_what_a_killed_doctor_has_set_is_restored_by_its_record(
     assert killed.returncode == -signal.SIGKILL
     assert (gpu.requested_mw, gpu.locked_mhz) == in_force
     with pytest.raises(RefusedError, match="a killed collector or doctor left one"):
-        getattr(Trials(nvml_bus.discover()[0], records), tried)()
+        getattr(SensorTrials(nvml_bus.discover()[0], records), tried)()
     (outcome,) = restore(nvml_bus, records, by="test")
     assert not outcome.left
     assert (gpu.requested_mw, gpu.locked_mhz) == (250 * W, UNLOCKED)
