@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from analyzers.dispatch.pending import MAX_ASKED, Pending
 from analyzers.fleet import fleet
+from analyzers.interpreter import sessions
 from analyzers.interpreter.interpreter import Calibrated, Interpreter, Logged, ProfilesForgotten
 from analyzers.measurement.sensors import Gain
 from analyzers.power_limit.run_settings import RunSettings
@@ -389,6 +390,14 @@ def test_what_was_lost_becomes_a_gap() -> None:
     made.hosts[0].log(Events("unheard", 11, 0, 1, (RunEnded(9),)))
     gaps = [(gap.what, gap.count) for gap in made.rows(GapRow)]
     assert gaps == [("readings", 12), ("events", 3), ("events", 2)]
+
+
+def test_of_sessions_without_a_beginning_the_latest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_REMEMBERED", 2)
+    made = only_measuring(0.1)
+    for name in ("a", "b", "c", "c", "a"):
+        made.hosts[0].log(Events(name, 5, 0, 1, (RunEnded(7),)))
+    assert [gap.reason.split()[1] for gap in made.rows(GapRow)] == ["a:", "b:", "c:", "a:"]
 
 
 def test_a_step_whose_end_was_dropped_has_no_row_and_harms_no_other() -> None:
