@@ -37,6 +37,13 @@ CREATE TABLE budget_targets (
     budget VARCHAR, target_ns BIGINT, target_at TIMESTAMP, target_w DOUBLE, most_w DOUBLE
 );
 """,
+    """
+ALTER TABLE ended_savings ADD COLUMN stretches STRUCT(
+    first_step BIGINT, changed BOOLEAN, power_limit_w DOUBLE, clock_mhz BIGINT, steps BIGINT, saved_j DOUBLE,
+    energy_saved_percent DOUBLE, energy_saved_low_percent DOUBLE, energy_saved_high_percent DOUBLE,
+    measured_by VARCHAR
+)[];
+""",
 )
 """SQL by version: the first text brings a schema of version 1 to version 2."""
 META = "CREATE TABLE meta (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"

@@ -550,32 +550,45 @@ SELECT run, step, began_at, duration_s, saved_j FROM decided_steps_of(wanted, si
 
 -- The savings of some runs, from their steps. The runs are known before steps are read: milliseconds.
 CREATE MACRO savings_of(wanted) AS TABLE
-WITH last AS (
-    SELECT * FROM decisions WHERE run IN (SELECT unnest(wanted))
-    QUALIFY row_number() OVER (PARTITION BY run ORDER BY power_limit_w IS NULL, number DESC) = 1
+WITH chosen AS (
+    SELECT *, row_number() OVER (PARTITION BY run ORDER BY power_limit_w IS NULL, number DESC) = 1 AS is_last
+    FROM decisions WHERE run IN (SELECT unnest(wanted))
 ), tried AS (
-    SELECT trials.* FROM trials WHERE run IN (SELECT trials_run FROM last)
+    SELECT trials.* FROM trials WHERE run IN (SELECT trials_run FROM chosen)
 ), scattered AS (
-    FROM scatter_of((SELECT coalesce(list(DISTINCT trials_run), []) FROM last))
+    FROM scatter_of((SELECT coalesce(list(DISTINCT trials_run), []) FROM chosen))
 ), tops AS (
     SELECT run, round, max(power_limit_w) AS top_w FROM tried GROUP BY run, round
-), decided AS (
+), scaled AS (
     -- Relative half-widths of a ratio of two means: squares add up. The top limit against itself is exact.
-    SELECT last.*, at_top.energy_per_step_j AS top_step_j,
-        CASE WHEN last.power_limit_w = top_w THEN 0 ELSE
-            sqrt((chosen.energy_within_j / chosen.energy_per_step_j) ** 2
+    SELECT chosen.*, at_top.energy_per_step_j AS top_step_j,
+        CASE WHEN chosen.power_limit_w = top_w THEN 0 ELSE
+            sqrt((at_chosen.energy_within_j / at_chosen.energy_per_step_j) ** 2
                 + (at_top.energy_within_j / at_top.energy_per_step_j) ** 2) END AS energy_within,
-        CASE WHEN last.power_limit_w = top_w THEN 0 ELSE
-            sqrt((chosen.step_within_s / chosen.step_s) ** 2 + (at_top.step_within_s / at_top.step_s) ** 2)
+        CASE WHEN chosen.power_limit_w = top_w THEN 0 ELSE
+            sqrt((at_chosen.step_within_s / at_chosen.step_s) ** 2 + (at_top.step_within_s / at_top.step_s) ** 2)
             END AS step_within,
-        100 * (1 - last.energy_per_step_j / default_energy_per_step_j) AS saved_percent,
-        100 * (last.step_s / default_step_s - 1) AS added_percent
-    FROM last
+        100 * (1 - chosen.energy_per_step_j / default_energy_per_step_j) AS saved_percent,
+        100 * (chosen.step_s / default_step_s - 1) AS added_percent
+    FROM chosen
     LEFT JOIN tops ON tops.run = trials_run AND tops.round = trials_round
-    LEFT JOIN scattered AS chosen ON chosen.run = trials_run AND chosen.round = trials_round
-        AND chosen.power_limit_w = last.power_limit_w
+    LEFT JOIN scattered AS at_chosen ON at_chosen.run = trials_run AND at_chosen.round = trials_round
+        AND at_chosen.power_limit_w = chosen.power_limit_w
     LEFT JOIN scattered AS at_top ON at_top.run = trials_run AND at_top.round = trials_round
         AND at_top.power_limit_w = top_w
+), bounded AS (
+    SELECT * REPLACE (
+        coalesce(energy_saved_low_percent, saved_percent - (100 - saved_percent) * energy_within)
+            AS energy_saved_low_percent,
+        coalesce(energy_saved_high_percent, saved_percent + (100 - saved_percent) * energy_within)
+            AS energy_saved_high_percent,
+        coalesce(time_added_low_percent, added_percent - (100 + added_percent) * step_within)
+            AS time_added_low_percent,
+        coalesce(time_added_high_percent, added_percent + (100 + added_percent) * step_within)
+            AS time_added_high_percent)
+    FROM scaled
+), decided AS (
+    FROM bounded WHERE is_last
 ), summed AS MATERIALIZED (
     SELECT run, number, decided, highest_limit_w, saves, count(*) AS steps, count(energy_j) AS measured,
         sum(energy_j) AS energy_j, sum(saved_j) AS saved_j
@@ -590,27 +603,30 @@ WITH last AS (
         AND (clock_mhz IS NOT NULL OR abs(highest_limit_w - decided.power_limit_w) < 0.5
             OR abs(highest_limit_w - default_limit_w) < 0.5)
     GROUP BY ALL
+), stretched AS (
+    SELECT run, number, sum(measured)::BIGINT AS steps, sum(saved_j) AS saved_j
+    FROM summed WHERE saves GROUP BY ALL
 ), gained AS (
-    SELECT run, sum(saved_j) AS saved_j FROM summed WHERE saves GROUP BY run
+    SELECT run, sum(stretched.saved_j) AS saved_j, list({
+            'first_step': bounded.steps, 'changed': reason LIKE '%searched again as the workload changed%',
+            'power_limit_w': power_limit_w, 'clock_mhz': clock_mhz, 'steps': stretched.steps,
+            'saved_j': stretched.saved_j, 'energy_saved_percent': saved_percent,
+            'energy_saved_low_percent': energy_saved_low_percent,
+            'energy_saved_high_percent': energy_saved_high_percent,
+            'measured_by': trials_run || ' ' || trials_round
+        } ORDER BY number) FILTER (stretched.steps > 0) AS stretches
+    FROM stretched JOIN bounded USING (run, number) GROUP BY run
 )
 SELECT decided.run, (SELECT any_value(job) FROM sessions AS runs WHERE runs.run = decided.run) AS job, selector,
     default_limit_w, power_limit_w, default_energy_per_step_j, energy_per_step_j,
-    saved_percent AS energy_saved_percent,
-    coalesce(energy_saved_low_percent, saved_percent - (100 - saved_percent) * energy_within)
-        AS energy_saved_low_percent,
-    coalesce(energy_saved_high_percent, saved_percent + (100 - saved_percent) * energy_within)
-        AS energy_saved_high_percent,
-    default_step_s, step_s, added_percent AS time_added_percent,
-    coalesce(time_added_low_percent, added_percent - (100 + added_percent) * step_within)
-        AS time_added_low_percent,
-    coalesce(time_added_high_percent, added_percent + (100 + added_percent) * step_within)
-        AS time_added_high_percent,
+    saved_percent AS energy_saved_percent, energy_saved_low_percent, energy_saved_high_percent,
+    default_step_s, step_s, added_percent AS time_added_percent, time_added_low_percent, time_added_high_percent,
     coalesce(ran.steps, 0) AS steps_at_limit,
     CASE WHEN ran.steps IS NULL AND gained.run IS NULL THEN 0 ELSE gained.saved_j END AS saved_j,
     CASE WHEN NOT applied THEN found.energy_j * saved_percent / 100 END AS would_save_j,
     CASE WHEN NOT applied AND trials_run <> decided.run AND found.measured > 0
         THEN 100 * (found.energy_j / found.measured / top_step_j - 1) END AS changed_percent,
-    applied, reason, trials_run, default_clock_mhz, clock_mhz
+    applied, reason, trials_run, default_clock_mhz, clock_mhz, stretches
 FROM decided LEFT JOIN ran ON ran.run = decided.run AND ran.at_limit
     LEFT JOIN gained ON gained.run = decided.run
     LEFT JOIN ran AS found ON found.run = decided.run AND (NOT found.at_limit OR power_limit_w = default_limit_w);

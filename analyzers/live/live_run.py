@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
 
@@ -43,32 +44,46 @@ class OpenStep:
         self.rows += 1
 
 
+class Gained(NamedTuple):
+    """The saving of some measured steps at a limit chosen."""
+
+    steps: int = 0
+    saved_j: float = 0.0
+    usual_j: float = 0.0
+    """They would have taken at the limit found."""
+
+    def plus(self, other: "Gained") -> "Gained":
+        return Gained(*(one + more for one, more in zip(self, other, strict=True)))
+
+
 @dataclass(slots=True)
 class DecidedSteps:
-    """The measured steps between two decisions: their energy (J) by the power limit that they ran under."""
+    """The measured steps between two decisions, by the power limit that they ran under: number and energy (J)."""
 
     decision: DecisionRow | None
     """In force. None: there was none yet; the first one counts for it."""
-    energy_j: dict[float, float] = field(default_factory=dict)
+    at_limits: dict[float, tuple[int, float]] = field(default_factory=dict)
     lowered: dict[float, tuple[int, float]] = field(default_factory=dict)
-    """Steps in which single GPUs were below that limit: their number and their energy."""
+    """Those in which single GPUs were below that limit."""
 
-    def saved(self, decision: DecisionRow) -> tuple[float, float]:
-        """Return the joules saved, and those that the steps would have taken at the limit found."""
-        if decision.power_limit_w is None or not decision.applied:
-            return 0.0, 0.0
+    def gained(self, decision: DecisionRow) -> Gained:
+        """Return what a decision has saved, if it is the one of these steps."""
+        chosen_w = decision.power_limit_w
+        if chosen_w is None or not decision.applied:
+            return Gained()
         if decision.clock_mhz is None:
-            at_j = sum(j for w, j in self.energy_j.items() if abs(w - decision.power_limit_w) < SAME_W)
+            at = [each for limit_w, each in self.at_limits.items() if abs(limit_w - chosen_w) < SAME_W]
         else:  # the clock is in force from the decision on
-            at_j = sum(self.energy_j.values()) if self.decision is decision else 0.0
+            at = list(self.at_limits.values()) if self.decision is decision else []
+        steps, at_j = sum(count for count, _ in at), sum(energy_j for _, energy_j in at)
         found_j, chosen_j = decision.default_energy_per_step_j, decision.energy_per_step_j
         if not found_j or not chosen_j:
-            return 0.0, at_j
+            return Gained(steps, 0.0, at_j)
         usual_j = at_j if is_found_limit(decision) else at_j * found_j / chosen_j
-        for limit_w, (steps, energy_j) in self.lowered.items() if decision.clock_mhz is None else ():
-            if abs(limit_w - decision.power_limit_w) < SAME_W:
-                usual_j, at_j = usual_j + steps * found_j, at_j + energy_j
-        return usual_j - at_j, usual_j
+        for limit_w, (count, energy_j) in self.lowered.items() if decision.clock_mhz is None else ():
+            if abs(limit_w - chosen_w) < SAME_W:
+                steps, usual_j, at_j = steps + count, usual_j + count * found_j, at_j + energy_j
+        return Gained(steps, usual_j - at_j, usual_j)
 
 
 def is_found_limit(decision: DecisionRow) -> bool:
@@ -100,8 +115,8 @@ class LiveRun:
     recent: deque[tuple[float | None, float]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     """Energy (J) and duration (s) of the last closed steps."""
     stretches: list[DecidedSteps] = field(default_factory=lambda: [DecidedSteps(None)])
-    earlier_saved: tuple[float, float] = (0.0, 0.0)
-    """Of stretches past the bound: joules saved, and those that their steps would have taken."""
+    earlier: Gained = Gained()
+    """Of stretches past the bound."""
     trials: dict[tuple[int, float, bool], TrialRow] = field(default_factory=dict)
     decision: DecisionRow | None = None
     pipeline: str | None = None
@@ -131,18 +146,11 @@ class LiveRun:
 
     def add_lowered(self, index: int, energy_j: float, limit_w: float) -> None:
         """Take in a measured step in which single GPUs were below the power limit of the others."""
-        lowered = self.stretches[self.stretch_of(index)].lowered
-        steps, before_j = lowered.get(limit_w, (0, 0.0))
-        lowered[limit_w] = steps + 1, before_j + energy_j
-        if len(lowered) > MAX_LIMITS:
-            del lowered[next(iter(lowered))]
+        _count(self.stretches[self.stretch_of(index)].lowered, limit_w, 1, energy_j)
 
-    def add_at_limit(self, index: int, energy_j: float, limit_w: float) -> None:
+    def add_at_limit(self, index: int, energy_j: float, limit_w: float, steps: int = 1) -> None:
         """Take in measured steps from ``index`` on, in one stretch, under a power limit, and their energy."""
-        at_limits = self.stretches[self.stretch_of(index)].energy_j
-        at_limits[limit_w] = at_limits.get(limit_w, 0.0) + energy_j
-        if len(at_limits) > MAX_LIMITS:
-            del at_limits[next(iter(at_limits))]
+        _count(self.stretches[self.stretch_of(index)].at_limits, limit_w, steps, energy_j)
 
     def stretch_of(self, index: int) -> int:
         """Return the place of the stretch that a step is in."""
@@ -159,20 +167,37 @@ class LiveRun:
             first, second = self.stretches[:2]
             decision = first.decision or second.decision
             if decision is not None:
-                self.earlier_saved = _added(self.earlier_saved, first.saved(decision))
+                self.earlier = self.earlier.plus(first.gained(decision))
             del self.stretches[0]
+
+    @property
+    def gains(self) -> list[tuple[DecisionRow, Gained]]:
+        """Return what each decision has saved so far; empty: no limit was set."""
+        decision = self.decision
+        if decision is None or decision.power_limit_w is None or not decision.applied:
+            return []
+        gains: list[tuple[DecisionRow, Gained]] = []
+        undecided: DecidedSteps | None = None
+        for stretch in self.stretches:
+            if stretch.decision is None:
+                undecided = stretch
+                continue
+            gained = stretch.gained(stretch.decision)
+            if undecided is not None:
+                gained, undecided = gained.plus(undecided.gained(stretch.decision)), None
+            gains.append((stretch.decision, gained))
+        return gains
 
     @property
     def saved(self) -> tuple[float, float] | None:
         """Return the joules saved, and those that its steps would have taken at the limit found."""
-        decision = self.decision
-        if decision is None or decision.power_limit_w is None or not decision.applied:
+        gains = self.gains
+        if not gains:
             return None
-        decisions = [stretch.decision for stretch in self.stretches if stretch.decision is not None]
-        saved = self.earlier_saved
-        for stretch in self.stretches:
-            saved = _added(saved, stretch.saved(stretch.decision or decisions[0]))
-        return saved
+        whole = self.earlier
+        for _, gained in gains:
+            whole = whole.plus(gained)
+        return whole.saved_j, whole.usual_j
 
     @property
     def energy_j(self) -> float | None:
@@ -189,8 +214,11 @@ class LiveRun:
         )
 
 
-def _added(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    return one[0] + other[0], one[1] + other[1]
+def _count(at_limits: dict[float, tuple[int, float]], limit_w: float, steps: int, energy_j: float) -> None:
+    before, before_j = at_limits.get(limit_w, (0, 0.0))
+    at_limits[limit_w] = before + steps, before_j + energy_j
+    if len(at_limits) > MAX_LIMITS:
+        del at_limits[next(iter(at_limits))]
 
 
 def sum_of(values: Sequence[float | None]) -> float | None:

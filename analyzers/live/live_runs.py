@@ -12,11 +12,13 @@ from analyzers.live.live_run import (
     MAX_LIMITS,
     RECENT_STEPS,
     SAME_W,
+    Gained,
     LiveRun,
     OpenStep,
     is_found_limit,
     sum_of,
 )
+from analyzers.results.limit_rows import CHANGED
 from analyzers.results.rows import (
     DecisionRow,
     ForecastRow,
@@ -38,6 +40,7 @@ from zeus_stream.protocol.snapshots import (
     JobSteps,
     RunNow,
     SearchNow,
+    StretchNow,
     TrialNow,
 )
 
@@ -240,7 +243,7 @@ class LiveRuns:
             return
         for limit_w in dict.fromkeys(filter(None, steps.values("power_limit_w"))):
             at_limit = steps.energy_j[(steps.power_limit_w == limit_w) & (steps.energy_j >= 0)]
-            run.add_at_limit(int(steps.index.min()), float(at_limit.sum()), limit_w)
+            run.add_at_limit(int(steps.index.min()), float(at_limit.sum()), limit_w, len(at_limit))
 
     def _step(self, run: LiveRun, row: WindowRow) -> None:
         if row.gpu is not None:
@@ -386,6 +389,23 @@ def _search(run: LiveRun, progress: SearchNow | None) -> SearchNow | None:
         time_added_high_percent=_of(decision, "time_added_high_percent"),
         reason=(progress.reason or (decision.reason if decision else ""))[:2000],
         trials=tuple(_trial(row) for row in trials[-MAX_TRIAL_ROWS:]),
+        stretches=tuple(_stretch(*gain) for gain in run.gains if gain[1].steps),
+    )
+
+
+def _stretch(decision: DecisionRow, gained: Gained) -> StretchNow:
+    added = _added_percent(decision, "energy_per_step_j")
+    return StretchNow(
+        first_step=decision.steps,
+        changed=CHANGED in decision.reason,
+        limit_mw=round(1000 * (decision.power_limit_w or 0)),
+        clock_mhz=decision.clock_mhz,
+        steps=gained.steps,
+        saved_j=gained.saved_j,
+        saved_percent=None if added is None else 0.0 - added,
+        saved_low_percent=_of(decision, "energy_saved_low_percent"),
+        saved_high_percent=_of(decision, "energy_saved_high_percent"),
+        measured_by=f"{decision.trials_run} {decision.trials_round}",
     )
 
 

@@ -93,6 +93,7 @@ from analyzers.power_limit.visits import (
     VisitsDue,
     Warming,
 )
+from analyzers.results.limit_rows import CHANGED
 from zeus_stream.errors import SettingsError
 
 MAX_ASKED: Final = 3
@@ -710,17 +711,18 @@ def _watch_workload(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) ->
         return (_go_on_in_background if chosen.unsure else _look_again)(state, chosen, plan)
     if state.round >= MAX_ROUNDS:
         return state, ()
-    why = "since then {:+.0%} energy and {:+.0%} time per step".format(*chosen.watch.change)
+    energy, time = (f"{100 * share:+.0f} %" for share in chosen.watch.change)
+    why = f"a step came to take {energy} energy and {time} time"
     if state.profiled >= plan.profiling_share * state.visiting.steps:
         if chosen.waits:
             return state, ()
         least = ceil(state.profiled / plan.profiling_share) if plan.profiling_share else None
-        until = "ever" if least is None else f"until step {least}"
-        reason = f"kept for now; {why}, but profiling_share allows no other search {until}"
+        until = "" if least is None else f" before step {least}"
+        reason = f"kept for now: {why}, but profiling_share allows no other search{until}"
         state = replace(state, chosen=replace(chosen, waits=True))
         decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, costs=chosen.costs)
         return state, (decided,)
-    return _search_again(state, chosen, why, plan)
+    return _search_again(state, chosen, f"{CHANGED}: {why}", plan)
 
 
 def _search_again(state: ProfilerState, chosen: Chosen, why: str, plan: ProfilerPlan) -> Answer:

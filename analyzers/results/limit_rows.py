@@ -10,6 +10,9 @@ from msgspec import Struct
 from analyzers.results.table import Computed, Table
 from zeus_stream.protocol.fields import Control
 
+CHANGED = "searched again as the workload changed"
+"""A reason has these words if steps took more or less than before, and a limit was chosen for them."""
+
 
 class TrialRow(Struct, frozen=True, kw_only=True):
     """A visit of a power limit, measured. A search may visit a limit more than once."""

@@ -18,6 +18,8 @@ MAX_GPU_ROWS = 2_000
 MAX_RUN_ROWS = 500
 MAX_TRIAL_ROWS = 40
 """Limits of one run."""
+MAX_STRETCH_ROWS = 66
+"""Of the steps of one run, by decision."""
 MAX_GAP_ROWS = 100
 
 MAX_JOB_ROWS = 500
@@ -109,6 +111,21 @@ class TrialNow(Struct, frozen=True, kw_only=True):
     """The clock whose nominal power the limit is. None: it is a power limit."""
 
 
+class StretchNow(Struct, frozen=True, kw_only=True):
+    """Steps at the limit of one decision, as in the column ``stretches`` of the view ``savings``."""
+
+    first_step: Count
+    changed: bool
+    limit_mw: Milliwatts
+    clock_mhz: Count | None
+    steps: Count
+    saved_j: Figure
+    saved_percent: Figure | None
+    saved_low_percent: Figure | None
+    saved_high_percent: Figure | None
+    measured_by: Text
+
+
 class SearchNow(Struct, frozen=True, kw_only=True):
     """The search for the power limit or the clock of one run. None: it does not apply, or is not known."""
 
@@ -142,6 +159,8 @@ class SearchNow(Struct, frozen=True, kw_only=True):
     trials: Annotated[tuple[TrialNow, ...], Meta(max_length=MAX_TRIAL_ROWS)] = ()
     time_added_low_percent: Figure | None = None
     time_added_high_percent: Figure | None = None
+    stretches: Annotated[tuple[StretchNow, ...], Meta(max_length=MAX_STRETCH_ROWS)] = ()
+    """Of ``saved_j``. Empty: nothing is saved."""
 
 
 class ForecastNow(Struct, frozen=True, kw_only=True):

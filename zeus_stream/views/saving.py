@@ -3,19 +3,37 @@
 row of ``saving_of(run)`` --+
                             +--> Saving
 search of a live snapshot --+
+
+The joules saved are those of stretches of steps, each against the baseline that its own decision measured.
 """
 
 from collections.abc import Mapping, Sequence
+from math import hypot
 from typing import Any
 
 from msgspec import Struct
 
 from zeus_stream.protocol.snapshots import SearchNow
-from zeus_stream.views.quantity import Quantity, bounds, joules, percent, thousandth
+from zeus_stream.views.quantity import Quantity, bounds, counted, percent, thousandth, with_bounds
 
 TOO_FEW = "too few steps were measured at these limits"
 SAME_W = 0.5
 """Limits that differ by less are the same."""
+
+
+class SavedPart(Struct, frozen=True, kw_only=True):
+    """Joules that were saved between two changes of the workload."""
+
+    first_step: int
+    """At which its first limit was chosen."""
+    level: str
+    """The last limit or clock chosen in it."""
+    steps: int
+    saved: Quantity
+
+    @property
+    def words(self) -> str:
+        return f"{with_bounds(self.saved)} in {counted(self.steps, 'step')} at {self.level}"
 
 
 class Saving(Struct, frozen=True, kw_only=True):
@@ -42,6 +60,8 @@ class Saving(Struct, frozen=True, kw_only=True):
     reason: str = ""
     known_from: str = ""
     """The earlier run that the figures come from. Empty: this one."""
+    parts: tuple[SavedPart, ...] = ()
+    """Of ``saved``, where the workload has changed: before the first change, and from each change on."""
 
     @property
     def headline(self) -> str:
@@ -92,14 +112,20 @@ class Saving(Struct, frozen=True, kw_only=True):
             return ""
         if self.kept and not self.saved.known:
             return "nothing: the limit found is kept"
-        interval = bounds(self.saved)
-        sure = f" (95 %: {interval})" if interval else ""
-        steps = (
-            f" over {self.steps:,} steps at this {'clock' if self.level.endswith('MHz') else 'limit'}"
-            if self.steps
-            else ""
-        )
-        return f"{joules(self.saved.known)}{sure}{steps}"
+        if self.parts:
+            return f"{with_bounds(self.saved)}: {self.parts_words}"
+        what = "clock" if self.level.endswith("MHz") else "limit"
+        steps = f" over {self.steps:,} steps at this {what}" if self.steps else ""
+        return f"{with_bounds(self.saved)}{steps}"
+
+    @property
+    def parts_words(self) -> str:
+        """Return what was saved before the workload changed, and what since. Empty: it has not."""
+        if not self.parts:
+            return ""
+        first, *later = self.parts
+        since = [f"{part.words} from step {part.first_step:,} on, for a changed workload" for part in later]
+        return "; ".join([f"{first.words} before step {later[0].first_step:,}", *since])
 
 
 def saving_of_row(row: Mapping[str, Any] | None, trials: Sequence[Mapping[str, Any]] = ()) -> Saving | None:
@@ -114,21 +140,22 @@ def saving_of_row(row: Mapping[str, Any] | None, trials: Sequence[Mapping[str, A
     energies = {each["power_limit_w"]: each["step_j"] for each in trials}
     applied = bool(row["applied"])
     saved_j = row["saved_j" if applied else "would_save_j"]
-    energy = _quantity(row, "energy_saved", kept=kept and not saved_j)
     if kept and not saved_j:
         saved_j = 0.0
+    stretches = row.get("stretches") or [{**row, "saved_j": saved_j, "measured_by": "", "changed": False}]
     return Saving(
         level=level_name(row["power_limit_w"], clock_mhz),
         found=found_name(row["default_limit_w"], found_mhz),
         kept=kept,
         applied=applied,
-        energy=energy,
+        energy=_quantity(row, "energy_saved", kept=kept and not saved_j),
         time=_quantity(row, "time_added", kept=kept),
-        saved=_joules_of(saved_j, energy),
+        saved=_joules_of(saved_j, stretches),
         steps=row["steps_at_limit"],
         next_percent=_next_percent(energies, row["power_limit_w"]) if kept else None,
         reason=row["reason"] or "",
         known_from=_known_from(row),
+        parts=_parts(stretches),
     )
 
 
@@ -158,6 +185,16 @@ def saving_of_search(search: SearchNow | None) -> Saving | None:
         "time_added_low_percent": search.time_added_low_percent,
         "time_added_high_percent": search.time_added_high_percent,
         "absent": "the report of the run has it",
+        "stretches": [
+            {
+                "first_step": each.first_step, "changed": each.changed, "power_limit_w": each.limit_mw / 1000,
+                "clock_mhz": each.clock_mhz, "steps": each.steps, "saved_j": each.saved_j,
+                "energy_saved_percent": each.saved_percent,
+                "energy_saved_low_percent": each.saved_low_percent,
+                "energy_saved_high_percent": each.saved_high_percent, "measured_by": each.measured_by,
+            }
+            for each in search.stretches
+        ],
     }  # fmt: skip
     trials = [
         {"power_limit_w": trial.limit_mw / 1000, "step_j": trial.step_j}
@@ -197,13 +234,50 @@ def _quantity(row: Mapping[str, Any], what: str, *, kept: bool) -> Quantity:
     return Quantity(value, "%", low, high, absent=row.get("absent", TOO_FEW))
 
 
-def _joules_of(saved_j: float | None, share: Quantity) -> Quantity:
-    """Return joules with the interval of the share that they are."""
+def _joules_of(saved_j: float | None, stretches: Sequence[Mapping[str, Any]]) -> Quantity:
+    """Return joules with their interval: those of stretches of steps, each as wide as its share is known.
+
+    Doubts of one measurement add up. Those of two have nothing to do with each other: their squares do.
+    """
+    below: dict[str, float] = {}
+    above: dict[str, float] = {}
+    for stretch in stretches:
+        within = _within(stretch)
+        if saved_j is None or within is None:
+            return Quantity(saved_j, "J", absent="no step at this limit is measured yet")
+        who = stretch["measured_by"]
+        below[who], above[who] = below.get(who, 0.0) + within[0], above.get(who, 0.0) + within[1]
+    assert saved_j is not None
+    return Quantity(saved_j, "J", saved_j - hypot(*below.values()), saved_j + hypot(*above.values()))
+
+
+def _within(stretch: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return by how many joules less and more a stretch may have saved. None: it is not known."""
+    saved_j = stretch["saved_j"]
+    if saved_j == 0:
+        return 0.0, 0.0
+    share = _quantity(stretch, "energy_saved", kept=False)
     if saved_j is None or not share.known or share.interval is None or max(share.interval) >= 100:
-        return Quantity(saved_j, "J", absent="no step at this limit is measured yet")
+        return None
     used_j = saved_j * (100 / share.known - 1)
-    low, high = (used_j * bound / (100 - bound) for bound in share.interval)
-    return Quantity(saved_j, "J", low, high)
+    low, high = sorted(used_j * bound / (100 - bound) for bound in share.interval)
+    return saved_j - low, high - saved_j
+
+
+def _parts(stretches: Sequence[Mapping[str, Any]]) -> tuple[SavedPart, ...]:
+    """Return the stretches between two changes of the workload together; none if it has not changed."""
+    begins = [at for at, stretch in enumerate(stretches) if at == 0 or stretch["changed"]]
+    spans = [stretches[begin:end] for begin, end in zip(begins, [*begins[1:], None], strict=True)]
+    return tuple(
+        SavedPart(
+            first_step=of[0]["first_step"],
+            level=level_name(of[-1]["power_limit_w"], of[-1]["clock_mhz"]),
+            steps=sum(stretch["steps"] for stretch in of),
+            saved=_joules_of(sum(stretch["saved_j"] for stretch in of), of),
+        )
+        for of in spans
+        if len(spans) > 1
+    )
 
 
 def _next_percent(energies: Mapping[float, float], kept_w: float) -> float | None:

@@ -33,13 +33,13 @@ QUALIFY row_number() OVER (PARTITION BY later.run ORDER BY earlier.began_wall_ns
 """The run of the same job before each of some runs, if it was killed: its last steps may have been redone."""
 _FORGET = "DELETE FROM {table} WHERE sessions IS NOT NULL AND run IN (SELECT unnest($1))"
 _KEEP = """
-INSERT INTO {table} SELECT made.*, sessions
+INSERT INTO {table} BY NAME SELECT made.*, sessions
 FROM {macro}((SELECT list(run) FROM just_ended WHERE run NOT IN (SELECT run FROM {table}))) AS made
 JOIN just_ended USING (run)
 """
 _KEEP_REMOVED = """
 DELETE FROM {table} WHERE run IN (SELECT run FROM old_runs) AND run NOT IN (SELECT run FROM {lasting});
-INSERT INTO {table} SELECT *, NULL
+INSERT INTO {table} BY NAME
 FROM {macro}((SELECT list(run) FROM old_runs WHERE run NOT IN (SELECT run FROM {lasting})));
 UPDATE {table} SET sessions = NULL WHERE run IN (SELECT run FROM old_runs)
 """

@@ -30,6 +30,7 @@ from zeus_stream.protocol.snapshots import HostNow, Snapshot
 from zeus_stream.settings import Settings
 
 Answer = Callable[[str], pa.Table]
+SEARCHING = replace(QUICK, exhaustive=False)
 SEARCHED = Training("imagenet", 0.05, 300, epoch_steps=100)
 
 
@@ -103,6 +104,9 @@ SCENES: dict[str, Callable[[], Scene]] = {
     ),
     "the workload changes": lambda: _scene(
         "simulated:v100x1", replace(SEARCHED, steps=700, heavier=(350, 3.0)), idle_s=1
+    ),
+    "the workload changes, in noise": lambda: _scene(
+        "simulated:v100x1", replace(SEARCHED, steps=1400, heavier=(700, 3.0), noise=0.02), SEARCHING, idle_s=1
     ),
     "no epochs, too short to decide": lambda: _scene(
         "simulated:v100x1", Training("imagenet", 0.05, 12), idle_s=1

@@ -4,12 +4,13 @@ import io
 import json
 import re
 from collections.abc import Mapping
-from math import isfinite
+from math import hypot, isfinite
 from pathlib import Path
 
 import anyio
 import pytest
 
+from collectors.devices.simulated_spec import parse
 from tests.zeus_stream.screens.metrics.test_otel import receiving
 from tests.zeus_stream.screens.web.asking import ask
 from tests.zeus_stream.views.scenes import SCENES, Answer, Scene, stored
@@ -33,7 +34,7 @@ from zeus_stream.screens.web.now_panels import draw_now, draw_run
 from zeus_stream.screens.web.routes.site import Site
 from zeus_stream.screens.web.source import QueryRows as Page
 from zeus_stream.screens.web.source import Source
-from zeus_stream.views.quantity import Quantity, joules, opposite, with_half
+from zeus_stream.views.quantity import Quantity, half_of, joules, opposite, with_half
 from zeus_stream.views.run_view import RunView, run_of_rows
 from zeus_stream.views.site_view import site_of_live
 
@@ -46,6 +47,10 @@ IMPOSSIBLE = {
     "idle without energy": re.compile(r"(?<![\d.,])0 J\s+[\d.]+ m?s\s+0 %"),
     "0.0 by rounding": re.compile(r"(?<![\w.,])[-+]?0\.0+ (?:[kMm]?J|k?Wh|W|%|m?s)(?!\w)"),
 }
+
+AT_LIMIT = """
+SELECT step, energy_j FROM steps WHERE run = 'run' AND abs(highest_limit_w - 175) < 0.5 AND energy_j IS NOT NULL
+"""
 
 
 def words(markup: str) -> str:
@@ -229,3 +234,31 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
         assert "The figures are old: no reading for 2" in shown["terminal"]
         assert "zeus_stream_run_info" in shown["metrics"]
         assert "zeus_stream_run_step_energy_joules" not in shown["metrics"], "nothing old is given again"
+
+
+def test_what_was_saved_before_and_since_a_drift_is_shown_apart_and_true(tmp_path: Path) -> None:
+    """Each stretch has the interval of its own measurement; the last decision's stood for all."""
+    scene = SCENES["the workload changes, in noise"]()
+    with stored(scene, tmp_path / "energy.duckdb") as answer:
+        shown = screens(scene, answer)
+        rows = answered(find_run_rows("run"), answer)
+        steps = answer(AT_LIMIT).to_pylist()
+    assert rows is not None
+    saving = run_of_rows(rows).saving
+    assert saving is not None
+    before, since = saving.parts
+    assert since.first_step > 700 > before.first_step
+    workload = parse("simulated:v100x1")[0].model.workloads["imagenet"]
+    usual, chosen = (workload.power_mw(mw) * workload.slowdown(mw) for mw in (250_000, 175_000))
+    for part, first, last in ((before, 0, since.first_step - 1), (since, since.first_step, 1_400)):
+        of = [step["energy_j"] for step in steps if first <= step["step"] <= last]
+        assert (part.level, part.steps) == ("175 W", len(of))
+        assert part.saved.interval is not None
+        assert part.saved.interval[0] < sum(of) * (usual / chosen - 1) < part.saved.interval[1]
+    halves = [half_of(each.saved) or 0 for each in saving.parts]
+    assert half_of(saving.saved) == pytest.approx(hypot(*halves), rel=0.02), "two measurements"
+    for screen in ("text", "html", "/runs/run", "web", "terminal"):
+        page = " ".join(shown[screen].split())
+        assert saving.parts_words in page, screen
+    (json_row,) = [json.loads(shown["json"])["saving"]]
+    assert [each["saved_j"] for each in json_row["stretches"]] == [each.saved.known for each in saving.parts]

@@ -104,7 +104,7 @@ def result(run: PageRun) -> Asking[PagePanel]:
     body = element("div", element("p", view.headline, class_="headline"), facts(items))
     row = {
         "run": run.run, "job": run.job, **rows.whole,
-        **({f"saving_{k}": v for k, v in (rows.saving or {}).items()}),
+        **({f"saving_{k}": v for k, v in (rows.saving or {}).items() if k != "stretches"}),
     }  # fmt: skip
     return PagePanel(name="result", title="Result", body=body, text="", rows=[row])
 
@@ -142,9 +142,9 @@ def saving_items(saving: Saving) -> list[tuple[str, str, str]]:
     items.append((f"time {verb}added", time, sure_words(saving.time)))
     if saving.saved.known is not None:
         sure = bounds(saving.saved)
-        steps = f"in {saving.steps:,} steps" if saving.steps else ""
+        steps = saving.parts_words or (f"in {saving.steps:,} steps" if saving.steps else "")
         items.append((f"{verb}saved".capitalize() if verb else "saved", str(saving.saved),
-                      ", ".join(filter(None, [f"95 %: {sure}" if sure else "", steps]))))  # fmt: skip
+                      "; ".join(filter(None, [f"95 %: {sure}" if sure else "", steps]))))  # fmt: skip
     return items
 
 

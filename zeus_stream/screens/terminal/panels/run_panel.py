@@ -89,7 +89,8 @@ def search_lines(run: RunView, trials: Sequence[TrialView], width: int) -> list[
     if run.saving is not None:
         lines += [(StyledText(part, "good"),) for part in wrapped(clean(run.headline), width)]
         if run.saving.saved.known and not run.saving.kept:
-            lines.append((StyledText(f"saved {run.saving.saved_words}", "good"),))
+            words = wrapped(f"saved {run.saving.saved_words}", width)
+            lines += [(StyledText(part, "good"),) for part in words]
     if run.reason:
         lines += [(StyledText(part, "dim"),) for part in wrapped(clean(run.reason), width)[:4]]
     return lines or [(StyledText("waits for steps of all ranks", "dim"),)]
