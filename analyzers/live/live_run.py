@@ -53,12 +53,13 @@ class Gained(NamedTuple):
     """They would have taken at the limit found."""
 
     def plus(self, other: "Gained") -> "Gained":
-        return Gained(*(one + more for one, more in zip(self, other, strict=True)))
+        steps, saved_j, usual_j = other
+        return Gained(self.steps + steps, self.saved_j + saved_j, self.usual_j + usual_j)
 
 
 @dataclass(slots=True)
 class DecidedSteps:
-    """The measured steps between two decisions, by the power limit that they ran under: number and energy (J)."""
+    """The measured steps between two decisions, by the power limit in force: number and energy (J)."""
 
     decision: DecisionRow | None
     """In force. None: there was none yet; the first one counts for it."""

@@ -496,12 +496,12 @@ def _follow_search(state: ProfilerState, plan: ProfilerPlan, now_mw: int | None 
             return _apply_limit(state, limit_mw)
         case Choose(limit_mw, confidence, remembered, sure, costs):
             seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
-            levels = "clocks" if plan.clocks_mhz else "limits"
-            reason = f"{plan.selector.text} of {len(limits_mw)} {levels}, {seen} of them measured"
+            measured = "all" if seen == len(limits_mw) else f"{seen} of them"
+            reason = f"{_best_of(plan, len(limits_mw))}, {measured} measured"
             as_remembered = remembered is not None and remembered >= TRUSTED
             if remembered is not None:
-                known_as = "clocks foretold" if plan.foretold else "remembered"
-                reason += f", as {known_as}" if as_remembered else f", not as {known_as}"
+                known = "the clocks foretold it" if plan.foretold else "measured before"
+                reason += f", as {known}" if as_remembered else f", not as {known}"
             unsure = not sure and confidence.p95 > TOLERATED
             if unsure:
                 reason += (
@@ -531,7 +531,7 @@ def _decide_if_last(state: ProfilerState, plan: ProfilerPlan) -> Answer:
         limit_mw = plan.selector.choose(trials, plan.gpus)
     except SettingsError as wrong:
         return _observe_only(state, str(wrong))
-    reason = f"{plan.selector.text} of {len(trials)} {'clocks' if plan.clocks_mhz else 'limits'} measured"
+    reason = f"{_best_of(plan, len(trials))} measured"
     if plan.profile_only:
         reason = f"{reason}; --profile-only keeps the limit found{_by(state)}"
         seen = Observing(f"{plan.spell(limit_mw)} would be chosen: {reason}")
@@ -570,6 +570,19 @@ def _choose(
     )
     state, then = _apply_limit(state, chosen.limit_mw)
     return state, (decided, *then)
+
+
+def _best_of(plan: ProfilerPlan, count: int) -> str:
+    """Return what a decision's reason says was looked for, and among how many."""
+    name, _, value = plan.selector.text.partition(":")
+    match name:
+        case "energy" | "time":
+            best = f"least {name} of a step"
+        case "slowdown":
+            best = f"least energy of a step that takes at most {value} times as long"
+        case _:
+            best = f"best by {plan.selector.text}"
+    return f"{best}, among {count} {'clocks' if plan.clocks_mhz else 'limits'}"
 
 
 def _by(state: ProfilerState) -> str:
@@ -711,18 +724,23 @@ def _watch_workload(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) ->
         return (_go_on_in_background if chosen.unsure else _look_again)(state, chosen, plan)
     if state.round >= MAX_ROUNDS:
         return state, ()
-    energy, time = (f"{100 * share:+.0f} %" for share in chosen.watch.change)
-    why = f"a step came to take {energy} energy and {time} time"
+    energy, time = map(_more, chosen.watch.change)
+    why = f"a step now takes {energy} energy and {time} time"
     if state.profiled >= plan.profiling_share * state.visiting.steps:
         if chosen.waits:
             return state, ()
         least = ceil(state.profiled / plan.profiling_share) if plan.profiling_share else None
-        until = "" if least is None else f" before step {least}"
+        until = "" if least is None else f" before step {least:,}"
         reason = f"kept for now: {why}, but profiling_share allows no other search{until}"
         state = replace(state, chosen=replace(chosen, waits=True))
         decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, costs=chosen.costs)
         return state, (decided,)
     return _search_again(state, chosen, f"{CHANGED}: {why}", plan)
+
+
+def _more(share: float) -> str:
+    percent = round(100 * share)
+    return f"{abs(percent)} % {'more' if percent > 0 else 'less'}" if percent else "as much"
 
 
 def _search_again(state: ProfilerState, chosen: Chosen, why: str, plan: ProfilerPlan) -> Answer:
@@ -744,7 +762,9 @@ def _look_again(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) -> Ans
     may = state.profiled < plan.profiling_share * state.visiting.steps and isinstance(state.phase, Measuring)
     if not wanted or not may or since < AGAIN_STEPS * 2**chosen.again:
         return state, ()
-    return _search_again(state, chosen, f"looked again after {since} steps", plan)
+    return _search_again(
+        state, chosen, f"searched again after {since:,} steps, in case another has become the best", plan
+    )
 
 
 def _go_on_in_background(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) -> Answer:
@@ -762,7 +782,7 @@ def _go_on_in_background(state: ProfilerState, chosen: Chosen, plan: ProfilerPla
         awaited=(),
         background=state.background + 1,
         began=visiting.steps,
-        why=f"continued search {state.background + 1}",
+        why=f"the search went on in the background, part {state.background + 1}",
     )
     return _follow_search(state, plan)
 

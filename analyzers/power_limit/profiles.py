@@ -206,7 +206,7 @@ class Recollection:
         if recalled.measured_wall_ns is None or number != recalled.round:
             return ""
         on = datetime.fromtimestamp(recalled.measured_wall_ns / 1e9, UTC).date()
-        return f"; remembered from run {recalled.profile_run} of {on}"
+        return f"; measured before in run {recalled.profile_run} of {on}"
 
 
 def begin(

@@ -75,14 +75,14 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     """at the chosen limit"""
     step_s: float | None
     default_energy_per_step_j: float | None
-    """at the limit found, or at the highest one measured below it; where ``reason`` says ``as remembered``
-    and an earlier run or round measured it, as that did, at the level of now"""
+    """at the limit found, or at the highest one measured below it; where ``reason`` says ``as measured
+    before`` and an earlier run or round measured it, as that did, at the level of now"""
     default_step_s: float | None
     applied: bool
     """false: observing; the decision only says what would be saved"""
     reason: str
-    """why; whether the curve was as remembered; what had changed before a later round; until when a limit is
-    kept although the workload has changed (``profiling_share``); which ranks have come or gone"""
+    """why; whether the curve was as measured before; what had changed before a later round; until when a limit
+    is kept although the workload has changed (``profiling_share``); which ranks have come or gone"""
     trials_run: str | None = None
     """whose trials it was chosen from, or who measured the highest limit that was remembered; NULL: none"""
     trials_round: int | None = None

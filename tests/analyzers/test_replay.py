@@ -210,7 +210,7 @@ def test_a_run_that_began_with_a_memory_decides_the_same_again(tmp_path: Path) -
     adaptive = replace(ADAPTIVE, select="cost:0.5")
     second = later(memory_of(path), adaptive)
     assert [row.profile_run for row in second.rows(RecallRow)] == ["run"]
-    assert "remembered from run run of 1970-01-01" in second.rows(DecisionRow)[0].reason
+    assert "measured before in run run of 1970-01-01" in second.rows(DecisionRow)[0].reason
     store(path, adaptive, second.frames, rows_of(second))
     done = replay(path, Settings(), {}, None)
     assert done.differences == ()

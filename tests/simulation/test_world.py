@@ -142,7 +142,14 @@ def test_trials_and_runs_longer_than_what_is_remembered_of_readings_are_measured
 
 
 @pytest.mark.parametrize(
-    ("share", "reason"), [(0.05, "3 of them measured, as remembered; since then +33%"), (0.0, "kept for now")]
+    ("share", "reason"),
+    [
+        (
+            0.05,
+            "as measured before; searched again as the workload changed: a step now takes 33 % more",
+        ),
+        (0.0, "kept for now: a step now takes 33 % more energy"),
+    ],
 )
 def test_a_workload_that_grows_is_checked_as_far_as_its_share_allows(share: float, reason: str) -> None:
     settings = Settings(select="energy", profiling_share=share)

@@ -36,7 +36,7 @@ def test_the_bound_is_stated_and_the_search_goes_on_within_its_share() -> None:
     while len(bench.decided) == 1 and bench.index < STEPS - 20:
         bench.steps(10)
     second = bench.decided[1]
-    assert "continued search 1" in second.reason
+    assert "the search went on in the background, part 1" in second.reason
     assert len(second.trials) == len(first.trials)
     assert sum(one.steps for one in second.trials) > sum(one.steps for one in first.trials)
     while bench.index < STEPS / 2:

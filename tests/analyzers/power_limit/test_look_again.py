@@ -31,7 +31,7 @@ def test_another_limit_is_looked_at_after_some_thousand_steps(moves: bool) -> No
         of.curve = replace(of.curve, step_mj=tuple(500.0 * mj for mj in AFTER))
     driven.steps(AGAIN_STEPS + 400)
     (_, first), (at_step, second) = driven.decided
-    assert "looked again" in second.reason
+    assert "searched again after" in second.reason
     assert second.limit_mw == (LIMITS_MW[4] if moves else first.limit_mw)
     elsewhere = sum(LIMITS_MW[at] != first.limit_mw for at in of.spent[driven.rounds[1] : at_step])
     assert moves or elsewhere < 60

@@ -255,7 +255,10 @@ def test_profile_only_measures_every_limit_gives_back_and_says_what_is_best() ->
     assert (bench.released, bench.decided) == (1, [])
     (observed,) = bench.observed
     assert [trial.limit_mw for trial in observed.trials] == sorted(SHORT.limits_mw, reverse=True)
-    assert observed.reason == "energy of 3 limits measured; --profile-only keeps the limit found"
+    assert (
+        observed.reason
+        == "least energy of a step, among 3 limits measured; --profile-only keeps the limit found"
+    )
     assert bench.reason.startswith("200 W would be chosen: ")
 
 
@@ -575,7 +578,7 @@ def test_what_is_remembered_rightly_is_confirmed_at_two_limits_the_best_first() 
     assert len(visits(bench)) == 2
     decided = bench.decided[0]
     assert decided.limit_mw == 150_000
-    assert decided.reason == "energy of 7 limits, 2 of them measured, as remembered"
+    assert decided.reason == "least energy of a step, among 7 limits, 2 of them measured, as measured before"
     assert {trial.limit_mw for trial in decided.trials} == set(PLAN.limits_mw)
     assert [trial.step_mj for trial in decided.trials] == pytest.approx(
         [bench.step_mj(trial.limit_mw) for trial in decided.trials], rel=1e-3
@@ -588,7 +591,7 @@ def test_where_only_the_level_differs_one_limit_more_is_measured(factor: float) 
     bench.steps(150)
     assert [decided.limit_mw for decided in bench.decided] == [150_000]
     assert len(visits(bench)) == 3
-    assert "as remembered" in bench.decided[0].reason
+    assert "as measured before" in bench.decided[0].reason
     levels = {trial.limit_mw: trial.step_mj for trial in bench.decided[0].trials}
     assert levels == pytest.approx({limit: bench.step_mj(limit) for limit in ADAPTIVE.limits_mw}, rel=0.01)
 
@@ -599,7 +602,7 @@ def test_what_is_remembered_wrongly_is_searched_anew_with_what_was_measured(best
     bench.steps(800)
     assert bench.limits[0] == best_mw
     assert [decided.limit_mw for decided in bench.decided] == [150_000]
-    assert "not as remembered" in bench.decided[0].reason
+    assert "not as measured before" in bench.decided[0].reason
     assert best_mw in [trial.limit_mw for trial in bench.decided[0].trials]
 
 
@@ -659,7 +662,10 @@ def test_a_workload_that_only_got_heavier_is_checked_and_not_searched() -> None:
     bench.steps(500)
     assert [(decided.round, decided.limit_mw) for decided in bench.decided] == [(1, 150_000), (2, 150_000)]
     assert len(visits(bench)) - searched <= 3
-    assert bench.decided[1].reason.endswith("as remembered; since then +15% energy and +0% time per step")
+    assert bench.decided[1].reason.endswith(
+        "as measured before; searched again as the workload changed:"
+        " a step now takes 15 % more energy and as much time"
+    )
 
 
 def test_a_workload_with_another_optimum_is_searched() -> None:

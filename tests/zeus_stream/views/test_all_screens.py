@@ -49,7 +49,8 @@ IMPOSSIBLE = {
 }
 
 AT_LIMIT = """
-SELECT step, energy_j FROM steps WHERE run = 'run' AND abs(highest_limit_w - 175) < 0.5 AND energy_j IS NOT NULL
+SELECT step, energy_j FROM steps
+WHERE run = 'run' AND abs(highest_limit_w - 175) < 0.5 AND energy_j IS NOT NULL
 """
 
 

@@ -6,7 +6,7 @@ from zeus_stream.views.saving import saving_of_row
 
 KEPT = {
     "power_limit_w": 300.0, "default_limit_w": 300.0, "applied": True, "saved_j": None, "steps_at_limit": 300,
-    "reason": "cost:0.5 of 9 limits, 1 of them measured",
+    "reason": "best by cost:0.5, among 9 limits, 1 of them measured",
 }  # fmt: skip
 
 

@@ -89,8 +89,8 @@ def search_lines(run: RunView, trials: Sequence[TrialView], width: int) -> list[
     if run.saving is not None:
         lines += [(StyledText(part, "good"),) for part in wrapped(clean(run.headline), width)]
         if run.saving.saved.known and not run.saving.kept:
-            words = wrapped(f"saved {run.saving.saved_words}", width)
-            lines += [(StyledText(part, "good"),) for part in words]
+            saved = wrapped(f"saved {run.saving.saved_words}", width)
+            lines += [(StyledText(part, "good"),) for part in saved]
     if run.reason:
         lines += [(StyledText(part, "dim"),) for part in wrapped(clean(run.reason), width)[:4]]
     return lines or [(StyledText("waits for steps of all ranks", "dim"),)]
