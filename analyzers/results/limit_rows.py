@@ -81,8 +81,8 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     applied: bool
     """false: observing; the decision only says what would be saved"""
     reason: str
-    """why; whether the curve was as measured before; what had changed before a later round; until when a limit
-    is kept although the workload has changed (``profiling_share``); which ranks have come or gone"""
+    """why; whether the curve was as measured before; what had changed before a later round; until when a
+    limit is kept although the workload has changed (``profiling_share``); which ranks have come or gone"""
     trials_run: str | None = None
     """whose trials it was chosen from, or who measured the highest limit that was remembered; NULL: none"""
     trials_round: int | None = None
