@@ -129,6 +129,8 @@ class LiveRun:
     """Energy of the GPUs that no open rank of it uses any more."""
     measured_j: dict[tuple[str, str], float | None] = field(default_factory=dict)
     """Energy of whole sessions, by session and GPU: once they are measured to their end."""
+    unmeasured: str = ""
+    """Why the energy of a whole session is not known. Empty: it is."""
     before_j: float | None = 0.0
     """Energy of earlier attempts of the same name."""
 

@@ -167,6 +167,8 @@ class LiveRuns:
                 self._step(run, row)
             case WindowRow(kind="run", gpu=str() as gpu):
                 run.measured_j[row.session, gpu] = row.energy_j
+                if row.energy_j is None and not of_host(gpu):
+                    run.unmeasured = row.quality
             case TrialRow():
                 run.trials.pop((row.round, row.power_limit_w, row.confirms), None)
                 run.trials[row.round, row.power_limit_w, row.confirms] = row
@@ -308,6 +310,7 @@ class LiveRuns:
             step_ms=1000 * sum(s for _, s in run.recent) / len(run.recent) if run.recent else None,
             watts=None,
             energy_j=self._energy_j(run),
+            energy_absent=run.unmeasured if run.ended_ns is not None else "",
             search=_search(run, progress),
             forecast=None if ended else _forecast(run.forecast, wall_ns),
             pipeline=run.pipeline,

@@ -201,13 +201,15 @@ class RunNow(Struct, frozen=True, kw_only=True):
     watts: Figure | None
     """Of its GPUs together, now."""
     energy_j: Figure | None
-    """Of its GPUs together, since it began. None: a GPU has no counter."""
+    """Of its GPUs together, since it began. None: ``energy_absent`` says why, or a GPU has no counter."""
     search: SearchNow | None
     forecast: ForecastNow | None = None
     """None: its script does not say how long it is to be, or its first epoch has not ended."""
     pods: Annotated[tuple[Pod, ...], Meta(max_length=256)] = ()
     pipeline: Name | None = None
     """How far the plan of its clocks is, as in the table ``pipelines``. None: it is no pipeline."""
+    energy_absent: Text = ""
+    """Why a run that has ended has no energy."""
 
 
 Bucket = tuple[Annotated[int, Meta(ge=-60, le=100)], Count]

@@ -131,6 +131,7 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
         run = replace(run, search=replace(run.search, reason=reason))
     trouble = "" if ended or not gpus or not all(gpu.trouble for gpu in gpus) else gpus[0].trouble
     saving, forecast = saving_of_search(run.search), forecast_of_live(run.forecast, run.energy_j)
+    no_counter = NO_COUNTER if run.gpus else NO_GPU
     if forecast is not None and trouble:  # steps are not seen, so its end does not come nearer
         forecast = replace(forecast, left=Quantity(None, "s", absent=trouble))
     return RunView(
@@ -151,7 +152,7 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
             as_of_ns=as_of_ns,
             absent="the run has ended" if ended else "a GPU gives no reading",
         ),
-        energy=Quantity(run.energy_j, "J", as_of_ns=as_of_ns, absent=NO_COUNTER if run.gpus else NO_GPU),
+        energy=Quantity(run.energy_j, "J", as_of_ns=as_of_ns, absent=run.energy_absent or no_counter),
         duration=Quantity(
             None if run.began_wall_ns is None else max(0, until_ns - run.began_wall_ns) / 1e9,
             "s",

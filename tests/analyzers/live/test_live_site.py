@@ -27,6 +27,9 @@ from zeus_stream.protocol.queries import No
 from zeus_stream.protocol.readings import Readings
 from zeus_stream.protocol.snapshots import AskNow, Snapshot
 from zeus_stream.screens.metrics.job_metrics import JobMetrics
+from zeus_stream.screens.terminal.history import History
+from zeus_stream.screens.terminal.panels.run_page import Details, run_page
+from zeus_stream.views.run_view import run_of_live
 
 
 class Watched(World):
@@ -109,6 +112,21 @@ def test_a_run_is_followed_from_waiting_over_its_trials_to_what_it_saves() -> No
     assert run.watts is None
     assert now.totals.hour_mj == sum(gpu.energy_mj or 0 for gpu in now.gpus)
     assert codec.decode(encoded(now), Snapshot) == now
+
+
+def test_a_run_whose_counter_may_have_been_reset_says_so_instead_of_an_energy() -> None:
+    """It said that a GPU has no energy counter."""
+    world = Watched("simulated:v100x1", Training("imagenet", 0.05, 20), QUICK)
+    world.run()
+    world.idle(1)
+    why = "the counter started over (reset, or its collector was gone)"
+    (whole,) = [row for row in world.rows(WindowRow) if row.kind == "run"]
+    world.site.take([], [replace(whole, energy_j=None, quality=why)], world.now_ns, live=True)
+    (run,) = world.now().runs
+    view = run_of_live(run, world.now_ns)
+    assert view.energy_words == f"missing: {why}"
+    page = ["".join(span.text for span in line) for line in run_page(view, History(), 100, Details())]
+    assert f"Energy: missing: {why}" in "\n".join(page)
 
 
 def test_the_energy_of_a_run_that_has_ended_is_what_was_measured_and_stays_so_while_its_gpus_idle() -> None:

@@ -438,7 +438,7 @@ def test_without_a_share_nothing_is_profiled_again() -> None:
     bench.factor = 2.0
     bench.steps(500)
     assert [decided.round for decided in bench.decided] == [1, 1]
-    assert bench.decided[-1].reason.endswith("no other search ever")
+    assert bench.decided[-1].reason.endswith("but profiling_share allows no other search")
 
 
 def test_the_first_round_waits_for_measurements_that_come_late() -> None:

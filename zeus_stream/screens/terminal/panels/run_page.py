@@ -51,6 +51,7 @@ def run_page(run: RunView, history: History, width: int, details: Details) -> li
         ),
         _facts(run),
         *([(StyledText(f"The figures are old: {run.trouble}", "warn"),)] if run.trouble else []),
+        *([(StyledText(f"Energy: {run.energy_words}", "warn"),)] if run.energy.known is None else []),
         *forecast_lines(run.forecast),
         *(
             (StyledText(f"          {clean(str(row['name']))}: {clean(' '.join(cost_words(row)))}"),)
