@@ -423,13 +423,13 @@ def test_when_the_share_is_used_up_the_limit_is_kept_and_that_is_said_once() -> 
     assert [decided.round for decided in bench.decided] == [1, 2, 2]
     kept, took = bench.decided[-1], bench.state.profiled
     assert kept.limit_mw == 200_000
-    assert "-50% energy and +0% time per step, but profiling_share allows no other" in kept.reason
-    assert f"until step {20 * took}" in kept.reason
+    assert "a step now takes 50 % less energy and as much time, but profiling_share allows" in kept.reason
+    assert f"no other search before step {20 * took:,}" in kept.reason
     bench.steps(20 * took - bench.index - 20)
     assert bench.state.round == 2
     bench.steps(100)
     assert [decided.round for decided in bench.decided] == [1, 2, 2, 3]
-    assert "-50% energy" in bench.decided[-1].reason
+    assert "a step now takes 50 % less energy" in bench.decided[-1].reason
 
 
 def test_without_a_share_nothing_is_profiled_again() -> None:
@@ -835,8 +835,8 @@ def test_whenever_a_budget_comes_and_goes_the_choice_is_made_from_what_there_is(
     bench.tell(Capped(125_000, "budget rack1"))
     bench.steps(800)
     assert max(bench.limits[asked:], default=0) <= 125_000
-    assert "of 2 limits" in bench.decided[-1].reason
-    assert " 2 of them measured" in bench.decided[-1].reason or plan is PLAN
+    assert "among 2 limits" in bench.decided[-1].reason
+    assert "among 2 limits, all measured" in bench.decided[-1].reason or plan is PLAN
     assert bench.decided[-1].limit_mw == bench.limits[-1] == 125_000
     bench.tell(Capped(None))
     bench.steps(800)
