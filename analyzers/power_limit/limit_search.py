@@ -490,7 +490,7 @@ class LimitSearch:
     def _trial_row(self, asked: MeasureTrial, took: Taken) -> TrialRow:
         assert self.plan is not None
         assert self._ranks.lead is not None
-        row = self._rows.trial(asked, took, self.plan, self.state, self._ranks.lead)
+        row = self._rows.trial(asked, took, self.plan, self._ranks.lead)
         return replace(row, power_profile=self._ranks.power_profiles())
 
 

@@ -54,14 +54,12 @@ class RunDecisions:
         asked: MeasureTrial,
         took: Taken,
         plan: profiler.ProfilerPlan,
-        state: profiler.ProfilerState | None,
         lead: Session,
     ) -> TrialRow:
         """Return the row of a trial, with the blocks of its visit before."""
         trial = Trial(asked.limit_mw, took.energy_mj, took.duration_ns, asked.steps)
         selector = plan.selector
-        tried = state.trials if state else ()
-        top_mw = max((asked.limit_mw, *(other.limit_mw for other in tried)))
+        top_mw = max(plan.limits_mw)
         cost = None
         if selector.goal is not None and selector.eta is not None:
             cost = selector.goal.of(trial, top_mw, plan.gpus) * trial.steps / 1000

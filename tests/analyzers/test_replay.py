@@ -211,6 +211,10 @@ def test_a_run_that_began_with_a_memory_decides_the_same_again(tmp_path: Path) -
     second = later(memory_of(path), adaptive)
     assert [row.profile_run for row in second.rows(RecallRow)] == ["run"]
     assert "measured before in run run of 1970-01-01" in second.rows(DecisionRow)[0].reason
+    lower, *_ = second.rows(TrialRow)
+    assert lower.power_limit_w < 250
+    weighed_j = 0.5 * lower.energy_j + 0.5 * 250 * lower.duration_s
+    assert lower.cost == pytest.approx(weighed_j), "by the highest limit, though it is not measured yet"
     store(path, adaptive, second.frames, rows_of(second))
     done = replay(path, Settings(), {}, None)
     assert done.differences == ()

@@ -117,7 +117,6 @@ def trials_of_rows(
     found_w: float | None,
     decided_w: Mapping[int, float | None],
     decided: Mark = "chosen",
-    eta: float | None = None,
 ) -> tuple[TrialView, ...]:
     """Return the limits of all rounds, each once: the mean of its visits, weighted by steps.
 
@@ -125,10 +124,7 @@ def trials_of_rows(
 
     ``within``: half widths of the intervals, ``energy_within_j`` and ``step_within_s``, by round and limit.
     ``decided_w``: the limit chosen in a round, or the best so far; ``decided``: the word for it.
-    ``eta``: share of energy in the cost that decides. None: it decides by no such cost.
     """
-    rows = list(rows)
-    weights = {} if eta is None else _weights(rows, eta)
     visits: dict[tuple[int, float, bool], list[Row]] = {}
     for row in rows:
         visits.setdefault((row["round"], row["power_limit_w"], row["confirms"]), []).append(row)
@@ -152,7 +148,7 @@ def trials_of_rows(
                 steps=sum(row["steps"] for row in own),
                 energy=within_half(step_j, "J/step", half_j),
                 time=within_half(None if step_s is None else 1000 * step_s, "ms", half_s, 1000),
-                cost=_cost(step_j, step_s, eta, weights.get(number), _mean(own, "cost_j")),
+                cost=Quantity(_mean(own, "cost_j"), "J/step"),
                 mark="confirmed" if confirms else decided if limit_w == decided_w.get(number) else mark,
                 energy_change=_change(step_j, _mean(found, "step_j"), *sure[:1]),
                 time_change=_change(step_s, _mean(found, "step_s"), *sure[1:]),
@@ -186,7 +182,7 @@ def as_believed(
     saving = saving_of_row(decided)
     weights = {} if eta is None else _weights(rows, eta)
     views = []
-    for each in trials_of_rows(rows, within, found_w, chosen_w, eta=eta):
+    for each in trials_of_rows(rows, within, found_w, chosen_w):
         of_found, belief = (believed.get((each.round, limit_w)) for limit_w in (found_w, each.limit_w))
         if of_found is None or belief is None:
             views.append(each)
@@ -218,16 +214,12 @@ def as_stated(trial: TrialView, saving: Saving | None) -> TrialView:
 
 
 def _weights(rows: Iterable[Row], eta: float) -> dict[int, float]:
-    """Return the watts that a second costs, by round.
-
-    A visit was weighed by the highest limit measured until then; all of a round are compared by its highest.
-    """
-    weights: dict[int, float] = {}
-    for row in rows:
-        if row["cost_j"] is not None and row["step_j"] is not None and row["step_s"]:
-            watts = (row["cost_j"] - eta * row["step_j"]) / row["step_s"]
-            weights[row["round"]] = max(watts, weights.get(row["round"], watts))
-    return weights
+    """Return the watts that a second costs, by round."""
+    return {
+        row["round"]: (row["cost_j"] - eta * row["step_j"]) / row["step_s"]
+        for row in rows
+        if row["cost_j"] is not None and row["step_j"] is not None and row["step_s"]
+    }
 
 
 def _cost(

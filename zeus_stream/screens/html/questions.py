@@ -13,7 +13,7 @@ from zeus_stream.views.forecast import FORECAST
 from zeus_stream.views.pipeline_view import PIPELINE
 from zeus_stream.views.run_view import RunRows
 from zeus_stream.views.saving import Saving, saving_of_row
-from zeus_stream.views.search import TrialView, as_believed, eta_of, trials_of_rows
+from zeus_stream.views.search import TrialView, as_believed, trials_of_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -326,8 +326,7 @@ def find_trials(of_run: RunRows) -> Asking[tuple[Rows, tuple[TrialView, ...]]]:
     decided = of_run.saving
     if decided is not None and decided["default_limit_w"] is not None:
         return rows["trials"], as_believed(rows["trials"], within, believed, decided)
-    eta = eta_of(of_run.totals["selector"])
-    return rows["trials"], trials_of_rows(rows["trials"], within, rows["found"][0]["limit_w"], {}, eta=eta)
+    return rows["trials"], trials_of_rows(rows["trials"], within, rows["found"][0]["limit_w"], {})
 
 
 def find_costs(run: str, price: tuple[float, str] | None, energy_j: float | None = None) -> Asking[Rows]:
