@@ -60,7 +60,7 @@ from analyzers.power_limit.search.advice import Choose, Measure
 from analyzers.power_limit.search.belief import TOLERATED, TRUSTED, Confidence
 from analyzers.power_limit.search.step_costs import StepCosts, carried_over
 from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, by_limit, settled
-from analyzers.power_limit.selectors import Goal, Selector, Trial
+from analyzers.power_limit.selectors import Goal, Selector, Trial, more_words
 from analyzers.power_limit.visits import (
     BLOCK_NS,
     BLOCK_STEPS,
@@ -497,7 +497,8 @@ def _follow_search(state: ProfilerState, plan: ProfilerPlan, now_mw: int | None 
         case Choose(limit_mw, confidence, remembered, sure, costs):
             seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
             measured = "all" if seen == len(limits_mw) else f"{seen} of them"
-            reason = f"{_best_of(plan, len(limits_mw))}, {measured} measured"
+            levels = "clocks" if plan.clocks_mhz else "limits"
+            reason = f"{plan.selector.wanted}, among {len(limits_mw)} {levels}, {measured} measured"
             as_remembered = remembered is not None and remembered >= TRUSTED
             if remembered is not None:
                 known = "the clocks foretold it" if plan.foretold else "measured before"
@@ -531,7 +532,8 @@ def _decide_if_last(state: ProfilerState, plan: ProfilerPlan) -> Answer:
         limit_mw = plan.selector.choose(trials, plan.gpus)
     except SettingsError as wrong:
         return _observe_only(state, str(wrong))
-    reason = f"{_best_of(plan, len(trials))} measured"
+    levels = "clocks" if plan.clocks_mhz else "limits"
+    reason = f"{plan.selector.wanted}, among {len(trials)} {levels} measured"
     if plan.profile_only:
         reason = f"{reason}; --profile-only keeps the limit found{_by(state)}"
         seen = Observing(f"{plan.spell(limit_mw)} would be chosen: {reason}")
@@ -570,19 +572,6 @@ def _choose(
     )
     state, then = _apply_limit(state, chosen.limit_mw)
     return state, (decided, *then)
-
-
-def _best_of(plan: ProfilerPlan, count: int) -> str:
-    """Return what a decision's reason says was looked for, and among how many."""
-    name, _, value = plan.selector.text.partition(":")
-    match name:
-        case "energy" | "time":
-            best = f"least {name} of a step"
-        case "slowdown":
-            best = f"least energy of a step that takes at most {value} times as long"
-        case _:
-            best = f"best by {plan.selector.text}"
-    return f"{best}, among {count} {'clocks' if plan.clocks_mhz else 'limits'}"
 
 
 def _by(state: ProfilerState) -> str:
@@ -724,7 +713,7 @@ def _watch_workload(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) ->
         return (_go_on_in_background if chosen.unsure else _look_again)(state, chosen, plan)
     if state.round >= MAX_ROUNDS:
         return state, ()
-    energy, time = map(_more, chosen.watch.change)
+    energy, time = map(more_words, chosen.watch.change)
     why = f"a step now takes {energy} energy and {time} time"
     if state.profiled >= plan.profiling_share * state.visiting.steps:
         if chosen.waits:
@@ -736,11 +725,6 @@ def _watch_workload(state: ProfilerState, chosen: Chosen, plan: ProfilerPlan) ->
         decided = Decide(chosen.limit_mw, state.round, curve(state, plan), reason, costs=chosen.costs)
         return state, (decided,)
     return _search_again(state, chosen, f"{CHANGED}: {why}", plan)
-
-
-def _more(share: float) -> str:
-    percent = round(100 * share)
-    return f"{abs(percent)} % {'more' if percent > 0 else 'less'}" if percent else "as much"
 
 
 def _search_again(state: ProfilerState, chosen: Chosen, why: str, plan: ProfilerPlan) -> Answer:

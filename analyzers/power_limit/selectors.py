@@ -121,6 +121,24 @@ class Selector(Struct, frozen=True):
     eta: float | None = None
     """Of ``cost:ETA``."""
 
+    @property
+    def wanted(self) -> str:
+        """Return what the reason of a decision says that it looks for."""
+        name, _, value = self.text.partition(":")
+        match name:
+            case "energy" | "time":
+                return f"least {name} of a step"
+            case "slowdown":
+                return f"least energy of a step that takes at most {value} times as long"
+            case _:
+                return f"best by {self.text}"
+
+
+def more_words(share: float) -> str:
+    """Return by how much something has grown, or fallen."""
+    percent = round(100 * share)
+    return f"{abs(percent)} % {'more' if percent > 0 else 'less'}" if percent else "as much"
+
 
 class Entry(Struct, frozen=True):
     """A selector of the registry."""
