@@ -197,7 +197,8 @@ class _Game:
         training = size.trainings[floor(luck * len(size.trainings))]
         before = self._profiled.get((here.gpu, choice.batch_size), 0)
         self._profiled[here.gpu, choice.batch_size] = before + 1
-        opening, later = _epochs(size, before, factor * here.scale(at), rules)
+        opening, later = _epochs(size, before, factor, rules)
+        scale = here.scale(at)
         a_try = Try(
             number=self._number,
             recurrence=at,
@@ -212,10 +213,10 @@ class _Game:
         if rules.faithful:
             epochs, ended = _paid(training, choice.stop_cost_j, later.cost_j, max_epochs)
             spent = opening.plus(later.times(epochs - 1)) if epochs else NOTHING
-            yield spent.time_s
+            yield spent.time_s * scale
         while not rules.faithful and ended == "running":
             an_epoch = later if epochs else opening
-            yield an_epoch.time_s
+            yield an_epoch.time_s * scale
             epochs += 1
             spent = spent.plus(an_epoch)
             ended = _ended(training, epochs, max_epochs)
@@ -225,7 +226,7 @@ class _Game:
                 ended = "stopped" if over or not policy.verdict(self._known, a_try).go_on else "running"
         a_try = replace(_so_far(a_try, training, epochs, spent, later), ended=ended)
         self._known = self._known.heard(a_try)
-        self.played.append(Played(at, choice.batch_size, epochs, spent, ended, a_try.metrics))
+        self.played.append(Played(at, choice.batch_size, epochs, spent.times(scale), ended, a_try.metrics))
         return ended
 
 
