@@ -180,7 +180,7 @@ def _epochs(
     single = [i for i, (*_, tally) in enumerate(seen) if tally.count == 1 and len(seen) > 1 and i not in low]
     supposed = [
         *((*scatter, -1, -1) for scatter in SCATTER),
-        *((*SCATTER[1], bad, -1) for bad in single),
+        *((*scatter, bad, -1) for scatter in SCATTER[1:-1] for bad in single),
         *((*scatter, -1, unlike) for scatter in SCATTER for unlike in low),
     ]
     points = [
