@@ -34,8 +34,6 @@ class Came(Struct, frozen=True):
     """Energy relative to the default's."""
     first: dict[int, list[float]]
     """Cost relative to the default's, by number of recurrences."""
-    energy: list[float]
-    """Of all recurrences, relative to the default's."""
     missed: int
     """Recurrences that did not reach the target."""
 
@@ -49,7 +47,7 @@ def tournament(worlds: Iterable[World], players: Sequence[str], seeds: int) -> d
 
 def played_out(games: Sequence[Game]) -> dict[tuple[str, str], Came]:
     """Return what came of games, by world and player."""
-    came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in COUNTS}, [], 0))
+    came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in COUNTS}, 0))
     for game, played in play_all(games):
         key = game.world.name, game.player
         came[key] = _with(came[key], game, played)
@@ -83,7 +81,7 @@ class Taught(Struct, frozen=True):
 
 def taught(before: Sequence[World], worlds: Sequence[World], seeds: int) -> dict[tuple[str, str], Came]:
     """Return what came of the adaptive policy, which begins with what it learned in another world."""
-    came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in COUNTS}, [], 0))
+    came: dict[tuple[str, str], Came] = defaultdict(lambda: Came([], [], {n: [] for n in COUNTS}, 0))
     for first, made in zip(before, worlds, strict=True):
         for seed in range(seeds):
             game = Game(world=made, player="adaptive", seed=seed)
@@ -116,7 +114,6 @@ def _with(came: Came, game: Game, played: Sequence[Played]) -> Came:
     default, spent = game.world.by_default, by_recurrence(played, len(worlds))
     came.regret.append(regret(played, worlds)[-1])
     came.last_five.append(fmean(took.energy_j for took in spent[-5:]) / default.energy_j)
-    came.energy.append(fmean(took.energy_j for took in spent) / default.energy_j)
     for count, costs in came.first.items():
         costs.append(fmean(took.cost_j for took in spent[:count]) / default.cost_j)
     missed = len(worlds) - len({a_try.recurrence for a_try in played if a_try.ended == "converged"})
