@@ -33,6 +33,14 @@ with attach("imagenet") as gpu:
         gpu.run(0.02)
 """
 
+TRAINING = """
+import zeus_stream
+with zeus_stream.simulated.attach("imagenet") as gpu:
+    for number in zeus_stream.steps(range(1_000_000)):
+        gpu.run(0.02)
+        if number == 50:
+            print("trains", flush=True)
+"""
 CLOCKS = """#!/bin/bash
 for value in 1380 900 unlocked; do
     {} graphics_clock GPU-1 $value
@@ -161,6 +169,24 @@ def test_a_limit_returns_at_the_end_of_a_job_whose_training_lives_on(site: Slurm
     for pid in alive:
         os.kill(int(pid), 9)
     assert row["user_name"] == "root"
+
+
+@REAL
+def test_services_of_a_job_end_its_script_and_report_at_a_sigterm_to_the_job(site: SlurmSite) -> None:
+    """Slurm sends it by `--signal=B:TERM@60`; so does scancel, at once."""
+    (site.output / "train.py").write_text(TRAINING)
+    own = f"unset LD_LIBRARY_PATH; export PATH={site.directory}:$PATH ZEUS_STREAM_DEVICE=simulated:v100x1"
+    text = blocks(PAGE, "bash")[1].replace("export", f"{own} PYTHONPATH={ROOT}\nexport")
+    script = site.output / "services.sh"
+    script.write_text(text.replace("torchrun --nproc-per-node 4", sys.executable))
+    job = site.submit("--gpus-per-node=1", "--output=%j.out", str(script), user=None)
+    output = site.output / f"{job}.out"
+    until(lambda: output.exists() and "trains\n" in output.read_text())
+    site.run("scancel", "--batch", "--signal=TERM", job)
+    site.wait_for(job)
+    assert "has ended: the command goes on" not in output.read_text()
+    steps = "SELECT count(*) > 40 AS so FROM steps WHERE energy_j > 0"
+    assert "true" in site.zeus("sql", "--archive", f"{site.output}/{job}.duckdb", steps, "--json")
 
 
 @REAL
