@@ -61,7 +61,6 @@ class BenchPlan(Struct, frozen=True, kw_only=True):
     """At most; it ends once the temperature is stable."""
     cool_down_s: float = 120.0
     """At most, as well. 0: none."""
-    stable_s: float = SPAN_S
 
 
 class BenchVariant(Struct, frozen=True, kw_only=True):
@@ -138,7 +137,7 @@ class EnergyBench:
     def _cool_down(self) -> None:
         if self._plan.cool_down_s <= 0:
             return
-        settled = SettledTemperature(self._plan.stable_s)
+        settled = SettledTemperature()
         end_s = time.monotonic() + self._plan.cool_down_s
         self._tell(f"waiting for a stable temperature: {self._plan.cool_down_s:g} s at most")
         while (now_s := time.monotonic()) < end_s:
@@ -146,7 +145,7 @@ class EnergyBench:
             now_c = self._temperatures()
             if settled.look(now_s, now_c):
                 return
-            if not now_c and now_s > end_s - self._plan.cool_down_s + self._plan.stable_s:
+            if not now_c and now_s > end_s - self._plan.cool_down_s + SPAN_S:
                 self._tell("no temperature is known")
                 return
             time.sleep(LOOK_S)
@@ -154,7 +153,7 @@ class EnergyBench:
 
     def _warm_up(self, functions: Mapping[str, Callable[[], object]]) -> dict[str, int]:
         """Run all functions until the temperature is stable under load. Return the calls of a repeat."""
-        settled = SettledTemperature(self._plan.stable_s)
+        settled = SettledTemperature()
         self._tell(f"warming up: {self._plan.warmup_s:g} s at most")
         began_s = time.monotonic()
         calls = dict.fromkeys(functions, 1)

@@ -7,18 +7,15 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
 from zeus_stream.errors import SettingsError, ZeusStreamError
-from zeus_stream.protocol.snapshots import RunNow, Snapshot
+from zeus_stream.protocol.snapshots import RunNow
 from zeus_stream.training.default import default_publisher
 from zeus_stream.training.publisher import Publisher
-from zeus_stream.transport.client import connect, quoted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from zeus_stream.transport.client import Connection, connect, quoted
 
 VARIABLE = "ZEUS_STREAM_STOP_AT"
 ENDS = "It ends at its next checkpoint, if a callback or zeus_stream.over_budget() asks there."
@@ -31,13 +28,6 @@ _warned: set[str] = set()
 Agree = Callable[[Any], Any]
 
 
-class AskedAnalyzer(Protocol):
-    """A connection to the analyzer."""
-
-    def sql(self, query: str, *, timeout_s: float) -> "pa.Table": ...
-    def now(self, host: str, *, timeout_s: float) -> Snapshot: ...
-
-
 class RunBudget(Struct, frozen=True):
     """The energy that a run may use."""
 
@@ -45,7 +35,7 @@ class RunBudget(Struct, frozen=True):
     """As it was given: ``500Wh``."""
     energy_j: float
 
-    def look(self, connect: Callable[[], AskedAnalyzer], run: str) -> tuple[str, str]:
+    def look(self, connect: Callable[[], Connection], run: str) -> tuple[str, str]:
         """Return where a run stands as `state` does, ``unknown`` or ``trouble``, and a sentence."""
         try:
             now = find_run(connect(), run)
@@ -92,7 +82,7 @@ def budget_of(environ: Mapping[str, str]) -> RunBudget | None:
     return parse_budget(text) if text else None
 
 
-def find_run(connection: AskedAnalyzer, run: str) -> RunNow | None:
+def find_run(connection: Connection, run: str) -> RunNow | None:
     """Return the live state of a run. None: no analyzer knows it. Raises ZeusStreamError."""
     asked = f"SELECT host FROM sessions WHERE run = {quoted(run)} ORDER BY rank LIMIT 1"  # noqa: S608  (quoted)
     hosts = connection.sql(asked, timeout_s=ANSWER_S)["host"].to_pylist()
@@ -133,7 +123,7 @@ def over_budget(publisher: Publisher | None = None, agree: Agree | None = None) 
     return bool(agree(over)) if agree is not None else over
 
 
-def check_budget(budget: RunBudget, run: str, connect: Callable[[], AskedAnalyzer]) -> bool:
+def check_budget(budget: RunBudget, run: str, connect: Callable[[], Connection]) -> bool:
     """Return whether a run has used its budget; log once why, and warnings unless `zeus-stream run` has."""
     state, sentence = budget.look(connect, run)
     if state in ("over", "trouble", "unknown") or (state and "ZEUS_STREAM_RUN" not in os.environ):

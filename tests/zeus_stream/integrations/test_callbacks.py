@@ -6,8 +6,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.waiting import until
 from tests.zeus_stream.stand_in_collector import Collector
@@ -154,13 +152,6 @@ def test_averages(intervals: tuple[Interval, ...], expected: dict[str, float]) -
     assert averages(intervals) == pytest.approx(expected)
 
 
-@given(st.lists(st.tuples(st.integers(1, 100), st.floats(0.001, 1e6)), min_size=1))
-def test_an_average_is_between_the_least_and_the_most(parts: list[tuple[int, float]]) -> None:
-    each = [energy_j / count for count, energy_j in parts]
-    found = averages([interval(count, None, energy_j) for count, energy_j in parts])
-    assert min(each) * 0.999 <= found["energy_per_step_j"] <= max(each) * 1.001
-
-
 # ---- steps and pauses ----------------------------------------------------------------------------------
 
 
@@ -293,20 +284,6 @@ def test_what_an_interval_cost_is_in_a_later_log_once(collector: Collector) -> N
             "average_power_w": ENERGY_J / DURATION_S,
         }
     )
-
-
-@pytest.mark.sweep
-def test_intervals_answered_late_are_averaged(collector: Collector) -> None:
-    with Publisher() as pub:
-        made = training(pub)
-        steps(made, 4)
-        assert made.log() == {}
-        steps(made, 2)
-        assert made.log() == {}
-        until(lambda: len({ask.window for ask in collector.asks}) == 2)
-        collector.answer = answered
-        until(lambda: all(interval.answered for interval in made._intervals))
-        assert made.log()["energy_per_step_j"] == pytest.approx(2 * ENERGY_J / 6)
 
 
 def test_what_is_missing_is_in_no_log(collector: Collector) -> None:
