@@ -13,8 +13,8 @@ Each is made up, but for the pools of recorded GPU models. Kinds:
     mixed        scatter, failing runs and tails together
     chance       any run fails with a probability of 20, 30 or 45 %, at every size
 
-The policy was improved on `hard_worlds(1)`; 2 to 5 and 8 are other draws, each played once at the end of a
-change. 6 and 7 were looked at. 9 was not played yet.
+The policy was improved on `hard_worlds(1)` and 21; 2 to 5, 8 and 11 are other draws, each played once at the
+end of a change. 6 and 7 were looked at. 9 was not played yet.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -26,13 +26,14 @@ COST = GaussianProcess(slope=-0.05, bend=0.08, level=10, line=0.17, parabola=0.0
 CHANGED = GaussianProcess(level=0.5, line=0.15, parabola=0.02, smooth=0.2, length=2)
 OTHER = GaussianProcess(level=1, line=0.1, parabola=0.01, smooth=0.2, length=2.4)
 """What an era's epochs, and a GPU model's or an era's epoch costs, have to themselves."""
-SCATTER = ((0.04, 0.02), (0.12, 0.05), (0.35, 0.1))
-"""Standard deviations of the log of a run's epochs, and of what a batch size has to itself."""
+SCATTER = ((0.03, 0.02), (0.07, 0.05), (0.14, 0.08), (0.35, 0.12))
+"""Standard deviations of the log of a run's epochs, and of what a batch size has to itself. With 0.12 alone
+between 0.04 and 0.35, runs that scatter by 0.08 were believed too little: the second-best size stayed."""
 ROUNDING = 0.15
 """Standard deviation of what whole epochs hide: a size has it to itself, over the epochs that it takes."""
 INTERPOLATED = 0.12
 """The same where the metric tells the fraction of an epoch: by a straight line, and with noise."""
-FEW = 3.0
+FEW = 1.5
 """The mean of k runs of a size is as uncertain as that of k / (1 + `FEW` / k): its scatter may be its own."""
 BAD, WORSE = 0.05, 1.0
 """How likely a size's only run was a bad one, and the standard deviation that it has then."""

@@ -74,7 +74,7 @@ EXACT = 0.001
 """Least standard deviation of the log of an epoch's cost, once the power limit is chosen."""
 PRICES, PRICES_DOF = 0.03, 1.0
 """Standard deviation of the log of an epoch's cost from try to try, before any was seen; worth so many."""
-HORIZON, HORIZON_TIMES = 10, 1
+HORIZON = 10
 MOST = 20
 """Tries that did not converge are remembered, the latest."""
 ERAS = 3
@@ -154,7 +154,7 @@ class TrySummary(Struct, frozen=True, eq=False, kw_only=True):
     @property
     def horizon(self) -> int:
         """Recurrences that are expected to come."""
-        return int(HORIZON + HORIZON_TIMES * (self.last + 1 - self.first))
+        return HORIZON + self.last + 1 - self.first
 
     @property
     def scatter(self) -> float:

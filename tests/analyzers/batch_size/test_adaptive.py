@@ -209,7 +209,7 @@ def test_a_lasting_change_of_what_epochs_cost_is_noticed_and_one_dear_try_is_non
     assert believed(once, 64).expected_cost_j < 1.5 * 240
     state, _ = recur(once, 2, dearer=3.0)
     assert believed(state, 64).expected_cost_j == pytest.approx(720, rel=0.15)
-    assert believed(state, 16).expected_cost_j > 2 * believed(before, 16).expected_cost_j
+    assert believed(state, 16).expected_cost_j > 1.4 * believed(before, 16).expected_cost_j
 
 
 def test_costs_that_scatter_are_no_change_and_the_best_size_stays() -> None:
