@@ -25,6 +25,7 @@ from analyzers.archive.opening import (
     Reader,
     connect,
     damage,
+    forget_freed,
     storing,
     why_not_stored,
 )
@@ -55,6 +56,8 @@ class DuckdbFile:
 
     commands: CommandFile | None = None
     """None: rows that commands wait for are stored at once."""
+    memory_mb: int
+    """Of a file that is open for writing: the memory that DuckDB may use."""
 
     def __init__(self, file: OpenFile) -> None:
         """For `open` and `open_read_only`. Raises duckdb.Error."""
@@ -94,6 +97,7 @@ class DuckdbFile:
                         [list(named), list(named.values())],
                     )
             archive = cls._of(OpenFile(path, connection))
+            archive.memory_mb = settings.memory_mb
             archive.put([])  # the settings of this start are chained
             on_failure.pop_all()
         return archive
@@ -126,6 +130,7 @@ class DuckdbFile:
         """Bring the WAL into the file. No query child may live. Raises StorageError."""
         try:
             self.file.connection.execute("CHECKPOINT")
+            forget_freed(self.file.connection, self.memory_mb)
         except duckdb.Error as wrong:
             raise StorageError(f"{self.path}: could not be written: {why_not_stored(str(wrong))}") from wrong
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -52,6 +52,17 @@ def connect(path: Path, settings: Settings, *, read_only: bool, checkpoint: str 
         kind = HeldError if "Could not set lock" in str(wrong) else StorageError
         raise kind(_why_not_opened(path, str(wrong))) from wrong
     return connection
+
+
+def forget_freed(connection: Connection, memory_mb: int) -> None:
+    """Have DuckDB forget the buffers that it has freed, which nobody reads: after a checkpoint.
+
+    It lists them, 240 bytes each, until 32,768 of each of several kinds are listed: a store grew for an hour. It
+    goes through its lists for what it could free where it is to keep to less than it has.
+    """
+    with suppress(duckdb.OutOfMemoryException):  # the answer, once it has looked at all
+        connection.execute("SET memory_limit = '1KiB'")
+    connection.execute(f"SET memory_limit = '{memory_mb}MiB'")
 
 
 def attach_internal(path: Path) -> Connection:
