@@ -95,7 +95,11 @@ def _analyzer_of(settings: Settings, site: "SiteSettings") -> Callable[..., Awai
     if (place := plugins.ROSTERS.get(name)) is not None:
         return partial(plugins.find(place), settings, site)
     from analyzers.archive.process.child_process import start_store
+    from analyzers.batch_size import registry
+    from analyzers.power_limit import selectors
 
+    selectors.parse(settings.select)  # a wrong option fails before any process is started
+    registry.maker_of(settings.policy)
     store = start_store()  # it imports DuckDB while this process imports the rest
     from analyzers.service.analyzer import analyze as service
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
@@ -25,7 +26,8 @@ from analyzers.results.result import OWN
 from tests.analyzers.archives import LOG, RUN, A, ask, fill, frame, frames, opened, readings, window
 from tests.empty_archive import archive_at
 from tests.waiting import until
-from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.cli.service_commands import analyze
+from zeus_stream.errors import RefusedError, SettingsError, StorageError
 from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
 
@@ -231,6 +233,15 @@ def test_a_store_that_was_started_for_nothing_ends_with_its_channel() -> None:
     started = start_store()
     started.channel.close()
     assert started.process.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("option", ["--select", "--policy"])
+def test_an_analyzer_with_a_wrong_option_starts_no_store(option: str) -> None:
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    before = children.read_text()
+    refused = CliRunner().invoke(analyze, [option, "nonsense"])
+    assert isinstance(refused.exception, SettingsError)
+    assert children.read_text() == before
 
 
 @pytest.mark.sweep
