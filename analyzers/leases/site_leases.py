@@ -42,6 +42,22 @@ SHARD = "shard-"
 """Begins the name of a shard's lease; its number follows."""
 
 
+EXTENDED: LiteralString = """
+    WITH kept AS (
+        SELECT name, mine.behind_ms FROM zs.leases
+        JOIN unnest(%(names)s::text[], %(epochs)s::bigint[], %(behind)s::bigint[])
+            AS mine(name, epoch, behind_ms) USING (name, epoch)
+        WHERE site = %(site)s AND holder = %(holder)s ORDER BY name FOR UPDATE OF leases
+    ), extended AS (
+        UPDATE zs.leases
+        SET until = now() + %(ttl)s * interval '1 s', ttl_s = %(ttl)s, behind_ms = kept.behind_ms
+        FROM kept WHERE site = %(site)s AND leases.name = kept.name
+        RETURNING leases.name
+    )
+"""
+"""Extends the leases of `_to_extend`."""
+
+
 class SiteLease(Struct, frozen=True):
     """A lease that this process holds."""
 
@@ -149,35 +165,17 @@ class SiteLeases:
         )
         return [SiteLease(*row) for row in rows]
 
-    def renew(
-        self, held: Mapping[str, int], ttl_s: float, behind_ms: Mapping[str, int] | None = None
-    ) -> frozenset[str]:
+    def renew(self, held: Mapping[str, int], ttl_s: float) -> frozenset[str]:
         """Extend leases, given by name with their epochs. Return the names of those that are still held.
 
-        One that was given up is not. ``behind_ms``: of shards, the age of the oldest frame not interpreted.
+        One that was given up is not.
         """
         if not held:
             return frozenset()
-        late = behind_ms or {}
-        rows = self._all(
-            """
-            WITH kept AS (
-                SELECT name, mine.behind_ms FROM zs.leases
-                JOIN unnest(%(names)s::text[], %(epochs)s::bigint[], %(behind)s::bigint[])
-                    AS mine(name, epoch, behind_ms) USING (name, epoch)
-                WHERE site = %(site)s AND holder = %(holder)s ORDER BY name FOR UPDATE OF leases
-            )
-            UPDATE zs.leases
-            SET until = now() + %(ttl)s * interval '1 s', ttl_s = %(ttl)s, behind_ms = kept.behind_ms
-            FROM kept WHERE site = %(site)s AND leases.name = kept.name
-            RETURNING leases.name
-            """,
-            names=list(held),
-            epochs=list(held.values()),
-            behind=[late.get(name, 0) for name in held],
-            ttl=ttl_s,
+        return frozenset(
+            name
+            for (name,) in self._all(EXTENDED + "SELECT name FROM extended", **_to_extend(held, {}, ttl_s))
         )
-        return frozenset(name for (name,) in rows)
 
     def release(self, name: str, epoch: int) -> None:
         """Give a lease up: another process may take it at once."""
@@ -300,28 +298,40 @@ class SiteLeases:
             )
 
     def renew_shards(
-        self, held: Mapping[str, int], behind_ms: Mapping[str, int], shards: int, ttl_s: float
+        self, held: Mapping[str, int], behind_ms: Mapping[str, int], shards: int, ttl_s: float, *, ready: bool
     ) -> SiteShards:
-        """Renew the leases of shards, given by name with their epochs. Return how the site stands."""
-        kept = self.renew(held, ttl_s, behind_ms)
-        self._run(
-            "INSERT INTO zs.analyzers VALUES (%(site)s, %(holder)s, now() + %(ttl)s * interval '1 s')"
-            " ON CONFLICT (site, holder) DO UPDATE SET until = excluded.until",
-            ttl=ttl_s,
-        )
-        free = self._all(
-            """
-            SELECT number FROM generate_series(0, %(shards)s - 1) AS all_of_them(number)
-            WHERE NOT EXISTS (
-                SELECT FROM zs.leases
-                WHERE site = %(site)s AND name = %(shard)s || number AND until >= now()
-            ) ORDER BY number
+        """Renew the leases of shards, given by name with their epochs. Return how the site stands.
+
+        ``behind_ms``: the age of the oldest frame not interpreted. ``ready``: this analyzer may take shards, so
+        the others leave it a share. One statement: on a crowded machine each takes its time.
+        """
+        [(kept, free, others)] = self._all(
+            EXTENDED
+            + """
+            , alive AS (
+                INSERT INTO zs.analyzers
+                SELECT %(site)s, %(holder)s, now() + %(ttl)s * interval '1 s' WHERE %(ready)s
+                ON CONFLICT (site, holder) DO UPDATE SET until = excluded.until
+            )
+            SELECT
+                array(SELECT name FROM extended),
+                array(
+                    SELECT number FROM generate_series(0, %(shards)s - 1) AS all_of_them(number)
+                    WHERE NOT EXISTS (
+                        SELECT FROM zs.leases
+                        WHERE site = %(site)s AND name = %(shard)s || number AND until >= now()
+                    ) AND %(shard)s || number NOT IN (SELECT name FROM extended)
+                    ORDER BY number
+                ),
+                (SELECT count(*) FROM zs.analyzers
+                 WHERE site = %(site)s AND until >= now() AND holder <> %(holder)s)
             """,
             shards=shards,
             shard=SHARD,
+            ready=ready,
+            **_to_extend(held, behind_ms, ttl_s),
         )
-        [(alive,)] = self._all("SELECT count(*) FROM zs.analyzers WHERE site = %(site)s AND until >= now()")
-        return SiteShards(kept, tuple(number for (number,) in free), int(alive))
+        return SiteShards(frozenset(kept), tuple(free), others + 1)
 
     def take_shard(self, shard: int, ttl_s: float) -> int | None:
         """Take a shard that nobody holds. Return its epoch; None: another analyzer was quicker."""
@@ -424,6 +434,17 @@ class SiteLeases:
                 f"PostgreSQL of the site: could not be asked: {says}. Start the server, give this role the"
                 " right to use the schema zs, or correct --database."
             ) from wrong
+
+
+def _to_extend(
+    held: Mapping[str, int], behind_ms: Mapping[str, int], ttl_s: float
+) -> dict[str, list[str] | list[int] | float]:
+    return {
+        "names": list(held),
+        "epochs": list(held.values()),
+        "behind": [behind_ms.get(name, 0) for name in held],
+        "ttl": ttl_s,
+    }
 
 
 BATCH_ROWS = 1_000

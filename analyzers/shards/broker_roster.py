@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import anyio
 
+from analyzers.archive.process.child_process import ChildProcess
 from analyzers.service.analyzer import Analyzer, analyze
 from analyzers.shards.brokered_collector import BrokeredCollector
 from analyzers.shards.roll_call import RollCall
@@ -15,7 +16,12 @@ from zeus_stream.transport import sockets
 
 
 async def analyze_at_broker(
-    settings: Settings, site: SiteSettings, *, environ: Mapping[str, str], started: Callable[[str], None]
+    settings: Settings,
+    site: SiteSettings,
+    *,
+    environ: Mapping[str, str],
+    started: Callable[[str], None],
+    store: ChildProcess | None = None,
 ) -> None:
     """Run the analyzer of all hosts at a broker until cancelled. Raises as `analyze` does."""
     exchange = Exchange(site, "analyze")
@@ -35,6 +41,6 @@ async def analyze_at_broker(
                 await roll.wait()
 
     try:
-        await analyze(settings, environ=environ, started=started, roster=roster)
+        await analyze(settings, environ=environ, started=started, roster=roster, store=store)
     finally:
         context.destroy(linger=0)

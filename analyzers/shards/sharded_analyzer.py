@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from msgspec.structs import replace
 
+from analyzers.archive.process.child_process import ChildProcess
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.leases.renewal import DECIDING, Renewal, valid_until_ns
 from analyzers.leases.site_leases import SiteLeases, SiteShards
@@ -40,8 +41,6 @@ from zeus_stream.settings import Settings
 from zeus_stream.transport import sockets
 from zeus_stream.transport.listening.listener import Listener
 
-FIRST_RENEWALS = 4
-"""Nothing is taken before: analyzers that start together share from the beginning."""
 MOVE_NS = 60_000_000_000
 """Between two shards with open runs that are left to an analyzer which has fewer."""
 LOOK_S = 0.1
@@ -49,7 +48,7 @@ LOOK_S = 0.1
 SPARES = 2
 """Files that are open for take-overs: a process takes a second to start, and many on a busy host."""
 SPARE_S = 2.0
-"""A spare file is opened so long after the last was taken: a take-over needs the processor first."""
+"""A spare file is opened so long after the one before: a take-over needs the processor first."""
 RETRY_S = 1.0
 """From the failure of a shard to the next try to take one."""
 LEASE_MS = 30_000
@@ -60,9 +59,17 @@ _log = logging.getLogger(__name__)
 
 
 async def analyze_shards(
-    settings: Settings, site: SiteSettings, *, environ: Mapping[str, str], started: Callable[[str], None]
+    settings: Settings,
+    site: SiteSettings,
+    *,
+    environ: Mapping[str, str],
+    started: Callable[[str], None],
+    store: ChildProcess | None = None,
 ) -> None:
-    """Run an analyzer of some shards until cancelled. Raises StorageError, RefusedError."""
+    """Run an analyzer of some shards until cancelled. Raises StorageError, RefusedError.
+
+    ``store``: the process of its first file, if it is started.
+    """
     dsn = site.dsn("analyze")
     exchange = Exchange(site, "analyze")
     settings = replace(settings, lease_ms=max(settings.lease_ms, LEASE_MS))
@@ -84,7 +91,7 @@ async def analyze_shards(
             started=anchor().wall_ns,
         )
         try:
-            await ShardedAnalyzer(shared).run(started)
+            await ShardedAnalyzer(shared, store).run(started)
         finally:
             context.destroy(linger=0)
 
@@ -92,9 +99,9 @@ async def analyze_shards(
 class ShardedAnalyzer:
     """The shards that one process holds."""
 
-    def __init__(self, site: SharedSite) -> None:
+    def __init__(self, site: SharedSite, store: ChildProcess | None) -> None:
         """For `analyze_shards`."""
-        self._site = site
+        self._site, self._store = site, store
         self._shards = site.options.shards
         self._leases = SiteLeases(site.dsn, site.options.site, site.holder)
         self._renewal = Renewal(SiteLeases(site.dsn, site.options.site, site.holder), DECIDING, self._extend)
@@ -128,10 +135,11 @@ class ShardedAnalyzer:
                 tasks.start_soon(self._serve_status)
                 tasks.start_soon(own_cost.return_free_memory)
                 tasks.start_soon(self._watch)
-                for _ in range(SPARES):
-                    tasks.start_soon(self._keep_spare)
+                tasks.start_soon(self._keep_spare)
                 try:
                     await self._ready.wait()
+                    for _ in range(1, SPARES):
+                        tasks.start_soon(self._keep_spare, SPARE_S)
                     await self._keep_share(tasks)
                 finally:
                     with anyio.CancelScope(shield=True):
@@ -147,7 +155,8 @@ class ShardedAnalyzer:
 
     def _extend(self, leases: SiteLeases, held: Mapping[str, int], ttl_s: float) -> frozenset[str]:
         """Renew what is held, and see how the site stands. In the thread of the renewal."""
-        self._site_now = leases.renew_shards(held, self._behind_ms, self._shards, ttl_s)
+        ready = self._ready.is_set()
+        self._site_now = leases.renew_shards(held, self._behind_ms, self._shards, ttl_s, ready=ready)
         return self._site_now.kept
 
     def _hold(self, until_ns: int = 0) -> None:
@@ -156,7 +165,7 @@ class ShardedAnalyzer:
 
     async def _keep_share(self, tasks: TaskGroup) -> None:
         """Take or give up what a fair share asks for, after each renewal, until cancelled."""
-        seen, trouble = FIRST_RENEWALS, None
+        seen, trouble = self._renewal.times, None
         while True:
             await anyio.sleep(LOOK_S)
             try:
@@ -248,8 +257,9 @@ class ShardedAnalyzer:
 
     # ---- files
 
-    async def _keep_spare(self) -> None:
+    async def _keep_spare(self, later_s: float = 0.0) -> None:
         """Have a file open for the next take-over, until cancelled. It is handed over to one shard."""
+        await anyio.sleep(later_s)
         while True:
             spare = await run_sync(self._open)
             self._ready.set()
@@ -271,7 +281,8 @@ class ShardedAnalyzer:
         self._files += 1
         path = self._site.where.state / "take-overs" / f"{self._site.started}-{self._files}.duckdb"
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        return StoreClient.open(path, self._site.settings), path
+        store, self._store = self._store, None
+        return StoreClient.open(path, self._site.settings, store), path
 
     # ---- status
 

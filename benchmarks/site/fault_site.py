@@ -7,6 +7,7 @@ import random
 import signal
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -155,6 +156,8 @@ class Site:
         """Start services again that ended by themselves."""
         for name, process in tuple(self.processes.items()):
             if not name.startswith("training") and process.poll() is not None:
+                words = (self.where[name] / f"{name}.txt").read_text(errors="replace")[-2000:]
+                print(f"{name} ended by itself with {process.returncode}: {words}", file=sys.stderr)
                 self.ended += 1
                 self.start(name)
 

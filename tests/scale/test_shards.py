@@ -75,7 +75,7 @@ def second(database: str) -> Iterator[SiteLeases]:
 
 def renewed(leases: SiteLeases, held: dict[int, int], behind_ms: int = 0) -> SiteShards:
     names = {f"shard-{shard}": epoch for shard, epoch in held.items()}
-    return leases.renew_shards(names, dict.fromkeys(names, behind_ms), SHARDS, 60)
+    return leases.renew_shards(names, dict.fromkeys(names, behind_ms), SHARDS, 60, ready=True)
 
 
 def test_a_shard_has_one_holder_and_a_higher_epoch_after_each(first: SiteLeases, second: SiteLeases) -> None:

@@ -91,9 +91,6 @@ def analyze(settings: Settings, site: "SiteSettings", *, parent_pid: int | None)
 
 def _analyzer_of(settings: Settings, site: "SiteSettings") -> Callable[..., Awaitable[None]]:
     """Return the service that the settings ask for: of some collectors, or of those that a roster finds."""
-    name = "shards" if site.shards else ",".join(settings.follow)
-    if (place := plugins.ROSTERS.get(name)) is not None:
-        return partial(plugins.find(place), settings, site)
     from analyzers.archive.process.child_process import start_store
     from analyzers.batch_size import registry
     from analyzers.power_limit import selectors
@@ -101,6 +98,9 @@ def _analyzer_of(settings: Settings, site: "SiteSettings") -> Callable[..., Awai
     selectors.parse(settings.select)  # a wrong option fails before any process is started
     registry.maker_of(settings.policy)
     store = start_store()  # it imports DuckDB while this process imports the rest
+    name = "shards" if site.shards else ",".join(settings.follow)
+    if (place := plugins.ROSTERS.get(name)) is not None:
+        return partial(plugins.find(place), settings, site, store=store)
     from analyzers.service.analyzer import analyze as service
 
     return partial(service, settings, store=store)
