@@ -57,8 +57,8 @@ def connect(path: Path, settings: Settings, *, read_only: bool, checkpoint: str 
 def forget_freed(connection: Connection, memory_mb: int) -> None:
     """Have DuckDB forget the buffers that it has freed, which nobody reads: after a checkpoint.
 
-    It lists them, 240 bytes each, until 32,768 of each of several kinds are listed: a store grew for an hour. It
-    goes through its lists for what it could free where it is to keep to less than it has.
+    It lists them, 240 bytes each, until 32,768 of each of several kinds are listed: a store grew for an hour.
+    It goes through its lists for what it could free where it is to keep to less than it has.
     """
     with suppress(duckdb.OutOfMemoryException):  # the answer, once it has looked at all
         connection.execute("SET memory_limit = '1KiB'")

@@ -172,10 +172,8 @@ class SiteLeases:
         """
         if not held:
             return frozenset()
-        return frozenset(
-            name
-            for (name,) in self._all(EXTENDED + "SELECT name FROM extended", **_to_extend(held, {}, ttl_s))
-        )
+        statement = EXTENDED + "SELECT name FROM extended"  # noqa: S608  (our own words)
+        return frozenset(name for (name,) in self._all(statement, **_to_extend(held, {}, ttl_s)))
 
     def release(self, name: str, epoch: int) -> None:
         """Give a lease up: another process may take it at once."""
@@ -302,11 +300,11 @@ class SiteLeases:
     ) -> SiteShards:
         """Renew the leases of shards, given by name with their epochs. Return how the site stands.
 
-        ``behind_ms``: the age of the oldest frame not interpreted. ``ready``: this analyzer may take shards, so
-        the others leave it a share. One statement: on a crowded machine each takes its time.
+        ``behind_ms``: the age of the oldest frame not interpreted. ``ready``: this analyzer may take shards,
+        so the others leave it a share. One statement: on a crowded machine each takes its time.
         """
         [(kept, free, others)] = self._all(
-            EXTENDED
+            EXTENDED  # noqa: S608  (our own words)
             + """
             , alive AS (
                 INSERT INTO zs.analyzers

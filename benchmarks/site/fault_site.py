@@ -64,9 +64,10 @@ class TakeOvers:
 
     def __init__(self, dsn: str) -> None:
         self._leases = SiteLeases(dsn, SITE, "benchmark")
-        self._lost: dict[str, tuple[int, float]] = {}
-        """By shard, the epoch that was lost, and when."""
-        self.took_s: list[float] = []
+        self._lost: dict[str, tuple[int, float, bool]] = {}
+        """By shard, the epoch that was lost, when, and whether another analyzer could take it over then."""
+        self.took_s: dict[bool, list[float]] = {True: [], False: []}
+        """By whether another analyzer could. If not, one has to start first."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -74,19 +75,22 @@ class TakeOvers:
     def lost(self, pid: int) -> None:
         """Note that an analyzer is killed now."""
         leases = SiteLeases(self._leases.dsn, SITE, "benchmark")
-        with suppress(StorageError):  # PostgreSQL is away as well
+        with suppress(StorageError), leases.working() as connection:  # PostgreSQL may be away as well
+            others = connection.execute(
+                "SELECT count(*) FROM zs.analyzers WHERE until >= now() AND holder NOT LIKE %s", [f"%/{pid}"]
+            ).fetchone()
             for state in leases.states():
                 if state.name.startswith(SHARD) and state.holder.endswith(f"/{pid}"):
-                    self._lost[state.name] = state.epoch, time.monotonic()
+                    self._lost[state.name] = state.epoch, time.monotonic(), others != (0,)
         leases.close()
 
     def _run(self) -> None:
         while not self._ended.wait(LOOK_S):
             with suppress(StorageError):
                 for state in self._leases.states() if self._lost else ():
-                    epoch, lost_s = self._lost.get(state.name, (state.epoch, 0.0))
+                    epoch, lost_s, another = self._lost.get(state.name, (state.epoch, 0.0, False))
                     if state.epoch > epoch:
-                        self.took_s.append(time.monotonic() - lost_s)
+                        self.took_s[another].append(time.monotonic() - lost_s)
                         del self._lost[state.name]
         self._leases.close()
 

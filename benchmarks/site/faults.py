@@ -199,13 +199,25 @@ def in_force(site: Site) -> int:
     return sum(file.suffix != ".lock" for file in left)
 
 
+def spans(took_s: list[float]) -> str:
+    """Return number, median, 99 % and most of some times."""
+    return ", ".join(
+        [str(len(took_s)), *(f"{each:.1f}" for each in np.quantile(took_s or [0.0], (0.5, 0.99, 1.0)))]
+    )
+
+
 def recovery(site: Site, recovered_s: float) -> list[Row]:
     """Return what is in force at the end, and how long take-overs and the recovery took."""
-    took_s = np.quantile(site.take_overs.took_s or [0.0], (0.5, 0.99, 1.0))
+    took_s = site.take_overs.took_s
     return [
         ("limits of ours in force after the end", in_force(site), 0),
-        ("take-overs of shards of a killed analyzer", len(site.take_overs.took_s), ""),
-        ("of them, p50, p99, longest, s (goal 3, 10, -)", ", ".join(f"{each:.1f}" for each in took_s), ""),
+        (
+            "take-overs of shards of a killed analyzer: number, p50, p99, longest, s (goal -, 3, 10, -)",
+            spans(took_s[True] + took_s[False]),
+            "",
+        ),
+        ("of them where another analyzer was ready", spans(took_s[True]), ""),
+        ("of them where one had to start first", spans(took_s[False]), ""),
         ("from the last fault until all steps are stored, s", f"{recovered_s:.0f}", ""),
         ("load of the machine, 1 and 15 minutes", "{0:.0f}, {2:.0f}".format(*os.getloadavg()), ""),
     ]
