@@ -44,6 +44,10 @@ ALTER TABLE ended_savings ADD COLUMN stretches STRUCT(
     measured_by VARCHAR
 )[];
 """,
+    """
+ALTER TABLE trials ADD COLUMN best_w DOUBLE;
+ALTER TABLE trials ADD COLUMN best_excess_p95_percent DOUBLE;
+""",
 )
 """SQL by version: the first text brings a schema of version 1 to version 2."""
 META = "CREATE TABLE meta (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"

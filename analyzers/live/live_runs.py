@@ -377,12 +377,12 @@ def _search(run: LiveRun, progress: SearchNow | None) -> SearchNow | None:
     trials = [
         row for row in run.trials.values() if row.round == max(each.round for each in run.trials.values())
     ]
-    best = min((row for row in trials if row.steps), key=lambda row: row.energy_j / row.steps, default=None)
+    latest = max(trials, key=lambda row: (row.best_w is not None, row.ended_ns), default=None)
     saved, added = run.saved, _added_percent(decision, "energy_per_step_j")
     return replace(
         progress,
-        best_mw=_milliwatts(best.power_limit_w) if best else None,
-        best_step_j=best.energy_j / best.steps if best else None,
+        best_mw=_milliwatts(latest.best_w) if latest and latest.best_w else _least_energy_mw(trials),
+        best_excess_p95_percent=latest.best_excess_p95_percent if latest else None,
         saved_j=saved[0] if saved else None,
         saved_percent=None if added is None else 0.0 - added,
         saved_low_percent=_of(decision, "energy_saved_low_percent"),
@@ -410,6 +410,12 @@ def _stretch(decision: DecisionRow, gained: Gained) -> StretchNow:
         saved_high_percent=_of(decision, "energy_saved_high_percent"),
         measured_by=f"{decision.trials_run} {decision.trials_round}",
     )
+
+
+def _least_energy_mw(trials: Iterable[TrialRow]) -> int | None:
+    """Return the limit with the least energy of a step: the best so far where all limits are measured."""
+    best = min((row for row in trials if row.steps), key=lambda row: row.energy_j / row.steps, default=None)
+    return None if best is None else _milliwatts(best.power_limit_w)
 
 
 def _trial(row: TrialRow) -> TrialNow:

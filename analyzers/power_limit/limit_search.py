@@ -480,6 +480,7 @@ class LimitSearch:
             row = None if asked.purpose is Purpose.WATCH else self._trial_row(asked, took)
             follows = self.feed(TrialMeasured(asked.number, *figures))
             if row is not None:
+                row = self._rows.with_best(row, self.state)
                 follows = rows_only([row]) | follows | rows_only(self._rows.learned(row, self.state))
             if asked.purpose is Purpose.CONFIRM:
                 follows |= self._go_on_with_limits()

@@ -235,6 +235,8 @@ class ProfilerState(Struct, frozen=True, kw_only=True):
     """Limits measured without a result, once for each time."""
     trouble: str = "no limit was tried"
     """Why the last limit was skipped."""
+    so_far: Choose | None = None
+    """What the search would choose by what was measured of this round. None: nothing, or it measures all."""
     chosen: Chosen | None = None
     cap: Capped = Capped(None)
     """What a power budget allows (rule 7)."""
@@ -490,11 +492,11 @@ def _follow_search(state: ProfilerState, plan: ProfilerPlan, now_mw: int | None 
     if not limits_mw:
         return _observe_only(state, f"no limit could be measured, the last because: {state.trouble}")
     match _advice(state, limits_mw, plan, plan.steps_left):
-        case Measure(limit_mw) if limit_mw == now_mw:
-            return state, ()
-        case Measure(limit_mw):
-            return _apply_limit(state, limit_mw)
-        case Choose(limit_mw, confidence, remembered, sure, costs):
+        case Measure(limit_mw, so_far):
+            state = replace(state, so_far=so_far or state.so_far)
+            return (state, ()) if limit_mw == now_mw else _apply_limit(state, limit_mw)
+        case Choose(limit_mw, confidence, remembered, sure, costs) as so_far:
+            state = replace(state, so_far=so_far)
             seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
             measured = "all" if seen == len(limits_mw) else f"{seen} of them"
             levels = "clocks" if plan.clocks_mhz else "limits"

@@ -73,6 +73,16 @@ class RunDecisions:
             del self._visited[next(iter(self._visited))]
         return row
 
+    def with_best(self, row: TrialRow, state: profiler.ProfilerState | None) -> TrialRow:
+        """Return the row of a trial with the best limit that is known by its end, and its bound."""
+        if state is None or state.so_far is None or row.round != state.round:
+            return row
+        return replace(
+            row,
+            best_w=state.so_far.limit_mw / 1000,
+            best_excess_p95_percent=100 * state.so_far.confidence.p95,
+        )
+
     def learned(self, row: TrialRow, state: profiler.ProfilerState | None) -> list[ProfileRow]:
         """Return what a trial teaches for later runs; nothing once the round has decided."""
         if self.recollection is None or state is None:

@@ -46,6 +46,11 @@ class TrialRow(Struct, frozen=True, kw_only=True):
     power_profile: str | None = None
     """power profiles in force at its end, as in ``gpus``, of different GPUs with ``/`` between;
     NULL: they have none"""
+    best_w: float | None = None
+    """watts: the best limit by what was measured until its end; NULL: nothing is known yet, or all limits are
+    measured"""
+    best_excess_p95_percent: float | None = None
+    """by how much that one may cost more than the best, with 95 % confidence"""
 
 
 class DecisionRow(Struct, frozen=True, kw_only=True):

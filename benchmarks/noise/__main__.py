@@ -9,7 +9,8 @@ the excess is at most the stated 95 % bound. ``above 3 %``: decisions whose own 
 so. ``cost``: what the steps until then take above as many at the best limit, in % of a run of 20 000 steps.
 ``stated``: how often the 95 % interval of energy and of time at the limit chosen holds the truth, and between
 which shares that may lie with so few worlds; ``off``: by
-how much the change of a step is missed; ``half``: half of the interval.
+how much the change of a step is missed; ``half``: half of the interval. ``beyond``: searches in which the
+mean time of all steps until a moment, as it is without noise, exceeded the bound on the time.
 
 Second table: the watch over 20 000 steps in which nothing but the noise changes, and how soon it notices that
 all steps take a tenth more. It begins after a search of
@@ -129,6 +130,8 @@ class Outcome(Struct, frozen=True):
     """Of the steps until then, as a share of a run of `LONG_RUN`."""
     stated: tuple[tuple[ShareInterval, float], ...]
     """Of energy and time at the limit chosen, each with the truth. Empty where the highest was chosen."""
+    beyond: float = 0.0
+    """By which share the time of the run exceeded its bound at most, at any step until then."""
 
     @property
     def wrong(self) -> bool:
@@ -161,7 +164,18 @@ def outcome(training: NoisyTraining, selector: Selector) -> Outcome:
         decided.confidence.p95,
         profiling(curve, selector, training.spent[:at_step]) * RUN_STEPS / LONG_RUN,
         tuple(stated),
+        _beyond(curve, selector, training.spent[:at_step]),
     )
+
+
+def _beyond(curve: Curve, selector: Selector, spent: Sequence[int]) -> float:
+    """Return by which share steps at these limits exceed a bound on the time at most; 0: without one."""
+    factor = None if selector.goal is None else selector.goal.factor
+    if factor is None:
+        return 0.0
+    step_ns = np.array(curve.step_ns)[list(spent)]
+    mean_ns = np.cumsum(step_ns) / np.arange(1, len(step_ns) + 1)
+    return max(0.0, float(mean_ns.max()) / (factor * curve.step_ns[0]) - 1)
 
 
 def search_table(published: list[Curve], given: argparse.Namespace) -> None:
@@ -178,7 +192,7 @@ def search_table(published: list[Curve], given: argparse.Namespace) -> None:
     head = (
         "noise | kind | steps, median | p90 | most | wrong, % | excess, mean % | worst | bound holds, % | "
         "bound, median % | bound above 3 %, % | cost, mean % | stated holds, % | off, mean % | most | "
-        "half, median %"
+        "half, median % | beyond a bound on time at a moment, % | most"
     )
     rows.append(["all", "", *figures(every)])
     table(f"{given.worlds} worlds a kind, seed {given.seed}, {LIMITS} limits", head, rows)
@@ -206,6 +220,8 @@ def figures(of: Sequence[Outcome]) -> list[str]:
         f"{100 * np.mean(off):.2f}",
         f"{100 * max(off):.1f}",
         f"{100 * np.median(halves):.1f}",
+        f"{100 * np.mean([each.beyond > 0 for each in of]):.0f}",
+        f"{100 * max(each.beyond for each in of):.1f}",
     ]
 
 

@@ -90,6 +90,20 @@ def test_epochs_of_5_to_50_steps_decide_an_adaptive_search(epoch_steps: int, noi
     assert chosen.energy_mj <= trials[best_mw].energy_mj * (1.005 if noise < 0.1 else 1.05)
 
 
+def test_each_visit_says_which_limit_is_best_so_far_and_by_how_much_it_may_be_off() -> None:
+    training = Training("imagenet", 0.25, 2_000, noise=0.02)
+    world = World("simulated:v100x1", training, RunSettings(selector=selectors.parse("energy")))
+    decision = decided(world).rows(DecisionRow)[0]
+    last = {row.number: row for row in world.rows(TrialRow) if not row.confirms}
+    visits = [last[number] for number in sorted(last)]
+    for at, row in enumerate(visits):
+        assert row.best_w in {each.power_limit_w for each in visits[: at + 1]}
+    bounds = [row.best_excess_p95_percent for row in visits]
+    assert (visits[-1].best_w, bounds[-1]) == (decision.power_limit_w, decision.excess_p95_percent)
+    assert None not in bounds
+    assert (bounds[0] or 0.0) > 3 > (bounds[-1] or 0.0)
+
+
 @pytest.mark.parametrize(("step_s", "steps", "most"), [(3.0, 90, 65), (20.0, 40, 16)])
 def test_a_search_over_long_steps_takes_one_of_them_for_a_block(step_s: float, steps: int, most: int) -> None:
     """A step in which a limit came soon after its begin was left out: 20 steps of 20 s and more."""

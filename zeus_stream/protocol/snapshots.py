@@ -144,8 +144,9 @@ class SearchNow(Struct, frozen=True, kw_only=True):
     """At the limit that is measured."""
     steps_wanted: Count | None = None
     best_mw: Milliwatts | None = None
-    """The limit with the least energy per step so far."""
-    best_step_j: Figure | None = None
+    """The best limit so far."""
+    best_excess_p95_percent: Figure | None = None
+    """By how much it may cost more than the best, with 95 % confidence."""
     saved_j: Figure | None = None
     """Against the limit found, by all steps at the limit chosen. None: no limit was set."""
     saved_percent: Figure | None = None

@@ -54,6 +54,8 @@ class RunView(Struct, frozen=True, kw_only=True):
     undecided: str = ""
     """Why there is no decision. Empty: there is one, or nothing was searched for."""
     trials: Sequence[TrialView] = ()
+    best_within_percent: float | None = None
+    """By how much the best limit so far may cost more than the best (95 %). None: not known."""
     searched: str | None = None
     """The limit that is measured now, and how far. Empty: none. None: no limit is searched for."""
     waste: tuple[WastePart, ...] = ()
@@ -70,10 +72,11 @@ class RunView(Struct, frozen=True, kw_only=True):
 
     @property
     def progress(self) -> str:
-        """Return the phase of the search, how far it is and the best limit so far."""
-        best = next((trial.level for trial in self.trials if trial.mark == "best"), "")
-        parts = (self.phase.text, self.phase.more, f"best so far {best}" if best else "", self.trouble)
-        return ", ".join(filter(None, parts))
+        """Return the phase of the search, how far it is and the best limit so far, with its bound."""
+        best = next((f"best so far {trial.level}" for trial in self.trials if trial.mark == "best"), "")
+        if best and self.best_within_percent is not None:
+            best += f" (off by {self.best_within_percent:.1f} % at most)"
+        return ", ".join(filter(None, (self.phase.text, self.phase.more, best, self.trouble)))
 
     @property
     def state(self) -> str:
@@ -163,6 +166,7 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
         forecast=forecast,
         undecided=run.search.reason if run.search is not None and run.search.phase == "observing" else "",
         trials=() if run.search is None else [as_stated(each, saving) for each in trials_of(run.search)],
+        best_within_percent=None if run.search is None else run.search.best_excess_p95_percent,
         searched=None if run.search is None else measuring_words(run.search),
     )
 

@@ -25,7 +25,9 @@ what follows. The rules:
  6. Where it is known how many steps are to come, a run ends its search at half of them at the latest, and
     tolerates the more risk the fewer there are: a visit costs what is lost at `WORTHWHILE_STEPS` of them.
     Its first visit has one of `SHARES` of the search, so that other limits are measured too.
- 7. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against
+ 7. With a bound on the time, a limit beyond it is visited only while the mean time of all steps of the search
+    keeps the bound with 95 %: until then the highest is measured on, or one nearer to it that may be.
+ 8. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against
     other curves. Where it holds, a visit of its best limit and one of the highest confirm it.
 
 Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
@@ -38,6 +40,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -45,7 +48,7 @@ from analyzers.power_limit.search import belief as beliefs
 from analyzers.power_limit.search import curves, noise
 from analyzers.power_limit.search.belief import TOLERATED, Belief, Confidence
 from analyzers.power_limit.search.host_delays import evenly_delayed
-from analyzers.power_limit.search.noise import Floats
+from analyzers.power_limit.search.noise import Bools, Floats
 from analyzers.power_limit.search.step_costs import StepCosts, step_costs
 from analyzers.power_limit.search.step_kinds import evenly_mixed
 from analyzers.power_limit.search.visit_blocks import BLOCKS, SETTLING_NS, Visit, settled, usual_times
@@ -81,6 +84,8 @@ LOUD = 0.02
 """Standard deviation of the correlated noise from which on the first visit is long."""
 CHANGE_NS = 1_250_000_000
 """Time that a change of limit costs, about, beside the step in which it comes."""
+AT_MOST = 1.645
+"""Standard deviations below which a value is with 95 %."""
 PRECISE = 0.006
 """Standard deviation of a visit that is long enough whatever the noise is."""
 MOST_LENGTH = 30
@@ -89,12 +94,6 @@ LONGEST = 2
 """Times as long as is enough a visit is at most, whatever the risk there: more of it would tell no more."""
 WORTH = 1.5
 """Times the cost of the best length of a visit for the same precision, from which on it is long enough."""
-
-
-class Measure(Struct, frozen=True):
-    """Measure a block at this limit: one more, if it is in force."""
-
-    limit_mw: int
 
 
 class Choose(Struct, frozen=True):
@@ -108,6 +107,14 @@ class Choose(Struct, frozen=True):
     """Whether no limit is likely left that is much better; else the budget of steps has ended."""
     costs: StepCosts | None = None
     """What steps take there and at other limits. None: nothing is believed of them."""
+
+
+class Measure(Struct, frozen=True):
+    """Measure a block at this limit: one more, if it is in force."""
+
+    limit_mw: int
+    so_far: Choose | None = None
+    """What would be chosen by now. None: nothing was concluded from the latest block."""
 
 
 def advise(
@@ -136,7 +143,7 @@ def advise(
         foretold: what is remembered was measured at clocks, one of which was chosen.
         steps_left: of the run. None: not known.
     """
-    visits = [visit for visit in visits if visit.limit_mw in limits_mw]
+    every = visits = [visit for visit in visits if visit.limit_mw in limits_mw]
     tolerated_risk = _tolerated_risk(steps_left, foretold=foretold)
     left = _blocks_left(visits, most_blocks(len(limits_mw)) + more_blocks, steps_left)
     most_first = _most_of_first(visits, left, steps_left)
@@ -160,16 +167,17 @@ def advise(
     sure = bool(belief.steps[best]) and float(risk.sum()) < tolerated_risk
     turns = ROUNDS if tolerated_risk <= RISK else FEW_ROUNDS
     turn, more = _turns_left(visits, limits_mw[0], limits_mw[best], turns)
+    chosen = _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
     if more and not belief.as_remembered and left > 0 and (sure or left <= TURN_BLOCKS * more):
-        return Measure(turn)
+        return Measure(turn, chosen)
     if left <= 0 or (sure and belief.checked):
-        chosen = _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
         known = memory is not None and belief.as_remembered
         of = limits_mw, gpus, visits, chosen.limit_mw, remembered
         costs = step_costs(*of, as_remembered=known, clocks=clocks, foretold=foretold)
         return replace(chosen, costs=costs.doubted(mixed.doubt) if mixed is not None else costs)
-    to_check = limits_mw[_to_check(belief, best)] if sure else None
-    return Measure(to_check or _next_mw(limits_mw, belief, visits, risk, most_first))
+    may = _within_bound(limits_mw, belief, every)
+    to_check = limits_mw[_to_check(belief, best, may)] if sure else None
+    return Measure(to_check or _next_mw(limits_mw, belief, visits, risk, most_first, may), chosen)
 
 
 def _tolerated_risk(steps_left: int | None, *, foretold: bool) -> float:
@@ -193,24 +201,54 @@ def _least_blocks(visit: Visit, look: int = 0) -> int:
     return min(blocks, ceil(ns * len(visit.blocks) / visit.whole.duration_ns))
 
 
+def _within_bound(limits_mw: Sequence[int], belief: Belief, visits: Sequence[Visit]) -> Bools:
+    """Tell which limits may be visited now: the mean time of all steps keeps its bound (rule 7); shape (n,).
+
+    ``visits``: all of the search, with what was left out. A change of limit is counted as `CHANGE_NS`.
+    """
+    if belief.factor is None:
+        return np.ones(len(limits_mw), dtype=bool)
+    one, top, last = belief.as_one, belief.top, visits[-1]
+    variance = np.diag(one.covariance) + one.covariance[top, top] - 2 * one.covariance[top]
+    ratio = np.exp(one.mean - one.mean[top])
+    most = ratio * np.exp(AT_MOST * np.sqrt(np.maximum(variance, 0.0)))
+    changing = 1 + CHANGE_NS / last.whole.step_ns
+    over = 0.0
+    for number, visit in enumerate(visits):
+        steps = visit.whole.steps + (changing if number else 0.0)
+        over += steps * (ratio[limits_mw.index(visit.limit_mw)] - belief.factor)
+    block = last.whole.steps / len(last.blocks)
+    needed = np.full(len(limits_mw), BLOCKS * block + changing)
+    needed[limits_mw.index(last.limit_mw)] = block
+    return np.asarray((most <= belief.factor) | (over + needed * (most - belief.factor) <= 0))
+
+
 def _next_mw(
-    limits_mw: Sequence[int], belief: Belief, visits: Sequence[Visit], risk: Floats, most_first: int
+    limits_mw: Sequence[int],
+    belief: Belief,
+    visits: Sequence[Visit],
+    risk: Floats,
+    most_first: int,
+    may: Bools,
 ) -> int:
-    """Return the limit to measure where one is not sure: the last if its visit is too short for the noise."""
+    """Return the limit to measure where one is not sure: the last if its visit is too short for the noise.
+
+    ``may``: limits that may be visited, shape (n,).
+    """
     last = visits[-1]
     enough = _enough(belief, last, _least_blocks(last), most_first if len(visits) == 1 else 0)
-    if len(last.blocks) < enough:
+    if len(last.blocks) < enough and may[limits_mw.index(last.limit_mw)]:
         return last.limit_mw
     over = limits_mw.index(last.limit_mw) if len(last.blocks) >= LONGEST * enough else None
-    return limits_mw[belief.next(belief.best(), risk, over, unseen=False)]
+    return limits_mw[belief.next(belief.best(), risk, over, may, unseen=False)]
 
 
-def _to_check(belief: Belief, best: int) -> int:
+def _to_check(belief: Belief, best: int, may: Bools) -> int:
     """Return the index of the limit to measure where one is sure, but has not checked what is remembered."""
     if belief.as_remembered and not belief.steps[0]:
         return 0
     risk = belief.risk(best, unremembered=True)  # it would be largest there
-    return belief.next(best, risk, None, unseen=True)
+    return belief.next(best, risk, None, may, unseen=True)
 
 
 def _first(limits_mw: Sequence[int], goal: Goal, memory: curves.RememberedCurve | None) -> int:

@@ -11,7 +11,7 @@ from math import erf, log, sqrt
 import numpy as np
 from msgspec import Struct
 
-from analyzers.power_limit.search.noise import Floats, Indices
+from analyzers.power_limit.search.noise import Bools, Floats, Indices
 
 TOLERATED = 0.03
 """A limit that is better by such a share should not be left."""
@@ -160,22 +160,26 @@ class Belief(Struct, frozen=True, kw_only=True):
         risk[against] = 0
         return np.asarray(risk)
 
-    def next(self, best: int, risk: Floats, over: int | None, *, unseen: bool) -> int:
+    def next(self, best: int, risk: Floats, over: int | None, may: Bools, *, unseen: bool) -> int:
         """Return the limit to measure.
 
         Args:
             best: what others are compared with.
             risk: of each limit, shape (n,).
             over: the limit of a visit that is long enough, whatever its risk; None: of none.
+            may: limits that may be measured now, shape (n,). The highest may be.
             unseen: one that was not measured yet.
         """
         if not self.steps[best]:
-            return best
+            nearer = np.flatnonzero(may & (self.steps == 0) & (np.arange(len(may)) <= best))
+            return int(nearer.max(initial=self.top))
         dearer = np.expm1(np.maximum(self.middle - self.middle[best], 0))
-        worth = risk / (1 + COST * dearer)
+        worth = np.where(may, risk / (1 + COST * dearer), -1)
         if unseen:
             return int(np.argmax(np.where(self.steps == 0, worth, -1)))
         other, against = int(np.argmax(worth)), self.against(best)
+        if worth[other] <= 0:
+            return against
         if over in {other, against}:
             return against if over == other else other
         return other if self.error[other] >= self.error[against] else against

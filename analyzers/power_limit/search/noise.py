@@ -37,6 +37,7 @@ from msgspec import Struct
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
 
 FADING = (8.0, 30.0, 120.0, 600.0)
 """Steps in which a correlation fades to a third."""

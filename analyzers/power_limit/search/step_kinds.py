@@ -24,11 +24,10 @@ from math import sqrt
 from statistics import fmean
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.power_limit.search.noise import Floats, Indices
+from analyzers.power_limit.search.noise import Bools, Floats, Indices
 from analyzers.power_limit.search.visit_blocks import NORMAL, Visit, log_power
 from analyzers.power_limit.selectors import Halves, Trial
 
@@ -47,8 +46,6 @@ SETTLED_SHARE = 0.1
 LEAST_STEPS = 6
 """Of a kind, from which on it was seen at a limit. With 3: 278 steps (median), the stated saving holds in
 95 %; with 12: 350 steps, 100 %."""
-
-Bools = npt.NDArray[np.bool_]
 
 
 def halves(steps_ns: Iterable[int]) -> Halves | None:
@@ -223,7 +220,7 @@ def _squares(x: Floats, weight: Floats, by: Indices) -> float:
     return float(np.sum(squares - sums**2 / np.maximum(totals, 1e-9)))
 
 
-def _returns(share: Floats) -> npt.NDArray[np.intp]:
+def _returns(share: Floats) -> Indices:
     """Return after which blocks the changed kind came back."""
     high = share > (share.min() + share.max()) / 2
     return np.flatnonzero(high[1:] & ~high[:-1])

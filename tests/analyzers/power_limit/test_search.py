@@ -16,7 +16,7 @@ from analyzers.power_limit.search.advice import LOOK, Measure, advise, most_bloc
 from analyzers.power_limit.search.belief import TOLERATED, Confidence
 from analyzers.power_limit.search.step_costs import ShareInterval
 from analyzers.power_limit.search.visit_blocks import BLOCKS, Visit, by_limit, series, settled
-from analyzers.power_limit.selectors import Trial
+from analyzers.power_limit.selectors import Goal, Trial
 from analyzers.power_limit.visits import limits_mw
 from benchmarks.noise.noise_kinds import (
     Floats,
@@ -118,6 +118,18 @@ def test_a_bound_on_the_time_is_looked_for_where_it_is_believed_to_be() -> None:
     bound = 1.1 * curve.seconds(curve.limits[0])
     assert sum(curve.seconds(limit) > 1.25 * bound for limit in curve.visited) == 0
     assert len(set(curve.visited)) <= 9
+
+
+def test_a_bound_on_the_time_holds_at_each_moment_of_a_search() -> None:
+    """A limit far beyond it was visited when too few steps at the highest had been there for that."""
+    beyond = 0
+    for number, factor in product(range(0, 12, 2), (1.05, 1.1)):
+        curve = published(number, count=21, noise=0.01, seed=number)
+        curve.searched(Goal(0.0, factor))
+        spent = [block.limit_mw for visit in curve.visits for block in visit.blocks]
+        taken = np.cumsum([curve.seconds(limit_mw) / curve.seconds(curve.limits[0]) for limit_mw in spent])
+        beyond += bool(np.any(taken / np.arange(1, len(spent) + 1) > factor))
+    assert beyond == 0
 
 
 def test_very_unequal_steps_take_more_of_them() -> None:

@@ -48,7 +48,7 @@ def a_search(**more: Any) -> SearchNow:
     )
     plain: dict[str, Any] = {
         "phase": "measuring", "limit_mw": 175_000, "found_mw": 250_000, "trial": 4, "trials_planned": 7,
-        "steps_done": 31, "steps_wanted": 40, "best_mw": 200_000, "best_step_j": 280.0, "saved_j": None,
+        "steps_done": 31, "steps_wanted": 40, "best_mw": 200_000, "saved_j": None,
         "saved_percent": None, "saved_low_percent": None, "saved_high_percent": None,
         "time_added_percent": None, "reason": "", "trials": trials,
     }  # fmt: skip

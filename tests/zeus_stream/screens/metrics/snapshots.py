@@ -12,7 +12,7 @@ GPU = a_gpu(
 )  # fmt: skip
 SEARCH = a_search(
     phase="chosen", trial=None, trials_planned=None, steps_done=None, steps_wanted=None, best_mw=175_000,
-    best_step_j=4.5, saved_j=412.0, saved_percent=17.4, time_added_percent=2.0, reason="least cost",
+    saved_j=412.0, saved_percent=17.4, time_added_percent=2.0, reason="least cost",
     trials=(),
 )  # fmt: skip
 RUN = a_run(
