@@ -162,8 +162,7 @@ def advise(
     if left > 1 - BLOCKS and (counts < least or (left > 0 and len(last.blocks) % often)):
         return Measure(last.limit_mw)
     belief = curves.believe(limits_mw, limits_mw[0], gpus, goal, visits, memory, clocks=clocks)
-    best = belief.best()
-    risk = belief.risk(best)
+    risk = belief.risk(best := belief.best())
     sure = bool(belief.steps[best]) and float(risk.sum()) < tolerated_risk
     turns = ROUNDS if tolerated_risk <= RISK else FEW_ROUNDS
     turn, more = _turns_left(visits, limits_mw[0], limits_mw[best], turns)
