@@ -4,9 +4,9 @@
 
 As many sessions as given are open at a time, each for so many seconds, with 10 steps a second. After the
 first third, in which what is remembered reaches its bounds, the slope of the memory is fitted: private memory
-of the collector, the analyzer and its store, every two seconds. DuckDB lists each buffer that it has freed,
-240 bytes, until 32,768 of a kind are listed: the store grows for half an hour. The exit code is 1 if a slope
-is surely above `GOAL`.
+of the collector, the analyzer and its store, every two seconds. Between two checkpoints the store reads
+blocks of its file, up to ``--memory-mb``; after one it is as small as at the start. The exit code is 1 if a
+slope is surely above `GOAL`.
 """
 
 import multiprocessing
