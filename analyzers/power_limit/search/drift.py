@@ -18,8 +18,11 @@ What changes slowly looks like noise that wanders. So the latest `SLOW` windows 
 ones as well, by `CHANGED` and by how blocks scatter around a line through all windows.
 
 After an alarm the search may choose the same limit again. If steps are as before, what raised the alarm is
-part of what is known of the noise, for as long as windows are remembered. If they have changed for good, it
-is not.
+part of what is known of the noise, for as long as windows are remembered. Then a return to what steps took
+before the alarm is none either, for less than `MOST` windows. If they have changed for good, it is not.
+
+Where windows are at one of two levels, no block is far above the higher one: there the farthest block before
+tells what is off, not Student's distribution.
 
 Source of blocks that grow until they scatter like independent ones: Flyvbjerg, Petersen, "Error Estimates on
 Averages of Correlated Data", J. Chem. Phys. 91, 1989. The constants were chosen by the variants in
@@ -53,9 +56,11 @@ KEPT = KNOWN + MOST
 """Windows that are remembered."""
 CALM, LEAST_CHANGE, CHANGED = 0.045, 0.07, 0.095
 """Of a logarithm: `LEAST` windows of a block, a block, and the latest `SLOW` windows are off by more."""
-RARELY, QUANTILE_SURE = 160_000, 0.99
+RARELY, QUANTILE_SURE = 320_000, 0.99
 """Windows in which the mean of one block of each length is off by more: there are more short blocks than long
-ones. And the share of blocks whose quantile is not off by more."""
+ones. With 640,000 a change right after the choice was not noticed in time in one of 30 runs; with 160,000
+strongly correlated noise of seed 101 raised an alarm more. And the share of blocks whose quantile is not off
+by more."""
 INDEPENDENT = 1.3
 """Times the variance of independent blocks that blocks may have which count as such."""
 ODD_SURE = 11.5
@@ -74,6 +79,11 @@ LEFT = {1: 0.25, -1: 0.5}
 quick ones are not."""
 SLOW = 30
 """Windows that tell a slow change."""
+LEVELS = 4
+"""Before alarms that are remembered."""
+TWO_LEVELS, EXCEEDED = 1.4, 1.5
+"""Kurtosis of windows at two levels is less: 1, of a sine 1.5, of normal noise 3. And times as far as the
+farthest block before a block there is off."""
 
 Pair = tuple[float, float]
 """Of energy, and of time."""
@@ -94,6 +104,8 @@ class Watch(Struct, frozen=True, kw_only=True):
     """Logarithms of what the first windows took: mJ and ns per step; None while not known."""
     alarm: bool = False
     """The workload has changed; windows are not remembered until it is as it was again."""
+    levels: tuple[Pair, ...] = ()
+    """What steps took before alarms: logarithms as of ``usual``. They may return there."""
     back: int = 0
     """Windows in a row that were as usual, while there is an alarm."""
     latest: int = 0
@@ -110,15 +122,18 @@ def begun(trial: Trial | None, blocks: Sequence[Trial] = (), before: Watch | Non
         blocks: of the search, at one limit, one after the other.
         before: the watch before the search, if the limit is the same; it knows the noise better.
     """
-    noisy = _off([each for each in blocks if _is_whole(each)])
+    noisy, levels = _off([each for each in blocks if _is_whole(each)]), tuple[Pair, ...]()
     if trial is not None and not _is_whole(trial):
         trial = None
     if before is not None:
-        raised = 0 if trial is None or not _is_for_good(before, trial) else before.latest
+        for_good = trial is not None and _is_for_good(before, trial)
+        raised = before.latest if for_good else 0
         noisy = (*before.noisy, *_off(before.windows[: len(before.windows) - raised]))
-    if trial is None:
-        return Watch(noisy=noisy[-KNOWN:])
-    return Watch(noisy=noisy[-KNOWN:], windows=(trial,), count=1, first=1)
+        if not for_good:
+            level = (before.usual,) if before.alarm and before.usual is not None else ()
+            levels = (*before.levels, *level)[-LEVELS:]
+    watch = Watch(noisy=noisy[-KNOWN:], levels=levels)
+    return watch if trial is None else replace(watch, windows=(trial,), count=1, first=1)
 
 
 def _is_for_good(watch: Watch, trial: Trial) -> bool:
@@ -145,7 +160,7 @@ def seen(watch: Watch, window: Trial) -> Watch:
     if watch.count <= SLOW:
         watch = replace(watch, usual=_pair(np.mean(logs, axis=0)))
     latest, usual = _changed(watch, logs)
-    if not latest:
+    if not latest or (latest < MOST and _is_back(watch, logs[-latest:])):
         return watch
     change = np.expm1(np.median(logs[-latest:], axis=0) - usual)
     return replace(watch, alarm=True, latest=latest, usual=_pair(usual), change=_pair(change))
@@ -169,6 +184,12 @@ def _changed(watch: Watch, logs: Floats) -> tuple[int, Floats]:
             if scatter[known].shows_change(logs[-latest:] - usual, scatter[known].least(latest)):
                 return latest, usual
     return 0, logs[0]
+
+
+def _is_back(watch: Watch, latest: Floats) -> bool:
+    """Tell whether the latest windows are at a level before an alarm."""
+    now = np.median(latest, axis=0)
+    return any(np.abs(now - level).max() < LEAST_CHANGE for level in watch.levels)
 
 
 def _is_whole(trial: Trial) -> bool:
@@ -224,6 +245,9 @@ class Scatter:
         self._odd = (odd.sum(axis=0) + 0.5) / (len(noise) + 1)
         self._middle = np.where(odd, 0.0, noise).sum(axis=0) / np.maximum(1, (~odd).sum(axis=0))
         self._even = np.where(odd, self._middle, noise)
+        off = self._even - self._middle
+        self._two_levels = (off**4).mean(axis=0) < TWO_LEVELS * (off**2).mean(axis=0) ** 2
+        self._two_levels &= known >= 2 * SLOW
         self._known: dict[tuple[int, float | None], tuple[Floats, Floats, Floats]] = {}
         self._far: dict[int, tuple[Floats, Floats]] = {}
         self._independent: dict[tuple[int, float | None], npt.NDArray[np.bool_]] = {}
@@ -313,6 +337,12 @@ class Scatter:
             most = (sure + skewed) * np.sqrt(variance + usual)
             counts = True if of == length else self._are_independent(of, share)
             best = np.where(counts, np.minimum(best, most), best)
+        if self._two_levels.any():
+            known = (
+                _block_quantiles(self._noise, length, share) if share else _block_means(self._even, length)
+            )
+            farthest = EXCEEDED * np.abs(known - known.mean(axis=0)).max(axis=0)
+            best = np.where(self._two_levels, np.minimum(best, farthest), best)
         return best
 
     def _are_independent(self, length: int, share: float | None) -> npt.NDArray[np.bool_]:
