@@ -60,9 +60,11 @@ def forget_freed(connection: Connection, memory_mb: int) -> None:
     It lists them, 240 bytes each, until 32,768 of each of several kinds are listed: a store grew for an hour.
     It goes through its lists for what it could free where it is to keep to less than it has.
     """
-    with suppress(duckdb.OutOfMemoryException):  # the answer, once it has looked at all
-        connection.execute("SET memory_limit = '1KiB'")
-    connection.execute(f"SET memory_limit = '{memory_mb}MiB'")
+    try:
+        with suppress(duckdb.OutOfMemoryException):  # the answer, once it has looked at all
+            connection.execute("SET memory_limit = '1KiB'")
+    finally:
+        connection.execute(f"SET memory_limit = '{memory_mb}MiB'")
 
 
 def attach_internal(path: Path) -> Connection:
