@@ -36,7 +36,7 @@ def training(directory: Path) -> Iterator[None]:
     with subprocess.Popen(
         [
             *(sys.executable, str(ROOT / "examples" / "pipeline.py")),
-            *("--iterations", "100000", "--work-ms", "25", "--stages", str(STAGES), "--micro-batches", "4"),
+            *("--iterations", "100000", "--work-ms", "50", "--stages", str(STAGES), "--micro-batches", "4"),
         ],
         env=environment(directory),
         start_new_session=True,
