@@ -121,12 +121,13 @@ class Queries:
             fcntl.fcntl(sink, _F_SETPIPE_SZ, _PIPE_BYTES)
             if self._stopping:
                 raise RefusedError(_STOPPING)
+            began = time.monotonic()  # before the query's process begins: it ends itself when its time is over
             under_way.end = self._store.query(question, sink)
             if under_way.why is not None:  # it was ended while it was started
                 raise RefusedError(under_way.why)
             os.close(sink)
             sink = -1
-            return _received(source, question, under_way)
+            return _received(source, question, under_way, began)
         finally:
             self._under_way.remove(under_way)
             under_way.end()
@@ -161,9 +162,10 @@ class _UnderWay(Struct, eq=False):
     """The refusal of a query that was ended from outside."""
 
 
-def _received(source: int, question: Question, under_way: _UnderWay) -> tuple[AnswerEnd, list[bytes]]:
+def _received(
+    source: int, question: Question, under_way: _UnderWay, began: float
+) -> tuple[AnswerEnd, list[bytes]]:
     """Return what a query's process writes into its pipe. Raises RefusedError."""
-    began = time.monotonic()
     parts: list[bytes] = []
     data = bytearray()
     poll = select.poll()
