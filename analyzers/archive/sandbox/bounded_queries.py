@@ -121,7 +121,7 @@ class Queries:
             fcntl.fcntl(sink, _F_SETPIPE_SZ, _PIPE_BYTES)
             if self._stopping:
                 raise RefusedError(_STOPPING)
-            began = time.monotonic()  # before the query's process begins: it ends itself when its time is over
+            began = time.monotonic()  # before its process begins, which ends itself when its time is over
             under_way.end = self._store.query(question, sink)
             if under_way.why is not None:  # it was ended while it was started
                 raise RefusedError(under_way.why)
