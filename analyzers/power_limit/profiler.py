@@ -236,7 +236,7 @@ class ProfilerState(Struct, frozen=True, kw_only=True):
     trouble: str = "no limit was tried"
     """Why the last limit was skipped."""
     so_far: Choose | None = None
-    """What the search would choose by what was measured of this round. None: nothing, or it measures all."""
+    """The choice of the search by what was measured of this round. None: nothing, or it measures all."""
     chosen: Chosen | None = None
     cap: Capped = Capped(None)
     """What a power budget allows (rule 7)."""

@@ -42,7 +42,7 @@ GOAL = 0.2
 RATE = 10
 LOOK_S = 2.0
 MEMORY_MB = 128
-"""What DuckDB may keep of its file: it is full soon."""
+"""Memory that DuckDB may have: it is full soon."""
 OPTIONS = ("--select", "none", "--memory-mb", str(MEMORY_MB))
 BLOCKS = 10
 """Of the samples: their slopes give the interval."""

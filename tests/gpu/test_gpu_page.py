@@ -1,4 +1,4 @@
-"""What a sensor card says of a counter, from its reads under the square loads of `make gpu`."""
+"""The kind of a counter on a sensor card, from its reads under the square loads of `make gpu`."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What speaks against a release, and the signed checksums of one: a checkout of its own, with a tag."""
+"""Reasons against a release, and the signed checksums of one: a checkout of its own, with a tag."""
 
 import shutil
 import subprocess

@@ -114,7 +114,7 @@ class Measure(Struct, frozen=True):
 
     limit_mw: int
     so_far: Choose | None = None
-    """What would be chosen by now. None: nothing was concluded from the latest block."""
+    """The choice by now. None: nothing was concluded from the latest block."""
 
 
 def advise(

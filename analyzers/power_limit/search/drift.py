@@ -105,7 +105,7 @@ class Watch(Struct, frozen=True, kw_only=True):
     alarm: bool = False
     """The workload has changed; windows are not remembered until it is as it was again."""
     levels: tuple[Pair, ...] = ()
-    """What steps took before alarms: logarithms as of ``usual``. They may return there."""
+    """Energy and time of steps before alarms: logarithms as of ``usual``. They may return there."""
     back: int = 0
     """Windows in a row that were as usual, while there is an alarm."""
     latest: int = 0
