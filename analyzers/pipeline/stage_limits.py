@@ -78,7 +78,7 @@ def _allowed(known: Sequence[ClockOption], limit_w: float | None) -> int:
 
 PARTS = 5
 """Of a step between two limits: stages have multiples. With 1, 5 and 20, iterations under 325 W a GPU are at
-most 1.9, 3.0 and 2.9 % shorter than under equal limits (`benchmarks.pipeline.budgets --seeds 950 953`).
+most 1.9, 3.0 and 2.9 % shorter than under equal limits (decision 17).
 """
 
 

@@ -14,15 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 from benchmarks.harness import directory, options, table
-from collectors.controls.lease_messages import Limits
-from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
-from tests.processes.setup import OURS_MHZ, Collector, Host, collector, restore, simulated, trainer
+from tests.processes.setup import Collector, Host, collector, restore, simulated, trainer
 from tests.waiting import until
-from zeus_stream.protocol.fields import UNLOCKED
 
 GOAL_S = 2.0
 TITLE = "Until the limit found is back and the clock is unlocked"
@@ -95,30 +91,6 @@ TRIALS: dict[str, Trial] = {
 }
 
 
-def weight(running: Collector) -> str:
-    """Return what memory a waiting guard takes: all of it, and its share of what others use too."""
-    assert running.guard is not None
-    lines = Path(f"/proc/{running.guard}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
-    kb = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    return f"resident {kb['Rss'] / 1000:.1f} MB, of which its own {kb['Private_Dirty'] / 1000:.1f} MB"
-
-
-def writes_ms(host: Host, where: Path) -> list[float]:
-    """Return how long writing a record takes: every change, of a limit or a clock, waits for two."""
-    times_ms = []
-    with closing(RestoreRecordFile(where / "records", host.gpu)) as file:
-        for number in range(WRITES):
-            begin_ns = time.perf_counter_ns()
-            limits = Limits(UNLOCKED, OURS_MHZ, OURS_MHZ + number)
-            file.write(
-                RestoreRecord(
-                    gpu=host.gpu, limits=limits, boot_id="boot", time="time", control="graphics_clock"
-                )
-            )
-            times_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
-    return times_ms
-
-
 def tried(trial: Trial, times: int, rng: random.Random) -> list[float]:
     """Return the seconds of a kind of end, tried some times in a setup of its own."""
     seconds = []
@@ -138,11 +110,6 @@ def main() -> int:
         met = "met" if max(seconds) <= GOAL_S else "MISSED"
         rows.append((name, len(seconds), f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}", met))
     table(TITLE, ("after", "trials", "median, s", "slowest, s", f"goal {GOAL_S:g} s"), rows)
-    with directory() as where, simulated(where) as host, collector(host, where) as running:
-        weighs = weight(running)
-        writes = statistics.quantiles(writes_ms(host, where), n=100)
-    print(f"\nA waiting guard: {weighs}.")
-    print(f"A record forced to disk, two a change: median {writes[49]:.2f} ms, p99 {writes[98]:.2f} ms.")
     return int(any(row[-1] == "MISSED" for row in rows))
 
 

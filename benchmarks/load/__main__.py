@@ -1,15 +1,14 @@
 """Hold a steady load on one analyzer through the whole path, with every guarantee on.
 
     python -m benchmarks.load [--rate 300000] [--seconds 60]
-    python -m benchmarks.load --sessions 100 [--steps 200] [--seconds 20] [--one-core]
+    python -m benchmarks.load --sessions 100 [--steps 200] [--seconds 20]
 
 A real collector logs, besides its own GPU's, the readings of 10,000 GPUs as they would come in, or with
 ``--sessions`` the readings and steps of so many runs. A real analyzer follows, archives and interprets. A
 training on the collector's own GPU has its power limit searched for, so leases are held all the while. The
 status is asked for five times a second: how far the analyzer is behind, and how long the answer takes.
 
-``--one-core``: the analyzer with its store has the first core, and everything else the others. The exit code
-is 1 if anything is lost, a lease lapses, or a goal is missed.
+The exit code is 1 if anything is lost, a lease lapses, or a goal is missed.
 """
 
 import argparse
@@ -81,14 +80,6 @@ class Seen(NamedTuple):
     log_mb: float
 
 
-def pin(pids: Sequence[int], core: int) -> None:
-    """Have all threads of processes run on one core."""
-    for pid in pids:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread.name), {core})
-
-
 def look(where: Path, seconds: float, collector: int, analyzer: Sequence[int]) -> tuple[list[Seen], int]:
     """Ask for the status again and again. Return what it says, and the number without an answer."""
     seen, silent = list[Seen](), 0
@@ -119,9 +110,7 @@ def leases_ended(where: Path) -> Counter[str]:
 
 def measure(where: Path, given: argparse.Namespace) -> int:
     """Hold the load once. Return 1 if a goal is missed."""
-    seconds, cores = given.seconds, os.sched_getaffinity(0)
-    if given.one_core and len(cores) > 1:
-        os.sched_setaffinity(0, {*cores} - {min(cores)})
+    seconds = given.seconds
     load: Load
     if given.sessions:
         load = partial(steps_of_sessions, given.sessions, given.steps, seconds)
@@ -138,8 +127,6 @@ def measure(where: Path, given: argparse.Namespace) -> int:
         script(where, HELD),
     ):
         pids, began_s = with_children(analyzer), time.monotonic()
-        if given.one_core:
-            pin(pids, min(cores))
         before = [cpu_seconds(pid) for pid in pids]
         seen, silent = look(where, seconds, collector, pids)
         used = [cpu_seconds(pid) - then for pid, then in zip(pids, before, strict=True)]
@@ -165,8 +152,7 @@ def measure(where: Path, given: argparse.Namespace) -> int:
     for name in ("collector_mb", "analyzer_mb", "log_mb"):
         figures = ", ".join(f"{getattr(each, name):.0f}" for each in marked)
         rows.append((f"{name.removesuffix('_mb')}, MB after a tenth, half and all", figures, ""))
-    on = " on one core" if given.one_core else ""
-    title = f"{what} for {given.seconds:g} s through one analyzer{on}, load {os.getloadavg()[0]:.1f}"
+    title = f"{what} for {given.seconds:g} s through one analyzer, load {os.getloadavg()[0]:.1f}"
     table(title, " | found | goal", rows)
     for gap in gaps[:5]:
         print(f"a gap: {gap}", file=sys.stderr)
@@ -176,7 +162,7 @@ def measure(where: Path, given: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    given = options(__doc__, rate=300_000.0, sessions=0, steps=200, seconds=60.0, one_core=False)
+    given = options(__doc__, rate=300_000.0, sessions=0, steps=200, seconds=60.0)
     with directory() as where:
         return measure(where, given)
 

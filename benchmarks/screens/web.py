@@ -11,16 +11,18 @@ of its own; the client is this one.
 import gzip
 import http.client
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import duckdb
 from msgspec.structs import replace
 
-from benchmarks.harness import directory, options, table
-from benchmarks.screens.served import served
+from benchmarks.harness import directory, environment, options, table
 
 GPUS = 8
 PERIOD_NS = 100_000_000
@@ -103,6 +105,19 @@ def end(path: Path, length_ns: int) -> None:
             session = ", session || '-' || n AS session" if has else ""
             file.execute(OTHERS.format(table=table, few=some, session=session, runs=RUNS))
         keep_ended(file, ["run-1", *(f"run-1-{n}" for n in range(RUNS))])
+
+
+@contextmanager
+def served(where: Path, *arguments: str) -> Iterator[str]:
+    """Serve the page of a setup in a process of its own; give its address, with the token."""
+    command = [sys.executable, "-m", "zeus_stream", "web", "--listen", "127.0.0.1:0", *arguments]
+    server = subprocess.Popen(command, env=environment(where), stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    try:
+        yield next(line for line in server.stderr if "token=" in line).split()[-1]
+    finally:
+        server.terminate()
+        server.wait(20)
 
 
 def ask(port: int, token: str, path: str) -> tuple[float, float, bytes]:
