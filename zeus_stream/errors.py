@@ -88,6 +88,13 @@ class LostError(DeviceError):
     """The device is gone (fell off the bus, needs a reset, driver unloaded). It may return."""
 
 
+def leaves(wrong: BaseException) -> list[BaseException]:
+    """Return the errors in a group of groups; of another error that alone."""
+    if not isinstance(wrong, BaseExceptionGroup):
+        return [wrong]
+    return [leaf for each in wrong.exceptions for leaf in leaves(each)]
+
+
 @contextmanager
 def explaining(kind: type[ZeusStreamError], could_not: str, cure: str) -> Iterator[None]:
     """Raise what the system refuses in the block as an error of ours.

@@ -37,7 +37,7 @@ from analyzers.archive.rollups.rollup import add_hours
 from analyzers.archive.row_writer import RowWriter
 from analyzers.archive.sandbox.bounded_queries import Question
 from analyzers.archive.seals.chain import Chain
-from analyzers.archive.store import Ages, Page, Received
+from analyzers.archive.store import Page, Received
 from analyzers.results.memory import Memory
 from analyzers.results.rows import CheckpointRow, Derived
 from analyzers.results.table import Table
@@ -178,8 +178,8 @@ class DuckdbFile:
         """Have a query answered into a pipe by a child of this process; return what ends it."""
         return self.file.query(question, out)
 
-    def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
-        return prune(lambda: _transaction(self.file, {}), ages, wall_ns, needed(self.reader, code))
+    def prune(self, settings: Settings, wall_ns: int, code: str | None = None) -> dict[str, int]:
+        return prune(lambda: _transaction(self.file, {}), settings, wall_ns, needed(self.reader, code))
 
     def reading(self) -> AbstractContextManager[Reader]:
         """Give a reader of what is stored now. For any thread."""

@@ -10,11 +10,12 @@ from msgspec.structs import asdict
 
 from analyzers.archive.open_file import opened
 from analyzers.archive.opening import Connection, Reader
-from analyzers.archive.sandbox.bounded_queries import AskedQuery, Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.schema import view_sql
 from analyzers.results.signal_rows import SignalRow
 from zeus_stream.errors import RefusedError, StorageError, explaining
 from zeus_stream.formulas import without_formulas
+from zeus_stream.protocol.queries import Query
 from zeus_stream.settings import Settings
 
 EXPORT_ROWS = 120_000
@@ -67,7 +68,7 @@ def answer_some(
     queries: Queries, sql: str, max_rows: int, seconds: float, jobs: tuple[str, ...] = ()
 ) -> tuple[pa.Table, bool]:
     """Return the first rows of an answer, and whether there were more. Raises RefusedError."""
-    done, parts = queries.answer(AskedQuery(sql, max_rows, round(seconds * 1000), jobs))
+    done, parts = queries.answer(Query(sql, max_rows, round(seconds * 1000), jobs))
     return pa.ipc.open_stream(b"".join(parts)).read_all(), done.truncated
 
 

@@ -8,8 +8,6 @@ transaction, so that what is asked again after a crash is neither lost nor store
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from msgspec import Struct
-
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.rows.event_rows import EventRows
 from analyzers.archive.sandbox.bounded_queries import Question
@@ -23,24 +21,6 @@ Received = Sequence[tuple[Frame, Body | EventRows | None]] | Break
 for good."""
 Page = list[tuple[Frame, Body]]
 """Frames that are stored, with their bodies."""
-
-
-class Ages(Struct, frozen=True):
-    """The days for which rows are kept; 0: for ever."""
-
-    readings: float
-    seconds: float
-    minutes: float
-    steps: float
-
-    @classmethod
-    def of(cls, settings: Settings) -> "Ages":
-        return cls(
-            readings=settings.keep_readings_days,
-            seconds=settings.keep_seconds_days,
-            minutes=settings.keep_minutes_days,
-            steps=settings.keep_steps_days,
-        )
 
 
 class Store(Protocol):
@@ -96,10 +76,11 @@ class Store(Protocol):
     def query(self, question: Question, out: int) -> Callable[[], None]:
         """Have a query answered into a pipe; return what ends it. ``out`` may be closed then."""
 
-    def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
-        """Remove what is older, except what a restart interprets again. Return the rows removed by table.
+    def prune(self, settings: Settings, wall_ns: int, code: str | None = None) -> dict[str, int]:
+        """Remove what is older than it is kept, except what a restart interprets again.
 
-        ``code``: a restart goes on from a checkpoint of this version; None: from the oldest open run's begin.
+        Return the rows removed by table. ``settings``: say for how long rows are kept. ``code``: a restart
+        goes on from a checkpoint of this version; None: from the oldest open run's begin.
         """
 
     def close(self) -> None:

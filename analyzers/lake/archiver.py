@@ -31,7 +31,7 @@ from zeus_stream.broker import batches
 from zeus_stream.broker.jetstream import JetstreamClient, StreamReader
 from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import monotonic_ns
-from zeus_stream.errors import MalformedError, RefusedError, StorageError, UnreachableError
+from zeus_stream.errors import MalformedError, RefusedError, StorageError, UnreachableError, leaves
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.frames import Body, Break, Events, Frame
 from zeus_stream.protocol.notes import Notes
@@ -184,11 +184,10 @@ class _Warnings:
         self._last = ""
 
     def warn(self, wrong: BaseException) -> None:
-        while isinstance(wrong, BaseExceptionGroup):
-            wrong = wrong.exceptions[0]
-        if str(wrong) != self._last:
-            _log.warning("%s", wrong)
-        self._last = str(wrong)
+        sentence = str(leaves(wrong)[0])
+        if sentence != self._last:
+            _log.warning("%s", sentence)
+        self._last = sentence
 
 
 class Archiver:

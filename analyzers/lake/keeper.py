@@ -15,7 +15,6 @@ import duckdb
 from analyzers.archive.frame_reader import FrameReader
 from analyzers.archive.opening import Connection, storing
 from analyzers.archive.rollups.retention import Needed, prune
-from analyzers.archive.store import Ages
 from analyzers.lake.catalog import LAKE, attach, check, why
 from analyzers.leases.site_leases import KEEPER, SiteLeases
 from zeus_stream.errors import RefusedError, StorageError
@@ -97,7 +96,7 @@ def _keep(
     try:
         check(connection)
         pruning = partial(committing, "lake: could not be pruned")
-        removed = _tried(lambda: prune(pruning, Ages.of(settings), wall_ns, _needed(connection)))
+        removed = _tried(lambda: prune(pruning, settings, wall_ns, _needed(connection)))
         for statements in (HOURS, LAST_POSITIONS):
             _tried(partial(_run, partial(committing, "lake: hours could not be added up"), statements))
         for call in HOUSEKEEPING:

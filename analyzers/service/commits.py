@@ -3,7 +3,7 @@
     frames, breaks, rows -> wait here -> one transaction every few seconds, each second while somebody follows
                                          the results, or at once when a choice or a query waits, or for much
     row of a command, of a run's beginning -> a line of a file beside the archive, and the next transaction;
-                                             without that file, a transaction of its own
+                                             without that file, a transaction
 
 What was not yet stored when the analyzer is killed comes again from the collectors' logs, and gives the same
 rows and the same names of commands. Where it might not, a command waits for all (`_alone`).
@@ -17,7 +17,7 @@ from typing import Protocol
 import anyio
 from anyio.to_thread import run_sync
 
-from analyzers.archive.store import Ages, Received, Store
+from analyzers.archive.store import Received, Store
 from analyzers.checkpoints import state_classes
 from analyzers.results.result import OWN, Command, GiveAnswer, Instruction
 from analyzers.results.rows import (
@@ -159,23 +159,10 @@ class Commits:
 
     async def _keep_commands(self) -> None:
         """Have the rows of commands outlive this process, and let the others wait."""
-        if self._store.commands is None:
-            await self._commit_commands()
-            return
         rows = [row for row in self._rows[self._kept :] if isinstance(row, CommandRow)]
         self._kept = len(self._rows)
         if rows and not self._keep(rows):
             await self.commit()
-
-    async def _commit_commands(self) -> None:
-        """Store the rows of commands that wait, and let the others wait."""
-        async with self._one_at_a_time:
-            self._check()
-            rows = [row for row in self._rows if isinstance(row, CommandRow)]
-            if not rows:
-                return
-            await self._put([], rows, {})
-            self._rows = [row for row in self._rows if not (isinstance(row, CommandRow) and row in rows)]
 
     async def commit(self) -> None:
         """Store what waits. On return all is stored that waited at the call. Raises StorageError."""
@@ -247,7 +234,7 @@ async def prune(store: Store, settings: Settings) -> None:
     """Remove old rows until cancelled. Commits wait in the meantime. Raises StorageError."""
     await anyio.sleep(FIRST_S)
     while True:
-        removed = await run_sync(store.prune, Ages.of(settings), anchor().wall_ns, state_classes.version())
+        removed = await run_sync(store.prune, settings, anchor().wall_ns, state_classes.version())
         if removed:
             _log.info("archive: removed %s.", words(removed))
         await anyio.sleep(EVERY_S)

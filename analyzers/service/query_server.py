@@ -343,7 +343,7 @@ class QueryServer:
             with opened.waiting:
                 async with self._places.take(opened.asker):
                     done, parts = await run_sync(self._queries.answer, asked, key, limiter=self._threads)
-                answer = QueryDone(*done), parts
+                answer = done, parts
         except RefusedError as wrong:
             reply(_no(wrong))
         except Exception as wrong:  # noqa: BLE001  (no client's text ends the analyzer: reported to both, counted)

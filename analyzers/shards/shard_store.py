@@ -15,12 +15,13 @@ from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.rows.tables import TABLES
 from analyzers.archive.sandbox.bounded_queries import Question
-from analyzers.archive.store import Ages, Page, Received
+from analyzers.archive.store import Page, Received
 from analyzers.leases.site_leases import RememberedRow, SiteLeases, pack
 from analyzers.results.memory import Memory
 from analyzers.results.rows import CheckpointRow, Derived, GapRow, JobRow, ProfileRow, RecallRow, Row, TryRow
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.protocol import codec
+from zeus_stream.settings import Settings
 
 REMEMBERED: tuple[type[ProfileRow | RecallRow | JobRow | TryRow | CheckpointRow], ...] = (
     ProfileRow,
@@ -97,8 +98,8 @@ class ShardStore:
     def query(self, question: Question, out: int) -> Callable[[], None]:
         return self._file.query(question, out)
 
-    def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
-        return self._file.prune(ages, wall_ns, code)
+    def prune(self, settings: Settings, wall_ns: int, code: str | None = None) -> dict[str, int]:
+        return self._file.prune(settings, wall_ns, code)
 
     def close(self) -> None:
         """Close the file."""

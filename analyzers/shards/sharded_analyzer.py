@@ -31,7 +31,7 @@ from zeus_stream import own_cost
 from zeus_stream.broker.exchange import Exchange
 from zeus_stream.broker.site_settings import SiteSettings
 from zeus_stream.clock import anchor, monotonic_ns
-from zeus_stream.errors import MalformedError, RefusedError, StorageError
+from zeus_stream.errors import MalformedError, RefusedError, StorageError, leaves
 from zeus_stream.paths import Places
 from zeus_stream.protocol import codec
 from zeus_stream.protocol.fields import shard_of
@@ -335,11 +335,3 @@ def name_file(where: Places, path: Path) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(path)
     link.replace(where.archive)
-
-
-def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """Return the errors in a group of groups."""
-    found: list[BaseException] = []
-    for each in group.exceptions:
-        found += leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
-    return found

@@ -1,6 +1,6 @@
 """Measure processor time and wake-ups of collector and analyzer, idle and after the search of a training.
 
-python -m benchmarks.cost.own_cost [--seconds 8] [--gpus 1,8,64] [--job-gpus 8] [--select NAME] [--no-peers]
+python -m benchmarks.cost.own_cost [--seconds 8] [--gpus 1,8,64] [--job-gpus 8] [--no-peers]
 
 Each row is one window of one pair of services with simulated GPUs. Rows of few GPUs are measured together,
 those of 64 GPUs alone; one pair of services goes through idle, steps of 25 ms and steps of 250 ms. A job has
@@ -187,7 +187,7 @@ def training(setup: Setup, step_ms: int) -> Iterator[None]:
 
 
 def group_rows(
-    gpus: Sequence[int], job_gpus: int, periods_ms: Sequence[int], seconds: float, searching: Sequence[str]
+    gpus: Sequence[int], job_gpus: int, periods_ms: Sequence[int], seconds: float
 ) -> list[list[object]]:
     """Return the rows of setups that run side by side. ``job_gpus``: GPUs of each job, at most."""
     rows: list[list[object]] = []
@@ -200,7 +200,7 @@ def group_rows(
                 collector = stack.enter_context(
                     process(where, "collect", "--device", device, ready="publish")
                 )
-                analyzer = stack.enter_context(process(where, "analyze", *searching, ready="query"))
+                analyzer = stack.enter_context(process(where, "analyze", ready="query"))
                 setups.append(Setup(count, period_ms, where, collector, analyzer, job_gpus))
         time.sleep(SETTLE_S)
         rows += measured(setups, "idle", seconds)
@@ -261,18 +261,16 @@ def peer_rows(seconds: float) -> list[list[object]]:
 
 def main() -> None:
     given = options(
-        __doc__, seconds=8.0, gpus="1,8,64", job_gpus=8, periods=",".join(map(str, MODELS)), select=str,
-        no_peers=False,
+        __doc__, seconds=8.0, gpus="1,8,64", job_gpus=8, periods=",".join(map(str, MODELS)), no_peers=False,
     )  # fmt: skip
-    searching = ("--select", given.select) if given.select else ()
     gpus = [int(each) for each in given.gpus.split(",")]
     periods_ms = [int(each) for each in given.periods.split(",")]
     rows: list[list[object]] = []
     if few := [each for each in gpus if each <= BESIDE]:
-        rows += group_rows(few, given.job_gpus, periods_ms, given.seconds, searching)
+        rows += group_rows(few, given.job_gpus, periods_ms, given.seconds)
     for many in (each for each in gpus if each > BESIDE):
         for period_ms in periods_ms:
-            rows += group_rows([many], given.job_gpus, [period_ms], given.seconds, searching)
+            rows += group_rows([many], given.job_gpus, [period_ms], given.seconds)
     head = "GPUs | jobs | counter | steps | collector | wake-ups | analyzer | wake-ups | an empty loop gets"
     table(f"Use of zeus-stream itself, share of a core (windows of {given.seconds:g} s)", head, rows)
     if not given.no_peers:

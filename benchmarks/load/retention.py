@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.repair import compact
-from analyzers.archive.store import Ages
 from analyzers.results.readings import READING
 from analyzers.results.rows import WindowRow
 from benchmarks.harness import directory, options, table
@@ -32,7 +31,10 @@ A_SECOND = 10
 """Changes of a counter."""
 FRAME_S = 2
 PUT_S = 60
-AGES = Ages(readings=3 / 24, seconds=6 / 24, minutes=0, steps=6 / 24)
+HOUR = 1 / 24
+KEPT = Settings(
+    keep_readings_days=3 * HOUR, keep_seconds_days=6 * HOUR, keep_minutes_days=0, keep_steps_days=6 * HOUR
+)
 BLOCK = 262_144
 YEAR_DAYS = 365
 A_DAY = {
@@ -118,7 +120,7 @@ def bytes_a_row(archive: DuckdbFile, name: str) -> float:
 def shrink(path: Path, now_ns: int) -> str:
     """Remove what is old then, and compact the file: what that gave."""
     archive = DuckdbFile.open(path, Settings())
-    archive.prune(AGES, now_ns)
+    archive.prune(KEPT, now_ns)
     archive.close()
     before_mb, began_s = path.stat().st_size / 1e6, time.process_time()
     compact(path, Settings())
@@ -142,7 +144,7 @@ def main() -> None:
                 archive.put([stored], [replace(row, run=run, session=run) for row in rows], {LOG: offset})
             now_ns = BOOTED_NS + (hour + 1) * 3600 * SECOND
             at_s = time.process_time()
-            archive.prune(AGES, now_ns)
+            archive.prune(KEPT, now_ns)
             pruned_s.append(time.process_time() - at_s)
             archive.flush()
             sizes.append(path.stat().st_size)
@@ -166,7 +168,7 @@ def main() -> None:
     print(f"\n{took_s:.0f} s of processor time; a removal took {max(pruned_s):.1f} s at most.")
     print(shrunk)
     table(
-        f"Size of the file by hour, MB: readings kept for {AGES.readings * 24:g} h, all else for 6 h",
+        f"Size of the file by hour, MB: readings kept for {KEPT.keep_readings_days * 24:g} h, all else for 6 h",
         [str(hour + 1) for hour in range(hours)],
         [[f"{size / 1e6:.0f}" for size in sizes]],
     )

@@ -1,4 +1,4 @@
-"""Measure an archiver of a lake: readings a second, bytes a reading, time of a query.
+"""Measure an archiver of a lake: readings a second, bytes a reading.
 
     PYTHONPATH=. .venv-scale/bin/python -m benchmarks.site.lake [--hosts 64] [--seconds 120]
 
@@ -10,7 +10,6 @@ file, the fewer. Power, clocks and times of reads are random, which is the worst
 
 import tempfile
 import time
-from importlib.resources import files
 
 from msgspec.structs import replace
 
@@ -34,19 +33,6 @@ GOAL_BYTES = 15
 FRAME_S = 2
 COMMIT_S = 20
 SETTINGS = Settings(memory_mb=1024)
-QUESTIONS = {
-    "readings": "SELECT count(*) FROM readings",
-    "energy of each host by minute, from minutes": (
-        "SELECT host, began_at, sum(energy_j) FROM minutes GROUP BY ALL ORDER BY ALL"
-    ),
-    "mean power of each GPU, from seconds": (
-        "SELECT gpu, sum(energy_j) / sum(covered_s) FROM seconds GROUP BY gpu"
-    ),
-    "mean power of each GPU, from readings": "SELECT gpu, avg(power_w) FROM samples GROUP BY gpu",
-    "energy of each GPU between two instants": files("analyzers.archive")
-    .joinpath("queries/between.sql")
-    .read_text(encoding="utf-8"),
-}
 
 
 def of_host(host: str, each: Frame, body: Body) -> Frame:
@@ -113,16 +99,6 @@ def fill(dsn: str, hosts: int, seconds: int) -> tuple[float, int]:
     return took_s, sent_bytes
 
 
-def ask(connection: Connection) -> list[list[str]]:
-    """Return each question, and the processor time of its answer."""
-    asked = []
-    for question, sql in QUESTIONS.items():
-        began_s = time.process_time()
-        connection.execute(sql).fetchall()
-        asked.append([question, f"{time.process_time() - began_s:.2f} s"])
-    return asked
-
-
 def main() -> None:
     assert rollup.GRACE_NS < COMMIT_S * SECOND
     given = options(__doc__, hosts=64, seconds=120)
@@ -132,7 +108,6 @@ def main() -> None:
         took_s, sent_bytes = fill(dsn, given.hosts, given.seconds)
         connection = catalog.attach(dsn, SETTINGS, read_only=True)
         [(count,)] = connection.execute("SELECT count(*) FROM readings").fetchall()
-        asked = ask(connection)
         written = of_readings(connection)
         connection.close()
         began_s = time.process_time()
@@ -154,7 +129,6 @@ def main() -> None:
             ["readings that are merged a CPU second", f"{count / merging_s:,.0f}", ""],
         ],
     )
-    table(f"Questions on {count:,} readings, with two threads", ["question", "CPU time"], asked)
 
 
 if __name__ == "__main__":

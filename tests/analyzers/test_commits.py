@@ -1,7 +1,4 @@
-"""A command waits for its row alone, or for all that waits. The archive is a real one.
-
-Its rows are kept in a file beside the archive, or stored in a transaction of their own where there is none.
-"""
+"""A command waits for its row alone, or for all that waits. The archive is a real one."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -61,16 +58,15 @@ class Stored:
 
 
 @asynccontextmanager
-async def opened(folder: Path, *, file: bool = False) -> AsyncIterator[Stored]:
-    """``file``: there is a file for rows of commands."""
+async def opened(folder: Path) -> AsyncIterator[Stored]:
     path = folder / "energy.duckdb"
     with archives.opened(path) as archive:
-        archive.commands = CommandFile(path, archive.archive_id) if file else None
+        archive.commands = CommandFile(path, archive.archive_id)
         yield Stored(archive)
 
 
 async def test_a_command_leaves_when_its_row_is_in_the_file_and_the_row_follows(tmp_path: Path) -> None:
-    async with opened(tmp_path, file=True) as stored:
+    async with opened(tmp_path) as stored:
         assert (file := stored.archive.commands) is not None
         await stored.give(ROW)
         assert (stored.count("commands"), stored.published) == (0, [])
@@ -186,7 +182,7 @@ async def test_the_first_commits_after_a_start_come_sooner(
 
 
 async def test_the_first_command_of_a_run_waits_for_no_commit(tmp_path: Path) -> None:
-    async with opened(tmp_path, file=True) as stored:
+    async with opened(tmp_path) as stored:
         assert (file := stored.archive.commands) is not None
         await stored.give(RUN, instructions=())
         await stored.give(RECALL, ROW)
@@ -195,7 +191,7 @@ async def test_the_first_command_of_a_run_waits_for_no_commit(tmp_path: Path) ->
 
 
 async def test_the_begin_of_a_run_that_is_being_stored_is_in_the_file_until_then(tmp_path: Path) -> None:
-    async with opened(tmp_path, file=True) as stored, anyio.create_task_group() as tasks:
+    async with opened(tmp_path) as stored, anyio.create_task_group() as tasks:
         assert (file := stored.archive.commands) is not None
         await stored.give(RUN, instructions=())
         tasks.start_soon(stored.commits.commit)
@@ -210,37 +206,16 @@ async def test_the_begin_of_a_run_that_is_being_stored_is_in_the_file_until_then
 async def test_a_begin_of_a_run_that_finds_no_room_in_the_file_is_stored_before_a_command(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, file=True) as stored:
+    async with opened(tmp_path) as stored:
         await stored.give(replace(RUN, command_reason="x" * MAX_BYTES), instructions=())
         await stored.give(ROW)
         assert (stored.count("runs"), stored.count("commands")) == (1, 1)
 
 
 async def test_a_command_whose_row_finds_no_room_in_the_file_waits_for_all(tmp_path: Path) -> None:
-    async with opened(tmp_path, file=True) as stored:
+    async with opened(tmp_path) as stored:
         await stored.give(replace(ROW, reason="x" * MAX_BYTES))
         assert (stored.count("commands"), stored.count("logs")) == (1, 1)
-
-
-async def test_a_command_waits_for_its_row_and_for_no_other(tmp_path: Path) -> None:
-    async with opened(tmp_path) as stored:
-        await stored.give(ROW)
-        assert stored.count("commands") == 1
-        assert stored.count("logs") == 0
-        assert stored.published == [ROW]
-        await stored.commits.commit()
-        assert (stored.count("commands"), stored.count("logs")) == (1, 1)
-        assert stored.published == [ROW]
-
-
-async def test_after_a_kill_the_same_frame_gives_the_same_command_again_and_one_row(tmp_path: Path) -> None:
-    async with opened(tmp_path) as stored:
-        await stored.give(ROW)
-    async with opened(tmp_path) as stored:
-        await stored.give(replace(ROW, outcome="applied", outcome_ns=2, outcome_limit_w=200.0))
-        await stored.commits.commit()
-        assert (stored.count("commands"), stored.count("commands WHERE outcome = 'applied'")) == (1, 1)
-        assert stored.count("logs") == 1
 
 
 OTHER: Command = replace(COMMAND, command="another")
@@ -262,40 +237,19 @@ OTHER: Command = replace(COMMAND, command="another")
         ),
     ],
 )
-@pytest.mark.parametrize("file", [False, True])
 async def test_what_may_not_come_again_is_stored_before_a_command_leaves(
     rows: tuple[Row, ...],
     instructions: tuple[Instruction, ...],
     received: Frame,
     tmp_path: Path,
-    *,
-    file: bool,
 ) -> None:
-    async with opened(tmp_path, file=file) as stored:
+    async with opened(tmp_path) as stored:
         await stored.give(*rows, instructions=instructions, received=received)
         assert stored.count("logs") == 1
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(RUN, id="the begin of its run, under settings that may change"),
-        pytest.param(RECALL, id="a profile that its run was given"),
-    ],
-)
-async def test_without_a_file_the_begin_of_a_run_is_stored_before_its_command(
-    row: Row, tmp_path: Path
-) -> None:
-    async with opened(tmp_path) as stored:
-        await stored.give(ROW, row)
-        assert stored.count("logs") == 1
-
-
-@pytest.mark.parametrize("file", [False, True])
-async def test_a_row_that_a_full_commit_took_along_is_stored_and_published_once(
-    tmp_path: Path, *, file: bool
-) -> None:
-    async with opened(tmp_path, file=file) as stored, anyio.create_task_group() as tasks:
+async def test_a_row_that_a_full_commit_took_along_is_stored_and_published_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as stored, anyio.create_task_group() as tasks:
         tasks.start_soon(stored.commits.commit)
         await stored.give(ROW)
         await stored.commits.commit()

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from analyzers.archive.sandbox.allowed_sql import checked
-from analyzers.archive.sandbox.bounded_queries import AskedQuery, Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.lake import catalog, roles
 from analyzers.serving.query_worker import QuerySource, open_source
 from analyzers.serving.query_workers import QueryWorkers
@@ -22,6 +22,7 @@ from tests.scale.held_part import SETTINGS, take
 from tests.scale.servers import Postgres
 from zeus_stream.cli.cluster.lake import role as role_command
 from zeus_stream.errors import RefusedError, StorageError
+from zeus_stream.protocol.queries import Query
 
 NAME = "grafana"
 
@@ -44,7 +45,7 @@ def reader(filled: str) -> Iterator[str]:
 
 
 def answer(queries: Queries, sql: str, seconds: float = 60) -> list[dict[str, Any]]:
-    _, parts = queries.answer(AskedQuery(sql, 1_000, round(seconds * 1000)))
+    _, parts = queries.answer(Query(sql, 1_000, round(seconds * 1000)))
     rows: list[dict[str, Any]] = pa.ipc.open_stream(b"".join(parts)).read_all().to_pylist()
     return rows
 

@@ -443,7 +443,6 @@ def prune(settings: Settings) -> None:
     """
     from analyzers.archive.duckdb_file import DuckdbFile
     from analyzers.archive.repair import compact
-    from analyzers.archive.store import Ages
     from analyzers.checkpoints import state_classes
     from analyzers.service.commits import words
     from zeus_stream.clock import anchor
@@ -456,7 +455,7 @@ def prune(settings: Settings) -> None:
         )
     archive = DuckdbFile.open(path, settings, again=True)
     try:
-        removed = archive.prune(Ages.of(settings), anchor().wall_ns, state_classes.version())
+        removed = archive.prune(settings, anchor().wall_ns, state_classes.version())
         archive.flush()
     finally:
         archive.close()

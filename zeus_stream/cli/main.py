@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import click
 
 from zeus_stream.cli.options import CommandGroup
-from zeus_stream.errors import ZeusStreamError
+from zeus_stream.errors import ZeusStreamError, leaves
 from zeus_stream.package_version import VERSION
 from zeus_stream.settings import closest
 
@@ -101,12 +101,12 @@ class CommandLine(CommandGroup):
         try:
             code = super().main(args, prog_name, **more, standalone_mode=False) or 0
         except* click.ClickException as group:
-            for wrong in _leaves(group):
+            for wrong in leaves(group):
                 assert isinstance(wrong, click.ClickException)
                 wrong.show()
                 code = wrong.exit_code
         except* ZeusStreamError as group:
-            sentences += map(str, _leaves(group))
+            sentences += map(str, leaves(group))
         except* (KeyboardInterrupt, click.Abort):
             code = INTERRUPTED
         fail(*sentences, code=code)
@@ -142,14 +142,6 @@ class CommandLine(CommandGroup):
         for title, commands in load_commands().items():
             with formatter.section(title):
                 formatter.write_dl([(each.name or "", each.get_short_help_str(100)) for each in commands])
-
-
-def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
-    return [
-        leaf
-        for error in group.exceptions
-        for leaf in (_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
-    ]
 
 
 def fail(*sentences: str, code: int = FAILED) -> NoReturn:

@@ -22,7 +22,7 @@ from analyzers.archive.process.child_process import ChildProcess, start_store
 from analyzers.archive.process.command_file import CommandFile
 from analyzers.archive.process.store_channel import Call, EndQuery, OpenStore, Request, StartQuery, packed
 from analyzers.archive.sandbox.bounded_queries import Question
-from analyzers.archive.store import Ages, Page, Received
+from analyzers.archive.store import Page, Received
 from analyzers.results.memory import Memory
 from analyzers.results.rows import CheckpointRow, Derived
 from zeus_stream.errors import StorageError
@@ -105,8 +105,8 @@ class StoreClient:
         # Asked twice, rows replace those of the first time.
         self._request(Call("put", (*what, replaying)), Call("put", (*what, True)))
 
-    def prune(self, ages: Ages, wall_ns: int, code: str | None = None) -> dict[str, int]:
-        removed: dict[str, int] = self._call("prune", ages, wall_ns, code)
+    def prune(self, settings: Settings, wall_ns: int, code: str | None = None) -> dict[str, int]:
+        removed: dict[str, int] = self._call("prune", settings, wall_ns, code)
         return removed
 
     # ---- what it gives back -------------------------------------------------------------------------

@@ -3,10 +3,10 @@ came since the last checkpoint, or all of a run that is open if no checkpoint of
 
 | kept for | what |
 |---|---|
-| `Ages.readings` | readings, and the bytes of events: a replay needs both |
-| `Ages.seconds`, `Ages.minutes` | roll-ups |
-| `Ages.steps`, after the run's last window | windows of steps and of names; metrics but an epoch's last |
-| `Ages.steps` | events of steps |
+| `keep_readings_days` | readings, and the bytes of events: a replay needs both |
+| `keep_seconds_days`, `keep_minutes_days` | roll-ups |
+| `keep_steps_days`, after the run's last window | windows of steps and names; metrics but an epoch's last |
+| `keep_steps_days` | events of steps |
 | for ever | hours; runs, epochs, trials, decisions, commands, savings, tries, gaps, notes |
 
 Frames are removed by the log's offsets: those before the host's last clock reading that is old enough. The
@@ -22,7 +22,7 @@ from msgspec import Struct
 from analyzers.archive.frame_reader import FrameReader
 from analyzers.archive.opening import Connection
 from analyzers.archive.rollups.ended_runs import keep_removed
-from analyzers.archive.store import Ages
+from zeus_stream.settings import Settings
 
 DAY_NS = 86_400_000_000_000
 LASTING_EVENTS = (
@@ -66,12 +66,12 @@ def needed(reader: FrameReader, code: str | None) -> Needed:
     return Needed({log_id: reader.lead(log_id, offset) for log_id, offset in offsets.items()}, sessions)
 
 
-def prune(transaction: Transaction, ages: Ages, wall_ns: int, keep: Needed) -> dict[str, int]:
+def prune(transaction: Transaction, settings: Settings, wall_ns: int, keep: Needed) -> dict[str, int]:
     """Remove what is older than it is kept; return the rows removed by table. Raises StorageError."""
     removed: dict[str, int] = {}
     now = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None) + timedelta(microseconds=wall_ns // 1000)
     with transaction() as connection:
-        for table, before, condition in _old(connection, ages, wall_ns, now, keep):
+        for table, before, condition in _old(connection, settings, wall_ns, now, keep):
             [(count,)] = connection.execute(f"DELETE FROM {table} WHERE {condition}").fetchall()  # noqa: S608  (our own)
             if count:
                 removed[table] = removed.get(table, 0) + count
@@ -81,29 +81,31 @@ def prune(transaction: Transaction, ages: Ages, wall_ns: int, keep: Needed) -> d
 
 def _old(
     connection: Connection,
-    ages: Ages,
+    settings: Settings,
     wall_ns: int,
     now: datetime,
     keep: Needed,
 ) -> Iterator[tuple[str, datetime, str]]:
     """Yield tables, the time before which rows of them are removed, and the condition for it."""
-    if ages.readings:
-        _cut(connection, "cut_readings", round(wall_ns - ages.readings * DAY_NS), keep.offsets)
-        before = now - timedelta(days=ages.readings)
+    if settings.keep_readings_days:
+        _cut(connection, "cut_readings", round(wall_ns - settings.keep_readings_days * DAY_NS), keep.offsets)
+        before = now - timedelta(days=settings.keep_readings_days)
         old = f"read_at < TIMESTAMP '{before}' OR read_at IS NULL"
         yield "readings", before, f"({old}) AND {_before('cut_readings')}"
         events = f"starts_with(topic, 'events/') AND {_before('cut_readings')}"
         yield "frames", before, f'{events} AND (log_id, "offset") NOT IN ({BEGINNINGS})'
     rolled_up = {
-        "seconds": ages.seconds, "minutes": ages.minutes, "instruction_minutes": ages.minutes
-    }  # fmt: skip
+        "seconds": settings.keep_seconds_days,
+        "minutes": settings.keep_minutes_days,
+        "instruction_minutes": settings.keep_minutes_days,
+    }
     for table, days in rolled_up.items():
         if days:
             before = (now - timedelta(days=days)).replace(minute=0, second=0, microsecond=0)
             yield table, before, f"began_at < TIMESTAMP '{before}'"
-    if ages.steps:
-        before = now - timedelta(days=ages.steps)
-        _cut(connection, "cut_events", round(wall_ns - ages.steps * DAY_NS), keep.offsets)
+    if settings.keep_steps_days:
+        before = now - timedelta(days=settings.keep_steps_days)
+        _cut(connection, "cut_events", round(wall_ns - settings.keep_steps_days * DAY_NS), keep.offsets)
         kinds = ", ".join(f"'{kind}'" for kind in LASTING_EVENTS)
         yield "events", before, f"kind NOT IN ({kinds}) AND {_before('cut_events')}"
         _keep_savings(connection, before, keep.sessions)

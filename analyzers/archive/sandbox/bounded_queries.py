@@ -17,15 +17,13 @@ import struct
 import time
 from collections.abc import Callable
 from importlib.resources import files
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from zeus_stream.errors import RefusedError
+from zeus_stream.protocol.queries import Query, QueryDone
 from zeus_stream.settings import Settings
-
-if TYPE_CHECKING:
-    from zeus_stream.protocol.queries import Query
 
 HEAD = struct.Struct("<cI")
 """Kind and length of a part of the answer."""
@@ -71,23 +69,6 @@ CANCELLED = "query: could not be finished: it was cancelled."
 _STOPPING = "query: could not be finished: the analyzer is stopping. Ask again when it runs."
 
 
-class AskedQuery(NamedTuple):
-    """A query of this process: the fields of a `Query`, whose module is slow to import."""
-
-    sql: str
-    max_rows: int
-    timeout_ms: int
-    jobs: tuple[str, ...] = ()
-
-
-class AnswerEnd(NamedTuple):
-    """The end of an answer."""
-
-    rows: int
-    truncated: bool
-    """There were more."""
-
-
 class Queries:
     """Answers queries over an archive that is being written. For any thread."""
 
@@ -97,7 +78,7 @@ class Queries:
         self._stopping = False
         self._under_way: set[_UnderWay] = set()
 
-    def answer(self, query: "Query | AskedQuery", key: object = None) -> tuple[AnswerEnd, list[bytes]]:
+    def answer(self, query: Query, key: object = None) -> tuple[QueryDone, list[bytes]]:
         """Return the parts of an Arrow IPC stream, to be joined. Waits for the answer.
 
         ``key``: by which it can be cancelled. Raises RefusedError: DuckDB refuses it, it is too long or too
@@ -164,7 +145,7 @@ class _UnderWay(Struct, eq=False):
 
 def _received(
     source: int, question: Question, under_way: _UnderWay, began: float
-) -> tuple[AnswerEnd, list[bytes]]:
+) -> tuple[QueryDone, list[bytes]]:
     """Return what a query's process writes into its pipe. Raises RefusedError."""
     parts: list[bytes] = []
     data = bytearray()
@@ -191,7 +172,7 @@ def _received(
                 parts.append(payload)
             elif kind == DONE:
                 rows, truncated = json.loads(payload)
-                return AnswerEnd(rows, truncated), parts
+                return QueryDone(rows, truncated), parts
             else:
                 raise RefusedError(payload.decode())
 

@@ -22,10 +22,11 @@ from analyzers.archive.sandbox.allowed_sql import checked
 from analyzers.archive.sandbox.bounded_queries import DATA, DONE, HEAD, REFUSED, Question, out_of_memory
 from analyzers.archive.sandbox.confinement import ProcessLimits, confine
 from zeus_stream.errors import RefusedError
+from zeus_stream.protocol.codec import MAX_BYTES
 
 BATCH_ROWS = 10_000
-PART_BYTES = 2 << 20
-"""Half of what a message may hold (`codec.MAX_BYTES`, which is slow to import)."""
+PART_BYTES = MAX_BYTES // 2
+"""Half of what a message may hold."""
 NICE = 5
 """Others of the host come first, the process that stores among them."""
 WORDS = 2_000

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from analyzers.archive.process.store_client import StoreClient
 from analyzers.archive.query import export, read_file
 from analyzers.archive.sandbox import bounded_queries
-from analyzers.archive.sandbox.bounded_queries import AnswerEnd, Queries
+from analyzers.archive.sandbox.bounded_queries import Queries
 from analyzers.archive.sandbox.confined_query import PART_BYTES
 from tests.analyzers.archives import HOST, A, B, fill, frame, opened, readings
 from tests.empty_archive import archive_at
@@ -24,7 +24,7 @@ from zeus_stream.cli.screens.archive_source import answering
 from zeus_stream.errors import RefusedError, StorageError
 from zeus_stream.paths import places
 from zeus_stream.protocol.codec import MAX_BYTES
-from zeus_stream.protocol.queries import Query
+from zeus_stream.protocol.queries import Query, QueryDone
 from zeus_stream.settings import Settings
 
 SETTINGS = Settings(memory_mb=256, query_rows=5_000_000, query_seconds=20)
@@ -47,7 +47,7 @@ def queries(archive: StoreClient) -> Iterator[Queries]:
 
 def ask(
     queries: Queries, sql: str, *, max_rows: int = 1000, timeout_ms: int = 10_000
-) -> tuple[AnswerEnd, pa.Table]:
+) -> tuple[QueryDone, pa.Table]:
     done, parts = queries.answer(Query(sql, max_rows, timeout_ms))
     assert all(len(part) < MAX_BYTES for part in parts)
     return done, pa.ipc.open_stream(b"".join(parts)).read_all()

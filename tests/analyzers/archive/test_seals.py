@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.seals.verifier import Checked, check, fingerprint, seal_of
-from analyzers.archive.store import Ages
 from tests.analyzers import archives
 from tests.empty_archive import archive_at
 from zeus_stream.settings import Settings
@@ -148,7 +147,10 @@ def test_a_row_that_is_stored_again_has_an_entry_only_if_it_changed(
 
 def test_retention_leaves_the_chain_whole(reopened: Callable[[], DuckdbFile]) -> None:
     archive = reopened()
-    removed = archive.prune(Ages(1, 1, 1, 1), 4_000_000_000_000_000_000)
+    removed = archive.prune(
+        Settings(),
+        4_000_000_000_000_000_000,
+    )
     assert removed["windows"] > 0
     assert checked_in(archive).wrong == ()
 

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
 from analyzers.archive.memory_rows import read_removed_runs
-from analyzers.archive.store import Ages
 from analyzers.results.readings import READING
 from analyzers.results.rows import CheckpointRow, MetricRow
 from tests.analyzers.archives import (
@@ -31,9 +30,11 @@ from tests.analyzers.archives import (
 from zeus_stream.protocol.frames import Body, Frame
 from zeus_stream.protocol.notes import ClockAnchored, Notes
 from zeus_stream.protocol.readings import Readings
+from zeus_stream.settings import Settings
 
 DAY_NS = 86_400 * SECOND
-AGES = Ages(readings=7, seconds=14, minutes=400, steps=90)
+KEPT = Settings()
+KEPT_FOR_EVER = Settings(keep_readings_days=0, keep_seconds_days=0, keep_minutes_days=0, keep_steps_days=0)
 LEAD_READINGS = 120
 """Of the last 5 s: a restart interprets them again."""
 ROLLED_UP = ("seconds", "minutes", "hours")
@@ -117,15 +118,15 @@ def test_a_commit_that_fails_counts_nothing(archive: DuckdbFile, tmp_path: Path)
 
 def test_readings_go_by_age_and_energy_stays(archive: DuckdbFile) -> None:
     with_end(archive)
-    assert archive.prune(AGES, at(6.9)) == {}
+    assert archive.prune(KEPT, at(6.9)) == {}
     before = ask(archive, "SELECT sum(energy_j) FROM power")
-    removed = archive.prune(AGES, at(8))
+    removed = archive.prune(KEPT, at(8))
     assert removed == {"readings": 2400 - LEAD_READINGS, "frames": 40}
-    assert archive.prune(AGES, at(8)) == {}
+    assert archive.prune(KEPT, at(8)) == {}
     assert ask(archive, "SELECT sum(energy_j) FROM power") == before
-    assert set(archive.prune(AGES, at(15))) == {"seconds"}
+    assert set(archive.prune(KEPT, at(15))) == {"seconds"}
     assert set(ask(archive, "SELECT DISTINCT length_s FROM power")) == {(60,)}
-    assert set(archive.prune(AGES, at(402))) == {"minutes", "events", "windows", "metrics"}
+    assert set(archive.prune(KEPT, at(402))) == {"minutes", "events", "windows", "metrics"}
     assert ask(archive, "SELECT DISTINCT length_s FROM power") == [(3600,)]
     assert ask(archive, "SELECT sum(energy_j) FROM power") == [(pytest.approx(before[0][0]),)]
     assert sorted(ask(archive, 'SELECT "table", rows FROM removed'))[-3:] == [
@@ -138,8 +139,8 @@ def test_nothing_goes_that_a_restart_interprets_again(archive: DuckdbFile) -> No
     unfinished = [row for row in rows() if getattr(row, "kind", "") != "run"]
     archive.put([stored], unfinished, {LOG: len(stored)})
     whole = [frame for page in archive.replay() for frame, _ in page]
-    assert "readings" in archive.prune(AGES, at(9)), "those of before the run"
-    assert set(archive.prune(AGES, at(300))) == {"seconds"}
+    assert "readings" in archive.prune(KEPT, at(9)), "those of before the run"
+    assert set(archive.prune(KEPT, at(300))) == {"seconds"}
     assert [frame for page in archive.replay() for frame, _ in page] == whole
 
 
@@ -155,9 +156,9 @@ def test_readings_of_a_run_that_is_open_for_weeks_go_up_to_its_last_checkpoint(a
     last = ClockAnchored(200 * SECOND, BOOTED_NS + 200 * SECOND, 9)
     archive.put([[frame(len(stored), Notes((last,)), t_ns=200 * SECOND)]], [], {LOG: 100})
     whole = {each.offset for page in archive.replay({LOG: 100}) for each, _ in page}
-    archive.prune(AGES, at(9), "another")
+    archive.prune(KEPT, at(9), "another")
     before = ask(archive, 'SELECT count(*) FROM readings WHERE "offset" < 100')
-    archive.prune(AGES, at(9), "this")
+    archive.prune(KEPT, at(9), "this")
     assert ask(archive, 'SELECT count(*) FROM readings WHERE "offset" < 90') < before
     assert ask(archive, 'SELECT count(*) FROM frames JOIN events USING (log_id, "offset")'
                " WHERE kind = 'run_started'") == [(1,)]  # fmt: skip
@@ -171,7 +172,7 @@ def test_steps_of_old_runs_go_and_their_savings_stay(archive: DuckdbFile) -> Non
     archive.put([], [replace(metric, t_ns=t * SECOND, step=t, epoch=t // 10) for t in range(1, 40)])
     savings = ask(archive, "FROM savings")
     assert savings[0]
-    archive.prune(AGES, at(91))
+    archive.prune(KEPT, at(91))
     assert ask(archive, "SELECT DISTINCT kind FROM windows ORDER BY ALL") == [("epoch",), ("run",)]
     assert ask(archive, "FROM savings") == savings
     assert ask(archive, "SELECT epoch, step FROM metrics WHERE name = 'loss' ORDER BY ALL") == [
@@ -183,7 +184,13 @@ def test_steps_of_old_runs_go_and_their_savings_stay(archive: DuckdbFile) -> Non
 
 def test_what_is_kept_for_ever_is_not_removed(archive: DuckdbFile) -> None:
     with_end(archive)
-    assert archive.prune(Ages(readings=0, seconds=0, minutes=0, steps=0), at(36_500)) == {}
+    assert (
+        archive.prune(
+            KEPT_FOR_EVER,
+            at(36_500),
+        )
+        == {}
+    )
 
 
 def test_readings_are_placed_by_the_clock_that_was_known_then(archive: DuckdbFile) -> None:
