@@ -168,7 +168,7 @@ def main() -> None:
     print(f"\n{took_s:.0f} s of processor time; a removal took {max(pruned_s):.1f} s at most.")
     print(shrunk)
     table(
-        f"Size of the file by hour, MB: readings kept for {KEPT.keep_readings_days * 24:g} h, all else for 6 h",
+        "Size of the file by hour, MB: readings kept for 3 h, all else for 6 h",
         [str(hour + 1) for hour in range(hours)],
         [[f"{size / 1e6:.0f}" for size in sizes]],
     )

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
-from tests.analyzers.archive.rollups.test_retention import AGES, at
+from tests.analyzers.archive.rollups.test_retention import KEPT, at
 from tests.analyzers.archives import BOOTED_NS, LOG, SECOND, ask, frame, opened
 from tests.messages import RUN_STARTED
 from zeus_stream.protocol.frames import Body, Events, Frame
@@ -86,9 +86,9 @@ def test_a_commit_that_fails_counts_nothing(archive: DuckdbFile) -> None:
 def test_minutes_of_instructions_go_with_the_other_minutes(archive: DuckdbFile) -> None:
     stored = log()
     archive.put([stored], (), {LOG: len(stored)})
-    archive.prune(AGES, at(399))
+    archive.prune(KEPT, at(399))
     assert by_minute(archive), "what says their stage is kept as well"
-    removed = archive.prune(AGES, at(402))
+    removed = archive.prune(KEPT, at(402))
     assert removed["instruction_minutes"] == 16
     assert by_minute(archive) == []
     assert ask(archive, "SELECT count(*) FROM events WHERE kind = 'pipeline_began'") == [(2,)]
