@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.zeus_stream.training.steps.queued_gpu import KernelLoad, Nudges, Placing, QueuedGpu, train
+from tests.zeus_stream.training.steps.stepped_gpu import SteppedGpu
 from zeus_stream.protocol.events import StepBoundary
 from zeus_stream.training.steps.step_boundaries import (
     HOLD_NS,
@@ -81,7 +82,7 @@ def test_a_script_that_waits_now_and_then_is_placed_to_20_us() -> None:
 
 
 class Hand:
-    """A device that completes what it is told to, and the host's clock."""
+    """A device whose steps end when a test says so, and the host's clock."""
 
     def __init__(self) -> None:
         self.now_ns = 1_000 * MS
@@ -90,17 +91,8 @@ class Hand:
         self.boundaries = Boundaries(
             lambda: self.now_ns, lambda _, sentence: self.said.append(sentence), self.nudges
         )
-        self.recorded = self.done = 0
-        self.wrong: Exception | None = None
-        self.made = 0
-        self.boundaries.begin(self)
-
-    def event(self) -> "HandEvent":
-        self.made += 1
-        return HandEvent(self)
-
-    def capturing(self) -> bool:
-        return False
+        self.gpu = SteppedGpu(lambda: self.now_ns)
+        self.boundaries.begin(self.gpu)
 
     def step(self, index: int, ms: int = 10) -> Boundary:
         """Let time pass, and mark the end of a step."""
@@ -114,27 +106,6 @@ class Hand:
             return None
         assert entry[0] is StepBoundary
         return StepBoundary(*entry[1:])
-
-
-class HandEvent:
-    def __init__(self, hand: Hand) -> None:
-        self._hand = hand
-        self._number = 0
-
-    def record(self) -> None:
-        self._hand.recorded += 1
-        self._number = self._hand.recorded
-
-    def query(self) -> bool:
-        if self._hand.wrong is not None:
-            raise self._hand.wrong
-        return self._number <= self._hand.done
-
-    def synchronize(self) -> None:
-        raise AssertionError("steps wait for nothing")
-
-    def elapsed_time(self, end_event: "HandEvent") -> float:
-        return 10.0 * (end_event._number - self._number)
 
 
 def test_a_boundary_that_the_device_does_not_reach_in_time_is_given_out_by_dispatch_and_counted() -> None:
@@ -164,7 +135,7 @@ def test_of_too_many_pending_marks_the_oldest_is_given_out() -> None:
     given_ = [hand.given(boundary) for boundary in boundaries]
     assert [found.placed for found in given_ if found] == ["dispatch", "dispatch"]
     assert given_[2:] == [None] * MAX_PENDING
-    hand.done = MAX_PENDING + 2
+    hand.gpu.reach(MAX_PENDING + 2)
     hand.boundaries.look()
     assert hand.boundaries.unplaced == 2
     hand.now_ns += NARROWING_NS
@@ -175,7 +146,7 @@ def test_what_comes_by_dispatch_after_what_was_placed_is_not_before_it() -> None
     hand = Hand()
     placed, after = hand.step(0), hand.step(1)
     hand.now_ns += 500 * MS
-    hand.done = 1
+    hand.gpu.reach(1)
     hand.boundaries.look()
     hand.boundaries.close()
     first, second = hand.given(placed), hand.given(after)
@@ -188,32 +159,31 @@ def test_what_comes_by_dispatch_after_what_was_placed_is_not_before_it() -> None
 def test_a_device_that_fails_is_told_of_once_and_boundaries_go_on_by_dispatch() -> None:
     hand = Hand()
     before = hand.step(0)
-    hand.wrong = RuntimeError("CUDA error: an illegal memory access was encountered")
+    hand.gpu.is_lost = True
     after = [hand.step(1), hand.step(2)]
-    hand.boundaries.begin(hand)
+    hand.boundaries.begin(hand.gpu)
     after.append(hand.step(3))
     given_ = [hand.given(boundary) for boundary in (before, *after)]
     assert [found and found.placed for found in given_] == ["dispatch"] * 4
     [said] = hand.said
     assert said == (
-        "could not ask the device where steps end: CUDA error: an illegal memory access was encountered. From"
-        " here on they end where Python dispatched them. Set ZEUS_STREAM_BOUNDARY=dispatch to have it so from"
-        " the start."
+        "could not ask the device where steps end: CUDA error: device lost. From here on they end where"
+        " Python dispatched them. Set ZEUS_STREAM_BOUNDARY=dispatch to have it so from the start."
     )
 
 
 def test_events_are_used_again() -> None:
     hand = Hand()
     for index in range(100):
-        hand.done = hand.recorded
+        hand.gpu.reach(len(hand.gpu.marks) - hand.gpu.reached)
         hand.step(index)
-    assert hand.made <= 3
+    assert len(set(hand.gpu.marks)) <= 3
 
 
 def test_nobody_looks_in_another_thread() -> None:
     hand = Hand()
     boundary = hand.step(0)
-    hand.done = 1
+    hand.gpu.reach(1)
     thread = threading.Thread(target=hand.boundaries.look)
     thread.start()
     thread.join()
