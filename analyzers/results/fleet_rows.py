@@ -47,7 +47,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     ended_ns: int | None
     """NULL while it runs"""
     began_wall_ns: int
-    """at ``began_ns``, ns since 1970"""
+    """at ``began_ns``"""
     wall_error_ns: int
     """bound of its error"""
     ended_how: str | None
@@ -100,12 +100,12 @@ class AllocationRow(Struct, frozen=True, kw_only=True):
     gpus: tuple[str, ...]
     """a GPU that several jobs share counts whole in each"""
     began_wall_ns: int
-    """UTC, and ns since 1970; NULL while the job has them"""
+    """NULL while the job has them"""
     ended_wall_ns: int | None
     duration_s: float | None
-    """seconds; NULL: not measured yet"""
+    """NULL: not measured yet"""
     energy_j: float | None
-    """joules of all its GPUs, hard bounds and the 95 % interval, as in ``windows``"""
+    """of all its GPUs, as in ``windows``"""
     energy_low_j: float | None
     energy_high_j: float | None
     energy_p2_5_j: float | None
@@ -131,9 +131,9 @@ class ForecastRow(Struct, frozen=True, kw_only=True):
     """of the whole run, as the script says, or its epochs had; NULL: it says steps only"""
     steps: int
     power_limit_w: float | None
-    """watts: steps at this limit were taken for those to come; NULL: limits differ or are not known"""
+    """steps at this limit were taken for those to come; NULL: limits differ or are not known"""
     spent_j: float | None
-    """joules of all its GPUs, and seconds, until then; NULL: not measured"""
+    """of all its GPUs until then; NULL: not measured"""
     spent_s: float
     energy_j: float | None
     """of the whole run, spent and to come, with the 95 % interval; NULL: not known, as the interval is after
@@ -164,11 +164,11 @@ class GpuRow(Struct, frozen=True, kw_only=True):
     counts_energy: bool
     """it has an energy counter; otherwise energy is integrated from power"""
     min_limit_w: float | None
-    """watts, as the device says"""
+    """as the device says"""
     max_limit_w: float | None
     default_limit_w: float | None
     found_limit_w: float | None
-    """watts, before any change of ours: never exceeded"""
+    """before any change of ours: never exceeded"""
     mig: bool
     """it is divided; energy is that of the whole"""
     period_ms: float | None
@@ -215,7 +215,7 @@ class CommandRow(Struct, frozen=True, kw_only=True):
     outcome: str | None
     """``applied`` or ``refused``; NULL: under way"""
     outcome_ns: int | None
-    """when, and the watts in force then; NULL: refused, or another control"""
+    """when, and what was in force then; NULL: refused, or another control"""
     outcome_limit_w: float | None
     reason: str
     """why it was refused"""
@@ -231,7 +231,7 @@ class CheckpointRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("checkpoints", ("name",))
 
     name: str
-    """``analyzer``, its start (``settings``), the checkpoint's number in it, and UTC in ns since 1970"""
+    """``analyzer``, its start (``settings``), the checkpoint's number in it, and when"""
     number: int
     start: int
     wall_ns: int
@@ -280,9 +280,9 @@ class OwnUseRow(Struct, frozen=True, kw_only=True):
     processors: int
     """of the host"""
     host_energy_j: float | None
-    """joules of its CPUs and memory, by RAPL; an analyzer has the collector's last mean power; NULL: none"""
+    """of its CPUs and memory, by RAPL; an analyzer has the collector's last mean power; NULL: none"""
     energy_low_j: float | None
-    """joules: ``host_energy_j * cpu_s``, over ``processors * duration_s`` and over ``host_cpu_s``"""
+    """``host_energy_j * cpu_s``, over ``processors * duration_s`` and over ``host_cpu_s``"""
     energy_high_j: float | None
     reason: str
     """why there are no joules; else empty"""

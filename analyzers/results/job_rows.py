@@ -67,17 +67,17 @@ class TryRow(Struct, frozen=True, kw_only=True):
     policy: str
     reason: str
     stop_cost_j: float | None
-    """joules: it ends before an epoch that would take its cost above this; NULL: no bound"""
+    """it ends before an epoch that would take its cost above this; NULL: no bound"""
     began_wall_ns: int
-    """UTC, and ns since 1970; NULL: it runs"""
+    """NULL: it runs"""
     ended_wall_ns: int | None
     epochs: int
-    """whole and measured epochs; their joules on all GPUs, NULL if one is missing; seconds of the slowest
+    """whole and measured epochs; on all GPUs, NULL if one is missing; of the slowest
     rank"""
     energy_j: float | None
     duration_s: float
     cost_j: float | None
-    """joules: eta x energy + (1 - eta) x highest limit of the GPUs x time; NULL: not known"""
+    """eta x energy + (1 - eta) x highest limit of the GPUs x time; NULL: not known"""
     epoch_cost_j: float | None
     """of the latest epoch under one power limit"""
     metrics: tuple[float, ...]

@@ -24,9 +24,9 @@ class TrialRow(Struct, frozen=True, kw_only=True):
     number: int
     round: int
     power_limit_w: float
-    """watts; of a clock, its nominal power"""
+    """of a clock, its nominal power"""
     clock_mhz: int | None = None
-    """MHz at which the graphics clock was locked; NULL: the power limit was searched"""
+    """at which the graphics clock was locked; NULL: the power limit was searched"""
     steps: int
     """measured"""
     duration_s: float
@@ -47,7 +47,7 @@ class TrialRow(Struct, frozen=True, kw_only=True):
     """power profiles in force at its end, as in ``gpus``, of different GPUs with ``/`` between;
     NULL: they have none"""
     best_w: float | None = None
-    """watts: the best limit by what was measured until its end; NULL: nothing is known yet, or all limits are
+    """the best limit by what was measured until its end; NULL: nothing is known yet, or all limits are
     measured"""
     best_excess_p95_percent: float | None = None
     """by how much that one may cost more than the best, with 95 % confidence"""
@@ -67,15 +67,15 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     selector: str
     """as the settings have it"""
     power_limit_w: float | None
-    """watts; NULL: none was chosen. Of a clock: its nominal power"""
+    """NULL: none was chosen. Of a clock: its nominal power"""
     clock_mhz: int | None = None
-    """MHz: the graphics clock chosen; NULL: a power limit, or none"""
+    """the graphics clock chosen; NULL: a power limit, or none"""
     steps: int
     """of the run until then"""
     default_limit_w: float | None
-    """watts: the limit found at the start"""
+    """the limit found at the start"""
     default_clock_mhz: int | None = None
-    """MHz: the highest graphics clock, where a clock is searched"""
+    """the highest graphics clock, where a clock is searched"""
     energy_per_step_j: float | None
     """at the chosen limit"""
     step_s: float | None
@@ -118,9 +118,9 @@ class GpuLimitRow(Struct, frozen=True, kw_only=True):
     gpu: str
     t_ns: int
     power_limit_w: float
-    """watts, of this GPU"""
+    """of this GPU"""
     job_limit_w: float
-    """watts, of the job; one GPU at least has it"""
+    """of the job; one GPU at least has it"""
     steps: int
     """of the run, that it took to find out"""
     energy_percent: float | None
@@ -212,9 +212,9 @@ class BudgetRow(Struct, frozen=True, kw_only=True):
     budget: str
     """its name"""
     set_ns: int
-    """when it was set: ns since 1970, and UTC"""
+    """when it was set, both UTC"""
     limit_w: float
-    """watts that the limits of its GPUs may add up to"""
+    """what the limits of its GPUs may add up to"""
     begin_ns: int
     """when it begins"""
     end_ns: int
@@ -240,11 +240,11 @@ class BudgetTargetRow(Struct, frozen=True, kw_only=True):
     budget: str
     """its name"""
     target_ns: int
-    """since when: ns since 1970, and UTC"""
+    """since when, both UTC"""
     target_w: float
-    """watts that its GPUs are to draw together: the signal, within the ramp"""
+    """what its GPUs are to draw together: the signal, within the ramp"""
     most_w: float
-    """watts that the limits of its GPUs may add up to, so that they draw that"""
+    """what the limits of its GPUs may add up to, so that they draw that"""
 
 
 class BudgetShareRow(Struct, frozen=True, kw_only=True):
@@ -259,8 +259,8 @@ class BudgetShareRow(Struct, frozen=True, kw_only=True):
     run: str | None
     """on it"""
     most_w: float | None
-    """watts: its limit may be so high, or could be if it could be commanded"""
+    """its limit may be so high, or could be if it could be commanded"""
     limit_w: float
-    """watts: its limit, as last confirmed"""
+    """its limit, as last confirmed"""
     reason: str
     """why it cannot be commanded; empty: it can"""

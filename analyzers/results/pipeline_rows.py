@@ -38,7 +38,7 @@ class InstructionRow(Struct, frozen=True, kw_only=True):
     TABLE: ClassVar = Table("instructions", ("run", "stage", "kind", "chunk", "clock_mhz"))
 
     run: str
-    """stages and chunks count from 0; MHz of the graphics clock"""
+    """stages and chunks count from 0; the graphics clock"""
     stage: int
     kind: str
     chunk: int
@@ -46,7 +46,7 @@ class InstructionRow(Struct, frozen=True, kw_only=True):
     samples: int
     """instructions measured"""
     time_s: float
-    """seconds and joules of one, with 95 % intervals"""
+    """of one, with 95 % intervals"""
     time_low_s: float
     time_high_s: float
     energy_j: float
@@ -56,7 +56,7 @@ class InstructionRow(Struct, frozen=True, kw_only=True):
     """whose later runs start from it"""
     gpu_model: str = ""
     waiting_w: float = 0.0
-    """watts of the stage while it waits for another"""
+    """of the stage while it waits for another"""
     measured_wall_ns: int = 0
     """UTC, ns since 1970"""
 
@@ -77,9 +77,9 @@ class InstructionSpanRow(Struct, frozen=True, kw_only=True):
     micro_batch: int
     chunk: int
     clock_mhz: int
-    """MHz of the graphics clock, by the plan"""
+    """of the graphics clock, by the plan"""
     begin_s: float
-    """seconds after the iteration began, and how long it took"""
+    """after the iteration began, and how long it took"""
     duration_s: float
 
 
@@ -92,12 +92,12 @@ class PlanPointRow(Struct, frozen=True, kw_only=True):
     """duration that was asked for, relative to that at the highest clocks"""
     slowdown: float
     time_s: float
-    """seconds of an iteration, and joules of all GPUs of one replica, by the profile"""
+    """of an iteration, on all GPUs of one replica, by the profile"""
     energy_j: float
     bound_j: float
     """no clocks need less, by the profile"""
     unplanned_s: float
-    """seconds and joules of an iteration at the highest clocks"""
+    """of an iteration at the highest clocks"""
     unplanned_j: float
 
 
@@ -111,7 +111,7 @@ class PlanRow(Struct, frozen=True, kw_only=True):
     number: int
     t_ns: int
     slowdown: float
-    """as in ``plan_points``; seconds and joules of an iteration, by the profile"""
+    """as in ``plan_points``; of an iteration, by the profile"""
     promised_s: float
     promised_j: float
     unplanned_s: float

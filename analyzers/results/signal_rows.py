@@ -24,7 +24,7 @@ class SignalRow(Struct, frozen=True, kw_only=True):
     unit: str
     """such as ``EUR/kWh``, ``gCO2e/kWh``, or ``W``"""
     begin_ns: int
-    """it holds in between, UTC, ns since 1970; NULL: without an end"""
+    """it holds in between, all UTC; NULL: without an end"""
     end_ns: int | None
     value: float | None
     """NULL: the signal was removed"""
@@ -36,4 +36,4 @@ class SignalRow(Struct, frozen=True, kw_only=True):
     """where it is from, and the licence under which it was published"""
     licence: str
     imported_ns: int
-    """when it was imported, UTC, ns since 1970"""
+    """when it was imported, UTC"""

@@ -39,12 +39,12 @@ class WindowRow(Struct, frozen=True, kw_only=True):
     """UUID; NULL in the one row of a process without GPUs; every process on a host has a row of its
     ``CPU-...`` and ``DRAM-...``"""
     begin_ns: int
-    """on the host's clock, and UTC by the anchor of the run"""
+    """``began_at``: by the anchor of the run"""
     end_ns: int
     duration_s: float
     """seconds"""
     energy_j: float | None
-    """joules of the whole GPU; NULL: not measured, for the reason in ``quality``"""
+    """of the whole GPU; NULL: not measured, for the reason in ``quality``"""
     energy_low_j: float | None
     """hard bounds; NULL without a counter, and where its sensor sees only a part of the time"""
     energy_high_j: float | None
@@ -54,7 +54,7 @@ class WindowRow(Struct, frozen=True, kw_only=True):
     phase_coverage: float | None
     """share of the phases of a step that the sensor saw in the last 20 s; 1: all; NULL: not known"""
     power_limit_w: float | None
-    """watts in force all through; NULL: it changed, or is not known"""
+    """in force all through; NULL: it changed, or is not known"""
     estimator: str | None
     """``shaped`` (the counter, or power means that see all of the time, shared out by the events),
     ``counter`` (straight lines between its changes) or ``power`` (the last value held)"""
@@ -128,9 +128,9 @@ class PhaseRow(Struct, frozen=True, kw_only=True):
     times: int
     """how often it began"""
     duration_s: float
-    """seconds between its marks, in the refreshes of the counter that count"""
+    """between its marks, in the refreshes of the counter that count"""
     energy_j: float | None
-    """joules between its marks, by least squares over these refreshes; NULL: not measured, for the reason in
+    """between its marks, by least squares over these refreshes; NULL: not measured, for the reason in
     ``quality``"""
     energy_p2_5_j: float | None
     """the 95 % interval"""
