@@ -57,13 +57,10 @@ class Benchmark:
 
 BENCHMARKS = (
     Benchmark("benchmarks.cost.step_cost", arguments=("--steps", "500")),
-    Benchmark("benchmarks.windows", arguments=("--runs", "2"), repeats=1),
+    Benchmark("benchmarks.windows", arguments=("--runs", "2", "--loads", "clean", "noisy"), repeats=1),
     Benchmark("benchmarks.load.latency"),
     Benchmark("benchmarks.load.throughput", repeats=1),
-    Benchmark(
-        "benchmarks.cost.own_cost",
-        arguments=("--seconds", "8"),
-    ),
+    Benchmark("benchmarks.cost.own_cost", arguments=("--seconds", "8")),
     Benchmark("benchmarks.cost.startup", arguments=("--times", "5")),
     Benchmark("benchmarks.screens", arguments=("--seconds", "10")),
     Benchmark("benchmarks.screens.web"),
