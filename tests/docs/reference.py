@@ -35,8 +35,6 @@ HELP = re.compile(
 """The option of every command, its heading if it is alone, and commands with sections of their own."""
 OF_MANY = {"Format of the output.  [table]": "--format", "Write JSON for programs.": "--json"}
 """Options that many commands have, by their help: the head of the page says once what they do."""
-LONG_QUERY = 15
-"""Lines of a query that the page links instead."""
 NO_ARGUMENT = re.compile(r"^Usage: [^\n]*\[OPTIONS\]( \[?COMMAND\]? \[ARGS\]\.\.\.)?\n\n")
 """The usage of a command without arguments, which says no more than its heading."""
 
@@ -197,20 +195,14 @@ def _default(text: str, of: SettingHelp) -> str:
 def _queries() -> str:
     shipped = files("analyzers.archive").joinpath("queries").iterdir()
     texts = {each.name.removesuffix(".sql"): each.read_text(encoding="utf-8") for each in shipped}
-    parts = [
-        "# Queries\n",
-        NOTE,
-        (
-            "These queries are shipped: `zeus-stream sql @epochs` runs one, `zeus-stream sql --list`\n"
-            "shows all. Each can also be pasted. [The archive and its SQL](sql.md) has the columns.\n"
-        ),
-    ]
-    for name in sorted(texts):
-        question, _, _ = texts[name].partition("\n")
-        link = f"{question.removeprefix('-- ')} [Its SQL](../../analyzers/archive/queries/{name}.sql).\n"
-        shown = f"```sql\n{texts[name].rstrip()}\n```\n"
-        parts += [f"## @{name}\n", link if texts[name].count("\n") > LONG_QUERY else shown]
-    return "\n".join(parts)
+    answers = {name: text.partition("\n")[0].removeprefix("-- ") for name, text in sorted(texts.items())}
+    folder = "../../analyzers/archive/queries"
+    rows = [f"| [`@{name}`]({folder}/{name}.sql) | {answer} |" for name, answer in answers.items()]
+    about = (
+        "These queries are shipped: `zeus-stream sql @epochs` runs one, `zeus-stream sql --list`\n"
+        "shows all. Each is a file to paste from. [The archive and its SQL](sql.md) has the columns.\n"
+    )
+    return "\n".join(["# Queries\n", NOTE, about, "| query | answers |\n|---|---|", *rows, ""])
 
 
 if __name__ == "__main__":
