@@ -87,8 +87,8 @@ AXE_SHA256 := 29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
 screens: .screens/.fetched ## fetch what the tests in a real browser need, without root: Debian's Chromium with its libraries, axe-core; npm
 .screens/.fetched:
 	mkdir -p .screens/packages
-	cd .screens/packages && apt-get download $$(apt-get install --simulate --no-install-recommends chromium chromium-driver | awk '/^Inst/ {print $$2}')
-	for each in .screens/packages/*.deb; do dpkg -x $$each .screens; done
+	cd .screens/packages && apt-get install --simulate --no-install-recommends chromium chromium-driver | awk '/^Inst/ {print $$2}' | xargs -r apt-get download
+	find .screens/packages -name '*.deb' -exec dpkg -x {} .screens ';'
 	cd .screens/packages && npm pack --silent axe-core@$(AXE) && tar -xf axe-core-$(AXE).tgz package/axe.min.js
 	echo "$(AXE_SHA256)  .screens/packages/package/axe.min.js" | sha256sum --check --quiet
 	mv .screens/packages/package/axe.min.js .screens/axe.min.js

@@ -16,7 +16,7 @@ from zeus_stream.protocol.snapshots import RunNow
 from zeus_stream.views.forecast import ForecastView, forecast_of_live, forecast_of_row
 from zeus_stream.views.gpu_view import GpuView, with_places
 from zeus_stream.views.pipeline_view import PipelineView
-from zeus_stream.views.quantity import Quantity, counted, with_bounds
+from zeus_stream.views.quantity import Quantity, counted, utc, with_bounds
 from zeus_stream.views.saving import Saving, saving_of_row, saving_of_search
 from zeus_stream.views.search import PhaseView, TrialView, as_stated, measuring_words, phase_of, trials_of
 from zeus_stream.views.undecided import why_no_energy, why_undecided
@@ -109,7 +109,8 @@ class RunView(Struct, frozen=True, kw_only=True):
         """Return the energy with its interval and the mean power, or why it is missing."""
         if self.energy.known is None:
             return f"missing: {self.energy.absent}" if self.energy.absent else "missing"
-        so_far = " so far" if self.energy.as_of_ns is not None else ""
+        as_of_ns = self.energy.as_of_ns
+        so_far = "" if as_of_ns is None else f" so far, until {utc(as_of_ns)} UTC"
         mean = f", {self.mean_power} on average" if self.mean_power.known is not None else ""
         return f"{with_bounds(self.energy)}{so_far}{mean}"
 
@@ -164,7 +165,9 @@ def run_of_live(run: RunNow, wall_ns: int, gpus: Sequence[GpuView] = ()) -> RunV
         trouble=trouble,
         saving=saving,
         forecast=forecast,
-        undecided=run.search.reason if run.search is not None and run.search.phase == "observing" else "",
+        undecided=_unset(run.search.reason)
+        if run.search is not None and run.search.phase == "observing"
+        else "",
         trials=() if run.search is None else [as_stated(each, saving) for each in trials_of(run.search)],
         best_within_percent=None if run.search is None else run.search.best_excess_p95_percent,
         searched=None if run.search is None else measuring_words(run.search),
@@ -245,7 +248,7 @@ def _duration(rows: RunRows, *, ended: bool) -> Quantity:
 
 def _undecided(rows: RunRows) -> str:
     if rows.saving is not None and rows.saving["power_limit_w"] is None:
-        return f"no power limit: {rows.saving['reason']}"
+        return _unset(rows.saving["reason"])
     return "" if rows.saving is not None else why_undecided(rows.totals) or ""
 
 
@@ -260,3 +263,7 @@ def _phase(rows: RunRows, saving: Saving | None, *, ended: bool) -> PhaseView:
     else:
         phase = PhaseView("only measured" if rows.totals["steps"] else "waiting for steps", "dim")
     return PhaseView(f"{phase.text}, ended", "dim", phase.more) if ended else phase
+
+
+def _unset(reason: str) -> str:
+    return f"no power limit: {reason}"

@@ -57,6 +57,8 @@ class Saving(Struct, frozen=True, kw_only=True):
     """At the level chosen."""
     next_percent: float | None = None
     """The energy of a step that the best other limit takes more. None: not known, or another takes less."""
+    others: bool = False
+    """Other limits were measured."""
     reason: str = ""
     known_from: str = ""
     """The earlier run that the figures come from. Empty: this one."""
@@ -76,7 +78,7 @@ class Saving(Struct, frozen=True, kw_only=True):
     @property
     def _kept_words(self) -> str:
         if self.next_percent is None:
-            return "no better limit is known"
+            return "none measured is better" if self.others else "no better limit is known"
         return f"none measured is better (the next takes {percent(self.next_percent)} more energy)"
 
     @property
@@ -153,6 +155,7 @@ def saving_of_row(row: Mapping[str, Any] | None, trials: Sequence[Mapping[str, A
         saved=_joules_of(saved_j, stretches),
         steps=row["steps_at_limit"],
         next_percent=_next_percent(energies, row["power_limit_w"]) if kept else None,
+        others=len(energies) > 1,
         reason=row["reason"] or "",
         known_from=_known_from(row),
         parts=_parts(stretches),

@@ -138,6 +138,7 @@ def believe(
     noisy: Sequence[Visit] | None = None,
     *,
     clocks: bool = False,
+    known: bool = False,
 ) -> Belief:
     """Return the belief after some visits, one at least.
 
@@ -150,13 +151,14 @@ def believe(
         memory: of an earlier run.
         noisy: visits by whose blocks steps are noisy, where those ``measured`` are what is remembered.
         clocks: the limits are nominal powers of clocks.
+        known: the search is over, so steps have shown how noisy they are.
     """
 
     def value(trial: Trial) -> float:
         return log(goal.of(trial, top_mw, gpus))
 
     if noisy is None:
-        means, seen_mw = measured_means(measured, value, _usual_noise(measured, memory))
+        means, seen_mw = measured_means(measured, value, _usual_noise(measured, known=known or memory is not None))
     else:
         means, seen_mw = _remembered_means(measured, noisy, value)
     at = np.array([limits_mw.index(limit) for limit in seen_mw])
@@ -186,10 +188,10 @@ def measured_means(
     return noise.limit_means(blocks, deviation, drift), seen_mw
 
 
-def _usual_noise(measured: Sequence[Visit], memory: RememberedCurve | None) -> float:
+def _usual_noise(measured: Sequence[Visit], *, known: bool) -> float:
     """Return the standard deviation of a step before any was measured."""
     step_ns = min(visit.whole.step_ns for visit in measured)
-    return (NOISE_UNKNOWN if memory is None else NOISE) * min(1.0, sqrt(LONG_STEP_NS / step_ns))
+    return (NOISE if known else NOISE_UNKNOWN) * min(1.0, sqrt(LONG_STEP_NS / step_ns))
 
 
 def _remembered_means(

@@ -90,7 +90,7 @@ def step_costs(
 
     def believed(goal: Goal) -> Belief:
         memory = curves.recall(known_mw, gpus, goal, remembered, measured, clocks=clocks, foretold=foretold)
-        return curves.believe(known_mw, top_mw, gpus, goal, measured, memory, clocks=clocks)
+        return curves.believe(known_mw, top_mw, gpus, goal, measured, memory, clocks=clocks, known=True)
 
     energy, time = believed(ENERGY), believed(TIME)
     steps = energy.steps.astype(int).tolist()

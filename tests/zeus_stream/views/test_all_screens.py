@@ -215,6 +215,13 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
         return
     (live,) = site_of_live(scene.now).runs
     check_same(live, view)
+    assert ("energy so far" in shown["web"]) is not live.ended
+    assert ("0 open runs, 1 that ended" in shown["terminal"]) is live.ended
+    assert (" so far, until 19" in shown["text"]) is (live.ended is False), "an energy so far has its age"
+    if name == "the limit found is kept":
+        assert live.headline == "Kept 250 W: none measured is better."
+    if name == "only observed":
+        assert "No power limit: Insufficient Permissions." in shown["web"]
     if live.energy.known is not None:
         assert all(joules(live.energy.known) in shown[screen] for screen in ("terminal", "web"))
     if hour is not None and view.saving is not None and view.saving.applied and live.ended:

@@ -134,23 +134,28 @@ def test_a_cost_has_a_share_of_energy(selector: str | None, eta: float | None) -
     assert eta_of(selector) == eta
 
 
-def test_a_label_does_not_lie_on_another_point() -> None:
+@pytest.mark.parametrize("beside", [(61.4, 25.2), (61.0, 25.9), (64.5, 25.6), (65.0, 25.0)])
+def test_a_label_does_not_lie_on_another_point_or_label(beside: tuple[float, float]) -> None:
     def point(name: str, ms: float, joules: float, role: str) -> ChartedChoice:
         return ChartedChoice(name=name, time=Quantity(ms, "ms"), energy=Quantity(joules, "J/step"), role=role)
 
     points = [
         point("300 W", 60.0, 30.0, "found"), point("225 W", 62.4, 25.0, "chosen"),
-        point("225 W", 61.4, 25.2, "confirmed"), point("175 W", 75.0, 24.0, ""),
+        point("225 W", *beside, "confirmed"), point("175 W", 75.0, 24.0, ""),
     ]  # fmt: skip
     drawn = frontier_chart(points, ("ms", "J"), "words")
     dots = [tuple(map(float, at)) for at in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', drawn)]
     texts = re.findall(r'class="name" text-anchor="start" x="([\d.]+)" y="([\d.]+)">([^<]+)<', drawn)
-    assert "225 W confirmed" in [text for *_, text in texts]
+    assert "225 W chosen" in [text for *_, text in texts]
     for x, y, text in texts:
         covered = [
             a for a, b in dots if float(x) < a < float(x) + 6.6 * len(text) and abs(b - float(y) + 4) < 6
         ]
         assert not covered, text
+    on_a_phone = 16 / 12  # letters are larger there, the chart is not
+    boxes = [(float(x), float(y), float(x) + 6.6 * on_a_phone * len(text)) for x, y, text in texts]
+    for at, (left, y, right) in enumerate(boxes):
+        assert all(abs(y - b) >= 16 or right <= a or c <= left for a, b, c in boxes[:at]), texts[at]
 
 
 def test_gpus_with_one_trouble_say_it_once() -> None:

@@ -117,7 +117,7 @@ def hour(now_ns: int = 0) -> Asking[PagePanel | None]:
     rows = [_row(number, layer) for number, layer in enumerate(power.layers)]
     columns: Columns = {
         "run": ("run", as_is), "job": ("job", plain), "spark": ("", as_is), "power": ("mean power", quantity),
-        "energy": ("energy", quantity), "saved": ("saved", quantity),
+        "energy": ("energy in the hour", quantity), "saved": ("saved", quantity),
     }  # fmt: skip
     chart = element("figure", power_layers(power, text), class_="wide")
     body = element("div", chart, legend, table(rows, columns, "Power by run", ("job", "spark", "power")))

@@ -10,10 +10,13 @@ from zeus_stream.views.quantity import Quantity
 from zeus_stream.views.search import TrialView
 
 WIDTH, HEIGHT = 400, 270
-NEAR = 70, 15
-"""Labels that are nearer to each other would overlap: across, up."""
-SHIFTS = (-8, 16, -22, 30)
+LETTER, ABOVE, BELOW = 9.2, 14, 5
+"""The place that a letter takes on a phone, where it is larger: across, above the line and below it."""
+SHIFTS = (-8, 21, -28, 41)
 """Places of a label below its point, the best first."""
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom."""
 
 
 class ChartedChoice(Struct, frozen=True, kw_only=True):
@@ -56,7 +59,7 @@ def frontier_chart(points: Sequence[ChartedChoice], axes: tuple[str, str], alter
     way = "L".join(
         f"{made.across(each.time.known or 0):.1f} {made.up(each.energy.known or 0):.1f}" for each in ordered
     )
-    labels: list[tuple[float, float]] = []
+    labels: list[Box] = []
     dots = [(made.across(each.time.known or 0), made.up(each.energy.known or 0)) for each in points]
     drawn = [
         _point(made, each, labels, dots)
@@ -73,7 +76,7 @@ def _axis(name: str, quantities: Sequence[Quantity]) -> Axis:
 def _point(
     made: ChartFrame,
     each: ChartedChoice,
-    labels: list[tuple[float, float]],
+    labels: list[Box],
     dots: Sequence[tuple[float, float]],
 ) -> Markup:
     """Return a point with its whiskers, and its label where there is room: beside the labels before it and,
@@ -88,7 +91,7 @@ def _point(
         parts.append(element("path", class_="whisker", d=f"M{x:.1f} {above:.1f}v{below - above:.1f}"))
     parts.append(element("circle", class_="dot", cx=f"{x:.1f}", cy=f"{y:.1f}", r="6" if each.role else "4"))
     text = f"{each.name} {each.role}".rstrip()
-    length = 6.6 * len(text)
+    length = LETTER * len(text)
     on_right = x + 10 + length < made.right
     at = x + 9 if on_right else x - 9
     begin = at if on_right else at - length
@@ -101,12 +104,20 @@ def _point(
 
     # Those that cover a point come last; without a label a point has only its title.
     for shift in sorted(SHIFTS, key=covers_a_dot) if not each.old else ():
-        free = all(abs(at - a) > NEAR[0] or abs(y + shift - b) > NEAR[1] for a, b in labels)
-        if free and made.top + 8 < y + shift < made.bottom - 2:
-            labels.append((at, y + shift))
+        box = begin, y + shift - ABOVE, begin + length, y + shift + BELOW
+        if (
+            made.top < box[1]
+            and box[3] < made.bottom + 3
+            and not any(_overlap(box, other) for other in labels)
+        ):
+            labels.append(box)
             place = {"x": f"{at:.1f}", "y": f"{y + shift:.1f}"}
             anchor = "start" if on_right else "end"
             parts.append(element("text", text, class_="name", text_anchor=anchor, **place))
             break
     kinds = " ".join(filter(None, ["point", each.role, "old" if each.old else ""]))
     return element("g", *parts, class_=kinds)
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

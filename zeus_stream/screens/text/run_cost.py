@@ -20,7 +20,16 @@ from zeus_stream.views.costs import COSTS, OWN_USE, SIGNALS_NOW, at_price, cost_
 from zeus_stream.views.forecast import COSTS as FORECAST_COSTS
 from zeus_stream.views.forecast import forecast_facts
 from zeus_stream.views.pipeline_view import POINTS, PRICED, PipelineChoice, choices_of
-from zeus_stream.views.quantity import Quantity, counted, joules, percent, with_bounds
+from zeus_stream.views.quantity import (
+    ABSENT,
+    KWH_J,
+    Quantity,
+    counted,
+    in_one_unit,
+    joules,
+    percent,
+    with_bounds,
+)
 from zeus_stream.views.run_view import STOPPED, RunRows, RunView, run_of_rows
 from zeus_stream.views.saving import Saving
 from zeus_stream.views.search import TrialView, trial_table
@@ -178,8 +187,8 @@ def print_summary(
         console.print()
         print_rows(console, *trial_table(summary.trials), left=2)
     if summary.choices:
-        console.print(f"\nTo choose with --slowdown; hours, energy and cost of {PRICED:,} iterations:")
-        write(_choices(summary.choices), "table", out)
+        console.print(f"\nTo choose with --slowdown: an iteration of a replica, and {PRICED:,} of all:")
+        print_rows(console, *_choices(summary.choices))
     if summary.gaps.num_rows:
         console.print("\nMissing from the archive:")
         write(summary.gaps, "table", out)
@@ -199,21 +208,19 @@ def _visit(row: Mapping[str, Any]) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _choices(choices: Sequence[PipelineChoice]) -> pa.Table:
-    """Return the choices of a pipeline as a table of a terminal."""
-    rows = [
-        {
-            "slowdown": each.name,
-            "time_s": each.time_s,
-            "energy_j": each.energy_j,
-            "saved_%": each.saved_percent,
-            "hours": each.hours,
-            "kwh": each.kwh,
-            **({"cost": each.cost} if each.cost else {}),
-        }
-        for each in choices
+def _choices(choices: Sequence[PipelineChoice]) -> tuple[list[str], list[list[str]]]:
+    """Return heads and cells of the choices of a pipeline."""
+    heads = ["slowdown", "iteration", "energy", "saved", "in all", "energy", "cost"]
+    columns = [
+        [each.name for each in choices],
+        in_one_unit([each.time_s for each in choices], "s"),
+        in_one_unit([each.energy_j for each in choices], "J"),
+        [str(Quantity(each.saved_percent, "%")) for each in choices],
+        in_one_unit([3600 * each.hours for each in choices], "s"),
+        in_one_unit([KWH_J * each.kwh for each in choices], "J"),
+        [each.cost or ABSENT for each in choices],
     ]
-    return pa.Table.from_pylist(rows)
+    return heads, [list(cells) for cells in zip(*columns, strict=True)]
 
 
 def print_words(text: str, out: TextIO) -> None:

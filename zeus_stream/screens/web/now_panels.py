@@ -60,7 +60,11 @@ def draw_run(now: Snapshot, name: str, signals: Rows = ()) -> Markup:
         return Markup("")
     items: list[tuple[str, str | Markup, str | Markup]] = [
         ("power", str(run.power), run.gpus_words),
-        ("energy so far", str(run.energy), run.energy.absent if run.energy.known is None else ""),
+        (
+            "energy" if run.ended else "energy so far",
+            str(run.energy),
+            run.energy.absent if run.energy.known is None else "",
+        ),
         ("energy of a step", str(run.step_energy), f"step {run.step:,}" if run.step is not None else ""),
         ("time of a step", str(run.step_time), "" if run.epoch is None else f"epoch {run.epoch:,}"),
     ]
@@ -73,7 +77,8 @@ def draw_run(now: Snapshot, name: str, signals: Rows = ()) -> Markup:
         items = [*saving_items(run.saving), *items]
     # Below, the limits of a search that is over are whole.
     search = draw_trials(run.trials)[0] if run.searched and run.trials else None
-    headline = run.headline if run.saving and not run.trouble else sentence(run.progress)
+    decided = (run.saving or run.undecided) and not run.trouble
+    headline = run.headline if decided else sentence(run.progress)
     parts = [element("p", headline, class_="headline"), facts(items), search]
     shown = element(
         "section", element("h2", "Now"), parts, class_="panel old" if run.trouble else "panel",

@@ -91,7 +91,8 @@ def test_each_choice_of_slowdown_says_what_it_costs(answer: Answer) -> None:
     assert one.cost == f"{0.25 * one.kwh:.4f} EUR"
     out = io.StringIO()
     print_summary(summary, None, "zeus-stream sql", out)
-    assert "To choose with --slowdown; hours, energy and cost of 1,000 iterations:" in out.getvalue()
+    assert "an iteration of a replica, and 1,000 of all:" in out.getvalue()
+    assert re.search(r"highest clocks +[\d.]+ s +[\d.]+ J +0 % +[\d.]+ min +[\d.]+ kJ", out.getvalue())
     assert re.search(r"1\.05, chosen .* EUR", out.getvalue())
 
 

@@ -51,9 +51,10 @@ def run_panel(site: SiteView, runs: Sequence[RunView], width: int) -> Panel:
     columns = [column for least, column in wanted if width >= least]
     lines = [line_of(run, columns, width) for run in runs]
     shown = [dimmed(line) if run.trouble else line for run, line in zip(runs, lines, strict=True)]
-    unknown = site.process == "collector"
+    unknown, ended = site.process == "collector", sum(run.ended for run in runs)
+    title = counted(site.open_runs, "open run") + (f", {ended:,} that ended" if ended else "")
     return Panel(
-        title="runs" if unknown else counted(site.open_runs, "open run"),
+        title="runs" if unknown else title,
         head=heads(columns, width),
         lines=tuple(shown) or (fit_line((NO_ANALYZER if unknown else NO_RUN,), width),),
         keys=tuple(run.run for run in runs),
