@@ -48,6 +48,9 @@ ALTER TABLE ended_savings ADD COLUMN stretches STRUCT(
 ALTER TABLE trials ADD COLUMN best_w DOUBLE;
 ALTER TABLE trials ADD COLUMN best_excess_p95_percent DOUBLE;
 """,
+    """
+ALTER TABLE decisions ADD COLUMN changed_step BIGINT;
+""",
 )
 """SQL by version: the first text brings a schema of version 1 to version 2."""
 META = "CREATE TABLE meta (application VARCHAR, schema_version INTEGER, archive_id VARCHAR, starts BIGINT)"

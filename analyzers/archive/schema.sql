@@ -514,17 +514,21 @@ CREATE VIEW scatter AS
 FROM scatter_of((SELECT coalesce(list(DISTINCT run), []) FROM trials));
 
 -- The steps of some runs that have a choice, from an instant on; what each has saved, if it `saves`. Each stretch of
--- steps is against the baseline that its own decision measured; the first also counts for those before.
+-- steps is against the baseline that its own decision measured; the first also counts for those before. Since the
+-- workload changed until the next decision, steps at the limit of the decision before count as they are.
 CREATE MACRO decided_steps_of(wanted, since) AS TABLE
 WITH chosen_limits AS (
-    SELECT decisions.*, CASE WHEN row_number() OVER (PARTITION BY run ORDER BY number) = 1 THEN 0 ELSE steps END AS first,
+    SELECT decisions.*, CASE WHEN row_number() OVER (PARTITION BY run ORDER BY number) = 1 THEN 0
+            ELSE coalesce(changed_step, steps) END AS first,
+        lag(power_limit_w) OVER (PARTITION BY run ORDER BY number) AS held_w,
         CASE WHEN clock_mhz IS NULL THEN abs(power_limit_w - default_limit_w) < 0.5
             ELSE clock_mhz IS NOT DISTINCT FROM default_clock_mhz END AS keeps
     FROM decisions WHERE run IN (SELECT unnest(wanted)) AND power_limit_w IS NOT NULL
 ), spans AS (
-    -- Of decisions at one step the last counts.
+    -- A later decision counts from its first step on, whatever came before.
     SELECT * FROM (
-        SELECT *, coalesce(lead(first) OVER (PARTITION BY run ORDER BY first, number), 9223372036854775807) AS next
+        SELECT *, coalesce(min(first) OVER (PARTITION BY run ORDER BY number
+            ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING), 9223372036854775807) AS next
         FROM chosen_limits
     ) WHERE next > first
 ), stepped AS (
@@ -537,9 +541,11 @@ WITH chosen_limits AS (
 )
 -- What single GPUs below the limit save as well is in no decision: such steps are compared as they are.
 SELECT stepped.run, step, began_at, duration_s, energy_j, highest_limit_w, spans.number, step >= spans.steps AS decided,
-    coalesce(applied AND CASE WHEN clock_mhz IS NULL THEN abs(highest_limit_w - power_limit_w) < 0.5
+    step < spans.steps AND abs(held_w - default_limit_w) >= 0.5 AND abs(highest_limit_w - held_w) < 0.5
+        AND abs(held_w - power_limit_w) >= 0.5 AS held,
+    coalesce(applied AND CASE WHEN clock_mhz IS NULL THEN abs(highest_limit_w - power_limit_w) < 0.5 OR held
         ELSE step >= spans.steps END, false) AS saves, CASE
-        WHEN lowest_limit_w < power_limit_w - 0.5 AND clock_mhz IS NULL
+        WHEN (lowest_limit_w < power_limit_w - 0.5 OR held) AND clock_mhz IS NULL
             THEN default_energy_per_step_j - stepped.energy_j
         WHEN keeps THEN 0
         ELSE stepped.energy_j * (default_energy_per_step_j / energy_per_step_j - 1) END AS saved_j
@@ -608,7 +614,7 @@ WITH chosen AS (
     FROM summed WHERE saves GROUP BY ALL
 ), gained AS (
     SELECT run, sum(stretched.saved_j) AS saved_j, list({
-            'first_step': bounded.steps, 'changed': reason LIKE '%searched again as the workload changed%',
+            'first_step': coalesce(bounded.changed_step, bounded.steps), 'changed': reason LIKE '%searched again as the workload changed%',
             'power_limit_w': power_limit_w, 'clock_mhz': clock_mhz, 'steps': stretched.steps,
             'saved_j': stretched.saved_j, 'energy_saved_percent': saved_percent,
             'energy_saved_low_percent': energy_saved_low_percent,

@@ -4,21 +4,24 @@ Savings are those of the view ``savings``: the energy of the steps at a limit ch
 steps would have taken at the limit found, as the decision in force then measured both.
 """
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from analyzers.results.limit_rows import COUNTED
 from analyzers.results.rows import DecisionRow, ForecastRow, RunRow, TrialRow, WindowRow
 
+Key = TypeVar("Key")
 RECENT_STEPS = 40
 MAX_LIMITS = 64
 MAX_STRETCHES = 64
 """Decisions of one run whose steps are kept apart."""
 SAME_W = 0.5
 """Limits that differ by less are the same."""
+LATE = 256
+"""Groups of `COUNTED` steps that may turn out to be of a changed workload."""
 
 
 @dataclass(slots=True)
@@ -118,6 +121,9 @@ class LiveRun:
     stretches: list[DecidedSteps] = field(default_factory=lambda: [DecidedSteps(None)])
     earlier: Gained = Gained()
     """Of stretches past the bound."""
+    late: dict[tuple[int, float, bool], tuple[int, float]] = field(default_factory=dict)
+    """Number and energy (J) of the last steps: by their index // `COUNTED`, power limit, and whether single
+    GPUs were below it."""
     trials: dict[tuple[int, float, bool], TrialRow] = field(default_factory=dict)
     decision: DecisionRow | None = None
     pipeline: str | None = None
@@ -147,25 +153,49 @@ class LiveRun:
                 rows += len(rank.gpus) or 1
         return rows
 
-    def add_lowered(self, index: int, energy_j: float, limit_w: float) -> None:
-        """Take in a measured step in which single GPUs were below the power limit of the others."""
-        _count(self.stretches[self.stretch_of(index)].lowered, limit_w, 1, energy_j)
+    def add(
+        self, index: int, energy_j: float, limit_w: float, steps: int = 1, *, lowered: bool = False
+    ) -> None:
+        """Take in measured steps from ``index`` on, of one group of `COUNTED`, and their energy in all.
 
-    def add_at_limit(self, index: int, energy_j: float, limit_w: float, steps: int = 1) -> None:
-        """Take in measured steps from ``index`` on, in one stretch, under a power limit, and their energy."""
-        _count(self.stretches[self.stretch_of(index)].at_limits, limit_w, steps, energy_j)
+        ``limit_w``: their power limit. ``lowered``: single GPUs were below it.
+        """
+        self._count(index, energy_j, limit_w, steps, lowered=lowered)
+        _count(self.late, (index // COUNTED, limit_w, lowered), steps, energy_j, LATE)
 
-    def stretch_of(self, index: int) -> int:
-        """Return the place of the stretch that a step is in."""
-        steps = [stretch.decision.steps for stretch in self.stretches[1:] if stretch.decision]
-        return bisect_right(steps, index)
+    def _count(self, index: int, energy_j: float, limit_w: float, steps: int, *, lowered: bool) -> None:
+        place = next(
+            (at for at in range(len(self.stretches) - 1, 0, -1) if _first_step(self.stretches[at]) <= index),
+            0,
+        )
+        stretch, before = self.stretches[place], self.stretches[place - 1].decision if place else None
+        decision = stretch.decision
+        if (
+            decision is not None
+            and before is not None
+            and index < decision.steps
+            and not is_found_limit(before)
+        ):
+            held_w, chosen_w = before.power_limit_w or 0.0, decision.power_limit_w or 0.0
+            if abs(limit_w - held_w) < SAME_W <= abs(held_w - chosen_w):
+                lowered, limit_w = True, chosen_w  # against what is usual now, as they are
+        _count(stretch.lowered if lowered else stretch.at_limits, limit_w, steps, energy_j, MAX_LIMITS)
 
     def take_decision(self, row: DecisionRow) -> None:
         if row.power_limit_w is None:
             self.decision = self.decision or row
             return
         self.decision = row
+        moved = [
+            (group * COUNTED, energy_j, limit_w, steps, lowered)
+            for (group, limit_w, lowered), (steps, energy_j) in self.late.items()
+            if row.changed_step is not None and group * COUNTED >= row.changed_step
+        ]
+        for index, energy_j, limit_w, steps, lowered in moved:
+            self._count(index, -energy_j, limit_w, -steps, lowered=lowered)
         self.stretches.append(DecidedSteps(row))
+        for index, energy_j, limit_w, steps, lowered in moved:
+            self._count(index, energy_j, limit_w, steps, lowered=lowered)
         if len(self.stretches) > MAX_STRETCHES:
             first, second = self.stretches[:2]
             decision = first.decision or second.decision
@@ -217,11 +247,19 @@ class LiveRun:
         )
 
 
-def _count(at_limits: dict[float, tuple[int, float]], limit_w: float, steps: int, energy_j: float) -> None:
-    before, before_j = at_limits.get(limit_w, (0, 0.0))
-    at_limits[limit_w] = before + steps, before_j + energy_j
-    if len(at_limits) > MAX_LIMITS:
-        del at_limits[next(iter(at_limits))]
+def _first_step(stretch: DecidedSteps) -> int:
+    """Return the first step that a decision counts for, where it is not the first one."""
+    row = stretch.decision
+    if row is None:
+        return 0
+    return row.steps if row.changed_step is None else row.changed_step
+
+
+def _count(sums: dict[Key, tuple[int, float]], key: Key, steps: int, energy_j: float, most: int) -> None:
+    before, before_j = sums.get(key, (0, 0.0))
+    sums[key] = before + steps, before_j + energy_j
+    if len(sums) > most:
+        del sums[next(iter(sums))]
 
 
 def sum_of(values: Sequence[float | None]) -> float | None:

@@ -18,7 +18,7 @@ from analyzers.live.live_run import (
     is_found_limit,
     sum_of,
 )
-from analyzers.results.limit_rows import CHANGED
+from analyzers.results.limit_rows import CHANGED, COUNTED
 from analyzers.results.rows import (
     DecisionRow,
     ForecastRow,
@@ -235,17 +235,16 @@ class LiveRuns:
         run.gpu_steps_j.setdefault(steps.gpu, deque(maxlen=RECENT_STEPS)).extend(known)
         run.recent.extend(zip(energies[-RECENT_STEPS:], seconds[-RECENT_STEPS:], strict=True))
         self.steps_by_job.add_many(run.job, known, seconds)
-        stretches = [run.stretch_of(index) for index in (int(steps.index.min()), int(steps.index.max()))]
-        if stretches[0] != stretches[1]:
-            for index, energy_j, limit_w in zip(
-                steps.index.tolist(), energies, steps.values("power_limit_w"), strict=True
-            ):
-                if energy_j is not None and limit_w is not None:
-                    run.add_at_limit(index, energy_j, limit_w)
-            return
-        for limit_w in dict.fromkeys(filter(None, steps.values("power_limit_w"))):
-            at_limit = steps.energy_j[(steps.power_limit_w == limit_w) & (steps.energy_j >= 0)]
-            run.add_at_limit(int(steps.index.min()), float(at_limit.sum()), limit_w, len(at_limit))
+        sums: dict[tuple[int, float], list[float]] = {}
+        decided = 0 if run.decision is None else run.decision.steps
+        for index, energy_j, limit_w in zip(
+            steps.index.tolist(), energies, steps.values("power_limit_w"), strict=True
+        ):
+            if energy_j is not None and limit_w is not None:
+                group = index if index // COUNTED == decided // COUNTED else index // COUNTED * COUNTED
+                sums.setdefault((group, limit_w), []).append(energy_j)
+        for (index, limit_w), at_limit in sums.items():
+            run.add(index, sum(at_limit), limit_w, len(at_limit))
 
     def _step(self, run: LiveRun, row: WindowRow) -> None:
         if row.gpu is not None:
@@ -269,8 +268,8 @@ class LiveRuns:
         self.steps_by_job.add(run.job, step.energy_j, step.duration_s)
         if step.energy_j is None or step.highest_w is None:
             return
-        add = run.add_lowered if step.lowest_w < step.highest_w - SAME_W else run.add_at_limit
-        add(row.index, step.energy_j, step.highest_w)
+        lowered = step.lowest_w < step.highest_w - SAME_W
+        run.add(row.index, step.energy_j, step.highest_w, lowered=lowered)
 
     # ---- the answer
 
@@ -399,7 +398,7 @@ def _search(run: LiveRun, progress: SearchNow | None) -> SearchNow | None:
 def _stretch(decision: DecisionRow, gained: Gained) -> StretchNow:
     added = _added_percent(decision, "energy_per_step_j")
     return StretchNow(
-        first_step=decision.steps,
+        first_step=decision.steps if decision.changed_step is None else decision.changed_step,
         changed=CHANGED in decision.reason,
         limit_mw=round(1000 * (decision.power_limit_w or 0)),
         clock_mhz=decision.clock_mhz,

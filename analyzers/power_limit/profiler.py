@@ -179,6 +179,8 @@ class Decide(Struct, frozen=True):
     """Of an adaptive search."""
     costs: StepCosts | None = None
     """What its belief says of steps at these limits."""
+    changed_step: int | None = None
+    """Of the workload that it was chosen for, the first step. None: the workload has not changed."""
 
 
 class Observe(Struct, frozen=True):
@@ -205,6 +207,8 @@ class Chosen(Struct, frozen=True, kw_only=True):
     """Chosen by a curve that an earlier run or round left."""
     unsure: bool = False
     """A limit may be left that is much better; the search goes on in the background (rule 8)."""
+    changed_step: int | None = None
+    """From which step on the workload is another, as the watch saw it. None: it is not."""
     waits: bool = False
     """It has changed, and a new round has to wait; a decision says so."""
     shifted: bool = False
@@ -570,8 +574,9 @@ def _choose(
         profiled=state.profiled + took,
     )
     decided = Decide(
-        chosen.limit_mw, state.round, curve(state, plan), reason, chosen.confidence, chosen.costs
-    )
+        chosen.limit_mw, state.round, curve(state, plan), reason, chosen.confidence, chosen.costs,
+        before.changed_step if before is not None and state.why.startswith(CHANGED) else None,
+    )  # fmt: skip
     state, then = _apply_limit(state, chosen.limit_mw)
     return state, (decided, *then)
 
@@ -650,7 +655,10 @@ def _record_trial(state: ProfilerState, measured: TrialMeasured, plan: ProfilerP
         return _use_measurement(state, asked, plan)
     if state.chosen is None or state.chosen.limit_mw != asked.limit_mw:
         return state, ()  # of a choice that was refused
-    chosen = replace(state.chosen, confirmed=True, watch=drift.seen(state.chosen.watch, trial))
+    watch, changed_step = drift.seen(state.chosen.watch, trial), state.chosen.changed_step
+    if watch.alarm and not state.chosen.watch.alarm:
+        changed_step = max(0, asked.spans[-1].end - drift.changed_steps(watch))
+    chosen = replace(state.chosen, confirmed=True, watch=watch, changed_step=changed_step)
     state = replace(state, chosen=chosen)
     if chosen.unsure and not chosen.shifted and is_whole:
         state = replace(state, visits=_with_watched(state.visits, asked, trial))

@@ -14,6 +14,7 @@ from analyzers.power_limit.search.step_costs import StepCosts
 from analyzers.power_limit.selectors import Trial
 from analyzers.power_limit.trials import Taken, joined, trial_row
 from analyzers.power_limit.visits import MAX_AWAITED, MeasureTrial
+from analyzers.results.limit_rows import COUNTED
 from analyzers.results.rows import AtLimit, DecisionRow, ProfileRow, Row, TrialRow
 from zeus_stream.errors import SettingsError
 
@@ -107,6 +108,8 @@ class RunDecisions:
         )
         if decided.costs is not None:
             decision = _with_intervals(decision, decided.costs)
+        if decided.changed_step is not None and decision.clock_mhz is None:
+            decision = replace(decision, changed_step=decided.changed_step // COUNTED * COUNTED)
         return [decision, *kept]
 
     def gathered(self, plan: profiler.ProfilerPlan, at: At, number: int, reason: str) -> DecisionRow:

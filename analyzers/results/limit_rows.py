@@ -14,6 +14,10 @@ CHANGED = "searched again as the workload changed"
 """A reason has these words if steps took more or less than before, and a limit was chosen for them."""
 
 
+COUNTED = 16
+"""Steps that are counted together where it may turn out later that they are of a changed workload."""
+
+
 class TrialRow(Struct, frozen=True, kw_only=True):
     """A visit of a power limit, measured. A search may visit a limit more than once."""
 
@@ -72,6 +76,9 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     """the graphics clock chosen; NULL: a power limit, or none"""
     steps: int
     """of the run until then"""
+    changed_step: int | None = None
+    """first step of the changed workload that it was chosen for, a multiple of 16: from there on steps count
+    for it, before it those at the limit of the decision before; NULL: not changed, or a clock"""
     default_limit_w: float | None
     """the limit found at the start"""
     default_clock_mhz: int | None = None

@@ -158,7 +158,9 @@ def believe(
         return log(goal.of(trial, top_mw, gpus))
 
     if noisy is None:
-        means, seen_mw = measured_means(measured, value, _usual_noise(measured, known=known or memory is not None))
+        means, seen_mw = measured_means(
+            measured, value, _usual_noise(measured, known=known or memory is not None)
+        )
     else:
         means, seen_mw = _remembered_means(measured, noisy, value)
     at = np.array([limits_mw.index(limit) for limit in seen_mw])

@@ -166,6 +166,15 @@ def seen(watch: Watch, window: Trial) -> Watch:
     return replace(watch, alarm=True, latest=latest, usual=_pair(usual), change=_pair(change))
 
 
+def changed_steps(watch: Watch) -> int:
+    """Return how many of the latest steps are more like the changed ones than like the usual, at an alarm."""
+    change = np.log1p(watch.change)
+    most = int(np.argmax(np.abs(change)))
+    share = (_logs(watch.windows) - watch.usual)[::-1, most] / change[most]
+    windows = int(np.argmax(np.cumsum(np.clip(share, 0.0, 1.0) - 0.5))) + 1
+    return sum(window.steps for window in watch.windows[-windows:])
+
+
 def _changed(watch: Watch, logs: Floats) -> tuple[int, Floats]:
     """Return how many of the latest windows are surely off, and from what; none: 0."""
     if watch.count >= 2 * SLOW and watch.usual is not None:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.archive.duckdb_file import DuckdbFile
+from analyzers.live.live_runs import LiveRuns
 from analyzers.results.rows import DecisionRow, Row, RunRow, WindowRow
 from tests.analyzers.archives import DECISION, RUN, SECOND, TRIAL, asked, window
 
@@ -199,6 +200,27 @@ def test_each_stretch_of_steps_is_compared_with_the_baseline_of_its_own_decision
     assert row["saved_j"] == pytest.approx(28 * 20 + 10 * 30)
     # the interval is that of the decision
     assert (row["energy_saved_low_percent"], row["energy_saved_high_percent"]) == (9.0, 11.0)
+
+
+def test_steps_since_a_change_count_for_the_decision_that_follows_it(savings: Savings) -> None:
+    """Until then they are at the limit of the decision before, which is another one."""
+    rows = profiled("run", [(300.0, [100.0] * 8, [0.5] * 8), (200.0, [80.0] * 8, [0.5] * 8)])
+    first = next(row for row in rows if isinstance(row, DecisionRow))
+    rows += [step("run", index, 80.0, 0.5, 200.0) for index in range(16, 32)]
+    rows += [step("run", index, 270.0, 0.5, 200.0) for index in range(32, 46)]
+    rows += [step("run", index, 250.0, 0.5, 150.0) for index in range(46, 56)]
+    kept = replace(first, number=2, steps=40, reason="kept for now")
+    chosen = replace(kept, number=3, round=2, steps=50, changed_step=32, power_limit_w=150.0)
+    rows += [kept, replace(chosen, energy_per_step_j=250.0, default_energy_per_step_j=300.0)]
+    (row,) = savings(rows)
+    assert row["saved_j"] == pytest.approx(24 * 20 + 14 * 30 + 10 * 50)
+    assert [each["steps"] for each in row["stretches"]] == [24, 24]
+    live = LiveRuns(lambda _gpu: 0)
+    order = sorted(
+        rows, key=lambda each: each.steps if isinstance(each, DecisionRow) else getattr(each, "index", 0)
+    )
+    live.take_rows(order, 0)
+    assert live.saved()[0] == pytest.approx(row["saved_j"]), "live as well"
 
 
 def test_a_limit_that_is_the_found_one_has_saved_nothing(savings: Savings) -> None:

@@ -74,7 +74,9 @@ def saved_j(world: World) -> float:
     decisions = [row for row in world.rows(DecisionRow) if row.power_limit_w is not None]
     total = 0.0
     for index, (energy_j, limit_w) in step_energies(world).items():
-        decision = next((row for row in reversed(decisions) if row.steps <= index), decisions[0])
+        decision = next(
+            (row for row in reversed(decisions) if (row.changed_step or row.steps) <= index), decisions[0]
+        )
         if limit_w == decision.power_limit_w:
             assert decision.default_energy_per_step_j is not None
             assert decision.energy_per_step_j is not None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzers.power_limit.search.drift import FIRST, Watch, begun, seen
+from analyzers.power_limit.search.drift import FIRST, Watch, begun, changed_steps, seen
 from analyzers.power_limit.selectors import Trial
 
 STEPS = 10
@@ -44,7 +44,7 @@ def watched(seed: str, before: int, noise: float = 0.02) -> tuple[Watch, Iterato
 
 @pytest.mark.parametrize(("energy", "time"), [(1.1, 1), (0.9, 1), (1, 1.1), (1, 0.9), (1.1, 1.1), (3, 0.2)])
 def test_a_shift_of_a_tenth_is_noticed_within_100_steps(energy: float, time: float) -> None:
-    after = []
+    after, apart = [], []
     for seed in range(30):
         watch, come = watched(f"{seed} {energy} {time}", FIRST + 3 * seed)
         after.append(0)
@@ -52,10 +52,12 @@ def test_a_shift_of_a_tenth_is_noticed_within_100_steps(energy: float, time: flo
             e, t = next(come)
             watch = seen(watch, trial(e * energy, t * time))
             after[-1] += STEPS
+        apart.append(abs(changed_steps(watch) - after[-1]))
         assert 1 + watch.change[0] == pytest.approx(energy, rel=0.03)
         assert 1 + watch.change[1] == pytest.approx(time, rel=0.03)
     assert min(after) >= 4 * STEPS  # nothing is noticed before
     assert max(after) <= 90  # a window may begin ten steps after the shift
+    assert max(apart) <= STEPS, "it is known when the change began"
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.05])

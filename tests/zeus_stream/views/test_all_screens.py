@@ -255,7 +255,7 @@ def test_what_was_saved_before_and_since_a_drift_is_shown_apart_and_true(tmp_pat
     saving = run_of_rows(rows).saving
     assert saving is not None
     before, since = saving.parts
-    assert since.first_step > 700 > before.first_step
+    assert before.first_step < since.first_step == pytest.approx(700, abs=24), "where the change began"
     workload = parse("simulated:v100x1")[0].model.workloads["imagenet"]
     usual, chosen = (workload.power_mw(mw) * workload.slowdown(mw) for mw in (250_000, 175_000))
     for part, first, last in ((before, 0, since.first_step - 1), (since, since.first_step, 1_400)):
