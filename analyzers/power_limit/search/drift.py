@@ -168,6 +168,7 @@ def seen(watch: Watch, window: Trial) -> Watch:
 
 def changed_steps(watch: Watch) -> int:
     """Return how many of the latest steps are more like the changed ones than like the usual, at an alarm."""
+    assert watch.usual is not None, watch
     change = np.log1p(watch.change)
     most = int(np.argmax(np.abs(change)))
     share = (_logs(watch.windows) - watch.usual)[::-1, most] / change[most]
