@@ -76,9 +76,6 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     """the graphics clock chosen; NULL: a power limit, or none"""
     steps: int
     """of the run until then"""
-    changed_step: int | None = None
-    """first step of the changed workload that it was chosen for, a multiple of 16: from there on steps count
-    for it, before it those at the limit of the decision before; NULL: not changed, or a clock"""
     default_limit_w: float | None
     """the limit found at the start"""
     default_clock_mhz: int | None = None
@@ -109,6 +106,9 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     energy_saved_high_percent: float | None = None
     time_added_low_percent: float | None = None
     time_added_high_percent: float | None = None
+    changed_step: int | None = None
+    """first step of the changed workload that it was chosen for, a multiple of 16: from there on steps count
+    for it, also those before ``steps`` at the limit of the decision before; NULL: not changed, or a clock"""
 
 
 class GpuLimitRow(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ the models of their noise, drift between visits, and what is known of curves. A 
 is another figure: of a slow start it took the first limit for twice as dear as it was.
 
 A search ends when the visits agree, so its belief is too sure where noise is strong. What the visits of both
-limits scatter by is not known to the scatter within them, and is added to the interval (`SCATTERED`).
+limits scatter by is not known to the scatter within them, and is added to the interval (`SCATTERED`). While
+it searches, quiet steps are not believed to be quiet (`curves.NOISE_UNKNOWN`); what is stated afterwards is.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,11 +89,11 @@ def step_costs(
     kept = {known.limit_mw: known for known in remembered if known.limit_mw <= top_mw}
     known_mw = sorted({*limits_mw, *(kept if as_remembered else ())}, reverse=True)
 
-    def believed(goal: Goal) -> Belief:
+    def believed(goal: Goal, *, known: bool) -> Belief:
         memory = curves.recall(known_mw, gpus, goal, remembered, measured, clocks=clocks, foretold=foretold)
-        return curves.believe(known_mw, top_mw, gpus, goal, measured, memory, clocks=clocks, known=True)
+        return curves.believe(known_mw, top_mw, gpus, goal, measured, memory, clocks=clocks, known=known)
 
-    energy, time = believed(ENERGY), believed(TIME)
+    energy, time = (believed(goal, known=False) for goal in (ENERGY, TIME))
     steps = energy.steps.astype(int).tolist()
     if as_remembered:
         steps = [
@@ -113,8 +114,10 @@ def step_costs(
     at, against = map(known_mw.index, both_mw)
     return StepCosts(
         trials,
-        _more(energy, at, against, between_visits(measured, log_energy, *both_mw)),
-        _more(time, at, against, between_visits(measured, log_time, *both_mw)),
+        *(
+            _more(of, believed(goal, known=True), at, against, between_visits(measured, value, *both_mw))
+            for of, goal, value in ((energy, ENERGY, log_energy), (time, TIME, log_time))
+        ),
     )
 
 
@@ -162,16 +165,17 @@ def between_visits(measured: Sequence[Visit], value: Callable[[Trial], float], *
     return variance
 
 
-def _more(belief: Belief, at: int, against: int, between: float) -> ShareInterval:
+def _more(belief: Belief, known: Belief, at: int, against: int, between: float) -> ShareInterval:
     """Return how much more is taken at one limit than at another.
 
+    ``known``: the same belief, where steps have shown how noisy they are: it tells how sure that is.
     ``between``: variance of the logarithm of their ratio, from the scatter between visits.
     """
     if at == against:
         return ShareInterval(0.0, 0.0, 0.0)
-    low, high = belief.difference(at, against)
-    middle = float(belief.middle[at] - belief.middle[against])
+    middle, centre = (float(of.middle[at] - of.middle[against]) for of in (belief, known))
+    low, high = known.difference(at, against)
     deviation = (high - low) / (2 * NORMAL_95)
     wider = sqrt(1 + SCATTERED * min(between / deviation**2, MOST_SCATTER**2))
-    bounds = (middle + wider * (bound - middle) for bound in (low, high))
+    bounds = (middle + wider * (bound - centre) for bound in (low, high))
     return ShareInterval(*(expm1(each) for each in np.sort([*bounds, middle])))
