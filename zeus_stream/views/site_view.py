@@ -9,7 +9,7 @@ from msgspec import Struct
 from zeus_stream.protocol.snapshots import GapNow, Snapshot
 from zeus_stream.views.gaps import host_trouble
 from zeus_stream.views.gpu_view import GpuView, ProcessView, gpu_of_live, processes_of_live, shared_words
-from zeus_stream.views.quantity import Quantity, counted, seconds, thousandth
+from zeus_stream.views.quantity import Quantity, counted, figure, seconds, thousandth
 from zeus_stream.views.run_view import RunView, run_of_live
 from zeus_stream.views.saving import Saving
 
@@ -234,10 +234,10 @@ def swings_of_rows(rows: Iterable[Mapping[str, Any]]) -> SwingsView | None:
     if not listed:
         return None
     most = max(listed, key=itemgetter("amplitude_w"))
-    frequency, amplitude = Quantity(most["frequency_hz"], "Hz"), Quantity(most["amplitude_w"], "W")
+    frequency, amplitude = figure(most["frequency_hz"], digits=2), Quantity(most["amplitude_w"], "W")
     share = most["amplitude_w"] / max(most["mean_w"], 1e-9)
     what = (
-        f"It swings most at {frequency}, by {amplitude} to each side: {100 * share:.1f} % of its mean."
+        f"It swings most at {frequency} Hz, by {amplitude} to each side: {100 * share:.1f} % of its mean."
         if share >= LEAST_SWING
         else f"No swing is above {100 * LEAST_SWING:g} % of its mean."
     )
