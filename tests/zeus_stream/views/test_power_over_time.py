@@ -152,7 +152,7 @@ def test_a_label_does_not_lie_on_another_point_or_label(beside: tuple[float, flo
             a for a, b in dots if float(x) < a < float(x) + 6.6 * len(text) and abs(b - float(y) + 4) < 6
         ]
         assert not covered, text
-    boxes = []
+    boxes: list[tuple[float, float, float]] = []
     for anchor, x, y, text in re.findall(
         r'text-anchor="(start|end)" x="([\d.]+)" y="([\d.]+)">([^<]+ W[^<]*)<', drawn
     ):
