@@ -547,12 +547,7 @@ def _decide_if_last(state: ProfilerState, plan: ProfilerPlan) -> Answer:
     return _choose(state, Chosen(limit_mw=limit_mw), reason, plan)
 
 
-def _choose(
-    state: ProfilerState,
-    chosen: Chosen,
-    reason: str,
-    plan: ProfilerPlan,
-) -> Answer:
+def _choose(state: ProfilerState, chosen: Chosen, reason: str, plan: ProfilerPlan) -> Answer:
     visiting = state.visiting
     took = visiting.steps - state.began if state.why else 0
     measured = next((trial for trial in state.trials if trial.limit_mw == chosen.limit_mw), None)
