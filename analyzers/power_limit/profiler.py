@@ -180,7 +180,7 @@ class Decide(Struct, frozen=True):
     costs: StepCosts | None = None
     """What its belief says of steps at these limits."""
     changed_step: int | None = None
-    """Of the workload that it was chosen for, the first step. None: the workload has not changed."""
+    """Of the changed workload that it was chosen for, the first step."""
 
 
 class Observe(Struct, frozen=True):
@@ -650,10 +650,9 @@ def _record_trial(state: ProfilerState, measured: TrialMeasured, plan: ProfilerP
         return _use_measurement(state, asked, plan)
     if state.chosen is None or state.chosen.limit_mw != asked.limit_mw:
         return state, ()  # of a choice that was refused
-    watch, changed_step = drift.seen(state.chosen.watch, trial), state.chosen.changed_step
-    if watch.alarm and not state.chosen.watch.alarm:
-        changed_step = max(0, asked.spans[-1].end - drift.changed_steps(watch))
-    chosen = replace(state.chosen, confirmed=True, watch=watch, changed_step=changed_step)
+    chosen = replace(state.chosen, confirmed=True, watch=drift.seen(state.chosen.watch, trial))
+    if chosen.watch.alarm and not state.chosen.watch.alarm:
+        chosen = replace(chosen, changed_step=asked.spans[-1].end - drift.changed_steps(chosen.watch))
     state = replace(state, chosen=chosen)
     if chosen.unsure and not chosen.shifted and is_whole:
         state = replace(state, visits=_with_watched(state.visits, asked, trial))

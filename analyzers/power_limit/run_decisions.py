@@ -109,7 +109,7 @@ class RunDecisions:
         if decided.costs is not None:
             decision = _with_intervals(decision, decided.costs)
         if decided.changed_step is not None and decision.clock_mhz is None:
-            decision = replace(decision, changed_step=decided.changed_step // COUNTED * COUNTED)
+            decision = replace(decision, changed_step=max(0, decided.changed_step) // COUNTED * COUNTED)
         return [decision, *kept]
 
     def gathered(self, plan: profiler.ProfilerPlan, at: At, number: int, reason: str) -> DecisionRow:
