@@ -28,7 +28,7 @@ def _start(tmp_path: Path) -> "subprocess.Popen[bytes]":
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ZEUS_STREAM_")}
     with (tmp_path / "said").open("wb") as said:
         return subprocess.Popen(
-            [sys.executable, str(ROOT / "examples" / "cluster.py")],
+            [sys.executable, str(ROOT / "examples" / "cluster.py"), "2"],
             env={**clean, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}, cwd=tmp_path,
             stdout=said, stderr=said, start_new_session=True,
         )  # fmt: skip
