@@ -97,9 +97,11 @@ def _analyzer_of(settings: Settings, site: "SiteSettings") -> Callable[..., Awai
 
     selectors.parse(settings.select)  # a wrong option fails before any process is started
     registry.maker_of(settings.policy)
-    store = start_store()  # it imports DuckDB while this process imports the rest
     name = "shards" if site.shards else ",".join(settings.follow)
     if (place := plugins.ROSTERS.get(name)) is not None:
+        site.connection("analyze")
+    store = start_store()  # it imports DuckDB while this process imports the rest
+    if place is not None:
         return partial(plugins.find(place), settings, site, store=store)
     from analyzers.service.analyzer import analyze as service
 

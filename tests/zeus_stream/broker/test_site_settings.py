@@ -47,13 +47,20 @@ SERVICES = (
 FILES = ("BROKER_CREDENTIALS", "BROKER_CA", "BROKER_CERTIFICATE", "BROKER_KEY")
 
 
+def children() -> set[str]:
+    """Return the processes that this one has started."""
+    tasks = Path("/proc/self/task").iterdir()
+    return {child for task in tasks for child in (task / "children").read_text().split()}
+
+
 @pytest.mark.parametrize("command", SERVICES, ids=lambda command: " ".join(command[:2]))
 def test_every_process_takes_the_credential_and_the_certificates_of_the_broker(
     command: tuple[str, ...], zeus_dir: Path
 ) -> None:
-    broker = {"ZEUS_STREAM_BROKER": "tls://user:geheim@127.0.0.1:1"}
+    broker, before = {"ZEUS_STREAM_BROKER": "tls://user:geheim@127.0.0.1:1"}, children()
     for name in FILES:
         done = Cli(zeus_dir).refused(*command, **broker, **{f"ZEUS_STREAM_{name}": "/nowhere/file"})
         assert done.returncode == 1
         assert f"could not use {name.lower()} = /nowhere/file: there is no such file." in done.stderr
         assert "geheim" not in done.stdout + done.stderr
+    assert children() <= before, "a wrong option fails before any process is started"
