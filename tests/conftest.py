@@ -133,6 +133,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the garbage collector look at all of it again: what DuckDB's modules hold was left at the end."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
