@@ -67,8 +67,9 @@ def heard(frames: Sequence[Heard]) -> list[Output]:
     return replayed(interpreter, frames)
 
 
-@pytest.mark.parametrize("intrusion", intrusions(), ids=lambda body: repr(body)[:40])
-def test_what_another_host_says_of_our_gpu_or_session_is_one_gap_and_changes_nothing(intrusion: Body) -> None:
+@pytest.mark.parametrize("number", range(7))
+def test_what_another_host_says_of_our_gpu_or_session_is_one_gap_and_changes_nothing(number: int) -> None:
+    intrusion = intrusions()[number]
     frames = list(recorded())
     middle, last = frames[len(frames) // 2][0], frames[-1][0]
     for place in (len(frames) // 2, len(frames) // 2 + 3):
