@@ -15,16 +15,15 @@ ENDS_S = 60.0
 """Longest time that an interrupted example may take on a busy machine."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 @pytest.mark.parametrize(
-    "example",
+    ("example", "number"),
     [
-        ("recurring.py", "--recurrences", "200"),
-        ("demo.py", "--device", "simulated:a40x1"),
-        ("train_digits.py", "--epochs", "1000", "--work-ms", "10"),
-        ("pipeline.py", "--iterations", "100000"),
+        (("recurring.py", "--recurrences", "200"), signal.SIGINT),
+        (("demo.py", "--device", "simulated:a40x1"), signal.SIGTERM),
+        (("train_digits.py", "--epochs", "1000", "--work-ms", "10"), signal.SIGTERM),
+        (("pipeline.py", "--iterations", "100000"), signal.SIGINT),
     ],
-    ids=lambda example: example[0],
+    ids=["recurring", "demo", "train_digits", "pipeline"],
 )
 def test_an_interrupted_example_ends_and_leaves_nothing_running(
     zeus_dir: Path, tmp_path: Path, example: tuple[str, ...], number: signal.Signals
