@@ -42,9 +42,9 @@ def test_steps_that_wait_for_the_kind_are_right_and_until_it_is_told_both_hypoth
 
 
 @pytest.mark.parametrize(
-    ("period_ms", "window_ms"), [(20, 10), (100, 25), (100, 60), (20, None), (100, None)]
+    ("name", "period_ms", "window_ms"),
+    [("noisy", 20, 10), ("mixed", 100, 25), ("noisy", 100, 60), ("mixed", 20, None), ("noisy", 100, None)],
 )
-@pytest.mark.parametrize("name", ["noisy", "mixed"])
 def test_long_steps_that_scatter_show_the_kind_and_have_narrow_intervals(
     name: Name, period_ms: int, window_ms: int | None
 ) -> None:
@@ -150,8 +150,9 @@ def test_a_width_that_nobody_published_is_found_closely(period_ms: int, window_m
     assert held(later) >= 0.93
 
 
-@pytest.mark.parametrize("step_ms", [20, 70])
-@pytest.mark.parametrize(("period_ms", "window_ms"), [(100, None), (20, None), (20, 10), (100, 23)])
+@pytest.mark.parametrize(
+    ("step_ms", "period_ms", "window_ms"), [(20, 100, None), (70, 20, None), (20, 20, 10), (70, 100, 23)]
+)
 def test_the_kind_is_learned_from_the_starts_and_ends_of_epochs(
     period_ms: int, window_ms: int | None, step_ms: int
 ) -> None:

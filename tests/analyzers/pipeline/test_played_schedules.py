@@ -164,7 +164,7 @@ def sent(
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
     ("seed", "long", "switching_s"),
-    [(900, True, 0.0), (903, False, 0.0), (908, False, 0.01), (909, True, 0.03), (910, False, 0.005)],
+    [(900, True, 0.0), (908, False, 0.01), (909, True, 0.03)],
 )
 def test_a_plan_takes_the_time_and_energy_that_it_promises(
     schedule: str, seed: int, switching_s: float, *, long: bool

@@ -31,7 +31,7 @@ from tests.analyzers.power_limit.known_curve import CURVES, GOALS, STEPS, KnownC
 
 @pytest.mark.parametrize("text", GOALS)
 @pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=pytest.mark.sweep) if n % 4 else n for n in range(len(CURVES))]
+    "number", [pytest.param(n, marks=pytest.mark.sweep) if n % 4 else n for n in range(0, len(CURVES), 2)]
 )
 def test_without_noise_the_limit_is_as_good_as_the_best(number: int, text: str) -> None:
     curve = published(number)
@@ -54,7 +54,7 @@ def test_the_choice_is_within_the_stated_bound_in_95_of_100_worlds() -> None:
 @pytest.mark.parametrize("start", [56, 80, 88])
 @pytest.mark.parametrize("slow", [1.3, 2.0])
 def test_a_start_that_ends_during_the_search_breaks_no_bound_on_the_time(start: int, slow: float) -> None:
-    for number in (0, 1, 4):
+    for number in (0, 4):
         curve = published(number, count=21, noise=0.01, seed=number)
         curve.swing = lambda step: slow if step < start else 1.0
         chosen_mw = curve.searched(goal("slowdown:1.1")).limit_mw
@@ -107,7 +107,7 @@ def without_order(seed: int) -> KnownCurve:
 @pytest.mark.sweep
 @pytest.mark.parametrize("text", ["energy", "time"])
 def test_where_limits_differ_without_order_none_is_left_out_that_is_much_better(text: str) -> None:
-    curves = [without_order(seed) for seed in range(12)]
+    curves = [without_order(seed) for seed in range(8)]
     excesses = [curve.excess(curve.searched(goal(text)).limit_mw, goal(text)) for curve in curves]
     assert max(excesses) <= TOLERATED
 
@@ -153,7 +153,7 @@ def test_what_all_limits_share_is_not_taken_for_a_better_limit(
     kind: Callable[[np.random.Generator, int], Floats],
 ) -> None:
     chosen = []
-    for number, text in product(range(0, 12, 3), ("energy", "time")):
+    for number, text in ((0, "energy"), (3, "time"), (6, "energy"), (9, "time")):
         curve = published(number, noise=0.01, seed=number, swing=swing_of(kind, number))
         choice = curve.searched(goal(text))
         chosen.append((curve.excess(choice.limit_mw, goal(text)), choice.confidence.p95))
@@ -184,7 +184,7 @@ def test_a_search_that_runs_out_of_steps_says_that_it_is_not_sure() -> None:
 @pytest.mark.parametrize("text", GOALS)
 @pytest.mark.parametrize("length", [60, 200, 400, 800])
 def test_a_run_of_known_length_is_searched_for_at_most_half_of_it(length: int, text: str) -> None:
-    for seed in range(3):
+    for seed in range(2):
         curve = published(2 + seed, noise=0.1, seed=seed)
         curve.searched(goal(text), length=length)
         assert curve.steps <= max(length / 2, STEPS * LOOK) + STEPS * BLOCKS
@@ -220,7 +220,7 @@ def at_level(trials: Sequence[Trial], energy: float, time: float) -> list[Trial]
 @pytest.mark.parametrize("text", GOALS)
 def test_what_is_remembered_rightly_is_confirmed_by_a_few_visits(text: str, level: float) -> None:
     before, after, excesses = [], [], []
-    for number in range(0, len(CURVES), 2):
+    for number in range(0, len(CURVES), 4):
         first = played(number, 100 + number, text)
         curve = published(number, noise=0.01, seed=number)
         chosen = curve.searched(goal(text), at_level(first.measured, level, level))
