@@ -32,7 +32,7 @@ def zeus_stream() -> Iterator[str]:
     with short_directory() as directory:
         venv.create(directory / "fresh", symlinks=True)
         python = str(directory / "fresh" / "bin" / "python")
-        run(*PIP, "--python", python, "install", "--quiet", f"{ROOT}[scale]")
+        run(*PIP, "--python", python, "install", "--quiet", "--no-compile", f"{ROOT}[scale]")
         yield str(directory / "fresh" / "bin" / "zeus-stream")
 
 
