@@ -91,6 +91,26 @@ class Sample(NamedTuple):
     enforced_profiles: int | None = None
 
 
+class PowerSample(NamedTuple):
+    """A mean of power, as the driver keeps it."""
+
+    t_ns: int
+    """When its time ended, CLOCK_MONOTONIC."""
+    power_mw: int
+
+
+class SampleTimes(NamedTuple):
+    """The times of which an energy counter and samples of power tell, ns."""
+
+    period_ns: int
+    """Of the samples."""
+    counter_period_ns: int
+    late_ns: int
+    """The middle of the time of which a sample is the mean is half a period and this before its instant."""
+    counter_late_ns: int
+    """A refresh of the counter shows what was drawn until so long before."""
+
+
 class DeviceMemory(NamedTuple):
     """The memory of a GPU, bytes."""
 
@@ -178,6 +198,19 @@ def clock_of(device: Device) -> int | None:
     return device.clock_mhz() if isinstance(device, WithClock) else device.sample().clock_mhz
 
 
+@runtime_checkable
+class WithPowerSamples(Protocol):
+    """A device whose driver keeps samples of its power."""
+
+    def power_samples(self, since_ns: int) -> tuple[PowerSample, ...]:
+        """Return the samples since an instant, as far as they are kept, oldest first; none: it keeps none."""
+
+
+def power_samples_of(device: Device, since_ns: int) -> tuple[PowerSample, ...]:
+    """Return the samples of its power that the driver of a device keeps since an instant, oldest first."""
+    return device.power_samples(since_ns) if isinstance(device, WithPowerSamples) else ()
+
+
 def watts(milliwatts: int) -> str:
     """Return a power for a sentence: ``250 W``."""
     return f"{milliwatts / 1000:g} W"
@@ -249,6 +282,9 @@ class DeviceOver:
 
     def clock_mhz(self) -> int | None:
         return clock_of(self._device)
+
+    def power_samples(self, since_ns: int) -> tuple[PowerSample, ...]:
+        return power_samples_of(self._device, since_ns)
 
     def close(self) -> None:
         self._device.close()

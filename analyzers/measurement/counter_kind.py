@@ -265,6 +265,11 @@ class CounterKnowledge:
         made.proven = kind == "integrating"
         return made
 
+    @property
+    def revisable(self) -> bool:
+        """Its kind may still turn out to be another."""
+        return self._checked
+
     def due(self, t_ns: int) -> bool:
         """Return whether refreshes are to be compared: all until it is stated, some to check that."""
         if self._telling:

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from analyzers.measurement.counter_kind import COVERED
 from analyzers.measurement.energy_fit import WAIT_NS, EnergyFit
 from analyzers.measurement.fixed_energies import FITTED, LeftOut
-from analyzers.measurement.knots import GAP_NS, Ints, Knots
+from analyzers.measurement.knots import GAP_NS, REFRESH_NS, Ints, Knots
 from analyzers.measurement.timeline import Timeline
 from analyzers.results.window_rows import NO_JOULES, Energies, Estimator, KnownEnergy, NoEnergy
 
@@ -36,6 +36,9 @@ MOST_UJ = 2.0**62
 """No energy is more: what a device says need not be possible."""
 CORRELATED_NS = 1_000_000_000
 """What a sensor does not see may differ from what it sees in one direction for so long."""
+SAMPLES_STRAY_S, SAMPLES_STRAY_FOR_S = 1.8e-5, 1.0
+"""Variance by which samples of power stray from their counter: this, times duration and square of the power.
+It grows for so long: then the counter has told."""
 ALIASED = 0.15
 """Of the range of readings: the deviation of a mean power while steps beat with a sensor that sees a part. It
 does not average out, however long a window is."""
@@ -259,6 +262,11 @@ def _locate(knots: Knots, t_ns: Ints) -> _Edges:
     size = len(knots.mid_ns)
     before = np.searchsorted(knots.hi_ns, t_ns, side="right") - 1
     after = np.searchsorted(knots.lo_ns, t_ns)
+    if knots.sampled.any():  # samples are not so sure: bounds are those of refreshes
+        sure = np.searchsorted(knots.hi_ns, t_ns - REFRESH_NS, side="right") - 1
+        before = np.where(knots.sampled[before.clip(0)] & (sure >= 0), sure, before)
+        sure = np.searchsorted(knots.lo_ns, t_ns + REFRESH_NS)
+        after = np.where(knots.sampled[after.clip(max=size - 1)] & (sure < size), sure, after)
     left = np.clip(np.searchsorted(knots.mid_ns, t_ns, side="right") - 1, 0, size - 2)
     width_ns = knots.mid_ns[left + 1] - knots.mid_ns[left]
     return _Edges(
@@ -371,6 +379,10 @@ def _overlay(figures: _Figures, shape: EnergyFit, knots: Knots, edges: _Edges) -
         if any(doubtful):
             # What differs between the phases that it sees and the others, the model cannot know.
             deviation_uj = np.hypot(deviation_uj, np.where(doubtful, _scatter_uj(knots, edges), 0.0))
+    if knots.sampled.any():
+        duration_s = (edges.t_ns[count:] - edges.t_ns[:count]) / 1e9
+        walked_s2 = SAMPLES_STRAY_S * np.minimum(duration_s, SAMPLES_STRAY_FOR_S)
+        deviation_uj = np.hypot(deviation_uj, used_uj / np.maximum(duration_s, 1e-9) * np.sqrt(walked_s2))
     give_or_take_uj = np.nan_to_num(Z * deviation_uj, nan=MOST_UJ, posinf=MOST_UJ)
     # How far off it is while it may not be of this kind, the model cannot tell.
     sure = shaped & shape.sure

@@ -225,8 +225,13 @@ class EnergyFit:
         self.counter = CounterKnowledge() if self.kind is None else self.counter
 
     def _follow(self, timeline: Timeline) -> None:
-        """Take the counter for what it is where that is known of the sensor: power readings, added up."""
+        """Take the counter for what it is where that is known: power readings added up, or a filled one.
+
+        A collector fills a counter whose card says that it integrates.
+        """
         sensor = timeline.sensor
+        if timeline.sampled and self.counter.revisable:
+            self.counter, self.rival = CounterKnowledge.of_kind("integrating", None, checked=False), None
         if timeline.estimator == "power":
             if sensor.window_ns is not None and self.counter.lag_ns is None:
                 self.counter, self.rival = CounterKnowledge.of_power(sensor.window_ns, sensor.lag_ns), None

@@ -52,7 +52,9 @@ class Row:
     TEMPERATURE = 8
     RESTED = 9
     """1: the device was at rest before its read."""
-    COUNT = 10
+    SAMPLED = 10
+    """1: by samples of power, between refreshes."""
+    COUNT = 11
 
 
 RESET = 2
@@ -75,6 +77,8 @@ class Knots(NamedTuple):
     epoch: Ints
     doubt_ns: Floats
     """Standard deviations of ``mid_ns``."""
+    sampled: npt.NDArray[np.bool_]
+    """By samples of power, so no refresh."""
 
 
 def skipped(lo_ns: Ints, hi_ns: Ints, first: Ints) -> npt.NDArray[np.bool_]:
@@ -105,7 +109,7 @@ def place(knots: Ints, before: Ints) -> None:
     rare = skipped(*both)
     mid_ns = np.concatenate((before_ns, lo_ns + (hi_ns - lo_ns) // 2))
     energy_uj = np.concatenate((before_uj, knots[Row.ENERGY]))
-    for place in np.flatnonzero(hi_ns - lo_ns > WIDE_NS):
+    for place in np.flatnonzero((hi_ns - lo_ns > WIDE_NS) & (knots[Row.SAMPLED] == 0)):
         at = len(before_ns) + place
         if knots[Row.RESTED, place]:
             mid_ns[at] = max(hi_ns[place] - RESTED_NS // 2, mid_ns[at])
@@ -372,9 +376,10 @@ class RefreshTimes:
         """Place some knots, behind all that were."""
         ns = np.stack((knots.hi_ns[fresh], knots.mid_ns[fresh]))
         doubt_ns = knots.doubt_ns[fresh].copy()
-        rows = zip(*(row[fresh].tolist() for row in (knots.lo_ns, knots.hi_ns, knots.epoch)), strict=True)
-        for place, (lo_ns, hi_ns, epoch) in enumerate(rows):
-            if epoch % 2:
+        columns = knots.lo_ns, knots.hi_ns, knots.epoch, knots.sampled
+        rows = zip(*(column[fresh].tolist() for column in columns), strict=True)
+        for place, (lo_ns, hi_ns, epoch, sampled) in enumerate(rows):
+            if epoch % 2 or sampled:
                 continue  # when the counter changed to its first value is not known
             if self._rhythm.ambiguous(hi_ns - lo_ns):
                 continue  # a read so late may have seen any of several refreshes

@@ -44,7 +44,7 @@ from analyzers.measurement.knots import (
 )
 from analyzers.measurement.sensors import Gain, Sensor
 from analyzers.results.readings import READING
-from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_STRUCT, Seen
+from zeus_stream.protocol.readings import ABSENT, READING_BYTES, READING_STRUCT, SAMPLED_WITHIN, Seen
 
 RECENT_NS = 30_000_000_000
 """Kept of a GPU that a session uses, whatever is asked: events arrive after the readings they lie between."""
@@ -77,7 +77,7 @@ _FIRST = np.array([{Seen.FIRST: 1, Seen.RESET: RESET}.get(seen, 0) for seen in S
 
 
 class Timeline:
-    """One GPU. Memory is bounded by `MAX_KNOTS`, 56 bytes each; `forget` gives back what is not needed."""
+    """One GPU. Memory is bounded by `MAX_KNOTS`, 64 bytes each; `forget` gives back what is not needed."""
 
     def __init__(self) -> None:
         self.gone: str | None = None
@@ -94,6 +94,8 @@ class Timeline:
         """Begins and ends of stretches in which the driver hung until they are reported."""
         self.jumps: deque[Jump] = deque(maxlen=MAX_HANGS)
         """Steps of the counter that cannot be, until they are reported."""
+        self.sampled = False
+        """There were knots by samples of power."""
         self._filled: deque[Jump] = deque(maxlen=MAX_HANGS)
         """Those in place of which there is what the power readings beside them say."""
         self._inbox = b""
@@ -183,6 +185,8 @@ class Timeline:
         fresh[Row.TEMPERATURE] = rows["temperature_c"]
         fresh[Row.FIRST] = _FIRST[rows["seen"]]
         fresh[Row.RESTED] = rows["seen"] == Seen.RESTED
+        fresh[Row.SAMPLED] = rows["seen"] == Seen.SAMPLED
+        self.sampled |= bool(fresh[Row.SAMPLED].any())
         if self._broken:
             fresh[Row.FIRST, 0] = max(fresh[Row.FIRST, 0], 1)
             self._broken = False
@@ -271,7 +275,9 @@ class Timeline:
         lo_ns, hi_ns, mid_ns, energy_uj, unseen_ns, epoch = (self._row(row) for row in rows)
         late = (self._row(Row.RESTED) > 0) | skipped(lo_ns, hi_ns, self._row(Row.FIRST))
         open_ns = np.where(late, 2 * (hi_ns - mid_ns), hi_ns - lo_ns)
-        return Knots(lo_ns, hi_ns, mid_ns, energy_uj, unseen_ns, epoch, open_ns / 12**0.5)
+        sampled = self._row(Row.SAMPLED) > 0
+        doubt_ns = np.where(sampled, open_ns / (2 * SAMPLED_WITHIN), open_ns / 12**0.5)
+        return Knots(lo_ns, hi_ns, mid_ns, energy_uj, unseen_ns, epoch, doubt_ns, sampled)
 
     def rested(self, knots: Ints) -> npt.NDArray[np.bool_]:
         """Return before which of these knots, by their places, the device was at rest."""

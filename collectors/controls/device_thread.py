@@ -30,7 +30,15 @@ from collectors.controls.device_messages import (
 from collectors.controls.frequency_plan import ChangeClock
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile, copies, place
 from collectors.controls.value_changes import change, put_back
-from collectors.device import Description, Device, ProcessesSeen, memory_of, sleeps
+from collectors.device import (
+    Description,
+    Device,
+    ProcessesSeen,
+    SampleTimes,
+    memory_of,
+    power_samples_of,
+    sleeps,
+)
 from collectors.devices.cards.known_cards import known_card
 from collectors.real_time import take_real_time_priority
 from collectors.sampling import change_detector, schedule
@@ -225,19 +233,21 @@ class DeviceThread:
         now_ns = monotonic_ns()
         self.gpu, self._description, self.trouble = description.gpu, description, None
         self.requested_mw = requested_mw
-        self.sampled.begin(now_ns, description.every_ns, self._read_card(description))
+        self.sampled.begin(now_ns, description.every_ns, *self._read_card(description))
         self._mail.put(self, DeviceAnswers(now_ns, description, requested_mw, controls))
         self._poller.add(self, alone=description.every_ns > 0)
         return None
 
-    def _read_card(self, description: Description) -> int | None:
-        """Return the period of the device's refreshes by its sensor card, ns; None: there is none."""
+    def _read_card(self, description: Description) -> tuple[int | None, SampleTimes | None]:
+        """Return the period of refreshes, ns, and the times of samples of power, by the sensor card."""
         known = None if self._cards is None else known_card(self._cards, description)
         refreshed = None if known is None else known[0].counter or known[0].power
         if known is None or refreshed is None:
-            return None
+            return None, None
         self.card = f"{known[1]}: refreshed every {refreshed.period_ms:.1f} ms"
-        return round(refreshed.period_ms * 1e6)
+        if (times := known[0].sample_times) is not None:
+            self.card += f", filled by samples every {times.period_ns / 1e6:.1f} ms"
+        return round(refreshed.period_ms * 1e6), times
 
     def _find_controls(self, description: Description, requested_mw: int | None) -> Iterator[FoundControl]:
         gpu = description.gpu
@@ -312,10 +322,28 @@ class DeviceThread:
         after_ns = monotonic_ns()
         self.reads += 1
         due_ns = self.sampled.take_in(sample, before_ns, after_ns)
+        self._read_samples()
         self.trouble, self.requested_mw, self.enforced_mw = None, sample.requested_mw, sample.limit_mw
         if sample.requested_profiles is not None:
             self.profiles = sample.requested_profiles, sample.enforced_profiles
         return due_ns
+
+    def _read_samples(self) -> None:
+        """Read the samples of power by which the counter is filled, if it is."""
+        since_ns = self.sampled.unsampled_ns
+        if since_ns is None:
+            return
+        try:
+            samples = power_samples_of(self._device, since_ns)
+        except DeviceError as wrong:  # the counter is read on, and says whether the device is lost
+            _log.info("%s", wrong)
+            samples = ()
+        if not self.sampled.take_samples(samples):
+            _log.warning(
+                "%s: its samples of power do not follow its energy counter, as its sensor card says they do:"
+                " they are left out. Measure it again with `zeus-stream doctor --sensor`.",
+                self.gpu,
+            )
 
     def _try_again(self, wrong: RetryError) -> int:
         self.retries += 1

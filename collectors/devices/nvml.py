@@ -24,7 +24,7 @@ from typing import Any
 import pynvml
 
 from collectors.control import spell_change
-from collectors.device import Description, DeviceMemory, Sample, check_clock, check_limit
+from collectors.device import Description, DeviceMemory, PowerSample, Sample, check_clock, check_limit
 from collectors.devices.nvml_calls import (
     LOCKS,
     QUANTITIES,
@@ -34,6 +34,7 @@ from collectors.devices.nvml_calls import (
     request_profiles,
 )
 from collectors.processes import sees_all_processes
+from zeus_stream.clock import anchor
 from zeus_stream.errors import (
     DeviceError,
     LostError,
@@ -239,6 +240,22 @@ class NvmlDevice:
         call, which = pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_GRAPHICS
         clock_mhz: int | None = self._optional("read its clock", call, which, without=PASSING)
         return clock_mhz
+
+    def power_samples(self, since_ns: int) -> tuple[PowerSample, ...]:
+        """Return the samples of power that the driver keeps since an instant, oldest first.
+
+        It keeps 120, and stamps them with the wall clock, us.
+        """
+        now = anchor()
+        apart_ns = now.wall_ns - now.monotonic_ns
+        since_us = max(since_ns + apart_ns, 0) // 1000 if since_ns else 0
+        kind = pynvml.NVML_TOTAL_POWER_SAMPLES
+        found = self._optional(
+            "read its samples of power", pynvml.nvmlDeviceGetSamples, kind, since_us, without=PASSING
+        )
+        values = () if found is None else found[1]
+        stamped = sorted((each.timeStamp * 1000 - apart_ns, each.sampleValue.uiVal) for each in values)
+        return tuple(PowerSample(t_ns, power_mw) for t_ns, power_mw in stamped if t_ns > since_ns)
 
     def asleep(self) -> bool:
         """Tell whether Linux has suspended the GPU: a call to it would wake it."""

@@ -1,11 +1,13 @@
 """The state of one device between its reads: what they have shown, and when the next is due. Pure."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from collectors.device import Sample
+from collectors.device import PowerSample, Sample, SampleTimes
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.change_detector import Reading
+from collectors.sampling.power_samples import CounterFilling
 from collectors.sampling.refresh_grid import RefreshGrid
 from zeus_stream.protocol.readings import Seen
 
@@ -16,6 +18,8 @@ HEARTBEAT_NS = 500_000_000
 OVERDUE_NS = 500_000_000
 """A read at rest that is late by so much hangs, or its device does not answer."""
 _GROWN = (Seen.CHANGED, Seen.POWER)
+MAX_UNFILLED = 5
+"""Refreshes without a sample up to them: then the driver keeps none, and readings are refreshes again."""
 MAX_TOOK = 512
 """Reads of which the duration is remembered."""
 RECENT_NS = 30_000_000_000
@@ -44,6 +48,13 @@ class SampledDevice:
         self._grid = RefreshGrid()
         self._shown_ns: int | None = None
         """By when the last refresh that was seen had come."""
+        self._times: SampleTimes | None = None
+        """Of the samples of power that fill its counter; None: none do."""
+        self._filling: CounterFilling | None = None
+        self._reads: deque[tuple[int, Sample]] = deque(maxlen=MAX_TOOK)
+        """End and sample of reads: filled readings have the limits that were in force then."""
+        self._told_mj = 0
+        """The counter in the last reading."""
         self.closely = True
         """Windows of its sessions are short."""
         self._due_ns: int | None = None
@@ -68,11 +79,19 @@ class SampledDevice:
         """Tell whether refreshes keep to a grid, which narrows their bounds."""
         return self._grid.believed
 
-    def begin(self, begun_ns: int, every_ns: int = 0, period_ns: int | None = None) -> None:
+    def begin(
+        self,
+        begun_ns: int,
+        every_ns: int = 0,
+        period_ns: int | None = None,
+        times: SampleTimes | None = None,
+    ) -> None:
         """Forget what was seen: the device was found, or is back.
 
-        ``every_ns``: its own distance of reads. ``period_ns``: of its refreshes, as its sensor card says.
+        ``every_ns``: its own distance of reads. ``period_ns`` of its refreshes, and ``times`` of its samples
+        of power: as its sensor card says.
         """
+        self._times, self._filling, self._told_mj = times, None, 0
         known = change_detector.ENOUGH if period_ns else 0
         self._seen = change_detector.DetectorState(period_ns=period_ns, smoothed=known)
         self._grid, self._shown_ns, self._due_ns = RefreshGrid(), None, None
@@ -121,10 +140,7 @@ class SampledDevice:
                 reading = reading._replace(t_lo_ns=t_lo_ns, t_hi_ns=t_hi_ns)
             if self.paused and reading.seen in _GROWN and not self.overdue(after_ns):
                 reading = reading._replace(seen=Seen.RESTED)
-            if len(self._readings) < MAX_READINGS:
-                self._readings.append(reading)
-            else:
-                self._dropped += 1
+            self._put(reading, before_ns)
         change = None
         if reading is not None and fresh and reading.seen != Seen.RESET and not self.paused:
             change = reading.t_lo_ns, reading.t_hi_ns
@@ -147,6 +163,62 @@ class SampledDevice:
         if relaxed_ns is not None:
             return relaxed_ns
         return schedule.next_poll_ns(self._schedule, after_ns, self._coming_ns())
+
+    # ---- samples of power --------------------------------------------------------------------------
+
+    @property
+    def unsampled_ns(self) -> int | None:
+        """Since when samples of power are wanted, ns; None: none are."""
+        return None if self._filling is None else self._filling.sampled_ns
+
+    def take_samples(self, samples: Sequence[PowerSample]) -> bool:
+        """Take in the samples since `unsampled_ns`. False: they are of no use, and not wanted any more."""
+        if self._filling is None:
+            return True
+        self._filling.add(samples)
+        for t_lo_ns, t_hi_ns, energy_mj, power_mw in self._filling.take():
+            while len(self._reads) > 1 and self._reads[1][0] <= t_lo_ns:
+                self._reads.popleft()
+            sample = self._reads[0][1]._replace(energy_mj=energy_mj, power_mw=power_mw)
+            self._append(Reading(t_lo_ns, t_hi_ns, sample, Seen.SAMPLED))
+        if self._filling.strays or self._filling.waiting > MAX_UNFILLED:
+            self._times = self._filling = None
+            return False
+        return True
+
+    def _put(self, reading: Reading, before_ns: int) -> None:
+        """Put a reading by, or leave what it says to the samples of power."""
+        wanted = self._times is not None and self.closely and not self._relaxed
+        if not wanted or reading.seen not in (Seen.CHANGED, Seen.UNCHANGED):
+            self._filling = None
+        elif self._times is not None and self._filling is None and self.period_ns is not None:
+            self._filling = CounterFilling(self._times)
+            self._reads.clear()
+        if self._filling is None:
+            self._append(reading)
+            return
+        self._reads.append((reading.t_hi_ns, reading.sample))
+        if reading.seen == Seen.CHANGED and reading.sample.energy_mj is not None:
+            # Of several refreshes since the read before, the last one was at most a period before this one.
+            t_lo_ns = max(reading.t_lo_ns, before_ns - (self.period_ns or 0))
+            self._filling.see(t_lo_ns, reading.t_hi_ns, reading.sample.energy_mj)
+        else:
+            self._append(reading)
+
+    def _append(self, reading: Reading) -> None:
+        """Put a reading by. The counter does not fall behind what samples said of it."""
+        energy_mj = reading.sample.energy_mj
+        if energy_mj is not None and reading.seen not in (Seen.FIRST, Seen.RESET):
+            if energy_mj < self._told_mj and reading.seen == Seen.CHANGED:
+                return
+            if reading.seen == Seen.UNCHANGED:
+                energy_mj = max(energy_mj if self._filling is None else 0, self._told_mj)
+                reading = reading._replace(sample=reading.sample._replace(energy_mj=energy_mj))
+        if len(self._readings) < MAX_READINGS:
+            self._readings.append(reading)
+            self._told_mj = energy_mj or 0
+        else:
+            self._dropped += 1
 
     def _coming_ns(self) -> tuple[int, int] | None:
         """Return the bounds of the refresh that is to be seen next, by the grid; None: reads are quick."""

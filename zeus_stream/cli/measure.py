@@ -51,7 +51,8 @@ READY_S = 6.0
 WINDOW = 0
 _GPUS = """
 SELECT len(gpus) AS found, command_reason LIKE '%Not found on this host:%' AS short, (
-    SELECT count(DISTINCT gpu) FROM readings WHERE t_hi_ns >= {since_ns} AND seen IN ('changed', 'power')
+    SELECT count(DISTINCT gpu) FROM readings WHERE t_hi_ns >= {since_ns}
+    AND seen IN ('changed', 'power', 'sampled')
     AND gpu IN (SELECT unnest(gpus) FROM sessions WHERE run = {run})
 ) AS seen
 FROM sessions WHERE run = {run}

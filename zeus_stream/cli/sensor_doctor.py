@@ -16,7 +16,7 @@ from collectors.control import words
 from collectors.controls.lease_messages import Limits, SetDone
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from collectors.controls.value_changes import change, put_back
-from collectors.device import Bus, Device, clock_of
+from collectors.device import Bus, Device, PowerSample, clock_of
 from collectors.devices.cards.known_cards import keep_card
 from collectors.devices.cards.sensor_card import ControlSets, SensorCard, make_card, read_closely
 from zeus_stream.clock import boot_id, monotonic_ns
@@ -208,8 +208,9 @@ def sensor_card(
     if not chosen:
         raise RefusedError(f"GPU {wanted!r}: could not be found. There are {', '.join(gpus) or 'none'}.")
     gpu, device = chosen[0], found[chosen[0]]
+    kept: list[PowerSample] = []
     with square_load(load(SQUARE_MS, seconds + LOAD_S), gpu) as marks_ns:
-        reads = read_closely(device, monotonic_ns() + round(seconds * 1e9), time.sleep)
+        reads = read_closely(device, monotonic_ns() + round(seconds * 1e9), time.sleep, samples=kept)
     limit_sets = clock_sets = None
     if sets:
         with square_load(load(2000 * STEADY_S, 2 * STEADY_S), gpu):
@@ -217,7 +218,12 @@ def sensor_card(
             trials = SensorTrials(device, where.records)
             clock_sets, limit_sets = trials.try_clocks(), trials.try_limits()
     card = make_card(
-        device.describe(), reads, limit_sets=limit_sets, clock_sets=clock_sets, marks_ns=marks_ns
+        device.describe(),
+        reads,
+        limit_sets=limit_sets,
+        clock_sets=clock_sets,
+        marks_ns=marks_ns,
+        power_samples=kept,
     )
     with explaining(StorageError, f"{where.cards}: the card could not be kept", "Make room, or give access."):
         return card, keep_card(where.cards, gpu, card)

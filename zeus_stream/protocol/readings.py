@@ -24,6 +24,12 @@ class Seen(IntEnum):
     RESTED = 5
     """The counter, or the power of a device without one, changed as above. Nobody used the device, so no read
     was due between the two stamps."""
+    SAMPLED = 6
+    """Between refreshes of a counter, by its driver's samples of power. The device had drawn so much in the
+    middle of the two stamps, give or take `SAMPLED_WITHIN` standard deviations to each."""
+
+
+SAMPLED_WITHIN = 2.0
 
 
 READING_FIELDS = (

@@ -1,12 +1,13 @@
 """The sensor card of a GPU: what calls cost, how counter and power are refreshed, what a set does.
 
 A card is made from reads that are as close as the driver lets them be (`read_closely`). It is JSON with a
-schema (`SCHEMA`), eleven lines for people (`SensorCard.lines`), and the description of a simulated GPU with
+schema (`SCHEMA`), twelve lines for people (`SensorCard.lines`), and the description of a simulated GPU with
 that sensor (``simulated:CARD.json``). `known_cards` has those of the package and of this host.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -15,14 +16,18 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from collectors.device import Description, Device, Sample
+from collectors.device import Description, Device, PowerSample, Sample, SampleTimes, power_samples_of
 from collectors.devices.cards.sensor_window import find_window, powers
 from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import DeviceError
 
 VERSION = 1
+SAMPLES_NS = 1_000_000_000
+"""Samples of power are read this often: a driver keeps those of about two seconds."""
 LEAST_CHANGES = 5
 """Fewer changes tell no period."""
+FILLS = 3
+"""So many samples of power at least between two refreshes of a counter fill it."""
 SEES_ALL = 0.9
 """A window of more than this part of the period is all of it: windows are tried in twentieths."""
 
@@ -52,6 +57,11 @@ class CardRefreshes(Struct, frozen=True, kw_only=True):
     """The time before a refresh of which it shows the mean; None: no square load has shown it."""
     lag_ms: float | None = None
     """From the end of that to the refresh."""
+
+    @property
+    def sees_all(self) -> bool:
+        """Its windows leave out nothing."""
+        return self.window_ms is not None and self.window_ms > SEES_ALL * self.period_ms
 
 
 class ControlSets(Struct, frozen=True, kw_only=True):
@@ -109,9 +119,26 @@ class SensorCard(Struct, frozen=True, kw_only=True):
     """None: nothing was set."""
     clock_sets: ControlSets | None = None
     """Of the graphics clock. None: nothing was set."""
+    power_samples: CardRefreshes | None = None
+    """The samples of power that the driver keeps; None: it keeps none."""
+
+    @property
+    def sample_times(self) -> SampleTimes | None:
+        """The times by which samples fill the counter between its refreshes. None: they do not.
+
+        The counter sees all of the time, and samples come closer than its refreshes, and see all of it too.
+        """
+        counter, samples = self.counter, self.power_samples
+        if counter is None or samples is None or FILLS * samples.period_ms > counter.period_ms:
+            return None
+        if counter.lag_ms is None or samples.lag_ms is None or not (counter.sees_all and samples.sees_all):
+            return None
+        late_ms = samples.lag_ms + ((samples.window_ms or 0.0) - samples.period_ms) / 2
+        times_ms = samples.period_ms, counter.period_ms, late_ms, counter.lag_ms
+        return SampleTimes(*(round(ms * 1e6) for ms in times_ms))
 
     def lines(self) -> list[str]:
-        """Return the card in eleven lines for people."""
+        """Return the card in twelve lines for people."""
         power = "none was read"
         if self.least_power_mw is not None and self.most_power_mw is not None:
             power = f"{self.least_power_mw / 1000:g} to {self.most_power_mw / 1000:g} W"
@@ -129,6 +156,7 @@ class SensorCard(Struct, frozen=True, kw_only=True):
             f"limit: {requested} requested, {enforced} enforced, {allowed} allowed",
             f"limits set: {_spell_limits(self.limit_sets)}",
             f"clocks set: {_spell_clocks(self.clock_sets)}",
+            f"samples of power: {_words(self.power_samples, 'mW')}",
             f"not answered: {' '.join(self.unanswered) or 'nothing'}",
         ]
 
@@ -148,15 +176,21 @@ def read_closely(
     sleep: Callable[[float], None],
     pause_s: float = 0.001,
     now: Callable[[], int] = monotonic_ns,
+    samples: list[PowerSample] | None = None,
 ) -> list[Read]:
-    """Read a device about every ``pause_s`` until an instant."""
+    """Read a device about every ``pause_s`` until an instant. ``samples``: gets those of its power."""
     reads = []
+    sampled_ns, asked_ns = now(), now()
     while (before_ns := now()) < until_ns:
         try:
             sample = device.sample()
         except DeviceError:
             sample = None
         reads.append(Read(before_ns, now(), sample))
+        if samples is not None and before_ns - asked_ns > SAMPLES_NS:
+            with suppress(DeviceError):
+                samples += power_samples_of(device, sampled_ns)
+            asked_ns, sampled_ns = before_ns, samples[-1].t_ns if samples else sampled_ns
         sleep(pause_s)
     return reads
 
@@ -168,10 +202,11 @@ def make_card(
     limit_sets: ControlSets | None = None,
     clock_sets: ControlSets | None = None,
     marks_ns: Sequence[tuple[int, int]] = (),
+    power_samples: Sequence[PowerSample] = (),
 ) -> SensorCard:
     """Return the card of a device that was read closely. There is at least one read.
 
-    ``marks_ns``: begins and ends of work, of a square load.
+    ``marks_ns``: begins and ends of work, of a square load. ``power_samples``: as the driver keeps them.
     """
     good = [read for read in reads if read.sample is not None]
     samples = [read.sample for read in good if read.sample is not None]
@@ -199,6 +234,7 @@ def make_card(
         most_power_mw=max(power_mw, default=None),
         limit_sets=limit_sets,
         clock_sets=clock_sets,
+        power_samples=_samples(power_samples, marks_ns),
     )
 
 
@@ -237,6 +273,26 @@ def _refreshes(
     )
 
 
+def _samples(samples: Sequence[PowerSample], marks_ns: Sequence[tuple[int, int]]) -> CardRefreshes | None:
+    """Return how samples of power come; None: there are too few."""
+    if len(samples) < LEAST_CHANGES:
+        return None
+    gaps_ms = sorted((later.t_ns - earlier.t_ns) / 1e6 for earlier, later in pairwise(samples))
+    low_ms, high_ms = gaps_ms[len(gaps_ms) // 20], gaps_ms[len(gaps_ms) * 19 // 20]
+    period_ms = median(gaps_ms)
+    figures = powers(samples, counter=False)
+    window = find_window(figures, marks_ns, round(period_ms * 1e6)) if marks_ns else None
+    return CardRefreshes(
+        period_ms=period_ms,
+        jitter_ms=(high_ms - low_ms) / 2,
+        open_ms=0.0,
+        quantum=math.gcd(*(each.power_mw for each in samples)),
+        changes=len(samples),
+        window_ms=None if window is None else window.window_ms,
+        lag_ms=None if window is None else window.lag_ms,
+    )
+
+
 def _counter_to_power(reads: Sequence[Read], samples: Sequence[Sample]) -> float | None:
     if not samples or samples[0].energy_mj is None or samples[-1].energy_mj is None:
         return None
@@ -254,7 +310,7 @@ def _words(found: CardRefreshes | None, unit: str) -> str:
     seen = ""
     if found.window_ms is not None and found.lag_ms is not None:
         part = found.window_ms / found.period_ms
-        sees = "all of the time" if part > SEES_ALL else f"{part:.0%} of the time"
+        sees = "all of the time" if found.sees_all else f"{part:.0%} of the time"
         seen = f", sees {sees}: {found.window_ms:.0f} ms ending {found.lag_ms:.0f} ms before"
     return (
         f"every {found.period_ms:.1f} ms +-{found.jitter_ms:.1f}, in steps of {found.quantum} {unit},"

@@ -72,7 +72,7 @@ def test_all_kinds_of_containers_and_numbers_come_back(monkeypatch: pytest.Monke
         Counter({"x": 3}),
         Purpose.CONFIRM,
         np.float64(0.1),
-        Knots(*[np.arange(2)] * 6, np.arange(2.0)),  # type: ignore[arg-type,call-arg]
+        Knots(*[np.arange(2)] * 6, np.arange(2.0), np.arange(2) > 0),  # type: ignore[arg-type,call-arg]
         rows,
     ]
     again = decode(encode(values))

@@ -39,7 +39,7 @@ def placed(lo_ns: Ints, hi_ns: Ints) -> tuple[Floats, Floats]:
 def knots(lo_ns: Ints, hi_ns: Ints) -> Knots:
     nothing = np.zeros(len(lo_ns), np.int64)
     mid_ns = lo_ns + (hi_ns - lo_ns) // 2
-    return Knots(lo_ns, hi_ns, mid_ns, nothing, nothing, nothing, (hi_ns - lo_ns) / 12**0.5)
+    return Knots(lo_ns, hi_ns, mid_ns, nothing, nothing, nothing, (hi_ns - lo_ns) / 12**0.5, nothing > 0)
 
 
 def jitter(kind: str, rng: np.random.Generator) -> Floats:
