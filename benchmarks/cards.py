@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from benchmarks.gpu import read_recording
 from benchmarks.harness import ROOT
-from collectors.device import Device
+from collectors.device import Device, PowerSample
 from collectors.devices.cards.known_cards import SHIPPED, shipped_cards
 from collectors.devices.cards.sensor_card import SensorCard, make_card, read_closely
 from collectors.devices.recorded import RecordedBus
@@ -26,6 +26,7 @@ from zeus_stream.simulated_gpu.workloads import load as load_models
 RECORDED = ROOT.parent / "shared" / "data" / "power_meter"
 S = 1_000_000_000
 H100 = ROOT / "tests" / "data" / "h100_square"
+H100_SAMPLES = ROOT / "tests" / "data" / "h100_samples" / "samples-0.csv"
 RTX_3090 = "NVIDIA GeForce RTX 3090"
 SQUARE_S, SIMULATED_S, HALF_NS = 12, 20, 370_000_000
 
@@ -78,7 +79,13 @@ def h100() -> SensorCard:
         marks_ns = [(int(row["begin_ns"]), int(row["end_ns"])) for row in csv.DictReader(file)]
     begun_ns = int((H100 / "begun_ns").read_text())
     reads = read_recording(H100 / "samples-0.csv", begun_ns)
-    return make_card(device.describe(), reads, marks_ns=marks_ns)
+    card = make_card(device.describe(), reads, marks_ns=marks_ns)
+    with H100_SAMPLES.open() as file:  # of another time
+        rows = list(csv.DictReader(file))
+    marks_ns = [(int(row["begin_ns"]), int(row["end_ns"])) for row in rows if row["what"] == "work"]
+    kept = [PowerSample(int(row["end_ns"]), int(row["value"])) for row in rows if row["what"] == "sample"]
+    sampled = make_card(device.describe(), reads, marks_ns=marks_ns, power_samples=kept)
+    return replace(card, power_samples=sampled.power_samples)
 
 
 def cards() -> Iterator[tuple[str, SensorCard]]:

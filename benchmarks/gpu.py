@@ -7,12 +7,13 @@ python -m benchmarks.gpu FOLDER [--observe] [--seconds 10] [--stand-in]        (
 3. At rest: refreshes of counter and power, as a recording (`zeus-stream record`).
 4. Under square loads of 1000 to 10 ms: the same, and whether the counter sees all of the time.
 5. Short steps without a collector, with one at rest, and while it reads closely: median, p99, worst.
-6. A training with a searched limit; once a limit is set, everything is killed: what the limit is then, and
+6. Steps of equal work, measured by a run that sets nothing: their intervals, and their scatter.
+7. A training with a searched limit; once a limit is set, everything is killed: what the limit is then, and
    what `zeus-stream restore` makes of it.
 
 Every recording is a device (`--device recorded:FOLDER/square-50`) and may be attached to an issue. A load
-needs torch with CUDA or ROCm; without it, 4 is left out. ``--observe`` changes nothing: 6 is left out, and 1
-and 2 set nothing. ``--stand-in`` plays it on a library that stands in for NVML.
+needs torch with CUDA or ROCm; without it, 4 and 6 are left out. ``--observe`` changes nothing: 7 is left
+out, and 1 and 2 set nothing. ``--stand-in`` plays it on a library that stands in for NVML.
 """
 
 import argparse
@@ -47,6 +48,15 @@ STEPS = 1000
 SEARCH_S = 90
 ON_MW, OFF_MW, PERIOD_NS, JITTER_NS = 230_000, 60_000, 100_000_000, 300_000
 """Of the stand-in."""
+STEPS_MS = (590, 200, 50, 30, 12)
+_EQUAL = """
+WITH steps AS (FROM windows WHERE kind = 'step' AND run = (SELECT arg_max(run, began_at) FROM runs))
+SELECT concat_ws(' | ', '| ' || count(*), round(median(duration_s) * 1e3, 1), round(avg(energy_j), 2),
+    round(median(energy_p97_5_j - energy_p2_5_j) / 2 / avg(energy_j) * 100, 1),
+    round(stddev(energy_j) / avg(energy_j) * 100, 1),
+    (SELECT arg_max(seen, t_hi_ns) FROM readings) || ' |')
+FROM steps
+"""
 _ME = "benchmarks.gpu"
 
 
@@ -92,6 +102,27 @@ def short_steps(count: int, measured: bool) -> None:  # noqa: FBT001  (of the co
         took_ns.append(time.perf_counter_ns() - before_ns)
         time.sleep(0.001)
     print(*np.percentile(np.array(took_ns[100:]) / 1e3, (50, 99, 100)).round(1))
+
+
+def equal_steps(step_ms: float, seconds: float) -> None:
+    """Take steps of equal work, of about so many milliseconds."""
+    import torch
+
+    import zeus_stream
+
+    matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+
+    def work(products: int) -> float:
+        begin_s = time.monotonic()
+        for _ in range(products):
+            torch.mm(matrix, matrix)
+        torch.cuda.synchronize()
+        return time.monotonic() - begin_s
+
+    work(500)
+    products, until_s = max(round(step_ms / work(1000)), 1), time.monotonic() + seconds
+    for _ in zeus_stream.steps(itertools.takewhile(lambda _: time.monotonic() < until_s, itertools.count())):
+        work(products)
 
 
 def train(seconds: float) -> None:
@@ -202,6 +233,24 @@ class Stages:
                     found = self._run(_ME, "--steps", STEPS, "--measured")
                     yield f"| reads closely | {' | '.join(found.split())} |"
 
+    def single_steps(self) -> Iterator[str]:
+        """Measure steps of equal work by a run that only observes."""
+        if "yes" not in self._run(_ME, "--can-load"):
+            yield "Left out: no torch that sees this GPU."
+            return
+        yield from (
+            "| steps | ms | J | interval, half, % | scatter, % | readings |",
+            "|---|---|---|---|---|---|",
+        )
+        with (
+            process(self._where, "collect", "--observe", ready="publish", environ=self._environ),
+            process(self._where, "analyze", "--select", "none", ready="query", environ=self._environ),
+        ):
+            for step_ms in STEPS_MS:
+                self._run(_ME, "--equal", step_ms, "--seconds", self._options.seconds)
+                time.sleep(2)
+                yield self._run("zeus_stream", "sql", "--format", "csv", _EQUAL).splitlines()[-1].strip('"')
+
     def killed(self) -> Iterator[str]:
         """Kill all once a limit is set; the limit is restored by `zeus-stream restore`."""
         if self._options.observe:
@@ -296,7 +345,8 @@ TITLES = {
     "at_rest": "3. At rest",
     "squares": "4. Square loads",
     "short_steps": "5. Short steps",
-    "killed": "6. Everything killed while a limit is set",
+    "single_steps": "6. Steps of equal work",
+    "killed": "7. Everything killed while a limit is set",
 }
 
 
@@ -349,7 +399,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="of each recording")
     parser.add_argument("--stand-in", action="store_true", help="without a GPU")
     parser.add_argument("--only", nargs="+", choices=TITLES, default=list(TITLES))
-    for name, kind in (("record", Path), ("steps", int), ("train", float)):
+    for name, kind in (("record", Path), ("steps", int), ("train", float), ("equal", float)):
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     for name in ("measured", "limit", "can-load"):
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
@@ -361,6 +411,8 @@ def main() -> None:
             short_steps(options.steps, options.measured)
         elif options.train:
             train(options.train)
+        elif options.equal:
+            equal_steps(options.equal, options.seconds)
         elif options.limit:
             print_limit(Path(os.environ["ZEUS_STREAM_DIR"]))
         elif options.can_load:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analyzers.measurement.knots import (
+    GAP_NS,
     HANG_NS,
     PERIODS,
     REFRESH_NS,
@@ -339,9 +340,10 @@ class Timeline:
         if first < 0 or epoch[first] != epoch[-1]:
             return None
         power_mw = self._row(Row.POWER)[first + 1 :]
-        took_ns = np.where(self._row(Row.RESTED)[first + 1 :], 0, np.diff(mid_ns[first:]))
+        took_ns = np.diff(mid_ns[first:])
+        took_ns[(self._row(Row.RESTED)[first + 1 :] > 0) | (took_ns > GAP_NS)] = 0
         if (power_mw == ABSENT).any() or took_ns.sum() < CHECK_NS / 2:
-            return None  # a reading of power says nothing of a rest
+            return None  # a reading of power says nothing of a rest, or of what nobody saw
         # A reading of power is a mean over time before it; mW x ns = pJ.
         drawn_uj = float(power_mw @ took_ns) / 1e6
         counted_uj = int(np.diff(energy_uj[first:]) @ (took_ns > 0))

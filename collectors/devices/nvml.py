@@ -244,7 +244,7 @@ class NvmlDevice:
     def power_samples(self, since_ns: int) -> tuple[PowerSample, ...]:
         """Return the samples of power that the driver keeps since an instant, oldest first.
 
-        It keeps 120, and stamps them with the wall clock, us.
+        It keeps 120, and stamps them with the wall clock, us: that of `since_ns` is not given again.
         """
         now = anchor()
         apart_ns = now.wall_ns - now.monotonic_ns
@@ -255,7 +255,7 @@ class NvmlDevice:
         )
         values = () if found is None else found[1]
         stamped = sorted((each.timeStamp * 1000 - apart_ns, each.sampleValue.uiVal) for each in values)
-        return tuple(PowerSample(t_ns, power_mw) for t_ns, power_mw in stamped if t_ns > since_ns)
+        return tuple(PowerSample(t_ns, power_mw) for t_ns, power_mw in stamped if t_ns > since_ns + 1_000_000)
 
     def asleep(self) -> bool:
         """Tell whether Linux has suspended the GPU: a call to it would wake it."""

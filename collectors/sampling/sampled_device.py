@@ -7,7 +7,7 @@ from typing import NamedTuple
 from collectors.device import PowerSample, Sample, SampleTimes
 from collectors.sampling import change_detector, schedule
 from collectors.sampling.change_detector import Reading
-from collectors.sampling.power_samples import CounterFilling
+from collectors.sampling.counter_filling import CounterFilling
 from collectors.sampling.refresh_grid import RefreshGrid
 from zeus_stream.protocol.readings import Seen
 

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { GPUS = 16, FAULTS = 8, CLOCKS = 32, PIDS = 8, TENANTS = 7, TEXT = 80 };
+enum { GPUS = 16, FAULTS = 8, CLOCKS = 32, PIDS = 8, TENANTS = 7, TEXT = 80, KEPT = 120 };
 
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
@@ -55,6 +55,7 @@ typedef struct {
     uint32_t round_mhz;    /* a locked clock runs at a multiple below, 0: as asked */
     uint32_t heeds_locks;  /* 0: a lock changes nothing */
     uint64_t follows_ns, locked_ns; /* a lock counts so long after it was set, at locked_ns */
+    uint64_t samples_us; /* distance of the samples of power that are kept; 0: none are */
 } gpu;
 
 /* What the GPU shows from an instant of its recording on. */
@@ -79,6 +80,7 @@ typedef struct {
 typedef struct { uint32_t pid; uint64_t bytes; uint32_t instance, compute_instance; } process_info;
 typedef struct { uint32_t gpu, memory; } utilization;
 typedef struct { uint64_t total, free, used; } memory_info;
+typedef struct { uint64_t timestamp_us; union { uint64_t u64; uint32_t u32; } value; } sample;
 typedef void *device_t;
 typedef uint32_t result;
 
@@ -490,6 +492,31 @@ static result field(const gpu *g, field_value *out, uint64_t now_ns) {
     out->value.u64 = 0xa5a5a5a5a5a5a5a5; /* only 32 bits of the union are the value */
     out->value.u32 = value;
     return OK;
+}
+
+/* The samples of power since an instant, oldest first; without room for them, how many are kept. */
+result nvmlDeviceGetSamples(
+    device_t device, uint32_t which, uint64_t since_us, uint32_t *type, uint32_t *n, sample *samples
+) {
+    DEVICE;
+    if (which || !g->samples_us) return NOT_SUPPORTED;
+    *type = 1;
+    if (!samples) {
+        *n = KEPT;
+        return OK;
+    }
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t last = ((uint64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000) / g->samples_us;
+    uint64_t first = since_us / g->samples_us + 1;
+    if (first + KEPT <= last) first = last - KEPT + 1;
+    *n = first > last ? 0 : last - first + 1;
+    for (uint32_t i = 0; i < *n; i++) {
+        samples[i].timestamp_us = (first + i) * g->samples_us;
+        samples[i].value.u64 = 0xa5a5a5a5a5a5a5a5;
+        samples[i].value.u32 = power_mw(g);
+    }
+    return *n ? OK : NOT_FOUND;
 }
 
 result nvmlDeviceGetFieldValues(device_t device, int32_t n, field_value *values) {

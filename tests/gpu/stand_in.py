@@ -111,6 +111,7 @@ class Gpu(_Faulty):
         ("heeds_locks", c_uint32),
         ("follows_ns", c_uint64),
         ("locked_ns", c_uint64),
+        ("samples_us", c_uint64),
     ]
 
     def set_clocks(self, *clocks_mhz: int) -> None:

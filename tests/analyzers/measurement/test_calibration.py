@@ -210,6 +210,13 @@ def test_less_than_the_time_of_a_check_gives_no_ratio_and_neither_does_a_reset()
     assert line.counter_to_power is None
 
 
+def test_power_beside_time_that_nobody_saw_says_nothing_of_the_counter() -> None:
+    line = steady(400_000, 400_000)
+    # No collector ran for 9 s in which the GPU worked; its next reading is of a pause between two steps.
+    line.add(readings(row(Seen.CHANGED, 49 * S, 49 * S, energy_mj=49 * 400_000, power_mw=100_000)))
+    assert line.counter_to_power == pytest.approx(1, rel=1e-3)
+
+
 def a_meter(gpu: str, gain: float, pause: range = range(0)) -> Record:
     """What a meter of 10 Hz says of a GPU of the archive whose sensor has this gain."""
     ticks = [tick for tick in range(100, 1150) if tick // 10 not in pause]

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import pynvml
@@ -19,6 +19,7 @@ from collectors.devices.nvml import PATIENT, NvmlDevice
 from collectors.devices.nvml_bus import NvmlBus
 from collectors.devices.nvml_calls import QUANTITIES
 from tests.gpu.stand_in import Gpu, StandIn
+from zeus_stream.clock import monotonic_ns
 from zeus_stream.errors import (
     DeviceError,
     LostError,
@@ -475,6 +476,24 @@ def test_a_memory_clock_is_locked_and_let_go_from_ampere_on(device: NvmlDevice, 
         device.set_control("memory_clock", 878)
     device.set_control("memory_clock", UNLOCKED)
     assert gpu.locked_memory_mhz == 0
+
+
+def test_samples_of_power_are_those_since_an_instant_on_the_clock_of_the_host(
+    device: NvmlDevice, gpu: Gpu
+) -> None:
+    assert device.power_samples(0) == (), "it keeps none"
+    gpu.samples_us = 20_000
+    before_ns = monotonic_ns()
+    kept = device.power_samples(0)
+    assert len(kept) == 120
+    assert {power_mw for _, power_mw in kept} == {40_000}
+    apart_ns = [later.t_ns - earlier.t_ns for earlier, later in pairwise(kept)]
+    assert all(abs(each - 20_000_000) <= 1_000 for each in apart_ns)
+    assert before_ns - 21_000_000 <= kept[-1].t_ns <= monotonic_ns() + 1_000_000
+    newer = device.power_samples(kept[-3].t_ns)
+    assert abs(newer[0].t_ns - kept[-2].t_ns) < 1_000_000, "each is given once"
+    gpu.fail("nvmlDeviceGetSamples", 999)
+    assert device.power_samples(0) == (), "the counter is read on"
 
 
 def test_linux_says_whether_a_gpu_is_suspended_and_asking_does_not_wake_it(

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from benchmarks import cards
 from benchmarks.cards import Time
-from benchmarks.gpu import show_square
+from benchmarks.gpu import drawn_mj, show_square
 from collectors.controls.restore import restore
+from collectors.device import PowerSample
 from collectors.devices.cards.known_cards import keep_card, known_card, shipped_cards
 from collectors.devices.cards.sensor_card import (
     SCHEMA,
@@ -58,7 +60,7 @@ def test_the_card_of_a_simulated_gpu_has_its_period_its_quantum_and_no_failure()
     assert card.counter_to_power == pytest.approx(1, rel=0.01)
     assert (card.requested_mw, card.enforced_mw, card.limit_sets) == (250 * W, 250 * W, None)
     lines = card.lines()
-    assert len(lines) == 11
+    assert len(lines) == 12
     assert "every 20.0 ms" in lines[3]
 
 
@@ -116,6 +118,7 @@ def test_limits_that_are_tried_show_how_a_driver_rounds_and_are_given_back(
 def test_the_cards_of_the_package_are_those_that_its_recording_and_its_models_give() -> None:
     shipped = shipped_cards()
     assert shipped["rtx3090"] == cards.recorded()
+    assert shipped["h100-sxm"] == cards.h100()
     assert shipped["simulated-v100"] == cards.simulated("v100")
     assert {name.removeprefix("simulated-") for name in shipped} >= {"v100", "a40", "a100", "h100", "rtx3090"}
 
@@ -144,6 +147,36 @@ def test_the_card_of_a_gpu_is_its_own_of_the_same_driver_or_that_of_its_model(tm
     recorded = known_card(tmp_path, msgspec.structs.replace(real, name=cards.RTX_3090))
     assert recorded is not None
     assert recorded[1] == "of a recorded one"
+
+
+def test_samples_of_power_fill_a_counter_only_where_both_see_all_of_the_time() -> None:
+    card = shipped_cards()["h100-sxm"]
+    times = card.sample_times
+    assert times is not None
+    assert times.period_ns == pytest.approx(20.6 * MS, rel=0.01)
+    counter, samples = card.counter, card.power_samples
+    assert counter is not None
+    assert samples is not None
+    change = msgspec.structs.replace
+    for without in (
+        change(card, power_samples=None),
+        change(card, counter=None),
+        change(card, counter=change(counter, window_ms=25.0)),
+        change(card, counter=change(counter, window_ms=None, lag_ms=None)),
+        change(card, power_samples=change(samples, window_ms=0.5 * samples.period_ms)),
+        change(card, power_samples=change(samples, period_ms=50.0, window_ms=50.0)),
+    ):
+        assert without.sample_times is None
+
+
+def test_a_card_has_the_samples_of_power_that_the_driver_keeps() -> None:
+    marks_ns = marks_of(370)
+    at_ns = marks_ns[0][0] + np.arange(400) * 20 * MS
+    mean_mw = np.diff(drawn_mj(marks_ns, at_ns)) * 50
+    kept = [PowerSample(*each) for each in zip(at_ns[1:].tolist(), mean_mw.astype(int).tolist(), strict=True)]
+    card = make_card(DESCRIPTION, reads_of(100, 99, marks_ns), marks_ns=marks_ns, power_samples=kept)
+    assert "sees all of the time: 20 ms ending 0 ms before" in card.lines()[10]
+    assert card.sample_times is not None
 
 
 def test_a_card_of_a_sensor_that_sees_a_part_makes_a_simulated_gpu_that_does(tmp_path: Path) -> None:

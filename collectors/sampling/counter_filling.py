@@ -29,7 +29,7 @@ NEAR, STEP = 2, 0.5
 either side, times this. What all have in common, as refreshes are bounded loosely, is no part of it."""
 OWN, FORGETS, WIDE = 0.25, 0.01, 2
 """Refreshes lie in their bounds alike: of the variance of where, the first part is new at each, and of what
-they have in common the second is forgotten. Bounds wider than a period over the third are alike in nothing."""
+they have in common the second is forgotten. Bounds wider than a period over the third have nothing so."""
 FAR, STRIKES = 6.0, 3
 """Refreshes that miss the samples by so many standard deviations, and in a row: then samples are not used."""
 BREAK = 4
@@ -139,6 +139,8 @@ class CounterFilling:
             at_ns = t_ns - self._times.late_ns
             last = self._samples[-1] if self._samples else _Summed(at_ns, power_mw, 0.0, 0.0)
             took_ns = at_ns - last.t_ns
+            if took_ns <= 0 < len(self._samples):
+                continue
             if took_ns > BREAK * self._times.period_ns:
                 self._samples.clear()
                 self._settled = None
