@@ -38,7 +38,7 @@ CORRELATED_NS = 1_000_000_000
 """What a sensor does not see may differ from what it sees in one direction for so long."""
 SAMPLES_STRAY_S, SAMPLES_STRAY_FOR_S = 1.8e-5, 1.0
 """Variance by which samples of power stray from their counter: this, times duration and square of the power.
-It grows for so long: then the counter has told."""
+It grows for so long: then the counter corrects them."""
 ALIASED = 0.15
 """Of the range of readings: the deviation of a mean power while steps beat with a sensor that sees a part. It
 does not average out, however long a window is."""

@@ -53,7 +53,7 @@ class SampledDevice:
         self._filling: CounterFilling | None = None
         self._reads: deque[tuple[int, Sample]] = deque(maxlen=MAX_TOOK)
         """End and sample of reads: filled readings have the limits that were in force then."""
-        self._told_mj = 0
+        self._stated_mj = 0
         """The counter in the last reading."""
         self.closely = True
         """Windows of its sessions are short."""
@@ -91,7 +91,7 @@ class SampledDevice:
         ``every_ns``: its own distance of reads. ``period_ns`` of its refreshes, and ``times`` of its samples
         of power: as its sensor card says.
         """
-        self._times, self._filling, self._told_mj = times, None, 0
+        self._times, self._filling, self._stated_mj = times, None, 0
         known = change_detector.ENOUGH if period_ns else 0
         self._seen = change_detector.DetectorState(period_ns=period_ns, smoothed=known)
         self._grid, self._shown_ns, self._due_ns = RefreshGrid(), None, None
@@ -206,17 +206,17 @@ class SampledDevice:
             self._append(reading)
 
     def _append(self, reading: Reading) -> None:
-        """Put a reading by. The counter does not fall behind what samples said of it."""
+        """Put a reading by. The counter does not fall behind what samples gave."""
         energy_mj = reading.sample.energy_mj
         if energy_mj is not None and reading.seen not in (Seen.FIRST, Seen.RESET):
-            if energy_mj < self._told_mj and reading.seen == Seen.CHANGED:
+            if energy_mj < self._stated_mj and reading.seen == Seen.CHANGED:
                 return
             if reading.seen == Seen.UNCHANGED:
-                energy_mj = max(energy_mj if self._filling is None else 0, self._told_mj)
+                energy_mj = max(energy_mj if self._filling is None else 0, self._stated_mj)
                 reading = reading._replace(sample=reading.sample._replace(energy_mj=energy_mj))
         if len(self._readings) < MAX_READINGS:
             self._readings.append(reading)
-            self._told_mj = energy_mj or 0
+            self._stated_mj = energy_mj or 0
         else:
             self._dropped += 1
 
