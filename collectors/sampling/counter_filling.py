@@ -31,8 +31,8 @@ OWN, FORGETS, WIDE = 0.25, 0.01, 2
 """Refreshes lie in their bounds alike: of the variance of where, the first part is new at each, and of what
 they have in common the second is forgotten. Bounds wider than a period over the third have nothing so."""
 SHARPENS = 0.1
-"""A sum of means is blunt where power changes: this part of the change over a sample is taken off. In arithmetic
-time, steps of 50 and 30 ms had a bias of -1.4 and -4.0 % without it, and have -0.2 and -0.8 %."""
+"""A sum of means is blunt where power changes: this part of the change over a sample is taken off. In
+arithmetic time, steps of 50 and 30 ms had a bias of -1.4 and -4.0 % without it, and have -0.2 and -0.8 %."""
 FAR, STRIKES = 6.0, 3
 """Refreshes that miss the samples by so many standard deviations, and in a row: then samples are not used."""
 BREAK = 4
@@ -192,8 +192,8 @@ class CounterFilling:
                 strayed_mj2 = samples[place + NEAR].var_mj2 - samples[place - NEAR].var_mj2
                 around_mw = (each.power_mw + samples[place + 1].power_mw) / 2
                 rose_mj = (samples[place + 1].power_mw - each.power_mw) * self._times.period_ns / 1e9
-                energy_mj = each.sum_mj + was_mj + gone * moved_mj - SHARPENS * rose_mj
-                yield self._instant(each, energy_mj, strayed_mj2, around_mw)
+                drawn_mj = each.sum_mj + was_mj + gone * moved_mj - SHARPENS * rose_mj
+                yield self._instant(each, drawn_mj, strayed_mj2, around_mw)
         self._learn(at.sum_mj - before.sum_mj, moved_mj)
         self._settled = at
         while self._samples[0].t_ns < at.t_ns - KEPT_NS:
