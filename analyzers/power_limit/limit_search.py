@@ -3,12 +3,11 @@
 events -> the profiling machine -> levels to ask for, trials to measure, decisions
        -> the machine of single GPUs, which works while the first one keeps watch
 
-Of ``both`` controls the clock is searched first. Once it is chosen and confirmed, limits are searched without
-a locked clock, from what clocks foretell of them. The better of both choices is kept; the limit has to be
-better by `BETTER`.
+A search of ``both`` controls is one: it chooses from clocks and limits (`levels`). Where a clock is asked
+for, limits are given back, and the other way round.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -19,13 +18,12 @@ from analyzers.measurement.energy import NoEnergy
 from analyzers.power_limit import per_gpu, profiler, profiles
 from analyzers.power_limit.commands import Attempt, Commands
 from analyzers.power_limit.profiler import Apply, Decide, Observe, ProfilerPlan, ProfilerState, Release
-from analyzers.power_limit.profiles import KnownProfiles, Recollection
+from analyzers.power_limit.profiles import KnownProfiles
 from analyzers.power_limit.ranks import Ranks, instants_ns
 from analyzers.power_limit.run_decisions import At, RunDecisions
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.power_limit.search.levels import Level, foretold, limit_levels
+from analyzers.power_limit.search.levels import Level, both_levels, limit_levels
 from analyzers.power_limit.search.search_progress import progress
-from analyzers.power_limit.search.step_costs import ENERGY
 from analyzers.power_limit.selectors import Selector, Trial
 from analyzers.power_limit.trials import Taken, taken
 from analyzers.power_limit.visits import (
@@ -43,20 +41,18 @@ from analyzers.power_limit.visits import (
     StepsPaused,
     TrialMeasured,
     TrialMissing,
+    Warming,
     limits_mw,
 )
 from analyzers.results.result import NOTHING, Result, in_order, rows_only
 from analyzers.results.rows import GpuLimitRow, RecallRow, Row, TrialRow
+from zeus_stream.protocol.fields import Control
 from zeus_stream.protocol.snapshots import SearchNow
 
 BEHIND_TIMES = 3
 """An outcome is waited for so many times as long as the slowest has taken."""
 PERIOD_NS = 100_000_000
 """Of a counter, until it is known."""
-BETTER = 0.005
-"""Share by which a step at a limit has to cost less than at the clock chosen before, to take its place.
-
-Costs are known to about that. In none of 18 simulated workloads did a limit take the place of a clock."""
 SEARCH_SETTLE_NS = 500_000_000
 """After a change of limit, before an adaptive search measures; it leaves out itself what settles longer."""
 FINER = 4
@@ -80,14 +76,6 @@ class _Trial(Struct, frozen=True):
     asked: MeasureTrial
     asked_ns: int
     """Frame time of the lead's host."""
-
-
-class _ChosenClock(Struct, frozen=True):
-    """The clock that was chosen, while limits are searched."""
-
-    state: ProfilerState
-    plan: ProfilerPlan
-    recollection: Recollection
 
 
 class LimitSearch:
@@ -117,10 +105,6 @@ class LimitSearch:
         self._rows = RunDecisions(ranks.run, used.decisions)
         self._single = SingleLimits()
         self._trials: list[_Trial] = []
-        self._clock: _ChosenClock | None = None
-        """None: limits are not compared with it."""
-        self._compared = False
-        """Whether limits were compared with the clock in force."""
 
     @property
     def used(self) -> Used:
@@ -139,7 +123,12 @@ class LimitSearch:
 
     @property
     def by_clock(self) -> bool:
-        return self.plan is not None and bool(self.plan.clocks_mhz)
+        """True if a clock is asked for, or only clocks are searched."""
+        phase = None if self.state is None else self.state.phase
+        if self.plan is None:
+            return False
+        asked_mw = phase.limit_mw if isinstance(phase, Applying | Warming | Measuring) else 0
+        return self.plan.is_clock(asked_mw)
 
     @property
     def wanted_mw(self) -> int | None:
@@ -153,9 +142,10 @@ class LimitSearch:
     @property
     def profile(self) -> tuple[Trial, ...]:
         """The cost of its steps at each limit: as measured, else as remembered. Of clocks nothing."""
-        if self.plan is None or self.by_clock:
+        if self.plan is None:
             return ()
-        return self.plan.remembered if self.state is None else profiler.curve(self.state, self.plan)
+        known = self.plan.remembered if self.state is None else profiler.curve(self.state, self.plan)
+        return tuple(trial for trial in known if not self.plan.is_clock(trial.limit_mw))
 
     @property
     def waits(self) -> bool:
@@ -174,10 +164,10 @@ class LimitSearch:
 
     def start(self, lead: Session, selector: Selector) -> tuple[Result, bool]:
         """Start a machine for the ranks that are there. Return what it gives, and whether it commands."""
-        self._clock, self._commands.behind_ns = None, 0
+        self._commands.behind_ns = 0
         settings = self.settings
-        found = self._first_levels()
-        recalled = self._begin(lead, selector, found, settings.wait_steps)
+        found = self._levels()
+        recalled = self._begin(lead, selector, found)
         if (barred := self._ranks.barred(found, settings)) is not None:
             return rows_only([recalled]) | self.feed(Barred(barred)), False
         assert self.plan is not None
@@ -187,23 +177,14 @@ class LimitSearch:
             rows.append(self._rows.gathered(self.plan, self._at(), self.rounds, why))
         return rows_only(rows), True
 
-    def _first_levels(self) -> tuple[Level, ...]:
-        if self.settings.control == "power_limit":
-            return limit_levels(self._ranks.limits_mw(self.settings))
-        return self._ranks.clock_levels()
+    def _levels(self) -> tuple[Level, ...]:
+        if self.settings.control == "graphics_clock":
+            return self._ranks.clock_levels()
+        limits = limit_levels(self._ranks.limits_mw(self.settings))
+        return both_levels(limits, self._ranks.clock_levels()) if self.settings.control == "both" else limits
 
-    def _begin(
-        self,
-        lead: Session,
-        selector: Selector,
-        found: Sequence[Level],
-        wait_steps: int,
-        clocks: Iterable[Trial] = (),
-    ) -> RecallRow:
-        """Begin a machine that chooses from levels, with what is remembered of them.
-
-        ``clocks``: what was measured at clocks, which foretells limits where no run is remembered.
-        """
+    def _begin(self, lead: Session, selector: Selector, found: Sequence[Level]) -> RecallRow:
+        """Begin a machine that chooses from levels, with what is remembered of them."""
         limits = [level.limit_mw for level in found]
         recollection = profiles.begin(
             self._ranks.devices(),
@@ -213,106 +194,17 @@ class LimitSearch:
             self._ranks.about,
             lead,
             limits,
-            control="graphics_clock"
-            if any(level.clock_mhz is not None for level in found)
-            else "power_limit",
+            control=self.settings.control,
         )
         remembered = profiles.trials(recollection.recalled.limits)
-        expected = () if self.settings.exhaustive else foretold(limits, clocks, len(self._ranks.gpus()))
-        # what this run measured before its workload changed says less than its clocks do now
-        is_foretold = bool(expected) and (
-            not remembered or recollection.recalled.profile_run == self._ranks.run
-        )
-        self._rows.begin(recollection, foretold=is_foretold)
-        plan = make_plan(
-            self.settings,
-            selector,
-            found,
-            len(self._ranks.gpus()),
-            wait_steps,
-            expected if is_foretold else remembered,
-        )
-        if is_foretold:
-            plan = replace(plan, foretold=True)
+        if self.settings.control == "both":  # of others it is not known what they stand for
+            remembered = tuple(trial for trial in remembered if trial.limit_mw in limits)
+        self._rows.recollection = recollection
+        plan = make_plan(self.settings, selector, found, len(self._ranks.gpus()), remembered)
         self.plan = plan
         self.state = profiler.start(plan, self.numbers, self.rounds)
         self.rounds = self.state.round
         return recollection.recalled
-
-    def _go_on_with_limits(self) -> Result:
-        """Search limits too, once a clock was chosen and confirmed, if both controls are searched."""
-        state, plan, lead, recollection = self.state, self.plan, self._ranks.lead, self._rows.recollection
-        if self.settings.control != "both" or self._compared or state is None or plan is None:
-            return NOTHING
-        if state.chosen is None or state.chosen.unsure or not isinstance(state.phase, Measuring):
-            return NOTHING
-        found = limit_levels(self._ranks.limits_mw(self.settings))
-        if lead is None or recollection is None or not found:
-            return NOTHING
-        self._clock, self._compared = _ChosenClock(state, plan, recollection), True
-        self._trials.clear()
-        unlocked = self._commands.release("graphics_clock", self._ranks.now)
-        begun = self._begin(lead, plan.selector, found, 0, profiler.curve(state, plan))
-        return rows_only([begun]) | unlocked | self.feed(state.cap)
-
-    def _compare(self, clock: _ChosenClock, decided: Decide) -> tuple[float, Decide, Decide]:
-        """Compare the best limit with the chosen clock.
-
-        Returns:
-            By which share a step at the limit costs more, infinite if it is not known, and a decision for
-            each, whose bound is over the best of both controls. With a bound on the time it is of its own.
-        """
-        plan, chosen = clock.plan, clock.state.chosen
-        assert chosen is not None
-        before = profiler.curve(clock.state, plan)
-        locked = Decide(
-            chosen.limit_mw, clock.state.round, before, plan.selector.text, chosen.confidence, chosen.costs
-        )
-        of_limit, of_clock = (
-            next((trial for trial in each.trials if trial.limit_mw == each.limit_mw), None)
-            for each in (decided, locked)
-        )
-        if of_limit is None or of_clock is None:
-            return float("inf"), decided, locked
-        goal = plan.selector.goal or ENERGY
-        more = goal.more(of_limit, of_clock, plan.limits_mw[0], plan.gpus)
-        limit, found = decided.confidence, chosen.confidence
-        if limit is not None and found is not None and goal.factor is None:
-            less = 1 / (1 + more) - 1
-            decided = replace(decided, confidence=limit.beside(found, less))
-            locked = replace(locked, confidence=found.beside(limit, more))
-        return more, decided, locked
-
-    def _go_back_to_clock(self, clock: _ChosenClock, kept: Decide, reason: str) -> Result:
-        """Lock the clock again that was chosen before: no limit is better."""
-        assert self.state is not None
-        cap = self.state.cap
-        self.plan = clock.plan
-        self._trials.clear()
-        self._rows.begin(clock.recollection)
-        given_back = self._commands.release("power_limit", self._ranks.now)
-        self.state, wanted = profiler.take_up(clock.state, self.state.visiting)
-        kept = replace(kept, reason=f"{kept.reason}: {reason}")
-        return given_back | in_order([self._carry_out(each) for each in (kept, *wanted)]) | self.feed(cap)
-
-    def _search_again(self, renewed: ProfilerState) -> Result:
-        """Search both controls again, the clock first: a machine of limits has begun another round."""
-        lead, selector = self._ranks.lead, self.settings.selector
-        assert lead is not None
-        assert selector is not None
-        self.rounds = renewed.round - 1
-        self._trials.clear()
-        given_back = self._commands.release("power_limit", self._ranks.now)
-        recalled = self._begin(lead, selector, self._first_levels(), 0)
-        assert self.state is not None
-        self.state = replace(
-            self.state,
-            why=renewed.why,
-            began=renewed.began,
-            profiled=renewed.profiled,
-            visiting=replace(self.state.visiting, steps=renewed.visiting.steps),
-        )
-        return rows_only([recalled]) | given_back | self.feed(renewed.cap)
 
     def feed(self, event: Event) -> Result:
         """Pass an event to the machine and carry out what it wants."""
@@ -325,20 +217,7 @@ class LimitSearch:
         self.numbers = self.state.visiting.numbers
         if self.state.round > before:
             self.rounds += 1
-            self.state, self._compared = replace(self.state, round=self.rounds), False
-            if self.settings.control == "both" and not self.by_clock:
-                return self._search_again(self.state)
-        decided = next((each for each in wanted if isinstance(each, Decide)), None)
-        if decided is not None and (clock := self._clock) is not None:
-            self._clock = None
-            more, of_both, kept = self._compare(clock, decided)
-            if more > -BETTER:
-                reason = (
-                    f"a step at the best limit, {self.plan.spell(decided.limit_mw)}, costs {more:+.1%}"
-                    " compared with this clock"
-                )
-                return self._go_back_to_clock(clock, kept, reason)
-            wanted = tuple(of_both if each is decided else each for each in wanted)
+            self.state = replace(self.state, round=self.rounds)
         if not isinstance(self.state.phase, Measuring):
             self._single.stop()  # whatever it tries: the limits of all are about to change
         return in_order([self._carry_out(instruction) for instruction in wanted])
@@ -378,8 +257,11 @@ class LimitSearch:
             outcome_ns=max(self.settings.timeout_ns, BEHIND_TIMES * self._commands.behind_ns),
         )
         self._single.begin_again()
-        levels = dict.fromkeys(gpus, Level(limit_mw, self.plan.clock_mhz(limit_mw)))
-        return self._commands.ask(Attempt(attempt), levels, self._ranks.now, self.settings.profiles)
+        level = Level(limit_mw, self.plan.clock_mhz(limit_mw))
+        other: Control = "graphics_clock" if level.clock_mhz is None else "power_limit"
+        given_back = self._commands.release(other, self._ranks.now)
+        wanted = Attempt(attempt), dict.fromkeys(gpus, level), self._ranks.now, self.settings.profiles
+        return given_back | self._commands.ask(*wanted)
 
     def land(self) -> Result:
         """Pass on to a machine that its limits are in force, once they are; wait longer if they come late."""
@@ -482,8 +364,6 @@ class LimitSearch:
             if row is not None:
                 row = self._rows.with_best(row, self.state)
                 follows = rows_only([row]) | follows | rows_only(self._rows.learned(row, self.state))
-            if asked.purpose is Purpose.CONFIRM:
-                follows |= self._go_on_with_limits()
             return follows | self._look_for_waiting(asked, took)
         of_each = tuple(took.energy_uj[gpu] // 1000 for gpu in self._single.gpus)
         return self.feed_single(TrialMeasured(asked.number, *figures, of_gpus_mj=of_each))
@@ -500,17 +380,16 @@ def make_plan(
     selector: Selector,
     levels: Sequence[Level],
     gpus: int,
-    wait_steps: int,
     remembered: tuple[Trial, ...],
 ) -> ProfilerPlan:
     """Return the constants of a machine that chooses from levels."""
     goal = None if settings.exhaustive else selector.goal
     return ProfilerPlan(
         limits_mw=tuple(level.limit_mw for level in levels),
-        clocks_mhz=tuple(level.clock_mhz for level in levels if level.clock_mhz is not None),
+        clocks_mhz={level.limit_mw: level.clock_mhz for level in levels if level.clock_mhz is not None},
         gpus=gpus,
         selector=selector,
-        wait_steps=wait_steps,
+        wait_steps=settings.wait_steps,
         warmup_steps=settings.warmup_steps if goal is None else 0,
         profile_steps=settings.profile_steps,
         settle_ns=settings.settle_ns if goal is None else SEARCH_SETTLE_NS,

@@ -47,11 +47,11 @@ The rules, beside those of a visit:
     what the choice would save, and only observes from then on: the observer mode of Zeus (NSDI'23).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from analyzers.power_limit import visits
@@ -125,8 +125,8 @@ class ProfilerPlan(visits.Pace, frozen=True, kw_only=True):
 
     limits_mw: tuple[int, ...]
     """To be visited, descending; see `visits.limits_mw`."""
-    clocks_mhz: tuple[int, ...] = ()
-    """Of which these are the nominal powers (`levels`), in the same order; empty: they are power limits."""
+    clocks_mhz: Mapping[int, int] = field(default_factory=dict)
+    """By limit the clock whose nominal power it is (`levels`); the others are power limits."""
     gpus: int
     selector: Selector
     profile_steps: int
@@ -135,8 +135,6 @@ class ProfilerPlan(visits.Pace, frozen=True, kw_only=True):
     """What an adaptive search minimizes; None: every limit is measured."""
     remembered: tuple[Trial, ...] = ()
     """What earlier runs of the same identity measured, one for each limit; some this run may not have."""
-    foretold: bool = False
-    """What is remembered of limits was measured at clocks."""
     steps_left: int | None = None
     """Of the run, as its script says. None: not known."""
     profiling_share: float = 0.05
@@ -146,7 +144,21 @@ class ProfilerPlan(visits.Pace, frozen=True, kw_only=True):
 
     def clock_mhz(self, limit_mw: int | None) -> int | None:
         """Return the clock whose nominal power this is; None: it is a power limit, or none of these."""
-        return dict(zip(self.limits_mw, self.clocks_mhz, strict=False)).get(limit_mw or 0)
+        return self.clocks_mhz.get(limit_mw or 0)
+
+    def is_clock(self, limit_mw: int) -> bool:
+        """Tell whether a limit is the nominal power of a clock, also of one that an earlier run had."""
+        return limit_mw in self.clocks_mhz or 0 < len(self.limits_mw) == len(self.clocks_mhz)
+
+    @property
+    def levels(self) -> str:
+        match len(self.clocks_mhz):
+            case 0:
+                return "limits"
+            case count if count == len(self.limits_mw):
+                return "clocks"
+            case _:
+                return "clocks and limits"
 
     def spell(self, limit_mw: int) -> str:
         clock_mhz = self.clock_mhz(limit_mw)
@@ -281,14 +293,6 @@ def start(
         memory=tuple(usable),
         visits=visits,
     )
-
-
-def take_up(state: ProfilerState, visiting: Visiting) -> Answer:
-    """Return to a choice that another machine took the place of: set it, and confirm it again."""
-    assert state.chosen is not None
-    chosen = replace(state.chosen, confirmed=False, shifted=False)
-    state = replace(state, visiting=replace(visiting, kept=None), chosen=chosen, awaited=())
-    return _apply_limit(state, chosen.limit_mw)
 
 
 def _limits_to_visit(plan: ProfilerPlan) -> tuple[int, ...]:
@@ -467,8 +471,7 @@ def _advice(
         measured,
         state.memory,
         more,
-        clocks=bool(plan.clocks_mhz),
-        foretold=plan.foretold,
+        clocks={*filter(plan.is_clock, (*limits_mw, *(known.limit_mw for known in state.memory)))},
         steps_left=steps_left,
     )
 
@@ -503,12 +506,10 @@ def _follow_search(state: ProfilerState, plan: ProfilerPlan, now_mw: int | None 
             state = replace(state, so_far=so_far)
             seen = sum(trial.limit_mw in limits_mw for trial in state.trials)
             measured = "all" if seen == len(limits_mw) else f"{seen} of them"
-            levels = "clocks" if plan.clocks_mhz else "limits"
-            reason = f"{plan.selector.wanted}, among {len(limits_mw)} {levels}, {measured} measured"
+            reason = f"{plan.selector.wanted}, among {len(limits_mw)} {plan.levels}, {measured} measured"
             as_remembered = remembered is not None and remembered >= TRUSTED
             if remembered is not None:
-                known = "the clocks foretold it" if plan.foretold else "measured before"
-                reason += f", as {known}" if as_remembered else f", not as {known}"
+                reason += ", as measured before" if as_remembered else ", not as measured before"
             unsure = not sure and confidence.p95 > TOLERATED
             if unsure:
                 reason += (
@@ -535,11 +536,11 @@ def _decide_if_last(state: ProfilerState, plan: ProfilerPlan) -> Answer:
     if not trials:
         return _observe_only(state, f"no limit could be measured, the last because: {state.trouble}")
     try:
-        limit_mw = plan.selector.choose(trials, plan.gpus)
+        clocks = {trial.limit_mw for trial in trials if plan.is_clock(trial.limit_mw)}
+        limit_mw = plan.selector.choose_of_each(trials, clocks, plan.gpus)
     except SettingsError as wrong:
         return _observe_only(state, str(wrong))
-    levels = "clocks" if plan.clocks_mhz else "limits"
-    reason = f"{plan.selector.wanted}, among {len(trials)} {levels} measured"
+    reason = f"{plan.selector.wanted}, among {len(trials)} {plan.levels} measured"
     if plan.profile_only:
         reason = f"{reason}; --profile-only keeps the limit found{_by(state)}"
         seen = Observing(f"{plan.spell(limit_mw)} would be chosen: {reason}")

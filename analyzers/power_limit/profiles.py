@@ -23,7 +23,7 @@ from analyzers.fleet.session import Session
 from analyzers.power_limit.selectors import Trial
 from analyzers.results.memory import Memory
 from analyzers.results.rows import AtLimit, ProfileRow, RecallRow
-from zeus_stream.protocol.fields import Control
+from zeus_stream.protocol.fields import Searched
 from zeus_stream.protocol.notes import DeviceFound
 
 MAX_ALIKE = 16
@@ -31,7 +31,7 @@ MAX_ALIKE = 16
 MAX_KNOWN = 2_000
 """Workloads whose profiles are remembered; the oldest go."""
 
-Workload = tuple[str, str, int, int, int | None, Control]
+Workload = tuple[str, str, int, int, int | None, Searched]
 """Job, GPU model, number of GPUs, world size, batch size, control."""
 
 
@@ -48,7 +48,7 @@ class Identity(Struct, frozen=True, kw_only=True):
     least_limit_w: float | None
     """The limits that all its GPUs may have; None: they have none."""
     highest_limit_w: float | None
-    control: Control = "power_limit"
+    control: Searched = "power_limit"
     """Of a clock, limits are nominal powers: see `levels`."""
 
     @property
@@ -217,7 +217,7 @@ def begin(
     ranks: Sequence[Session],
     lead: Session,
     limits_mw: Sequence[int],
-    control: Control = "power_limit",
+    control: Searched = "power_limit",
 ) -> Recollection:
     """Return what is known of a run's workload as its ranks begin a round, on GPUs listed once.
 
@@ -255,7 +255,7 @@ def _identify(
     ranks: Sequence[Session],
     lead: Session,
     limits_mw: Sequence[int],
-    control: Control,
+    control: Searched,
 ) -> Identity | None:
     """Return what a run's trials can be compared by; None for GPUs of several models."""
     models = {device.name for device in found}

@@ -44,11 +44,6 @@ class RunDecisions:
         """The rows of the last visits of limits, to which more blocks of steps may be added."""
         self.recollection: Recollection | None = None
         """None: no machine has begun."""
-        self._foretold = False
-
-    def begin(self, recollection: Recollection, *, foretold: bool = False) -> None:
-        """Begin a round with what is remembered. ``foretold``: by clocks; that is no measurement."""
-        self.recollection, self._foretold = recollection, foretold
 
     def trial(
         self,
@@ -98,8 +93,7 @@ class RunDecisions:
     ) -> list[Row]:
         assert self.recollection is not None
         number, recollection = decided.round, self.recollection
-        tried = {trial.limit_mw for trial in state.trials}
-        known = [trial for trial in decided.trials if trial.limit_mw in tried or not self._foretold]
+        known = decided.trials
         kept = recollection.keep(number, state.trials, known, decided.limit_mw)
         reason = decided.reason + ("" if plan.goal is None else recollection.from_whom(number))
         source = recollection.source(max(trial.limit_mw for trial in known), number)
@@ -174,7 +168,7 @@ class RunDecisions:
             clock_mhz=plan.clock_mhz(limit_mw),
             steps=at.steps,
             default_limit_w=plan.limits_mw[0] / 1000 if plan.limits_mw else None,
-            default_clock_mhz=plan.clocks_mhz[0] if plan.clocks_mhz else None,
+            default_clock_mhz=plan.clock_mhz(max(plan.limits_mw, default=None)),
             energy_per_step_j=chosen.step_mj / 1000 if chosen else None,
             step_s=chosen.step_ns / 1e9 if chosen else None,
             default_energy_per_step_j=default.step_mj / 1000 if default else None,

@@ -1,6 +1,6 @@
 """The settings under which a run is measured, and its power limits are chosen. Pure."""
 
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -8,11 +8,9 @@ from msgspec.structs import replace
 from analyzers.power_limit.selectors import Selector, is_foreign, parse
 from zeus_stream.errors import SettingsError
 from zeus_stream.protocol.events import SearchWanted
-from zeus_stream.protocol.fields import POWER_PROFILES, parse_profiles
+from zeus_stream.protocol.fields import POWER_PROFILES, Searched, parse_profiles
 from zeus_stream.settings import Settings
 
-Searched: TypeAlias = Literal["power_limit", "graphics_clock", "both"]
-"""The controls that are searched. ``both``: the clock first, then limits; the better is kept."""
 STEPS_KEPT = 4_096
 """Boundaries a rank remembers beyond those of two trials: ranks run ahead of each other."""
 PLANNED = (

@@ -18,7 +18,7 @@ Design", IEEE Symposium on Low Power Electronics, 1994.
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
@@ -120,6 +120,21 @@ class Selector(Struct, frozen=True):
     """None: only the function knows, so every limit has to be measured."""
     eta: float | None = None
     """Of ``cost:ETA``."""
+
+    def choose_of_each(self, trials: Sequence[Trial], clocks: Collection[int], gpus: int) -> int:
+        """Return the better of the best clock and the best limit; the highest is among both.
+
+        ``clocks``: limits, mW, that are nominal powers of clocks.
+        """
+        if len(clocks) in {0, len(trials)}:
+            return self.choose(trials, gpus)
+        top, found = max(trials, key=lambda trial: trial.limit_mw), list[Trial]()
+        for locked in (True, False):
+            of = [each for each in trials if each is top or (each.limit_mw in clocks) is locked]
+            best_mw = self.choose(of, gpus)
+            found += [each for each in of if each.limit_mw == best_mw]
+        goal = self.goal or Goal(1.0)
+        return min(found, key=lambda each: goal.more(each, top, top.limit_mw, gpus)).limit_mw
 
     @property
     def wanted(self) -> str:

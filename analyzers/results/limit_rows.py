@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 from msgspec import Struct
 
 from analyzers.results.table import Computed, Table
-from zeus_stream.protocol.fields import Control
+from zeus_stream.protocol.fields import Searched
 
 CHANGED = "searched again as the workload changed"
 """A reason has these words if steps took more or less than before, and a limit was chosen for them."""
@@ -79,7 +79,7 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     default_limit_w: float | None
     """the limit found at the start"""
     default_clock_mhz: int | None = None
-    """the highest graphics clock, where a clock is searched"""
+    """the highest graphics clock, where clocks alone are searched"""
     energy_per_step_j: float | None
     """at the chosen limit"""
     step_s: float | None
@@ -102,7 +102,7 @@ class DecisionRow(Struct, frozen=True, kw_only=True):
     """the same with 95 % confidence at most"""
     energy_saved_low_percent: float | None = None
     """95 % intervals of what a step saves and adds against the default, by the belief that chose; NULL: every
-    limit was measured, or it was chosen beside another control"""
+    limit was measured"""
     energy_saved_high_percent: float | None = None
     time_added_low_percent: float | None = None
     time_added_high_percent: float | None = None
@@ -159,7 +159,7 @@ class ProfileRow(Struct, frozen=True, kw_only=True):
     batch_size: int | None
     least_limit_w: float | None
     highest_limit_w: float | None
-    control: Control = "power_limit"
+    control: Searched = "power_limit"
     power_limit_w: float
     """as in ``trials``"""
     steps: int

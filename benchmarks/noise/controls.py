@@ -23,13 +23,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from analyzers.power_limit.limit_search import BETTER
-from analyzers.power_limit.search.belief import Confidence
-from analyzers.power_limit.search.levels import clock_levels, foretold
+from analyzers.power_limit.search.levels import Level, both_levels, clock_levels, limit_levels
 from analyzers.power_limit.selectors import Selector
 from benchmarks.harness import options, table
 from benchmarks.noise.published import STEP_NS, Curve, Training, excess, named
-from benchmarks.noise.search import Done, adaptive
+from benchmarks.noise.search import adaptive
 from zeus_stream.protocol.fields import UNLOCKED
 from zeus_stream.simulated_gpu.workloads import Model, Workload, load
 
@@ -67,8 +65,7 @@ class Case(Struct, frozen=True):
         return ns, power_mw * ns / 1e9
 
     def by_limit(self) -> Curve:
-        figures = [self.at(limit_mw) for limit_mw in self.limits_mw]
-        return Curve(self.name, self.limits_mw, *map(tuple, zip(*figures, strict=True)))
+        return self._curve(limit_levels(self.limits_mw))
 
     def cost(self, selector: Selector, ns: float, mj: float) -> float:
         """Return what a step costs: with a bound on the time its energy."""
@@ -87,8 +84,21 @@ class Case(Struct, frozen=True):
 
     def by_clock(self) -> Curve:
         """Return the curve over nominal powers at the highest limit."""
-        levels = clock_levels(self.clocks_mhz, self.model.default_limit_mw)
-        figures = [self.at(self.model.default_limit_mw, level.clock_mhz or 0) for level in levels]
+        return self._curve(self.clock_levels)
+
+    def by_both(self) -> Curve:
+        return self._curve(both_levels(limit_levels(self.limits_mw), self.clock_levels))
+
+    @property
+    def clock_levels(self) -> tuple[Level, ...]:
+        return clock_levels(self.clocks_mhz, self.model.default_limit_mw)
+
+    def _curve(self, levels: Sequence[Level]) -> Curve:
+        top_mw = self.model.default_limit_mw
+        figures = [
+            self.at(level.limit_mw) if level.clock_mhz is None else self.at(top_mw, level.clock_mhz)
+            for level in levels
+        ]
         nominal = tuple(level.limit_mw for level in levels)
         return Curve(self.name, nominal, *map(tuple, zip(*figures, strict=True)))
 
@@ -106,38 +116,23 @@ class Found(Struct, frozen=True):
 
 def found(case: Case, selector: Selector, control: str, noise: float, seed: str) -> Found:
     """Search, and return what a step takes at the choice."""
-    curve = case.by_clock()
-    if control == "power_limit":
-        training = Training(case.by_limit(), noise, Random(seed))
-        return outcome(selector, training.curve, adaptive(training, selector), training.steps)
-    training = Training(curve, noise, Random(f"clock {seed}"))
-    clock = adaptive(training, selector, clocks=True)
-    if control == "graphics_clock":
-        return outcome(selector, curve, clock, training.steps)
-    training = Training(case.by_limit(), noise, Random(seed), training.steps)
-    expected = foretold(case.limits_mw, clock.believed, 1)
-    limit = adaptive(training, selector, expected, foretold=True)
-    assert selector.goal is not None
-    more = selector.goal.more(limit.trial, clock.trial, case.model.default_limit_mw, 1)
-    kept, other = (clock, limit) if more > -BETTER else (limit, clock)
-    of_kept = curve if kept is clock else training.curve
-    of_both = outcome(selector, of_kept, kept, training.steps)
-    if selector.goal.factor is not None:
-        return of_both
-    bound = confident(kept).beside(confident(other), more if kept is clock else 1 / (1 + more) - 1).p95
-    least = min(case.cheapest(selector, each) for each in (curve, training.curve))
-    return replace(of_both, bound=bound, excess=case.cost(selector, of_both.ns, of_both.mj) / least - 1)
-
-
-def outcome(selector: Selector, curve: Curve, done: Done, steps: int) -> Found:
+    locked = {level.limit_mw for level in case.clock_levels}
+    match control:
+        case "power_limit":
+            curve, clocks = case.by_limit(), set[int]()
+        case "graphics_clock":
+            curve, clocks = case.by_clock(), locked
+        case _:
+            curve, clocks = case.by_both(), locked - {case.model.default_limit_mw}
+    training = Training(curve, noise, Random(f"{control} {seed}"))
+    done = adaptive(training, selector, clocks=clocks)
+    assert done.confidence is not None
     at = curve.limits_mw.index(done.chosen_mw)
     ns, mj = curve.step_ns[at], curve.step_mj[at]
-    return Found(steps, ns, mj, confident(done).p95, excess(curve, selector, done.chosen_mw)[0])
-
-
-def confident(done: Done) -> Confidence:
-    assert done.confidence is not None
-    return done.confidence
+    own = curve
+    if control == "both" and selector.goal is not None and selector.goal.factor is not None:
+        own = case.by_clock() if done.chosen_mw in clocks else case.by_limit()
+    return Found(training.steps, ns, mj, done.confidence.p95, excess(own, selector, done.chosen_mw)[0])
 
 
 def rows(cases: Sequence[Case], text: str, given: argparse.Namespace) -> list[list[str]]:

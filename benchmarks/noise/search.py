@@ -26,6 +26,7 @@ from msgspec import Struct
 from analyzers.power_limit.search import advice
 from analyzers.power_limit.search.advice import Choose
 from analyzers.power_limit.search.belief import Confidence
+from analyzers.power_limit.search.curves import NO_CLOCKS, Clocks
 from analyzers.power_limit.search.visit_blocks import Visit
 from analyzers.power_limit.selectors import Selector, Trial
 from benchmarks.harness import options, table
@@ -52,13 +53,6 @@ class Done(Struct, frozen=True):
     chosen_mw: int
     visits: int
     confidence: Confidence | None = None
-    believed: tuple[Trial, ...] = ()
-    """Of all limits."""
-
-    @property
-    def trial(self) -> Trial:
-        """Steps at the choice, as believed."""
-        return next(trial for trial in self.believed if trial.limit_mw == self.chosen_mw)
 
 
 Way = Callable[[Training, Selector], Done]
@@ -78,9 +72,7 @@ def adaptive(
     training: Training,
     selector: Selector,
     remembered: Sequence[Trial] = (),
-    *,
-    clocks: bool = False,
-    foretold: bool = False,
+    clocks: Clocks = NO_CLOCKS,
 ) -> Done:
     """Return the search's choice."""
     assert selector.goal is not None
@@ -88,12 +80,9 @@ def adaptive(
     training.go_on(0, 1)
     visits: list[Visit] = []
     while True:
-        advised = advice.advise(
-            limits, 1, selector.goal, visits, remembered, clocks=clocks, foretold=foretold
-        )
+        advised = advice.advise(limits, 1, selector.goal, visits, remembered, clocks=clocks)
         if isinstance(advised, Choose):
-            believed = advised.costs.trials if advised.costs else ()
-            return Done(advised.limit_mw, len(visits), advised.confidence, believed)
+            return Done(advised.limit_mw, len(visits), advised.confidence)
         at = limits.index(advised.limit_mw)
         before: tuple[Trial, ...] = ()
         if visits and visits[-1].limit_mw == advised.limit_mw:

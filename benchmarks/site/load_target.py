@@ -166,7 +166,7 @@ class Site(Struct, kw_only=True):
         levels = limit_levels(limits_mw(MOST_MW, LEAST_MW, PLAN.stride_mw))
         selector = parse("time")
         assert selector is not None
-        run.search.plan = make_plan(PLAN, selector, levels, len(gpus), 0, self._profile(curve, len(gpus)))
+        run.search.plan = make_plan(PLAN, selector, levels, len(gpus), self._profile(curve, len(gpus)))
         self.runs[name] = run
         rank = following.rank(job, self.first)
         ends_s = now_s + 3600 * self.rng.lognormvariate(1.0, 0.8)

@@ -21,13 +21,16 @@ what follows. The rules:
     that may be off by the least, and says that it is not sure.
  5. Before the choice the highest limit and the best are measured in turn, `ROUNDS` times in all. Noise that
     comes and goes, and a start that ended in between, show in how their difference scatters. Where a
-    remembered curve holds, that shows it as well. In a short run and beside a chosen clock `FEW_ROUNDS` do.
+    remembered curve holds, that shows it as well. In a short run `FEW_ROUNDS` do.
  6. Where it is known how many steps are to come, a run ends its search at half of them at the latest, and
     tolerates the more risk the fewer there are: a visit costs what is lost at `WORTHWHILE_STEPS` of them.
     Its first visit has one of `SHARES` of the search, so that other limits are measured too.
  7. With a bound on the time, a limit beyond it is visited only while the mean time of all steps of the search
-    keeps the bound with 95 %: until then the highest is measured on, or one nearer to it that may be.
- 8. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against
+    keeps the bound with 95 %: until then the highest is measured on, or one nearer to it that may be. A visit
+    that turns out slower than believed ends with the block at hand.
+ 8. Of two controls clocks are searched first. Limits are visited once the best clock is known, until no limit
+    is likely left that is better. One is enough where they are off the curve of clocks by nothing.
+ 9. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against
     other curves. Where it holds, a visit of its best limit and one of the highest confirm it.
 
 Stopping when the data look good does not bias a posterior as it biases a test: it holds whatever the rule was
@@ -51,15 +54,20 @@ from analyzers.power_limit.search.host_delays import evenly_delayed
 from analyzers.power_limit.search.noise import Bools, Floats
 from analyzers.power_limit.search.step_costs import StepCosts, step_costs
 from analyzers.power_limit.search.step_kinds import evenly_mixed
-from analyzers.power_limit.search.visit_blocks import BLOCKS, SETTLING_NS, Visit, settled, usual_times
+from analyzers.power_limit.search.visit_blocks import (
+    BLOCKS,
+    SETTLING_NS,
+    Visit,
+    added,
+    settled,
+    usual_times,
+)
 from analyzers.power_limit.selectors import Goal, Trial
 
 RISK = 0.006
 """Probability at most that a limit is left which is better by `TOLERATED` of what is minimized."""
 RISK_BESIDE = 0.1
-"""The same of limits beside a chosen clock, which take its place only where they are better.
-
-18 simulated workloads, 2 % noise: both controls took 251 steps at 0.02 and 234 at 0.1, at the same saving."""
+"""The same of limits beside clocks: one that is measured tells of all."""
 WORTHWHILE_STEPS, HIGHEST_RISK = 33, 0.2
 """A limit that may be better by `TOLERATED` is worth a visit if its probability times the steps to come is
 more; and the highest risk that is tolerated."""
@@ -125,8 +133,7 @@ def advise(
     remembered: Sequence[Trial] = (),
     more_blocks: int = 0,
     *,
-    clocks: bool = False,
-    foretold: bool = False,
+    clocks: curves.Clocks = curves.NO_CLOCKS,
     steps_left: int | None = None,
 ) -> Measure | Choose:
     """Return what to do next.
@@ -139,18 +146,17 @@ def advise(
         remembered: what an earlier run or round measured, nothing of it 0; one for each limit, of these or
             others.
         more_blocks: that may be measured on top of `most_blocks`.
-        clocks: the limits are nominal powers of clocks.
-        foretold: what is remembered was measured at clocks, one of which was chosen.
+        clocks: those of the limits that are nominal powers of clocks.
         steps_left: of the run. None: not known.
     """
     every = visits = [visit for visit in visits if visit.limit_mw in limits_mw]
-    tolerated_risk = _tolerated_risk(steps_left, foretold=foretold)
+    tolerated_risk = _tolerated_risk(steps_left)
     left = _blocks_left(visits, most_blocks(len(limits_mw)) + more_blocks, steps_left)
     most_first = _most_of_first(visits, left, steps_left)
     if (mixed := evenly_mixed(visits)) is not None and left > 0 and mixed.visits[-1].t_ns != visits[-1].t_ns:
         return Measure(visits[-1].limit_mw)  # until enough of the kind that it changes was seen
     visits = settled(mixed.visits if mixed is not None else evenly_delayed(visits))
-    memory = curves.recall(limits_mw, gpus, goal, remembered, visits, clocks=clocks, foretold=foretold)
+    memory = curves.recall(limits_mw, gpus, goal, remembered, visits, clocks)
     if not visits:
         return Measure(_first(limits_mw, goal, memory))
     if goal.factor is not None and all(visit.limit_mw != limits_mw[0] for visit in visits):
@@ -159,11 +165,11 @@ def advise(
     looks = len(visits) == 1 and memory is None and len(limits_mw) > 1
     least = _least_blocks(last, min(LOOK, most_first) if looks else 0)
     often = 1 + sum(len(visit.blocks) for visit in visits) // OFTEN
-    if left > 1 - BLOCKS and (counts < least or (left > 0 and len(last.blocks) % often)):
+    goes_on = counts < least or (left > 0 and len(last.blocks) % often)
+    if left > 1 - BLOCKS and goes_on and not _breaks_bound(goal, limits_mw[0], every):
         return Measure(last.limit_mw)
     belief = curves.believe(limits_mw, limits_mw[0], gpus, goal, visits, memory, clocks=clocks)
-    risk = belief.risk(best := belief.best())
-    sure = bool(belief.steps[best]) and float(risk.sum()) < tolerated_risk
+    among, best, risk, sure = _by_control(belief, tolerated_risk)
     turns = ROUNDS if tolerated_risk <= RISK else FEW_ROUNDS
     turn, more = _turns_left(visits, limits_mw[0], limits_mw[best], turns)
     chosen = _choose(limits_mw, belief, remembers=memory is not None, sure=sure)
@@ -172,19 +178,32 @@ def advise(
     if left <= 0 or (sure and belief.checked):
         known = memory is not None and belief.as_remembered
         of = limits_mw, gpus, visits, chosen.limit_mw, remembered
-        costs = step_costs(*of, as_remembered=known, clocks=clocks, foretold=foretold)
+        costs = step_costs(*of, as_remembered=known, clocks=clocks)
         return replace(chosen, costs=costs.doubted(mixed.doubt) if mixed is not None else costs)
-    may = _within_bound(limits_mw, belief, every)
+    may = among & _within_bound(limits_mw, belief, every)
     to_check = limits_mw[_to_check(belief, best, may)] if sure else None
-    return Measure(to_check or _next_mw(limits_mw, belief, visits, risk, most_first, may), chosen)
+    return Measure(to_check or _next_mw(limits_mw, belief, best, visits, risk, most_first, may), chosen)
 
 
-def _tolerated_risk(steps_left: int | None, *, foretold: bool) -> float:
+def _by_control(belief: Belief, tolerated_risk: float) -> tuple[Bools, int, Floats, bool]:
+    """Return the limits that may be chosen by now, the best, the risk at each, and whether it is low enough.
+
+    Those of another control are among them once the first is sure (rule 8). Both arrays: shape (n,).
+    """
+    for among, beside in zip(np.logical_or.accumulate(belief.controls), (0.0, RISK_BESIDE), strict=False):
+        best = belief.best(among)
+        risk = np.where(among, belief.risk(best), 0.0)
+        sure = bool(belief.steps[best]) and float(risk.sum()) < max(tolerated_risk, beside)
+        if not sure:
+            break
+    return among, best, risk, sure
+
+
+def _tolerated_risk(steps_left: int | None) -> float:
     """Return the probability at which limits are left (rules 3 and 6)."""
-    risk = RISK_BESIDE if foretold else RISK
     if steps_left is None:
-        return risk
-    return max(risk, min(HIGHEST_RISK, WORTHWHILE_STEPS / max(1, steps_left)))
+        return RISK
+    return max(RISK, min(HIGHEST_RISK, WORTHWHILE_STEPS / max(1, steps_left)))
 
 
 def _most_of_first(visits: Sequence[Visit], left: int, steps_left: int | None) -> int:
@@ -198,6 +217,21 @@ def _least_blocks(visit: Visit, look: int = 0) -> int:
     """Return how many blocks a visit has at least: fewer where a block takes long. ``look``: of the first."""
     blocks, ns = (look, LOOK_NS) if look else (BLOCKS, SETTLING_NS)
     return min(blocks, ceil(ns * len(visit.blocks) / visit.whole.duration_ns))
+
+
+def _breaks_bound(goal: Goal, top_mw: int, visits: Sequence[Visit]) -> bool:
+    """Tell whether one more block of the visit under way breaks the bound on the time, as it was measured."""
+    last = visits[-1]
+    if goal.factor is None or last.limit_mw == top_mw:
+        return False
+    bound_ns = (
+        goal.factor
+        * added([block for each in visits for block in each.blocks if each.limit_mw == top_mw]).step_ns
+    )
+    over_ns = sum(visit.whole.duration_ns - visit.whole.steps * bound_ns for visit in visits)
+    changing = len(visits) * (1 + CHANGE_NS / last.whole.step_ns)
+    steps = changing + last.whole.steps / len(last.blocks)
+    return over_ns + steps * (last.whole.step_ns - bound_ns) > 0
 
 
 def _within_bound(limits_mw: Sequence[int], belief: Belief, visits: Sequence[Visit]) -> Bools:
@@ -225,6 +259,7 @@ def _within_bound(limits_mw: Sequence[int], belief: Belief, visits: Sequence[Vis
 def _next_mw(
     limits_mw: Sequence[int],
     belief: Belief,
+    best: int,
     visits: Sequence[Visit],
     risk: Floats,
     most_first: int,
@@ -239,7 +274,7 @@ def _next_mw(
     if len(last.blocks) < enough and may[limits_mw.index(last.limit_mw)]:
         return last.limit_mw
     over = limits_mw.index(last.limit_mw) if len(last.blocks) >= LONGEST * enough else None
-    return limits_mw[belief.next(belief.best(), risk, over, may, unseen=False)]
+    return limits_mw[belief.next(best, risk, over, may, unseen=False)]
 
 
 def _to_check(belief: Belief, best: int, may: Bools) -> int:
@@ -293,7 +328,7 @@ def _enough(belief: Belief, last: Visit, least: int, most_first: int) -> int:
 
 def _choose(limits_mw: Sequence[int], belief: Belief, *, remembers: bool, sure: bool) -> Choose:
     """Return the choice: the best limit or, where that is not sure, the one that may be off by the least."""
-    best, excesses = belief.best(measured=True), belief.excesses()
+    best, excesses = belief.best(np.ones(len(limits_mw), dtype=bool), measured=True), belief.excesses()
     bounds = {
         i: beliefs.confidence(excesses[:, i]) for i in range(len(limits_mw)) if belief.steps[i] or i == best
     }

@@ -34,13 +34,6 @@ class Confidence(Struct, frozen=True):
     expected: float
     p95: float
 
-    def beside(self, other: "Confidence", more: float) -> "Confidence":
-        """Return the excess over the best of two searches, where the other one's choice costs ``more``."""
-        return Confidence(
-            max(self.expected, (1 + other.expected) / (1 + more) - 1),
-            max(self.p95, (1 + other.p95) / (1 + more) - 1),
-        )
-
 
 class Curve(Struct, frozen=True):
     """A normal distribution of curves: the objective's logarithm at each of n limits."""
@@ -57,6 +50,10 @@ class Belief(Struct, frozen=True, kw_only=True):
     """The posterior of a curve after some visits, as m models. Limits are indices from the highest."""
 
     factor: float | None
+    controls: tuple[Bools, ...]
+    """Of each control the limits that stand for it, shape (n,). The highest is of all."""
+    saved: Floats
+    """Shape (n,): by how much the logarithm of mean power is lower than at the highest, about."""
     steps: Floats
     """Measured at each limit, shape (n,)."""
     weight: Floats
@@ -122,14 +119,18 @@ class Belief(Struct, frozen=True, kw_only=True):
         )
         return low, high
 
-    def best(self, *, measured: bool = False) -> int:
-        """Return the best limit measured. With a bound on the time, that may be one not ``measured`` yet."""
+    def best(self, among: Bools, *, measured: bool = False) -> int:
+        """Return the best limit measured of some. With a bound on the time, it may be not ``measured`` yet.
+
+        That is the lowest within the bound; of two controls the one that takes less energy then.
+        """
         mean = self.middle
-        seen = np.flatnonzero(self.steps).tolist()
         if self.factor is None:
-            return int(min(seen, key=lambda i: (mean[i], i)))
-        within = np.flatnonzero(mean <= mean[self.top] + log(self.factor)).tolist()
-        return max((i for i in within if self.steps[i] or not measured), default=self.top)
+            return int(min(np.flatnonzero(among & (self.steps > 0)).tolist(), key=lambda i: (mean[i], i)))
+        within = among & (mean <= mean[self.top] + log(self.factor))
+        within &= (self.steps > 0) | (not measured)
+        lowest = [int(np.flatnonzero(within & of).max(initial=self.top)) for of in self.controls]
+        return min(lowest, key=lambda i: mean[i] - self.saved[i])
 
     def against(self, best: int) -> int:
         """Return what other limits are compared with."""
@@ -155,7 +156,9 @@ class Belief(Struct, frozen=True, kw_only=True):
         if self.factor is not None:
             better += log(self.factor)
             better[:, best] *= -1
-            better[:, :best] = -np.inf
+            own, less = next(levels for levels in self.controls if levels[best]), mean - self.saved
+            better = np.where(own, better, np.minimum(better, less[:, [best]] - less))  # in energy too
+            better[:, :best][:, own[:best]] = -np.inf
         risk = self.weight[of] @ _above(better - TOLERATED, np.sqrt(np.maximum(variance, 1e-14)))
         risk[against] = 0
         return np.asarray(risk)
@@ -203,9 +206,11 @@ class Belief(Struct, frozen=True, kw_only=True):
         if self.factor is None:
             return np.asarray(np.expm1(drawn - drawn.min(axis=1, keepdims=True)))
         over = drawn - drawn[:, [self.top]] - log(self.factor)
-        below = np.maximum.accumulate(-over[:, ::-1], axis=1)[:, ::-1]
-        lower = np.concatenate([below[:, 1:], np.zeros((len(drawn), 1))], axis=1)
-        worse = np.maximum(lower, 0)
+        worse = np.zeros_like(over)
+        for of in self.controls:
+            below = np.maximum.accumulate(-over[:, of][:, ::-1], axis=1)[:, ::-1]
+            lower = np.concatenate([below[:, 1:], np.zeros((len(drawn), 1))], axis=1)
+            worse[:, of] = np.maximum(lower, worse[:, of])
         of_top = worse[:, self.top].copy()
         worse = np.maximum(worse, over)
         worse[:, self.top] = of_top

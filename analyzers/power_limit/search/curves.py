@@ -13,7 +13,9 @@ fitted to Zeus's published V100 and A40 traces; fitted to one half of the curves
 to 1 % of the log evidence that its own have.
 
 A clock stands for its nominal power (`levels`). It binds whatever a workload draws: there ``s`` is the
-logarithm of the highest nominal power over that of the clock, and time rises by `CLOCK_TIME`.
+logarithm of the highest nominal power over that of the clock, and time rises by `CLOCK_TIME`. Limits and
+clocks of one search are on one curve over ``s``, the power that they take away: as measured, else in
+proportion to what was measured nearby. Limits are off that curve by `OFFSET`, where they bind.
 
 Time adds what all limits have in common: noise that is not white (`noise`), and a GPU that warms up in its
 first seconds. Every model of the noise is combined with every kind of curve, weighed by the evidence.
@@ -24,16 +26,17 @@ and at another level by one of `AGAIN`, tight or wide, as temperature, drivers o
 What is measured weighs it against the others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import exp, log, sqrt
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
 
 from analyzers.power_limit.search import noise, visit_blocks
 from analyzers.power_limit.search.belief import Belief, Curve
-from analyzers.power_limit.search.noise import Floats, Indices, Means
-from analyzers.power_limit.search.visit_blocks import Visit, log_power
+from analyzers.power_limit.search.noise import Bools, Floats, Indices, Means
+from analyzers.power_limit.search.visit_blocks import Visit, by_limit, log_power
 from analyzers.power_limit.selectors import Goal, Trial
 
 NOISE, NOISE_DOF = 0.02, 4
@@ -75,11 +78,13 @@ are before anything is measured."""
 ALIKE = 0.004
 """Standard deviation of its shape, that reaches as far as `SMOOTH_LENGTH`."""
 OFFSET = 0.04
-"""Standard deviation by which a curve that clocks foretold is off where limits bind, and nowhere else:
-a clock fluctuates under a limit, and is steady where it is locked.
-
-Of 216 searches of both controls with offsets of up to 5 %, 6 % cost over 1 % more than the better control
-alone with 0.0, and 3 % with 0.04 or 0.08; the most was 9.0 and 2.5 %."""
+"""Standard deviation by which limits that bind are off the curve of clocks, all alike: a clock fluctuates
+under a limit, and is steady where it is locked."""
+MEASURABLE, NOMINAL = 0.05, (0.4, 2.5)
+"""``s`` from which on a measured power tells by how much it is off, and by which factors it may be."""
+Clocks: TypeAlias = Collection[int]
+NO_CLOCKS: Clocks = frozenset()
+"""Limits, mW, that are nominal powers of clocks."""
 UNLIKE = (1.0, 0.4)
 """The same standard deviations of another workload, or where nothing is remembered."""
 NEGLIGIBLE = 0.005
@@ -92,8 +97,6 @@ class RememberedCurve(Struct, frozen=True):
     curve: Curve
     trials: dict[int, Trial]
     """By limit."""
-    offset: float = 0.0
-    """Standard deviation of what is common to all limits that bind, and to no other."""
 
     def power(self, wholes: Sequence[Trial]) -> float:
         """Return by how much the logarithm of mean power differs now, where both measured it."""
@@ -108,13 +111,11 @@ def recall(
     goal: Goal,
     remembered: Sequence[Trial],
     measured: Sequence[Visit],
-    *,
-    clocks: bool = False,
-    foretold: bool = False,
+    clocks: Clocks = NO_CLOCKS,
 ) -> RememberedCurve | None:
     """Return what a remembered curve says of limits, among which its own need not be.
 
-    Its steps are taken to have been as noisy as those ``measured``. ``foretold``: it was measured at clocks.
+    Its steps are taken to have been as noisy as those ``measured``.
     """
     if not remembered:
         return None
@@ -123,9 +124,7 @@ def recall(
     whole = believe(known_mw, limits_mw[0], gpus, goal, known, noisy=measured, clocks=clocks).as_one
     at = [known_mw.index(limit) for limit in limits_mw]
     curve = Curve(1.0, whole.mean[at], whole.covariance[np.ix_(at, at)])
-    return RememberedCurve(
-        curve, {trial.limit_mw: trial for trial in remembered}, OFFSET if foretold else 0.0
-    )
+    return RememberedCurve(curve, {trial.limit_mw: trial for trial in remembered})
 
 
 def believe(
@@ -136,8 +135,8 @@ def believe(
     measured: Sequence[Visit],
     memory: RememberedCurve | None = None,
     noisy: Sequence[Visit] | None = None,
+    clocks: Clocks = NO_CLOCKS,
     *,
-    clocks: bool = False,
     known: bool = False,
 ) -> Belief:
     """Return the belief after some visits, one at least.
@@ -150,7 +149,7 @@ def believe(
         measured: visits of some of the limits, in order.
         memory: of an earlier run.
         noisy: visits by whose blocks steps are noisy, where those ``measured`` are what is remembered.
-        clocks: the limits are nominal powers of clocks.
+        clocks: those of the limits that are nominal powers of clocks.
         known: the search is over, so steps have shown how noisy they are.
     """
 
@@ -166,16 +165,18 @@ def believe(
     at = np.array([limits_mw.index(limit) for limit in seen_mw])
     wholes = [visit.whole for visit in measured]
     level = float(means.mean[np.argmax(means.log_weight), 0])
-    power_mw, s = _binding(limits_mw, gpus, wholes, clocks=clocks)
-    time = np.exp(CLOCK_TIME[0] * s + CLOCK_TIME[1] * s**2) if clocks else np.exp(SLOPE * s**2)
+    locked = np.array([limit in clocks for limit in limits_mw])
+    power_mw, s = _binding(limits_mw, gpus, by_limit(wholes), locked)
+    time = np.exp(CLOCK_TIME[0] * s + CLOCK_TIME[1] * s**2) if locked.any() else np.exp(SLOPE * s**2)
     usual = np.log(goal.of_step(power_mw * time * np.exp(-s), time, top_mw))
     usual += level - usual[at[0]]
     likely = LIKELY if power_mw > BUSY * limits_mw[0] else LIKELY_WAITING
-    curves = _before(limits_mw, s, usual, likely, wholes, memory, int(at[0]))
+    curves = _before(limits_mw, s, locked, usual, likely, wholes, memory, int(at[0]))
     steps = np.zeros(len(limits_mw))
     for whole in wholes:
         steps[limits_mw.index(whole.limit_mw)] += whole.steps
-    return _combined(goal.factor, steps, curves, at, means)
+    controls = _controls(locked)
+    return _combined(goal.factor, controls, s, steps, curves, at, means)
 
 
 def measured_means(
@@ -209,21 +210,45 @@ def _remembered_means(
 
 
 def _binding(
-    limits_mw: Sequence[int], gpus: int, wholes: Sequence[Trial], *, clocks: bool
+    limits_mw: Sequence[int], gpus: int, wholes: Sequence[Trial], locked: Bools
 ) -> tuple[float, Floats]:
-    """Return the mean power at the highest limit, mW, and ``s`` of every limit, shape (n,)."""
+    """Return the mean power at the highest limit, mW, and ``s`` of every limit, shape (n,).
+
+    ``wholes``: one for each limit measured. ``locked``: which limits stand for clocks, shape (n,).
+    """
     high = max(wholes, key=lambda whole: whole.limit_mw)
     power_mw, limit = high.energy_mj / high.duration_ns * 1e9 / gpus, np.array(limits_mw, dtype=float)
-    if clocks:
-        return power_mw * limits_mw[0] / high.limit_mw, np.log(limit[0] / limit)
-    power_mw = _at_highest(power_mw, high.limit_mw, limits_mw[0])
+    if locked[limits_mw.index(high.limit_mw)]:
+        power_mw *= limits_mw[0] / high.limit_mw
+    else:
+        power_mw = _at_highest(power_mw, high.limit_mw, limits_mw[0])
     s = SOFT * np.log1p((power_mw / limit) ** (1 / SOFT))
-    return power_mw, s - s[0]
+    s = np.where(locked, np.log(limit[0] / limit), s - s[0])
+    if _are_both(locked):
+        less = {limits_mw.index(each.limit_mw): log_power(high) - log_power(each) for each in wholes}
+        for kind in (locked, ~locked):
+            seen = [i for i in sorted(less, key=lambda i: s[i]) if kind[i] and s[i] >= MEASURABLE]
+            if seen and high.limit_mw == limits_mw[0]:
+                times = np.interp(s, s[seen], np.clip([less[i] / s[i] for i in seen], *NOMINAL))
+                s = np.where(kind, s * times, s)
+    return power_mw, s
+
+
+def _are_both(locked: Bools) -> bool:
+    """Tell whether some limits stand for clocks and others for themselves."""
+    return bool(locked.any() and not locked.all())
+
+
+def _controls(locked: Bools) -> tuple[Bools, ...]:
+    """Return of each control the limits that stand for it; the highest is of all."""
+    highest = np.arange(len(locked)) == 0
+    return (highest | locked, highest | ~locked) if _are_both(locked) else (np.ones_like(locked),)
 
 
 def _before(
     limits_mw: Sequence[int],
     s: Floats,
+    locked: Bools,
     usual: Floats,
     likely: Sequence[float],
     wholes: Sequence[Trial],
@@ -235,18 +260,22 @@ def _before(
     Args:
         limits_mw: as of `believe`.
         s: of every limit.
+        locked: which limits stand for clocks.
         usual: what the objective's logarithm is most likely like.
         likely: of each of `KINKS`.
         wholes: what was measured.
         memory: of an earlier run.
         at: index of a limit that was measured.
     """
-    x = np.log(np.array(limits_mw, dtype=float))
+    both = _are_both(locked)
+    x = -s if both else np.log(np.array(limits_mw, dtype=float))
     apart = np.abs(x[:, None] - x)
     alike = np.exp(-((apart / SMOOTH_LENGTH) ** 2) / 2)
     around = UNLIKE[0] ** 2 + LINE**2 * np.outer(s, s) + PARABOLA**2 * np.outer(s**2, s**2)
     capped = np.tanh(s / CAPPED)
     around += SMOOTH**2 * np.outer(capped, capped) * alike
+    if both:
+        around += np.outer(capped * ~locked, capped * ~locked) * (OFFSET**2 + ALIKE**2 * alike)
     weight, again = 1.0, list[Curve]()
     if memory is not None:
         of, power = memory.curve, memory.power(wholes)
@@ -255,7 +284,7 @@ def _before(
             Curve(
                 share * _density(power, power_deviation),
                 of.mean,
-                of.covariance + ALIKE**2 * alike + memory.offset**2 * np.outer(capped, capped) + deviation**2,
+                of.covariance + ALIKE**2 * alike + deviation**2,
             )
             for deviation, power_deviation, share in AGAIN
         ]
@@ -268,7 +297,13 @@ def _before(
 
 
 def _combined(
-    factor: float | None, steps: Floats, curves: Sequence[Curve], at: Indices, means: Means
+    factor: float | None,
+    controls: tuple[Bools, ...],
+    saved: Floats,
+    steps: Floats,
+    curves: Sequence[Curve],
+    at: Indices,
+    means: Means,
 ) -> Belief:
     """Return every curve given what every model of the noise says was measured, weighed by the evidence."""
     log_weights, found = [], []
@@ -300,6 +335,8 @@ def _combined(
     error[at] = by_model @ np.diagonal(means.covariance, axis1=1, axis2=2)
     return Belief(
         factor=factor,
+        controls=controls,
+        saved=saved,
         steps=steps,
         weight=np.array(weights) / sum(weights),
         mean=np.array(mean),

@@ -10,16 +10,13 @@ The exponent only says how far apart clocks are before anything was measured.
 
 A limit is a cap on power: where it binds, it leads to a clock. So a step at a limit takes about what it takes
 at the clock at which the job draws that much, give or take an offset that nobody knows: a clock that
-fluctuates below a limit may draw more than a steady one. A search of limits that begins with what clocks
-foretell takes it as a remembered curve, whose level is measured again.
+fluctuates below a limit may draw more than a steady one. A search of both controls chooses from the limit
+found without a locked clock, which all is compared with, lower clocks, and lower limits (`curves`).
 """
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from msgspec import Struct
-
-from analyzers.power_limit.selectors import Trial
 
 EXPONENT = 0.8
 """Of simulated workloads, from the highest clock to half of it: 0.5 to 1.2."""
@@ -59,6 +56,14 @@ def clock_levels(clocks_mhz: Iterable[int], top_mw: int) -> tuple[Level, ...]:
     return tuple(Level(limit_mw, mhz) for limit_mw, mhz in sorted(levels.items(), reverse=True))
 
 
+def both_levels(limits: Sequence[Level], clocks: Sequence[Level]) -> tuple[Level, ...]:
+    """Return the levels of a search of both controls, descending: the highest is the limit found."""
+    if not limits or not clocks:
+        return tuple(limits or clocks)
+    levels = {level.limit_mw: level for level in (*limits, *clocks[1:], limits[0])}
+    return tuple(sorted(levels.values(), key=lambda level: -level.limit_mw))
+
+
 def nominal_mw(clock_mhz: int, top_mhz: int, top_mw: int) -> int:
     """Return the nominal power of a clock."""
     share: float = (clock_mhz / top_mhz) ** EXPONENT
@@ -72,25 +77,3 @@ def _thinned(clocks_mhz: Sequence[int], most: int) -> list[int]:
     top, low = clocks_mhz[0], clocks_mhz[-1]
     wanted = (top * (low / top) ** (at / (most - 1)) for at in range(most))
     return sorted({min(clocks_mhz, key=lambda mhz: abs(mhz - at)) for at in wanted}, reverse=True)
-
-
-def foretold(limits_mw: Sequence[int], clocks: Iterable[Trial], gpus: int) -> tuple[Trial, ...]:
-    """Return what steps take at limits, as clocks show it; nothing of limits below the power of all clocks.
-
-    Args:
-        limits_mw: of each GPU.
-        clocks: what was measured at clocks.
-        gpus: of the job.
-    """
-    known = [trial for trial in clocks if min(trial.energy_mj, trial.duration_ns) > 0]
-    known.sort(key=lambda trial: trial.energy_mj / trial.duration_ns)
-    if not known:
-        return ()
-    drawn_mw = np.log([trial.energy_mj * 1e9 / trial.duration_ns / gpus for trial in known])
-    curves = np.log([trial.step_mj for trial in known]), np.log([trial.step_ns for trial in known])
-    steps, found = known[-1].steps, list[Trial]()
-    for limit_mw in limits_mw:
-        if np.log(limit_mw) >= drawn_mw[0]:
-            mj, ns = (float(np.exp(np.interp(np.log(limit_mw), drawn_mw, curve))) for curve in curves)
-            found.append(Trial(limit_mw, round(mj * steps), round(ns * steps), steps))
-    return tuple(found)

@@ -70,8 +70,7 @@ def step_costs(
     remembered: Sequence[Trial] = (),
     *,
     as_remembered: bool = False,
-    clocks: bool = False,
-    foretold: bool = False,
+    clocks: curves.Clocks = curves.NO_CLOCKS,
 ) -> StepCosts:
     """Return what steps take at limits after some visits.
 
@@ -82,15 +81,14 @@ def step_costs(
         chosen_mw: one of the limits measured.
         remembered: what an earlier run or round measured.
         as_remembered: what was measured agrees with that.
-        clocks: the limits are nominal powers of clocks.
-        foretold: what is remembered was measured at clocks.
+        clocks: those of the limits that are nominal powers of clocks.
     """
     top_mw = limits_mw[0]
     kept = {known.limit_mw: known for known in remembered if known.limit_mw <= top_mw}
     known_mw = sorted({*limits_mw, *(kept if as_remembered else ())}, reverse=True)
 
     def believed(goal: Goal, *, known: bool) -> Belief:
-        memory = curves.recall(known_mw, gpus, goal, remembered, measured, clocks=clocks, foretold=foretold)
+        memory = curves.recall(known_mw, gpus, goal, remembered, measured, clocks)
         return curves.believe(known_mw, top_mw, gpus, goal, measured, memory, clocks=clocks, known=known)
 
     energy, time = (believed(goal, known=False) for goal in (ENERGY, TIME))

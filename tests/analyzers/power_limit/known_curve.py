@@ -48,8 +48,8 @@ class KnownCurve:
     t_ns: int = 5 * S
     visits: list[Visit] = field(default_factory=list)
     block_steps: int = STEPS
-    clocks: bool = False
-    """Its limits are nominal powers of clocks."""
+    clocks: tuple[int, ...] = ()
+    """Those of its limits that are nominal powers of clocks."""
 
     def __post_init__(self) -> None:
         self.rng = Random(self.seed)
@@ -71,8 +71,8 @@ class KnownCurve:
         """Do what is advised until it is to choose. ``length``: steps of the run, as its script says."""
         while True:
             left = None if length is None else length - self.steps
-            clocks = self.clocks
-            match advise(self.limits, self.gpus, of, self.visits, remembered, clocks=clocks, steps_left=left):
+            known = self.visits, remembered
+            match advise(self.limits, self.gpus, of, *known, clocks=self.clocks, steps_left=left):
                 case Choose() as chosen:
                     return chosen
                 case Measure(limit_mw):

@@ -5,11 +5,18 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from analyzers.power_limit import limit_search, selectors
+from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import RunSettings
-from analyzers.power_limit.search.belief import Confidence
-from analyzers.power_limit.search.levels import LOWEST, MOST, clock_levels, foretold, nominal_mw
-from analyzers.power_limit.selectors import Trial
+from analyzers.power_limit.search.levels import (
+    LOWEST,
+    MOST,
+    Level,
+    both_levels,
+    clock_levels,
+    limit_levels,
+    nominal_mw,
+)
+from analyzers.power_limit.visits import limits_mw
 from analyzers.results.result import ApplyControl, RestoreControl
 from analyzers.results.rows import CommandRow, DecisionRow, ProfileRow, RecallRow, TrialRow
 from tests.analyzers.power_limit.known_curve import KnownCurve, goal
@@ -105,7 +112,7 @@ def test_the_search_finds_a_clock_in_about_as_many_steps_as_a_limit(name: str, t
         lambda limit_mw: truth.power_mw(limit_mw) / 1000,
         noise=0.02,
     )
-    by_clock = KnownCurve(tuple(clocks), seconds, watts, noise=0.02, clocks=True)
+    by_clock = KnownCurve(tuple(clocks), seconds, watts, noise=0.02, clocks=tuple(clocks))
     by_limit.searched(goal(text))
     chosen = by_clock.searched(goal(text))
     assert by_clock.steps <= 1.6 * by_limit.steps + 40
@@ -119,82 +126,91 @@ def test_the_search_finds_a_clock_in_about_as_many_steps_as_a_limit(name: str, t
         assert seconds(chosen.limit_mw) <= 1.1 * 1.04 * seconds(limits[0])
 
 
-def test_of_both_controls_the_clock_is_kept_where_no_limit_is_better() -> None:
+def test_of_both_controls_all_is_compared_with_the_limit_found_without_a_locked_clock() -> None:
+    limits, clocks = limit_levels((250_000, 200_000, 150_000)), clock_levels((1380, 1200, 900), 250_000)
+    levels = both_levels(limits, clocks)
+    assert levels[0] == Level(250_000)
+    assert set(levels) == {*limits, *clocks[1:]}
+    assert [each.limit_mw for each in levels] == sorted((each.limit_mw for each in levels), reverse=True)
+    assert both_levels(limits, ()) == limits
+    assert both_levels((), clocks) == clocks
+
+
+def test_of_both_controls_each_level_is_measured_without_the_other_control() -> None:
     world = played(replace(QUICK, control="both", stride_mw=75_000))
-    clock, again = decided(world)
-    assert clock.clock_mhz is not None
-    assert (again.clock_mhz, again.round, clock.round) == (clock.clock_mhz, 1, 1)
-    assert "a step at the best limit, " in again.reason
-    of_limits = [row for row in world.rows(TrialRow) if row.round == 2]
-    assert [row.clock_mhz for row in of_limits] == [None] * 3, "limits are measured without a locked clock"
-    asked = [each for each in world.outputs if isinstance(each, ApplyControl | RestoreControl)]
-    assert [
-        (type(each), each.control) for each in asked if each.control == "power_limit" or each is asked[-1]
-    ][-2:] == [(RestoreControl, "power_limit"), (RestoreControl, "graphics_clock")]
-    locked = [each.value for each in asked if isinstance(each, ApplyControl)][-1]
-    assert locked == clock.clock_mhz
+    (decision,) = decided(world)
+    assert (decision.power_limit_w or 0) < 250
+    assert (decision.default_limit_w, decision.default_clock_mhz) == (250, None)
+    assert f"{MOST + 2} clocks and limits measured" in decision.reason
+    rows = [row for row in world.rows(TrialRow) if not row.confirms]
+    assert [row.power_limit_w for row in rows if row.clock_mhz is None] == [250, 175, 100]
+    held = dict.fromkeys(("power_limit", "graphics_clock"), False)
+    for each in world.outputs:
+        if isinstance(each, ApplyControl | RestoreControl):
+            held[each.control] = isinstance(each, ApplyControl)
+            assert not all(held.values()), (
+                "a clock is locked at the limit found, a limit is set without a lock"
+            )
+    assert {row.control for row in world.rows(ProfileRow)} == {"both"}
     assert (world.limits_mw(), locked_mhz(world)) == ([250_000], [UNLOCKED])
 
 
-def test_of_both_controls_the_limit_is_taken_where_it_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit_search, "BETTER", -1.0)  # no simulated GPU does better at a limit
-    world = played(replace(QUICK, control="both", stride_mw=75_000))
-    clock, limit = decided(world)
-    assert (clock.clock_mhz is not None, limit.clock_mhz, limit.round) == (True, None, 2)
-    assert (world.limits_mw(), locked_mhz(world)) == ([250_000], [UNLOCKED])
+def both_curve(offset: float, seed: int) -> KnownCurve:
+    """Return clocks and limits of one GPU; steps at a limit that binds take longer by a share."""
+    model = load()["a100"]
+    truth, top_mw = model.workloads["imagenet"], model.default_limit_mw
+    clocks = clock_levels(range(model.max_clock_mhz, model.idle_clock_mhz, -15), top_mw)
+    levels = both_levels(limit_levels(limits_mw(top_mw, model.min_limit_mw, 15_000)), clocks)
+    of = {level.limit_mw: level.clock_mhz for level in levels}
+
+    def at(level_mw: int) -> tuple[int, int]:
+        clock_mhz = of[level_mw]
+        return (level_mw, UNLOCKED) if clock_mhz is None else (top_mw, clock_mhz)
+
+    def seconds(level_mw: int) -> float:
+        binds = of[level_mw] is None and truth.power_mw(level_mw) < 0.97 * truth.power_mw(top_mw)
+        return 0.25 * truth.slowdown(*at(level_mw)) * (1 + offset * binds)
+
+    def watts(level_mw: int) -> float:
+        return truth.power_mw(*at(level_mw)) / 1000
+
+    locked = tuple(level.limit_mw for level in levels if level.clock_mhz is not None)
+    return KnownCurve(tuple(of), seconds, watts, noise=0.02, seed=seed, clocks=locked)
 
 
-def test_when_the_workload_changes_both_controls_are_searched_again_the_clock_first() -> None:
+@pytest.mark.parametrize("offset", [-0.08, 0.0, 0.08])
+@pytest.mark.parametrize("text", ["energy", "cost:0.5", "slowdown:1.1"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_of_both_controls_the_better_is_chosen_after_clocks_were_measured(
+    text: str, offset: float, seed: int
+) -> None:
+    curve = both_curve(offset, seed)
+    chosen = curve.searched(goal(text))
+    costs = {
+        level_mw: goal(text).of_step(
+            curve.seconds(level_mw) * curve.watts(level_mw) * 1000, curve.seconds(level_mw), curve.limits[0]
+        )
+        for level_mw in curve.limits
+    }
+    if goal(text).factor is None:
+        assert costs[chosen.limit_mw] <= 1.01 * min(costs.values())
+    else:
+        assert curve.seconds(chosen.limit_mw) <= 1.1 * 1.01 * curve.seconds(curve.limits[0])
+    if offset:
+        assert (chosen.limit_mw in curve.clocks) is (offset > 0)
+    kinds = [level_mw in curve.clocks for level_mw in curve.visited[1:]]
+    assert kinds[0], "clocks come first"
+    assert not all(kinds), "a limit is the guard"
+
+
+def test_when_the_workload_changes_both_controls_are_searched_again() -> None:
     plan = replace(QUICK, control="both", stride_mw=75_000, profiling_share=1.0)
     world = played(plan, replace(TRAINING, steps=420, heavier=(200, 1.5)))
-    clock, kept, again, kept_again = decided(world)
-    assert "searched again" not in clock.reason + kept.reason
+    first, again = decided(world)
+    assert "searched again" not in first.reason
     assert "searched again as the workload changed: a step now takes" in again.reason
-    assert [row.round for row in (clock, kept, again, kept_again)] == [1, 1, 3, 3]
-    assert {row.clock_mhz is None for row in world.rows(TrialRow) if row.round == 4} == {True}
+    assert {row.clock_mhz is None for row in world.rows(TrialRow) if row.round == 2} == {True, False}
     assert (world.limits_mw(), locked_mhz(world)) == ([250_000], [UNLOCKED])
-
-
-def trial(limit_mw: int, step_ms: float, watts: float) -> Trial:
-    return Trial(limit_mw, round(watts * step_ms * 12), round(step_ms * 12e6), 12)
-
-
-def test_clocks_foretell_limits_by_their_power_and_no_lower_ones() -> None:
-    measured = [trial(250_000, 100, 240), trial(180_000, 105, 200), trial(120_000, 130, 150)]
-    known = {each.limit_mw: each for each in foretold((250_000, 200_000, 175_000, 100_000), measured, 1)}
-    assert list(known) == [250_000, 200_000, 175_000], "nothing is said of 100 W"
-    assert known[250_000].step_ns == pytest.approx(100e6)
-    assert known[200_000].step_ns == pytest.approx(105e6)
-    assert 105e6 < known[175_000].step_ns < 130e6
-    assert foretold((200_000,), [], 1) == ()
-
-
-def test_limits_beside_a_clock_take_few_steps_where_clocks_foretell_them() -> None:
-    plan = replace(SEARCH, selector=selectors.parse("energy"), control="both")
-    world = played(plan, replace(TRAINING, steps=1_000, noise=0.01))
-    clock, kept = decided(world)[:2]
-    assert kept.clock_mhz == clock.clock_mhz
-    assert kept.excess_p95_percent is not None
-    assert clock.excess_p95_percent is not None
-    assert kept.excess_p95_percent >= clock.excess_p95_percent, "the best limit may be better by more"
-    of_limits = [row for row in world.rows(TrialRow) if row.round == 2 and not row.confirms]
-    assert len({row.number for row in of_limits}) <= 4
-    kept_rows = [row.power_limit_w for row in world.rows(ProfileRow) if row.control == "power_limit"]
-    assert set(kept_rows) <= {row.power_limit_w for row in of_limits}, "what was foretold is no measurement"
-
-
-@pytest.mark.parametrize(
-    ("more", "bound"),
-    [
-        pytest.param(0.2, 0.01, id="a dear choice of the other search says nothing"),
-        pytest.param(0.0, 0.03, id="an equal one may leave a better one"),
-        pytest.param(-0.05, 1.03 / 0.95 - 1, id="so does a cheaper one"),
-    ],
-)
-def test_the_bound_of_both_controls_is_over_the_best_of_both(more: float, bound: float) -> None:
-    found = Confidence(0.004, 0.01).beside(Confidence(0.01, 0.03), more)
-    assert found.p95 == pytest.approx(bound)
-    assert found.expected <= found.p95
 
 
 def test_a_later_run_starts_from_the_clocks_of_an_earlier_one_and_not_from_limits() -> None:
