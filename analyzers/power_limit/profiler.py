@@ -152,13 +152,8 @@ class ProfilerPlan(visits.Pace, frozen=True, kw_only=True):
 
     @property
     def levels(self) -> str:
-        match len(self.clocks_mhz):
-            case 0:
-                return "limits"
-            case count if count == len(self.limits_mw):
-                return "clocks"
-            case _:
-                return "clocks and limits"
+        clocks = {self.is_clock(limit_mw) for limit_mw in self.limits_mw}
+        return "clocks and limits" if len(clocks) > 1 else "clocks" if clocks == {True} else "limits"
 
     def spell(self, limit_mw: int) -> str:
         clock_mhz = self.clock_mhz(limit_mw)

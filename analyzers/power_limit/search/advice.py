@@ -28,8 +28,8 @@ what follows. The rules:
  7. With a bound on the time, a limit beyond it is visited only while the mean time of all steps of the search
     keeps the bound with 95 %: until then the highest is measured on, or one nearer to it that may be. A visit
     that turns out slower than believed ends with the block at hand.
- 8. Of two controls clocks are searched first. Limits are visited once the best clock is known, until no limit
-    is likely left that is better. One is enough where they are off the curve of clocks by nothing.
+ 8. Of two controls clocks are searched first. Limits are visited once the best clock is known: at least one,
+    and until none is likely left that is better.
  9. Where a curve is remembered, its best limit is measured first, and what is measured weighs it against
     other curves. Where it holds, a visit of its best limit and one of the highest confirm it.
 
@@ -190,9 +190,12 @@ def _by_control(belief: Belief, tolerated_risk: float) -> tuple[Bools, int, Floa
 
     Those of another control are among them once the first is sure (rule 8). Both arrays: shape (n,).
     """
-    for among, beside in zip(np.logical_or.accumulate(belief.controls), (0.0, RISK_BESIDE), strict=False):
+    every = np.logical_or.accumulate(belief.controls)
+    for of, among, beside in zip(belief.controls, every, (0.0, RISK_BESIDE), strict=False):
         best = belief.best(among)
         risk = np.where(among, belief.risk(best), 0.0)
+        if beside and (guard := belief.likely_best(of)) and not belief.steps[of][1:].any():
+            risk[guard] = 1.0  # nothing of this control is known until one was measured
         sure = bool(belief.steps[best]) and float(risk.sum()) < max(tolerated_risk, beside)
         if not sure:
             break

@@ -132,6 +132,12 @@ class Belief(Struct, frozen=True, kw_only=True):
         lowest = [int(np.flatnonzero(within & of).max(initial=self.top)) for of in self.controls]
         return min(lowest, key=lambda i: mean[i] - self.saved[i])
 
+    def likely_best(self, among: Bools) -> int:
+        """Return the limit that is most likely the best of some, measured or not."""
+        if self.factor is not None:
+            return self.best(among)
+        return int(np.argmin(np.where(among, self.middle, np.inf)))
+
     def against(self, best: int) -> int:
         """Return what other limits are compared with."""
         return best if self.factor is None else self.top
