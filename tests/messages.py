@@ -1,8 +1,7 @@
-"""Messages of a host with one GPU and a run, and a try: tests replace what they are about."""
+"""Messages of a host with one GPU and a run: tests replace what they are about."""
 
 from typing import Final
 
-from analyzers.batch_size.policy import Try
 from collectors.device import Description
 from zeus_stream.protocol.commands import ReleaseControl, SetControl, Welcome
 from zeus_stream.protocol.events import RunStarted
@@ -37,4 +36,3 @@ DESCRIPTION: Final = Description(
     gpu="GPU-1", index=0, name="A100", driver="1", counts_energy=True, min_limit_mw=100_000,
     max_limit_mw=400_000, default_limit_mw=400_000,
 )  # fmt: skip
-TRY: Final = Try(number=0, recurrence=0, batch_size=16, setup="gpu", epochs=3, epoch_cost_j=10.0)

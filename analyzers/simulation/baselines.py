@@ -14,13 +14,8 @@ from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Choice, Policy, Try, TryVerdict
 from analyzers.batch_size.registry import Default
 from analyzers.batch_size.thompson import Reference
-from analyzers.simulation.recorded_jobs import (
-    World,
-)
-from analyzers.simulation.simulated_jobs import (
-    DEFAULT,
-    Rules,
-)
+from analyzers.simulation.recorded_jobs import World
+from analyzers.simulation.simulated_jobs import DEFAULT, Rules
 
 
 class _Bounded(Struct, frozen=True):

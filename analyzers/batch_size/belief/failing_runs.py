@@ -12,7 +12,7 @@ from math import erfc, inf, log, sqrt
 
 EXPECTED_RATE, LIKE_OTHERS = 0.03, 3.0
 """The probability that a run fails, as if another batch size had shown it; what others show is worth so many
-runs."""
+runs. 0.1 was better in draws 1 to 4 and worse in 12 to 15 (docs/measurements/batch-sizes.md)."""
 STEPS = 60
 """Bounds of a try that are compared."""
 
@@ -31,11 +31,6 @@ def failing_rate(missed: Mapping[int, int], runs: Mapping[int, int], size: int) 
     weights = {of: count / (count + LIKE_OTHERS) for of, count in runs.items() if of != size}
     others = sum(weight * rate(of, EXPECTED_RATE) for of, weight in weights.items())
     return rate(size, (EXPECTED_RATE + others) / (1 + sum(weights.values())))
-
-
-def surprise(rate: float) -> float:
-    """Return what a failed run counts for the alarm that the job has changed: those of a streak add up."""
-    return -log(rate)
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from analyzers.batch_size.belief.failing_runs import failing_rate, surprise
+from analyzers.batch_size.belief.failing_runs import failing_rate
 from analyzers.batch_size.policy import Job, Try
 
 LEAST = 0.1
@@ -227,7 +227,7 @@ class TrySummary(Struct, frozen=True, eq=False, kw_only=True):
         missed = {of: self.missed.get(of, 0) + self.pending.get(of, 0) for of in self.runs}
         runs = {of: count + self.pending.get(of, 0) for of, count in self.runs.items()}
         rate = failing_rate(missed, runs, size)
-        return surprise(rate) if rate else CLIP
+        return -log(rate) if rate else CLIP
 
     def cheapest(self, setup: str) -> int | None:
         """Return the batch size whose tries of this era were the cheapest on a setup."""

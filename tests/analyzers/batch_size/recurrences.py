@@ -1,19 +1,38 @@
-"""Recurrences of a job that the adaptive policy plays, where all epochs and costs are known."""
+"""Tries of a job, and recurrences that the adaptive policy plays where all epochs and costs are known."""
 
 from collections.abc import Callable
+from functools import reduce
 from math import exp
 from random import Random
+from typing import Any
 
 from msgspec.structs import replace
 
 from analyzers.batch_size.adaptive import Adaptive
 from analyzers.batch_size.belief.try_summary import JobHistory
-from analyzers.batch_size.policy import Try
+from analyzers.batch_size.policy import Job, Try
+from analyzers.results.rows import Ended
 
 POLICY = Adaptive()
 GPU = "gpu"
 Tried = tuple[int, int, bool]
 """Batch size, epochs, and whether the try converged."""
+
+
+def one_try(
+    number: int, size: int, epochs: int, ended: Ended = "converged", *, epoch_j: float = 10.0, **others: Any
+) -> Try:
+    """Return a try that is a recurrence of its own and whose epochs cost the same."""
+    a_try = Try(
+        number=number, recurrence=number, batch_size=size, setup=GPU, epochs=epochs, cost_j=epochs * epoch_j,
+        epoch_cost_j=epoch_j, ended=ended,
+    )  # fmt: skip
+    return replace(a_try, **others)
+
+
+def history(job: Job, *tries: Try) -> JobHistory:
+    """Return the history of a job with these tries."""
+    return reduce(JobHistory.heard, tries, JobHistory(job))
 
 
 def recurred(

@@ -1,5 +1,6 @@
 """The adaptive policy: what it believes, what it concludes, and what no report can break."""
 
+from functools import partial
 from math import exp, inf, isfinite, log, nan
 from random import Random
 
@@ -14,7 +15,7 @@ from analyzers.batch_size.belief import cost_belief, gaussian
 from analyzers.batch_size.belief.try_summary import JobHistory
 from analyzers.batch_size.policy import Choice, Job, Try
 from analyzers.results.rows import Ended
-from tests.analyzers.batch_size.recurrences import GPU, POLICY, recurred
+from tests.analyzers.batch_size.recurrences import GPU, POLICY, history, one_try, recurred
 
 JOB = Job(batch_sizes=(16, 32, 64, 128, 256), default=128, max_epochs=50)
 OTHER_GPU = "A40 x 1"
@@ -28,25 +29,11 @@ def training(
     setup: str = GPU, dearer: float = 1.0, recurrence: int | None = None,
 ) -> Try:  # fmt: skip
     took = EPOCHS[size] if epochs is None else epochs
-    epoch_j = EPOCH_J[size] * dearer
     at = number if recurrence is None else recurrence
-    return Try(
-        number=number,
-        recurrence=at,
-        batch_size=size,
-        setup=setup,
-        epochs=took,
-        cost_j=took * epoch_j,
-        epoch_cost_j=epoch_j,
-        ended=ended,
-    )
+    return one_try(number, size, took, ended, epoch_j=EPOCH_J[size] * dearer, setup=setup, recurrence=at)
 
 
-def after(*tries: Try) -> JobHistory:
-    state = JobHistory(JOB)
-    for a_try in tries:
-        state = state.heard(a_try)
-    return state
+after = partial(history, JOB)
 
 
 def asked(state: JobHistory, setup: str = GPU) -> Choice:
@@ -186,9 +173,7 @@ def test_another_gpu_begins_with_what_the_first_has_taught() -> None:
 
 def test_sizes_that_the_job_no_longer_has_still_teach() -> None:
     shrunk = replace(JOB, batch_sizes=(64, 256), default=256)
-    state = JobHistory(shrunk)
-    for number in range(3):
-        state = state.heard(training(number, 128))
+    state = history(shrunk, *(training(number, 128) for number in range(3)))
     assert believed(state, 64).tries == 0
     assert asked(state).batch_size in {64, 256}
 

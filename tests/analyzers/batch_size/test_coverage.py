@@ -6,9 +6,8 @@ from random import Random
 from msgspec.structs import replace
 
 from analyzers.batch_size.belief.try_summary import JobHistory
-from analyzers.batch_size.policy import Job, Try, TryVerdict
-from tests.analyzers.batch_size.recurrences import GPU, POLICY, Tried, recurred
-from tests.messages import TRY
+from analyzers.batch_size.policy import Job, TryVerdict
+from tests.analyzers.batch_size.recurrences import GPU, POLICY, Tried, history, one_try, recurred
 
 SIZES = tuple(8 * 2**at for at in range(9))
 JOB = Job(batch_sizes=SIZES, default=16, max_epochs=80)
@@ -46,9 +45,7 @@ def test_where_nothing_is_to_be_found_a_size_is_judged_once_and_for_a_few_epochs
 
 def test_a_try_behind_at_the_same_cost_is_given_up_and_the_reason_says_so() -> None:
     state, _ = played(HILL, 1)
-    a_try = replace(
-        TRY, setup=GPU, number=90, recurrence=5, batch_size=256, epochs=2, cost_j=20.0, metrics=(0.01, 0.02)
-    )
+    a_try = one_try(90, 256, 2, "running", recurrence=5, metrics=(0.01, 0.02))
     verdict = POLICY.verdict(state, a_try)
     assert verdict == TryVerdict(
         go_on=False, reason="the metric of 256 is behind that of 16 at the same cost."
@@ -56,33 +53,18 @@ def test_a_try_behind_at_the_same_cost_is_given_up_and_the_reason_says_so() -> N
     assert POLICY.verdict(state, replace(a_try, metrics=(0.3, 0.5))).go_on
 
 
-def heard(*tries: Try) -> JobHistory:
-    state = JobHistory(JOB)
-    for a_try in tries:
-        state = state.heard(a_try)
-    return state
-
-
 def test_a_job_whose_other_sizes_cost_more_than_the_default_learns_no_more_until_it_has_caught_up() -> None:
-    state = heard(
-        replace(TRY, epochs=20, cost_j=200.0, ended="converged"),
-        *(
-            replace(TRY, number=n, recurrence=1, batch_size=32, epochs=40, cost_j=400.0, ended="stopped")
-            for n in range(1, 6)
-        ),
-    )
+    others = (one_try(number, 32, 40, "stopped", recurrence=1) for number in range(1, 6))
+    state = history(JOB, one_try(0, 16, 20), *others)
     choice = POLICY.choose(state, GPU, Random(1))
     assert choice.batch_size == 16
     assert "other sizes have cost more than the default" in choice.reason
 
 
 def test_a_default_whose_first_run_failed_does_not_keep_the_job_at_the_first_size_that_converged() -> None:
-    small = replace(TRY, batch_size=8, epochs=12, cost_j=480.0, epoch_cost_j=40.0)
-    state = heard(
-        replace(TRY, epochs=80, cost_j=1600.0, epoch_cost_j=20.0, ended="exhausted"),
-        *(
-            replace(small, number=n, recurrence=n // 2, ended="converged" if n % 2 else "stopped")
-            for n in range(1, 16)
-        ),
+    smaller = (
+        one_try(number, 8, 12, "converged" if number % 2 else "stopped", epoch_j=40.0, recurrence=number // 2)
+        for number in range(1, 16)
     )
+    state = history(JOB, one_try(0, 16, 80, "exhausted", epoch_j=20.0), *smaller)
     assert POLICY.choose(state, GPU, Random(1)).batch_size > 8

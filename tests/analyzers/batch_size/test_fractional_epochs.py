@@ -1,21 +1,21 @@
 """Epochs to the target have a fraction where the metric tells one, and batch sizes are told apart by it."""
 
-from math import exp, inf, log, nan
+from math import ceil, exp, inf, log, nan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from analyzers.batch_size.adaptive import Adaptive, beliefs
+from analyzers.batch_size.adaptive import beliefs
 from analyzers.batch_size.belief.try_summary import JobHistory, epochs_to_target
 from analyzers.batch_size.known_jobs import LearnedHistory
-from analyzers.batch_size.policy import Job, Try
+from analyzers.batch_size.policy import Job
+from tests.analyzers.batch_size.recurrences import history, one_try
 from tests.analyzers.batch_size.test_history import ROW, a_try
 
 SIZES = (16, 32, 64, 128, 256)
 JOB = Job(batch_sizes=SIZES, default=64, max_epochs=20, target=0.8)
-POLICY = Adaptive()
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,12 @@ def test_any_metrics_are_answered_within_the_last_epoch(
 
 def trained(needs: dict[int, float], *, metrics: bool) -> JobHistory:
     """Return the state after a try of each size, whose metric passes the target after so many epochs."""
-    state = JobHistory(JOB)
+    tries = []
     for number, (size, exact) in enumerate(needs.items()):
-        whole = int(-(-exact // 1))
+        whole = ceil(exact)
         seen = tuple(1 - exp(log(1 - 0.8) * at / exact) for at in range(1, whole + 1)) if metrics else ()
-        one = Try(
-            number=number, recurrence=number, batch_size=size, setup="gpu", epochs=whole, cost_j=10.0 * whole,
-            epoch_cost_j=10.0, metrics=seen, ended="converged",
-        )  # fmt: skip
-        state = state.heard(one)
-    return state
+        tries.append(one_try(number, size, whole, metrics=seen))
+    return history(JOB, *tries)
 
 
 def expected(state: JobHistory, size: int) -> float:

@@ -11,26 +11,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analyzers.batch_size.belief.try_summary import JobHistory
-from analyzers.batch_size.policy import Job, Try
+from analyzers.batch_size.policy import Job
 from analyzers.batch_size.thompson import CostNormal, Reference, draw, observe, prune
 from analyzers.results.rows import Ended
+from tests.analyzers.batch_size.recurrences import GPU, history, one_try
 
 JOB = Job(batch_sizes=(8, 16, 32, 64, 128, 256), default=128, max_epochs=20)
-GPU = "V100 x 1"
-ONE = Try(number=0, recurrence=0, batch_size=128, setup=GPU, epochs=3)
 MENDED, FAITHFUL = Reference(), Reference(faithful=True)
 POLICIES = [pytest.param(MENDED, id="mended"), pytest.param(FAITHFUL, id="faithful")]
 
 
-def tries(*ended: tuple[int, float, Ended], recurrence: int | None = None) -> JobHistory:
-    """Return the history of tries (size, cost, how it ended), a recurrence each unless all are of one."""
-    state = JobHistory(JOB)
-    for number, (size, cost_j, how) in enumerate(ended):
-        at = number if recurrence is None else recurrence
-        state = state.heard(
-            replace(ONE, number=number, recurrence=at, batch_size=size, cost_j=cost_j, ended=how)
-        )
-    return state
+def tries(*ended: tuple[int, float, Ended]) -> JobHistory:
+    """Return the history of tries (size, cost, how it ended), a recurrence each."""
+    each = enumerate(ended)
+    return history(JOB, *(one_try(number, size, 3, how, cost_j=cost) for number, (size, cost, how) in each))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -47,10 +41,7 @@ def test_pruning_goes_down_and_up_twice(policy: Reference) -> None:
         chosen.append(size)
         how: Ended = "stopped" if size in fails else "converged"
         cost_j = costs.get(size, 16.0)
-        a_try = replace(
-            ONE, number=number, recurrence=number, batch_size=size, epochs=0, cost_j=cost_j, ended=how
-        )
-        state = state.heard(a_try)
+        state = state.heard(one_try(number, size, 0, how, cost_j=cost_j))
     assert chosen == [128, 64, 32, 16, 8, 256, 32, 16, 64, 128, 256]
     assert prune(JOB, state.tries, 2).sizes == (32, 64, 128)
     assert {policy.choose(state, GPU, rng).batch_size for _ in range(50)} <= {32, 64, 128}
@@ -79,19 +70,13 @@ def test_a_failed_try_does_not_lower_the_bound() -> None:
 def test_a_size_costs_what_its_recurrence_cost_from_there_on() -> None:
     policy = Reference(rounds=0)
     job = replace(JOB, batch_sizes=(64, 128))
-    state = JobHistory(job)
-    for number, (at, size, cost_j, how) in enumerate(
-        [
-            (0, 128, 10.0, "converged"),
-            (1, 64, 9.0, "converged"),
-            (2, 64, 18.0, "stopped"),
-            (2, 128, 10.0, "converged"),
-        ]
-    ):
-        ended: Ended = how  # type: ignore[assignment]
-        state = state.heard(
-            Try(number=number, recurrence=at, batch_size=size, setup=GPU, cost_j=cost_j, ended=ended)
-        )
+    state = history(
+        job,
+        one_try(0, 128, 0, cost_j=10.0),
+        one_try(1, 64, 0, cost_j=9.0),
+        one_try(2, 64, 0, "stopped", cost_j=18.0),
+        one_try(3, 128, 0, cost_j=10.0, recurrence=2),
+    )
     assert {size: belief.mean for size, belief in policy.beliefs(state, GPU).items()} == {64: 18.5, 128: 10}
     # 64 cost 9 and 18 + 10, so 128 with 10 and 10 is what is drawn most of the time.
     rng = Random(1)
@@ -105,15 +90,11 @@ def test_when_all_sizes_fail_the_bound_is_lifted_and_the_job_is_learned_anew() -
     tried = []
     while policy.choose(state, GPU, rng).stop_cost_j < inf:
         size = policy.choose(state, GPU, rng).batch_size
-        state = state.heard(
-            Try(number=number, recurrence=12, batch_size=size, setup=GPU, cost_j=20, ended="stopped")
-        )
+        state = state.heard(one_try(number, size, 0, "stopped", cost_j=20, recurrence=12))
         tried.append(size)
         number += 1
     assert sorted(tried) == list(JOB.batch_sizes)
-    state = state.heard(
-        Try(number=number, recurrence=12, batch_size=64, setup=GPU, cost_j=25, ended="converged")
-    )
+    state = state.heard(one_try(number, 64, 0, cost_j=25, recurrence=12))
     assert policy.choose(state, GPU, rng).stop_cost_j == 50
 
 
