@@ -291,6 +291,8 @@ def _add_readings(site: SiteState, frame: Frame, uuid: str, rows: np.ndarray) ->
         gpu.clocks_mhz.append(clock_mhz)
     found: list[Row] = [*hangs(host, uuid, gpu.timeline)]
     if gpu.timeline.crowded:
+        if gpu.shaped:  # the end of a run may show what its counter counts
+            gpu.shaped.identify(gpu.timeline, frame.t_ns)
         gpu.timeline.forget(needed_ns(site, uuid), RECENT_NS if users(site, uuid) else IDLE_NS)
     if gpu.shaped and gpu.shaped.crowded:
         gpu.shaped.forget(needed_ns(site, uuid))

@@ -372,7 +372,9 @@ class EnergyFit:
         if close - first < TOGETHER or Stretch.of(knots, close - TOGETHER, close).skips:
             return  # sums of many refreshes are alike for every kind
         if self.kind is None or (self.kind == "integrating" and not self.counter.bounded):
-            self._transitions.follow(knots, self._cuts.t_ns, self._cuts.kind[0], close)
+            kind = self._cuts.kind[0]
+            alike = np.where(self._kinds.role[kind] == Role.REST, self._cuts.kind[0, 0], kind)
+            self._transitions.follow(knots, self._cuts.t_ns, alike, close)
             if (verdict := self.counter.tell_by_changes(self._transitions)) is not None:
                 self._take(verdict)
                 return

@@ -5,15 +5,22 @@ import pytest
 from msgspec.structs import replace
 
 from analyzers.fleet.fleet import Fleet, known_counters
+from analyzers.interpreter.interpreter import Interpreter
 from analyzers.measurement.counter_kind import KnownCounter
 from analyzers.measurement.energy import KnownEnergy, Meter, mixed
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.timeline import Timeline
 from analyzers.measurement.windows import UNDECIDED_NS
-from benchmarks.windows.loads import Load, Name, load
+from benchmarks.windows.loads import Load, Name, followed, load
 from tests.analyzers.archives import FOUND, GPU
 from tests.analyzers.measurement.measured_steps import errors, half_widths, held, measured_steps
-from tests.simulation.played import Counter, Measured, counter, play, readings
+from tests.messages import DEVICE_FOUND, RUN_ADMITTED, RUN_STARTED
+from tests.simulation.played import EVENTS_NS, Counter, Measured, counter, play, readings
+from tests.simulation.world import QUICK, outputs_of
+from zeus_stream.protocol.events import Event, RunEnded, StepBoundary
+from zeus_stream.protocol.frames import Body, Events, Frame
+from zeus_stream.protocol.notes import Notes
+from zeus_stream.protocol.readings import Readings
 
 MS = 1_000_000
 S = 1000 * MS
@@ -123,9 +130,11 @@ def test_late_reads_of_a_busy_host_are_no_evidence(name: Name, step_ms: int, win
         pytest.param("boxcar", 25, "integrating", None, id="it integrates"),
         pytest.param("integrating", None, "boxcar", 25, id="it sees a part"),
         pytest.param("boxcar", 10, "boxcar", 25, id="it sees another part"),
+        pytest.param("boxcar", 25, "boxcar", 25, id="right"),
+        pytest.param("integrating", None, "integrating", None, id="right, it integrates"),
     ],
 )
-def test_a_wrong_verdict_is_revised_and_what_follows_is_right(
+def test_a_wrong_verdict_is_revised_a_right_one_stays_and_what_follows_is_right(
     wrong: str, wrong_ms: int | None, right: str, right_ms: int | None
 ) -> None:
     played = load("clean", 130, 320)
@@ -171,6 +180,43 @@ def test_the_kind_is_learned_from_the_starts_and_ends_of_epochs(
     assert "aliased" in late[0].answer.quality or width_j < 0.05 * late[0].truth_j
 
 
+def _run(number: int, edges_ns: list[int]) -> list[tuple[int, Body]]:
+    """Return what is logged, and when, of a run of back-to-back steps that rests before them."""
+    name, begin_ns = f"run-{number}", edges_ns[0] - S // 2
+    steps = zip([None, *edges_ns[1:]], [*edges_ns[:-1], None], strict=True)
+    events: list[tuple[int, Event]] = [
+        (begin_ns, replace(RUN_STARTED, t_ns=begin_ns, run=name, gpus=("GPU-1",), pid=number)),
+        *((edges_ns[index], StepBoundary(index, *step)) for index, step in enumerate(steps)),
+        (edges_ns[-1] + 5 * MS, RunEnded(edges_ns[-1] + 5 * MS)),
+    ]
+    admitted = replace(RUN_ADMITTED, t_ns=begin_ns, session=name, run=name, gpus=("GPU-1",))
+    logged = [(t_ns, Events(name, place, 0, number, (event,))) for place, (t_ns, event) in enumerate(events)]
+    return [logged[0], (begin_ns, Notes((admitted,))), *logged[1:]]
+
+
+@pytest.mark.parametrize("idle_s", [2, 60])
+def test_the_kind_is_learned_from_the_starts_and_ends_of_runs_whose_power_never_moves(idle_s: int) -> None:
+    """The end of the first run was never seen: its session ends within the same refresh."""
+    first_ns = 2 * S + 70 * MS * np.arange(71)
+    runs_ns = [first_ns, first_ns + (7 + idle_s) * S]
+    steps_ns = np.concatenate([np.column_stack((edges[:-1], edges[1:])) for edges in runs_ns])
+    played = followed("epochs", 70, steps_ns, int(steps_ns[-1, 1]) + 3 * S, 1)
+    logged: list[tuple[int, Body]] = [(0, Notes((replace(DEVICE_FOUND, name="NVIDIA H100 PCIe"),)))]
+    for number, edges_ns in enumerate(runs_ns):
+        logged += _run(number, edges_ns.tolist())
+    logged += [
+        (t_ns - EVENTS_NS, Readings(("GPU-1",), rows.tobytes()))
+        for t_ns, rows in readings(counter(played, seed=1), played.end_ns)
+    ]
+    interpreter = Interpreter(QUICK)
+    for offset, (t_ns, body) in enumerate(sorted(logged, key=lambda each: each[0])):
+        frame = Frame(log_id="log", offset=offset, host="h", t_ns=t_ns + EVENTS_NS, topic="", body=b"")
+        outputs_of(interpreter, frame, body)
+    shaped = interpreter.site.fleet.gpus["GPU-1"].shaped
+    assert shaped is not None
+    assert shaped.kind == "integrating"
+
+
 def test_edges_that_take_their_time_make_no_published_width_another() -> None:
     """10 ms became 11.6: half of the intervals held, and steps were 1.6 % off."""
     steps, meter = measured_steps("mixed", 50, 360, 91000, period_ms=20, window_ms=10, suspect_ms=10)
@@ -203,15 +249,6 @@ def test_a_single_ramp_proves_no_kind() -> None:
     steps, meter = measured_steps("mixed", 500, 40, 63001, period_ms=20, window_ms=10, suspect_ms=10)
     assert meter.shape.kind == "boxcar"
     assert {step.answer.low_uj for step in steps} == {None}
-
-
-def test_a_right_verdict_stays() -> None:
-    for window_ms in (None, 25):
-        played = load("noisy", 70, 600)
-        shape = EnergyFit()
-        shape.remember("boxcar" if window_ms else "integrating", window_ms and window_ms * MS)
-        _, meter = play(played, counter(played, window_ns=window_ms and window_ms * MS), shape)
-        assert meter.shape.window_ns == (window_ms and window_ms * MS)
 
 
 def test_the_rows_of_gpus_are_what_an_analyzer_starts_with() -> None:
