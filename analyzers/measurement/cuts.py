@@ -12,6 +12,8 @@ from analyzers.measurement.power_model import PowerModel, State
 
 EDGE_NS = 2_000_000
 """A change of kind is over."""
+TAIL_S = 0.004
+"""For so long behind that, power may still be about to move."""
 BRIEF_NS = 200_000
 """Briefer states are left out: a step that begins as soon as the last has ended follows it without a gap."""
 MAX_CUTS = 4_096
@@ -35,6 +37,16 @@ class Parts:
         """Return what each part had counted by instants, equation (3); shape (t, c)."""
         shares: Floats = np.minimum(np.maximum(t[:, None] - self.begin, 0.0), self.length) * self.scale
         return shares
+
+    def since_first(self, t: Floats, noise: Floats) -> tuple[Floats, Floats]:
+        """Return what each part counted from the first instant to the others, and the variance of the noise.
+
+        Shapes (t - 1, c), (t - 1,). ``noise``: within segments, W^2 s, and behind changes, J^2; shape (c,).
+        """
+        counted, half = self.until(t), len(self.kind) // 2
+        behind = np.clip((t[:, None] - self.begin[half:] - EDGE_NS / 1e9) / TAIL_S, 0.0, 1.0)
+        wandered = counted[:, :half] @ noise[:half] + behind @ noise[half:]
+        return counted[1:] - counted[0], wandered[1:] - wandered[0]
 
     def over(self, after: float, until: float) -> npt.NDArray[np.bool_]:
         """Return which parts end after one instant and until another, s; shape (c,)."""

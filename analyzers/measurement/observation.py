@@ -146,16 +146,14 @@ def counted_by_rivals(
 
 
 def integrating(
-    stretch: Stretch, parts: Parts, point_t: Floats, flickers_w2s: Floats, var_j2: Floats
+    stretch: Stretch, parts: Parts, point_t: Floats, noise: Floats, var_j2: Floats
 ) -> Observation:
     """Return what a counter that integrates shows, equation (4).
 
-    ``point_t``: instants asked for, shape (p,); ``flickers_w2s``: noise within each part, shape (c,);
-    ``var_j2``: see `Stretch.var_j2`.
+    ``point_t``: instants asked for, shape (p,); ``noise``: see `Parts.since_first`; ``var_j2``: see
+    `Stretch.var_j2`.
     """
-    counted = parts.until(np.concatenate((stretch.t, point_t)))
-    rows = counted[1:] - counted[0]
-    wandered = rows @ flickers_w2s
+    rows, wandered = parts.since_first(np.concatenate((stretch.t, point_t)), noise)
     common = np.minimum.outer(wandered, wandered) + float(var_j2[0])
     return Observation(rows=rows, common=common, seen_j=stretch.y[1:], doubt_j2=var_j2[1:], var_j2=var_j2)
 
@@ -164,7 +162,7 @@ def boxcar(
     stretch: Stretch,
     parts: Parts,
     point_t: Floats,
-    flickers_w2s: Floats,
+    noise: Floats,
     var_j2: Floats,
     counter: CounterKnowledge,
     cut_ns: Ints,
@@ -186,12 +184,12 @@ def boxcar(
     window_s = np.where(missed, took, counter.window_ns / 1e9)
     unseen_s = max(period_s - counter.window_ns / 1e9, 0.0)
     sees = np.where(missed, 1.0, (took if counter.lag_ns is not None else period_s) / window_s)
-    counted = parts.until(np.concatenate((looked_t, looked_t - window_s, point_t)))
-    counted -= parts.until(stretch.t[:1])
+    instants = np.concatenate((stretch.t[:1], looked_t, looked_t - window_s, point_t))
+    counted, wandered = parts.since_first(instants, noise)
     rows = np.concatenate(
         (sees[:, None] * (counted[:count] - counted[count : 2 * count]), counted[2 * count :])
     )
-    upto, since, wandered = np.split(counted @ flickers_w2s, (count, 2 * count))
+    upto, since, wandered = np.split(wandered, (count, 2 * count))
     common = np.zeros((len(rows), len(rows)))
     both = np.clip(wandered - since[:, None], 0.0, (upto - since)[:, None])
     common[:count, count:] = sees[:, None] * both

@@ -12,8 +12,7 @@ run is left out.
 
     met         the error is at most the goal, or at most 1.05 times the oracle's
     bias        error of the sum over a run's steps, with its sign: mean over the runs, its root mean square,
-                and the worst run; exact: the root mean square of the same estimator, that sees every change
-                of the counter the instant it comes: what this much data leaves open
+                and the worst run
     interval    share of truths within the 95 % interval, over all runs and in the worst, and half its width
     false       steps whose truth lies outside of hard bounds, of those that have them
     kind        what was stated of the counter at the end: right, open or wrong, in how many runs
@@ -27,7 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from analyzers.measurement.energy import KnownEnergy, Meter, measure
+from analyzers.measurement.energy import KnownEnergy, measure
 from analyzers.measurement.energy_fit import EnergyFit
 from analyzers.measurement.power_model import PowerModel
 from analyzers.measurement.windows import UNDECIDED_NS
@@ -97,7 +96,6 @@ class Run(Struct, frozen=True, kw_only=True):
     """NaN of a counter that sees a part of the time."""
     error: float
     bias: float
-    exact_bias: float
     inside: float
     half_width: float
     bounded: int
@@ -112,17 +110,14 @@ def run(name: Name, step_ms: int, sensor: str, seed: int, *, seconds: int, unkno
     made = load(name, step_ms, max(40, 1_000 * seconds // step_ms), seed)
     shown = counter(made, int(period_ms) * MS, window_ns, seed=seed)
 
-    def measured(*, exact: bool) -> tuple[list[Measured], Meter]:
-        shape = EnergyFit()
-        if unknown:
-            shape.suspect(window_ns or UNKNOWN_NS)
-        elif window_ns:
-            shape.remember("boxcar", window_ns)
-        steps, meter = play(made, shown, shape, exact=exact, waits_ns=UNDECIDED_NS if wait else 0)
-        return steps[round(LEFT_OUT * len(steps)) if unknown else 0 :], meter
-
-    steps, meter = measured(exact=False)
-    kind, right = meter.shape.kind, "boxcar" if window_ns else "integrating"
+    shape = EnergyFit()
+    if unknown:
+        shape.suspect(window_ns or UNKNOWN_NS)
+    elif window_ns:
+        shape.remember("boxcar", window_ns)
+    steps, meter = play(made, shown, shape, waits_ns=UNDECIDED_NS if wait else 0)
+    steps = steps[round(LEFT_OUT * len(steps)) if unknown else 0 :]
+    kind, right = shape.kind, "boxcar" if window_ns else "integrating"
     begin_ns, end_ns, truth_j = (
         np.array([getattr(step, each) for step in steps]) for each in ("begin_ns", "end_ns", "truth_j")
     )
@@ -144,20 +139,12 @@ def run(name: Name, step_ms: int, sensor: str, seed: int, *, seconds: int, unkno
         lines=error(lines_j),
         oracle=np.nan if window_ns else error(oracle(made, shown, steps)),
         error=error(ours_uj / 1e6),
-        bias=bias(steps),
-        exact_bias=bias(measured(exact=True)[0]),
+        bias=float(ours_uj.sum() / 1e6 / truth_j.sum() - 1) * 100,
         inside=float(((low_uj - 1e3 <= truth_uj) & (truth_uj <= high_uj + 1e3)).mean()) * 100,
         half_width=float(((high_uj - low_uj) / truth_uj).mean()) * 50,
         bounded=len(hard),
         false=sum(not low - 1 <= true <= high + 1 for low, true, high in hard),
     )
-
-
-def bias(steps: Sequence[Measured]) -> float:
-    """Return the error of the sum over steps, %."""
-    return (
-        sum(step.answer.energy_uj for step in steps) / sum(1e6 * step.truth_j for step in steps) - 1
-    ) * 100
 
 
 def oracle(made: Load, shown: Counter, steps: Sequence[Measured]) -> np.ndarray:
@@ -175,9 +162,6 @@ def row(name: Name, step_ms: int, kind: str, runs: Sequence[Run]) -> list[object
         float(np.mean([getattr(one, each) for one in runs])) for each in figures
     )
     bias, kinds = np.array([one.bias for one in runs]), [one.kind for one in runs]
-    spread, exact = (
-        float(np.sqrt(np.mean(np.square(each)))) for each in (bias, [o.exact_bias for o in runs])
-    )
     goal = ACCURACY[int(kind)].get(name, {}).get(step_ms) if kind in ("20", "100") else None
     met = goal is not None and (error <= goal or error <= NEAR_ORACLE * best)
     return [
@@ -187,9 +171,8 @@ def row(name: Name, step_ms: int, kind: str, runs: Sequence[Run]) -> list[object
         "" if goal is None else ("yes" if met else "no"),
         *(
             f"{bias.mean():+.2f} %",
-            f"{spread:.2f} %",
+            f"{np.sqrt(np.mean(bias**2)):.2f} %",
             f"{bias[np.abs(bias).argmax()]:+.2f} %",
-            f"{exact:.2f} %",
         ),
         *(f"{inside:.1f} %", f"{min(one.inside for one in runs):.1f} %", f"{half_width:.2f} %"),
         f"{sum(one.false for one in runs)} of {sum(one.bounded for one in runs)}",
@@ -204,7 +187,7 @@ def main() -> None:
     )  # fmt: skip
     seeds = range(given.seed, given.seed + given.runs)
     head = "load | counter | step | direct reads | straight lines | shaped | oracle | goal | met | bias"
-    head += " | rms | worst run | rms if exact | in 95 % interval | worst run | its half width | false bounds"
+    head += " | rms | worst run | in 95 % interval | worst run | its half width | false bounds"
     head += " | kind"
     table(
         f"Energy of single steps, mean absolute error, seeds {seeds[0]} to {seeds[-1]}",

@@ -75,16 +75,6 @@ def test_a_short_record_gives_a_gain_whose_interval_is_as_wide_as_it_must_be(cou
     assert 0.005 < np.median(widths) < 0.065, "narrower than what is published, wider than a long record's"
 
 
-def test_ten_windows_are_narrower_than_two_and_a_calibration_says_that_it_is_one() -> None:
-    rng = np.random.default_rng(1)
-    true_w = rng.uniform(60, 350, 30)
-    shown_w = 0.95 * true_w + rng.normal(0, 1, 30)
-    two, thirty = fit(shown_w[:2], true_w[:2], "m", AT), fit(shown_w, true_w, "m", AT)
-    assert thirty.gain_error < two.gain_error < PRIOR.gain_error
-    assert two.calibrated
-    assert not PRIOR.calibrated
-
-
 @pytest.mark.parametrize(
     ("gpu", "driver", "known"),
     [

@@ -53,20 +53,6 @@ def test_the_parts_of_a_window_add_up_to_the_whole(seed: int, powered: bool) -> 
     assert min(parts) >= 0
 
 
-@pytest.mark.parametrize("window_ms", [500, 1000, 3000])
-def test_a_constant_load_polled_every_10_ms_is_measured_to_1_percent_from_500_ms_on(window_ms: int) -> None:
-    rng = dice(1)
-    rows = [row(Seen.FIRST, 0, 0, energy_mj=0)]
-    for change_ns in range(37 * MS, 6 * S, 100 * MS):
-        read_ns = change_ns + rng.randint(0, 10 * MS)
-        rows.append(row(Seen.CHANGED, read_ns - 10 * MS, read_ns, energy_mj=250 * change_ns // MS))
-    line = timeline(readings(*rows))
-    begins = range(1 * S, 2 * S, 17 * MS)
-    answers = measure(line, begins, [begin_ns + window_ms * MS for begin_ns in begins])
-    errors = [abs(known(answer).energy_uj / (250_000 * window_ms) - 1) for answer in answers]
-    assert sum(errors) / len(errors) <= 0.01
-
-
 def test_a_window_between_two_refreshes_says_so() -> None:
     line = timeline(steady(250, 10))
     assert known(energy(line, 210 * MS, 250 * MS)) == KnownEnergy(

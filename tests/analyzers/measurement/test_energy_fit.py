@@ -189,15 +189,6 @@ def test_a_counter_that_may_be_blind_has_no_hard_bounds_until_it_shows_that_it_i
     assert held(steps) >= 0.95
 
 
-def test_steps_in_time_with_the_refreshes_of_a_boxcar_do_not_pass_it_off_as_integrating() -> None:
-    """Step and gap last 100 ms together, as refreshes do."""
-    kinds = []
-    for seed in (1, 2, 3):
-        played = load("clean", 87, 80, seed)
-        kinds.append(play(played, counter(played, window_ns=25 * MS, seed=seed))[1].shape.kind)
-    assert "integrating" not in kinds
-
-
 @pytest.mark.sweep
 def test_the_95_percent_interval_holds_about_so_many_truths_whatever_the_load() -> None:
     """And is as wide as errors are: what a model explains leaves none, what scatters leaves much."""
@@ -244,6 +235,12 @@ def test_steps_whose_edges_lie_just_before_a_refresh_have_an_interval_that_holds
                 near.append(step)
     assert len(near) > 20
     assert held(near) > 0.9
+
+
+def test_power_that_rises_long_behind_its_mark_is_no_deviation_of_the_step() -> None:
+    """It rises for up to 6 ms, and the counter sees half of the time: 88 % held."""
+    steps, _ = measured_steps("mixed", 20, 800, 420_000, period_ms=20, window_ms=10, known_ms=10)
+    assert held(steps[200:]) > 0.93
 
 
 @pytest.mark.parametrize("edge", [0, 1])
@@ -322,10 +319,12 @@ def test_a_counter_whose_kind_does_not_matter_has_an_interval_all_the_same() -> 
 
 
 @pytest.mark.parametrize("window_ms", [25, None])
-def test_a_counter_that_may_have_looked_past_all_gaps_has_none(window_ms: int | None) -> None:
+def test_a_counter_that_may_have_looked_past_all_gaps_is_not_taken_for_another(window_ms: int | None) -> None:
     """Step and gap last 100 ms, as refreshes do: it may show the same each time, and miss what differs."""
-    steps, _ = measured_steps("clean", 87, 80, 2, window_ms=window_ms, suspect_ms=25)
-    assert held(steps) >= 0.9
+    for seed in (1, 2, 3):
+        steps, meter = measured_steps("clean", 87, 80, seed, window_ms=window_ms, suspect_ms=25)
+        assert meter.shape.kind in (None, "boxcar" if window_ms else "integrating")
+        assert held(steps) >= 0.9
 
 
 @pytest.mark.parametrize(
@@ -348,9 +347,9 @@ def test_deviations_are_learned_however_great_they_are(
 
 def test_the_interval_follows_what_refreshes_show_of_its_errors() -> None:
     kinds = PowerModel()
-    assert kinds.calibration == 1.0
+    assert kinds.calibration == 1.1
     kinds.tested(np.full(50, 0.4))
-    assert kinds.calibration == 1.0, "sums that fit say nothing of the shares within them"
+    assert kinds.calibration == 1.1, "sums that fit say nothing of the shares within them"
     kinds.tested(np.full(200, 4.0))
     assert 2.5 < kinds.calibration < 4.0
     kinds.tested(np.full(2_000, 1e6))

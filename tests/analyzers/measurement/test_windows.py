@@ -51,16 +51,6 @@ def test_a_window_waits_for_a_change_after_its_end_on_every_gpu() -> None:
     assert some.empty
 
 
-def test_adjacent_windows_add_up_to_the_one_around_them() -> None:
-    some, lines = windows(), {"GPU-a": line()}
-    some.begin("epoch", 0, "epoch", 111 * MS)
-    for index, (begin_ms, end_ms) in enumerate(((111, 240), (240, 241), (241, 777))):
-        step(some, index, begin_ms * MS, end_ms * MS, (end_ms + 20) * MS)
-    some.end("epoch", 0, 777 * MS, 1 * S)
-    *steps, epoch = measured(some, lines)
-    assert sum(round(1e6 * (step.energy_j or 0)) for step in steps) == round(1e6 * (epoch.energy_j or 0))
-
-
 def test_after_the_timeout_it_is_missing_and_says_why() -> None:
     some, lines = windows(), {"GPU-a": line(), "GPU-b": line(4)}
     some.begin("window", 0, "w", 100 * MS)
