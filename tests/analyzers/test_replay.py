@@ -84,7 +84,7 @@ TRAINING = Training("imagenet", 0.02, 60)
 # ---- the same decisions ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     select=st.sampled_from(SELECTORS),
     seed=st.integers(0, 1000),
@@ -329,7 +329,7 @@ def test_a_function_that_the_analyzer_was_not_told_to_run_is_not_run_for_an_open
 # ---- another selector -----------------------------------------------------------------------------------
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(pair=st.permutations(SELECTORS), seed=st.integers(0, 1000))
 def test_another_selector_chooses_what_it_would_have_decided_itself(pair: list[str], seed: int) -> None:
     select, other = pair[:2]

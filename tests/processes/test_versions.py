@@ -161,8 +161,10 @@ def test_an_earlier_version_refuses_an_archive_of_a_later_schema(
         assert f"its schema is of version {schema.newest()}" in done.stderr
 
 
-@pytest.mark.parametrize("to", ["earlier", "now"])
-@pytest.mark.parametrize("ends", ["stopped", "killed with its watchdog"])
+@pytest.mark.parametrize(
+    ("ends", "to"),
+    [("stopped", "earlier"), ("killed with its watchdog", "earlier"), ("killed with its watchdog", "now")],
+)
 def test_limits_in_force_return_when_another_version_takes_over(
     released: Environment, zeus_dir: Path, ends: str, to: str
 ) -> None:

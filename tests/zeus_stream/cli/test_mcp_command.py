@@ -68,9 +68,11 @@ async def test_the_examples_of_the_skill_are_answered(ran: Ran) -> None:
                 json.loads(text)
 
 
-async def test_all_tools_say_that_they_only_read(ran: Ran) -> None:
+async def test_all_tools_say_that_they_only_read_and_status_that_no_service_runs(ran: Ran) -> None:
     async with client(ran.zeus) as asked:
         tools = (await asked.list_tools()).tools
+        services = json.loads(await answer(asked, "status"))["services"]
+    assert {each["state"] for each in services} == {"does not answer"}
     assert {tool.name for tool in tools} == TOOLS
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
     assert set(re.findall(r"^\| .* \| `(\w+)` \|$", SKILL.read_text(encoding="utf-8"), re.MULTILINE)) == TOOLS
@@ -111,9 +113,3 @@ async def test_a_query_that_takes_too_long_ends(ran: Ran) -> None:
         text = await refusal(asked, "sql", query="SELECT count(*) FROM range(100000000) a, range(1000000) b")
         assert "0.5 s" in text
         assert json.loads(await answer(asked, "sql", query="SELECT 1 AS one")) == [{"one": 1}]
-
-
-async def test_without_services_status_says_so(ran: Ran) -> None:
-    async with client(ran.zeus) as asked:
-        services = json.loads(await answer(asked, "status"))["services"]
-    assert {each["state"] for each in services} == {"does not answer"}
