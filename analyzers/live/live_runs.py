@@ -18,7 +18,7 @@ from analyzers.live.live_run import (
     is_found_limit,
     sum_of,
 )
-from analyzers.results.limit_rows import CHANGED, COUNTED
+from analyzers.results.limit_rows import CHANGED
 from analyzers.results.rows import (
     DecisionRow,
     ForecastRow,
@@ -61,10 +61,9 @@ class _Histogram:
     counts: Counter[int] = field(default_factory=Counter)
     total: float = 0.0
 
-    def add(self, values: Iterable[float]) -> None:
-        for value in values:
-            self.counts[exponent(value)] += 1
-            self.total += value
+    def add(self, value: float) -> None:
+        self.counts[exponent(value)] += 1
+        self.total += value
 
     def buckets(self) -> tuple[Bucket, ...]:
         return tuple(sorted(self.counts.items()))
@@ -78,16 +77,14 @@ class StepsByJob:
 
     def add(self, job: str, joules: float | None, seconds: float) -> None:
         """Take in a measured step. ``joules``: None: not measured."""
-        self.add_many(job, (joules,), (seconds,))
-
-    def add_many(self, job: str, joules: Iterable[float | None], seconds: Iterable[float]) -> None:
         if (known := self._jobs.get(job)) is None:
             if len(self._jobs) >= MAX_JOB_ROWS - 1:
                 job = OTHER
             known = self._jobs.setdefault(job, (_Histogram(), _Histogram()))
         energy, duration = known
         duration.add(seconds)
-        energy.add([each for each in joules if each is not None])
+        if joules is not None:
+            energy.add(joules)
 
     def rows(self) -> tuple[JobSteps, ...]:
         return tuple(
@@ -151,18 +148,16 @@ class LiveRuns:
                 case PipelineRow():
                     if (run := self._runs.get(row.run)) is not None:
                         run.pipeline = row.state
-                case StepColumns() | WindowRow() | TrialRow() | ForecastRow() | DecisionRow():
+                case StepColumns():
+                    self.take_rows(row.rows(), now_ns, live=live)
+                case WindowRow() | TrialRow() | ForecastRow() | DecisionRow():
                     if (run := self._runs.get(row.run)) is not None:
                         self._take_row(run, row)
                 case _:
                     pass  # not shown
 
-    def _take_row(
-        self, run: LiveRun, row: StepColumns | WindowRow | TrialRow | ForecastRow | DecisionRow
-    ) -> None:
+    def _take_row(self, run: LiveRun, row: WindowRow | TrialRow | ForecastRow | DecisionRow) -> None:
         match row:
-            case StepColumns():
-                self._steps(run, row)
             case WindowRow(kind="step"):
                 self._step(run, row)
             case WindowRow(kind="run", gpu=str() as gpu):
@@ -220,31 +215,6 @@ class LiveRuns:
             del self._runs[run.run]
             for session in run.ranks:
                 self._of_session.pop(session, None)
-
-    def _steps(self, run: LiveRun, steps: StepColumns) -> None:
-        """Take in steps; those of a run with one GPU at once."""
-        rank = run.ranks.get(steps.session)
-        first = run.steps.get(steps.session, (0, -1))[0]
-        late = run.open_steps or int(steps.index.min()) < first
-        if rank is None or len(run.ranks) > 1 or rank.gpus != (steps.gpu,) or rank.ended_ns or late:
-            for row in steps.rows():
-                self._step(run, row)
-            return
-        energies, seconds = steps.values("energy_j"), steps.values("duration_s")
-        known = [energy_j for energy_j in energies if energy_j is not None]
-        run.gpu_steps_j.setdefault(steps.gpu, deque(maxlen=RECENT_STEPS)).extend(known)
-        run.recent.extend(zip(energies[-RECENT_STEPS:], seconds[-RECENT_STEPS:], strict=True))
-        self.steps_by_job.add_many(run.job, known, seconds)
-        sums: dict[tuple[int, float], list[float]] = {}
-        decided = 0 if run.decision is None else run.decision.steps
-        for index, energy_j, limit_w in zip(
-            steps.index.tolist(), energies, steps.values("power_limit_w"), strict=True
-        ):
-            if energy_j is not None and limit_w is not None:
-                group = index if index // COUNTED == decided // COUNTED else index // COUNTED * COUNTED
-                sums.setdefault((group, limit_w), []).append(energy_j)
-        for (index, limit_w), at_limit in sums.items():
-            run.add(index, sum(at_limit), limit_w, len(at_limit))
 
     def _step(self, run: LiveRun, row: WindowRow) -> None:
         if row.gpu is not None:

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from analyzers.interpreter.interpreter import Interpreter, Logged
 from analyzers.live.live_runs import LiveRuns
 from analyzers.live.live_site import LiveSite, site_head
-from analyzers.power_limit import selectors
 from analyzers.power_limit.run_settings import PipelineSettings, RunSettings
 from analyzers.results.rows import DecisionRow, GapRow, RunRow, WindowRow
 from tests.analyzers.archives import RUN
@@ -155,33 +154,6 @@ def test_the_energy_of_a_run_that_is_resumed_has_that_of_its_earlier_attempt() -
     assert len(of_run) == 2
     (run,) = world.now().runs
     assert run.energy_j == pytest.approx(sum(of_run), rel=1e-3)
-
-
-def test_a_limit_that_is_the_found_one_saves_nothing_whatever_was_measured() -> None:
-    plan = replace(QUICK, selector=selectors.parse("time"))
-    world = Watched("simulated:v100x1", Training("imagenet", 0.05, 400, noise=0.05), plan)
-    world.run()
-    (run,) = world.now().runs
-    assert run.search is not None
-    assert (run.search.limit_mw, run.search.found_mw) == (250_000, 250_000)
-    assert (run.search.saved_j, run.search.saved_percent) == (0, 0)
-    assert world.now().totals.saved_j == 0
-
-
-def test_each_stretch_of_steps_is_compared_with_the_baseline_that_was_measured_for_it() -> None:
-    training = Training("imagenet", 0.05, 900, heavier=(400, 4.0))
-    world = Watched("simulated:v100x1", training, QUICK)
-    world.run()
-    decisions = [row for row in world.rows(DecisionRow) if row.power_limit_w is not None]
-    assert len({row.round for row in decisions}) > 1
-    (run,) = world.now().runs
-    assert run.search is not None
-    assert run.search.saved_j == pytest.approx(saved_j(world))
-    last_j = decisions[-1].default_energy_per_step_j or 0
-    at_last = [j for j, w in step_energies(world).values() if w == decisions[-1].power_limit_w]
-    assert (run.search.saved_j or 0) < 0.6 * (len(at_last) * last_j - sum(at_last)), (
-        "one baseline for all of them"
-    )
 
 
 def test_steps_of_two_hosts_are_added_up_and_a_host_can_be_asked_for() -> None:

@@ -220,6 +220,8 @@ def test_every_screen_shows_the_same_figures_and_none_that_cannot_be(name: str, 
     assert (" so far, until 19" in shown["text"]) is (live.ended is False), "an energy so far has its age"
     if name == "the limit found is kept":
         assert live.headline == "Kept 250 W: none measured is better."
+        assert live.saving is not None
+        assert live.saving.saved.known == site_of_live(scene.now).saved.known == 0
     if name == "only observed":
         assert "No power limit: Insufficient Permissions." in shown["web"]
     if live.energy.known is not None:

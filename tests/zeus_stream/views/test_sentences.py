@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,3 +163,28 @@ def test_a_reason_names_gpus_by_host_and_index() -> None:
     run = run_of_live(a_run(search=search), NOW_NS, [gpu_of_live(a_gpu(1, "node2"), NOW_NS)])
     assert run.reason == f"no power limit: {run.phase.more}"
     assert run.phase.more == "node2:1: the lease ended"
+
+
+KEPT = {
+    "power_limit_w": 300.0, "default_limit_w": 300.0, "applied": True, "saved_j": None, "steps_at_limit": 300,
+    "reason": "best by cost:0.5, among 9 limits, 1 of them measured",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("energies", "words"),
+    [
+        ({300.0: 1.7}, "no better limit is known"),
+        ({300.0: 1.7, 250.0: 1.785}, "none measured is better (the next takes 5.0 % more energy)"),
+        ({300.0: 1.7, 250.0: 1.5}, "none measured is better"),
+    ],
+    ids=["no other was measured", "another was measured", "another takes less energy and more time"],
+)
+def test_a_limit_is_called_the_best_only_if_another_was_measured(
+    energies: dict[float, float], words: str
+) -> None:
+    trials = [{"power_limit_w": limit_w, "step_j": step_j} for limit_w, step_j in energies.items()]
+    saving = saving_of_row(KEPT, trials)
+    assert saving is not None
+    assert saving.headline == f"kept 300 W: {words}"
+    assert saving.effect == f"nothing: {words}"
