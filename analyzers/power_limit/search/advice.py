@@ -67,7 +67,9 @@ from analyzers.power_limit.selectors import Goal, Trial
 RISK = 0.006
 """Probability at most that a limit is left which is better by `TOLERATED` of what is minimized."""
 RISK_BESIDE = 0.1
-"""The same of limits beside clocks: one that is measured tells of all."""
+"""The same of limits beside clocks: one that is measured tells of all.
+
+18 simulated workloads, clocks and then limits: 251 steps at 0.02 and 234 at 0.1, at the same saving."""
 WORTHWHILE_STEPS, HIGHEST_RISK = 33, 0.2
 """A limit that may be better by `TOLERATED` is worth a visit if its probability times the steps to come is
 more; and the highest risk that is tolerated."""

@@ -79,7 +79,10 @@ ALIKE = 0.004
 """Standard deviation of its shape, that reaches as far as `SMOOTH_LENGTH`."""
 OFFSET = 0.04
 """Standard deviation by which limits that bind are off the curve of clocks, all alike: a clock fluctuates
-under a limit, and is steady where it is locked."""
+under a limit, and is steady where it is locked.
+
+Of 216 searches, of clocks and then of limits, with offsets of up to 5 %, 6 % cost over 1 % more than the
+better control alone with 0.0, and 3 % with 0.04 or 0.08."""
 MEASURABLE, NOMINAL = 0.05, (0.4, 2.5)
 """``s`` from which on a measured power tells by how much it is off, and by which factors it may be."""
 Clocks: TypeAlias = Collection[int]

@@ -143,6 +143,24 @@ def most_mean_time(curve: KnownCurve) -> float:
     return float(np.max(taken / np.arange(1, len(spent) + 1)))
 
 
+@pytest.mark.parametrize(
+    ("step_s", "block_steps", "most"),
+    [
+        pytest.param(20, 1, 12, id="20 s: one step is a block, so a search takes a dozen of them"),
+        pytest.param(3, 1, 30, id="3 s"),
+        pytest.param(0.005, 100, 3_200, id="5 ms: half a second is a block, so a search takes about 15 s"),
+    ],
+)
+def test_a_search_counts_what_steps_tell_and_not_steps(step_s: float, block_steps: int, most: int) -> None:
+    curves = [
+        published(number, step_s=step_s, count=7, noise=0.01, seed=number, block_steps=block_steps)
+        for number in range(0, 36, 6)
+    ]
+    off = [curve.excess(curve.searched(goal("energy")).limit_mw, goal("energy")) for curve in curves]
+    assert np.median([curve.steps for curve in curves]) <= most
+    assert max(off) <= 0.01
+
+
 def test_very_unequal_steps_take_more_of_them() -> None:
     steady, wild = (published(2, noise=noise, seed=1) for noise in (0.01, 0.4))
     assert max(curve.searched(goal("energy")).confidence.p95 for curve in (steady, wild)) < TOLERATED
