@@ -48,9 +48,9 @@ def sensor(name: str) -> Sensor:
     return Sensor()
 
 
-_COUNTS_ALL = r"H100 80GB HBM3"
+_COUNTS_ALL = r"H100 80GB HBM3|NVIDIA H200$"
 """Counters that were seen to count all of the time, under square loads: docs/measurements/h100.md. The power
-readings of the same GPU see 30 ms of each 100."""
+readings of the same GPUs see 25 to 30 ms of each 100."""
 UNKNOWN_WINDOW_NS = 25_000_000
 """Of a GPU of NVIDIA whose sensor is not published, for the hypothesis that it sees a part of the time."""
 

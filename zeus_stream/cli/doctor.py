@@ -17,6 +17,7 @@ from collectors.controls.lease_messages import Limits, SetFailed
 from collectors.controls.restore_record import RestoreRecord, RestoreRecordFile
 from collectors.controls.value_changes import change
 from collectors.device import Bus, Description, Device, Sample
+from collectors.devices.cards.known_cards import known_card
 from collectors.devices.rapl import POWERCAP, RaplBus
 from collectors.meters.metered_bus import open_meters
 from zeus_stream.clock import boot_id
@@ -180,6 +181,7 @@ def _devices(settings: Settings, where: Places, open_bus: Callable[[], Bus]) -> 
             yield _measured(where) or absent
         for device in devices:
             yield _device(device)
+            yield from _sensor(device, where.cards)
         yield _permission(settings, where, devices)
     finally:
         bus.close()
@@ -222,6 +224,19 @@ def _device(device: Device) -> Check:
         cure = "Compare limits on it as usual; compare it with no GPU whose CPU is not in its figures."
         return Check("warns", what, f"{says}: its figures are of the module, CPU included.", cure)
     return Check("works", what, says)
+
+
+def _sensor(device: Device, cards: Path) -> Iterator[Check]:
+    """Yield a warning where nothing is known of a GPU's energy counter."""
+    try:
+        description = device.describe()
+    except DeviceError:
+        return  # `_device` names it
+    real = not of_host(description.gpu) and not description.driver.startswith("simulated")
+    if real and description.counts_energy and known_card(cards, description) is None:
+        says = "It has no card: it is learned while steps change, and until then their intervals are wide."
+        cure = f"Let it be measured once: zeus-stream doctor --sensor {description.index}"
+        yield Check("warns", f"sensor of GPU {description.index}", says, cure)
 
 
 def _cpus(settings: Settings, powercap: Path) -> Iterator[Check]:

@@ -41,7 +41,8 @@ def test_the_lag_of_a_sensor_is_that_of_its_model(
     ("name", "window_ms"),
     [
         *(("NVIDIA GeForce RTX 3090", None), ("AMD Instinct MI300X", None), ("Model X", None)),
-        *(("Tesla V100-SXM2-16GB", 10), ("NVIDIA H200", 25), ("NVIDIA B200", 25)),
+        ("NVIDIA H200", None),
+        *(("Tesla V100-SXM2-16GB", 10), ("NVIDIA GH200 480GB", 25), ("NVIDIA B200", 25)),
     ],
 )
 def test_a_counter_of_nvidia_may_see_a_part_unless_its_sensor_is_known_to_see_all(

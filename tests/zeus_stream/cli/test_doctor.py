@@ -136,6 +136,16 @@ def test_whether_limits_can_be_set_the_driver_is_asked_without_a_change(
     assert {path.suffix for path in where.records.iterdir()} == {".lock"}
 
 
+def test_a_counter_of_which_nothing_is_known_is_to_be_measured_once(
+    where: Places, stand_in: StandIn, nvml_bus: NvmlBus
+) -> None:
+    stand_in.gpus[1].name = b"NVIDIA H100 80GB HBM3"
+    checks = examine(Settings(device="nvml", cpu="off"), where, lambda: nvml_bus)
+    unknown = found(checks, "sensor of GPU 0")
+    assert (unknown.verdict, "doctor --sensor 0" in unknown.cure) == ("warns", True)
+    assert not [each for each in checks if each.what == "sensor of GPU 1"], "its card is shipped"
+
+
 def test_a_gpu_that_answers_nothing_is_not_said_to_work(
     where: Places, stand_in: StandIn, nvml_bus: NvmlBus
 ) -> None:
