@@ -457,7 +457,7 @@ def _sensor_words(timeline: Timeline, shape: EnergyFit | None, *, aliased: bool)
         elif not timeline.sees_all:
             yield "a sensor that is not known"
     elif shape is not None and not shape.counter.bounded:
-        yield SEES_A_PART if shape.window_ns is not None else "counter kind not known yet"
+        yield SEES_A_PART if shape.window_ns is not None else "counter kind not known yet (doctor --sensor)"
     coverage = shape.counter.phase_coverage if shape is not None and timeline.follows_events else None
     if aliased or (coverage is not None and coverage < COVERED):
         yield "aliased"

@@ -46,7 +46,7 @@ def test_a_gain_that_is_not_calibrated_is_divided_out_and_its_doubt_is_in_the_in
 
 
 def test_a_gain_that_was_taken_out_is_not_taken_out_again(ask: Ask) -> None:
-    row = ask([FITTED, whole(B, "counter kind not known yet; gain 0.950")])
+    row = ask([FITTED, whole(B, "counter kind not known yet (doctor --sensor); gain 0.950")])
     assert row["true_j"] == row["sensor_j"] == 980.0
     assert (row["doubt_percent"], row["calibrated"]) == (pytest.approx(1.0), True)
 

@@ -44,7 +44,7 @@ def test_steps_that_wait_for_the_kind_are_right_and_until_it_is_told_both_hypoth
     assert np.abs(errors(first)).mean() < goal
     assert held(first) >= 0.93
     known = "the sensor sees a part of the time" if window_ms else "ok"
-    assert first[0].answer.quality == (known if waits_ns else "counter kind not known yet")
+    assert first[0].answer.quality == (known if waits_ns else "counter kind not known yet (doctor --sensor)")
     assert not waits_ns or meter.shape.kind == ("boxcar" if window_ms else "integrating")
 
 
@@ -74,7 +74,7 @@ def test_long_steps_that_scatter_show_the_kind_and_have_narrow_intervals(
 def test_two_hypotheses_are_weighed_and_their_difference_widens_the_interval() -> None:
     one = KnownEnergy(
         energy_uj=1000, low_uj=None, high_uj=None, p2_5_uj=1000, p97_5_uj=1000,
-        phase_coverage=None, estimator="shaped", quality="counter kind not known yet",
+        phase_coverage=None, estimator="shaped", quality="counter kind not known yet (doctor --sensor)",
     )  # fmt: skip
     other = KnownEnergy(
         energy_uj=2000, low_uj=None, high_uj=None, p2_5_uj=2000, p97_5_uj=2000,
@@ -82,7 +82,7 @@ def test_two_hypotheses_are_weighed_and_their_difference_widens_the_interval() -
     )  # fmt: skip
     found = mixed(one, other, 0.25)
     assert isinstance(found, KnownEnergy)
-    assert (found.energy_uj, found.quality) == (1250, "counter kind not known yet")
+    assert (found.energy_uj, found.quality) == (1250, "counter kind not known yet (doctor --sensor)")
     assert (
         found.p97_5_uj - 1250 == 1250 - found.p2_5_uj == round(1.96 * (0.75 * 250**2 + 0.25 * 750**2) ** 0.5)
     )

@@ -181,9 +181,13 @@ def test_a_counter_that_may_be_blind_has_no_hard_bounds_until_it_shows_that_it_i
     steps, meter = measured_steps(name, 130, 100, window_ms=window_ms, suspect_ms=25)
     assert meter.shape.kind == kind
     first, last = steps[0].answer, steps[-1].answer
-    assert (first.low_uj, first.high_uj, first.quality) == (None, None, "counter kind not known yet")
+    assert (first.low_uj, first.high_uj, first.quality) == (
+        None,
+        None,
+        "counter kind not known yet (doctor --sensor)",
+    )
     assert (last.low_uj is not None) == (kind == "integrating")
-    unknown, blind = "counter kind not known yet", "the sensor sees a part of the time"
+    unknown, blind = "counter kind not known yet (doctor --sensor)", "the sensor sees a part of the time"
     assert last.quality == {"integrating": "ok", "boxcar": blind, None: unknown}[kind]
     assert last.phase_coverage == {"integrating": 1.0, "boxcar": 1.0, None: None}[kind]
     assert held(steps) >= 0.95
@@ -311,7 +315,7 @@ def test_a_counter_whose_kind_does_not_matter_has_an_interval_all_the_same() -> 
     """Power never moves: whatever part of the time it sees, it would have shown the same."""
     steps, _ = measured_steps("constant", 70, 150, suspect_ms=25)
     first, last = steps[0].answer, steps[-10].answer
-    assert (last.low_uj, last.quality) == (None, "counter kind not known yet")
+    assert (last.low_uj, last.quality) == (None, "counter kind not known yet (doctor --sensor)")
     assert first.p97_5_uj - first.p2_5_uj > 3 * (last.p97_5_uj - last.p2_5_uj)
     assert first.p2_5_uj <= 70 * 250_000 <= first.p97_5_uj
     assert last.p97_5_uj - last.p2_5_uj < 0.002 * last.energy_uj
