@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from fcntl import ioctl
 from pathlib import Path
 
+import pytest
+
 from tests.environment import PATIENCE_S, ZEUS_STREAM, environment
 from tests.waiting import until
 
@@ -37,7 +39,10 @@ class Terminal:
         while not all(word in self._seen for word in words):
             assert time.monotonic() < deadline, f"{words} not in {self._seen[-3000:]}"
             if select.select([self._master], [], [], 0.2)[0]:
-                drawn = os.read(self._master, 1 << 16).decode(errors="replace")
+                try:
+                    drawn = os.read(self._master, 1 << 16).decode(errors="replace")
+                except OSError:  # the other end is closed
+                    pytest.fail(f"the screen ended: {self._seen[-3000:]}")
                 self._seen += re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", drawn)
         self._seen = ""
 

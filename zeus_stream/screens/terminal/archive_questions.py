@@ -2,7 +2,7 @@
 
 from msgspec import convert
 
-from zeus_stream.errors import ZeusStreamError
+from zeus_stream.errors import UnreachableError, ZeusStreamError
 from zeus_stream.live.source import LiveSource
 from zeus_stream.protocol.snapshots import GapNow
 from zeus_stream.screens.html.questions import answered_by, find_run_rows, find_trials
@@ -74,6 +74,8 @@ class LiveArchive:
 
     async def _ask(self, query: str) -> list[Row]:
         if (analyzer := self._source.analyzer) is None:
-            return []
+            raise UnreachableError(
+                "analyzer: does not answer, so its archive is not asked. It is asked again."
+            )
         rows: list[Row] = (await analyzer.sql(query, timeout_s=ANSWER_S)).to_pylist()
         return rows
